@@ -1,4 +1,4 @@
-//! A step, flattened to what the kernels index.
+//! Flattens a step to what the kernels index.
 
 use super::far::Far;
 use super::outputs::Outputs;
@@ -7,24 +7,24 @@ pub(crate) use super::windows::{Stretch, Window};
 use monomorph_model::{Output, Step, Tokens};
 use std::ops::Range;
 
-/// What a batch's steps may hold; anything beyond is refused by [`Batch::fill`].
+/// The bounds of a batch's steps, which [`Batch::fill`] enforces.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
-    /// Tokens a step may carry over all sequences.
+    /// Most tokens of a step, over all sequences.
     pub tokens: usize,
-    /// Sequences a step may carry; slots lie below it.
+    /// Most sequences of a step; slots lie below it.
     pub sequences: usize,
     /// Token ids lie below it.
     pub vocabulary: usize,
     /// Positions lie below it.
     pub context: usize,
-    /// Tokens a K/V block holds.
+    /// Tokens per K/V block.
     pub block_tokens: usize,
     /// Block ids lie below it.
     pub blocks: usize,
 }
 
-/// The tokens of a step as rows, and where their keys and values live.
+/// The tokens of a step as rows, with the blocks of their keys and values.
 #[derive(Debug)]
 pub struct Batch {
     limits: BatchLimits,
@@ -34,23 +34,23 @@ pub struct Batch {
     sequences: Vec<Sequence>,
     blocks: Vec<u32>,
     outputs: Vec<u32>,
-    /// Blocks on disk that are staged at one time, and those of a group.
+    /// Blocks on disk staged at a time, and blocks of a group.
     window: usize,
     group: usize,
-    /// Whether the step has any.
+    /// Whether the step has blocks on disk.
     streams: bool,
     windows: Windows,
-    /// By slot: whether a sequence of the step has it.
+    /// By slot: whether a sequence of the step uses it.
     owned: Vec<bool>,
     slots_differ: bool,
-    /// Positions behind the tokens of a sequence that is sampled for, which its blocks hold too.
+    /// Positions behind the tokens of a sampled sequence that its blocks also cover.
     ahead: usize,
 }
 
 /// One sequence's part of a batch.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequence {
-    /// Its place among the states that are kept from step to step; below the limit on sequences.
+    /// Index of its recurrent state; below the limit on sequences.
     pub(crate) slot: usize,
     /// Rows of its tokens.
     pub(crate) rows: Range<usize>,
@@ -85,20 +85,19 @@ impl Batch {
         }
     }
 
-    /// The same, for steps with blocks on disk, if `far` has any.
+    /// The batch, for steps with blocks on disk if `far` has any.
     #[must_use]
     pub fn streamed(self, far: &Far) -> Batch {
         Batch { window: far.window(), group: far.group(), ..self }
     }
 
-    /// The same of steps behind whose tokens, where a sequence is sampled for, `ahead` positions more are
-    /// written.
+    /// The batch, for steps that write `ahead` more positions behind the tokens of a sampled sequence.
     #[must_use]
     pub fn ahead(self, ahead: usize) -> Batch {
         Batch { ahead, ..self }
     }
 
-    /// Takes over a step. Tokens that only the device knows are those that `outputs` saw sampled last.
+    /// Flattens a step. Tokens that only the device knows are those that `outputs` recorded as sampled last.
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
@@ -135,7 +134,7 @@ impl Batch {
                 "sequence {index} of the step has {drafts} drafts among {count} tokens: it may have {DRAFTS} after the one \
                  sampled last, and be sampled for"
             );
-            // Where drafts are made, all but the last are fed to the draft head behind the tokens.
+            // With a draft head, all drafts but the last are fed to it, behind the tokens.
             let ahead = if samples(&sequence.output) { self.ahead } else { 0 };
             let reach = count.saturating_add(ahead);
             assert!(
@@ -203,27 +202,27 @@ impl Batch {
         self.end();
     }
 
-    /// The windows in which what the step has on disk is staged; none of a step that has nothing there.
+    /// The windows in which the step's blocks on disk are staged; empty if it has none.
     pub(crate) fn windows(&self) -> &[Window] {
         self.windows.windows()
     }
 
-    /// What is attended to while a window is staged; of no window all that there is.
+    /// The stretches to attend to while a window is staged; without a window, all of them.
     pub(crate) fn stretches(&self, window: Option<&Window>) -> &[Stretch] {
         self.windows.stretches(window)
     }
 
-    /// Tokens, which are the rows `0 ..` of activations in use.
+    /// Number of tokens, which are the activations' rows `0 ..`.
     pub fn tokens(&self) -> usize {
         self.ids.len()
     }
 
-    /// Rows that logits are wanted for, in the order of the step's sequences.
+    /// Rows that need logits, in the order of the step's sequences.
     pub fn outputs(&self) -> &[u32] {
         &self.outputs
     }
 
-    /// Which of [`Batch::outputs`] belong to sequence `index` of the step.
+    /// The range of [`Batch::outputs`] that belongs to sequence `index` of the step.
     ///
     /// # Panics
     /// When the step has no such sequence.
@@ -231,7 +230,7 @@ impl Batch {
         self.sequences[index].outputs.clone()
     }
 
-    /// The sequence of the step that output `output` belongs to.
+    /// The index of the sequence that output `output` belongs to.
     ///
     /// # Panics
     /// When there is no such output.
@@ -239,22 +238,22 @@ impl Batch {
         self.sequence_of[self.outputs[output] as usize] as usize
     }
 
-    /// What the batch was made for.
+    /// The limits that the batch was made with.
     pub fn limits(&self) -> &BatchLimits {
         &self.limits
     }
 
-    /// Token ids, one a row.
+    /// Token ids, one per row.
     pub(crate) fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// Positions, one a row.
+    /// Positions, one per row.
     pub(crate) fn positions(&self) -> &[u32] {
         &self.positions
     }
 
-    /// Whether no two sequences of the step have the same slot, as what writes to a slot's state needs.
+    /// Whether the step's sequences have distinct slots, as phases that write slot state require.
     pub(crate) fn slots_differ(&self) -> bool {
         self.slots_differ
     }
@@ -268,8 +267,8 @@ impl Batch {
         &self.sequences[self.sequence_of[row] as usize]
     }
 
-    /// Empties the batch and takes over whose sequences `of` has, and where their keys and values live; rows
-    /// are to be pushed, and then [`Self::end`]ed.
+    /// Empties the batch and takes over the sequences and block tables of `of`. Rows are then
+    /// [pushed](Self::push), and the batch [ended](Self::end).
     pub(super) fn begin(&mut self, of: &Batch) {
         self.ids.clear();
         self.positions.clear();
@@ -280,8 +279,8 @@ impl Batch {
         (self.streams, self.window, self.group) = (of.streams, of.window, of.group);
     }
 
-    /// Adds a sequence with the keys and values of `of`, one of the batch that [`Self::begin`] was given,
-    /// from the rows of which, `(position, id)`, are to follow one another.
+    /// Adds a sequence with the blocks of `of`, a sequence of the batch given to [`Self::begin`]. Its `rows`,
+    /// `(position, id)`, have consecutive positions.
     pub(super) fn push(&mut self, of: &Sequence, rows: impl Iterator<Item = (usize, u32)>) {
         let (start, index) = (self.ids.len(), self.sequences.len());
         for (position, id) in rows {
@@ -294,7 +293,7 @@ impl Batch {
         self.sequences.push(Sequence { rows, position, drafts: 0, outputs: 0..0, ..of.clone() });
     }
 
-    /// Ends what [`Self::begin`] began.
+    /// Completes the batch that [`Self::begin`] started.
     pub(super) fn end(&mut self) {
         let most = if self.streams { self.window } else { 0 };
         self.windows.fill(&self.sequences, &self.blocks, &self.limits, most, self.group);
@@ -354,7 +353,7 @@ mod tests {
             let second = batch.sequence_of(2).clone();
             assert_eq!((second.rows.clone(), second.position, second.slot), (2..3, 0, 1));
             assert!(batch.slots_differ());
-            // Blocks beyond the tokens are not taken over.
+            // Blocks beyond the tokens are left out.
             assert_eq!(batch.blocks_of(&second), [1]);
         }
     }

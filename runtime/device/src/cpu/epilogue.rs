@@ -1,15 +1,15 @@
-//! What happens to sums while they are in registers.
+//! Epilogues of products, applied while the sums are in registers.
 
 use super::loader::Vector;
 use super::rows::Rows;
 use super::simd::{F32s, at, erf, exp};
 
-/// Takes the sums of a product `[tokens, ROWS]`.
+/// Consumes the sums of a product `[tokens, ROWS]`.
 pub trait Epilogue<const ROWS: usize>: Sync {
-    /// Takes the sums of rows `from ..` (a vector of them) for `token`.
+    /// Consumes the sums of rows `from ..` (a vector of them) for `token`.
     ///
     /// # Safety
-    /// No other lane touches these elements meanwhile.
+    /// No other lane accesses these elements meanwhile.
     #[doc(hidden)]
     unsafe fn apply(&self, token: usize, from: usize, sums: F32s);
 }
@@ -18,11 +18,11 @@ pub trait Epilogue<const ROWS: usize>: Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct Store<'a, const ROWS: usize>(pub &'a Rows<ROWS>);
 
-/// Adds the sums to what is there (the residual stream).
+/// Adds the sums to the existing values (the residual stream).
 #[derive(Clone, Copy, Debug)]
 pub struct Add<'a, const ROWS: usize>(pub &'a Rows<ROWS>);
 
-/// Adds a bias, then goes on.
+/// Adds a bias and hands the sums on.
 #[derive(Clone, Copy, Debug)]
 pub struct Bias<'a, E, const ROWS: usize>(pub &'a Vector<ROWS>, pub E);
 
@@ -52,12 +52,12 @@ impl<E: Epilogue<ROWS>, const ROWS: usize> Epilogue<ROWS> for Bias<'_, E, ROWS> 
     }
 }
 
-/// Takes the sums of a gated pair of products `[tokens, WIDTH]`.
+/// Consumes the sums of a gated pair of products `[tokens, WIDTH]`.
 pub trait GatedEpilogue<const WIDTH: usize>: Sync {
-    /// Takes both sums of rows `from ..` (a vector of them) for `token`.
+    /// Consumes both sums of rows `from ..` (a vector of them) for `token`.
     ///
     /// # Safety
-    /// No other lane touches these elements meanwhile.
+    /// No other lane accesses these elements meanwhile.
     #[doc(hidden)]
     unsafe fn apply(&self, token: usize, from: usize, gate: F32s, up: F32s);
 }
@@ -66,7 +66,7 @@ pub trait GatedEpilogue<const WIDTH: usize>: Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct Gated<'a, A, const WIDTH: usize>(pub A, pub &'a Rows<WIDTH>);
 
-/// Adds the gate's bias and the up projection's bias, then goes on.
+/// Adds the biases of gate and up projection and hands the sums on.
 #[derive(Clone, Copy, Debug)]
 pub struct GatedBias<'a, E, const WIDTH: usize>(pub &'a Vector<WIDTH>, pub &'a Vector<WIDTH>, pub E);
 
@@ -91,7 +91,7 @@ impl<E: GatedEpilogue<WIDTH>, const WIDTH: usize> GatedEpilogue<WIDTH> for Gated
 
 /// A scalar function, applied lane by lane.
 pub trait Activation: Send + Sync + 'static {
-    /// The function.
+    /// Applies the function to each lane.
     #[doc(hidden)]
     fn apply(x: F32s) -> F32s;
 }

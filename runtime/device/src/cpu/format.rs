@@ -1,11 +1,11 @@
-//! What a kernel must know of a weight format: its tile layout, and the product of a tile with activations.
+//! Weight formats of kernels: their tile layout, and the product of a tile with activations.
 //!
-//! A matrix is stored in tiles of 16 rows. Within a tile, columns follow each other, and the 16 rows' values
-//! stand side by side, so that one vector lane is one row: sums need no horizontal step. A quantised tile
-//! holds exactly the bytes the checkpoint's blocks hold, in another order.
+//! A matrix is stored in tiles of 16 rows. Within a tile, columns follow one another, and the values of the
+//! 16 rows are adjacent, so that a vector lane is a row and sums need no horizontal step. A quantised tile
+//! holds exactly the bytes of the checkpoint's blocks, in another order.
 //!
-//! Every product sums a row in the same order whatever the number of tokens, so a token's result does not
-//! depend on its neighbours.
+//! Every product sums a row in the same order for any number of tokens, so a token's result does not depend
+//! on its neighbours.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::memory::Plain;
@@ -17,13 +17,13 @@ use monomorph_formats::{ACTIVATION_BLOCK, Format};
 
 /// A weight format, as a type.
 pub trait WeightFormat: Sized + Send + Sync + 'static {
-    /// Its name and block layout.
+    /// The format's name and block layout.
     const FORMAT: Format;
 
-    /// Activations `[capacity, N]` as products with this format take them.
+    /// Activations `[capacity, N]` in the form that products with this format take.
     type Input<const N: usize>: Input<N>;
 
-    /// Bytes that 16 rows of one block of columns take in a tile.
+    /// Bytes of a tile's 16 rows over one block of columns.
     const TILE_BLOCK: usize = TILE * Self::FORMAT.block_bytes();
 
     /// Bytes of a tile of `columns` columns (whole blocks).
@@ -32,16 +32,16 @@ pub trait WeightFormat: Sized + Send + Sync + 'static {
         columns / Self::FORMAT.block_elements() * Self::TILE_BLOCK
     }
 
-    /// Copies one row's bytes (as the checkpoint holds them) to its place in a tile.
+    /// Copies one row's bytes, as in the checkpoint, to its place in a tile.
     #[doc(hidden)]
     fn pack(row: &[u8], lane: usize, tile: &mut [u8]);
 
-    /// Decodes row `lane` of a tile; the meaning is [`monomorph_formats::decode`]'s, bit for bit.
+    /// Decodes row `lane` of a tile, bit for bit as [`monomorph_formats::decode`] does.
     #[doc(hidden)]
     fn unpack(tile: &[u8], lane: usize, out: &mut [f32]);
 
-    /// For `M` tokens, whose activations stand row after row in `input`, the sums over `N` columns of part
-    /// `part` (`LANES` rows) of a tile.
+    /// The sums over `N` columns of part `part` (`LANES` rows) of a tile, for `M` tokens whose activations
+    /// are in consecutive rows of `input`.
     #[doc(hidden)]
     fn product<const M: usize, const N: usize>(
         tile: &[u8],
@@ -52,7 +52,7 @@ pub trait WeightFormat: Sized + Send + Sync + 'static {
 
 /// Activations in the form that a format's products take.
 pub trait Input<const N: usize>: Send + Sync {
-    /// What a row is made of.
+    /// The element of a row.
     #[doc(hidden)]
     type Element: Copy;
 
@@ -60,7 +60,7 @@ pub trait Input<const N: usize>: Send + Sync {
     #[doc(hidden)]
     fn with_capacity(capacity: usize) -> Self;
 
-    /// `x` itself where products take f32 activations as they are.
+    /// `x` itself, if products take f32 activations unchanged.
     #[doc(hidden)]
     fn direct(x: &Rows<N>) -> Option<&Self>;
 
@@ -78,7 +78,7 @@ pub trait Input<const N: usize>: Send + Sync {
     #[doc(hidden)]
     unsafe fn fill<P: Normalise<N>>(&self, row: usize, x: &[f32], norm: &P);
 
-    /// Makes row `row` the same as row `source` of `from`.
+    /// Copies row `source` of `from` to row `row`.
     ///
     /// # Safety
     /// No other lane reads or writes the row meanwhile, and none writes its source; they are not the same.
@@ -204,7 +204,7 @@ macro_rules! float_format {
 
             #[inline(always)]
             fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[f32]) -> [F32s; M] {
-                // One length known to the compiler, so that no index below needs a check.
+                // The compiler knows this one length, so that no index below needs a check.
                 let input = &input[..M * Rows::<N>::STRIDE];
                 let columns = &tile.as_chunks::<{ $bytes * TILE }>().0[..N];
                 let mut sums = [F32s::zero(); M];
@@ -240,7 +240,7 @@ fn words(bytes: &[u8; 4 * LANES]) -> [f32; LANES] {
     std::array::from_fn(|i| f32::from_le_bytes(*at(bytes, 4 * i)))
 }
 
-/// The scales (or minima) of a part, standing from `from` on in a tile block.
+/// The scales (or minima) of a part, which begin at `from` in a tile block.
 #[inline(always)]
 fn scales(block: &[u8], from: usize, part: usize) -> F32s {
     F32s::from_f16(&halves(at(block, from + part * 2 * LANES)))
@@ -280,7 +280,7 @@ impl WeightFormat for Q4_1 {
     #[inline(always)]
     fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[Int8Block]) -> [F32s; M] {
         let count = Int8Rows::<N>::BLOCKS;
-        // One length known to the compiler, so that no index below needs a check.
+        // The compiler knows this one length, so that no index below needs a check.
         let stride = Int8Rows::<N>::STRIDE;
         let input = &input[..M * stride];
         let blocks = &tile.as_chunks::<320>().0[..count];
@@ -336,7 +336,7 @@ impl WeightFormat for Q8_0 {
     #[inline(always)]
     fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[Int8Block]) -> [F32s; M] {
         let count = Int8Rows::<N>::BLOCKS;
-        // One length known to the compiler, so that no index below needs a check.
+        // The compiler knows this one length, so that no index below needs a check.
         let stride = Int8Rows::<N>::STRIDE;
         let input = &input[..M * stride];
         let blocks = &tile.as_chunks::<544>().0[..count];
@@ -360,14 +360,14 @@ impl WeightFormat for Q8_0 {
     }
 }
 
-/// An element of cached keys and values, and of weights kept as floats.
+/// An element of cached keys and values, or of weights stored as floats.
 pub trait KvElement: Plain {
-    /// Its name.
+    /// The format's name.
     const FORMAT: Format;
     /// The nearest value, ties to even.
     #[doc(hidden)]
     fn from_f32(x: f32) -> Self;
-    /// A vector of them in f32.
+    /// A vector of elements, widened to f32.
     #[doc(hidden)]
     fn widen(x: &[Self]) -> F32s;
 }

@@ -1,4 +1,4 @@
-//! Phases that move rows: embedding, the rows that logits are wanted for, work on whole rows.
+//! Phases over whole rows: embedding, gathering the rows that need logits, and arbitrary work.
 
 use super::batch::Batch;
 use super::format::WeightFormat;
@@ -7,7 +7,7 @@ use super::rows::Rows;
 use super::simd::TILE;
 use super::team::Lane;
 
-/// Writes the embedding of each token of the batch to its row of `out`: the rows of `table`, decoded.
+/// Writes the embedding of each token of the batch, a decoded row of `table`, to its row of `out`.
 ///
 /// # Panics
 /// When the batch admits ids beyond the table.

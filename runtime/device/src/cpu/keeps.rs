@@ -1,37 +1,37 @@
-//! What layers keep from step to step: caches of keys and values, and recurrent states.
+//! State that layers keep between steps: K/V caches and recurrent states.
 
 use super::far::Far;
 use monomorph_model::{BlockId, OffloadSlot, StateCopy, StatePlace};
 
-/// What the layers of a body keep, or those of several: a pair is both, in order. A state has no blocks, and
-/// a cache no states: what is asked about these leaves it as it is.
+/// The state of the layers of one body, or of several: a pair is both, in order. A recurrent state has no
+/// blocks, and a cache no states: such operations leave it unchanged.
 pub trait Keeps {
-    /// Adds the bytes of a layer's part of a block, and the numbers of the parts of all layers.
+    /// Adds the bytes of a layer's part of a block, and the part numbers of all layers.
     fn parts(&self, _parts: &mut Vec<(usize, &'static [usize])>) {}
 
-    /// Has blocks on disk read from there.
+    /// Makes reads of blocks on disk go through `far`.
     fn stream(&mut self, _far: &Far) {}
 
-    /// Writes the parts of a group of blocks to a place on disk. No lane runs.
+    /// Writes the parts of a group of blocks to a place on disk, while no lane runs.
     ///
     /// # Errors
     /// When the disk is full or fails.
     ///
     /// # Panics
-    /// When there is no such block, they are not a group, or nothing is kept on disk.
+    /// When there is no such block, they are not a group, or no blocks are kept on disk.
     fn offload_blocks(&mut self, _blocks: &[BlockId], _to: OffloadSlot) -> Result<(), String> {
         Ok(())
     }
 
-    /// Copies a block, all layers', to the front of `into`; what is left of that.
+    /// Copies a block, over all layers, to the front of `into`; returns the rest of it.
     ///
     /// # Panics
-    /// When there is no such block, or it is larger.
+    /// When there is no such block, or it is larger than `into`.
     fn read_block<'a>(&mut self, _block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
         into
     }
 
-    /// Puts back what [`Self::read_block`] read, from the front of `from`; what is left of that.
+    /// Writes what [`Self::read_block`] read, from the front of `from`; returns the rest of it.
     ///
     /// # Panics
     /// As [`Self::read_block`].
@@ -39,21 +39,21 @@ pub trait Keeps {
         from
     }
 
-    /// Copies the state of a sequence, all layers'.
+    /// Copies the state of a sequence, over all layers.
     ///
     /// # Panics
     /// When there is no such slot or snapshot.
     fn copy(&mut self, _copy: &StateCopy) {}
 
-    /// Copies a state, all layers', to the front of `into`; what is left of that.
+    /// Copies a state, over all layers, to the front of `into`; returns the rest of it.
     ///
     /// # Panics
-    /// When there is no such slot or snapshot, or its state is larger.
+    /// When there is no such slot or snapshot, or its state is larger than `into`.
     fn read_state<'a>(&mut self, _place: StatePlace, into: &'a mut [u8]) -> &'a mut [u8] {
         into
     }
 
-    /// Puts back what [`Self::read_state`] read, from the front of `from`; what is left of that.
+    /// Writes what [`Self::read_state`] read, from the front of `from`; returns the rest of it.
     ///
     /// # Panics
     /// As [`Self::read_state`].

@@ -9,19 +9,19 @@ use monomorph_abi::kv::Layout;
 use monomorph_model::{BlockId, LoadError, OffloadSlot};
 use std::sync::Arc;
 
-/// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), elements of type `E`.
+/// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), with elements of type `E`.
 ///
-/// A block holds that of each layer ([`Layout::cpu`]). Pages become resident when first written.
+/// A block has a part for each layer ([`Layout::cpu`]). Pages become resident when first written.
 #[derive(Debug)]
 pub struct KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> {
     data: Memory<E>,
-    /// The number of the part that each layer has of a block on disk.
+    /// For each layer, the number of its part of a block on disk.
     parts: &'static [usize],
     blocks: usize,
     far: Option<Arc<Stream>>,
 }
 
-/// A part of the step's blocks on disk, from the `first` of them on.
+/// One part of the step's staged blocks, from its block on disk `first` on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StagedWindow<'a> {
     pub(super) staged: Staged<'a>,
@@ -29,19 +29,19 @@ pub(crate) struct StagedWindow<'a> {
 }
 
 impl StagedWindow<'_> {
-    /// Of a step that has no blocks on disk.
+    /// For a step without blocks on disk.
     pub(crate) const NONE: StagedWindow<'static> = StagedWindow { staged: Staged::NONE, first: 0 };
 }
 
 impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize>
     KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>
 {
-    /// How a block stands in a layer.
+    /// The layout of a block in one layer.
     const LAYOUT: Layout = {
         assert!(BLOCK > 0 && BLOCK.is_multiple_of(TILE), "a K/V block holds a multiple of 16 tokens");
         Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, E::FORMAT)
     };
-    /// Elements from one value row to the next.
+    /// Elements between the starts of consecutive values.
     pub(crate) const VALUE: usize = Self::LAYOUT.value_stride;
     /// Elements of one head's keys in a block.
     const KEYS: usize = Self::LAYOUT.keys();
@@ -53,11 +53,10 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         layers * Self::LAYOUT.block_bytes()
     }
 
-    /// A cache of `blocks` blocks over as many layers as `parts` has numbers: of what is on disk of a block,
-    /// layer `i` has part `parts[i]`.
+    /// A cache of `blocks` blocks. Layer `i` has part `parts[i]` of a block on disk.
     ///
     /// # Errors
-    /// When the address space does not hold it.
+    /// When the address space is exhausted.
     pub fn new(parts: &'static [usize], blocks: usize) -> Result<Self, LoadError> {
         let each = Self::block_bytes(parts.len());
         let data = blocks
@@ -72,22 +71,22 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         Ok(KvCache { data, parts, blocks, far: None })
     }
 
-    /// Where blocks on disk come from, and the part of a layer.
+    /// The source of blocks on disk, and the layer's part number.
     pub(super) fn far(&self, layer: usize) -> Option<(&Stream, usize)> {
         Some((self.far.as_ref()?, self.parts[layer]))
     }
 
-    /// Blocks of the cache.
+    /// Number of blocks in memory.
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Layers of the cache.
+    /// Number of layers.
     pub fn layers(&self) -> usize {
         self.parts.len()
     }
 
-    /// Where a block begins, and its elements.
+    /// The first element of a block, and its number of elements.
     fn block(&self, BlockId(block): BlockId) -> (usize, usize) {
         assert!((block as usize) < self.blocks, "there is no K/V block {block}");
         (self.start(0, block, 0), self.layers() * KV_HEADS * Self::HEAD)
@@ -98,7 +97,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         ((block as usize * self.parts.len() + layer) * KV_HEADS + head) * Self::HEAD
     }
 
-    /// The transposed keys of a head in a block, which is the cache's or one of `window`.
+    /// The transposed keys of a head in a block, of the cache or of `window`.
     ///
     /// # Safety
     /// No lane writes them while the result lives.
@@ -117,7 +116,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         }
     }
 
-    /// The values of a head in a block, which is the cache's or one of `window`.
+    /// The values of a head in a block, of the cache or of `window`.
     ///
     /// # Safety
     /// No lane writes them while the result lives.
@@ -145,7 +144,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// Writes the key and value of one token (at `slot` of the block) for one head.
     ///
     /// # Safety
-    /// No other lane reads or writes that token's place meanwhile.
+    /// No other lane accesses that token's elements meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn write(
         &self,
@@ -158,7 +157,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     ) {
         assert!(slot < BLOCK, "a place in a block");
         let start = self.start(layer, block, head);
-        // One element at a time: other tokens' keys, which other lanes may be writing, stand in between.
+        // One element at a time: other lanes may be writing the keys of other tokens in between.
         for (d, x) in key.iter().enumerate() {
             // SAFETY: the caller's promise.
             unsafe { self.data.slice_mut(start + d * BLOCK + slot, 1)[0] = E::from_f32(*x) };
@@ -191,7 +190,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
             let start = self.start(layer, block.0, 0);
             // SAFETY: no lane runs, and this borrows the cache exclusively.
             let elements = unsafe { self.data.slice(start, KV_HEADS * Self::HEAD) };
-            // SAFETY: plain numbers without gaps, looked at as bytes.
+            // SAFETY: plain numbers without gaps, read as bytes.
             let (_, part, _) = unsafe { elements.align_to::<u8>() };
             bytes.copy_from_slice(part);
         })
@@ -228,8 +227,7 @@ mod tests {
             assert!(read.iter().all(|byte| *byte == 0), "block {other}");
         }
         let none = &StagedWindow::NONE;
-        // What a lane sees of it.
-        // SAFETY: no lane runs.
+        // The slices that a lane reads. SAFETY: no lane runs.
         let (keys, other) = unsafe { (cache.keys(1, 2, 1, none), cache.keys(1, 3, 1, none)) };
         assert!(keys.iter().any(|key| *key != 0.0) && other.iter().all(|key| *key == 0.0));
     }

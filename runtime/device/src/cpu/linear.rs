@@ -1,5 +1,5 @@
-//! Matrix products: decode streams the weights past one or a few tokens, prefill holds a tile of weights in
-//! the nearest cache while all tokens pass by.
+//! Matrix products. Decode streams the weights past one or a few tokens; prefill keeps a tile of weights in
+//! the L1 cache for all tokens.
 
 use super::epilogue::{Epilogue, GatedEpilogue};
 use super::format::{Input, WeightFormat};
@@ -9,18 +9,19 @@ use super::rows::Rows;
 use super::simd::{LANES, MAX_TOKENS, PARTS, TILE};
 use super::team::Lane;
 
-/// Rows up to which each lane prepares the activations for itself: that costs less than a barrier.
+/// Up to this many rows, each lane prepares the activations for itself, which costs less than a barrier.
 const PRIVATE_ROWS: usize = 2;
 
-/// Room for activations `[capacity, N]` as products with format `F` take them: shared by the lanes for many
-/// rows, one for each lane for few. Products may share one, since each ends with a barrier.
+/// Scratch for activations `[capacity, N]` in the form that products with format `F` take: one shared by the
+/// lanes for many rows, and a private one per lane for few. Products may share it, since each ends with a
+/// barrier.
 pub struct Staging<F: WeightFormat, const N: usize> {
     shared: F::Input<N>,
     private: Vec<F::Input<N>>,
 }
 
 impl<F: WeightFormat, const N: usize> Staging<F, N> {
-    /// Room for `capacity` rows and for a team of `lanes`.
+    /// Scratch for `capacity` rows and a team of `lanes`.
     pub fn new(lanes: usize, capacity: usize) -> Self {
         let private = (0..lanes).map(|_| F::Input::with_capacity(PRIVATE_ROWS)).collect();
         Staging { shared: F::Input::with_capacity(capacity), private }
@@ -51,7 +52,7 @@ pub fn norm_linear<F, K, E, const ROWS: usize, const COLS: usize>(
     multiply(lane, rows, &Single::<F, _, ROWS, COLS> { input, weights: weights.packed(), epilogue });
 }
 
-/// `epilogue(weights · norm(x))` of the first `TOP` rows of the weights, for the first `rows` rows of `x`.
+/// `epilogue(weights · norm(x))` with the first `TOP` rows of the weights, for the first `rows` rows of `x`.
 pub fn norm_linear_top<F, K, E, const ROWS: usize, const COLS: usize, const TOP: usize>(
     lane: &Lane,
     rows: usize,
@@ -120,7 +121,7 @@ pub fn gated<F, E, const WIDTH: usize, const COLS: usize>(
     multiply(lane, rows, &Paired::<F, _, WIDTH, COLS> { input, weights: weights.packed(), epilogue });
 }
 
-/// The activations in the form that products with `F` take.
+/// Converts the activations to the form that products with `F` take.
 #[inline(always)]
 pub(crate) fn stage<'a, F: WeightFormat, P: Normalise<N>, const N: usize>(
     lane: &Lane,
@@ -153,7 +154,7 @@ pub(crate) fn stage<'a, F: WeightFormat, P: Normalise<N>, const N: usize>(
 
 /// A product, tile by tile.
 pub(crate) trait Product {
-    /// Tiles of the result.
+    /// Number of tiles of the result.
     const TILES: usize;
 
     /// Computes tile `tile` for rows `first .. first + M` and hands it to the epilogue.
@@ -163,7 +164,7 @@ pub(crate) trait Product {
     unsafe fn tile<const M: usize>(&self, tile: usize, first: usize);
 }
 
-/// Computes all tiles: a contiguous share a lane, tokens in groups inside a tile.
+/// Computes all tiles: each lane takes a contiguous share, and each tile its tokens in groups.
 #[inline(always)]
 fn multiply<P: Product>(lane: &Lane, rows: usize, product: &P) {
     for tile in lane.share(P::TILES) {
@@ -174,7 +175,7 @@ fn multiply<P: Product>(lane: &Lane, rows: usize, product: &P) {
     lane.barrier();
 }
 
-/// Computes one tile, tokens in groups.
+/// Computes one tile, in groups of tokens.
 ///
 /// # Safety
 /// The tile belongs to this lane, and no lane writes the input.
@@ -209,11 +210,11 @@ pub(crate) unsafe fn multiply_tile<P: Product>(tile: usize, rows: usize, product
 
 /// Weights `[ROWS, COLS]` times the input.
 pub(crate) struct Single<'a, F: WeightFormat, E, const ROWS: usize, const COLS: usize> {
-    /// Rows that are multiplied.
+    /// Rows to multiply.
     pub(crate) input: &'a F::Input<COLS>,
     /// All tiles.
     pub(crate) weights: &'a [u8],
-    /// Takes the sums.
+    /// Consumes the sums.
     pub(crate) epilogue: E,
 }
 
@@ -240,11 +241,11 @@ impl<F: WeightFormat, E: Epilogue<ROWS>, const ROWS: usize, const COLS: usize> P
 
 /// A gate and an up projection `[WIDTH, COLS]` times the input.
 pub(crate) struct Paired<'a, F: WeightFormat, E, const WIDTH: usize, const COLS: usize> {
-    /// Rows that are multiplied.
+    /// Rows to multiply.
     pub(crate) input: &'a F::Input<COLS>,
     /// All pairs of tiles.
     pub(crate) weights: &'a [u8],
-    /// Takes the sums.
+    /// Consumes the sums.
     pub(crate) epilogue: E,
 }
 

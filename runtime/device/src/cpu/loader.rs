@@ -1,4 +1,4 @@
-//! From a checkpoint's tensors to matrices packed for the kernels.
+//! Packs a checkpoint's tensors into the matrices that kernels read.
 
 use super::format::WeightFormat;
 use super::memory::Memory;
@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// What loading needs besides tensors.
+/// The team, file and progress of loading.
 #[derive(Clone, Copy, Debug)]
 pub struct Loader<'a> {
     team: &'a Team,
@@ -21,7 +21,7 @@ pub struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    /// Packs with `team`, names `path` in errors, and reports bytes to `progress`.
+    /// Packs with `team`, names `path` in errors, and adds bytes to `progress`.
     pub fn new(team: &'a Team, path: &'a Path, progress: &'a Progress) -> Loader<'a> {
         Loader { team, path, progress }
     }
@@ -31,42 +31,42 @@ impl<'a> Loader<'a> {
     }
 }
 
-/// A tensor, some of its rows, or one of several that are stacked row after row.
+/// A tensor, or some of its rows, alone or stacked with others.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or with more dimensions, of which all but the
-    /// last are rows.
+    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or more dimensions, of which all but the last
+    /// count as rows.
     pub tensor: Tensor<'a>,
     rows: FileRows,
 }
 
 impl<'a> Part<'a> {
-    /// A tensor whose rows stand as the model computes them.
+    /// A tensor with its rows in the model's order.
     pub fn new(tensor: Tensor<'a>) -> Part<'a> {
         Part { tensor, rows: FileRows::All }
     }
 
-    /// A tensor whose rows stand in GGUF's order for rotary heads of `head_dim` rows.
+    /// A tensor with its rows in GGUF's order for rotary heads of `head_dim` rows.
     pub fn interleaved(tensor: Tensor<'a>, head_dim: usize) -> Part<'a> {
         Part { tensor, rows: FileRows::Interleaved(head_dim) }
     }
 
-    /// Of every group of `of` rows the `take` from `first` on.
+    /// The `take` rows from `first` on, out of each group of `of` rows.
     pub fn of_groups(tensor: Tensor<'a>, first: usize, take: usize, of: usize) -> Part<'a> {
         Part { tensor, rows: FileRows::Groups { first, take, of, group: None } }
     }
 
-    /// Of group `group` of `of` rows the `take` from `first` on.
+    /// The `take` rows from `first` on, out of group `group` of `of` rows.
     pub fn of_group(tensor: Tensor<'a>, first: usize, take: usize, of: usize, group: usize) -> Part<'a> {
         Part { tensor, rows: FileRows::Groups { first, take, of, group: Some(group) } }
     }
 
-    /// Whether the model's rows are the file's, in their order.
+    /// Whether the model uses all rows of the file, in order.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.rows, FileRows::All)
     }
 
-    /// Rows of the part, after checking it against what is expected of it.
+    /// Checks the part's format and width; returns its number of rows.
     fn check(
         &self,
         loader: &Loader,
@@ -97,18 +97,18 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Tensors stacked row after row, checked.
+/// Tensors stacked by row, checked.
 pub(super) struct Stack<'p, 'a> {
-    /// Named in errors.
+    /// The file, for errors.
     path: &'p Path,
     parts: &'p [Part<'a>],
-    /// How many rows each part has.
+    /// Number of rows of each part.
     rows: Vec<usize>,
     row_bytes: usize,
 }
 
 impl<'a> Stack<'_, 'a> {
-    /// The bytes of row `row`; `None` beyond the last.
+    /// The bytes of row `row`; `None` past the last.
     fn row<'w>(
         &self,
         mut row: usize,
@@ -120,8 +120,8 @@ impl<'a> Stack<'_, 'a> {
                 let start = at * self.row_bytes;
                 let Tensor { name, format, bytes, .. } = part.tensor;
                 let row = windows.read(bytes, start..start + self.row_bytes)?;
-                // Kernels that round what they multiply take such a number for 0, and an answer does not show
-                // it.
+                // Kernels that round their activations would read such a number as 0, and the answer would
+                // not show it.
                 if !format.is_finite(row) {
                     let what = format!(
                         "tensor {name}: row {at} has numbers that are not finite: the file is damaged"
@@ -136,7 +136,7 @@ impl<'a> Stack<'_, 'a> {
     }
 }
 
-/// `parts` stacked into a matrix `[rows, columns]`, if they are one in `F`.
+/// `parts` stacked into a matrix `[rows, columns]` in `F`.
 pub(super) fn stack<'p, 'a, F: WeightFormat>(
     loader: &Loader<'p>,
     parts: &'p [Part<'a>],
@@ -158,8 +158,8 @@ pub(super) fn stack<'p, 'a, F: WeightFormat>(
     Ok(Stack { path: loader.path, parts, rows: of_parts, row_bytes })
 }
 
-/// Packs stacks of `rows` rows on all lanes: `together` stacks take turns tile by tile, then the next
-/// `together` follow.
+/// Packs stacks of `rows` rows on all lanes: groups of `together` stacks, whose tiles alternate, back to
+/// back.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -183,7 +183,7 @@ pub(super) fn pack<F: WeightFormat>(
             let out = unsafe { data.slice_mut(tile * bytes, bytes) };
             let stack = &stacks[tile / group * together + tile % together];
             for i in 0..TILE {
-                // Rows beyond the last stay zero: they compute zeros.
+                // Rows past the last stay zero, and so do their sums.
                 if let Some(row) = stack.row(tile % group / together * TILE + i, &mut windows)? {
                     F::pack(row, i, out);
                 }
@@ -210,22 +210,22 @@ pub struct Matrix<F, const ROWS: usize, const COLS: usize> {
 }
 
 impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS> {
-    /// Tiles of 16 rows, the last filled up with zeros.
+    /// Number of tiles of 16 rows, the last padded with zeros.
     pub(crate) const TILES: usize = ROWS.div_ceil(TILE);
 
     /// Bytes the packed matrix takes.
     pub const BYTES: usize = Self::TILES * (COLS / F::FORMAT.block_elements()) * F::TILE_BLOCK;
 
-    /// Packs `parts`, stacked row after row, on the loader's team.
+    /// Packs `parts`, stacked by row, on the loader's team.
     ///
     /// # Errors
-    /// When a tensor's format or shape is not this matrix's.
+    /// When a tensor has another format or shape.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
         let stack = stack::<F>(loader, parts, ROWS, COLS)?;
         Ok(Matrix { data: pack::<F>(loader, &[stack], 1, ROWS, COLS)?, format: PhantomData })
     }
 
-    /// Tile `tile`.
+    /// The bytes of tile `tile`.
     #[inline(always)]
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         let bytes = F::tile_bytes(COLS);
@@ -241,7 +241,7 @@ impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS
     }
 }
 
-/// The gate and up projections `[WIDTH, COLS]` of a gated feed-forward block, tile by tile in turn, so that
+/// The gate and up projections `[WIDTH, COLS]` of a gated feed-forward block. Their tiles alternate, so that
 /// the gate is applied while both sums are in registers.
 #[derive(Debug)]
 pub struct GatedMatrix<F, const WIDTH: usize, const COLS: usize> {
@@ -250,7 +250,7 @@ pub struct GatedMatrix<F, const WIDTH: usize, const COLS: usize> {
 }
 
 impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDTH, COLS> {
-    /// Pairs of tiles.
+    /// Number of pairs of tiles.
     pub(crate) const TILES: usize = WIDTH.div_ceil(TILE);
 
     /// Bytes the packed matrices take.
@@ -259,13 +259,13 @@ impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDT
     /// Packs both on the loader's team.
     ///
     /// # Errors
-    /// When a tensor's format or shape is not `[WIDTH, COLS]` in `F`.
+    /// When a tensor is not `[WIDTH, COLS]` in `F`.
     pub fn load(loader: &Loader, gate: &[Part], up: &[Part]) -> Result<Self, WeightsError> {
         let stacks = [stack::<F>(loader, gate, WIDTH, COLS)?, stack::<F>(loader, up, WIDTH, COLS)?];
         Ok(GatedMatrix { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS)?, format: PhantomData })
     }
 
-    /// All pairs of tiles, a gate's before the up projection's.
+    /// All pairs of tiles; in each, the gate's comes before the up projection's.
     #[inline(always)]
     pub(crate) fn packed(&self) -> &[u8] {
         // SAFETY: weights are not written after loading.
@@ -283,7 +283,7 @@ impl<const N: usize> Vector<N> {
     /// Reads `parts`, stacked, from any float format.
     ///
     /// # Errors
-    /// When a tensor is quantised or the lengths do not add up to `N`.
+    /// When a tensor is quantised, or the lengths do not add up to `N`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
         let mut data = Vec::with_capacity(N.next_multiple_of(TILE));
         for part in parts {
@@ -308,7 +308,7 @@ impl<const N: usize> Vector<N> {
         Ok(Vector { data: data.into() })
     }
 
-    /// The values, then zeros up to a multiple of 16.
+    /// The values, zero-padded to a multiple of 16.
     #[inline(always)]
     pub(crate) fn padded(&self) -> &[f32] {
         &self.data

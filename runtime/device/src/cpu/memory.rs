@@ -1,9 +1,9 @@
-//! Zeroed memory whose pages are claimed when first touched.
+//! Zeroed memory whose pages become resident when first touched.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// Elements for which all bits zero is a value.
+/// Elements for which all-zero bits are a valid value.
 ///
 /// # Safety
 /// Implementors are plain numbers or `repr(C)` structures of them: every bit pattern is a value.
@@ -24,7 +24,7 @@ pub(crate) struct Memory<T> {
     start: NonNull<u8>,
     /// In elements.
     len: usize,
-    /// In bytes, as claimed from the system.
+    /// In bytes, as allocated from the system.
     claimed: usize,
     elements: PhantomData<T>,
 }
@@ -53,7 +53,7 @@ impl<T: Plain> Memory<T> {
         Some(Memory { start, len, claimed, elements: PhantomData })
     }
 
-    /// Asks the system for large pages: for memory that is filled whole and read in streams.
+    /// Asks the system for large pages. For memory that is written once and read in streams.
     pub(crate) fn advise_large_pages(&self) {
         pages::advise_large(self.start, self.claimed);
     }
@@ -73,7 +73,7 @@ impl<T: Plain> Memory<T> {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast::<T>().add(at), len) }
     }
 
-    /// Elements `at .. at + len`, to write.
+    /// Elements `at .. at + len`, mutably.
     ///
     /// # Safety
     /// No other reference to any of them is used while the result lives.
@@ -85,10 +85,10 @@ impl<T: Plain> Memory<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast::<T>().add(at), len) }
     }
 
-    /// Copies elements `at .. at + len` to the front of `into`, as bytes; what is left of that.
+    /// Copies elements `at .. at + len` to the front of `into`, as bytes; returns the rest of it.
     ///
     /// # Panics
-    /// When there are no such elements, or they are larger.
+    /// When there are no such elements, or they are larger than `into`.
     pub(crate) fn read<'a>(&mut self, at: usize, len: usize, into: &'a mut [u8]) -> &'a mut [u8] {
         let bytes = self.bytes_mut(at, len);
         let (into, rest) = into.split_at_mut(bytes.len());
@@ -96,7 +96,7 @@ impl<T: Plain> Memory<T> {
         rest
     }
 
-    /// Puts back what [`Self::read`] read, from the front of `from`; what is left of that.
+    /// Writes what [`Self::read`] read, from the front of `from`; returns the rest of it.
     ///
     /// # Panics
     /// As [`Self::read`].
@@ -111,8 +111,8 @@ impl<T: Plain> Memory<T> {
     fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         // SAFETY: `self` is borrowed exclusively.
         let elements = unsafe { self.slice_mut(at, len) };
-        // SAFETY: plain numbers without gaps, of which every pattern of bits is a value, borrowed as long as
-        // the result.
+        // SAFETY: plain numbers without gaps, for which every bit pattern is a value, borrowed as long as the
+        // result.
         unsafe { std::slice::from_raw_parts_mut(elements.as_mut_ptr().cast::<u8>(), size_of_val(elements)) }
     }
 
@@ -123,7 +123,8 @@ impl<T: Plain> Memory<T> {
     }
 }
 
-// SAFETY: claimed once, zeroed, and the value's own; a staging area has it behind no other reference.
+// SAFETY: allocated once, zeroed, and owned by the value; a staging area reaches it through no other
+// reference.
 unsafe impl crate::far::Area for Memory<u8> {
     fn start(&self) -> NonNull<u8> {
         self.start
@@ -168,12 +169,12 @@ mod pages {
     }
 
     pub(super) fn advise_large(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the range is a mapping of ours; the advice changes no contents.
+        // SAFETY: the range is our own mapping; the advice changes no contents.
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) };
     }
 
     pub(super) fn give_back(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: exactly what `claim` returned, given back once.
+        // SAFETY: exactly what `claim` returned, freed once.
         unsafe { libc::munmap(start.as_ptr().cast(), bytes) };
     }
 }
@@ -194,7 +195,7 @@ mod pages {
     pub(super) fn advise_large(_: NonNull<u8>, _: usize) {}
 
     pub(super) fn give_back(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: exactly what `claim` returned, given back once.
+        // SAFETY: exactly what `claim` returned, freed once.
         unsafe { dealloc(start.as_ptr(), Layout::from_size_align_unchecked(bytes, 64)) };
     }
 }

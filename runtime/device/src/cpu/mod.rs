@@ -1,11 +1,11 @@
 //! CPU kernels: const-generic over formats and dimensions, compiled for one instruction set.
 //!
 //! A generated layer [`Stack`] calls *phase functions* (such as [`norm_linear`] and [`attention()`]); a
-//! [`Model`] holds it and a [`Team`], on whose lanes it is called. All lanes call the same phases in the same
+//! [`Model`] owns the stack and the [`Team`] whose lanes call it. All lanes call the same phases in the same
 //! order with the same arguments; each phase splits its work over the lanes and ends with a barrier.
 //!
-//! A row's results do not depend on the other rows of a step, on how a prompt was cut into steps, or on the
-//! number of lanes.
+//! A row's results do not depend on the other rows of a step, on the split of a prompt into prefill chunks,
+//! or on the number of lanes.
 
 mod attention;
 mod batch;

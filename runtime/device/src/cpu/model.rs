@@ -1,4 +1,4 @@
-//! The contract of [`monomorph_model`], implemented once for every layer stack of a CPU.
+//! The implementation of [`monomorph_model::Model`] for all layer stacks of CPUs.
 
 use super::batch::{Batch, BatchLimits};
 use super::draft::{Behind, Drafts};
@@ -15,38 +15,38 @@ use monomorph_model::{
 use monomorph_weights::Checkpoint;
 use std::ops::Range;
 
-/// A layer stack, as the compiler writes it: weights, what layers keep, activations, and the phases over
-/// them. Its logits have `VOCABULARY` columns, and its steps verify `DRAFTS` drafts of a sequence.
+/// A generated layer stack: weights, K/V and recurrent state, activations, and the phases over them. Its
+/// logits have `VOCABULARY` columns, and its steps verify `DRAFTS` drafts of a sequence.
 pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sync + 'static {
-    /// Everything the build fixed.
+    /// What the build fixed.
     const SPEC: &'static ModelSpec;
 
-    /// Parts of a K/V block that the layers attend to.
+    /// The parts of a K/V block that the layers attend to.
     const PARTS: Range<usize>;
 
-    /// What follows the logits: `()` where the stack drafts nothing.
+    /// The part of a step after its logits: `()` for a stack that does not draft.
     type Drafts: Drafts<Self, DRAFTS>;
 
-    /// Loads the weights, and claims what layers keep and work in.
+    /// Loads the weights, and claims memory for K/V, recurrent state and activations.
     ///
     /// # Errors
-    /// When a tensor is missing or not of its shape and format, or memory is short.
+    /// When a tensor is missing or has another shape or format, or memory is short.
     fn load(loader: &Loader, checkpoint: &Checkpoint, room: Room) -> Result<Self, LoadError>;
 
-    /// What its layers keep, in the order of bodies, and behind that what a draft head's keeps.
+    /// The state of its layers, in the order of bodies, followed by that of a draft head.
     fn keeps(&mut self) -> impl Keeps;
 
     /// From token ids to the last layer's residual stream.
     fn forward(&self, lane: &Lane, batch: &Batch);
 
-    /// The logits of `rows` of the residual stream.
+    /// Computes the logits of `rows` of the residual stream.
     fn head(&self, lane: &Lane, rows: &[u32]);
 
-    /// Where [`Self::head`] leaves them.
+    /// The logits that [`Self::head`] computed.
     fn logits(&mut self) -> &mut Rows<VOCABULARY>;
 }
 
-/// What a stack makes room for.
+/// The room that a stack claims.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     /// K/V blocks.
@@ -57,7 +57,7 @@ pub struct Room {
     pub lanes: usize,
 }
 
-/// A layer stack that is loaded, and the threads that work on it.
+/// A loaded layer stack and the threads that run it.
 pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> {
     team: Team,
     far: Far,
@@ -65,7 +65,7 @@ pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DR
     outputs: Outputs<DRAFTS>,
     drafts: S::Drafts,
     stack: S,
-    /// Of recurrent state.
+    /// Snapshots of recurrent state.
     snapshots: usize,
 }
 
@@ -97,7 +97,7 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         };
         let batch = Batch::new(limits).streamed(&far).ahead(spec.ahead(DRAFTS));
         let (outputs, drafts) = (Outputs::default(), S::Drafts::new(limits));
-        // A stack without such state has none, whoever asks for some.
+        // A stack without recurrent state has no snapshots, even if some were asked for.
         let snapshots = if spec.state_bytes > 0 { states.snapshots } else { 0 };
         Ok(Model { team, far, batch, outputs, drafts, stack, snapshots })
     }

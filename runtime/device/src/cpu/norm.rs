@@ -5,7 +5,7 @@ use super::simd::{F32s, LANES, TILE, at};
 use monomorph_weights::WeightsError;
 use std::marker::PhantomData;
 
-/// How a norm's weight enters.
+/// How a norm applies its weights.
 pub trait NormWeight: Send + Sync + 'static {
     /// The factor for a stored weight.
     #[doc(hidden)]
@@ -32,8 +32,8 @@ impl NormWeight for OnePlus {
     }
 }
 
-/// RMS norm over `N` elements: `x / sqrt(mean(x²) + eps) * factor` in f32, the factors made from the weights
-/// at load.
+/// RMS norm over `N` elements: `x / sqrt(mean(x²) + eps) * factor` in f32, with the factors computed from the
+/// weights at load.
 #[derive(Debug)]
 pub struct RmsNorm<K, const N: usize> {
     factors: Vector<N>,
@@ -55,7 +55,7 @@ impl<K: NormWeight, const N: usize> RmsNorm<K, N> {
     /// Normalises one vector in place.
     #[inline]
     pub(crate) fn normalise(&self, x: &mut [f32; N]) {
-        // One running sum a lane position, as `scale` does it on padded rows.
+        // One running sum per lane position, as in `scale` on padded rows.
         let mut sums = [0.0f32; TILE];
         for (i, v) in x.iter().enumerate() {
             sums[i % TILE] += v * v;
@@ -67,13 +67,13 @@ impl<K: NormWeight, const N: usize> RmsNorm<K, N> {
     }
 }
 
-/// What happens to a row of `N` activations before a product.
+/// The transformation of a row of `N` activations before a product.
 #[doc(hidden)]
 pub trait Normalise<const N: usize>: Sync {
     /// Whether rows pass unchanged.
     const IDENTITY: bool;
 
-    /// What [`Normalise::apply`] needs to know of the whole (padded) row.
+    /// The property of the whole (padded) row that [`Normalise::apply`] needs.
     fn scale(&self, x: &[f32]) -> f32;
 
     /// The vector at `at` of the row, normalised.

@@ -1,4 +1,4 @@
-//! What a step hands back: tokens sampled from logits, or the logits themselves.
+//! Results of steps: tokens sampled from logits, or the logits themselves.
 
 use super::batch::Batch;
 use super::draft::{Verify, accept};
@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Results of the step at hand, and of steps not collected yet; and what was sampled last, slot by slot.
-/// `DRAFTS` is how many drafts of a sequence the stack verifies.
+/// Results of the current step and of steps not collected yet, and the token sampled last for each slot.
+/// `DRAFTS` is the number of drafts of a sequence that the stack verifies.
 #[derive(Debug, Default)]
 pub struct Outputs<const DRAFTS: usize> {
     pub(super) rows: Vec<RowOutput>,
     finished: VecDeque<(u64, StepOutput)>,
-    /// By slot; `Batch::fill` keeps slots small.
+    /// By slot; `Batch::fill` bounds the slots.
     sampled: Vec<Option<u32>>,
     steps: u64,
 }
@@ -29,14 +29,14 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
     pub fn begin(&mut self, step: &Step) {
         self.rows.clear();
         self.rows.extend(step.sequences.iter().map(|sequence| match sequence.output {
-            // What is sampled takes its place below.
+            // Sampled tokens replace it below.
             Output::None | Output::Sample { .. } => RowOutput::None,
             Output::Logits => RowOutput::Logits(Vec::new()),
         }));
     }
 
-    /// Takes the logits of the batch's output rows `range`, which stand in the first rows of `logits`. The
-    /// lanes sample side by side.
+    /// Takes the logits of the batch's output rows `range`, in the first rows of `logits`. The lanes sample
+    /// in parallel.
     pub fn take<const VOCABULARY: usize>(
         &mut self,
         team: &Team,
@@ -46,7 +46,7 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         logits: &mut Rows<VOCABULARY>,
     ) {
         let owners: Vec<usize> = range.clone().map(|output| batch.sequence_of_output(output)).collect();
-        // `None` until it is sampled, and where nothing is to be; `Err` where the logits are no numbers.
+        // `None` until it is sampled, or if it is not to be; `Err` if the logits are not finite.
         type Chosen = Option<Result<Sampled, NotNumbers>>;
         let sampled: Vec<Mutex<Chosen>> = owners.iter().map(|_| Mutex::new(None)).collect();
         team.run(|lane| {
@@ -56,12 +56,12 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
                     let choose = |chosen| {
                         *sampled[row].lock().unwrap_or_else(PoisonError::into_inner) = Some(chosen);
                     };
-                    // A sampler passes such logits over, and streams whatever is left.
+                    // A sampler would skip such logits and choose among the rest.
                     if !is_finite(logits) {
                         return choose(Err(NotNumbers));
                     }
-                    // Each row as if it were fed alone: after the drafts before it, at its own place of the
-                    // random stream.
+                    // Each row is sampled as if it were fed alone: after the drafts before it, at its own
+                    // position in the random stream.
                     let before = range.start + row - batch.sequence_outputs(owners[row]).start;
                     let draw = draw + before as u64;
                     let longer = (before > 0 && sampling.needs_history())
@@ -77,7 +77,7 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         });
         for (row, (owner, token)) in owners.into_iter().zip(sampled).enumerate() {
             match (token.into_inner().unwrap_or_else(PoisonError::into_inner), &mut self.rows[owner]) {
-                // One such row, and what else the sequence has in this step is lost with it.
+                // One such row loses all other rows of the sequence in this step.
                 (_, RowOutput::Lost(_)) => {}
                 (Some(Err(NotNumbers)), place) => *place = RowOutput::Lost(NOT_NUMBERS.to_owned()),
                 (Some(Ok(token)), RowOutput::Verified(verified)) => verified.sampled.push(token),
@@ -94,8 +94,8 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         }
     }
 
-    /// Behind the logits of a step, of a stack that is given its drafts: takes back what was sampled after
-    /// those that do not hold.
+    /// Called after the logits of a step, on a stack whose drafts the engine makes: discards tokens sampled
+    /// after rejected drafts.
     pub fn verify(&mut self, step: &Step) {
         for (sequence, row) in step.sequences.iter().zip(&mut self.rows) {
             if let RowOutput::Verified(verified) = row {
@@ -107,7 +107,7 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         }
     }
 
-    /// Keeps the token sampled last for a slot.
+    /// Records the token sampled last for a slot.
     pub(super) fn note(&mut self, slot: Slot, id: u32) {
         note(&mut self.sampled, slot, id);
     }
@@ -117,17 +117,17 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
         self.sampled.get(slot.0 as usize).copied().flatten()
     }
 
-    /// Ends the step.
+    /// Ends the step; returns its ticket.
     pub fn end(&mut self) -> Ticket {
         self.steps += 1;
         self.finished.push_back((self.steps, StepOutput { rows: std::mem::take(&mut self.rows) }));
         Ticket(self.steps)
     }
 
-    /// Hands a finished step back.
+    /// Returns the results of a step.
     ///
     /// # Panics
-    /// When tickets are not collected in the order they were handed out.
+    /// When tickets are not collected in the order in which they were handed out.
     pub fn collect(&mut self, ticket: Ticket) -> StepOutput {
         let (step, output) = self.finished.pop_front().expect("a step was submitted for every ticket");
         assert_eq!(step, ticket.0, "tickets are collected in order");
@@ -135,7 +135,7 @@ impl<const DRAFTS: usize> Outputs<DRAFTS> {
     }
 }
 
-/// What a row has instead of a token whose logits are not all finite.
+/// Replaces the token of a row whose logits are not all finite.
 struct NotNumbers;
 
 fn note(sampled: &mut Vec<Option<u32>>, slot: Slot, id: u32) {
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use monomorph_model::BlockId;
 
-    /// One logit in a row that is no number, and the answer goes on from garbage: it used to be passed over.
+    /// One logit of a row is not finite; the sampler used to skip it, and the answer went on from garbage.
     #[test]
     fn a_row_that_is_no_number_is_lost_and_no_other() {
         let limits =
@@ -232,7 +232,7 @@ mod tests {
         outputs.take(&team, &first, &batch, 0..2, &mut logits);
         let ticket = outputs.end();
 
-        // Not collected yet, and only one of the two goes on.
+        // Not collected yet, and only one of the two continues.
         let next = |slot: u32, position: usize| Step {
             sequences: vec![row(slot, position, Tokens::Sampled, Output::None)],
             ..Step::default()

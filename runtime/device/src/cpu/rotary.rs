@@ -28,9 +28,9 @@ pub fn rotary_angles<const HALF: usize, const DIMS: usize>(
     lane.barrier();
 }
 
-/// Which two dimensions of a head turn together.
+/// Which two dimensions of a head rotate together.
 pub trait RotaryPairs: Send + Sync + 'static {
-    /// Turns the leading dimensions of `x`, two for each cosine and sine.
+    /// Rotates the leading dimensions of `x`, two for each cosine and sine.
     #[doc(hidden)]
     fn turn(x: &mut [f32], cosines: &[f32], sines: &[f32]);
 }

@@ -1,4 +1,4 @@
-//! Activations: a row a token, shared by the lanes.
+//! Activations: one row per token, shared by the lanes.
 
 use super::memory::{Memory, Plain};
 use super::simd::{F32s, LANES, TILE, at, at_mut};
@@ -6,8 +6,8 @@ use monomorph_formats::ACTIVATION_BLOCK;
 
 /// f32 activations `[capacity, N]`. Rows are padded with zeros to a multiple of 16.
 ///
-/// Phase functions write them through shared references, each lane its own part; outside a running job they
-/// are read and written by the owner.
+/// Phase functions write them through shared references, each lane its own part; while no job runs, the owner
+/// reads and writes them.
 #[derive(Debug)]
 pub struct Rows<const N: usize> {
     data: Memory<f32>,
@@ -17,8 +17,8 @@ impl<const N: usize> Rows<N> {
     /// Elements of a row, padding included.
     pub(crate) const PADDED: usize = N.next_multiple_of(TILE);
 
-    /// Elements from one row to the next: an odd number of cache lines, so that the rows that a product reads
-    /// side by side do not compete for the same sets of a cache.
+    /// Elements between the starts of consecutive rows. It is an odd number of cache lines, so that the rows
+    /// that a product reads together do not compete for the same cache sets.
     pub(crate) const STRIDE: usize = ((Self::PADDED / TILE) | 1) * TILE;
 
     /// `capacity` rows of zeros; pages become resident when first written.
@@ -26,7 +26,7 @@ impl<const N: usize> Rows<N> {
         Rows { data: Memory::zeroed(capacity * Self::STRIDE) }
     }
 
-    /// How many rows fit.
+    /// Number of rows.
     pub fn capacity(&self) -> usize {
         self.data.len() / Self::STRIDE
     }
@@ -39,7 +39,7 @@ impl<const N: usize> Rows<N> {
         at(self.data.all_mut(), row * Self::STRIDE)
     }
 
-    /// Row `row`, to write.
+    /// Row `row`, mutably.
     ///
     /// # Panics
     /// When there is no such row.
@@ -67,7 +67,7 @@ impl<const N: usize> Rows<N> {
         unsafe { self.data.slice(row * Self::STRIDE, count * Self::STRIDE) }
     }
 
-    /// A whole row to write, padding included.
+    /// A whole row, padding included, mutably.
     ///
     /// # Safety
     /// No other lane reads or writes the row while the result lives.
@@ -89,7 +89,7 @@ impl<const N: usize> Rows<N> {
         unsafe { self.data.slice(row * Self::STRIDE + from, len) }
     }
 
-    /// Elements `from .. from + len` of a row, to write.
+    /// Elements `from .. from + len` of a row, mutably.
     ///
     /// # Safety
     /// No other lane reads or writes them while the result lives.
@@ -101,7 +101,7 @@ impl<const N: usize> Rows<N> {
         unsafe { self.data.slice_mut(row * Self::STRIDE + from, len) }
     }
 
-    /// One vector of a row, to write.
+    /// One vector of a row, mutably.
     ///
     /// # Safety
     /// No other lane reads or writes it while the result lives.
@@ -113,13 +113,13 @@ impl<const N: usize> Rows<N> {
     }
 }
 
-/// 32 activations rounded to int8, ready to be multiplied.
+/// 32 activations rounded to int8, as products take them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(16))]
 pub struct Int8Block {
     /// The int8 values, four to a word, the first in the lowest byte.
     pub(crate) words: [i32; ACTIVATION_BLOCK / 4],
-    /// What a value is to be multiplied with.
+    /// The factor of the values.
     pub(crate) scale: f32,
     /// The scale times the sum of the values.
     pub(crate) scaled_sum: f32,
@@ -127,14 +127,14 @@ pub struct Int8Block {
     pub(crate) bias: i32,
 }
 
-// SAFETY: `repr(C)` of numbers; its padding (4 bytes) is never looked at as such.
+// SAFETY: `repr(C)` of numbers; its padding (4 bytes) is never read as such.
 unsafe impl Plain for Int8Block {}
 
 impl Int8Block {
     /// Rounds 32 activations, bit for bit as [`monomorph_formats::quantise_block`] does.
     #[inline(always)]
     pub(crate) fn new(x: &[f32; ACTIVATION_BLOCK]) -> Int8Block {
-        // `max` takes its second operand when the first is NaN, so NaN does not count, as in the definition.
+        // `max` returns its second operand if the first is NaN, so NaN is ignored, as in the definition.
         let mut largest = F32s::zero();
         for i in (0..ACTIVATION_BLOCK).step_by(LANES) {
             let v = F32s::load(at(x, i));
@@ -174,13 +174,13 @@ pub struct Int8Rows<const N: usize> {
 }
 
 impl<const N: usize> Int8Rows<N> {
-    /// Blocks of a row.
+    /// Blocks per row.
     pub(crate) const BLOCKS: usize = {
         assert!(N.is_multiple_of(ACTIVATION_BLOCK), "quantised matrices need columns in whole blocks of 32");
         N / ACTIVATION_BLOCK
     };
 
-    /// Blocks from one row to the next; odd for the reason that [`Rows`] has.
+    /// Blocks between the starts of consecutive rows; odd for the same reason as in [`Rows`].
     pub(crate) const STRIDE: usize = Self::BLOCKS | 1;
 
     pub(crate) fn new(capacity: usize) -> Int8Rows<N> {
@@ -197,7 +197,7 @@ impl<const N: usize> Int8Rows<N> {
         unsafe { self.data.slice(row * Self::STRIDE, count * Self::STRIDE) }
     }
 
-    /// The blocks of a row, to write.
+    /// The blocks of a row, mutably.
     ///
     /// # Safety
     /// No other lane reads or writes the row while the result lives.
@@ -226,7 +226,7 @@ mod tests {
                 cases.push(std::array::from_fn(|_| random() * magnitude));
             }
         }
-        // Ties, saturation and the odd ones out.
+        // Ties, saturation and special values.
         cases.push(std::array::from_fn(|i| if i == 0 { 127.0 } else { i as f32 - 15.5 }));
         let mut mixed: [f32; 32] = std::array::from_fn(|i| i as f32);
         mixed[3] = f32::NAN;

@@ -1,4 +1,4 @@
-//! A fixed team of threads that runs one closure on all of them, and the barrier between its phases.
+//! A fixed team of threads that runs one closure on all of them, with barriers between its phases.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
@@ -8,17 +8,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long an idle worker watches for work before it lets other threads in between its looks.
+/// How long an idle worker polls for work before it starts to yield between polls.
 const SPIN: Duration = Duration::from_micros(30);
-/// How long it watches altogether before it sleeps.
+/// How long it polls altogether before it sleeps.
 const WATCH: Duration = Duration::from_micros(1500);
-/// Looks at a barrier before other threads are let in: the lane it waits for may be descheduled.
+/// Polls of a barrier before the lane yields: the lane it waits for may be descheduled.
 const BARRIER_LOOKS: u32 = 4000;
 
-/// Threads that live as long as the team and run closures together, one *lane* each.
+/// Threads that live as long as the team and run closures together, as one *lane* each.
 ///
-/// The caller of [`Team::run`] is lane 0; the others are threads of their own, each pinned to a CPU where
-/// there are enough of them.
+/// The caller of [`Team::run`] is lane 0. The other lanes are the team's own threads, each pinned to a CPU if
+/// there are enough.
 pub struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
@@ -49,13 +49,14 @@ impl Team {
         Ok(team)
     }
 
-    /// Lanes of the team.
+    /// Number of lanes.
     pub fn lanes(&self) -> usize {
         self.shared.lanes
     }
 
-    /// Pins the calling thread to the CPU left for lane 0, where there are enough CPUs; once a thread. For
-    /// one that does little but call [`Team::run`]: threads it starts later inherit the restriction.
+    /// Pins the calling thread to the CPU reserved for lane 0, once per thread, if there are enough CPUs.
+    /// Only for a thread that does little but call [`Team::run`]: threads it starts later inherit the
+    /// restriction.
     pub fn pin_caller(&self) {
         thread_local!(static PINNED: Cell<bool> = const { Cell::new(false) });
         if PINNED.replace(true) {
@@ -78,8 +79,8 @@ impl Team {
         shared.arrived.store(0, Ordering::Relaxed);
         shared.claimed.store(0, Ordering::Relaxed);
         shared.unfinished.store(shared.lanes - 1, Ordering::Relaxed);
-        // SAFETY: no worker looks at the job before the epoch changes below, and all have finished with the
-        // previous one: this function waits for that.
+        // SAFETY: no worker reads the job before the epoch changes below, and all have finished the previous
+        // one, because this function waits for that.
         unsafe { *shared.job.get() = Some(Job::new(&job)) };
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
@@ -108,7 +109,7 @@ impl Drop for Team {
             self.shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of jobs; there is nothing to learn from its own end.
+            // Workers catch the panics of jobs, so the result carries no information.
             let _ = worker.join();
         }
     }
@@ -131,12 +132,12 @@ pub struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    /// Which lane this is, below [`Lane::lanes`].
+    /// This lane's index, below [`Lane::lanes`].
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Lanes of the team.
+    /// Number of lanes of the team.
     pub fn lanes(&self) -> usize {
         self.shared.lanes
     }
@@ -150,13 +151,13 @@ impl Lane<'_> {
         start..start + each + usize::from(self.index < more)
     }
 
-    /// The next item that no lane has taken since the last barrier, counting from 0.
+    /// The next item that no lane has taken since the last barrier, counted from 0.
     #[inline]
     pub fn claim(&self) -> usize {
         self.shared.claimed.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits until every lane has come here; what lanes wrote before is visible to all after.
+    /// Waits until every lane arrives. Writes before the barrier are visible to all lanes after it.
     ///
     /// # Panics
     /// When another lane panicked, and in debug builds when lanes wait in different places.
@@ -184,7 +185,8 @@ impl Lane<'_> {
         }
         self.generation.set(generation.wrapping_add(1));
         if cfg!(debug_assertions) {
-            // A lane is at most one barrier ahead, so this half of the table stands until the next but one.
+            // A lane is at most one barrier ahead, so this half of the table is not reused before the next
+            // but one.
             let places = &shared.places[generation % 2];
             let first = places[0].load(Ordering::Relaxed);
             assert!(
@@ -195,7 +197,7 @@ impl Lane<'_> {
     }
 }
 
-/// What all lanes see. Fields that lanes write at different times keep to cache lines of their own.
+/// State shared by all lanes. Fields that lanes write at different times have their own cache lines.
 struct Shared {
     lanes: usize,
     job: UnsafeCell<Option<Job>>,
@@ -207,7 +209,7 @@ struct Shared {
     /// Where each lane waits, by the parity of the generation; debug builds only.
     places: [Vec<AtomicUsize>; 2],
     failed: AtomicBool,
-    /// The first panic of a job, as an error.
+    /// The first panic of a job.
     panic: Mutex<Option<std::thread::Result<()>>>,
     stop: AtomicBool,
     sleepers: AtomicUsize,
@@ -232,7 +234,7 @@ impl<T> std::ops::Deref for Line<T> {
     }
 }
 
-/// A closure, its type forgotten, so that workers of any job are the same threads.
+/// A type-erased closure, so that the same threads run all jobs.
 #[derive(Clone, Copy)]
 struct Job {
     data: *const (),
@@ -273,7 +275,7 @@ impl Shared {
         }
     }
 
-    /// Runs a job as one lane; a panic is kept for the caller of [`Team::run`].
+    /// Runs a job as one lane; a panic is stored for the caller of [`Team::run`].
     fn perform(&self, index: usize, job: impl FnOnce(&Lane)) {
         let generation = Cell::new(self.generation.load(Ordering::Acquire));
         let lane = Lane { shared: self, index, generation };
@@ -285,7 +287,7 @@ impl Shared {
         }
     }
 
-    /// Leaves the job when another lane panicked.
+    /// Unwinds out of the job when another lane panicked.
     #[cold]
     fn check(&self) {
         if self.failed.load(Ordering::Acquire) {
@@ -297,7 +299,7 @@ impl Shared {
 /// Unwinds a lane whose job failed elsewhere.
 struct Stopped;
 
-/// The life of a worker.
+/// The body of a worker thread.
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
     loop {
@@ -305,7 +307,8 @@ fn work(shared: &Shared, index: usize) {
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: the epoch changed, so the job is set, and it stays until this worker reports below.
+        // SAFETY: the epoch changed, so the job is set, and it does not change until this worker reports
+        // below.
         if let Some(Job { data, call }) = unsafe { *shared.job.get() } {
             // SAFETY: `Team::run` keeps the closure alive until every worker has reported.
             shared.perform(index, |lane| unsafe { call(data, lane) });
@@ -314,7 +317,7 @@ fn work(shared: &Shared, index: usize) {
     }
 }
 
-/// Waits for the epoch to differ from `seen`: watching at first, then asleep.
+/// Waits for the epoch to differ from `seen`: polls at first, then sleeps.
 fn await_epoch(shared: &Shared, seen: usize) -> usize {
     let start = Instant::now();
     loop {
@@ -334,8 +337,8 @@ fn await_epoch(shared: &Shared, seen: usize) -> usize {
         }
     }
     let mut guard = lock(&shared.sleep);
-    // The runner changes the epoch and then looks for sleepers; here it is the other way round, so one of
-    // the two sees the other.
+    // The caller of `Team::run` changes the epoch, then checks for sleepers; a worker does the reverse, so
+    // that one of them sees the other.
     shared.sleepers.fetch_add(1, Ordering::SeqCst);
     loop {
         let epoch = shared.epoch.load(Ordering::SeqCst);
@@ -357,14 +360,14 @@ fn pause(looks: &mut u32) {
     }
 }
 
-/// The guarded data hold no invariant that a panic could break.
+/// Ignores poisoning: a panic cannot break an invariant of the guarded data.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(target_os = "linux")]
 mod affinity {
-    //! Which CPUs threads may run on.
+    //! The CPUs that threads may run on.
 
     /// CPUs the process may use, in order; empty if the system does not say.
     pub(super) fn allowed() -> Vec<usize> {
@@ -381,9 +384,9 @@ mod affinity {
         (0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect()
     }
 
-    /// Keeps the calling thread on one CPU. It is advice: a thread that could not be pinned runs as well.
+    /// Pins the calling thread to one CPU. Best effort: a thread that could not be pinned still works.
     pub(super) fn pin(cpu: usize) {
-        // SAFETY: `cpu` came from `allowed`, so it is below the set's size; the call reads the set only.
+        // SAFETY: `cpu` came from `allowed`, so it is below the set's size; the call only reads the set.
         unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             libc::CPU_SET(cpu, &mut set);
@@ -394,7 +397,7 @@ mod affinity {
 
 #[cfg(not(target_os = "linux"))]
 mod affinity {
-    //! Systems without a way to pin threads.
+    //! Systems that cannot pin threads.
 
     pub(super) fn allowed() -> Vec<usize> {
         Vec::new()

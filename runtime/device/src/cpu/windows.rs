@@ -1,23 +1,22 @@
-//! In which order a step attends where its sequences have blocks on disk: stretch by stretch, as these come
-//! to be staged.
+//! The order of attention in a step with blocks on disk: stretch by stretch, as blocks are staged.
 
 use super::attention::SEGMENT;
 use super::batch::{BatchLimits, Sequence};
 use std::ops::Range;
 
-/// Segments of one sequence's keys that are attended to one after the other.
+/// Consecutive segments of one sequence's keys to attend to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
-    /// Of the batch.
+    /// Index in the batch.
     pub(crate) sequence: usize,
-    /// Those behind the sequence's last are none.
+    /// May extend past the sequence's last segment.
     pub(crate) segments: Range<usize>,
 }
 
-/// Blocks on disk that are staged at one time.
+/// Blocks on disk that are staged together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Among those of the step.
+    /// A range of the step's blocks on disk.
     pub(crate) far: Range<usize>,
     stretches: Range<usize>,
 }
@@ -26,15 +25,15 @@ pub(crate) struct Window {
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     windows: Vec<Window>,
-    /// Those of a batch without windows: one a sequence, of all segments.
+    /// The stretches of a batch without windows: one per sequence, with all segments.
     whole: Vec<Stretch>,
     stretches: Vec<Stretch>,
 }
 
 impl Windows {
-    /// Cuts what sequences with this block table attend to into windows of at most `most` blocks on disk, in
-    /// whole groups of `group`; 0 is no windows. A sequence's segments stay in their order. A group that two
-    /// segments have is staged twice where a cut falls between them.
+    /// Splits the segments of these sequences into windows of at most `most` blocks on disk, in whole groups
+    /// of `group`; with 0, there are no windows. A sequence's segments stay in order. A group that two
+    /// segments share is staged twice if a window ends between them.
     pub(super) fn fill(
         &mut self,
         sequences: &[Sequence],
@@ -95,7 +94,7 @@ impl Windows {
 mod tests {
     use super::*;
 
-    /// A sequence of so many tokens in the cache and one to feed, and of its blocks those on disk.
+    /// A sequence with `tokens` tokens in the cache and one to feed, and its blocks that are on disk.
     fn sequence(
         tokens: usize,
         far: Range<usize>,

@@ -1,4 +1,4 @@
-//! What is on its way between disk and staging area. One thread at a time stands at the desk.
+//! The prefetcher: transfers between disk and staging area. One thread at a time uses it.
 
 use super::SLOTS;
 use super::staging::{Area, Lent, Staging};
@@ -6,30 +6,30 @@ use monomorph_store::{Completion, DiskStore, PageMemory, Place, Refused};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long to wait for a page before looking again whether there is still somebody who brings it.
+/// How long to wait for a page before checking that the store still runs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Desk<M: Area> {
     store: DiskStore<Lent<M>>,
     staging: Staging<M>,
-    /// Where each part of each group is in the store, if anywhere.
+    /// The location in the store of each part of each group, if stored.
     places: Vec<Option<Place>>,
-    /// Pages of a slot. Behind the slots there are as many to write from.
+    /// Pages per slot. Behind the slots there are as many pages to write from.
     pages: usize,
-    /// Of the pass at hand, the pages of the windows that are not asked for yet, window by window.
+    /// The pages of each window of the current pass that has not been requested yet.
     ahead: VecDeque<Vec<usize>>,
-    /// Windows asked for, and those that are done with.
+    /// Windows requested, and windows released.
     asked: usize,
     released: usize,
-    /// Pages of each slot that are on their way.
+    /// Pages of each slot still in transfer.
     left: [usize; SLOTS],
-    /// Why a page is not what it should be.
+    /// Why a page could not be read.
     failure: Option<String>,
 }
 
 impl<M: Area> Desk<M> {
-    /// One for so many parts of groups, with windows of so many pages.
+    /// A prefetcher for `parts` parts of groups, with windows of `pages` pages.
     pub(super) fn new(store: DiskStore<Lent<M>>, staging: Staging<M>, parts: usize, pages: usize) -> Desk<M> {
         Desk {
             store,
@@ -44,7 +44,7 @@ impl<M: Area> Desk<M> {
         }
     }
 
-    /// Begins a pass: the windows with the pages of each. The one before is over.
+    /// Begins a pass over windows, given as the pages of each. The previous pass must be over.
     pub fn begin<I: Iterator<Item = usize>>(&mut self, windows: impl Iterator<Item = I>) {
         assert!(self.ahead.is_empty() && self.asked == self.released, "the pass before is not over");
         (self.asked, self.released) = (0, 0);
@@ -52,13 +52,13 @@ impl<M: Area> Desk<M> {
         while self.asked < SLOTS && self.ask() {}
     }
 
-    /// Asks for the next window, whose slot is free; false when there is none.
+    /// Requests the next window, whose slot is free; false if there is none.
     fn ask(&mut self) -> bool {
         let Some(pages) = self.ahead.pop_front() else { return false };
         let slot = self.asked % SLOTS;
         self.asked += 1;
         for (at, page) in pages.into_iter().enumerate() {
-            // SAFETY: the slot is free: nobody reads it, and none of its pages is lent.
+            // SAFETY: the slot is free: it is not read, and none of its pages is lent.
             let lent = unsafe { self.staging.lend(slot * self.pages + at) };
             let place = self.places[page].filter(|_| self.failure.is_none());
             let refused = match place {
@@ -73,13 +73,13 @@ impl<M: Area> Desk<M> {
         true
     }
 
-    /// A page that is not what it should be is zeros.
+    /// Zeroes a page that could not be read.
     fn fail(&mut self, mut page: Lent<M>, why: String) {
         page.bytes_mut().fill(0);
         self.failure.get_or_insert_with(|| format!("K/V blocks could not be read from disk: {why}"));
     }
 
-    /// Waits until window `at` is there.
+    /// Waits until window `at` has been read.
     pub fn wait(&mut self, at: usize) {
         assert!(self.released <= at && at < self.asked, "a window that was not asked for");
         while self.left[at % SLOTS] > 0 {
@@ -91,7 +91,7 @@ impl<M: Area> Desk<M> {
                     }
                 }
                 None if self.store.in_flight() == 0 => {
-                    // Whoever brought pages is gone, with those that it had.
+                    // The store's thread has ended, and the pages it held are lost.
                     self.left = [0; SLOTS];
                     self.failure.get_or_insert_with(|| "the store of K/V blocks on disk stopped".to_owned());
                 }
@@ -100,19 +100,19 @@ impl<M: Area> Desk<M> {
         }
     }
 
-    /// Takes note that are done with the oldest window, and asks for the next.
+    /// Releases the oldest window, and requests the next.
     pub fn release(&mut self) {
         self.released += 1;
         self.ask();
     }
 
-    /// Why pages were not what they should be since this was asked last.
+    /// Why pages could not be read since the last call, if any failed.
     pub fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
     }
 
-    /// Writes pages, each filled by `fill`, in place of what they held; what of them could not be written
-    /// holds nothing.
+    /// Writes pages, each filled by `fill`, over their previous contents. A page that could not be written is
+    /// empty.
     pub fn write(
         &mut self,
         pages: impl Iterator<Item = usize>,
@@ -129,7 +129,7 @@ impl<M: Area> Desk<M> {
                 self.written(&mut room, &mut outcome);
             }
             let (Some(from), Ok(())) = (room.pop(), &outcome) else { continue };
-            // SAFETY: pages behind the slots are only used here, and this one is not lent.
+            // SAFETY: only this function uses the pages behind the slots, and this one is not lent.
             let mut lent = unsafe { self.staging.lend(from) };
             fill(at, lent.bytes_mut());
             match self.store.write(lent, ((page as u64) << 32) | from as u64) {

@@ -1,10 +1,10 @@
-//! K/V blocks on disk: what is alike for every device.
+//! K/V offload: the part common to all devices.
 //!
-//! A block's *parts* are what one attending layer keeps in it. Parts are numbered in the order in which
-//! layers attend. Blocks are sent to disk in *groups* of consecutive ones; a page of the store holds one part
-//! of a group. While a step runs, pages are read in the order of parts, a *window* of some at a time, into
-//! one of a few slots of a staging area in the machine's memory, some windows ahead of the one that is used.
-//! So reading goes on while layers compute.
+//! A block has a *part* for each attending layer. Parts are numbered in the order in which the layers attend.
+//! Blocks are sent to disk in *groups* of consecutive ones; a page of the store holds one part of a group.
+//! While a step runs, pages are read in the order of parts, a *window* of pages at a time, into one of a few
+//! slots of a staging area in host memory, some windows ahead of the one in use. Reads thus overlap with the
+//! layers' work.
 
 mod desk;
 mod staging;
@@ -14,32 +14,32 @@ use monomorph_model::{LoadError, OffloadOptions, OffloadRoom};
 use monomorph_store::{DiskStore, Options, whole_page};
 pub(crate) use staging::{Area, Staging};
 
-/// Most blocks of a group: what a sequence has to have beyond its share before any are sent.
+/// Most blocks of a group: a sequence must exceed its share by that many before any are sent.
 const MOST: usize = 32;
-/// Windows that are there or on their way at one time: the one that is used, and those read ahead of it.
+/// Windows staged or in transfer at a time: the one in use, and those read ahead of it.
 pub(crate) const SLOTS: usize = 4;
-/// Bytes of a window: large enough that whoever uses it is seldom disturbed, small enough to stay in a core's
-/// cache until it is.
+/// Bytes of a window: large enough that waits are rare, small enough to stay in a core's cache until it is
+/// used.
 const WINDOW: usize = 2 << 20;
 
-/// How blocks are cut into pages.
+/// The division of blocks into pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// Bytes of each part of a block.
     pub(crate) parts: Vec<usize>,
-    /// Blocks of a group.
+    /// Blocks per group.
     pub(crate) group: usize,
-    /// Bytes of a page.
+    /// Bytes per page.
     pub(crate) page_bytes: usize,
-    /// Groups that there is room for.
+    /// Number of groups that fit on disk.
     pub(crate) places: usize,
-    /// Pages of a window.
+    /// Pages per window.
     pub(crate) pages: usize,
 }
 
 impl Layout {
-    /// As `options` say, for blocks of these parts: each of `parts` is the bytes of one, and the numbers of
-    /// all that have as many. A window holds all groups that any `together` consecutive blocks are of.
+    /// The layout for `options`. Each entry of `parts` is the bytes of a part of a block, with the numbers of
+    /// all parts of that size. A window holds every group that any `together` consecutive blocks touch.
     ///
     /// # Errors
     /// When there is no room for a group.
@@ -57,7 +57,7 @@ impl Layout {
         let group = (options.page_bytes / largest).clamp(1, MOST);
         let page_bytes = whole_page(group * largest);
         let least = together.div_ceil(group) + 1;
-        // No more than a disk works on at a time.
+        // No more than the disk transfers at a time.
         let pages = (WINDOW / page_bytes).min(options.depth as usize);
         let pages = options.window_pages.unwrap_or(pages).max(least);
         let places = options.bytes / (page_bytes * count.max(1)) as u64;
@@ -69,25 +69,25 @@ impl Layout {
         Ok(Layout { parts: bytes, group, page_bytes, places, pages })
     }
 
-    /// What the engine is told of it.
+    /// The places on disk, for the engine.
     pub(crate) fn room(&self) -> OffloadRoom {
         OffloadRoom { places: self.places, group: self.group }
     }
 
-    /// The page of a part of the group in a place.
+    /// The page of a part of the group at a place.
     pub(crate) fn page(&self, place: u32, part: usize) -> usize {
         place as usize * self.parts.len() + part
     }
 
-    /// Bytes of a staging area: all slots, and as much as one to write from.
+    /// Bytes of a staging area: all slots, and one slot's worth of pages to write from.
     fn staged(&self) -> usize {
         (SLOTS + 1) * self.pages * self.page_bytes
     }
 
-    /// Makes the file. Pages are staged in memory of which `claim` claims so many bytes.
+    /// Makes the file. Pages are staged in memory from `claim`, which receives the number of bytes.
     ///
     /// # Errors
-    /// When there can be no such file, or memory is short.
+    /// When the file cannot be made, or memory is short.
     pub(crate) fn open<M: Area>(
         &self,
         options: &OffloadOptions,

@@ -1,4 +1,4 @@
-//! How attention is cut into pieces of work.
+//! Splits attention into work items.
 
 use super::super::batch::{Batch, Sequence, Stretch};
 use super::{ITEMS_PER_LANE, SEGMENT};
@@ -6,24 +6,23 @@ use std::ops::Range;
 
 /// A run of tokens of one sequence and the query heads of one K/V head.
 pub(super) struct Item<'a> {
-    /// Whose.
+    /// The sequence of the tokens.
     pub(super) sequence: &'a Sequence,
     /// Rows of the batch.
     pub(super) tokens: Range<usize>,
     /// K/V head.
     pub(super) head: usize,
-    /// Segments to attend to, of those that the last token sees; none where that sees what comes before them
-    /// only.
+    /// Segments to attend to, out of those that the last token sees; empty if it sees only earlier ones.
     pub(super) segments: Range<usize>,
-    /// Segments that the last token sees.
+    /// Number of segments that the last token sees.
     pub(super) seen: usize,
-    /// Where contexts are split: the segment to attend to.
+    /// The segment to attend to, if contexts are split.
     pub(super) segment: usize,
-    /// Where contexts are split: the first of the item's partial states, which stand segment by segment.
+    /// The first of the item's partial states, which are stored by segment, if contexts are split.
     pub(super) partial: usize,
 }
 
-/// All items of some stretches of a batch. Every lane makes the same.
+/// All items of some stretches of a batch. Every lane computes the same list.
 pub(super) struct Items<'a> {
     batch: &'a Batch,
     stretches: &'a [Stretch],
@@ -32,13 +31,13 @@ pub(super) struct Items<'a> {
     tokens: usize,
     /// Query rows of a token.
     group: usize,
-    /// Items, contexts unsplit.
+    /// Number of items with unsplit contexts.
     whole: usize,
     split: bool,
 }
 
 impl<'a> Items<'a> {
-    /// `room` is how many partial states there is room for.
+    /// `room` is the number of partial states there is memory for.
     pub(super) fn new(
         lanes: usize,
         batch: &'a Batch,
@@ -51,7 +50,7 @@ impl<'a> Items<'a> {
         let mut items = Items { batch, stretches, kv_heads, tokens, group, whole: 0, split: false };
         items.whole = stretches.iter().map(|stretch| items.count(stretch)).sum();
         let whole = items.whole;
-        // Few items leave lanes idle; so few are quickly counted.
+        // Few items would leave lanes idle, and few are quickly counted.
         if lanes > 1 && whole < lanes * ITEMS_PER_LANE {
             let mut partials = 0;
             let mut longest = 0;
@@ -64,12 +63,12 @@ impl<'a> Items<'a> {
         items
     }
 
-    /// Whether each segment is an item of its own, to be merged afterwards.
+    /// Whether each segment is an item of its own, to be merged later.
     pub(super) fn split(&self) -> bool {
         self.split
     }
 
-    /// Item `index`; `None` beyond the last.
+    /// Item `index`; `None` past the last.
     pub(super) fn get(&self, mut index: usize) -> Option<Item<'a>> {
         if self.split {
             for mut item in self.whole_items() {
@@ -81,7 +80,8 @@ impl<'a> Items<'a> {
             }
             return None;
         }
-        // The last tokens of a sequence see most: they come first, so that the lanes finish together.
+        // The last tokens of a sequence see the most keys. They come first, so that all lanes finish at about
+        // the same time.
         let mut index = self.whole.checked_sub(index + 1)?;
         for stretch in self.stretches {
             let count = self.count(stretch);
@@ -93,12 +93,12 @@ impl<'a> Items<'a> {
         None
     }
 
-    /// Items of a stretch, contexts unsplit.
+    /// Number of a stretch's items with unsplit contexts.
     fn count(&self, stretch: &Stretch) -> usize {
         self.kv_heads * self.batch.sequences()[stretch.sequence].rows.len().div_ceil(self.tokens)
     }
 
-    /// The items with their contexts whole, with their places among the partial states.
+    /// The items with unsplit contexts, each with the index of its first partial state.
     pub(super) fn whole_items<'s>(&'s self) -> impl Iterator<Item = Item<'a>> + 's {
         let mut partial = 0;
         self.stretches

@@ -1,10 +1,10 @@
 //! Causal grouped-query attention over the paged cache.
 //!
-//! A context is worked through in segments of [`SEGMENT`] keys: within a segment scores, softmax and the sum
-//! of values in turn; segments are merged in order. Segments begin at fixed positions, so a row's result
-//! depends on its query and its keys and values alone: not on the other rows of the step, on how the prompt
-//! was cut into steps, on how many lanes share the work, or on which blocks are on disk. Of a step with such
-//! blocks segments come to be there window by window, and the states of its rows wait in between.
+//! A context is processed in segments of [`SEGMENT`] keys: within a segment first scores, then softmax, then
+//! the sum of values; segments are merged in order. Segments begin at fixed positions, so a row's result
+//! depends only on its query and its keys and values, not on the other rows of the step, the split of the
+//! prompt into prefill chunks, the number of lanes, or which blocks are on disk. In a step with blocks on
+//! disk, segments are staged window by window, and the states of its rows are kept in between.
 
 mod items;
 mod rotate;
@@ -25,28 +25,28 @@ use work::Work;
 /// Keys between two merges.
 pub(super) const SEGMENT: usize = 128;
 
-/// Query rows (tokens times heads of a group) of an item, where one token has no more.
+/// Most query rows (tokens times heads of a group) of an item, unless one token has more.
 const ITEM_ROWS: usize = 96;
 
-/// Rows of an item from which on keys and values are widened to f32 once, beforehand.
+/// Rows of an item from which on keys and values are widened to f32 once, in advance.
 const GATHER_ROWS: usize = 12;
 
-/// Items a lane should have to choose from; with fewer, contexts are split.
+/// Items there should be for each lane; with fewer, contexts are split.
 const ITEMS_PER_LANE: usize = 4;
 
-/// Room that [`attention`] works in; layers may share one.
+/// Scratch memory of [`attention`]; layers may share one.
 #[derive(Debug)]
 pub struct AttentionScratch<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize> {
     lanes: Vec<LaneScratch>,
-    /// One state a row and segment, where contexts are split.
+    /// One state per row and segment, for split contexts.
     partials: Memory<f32>,
-    /// One state a row, from one window of blocks on disk to the next: `[KV_HEADS][tokens][GROUP]`.
+    /// One state per row, kept between windows of blocks on disk: `[KV_HEADS][tokens][GROUP]`.
     carried: Memory<f32>,
-    /// Tokens of a step with blocks on disk.
+    /// Most tokens of a step with blocks on disk.
     tokens: usize,
 }
 
-/// What one lane works in.
+/// Scratch memory of one lane.
 #[derive(Debug)]
 struct LaneScratch {
     /// Keys of a segment, `[HEAD_DIM][SEGMENT]`.
@@ -55,7 +55,7 @@ struct LaneScratch {
     values: Memory<f32>,
     /// Scores of a tile of query rows, `[QUERY_ROWS][SEGMENT]`.
     scores: Memory<f32>,
-    /// A state a row of an item, and one a row of the tile at hand.
+    /// One state for each row of an item, followed by one for each row of the current tile.
     states: Memory<f32>,
 }
 
@@ -69,12 +69,12 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
     };
     /// Tokens of an item.
     const TOKENS: usize = if Self::GROUP > ITEM_ROWS { 1 } else { ITEM_ROWS / Self::GROUP };
-    /// A head's values, padded.
+    /// Length of a head's values, padded.
     const WIDTH: usize = HEAD_DIM.next_multiple_of(TILE);
     /// Elements of a row's state: largest score, sum of weights, and (from 16 on) the weighted sum of values.
     const STATE: usize = TILE + Self::WIDTH;
 
-    /// Room for a team of `lanes` and contexts of up to `context` tokens.
+    /// Scratch for a team of `lanes` and contexts of up to `context` tokens.
     pub fn new(lanes: usize, context: usize) -> Self {
         let split = lanes * ITEMS_PER_LANE * Self::GROUP * context.div_ceil(SEGMENT);
         let scratch = || LaneScratch {
@@ -91,26 +91,27 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
         }
     }
 
-    /// The same, with room for steps of up to `tokens` tokens whose sequences have blocks on disk.
+    /// Adds room for steps of up to `tokens` tokens whose sequences have blocks on disk.
     #[must_use]
     pub fn streamed(self, tokens: usize) -> Self {
         AttentionScratch { carried: Memory::zeroed(HEADS * tokens * Self::STATE), tokens, ..self }
     }
 }
 
-/// Attention of one layer: normalises (if asked) and turns queries and keys, writes keys and values to the
+/// Attention of one layer: normalises (if asked) and rotates queries and keys, writes keys and values to the
 /// cache, and attends.
 ///
-/// A row of `qkv` (`QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM`) holds the query heads, the key heads, the value
-/// heads; queries are changed in place. `angles` come from [`super::rotary_angles`]: they turn the leading
-/// `DIMS` dimensions of a head. Scores are multiplied with `scale`. A row of `out` (`OUT = HEADS * HEAD_DIM`)
-/// takes the heads' results.
+/// A row of `qkv` (`QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM`) holds the query heads, the key heads, then the
+/// value heads; queries are changed in place. `angles` come from [`super::rotary_angles`] and rotate the
+/// leading `DIMS` dimensions of a head. Scores are multiplied by `scale`. A row of `out` (`OUT = HEADS *
+/// HEAD_DIM`) receives the heads' results.
 ///
-/// Where `QKV` is `(2 * HEADS + 2 * KV_HEADS) * HEAD_DIM`, a gate for each query head stands between the
-/// query heads and the key heads, and each element of a result is multiplied with its gate's sigmoid.
+/// If `QKV` is `(2 * HEADS + 2 * KV_HEADS) * HEAD_DIM`, the query heads are followed by a gate for each,
+/// before the key heads, and each element of a result is multiplied by its gate's sigmoid.
 ///
 /// # Panics
-/// When the batch was made for other blocks, or more of them, than the cache has, or there is no such layer.
+/// When the batch was made for another block size or for more blocks than the cache has, or there is no such
+/// layer.
 #[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
 pub fn attention<
     E,

@@ -1,4 +1,4 @@
-//! The first half of attention: norm and rotation of queries and keys, and the write to the cache.
+//! First half of attention: normalises and rotates queries and keys, and writes the cache.
 
 use super::super::batch::Batch;
 use super::super::format::KvElement;
@@ -9,7 +9,7 @@ use super::super::rows::Rows;
 use super::super::simd::{at, at_mut};
 use super::super::team::Lane;
 
-/// What happens to a query or key head before it turns: nothing ([`NoNorm`]) or an [`RmsNorm`].
+/// The norm of a query or key head before its rotation: none ([`NoNorm`]) or an [`RmsNorm`].
 pub trait HeadNorm<const HEAD_DIM: usize>: Sync {
     /// Normalises a head in place.
     #[doc(hidden)]
@@ -28,7 +28,7 @@ impl<K: NormWeight, const HEAD_DIM: usize> HeadNorm<HEAD_DIM> for RmsNorm<K, HEA
     }
 }
 
-/// Normalises and turns queries (in place) and keys, and writes keys and values; ends with a barrier.
+/// Normalises and rotates queries (in place) and keys, and writes keys and values; ends with a barrier.
 #[expect(clippy::too_many_arguments, reason = "the arguments of `attention`")]
 pub(super) fn rotate_and_write<
     E: KvElement,
@@ -53,20 +53,21 @@ pub(super) fn rotate_and_write<
     cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
 ) {
     let group = HEADS / KV_HEADS;
-    // Keys and values are worth as much work as queries, so a K/V head with its queries is the unit.
+    // Keys and values take as much work as queries, so the unit is a K/V head with its queries.
     for unit in lane.share(batch.tokens() * KV_HEADS) {
         let (row, head) = (unit / KV_HEADS, unit % KV_HEADS);
         // SAFETY: no lane writes angles in this phase.
         let (cosines, sines) = unsafe { &angles.padded(row)[..DIMS] }.split_at(DIMS / 2);
         for query in head * group..(head + 1) * group {
-            // SAFETY: each query head is turned by one lane.
+            // SAFETY: each query head is rotated by one lane.
             let x = at_mut(unsafe { qkv.part_mut(row, query * HEAD_DIM, HEAD_DIM) }, 0);
             q_norm.normalise(x);
             P::turn(x, cosines, sines);
         }
-        // Keys and values stand last, whether or not gates stand before them.
+        // Keys and values come last, with or without gates before them.
         let width = 2 * KV_HEADS * HEAD_DIM;
-        // SAFETY: no lane writes the key and value heads in this phase; the queries before them are left out.
+        // SAFETY: no lane writes the key and value heads in this phase; the range excludes the queries before
+        // them.
         let rest = unsafe { qkv.part(row, QKV - width, width) };
         let mut key: [f32; HEAD_DIM] = *at(rest, head * HEAD_DIM);
         k_norm.normalise(&mut key);
@@ -75,7 +76,7 @@ pub(super) fn rotate_and_write<
         let sequence = batch.sequence_of(row);
         let position = batch.positions()[row] as usize;
         let block = batch.blocks_of(sequence)[position / BLOCK];
-        // SAFETY: sequences do not share the blocks they write, and each head of a token is one lane's.
+        // SAFETY: sequences do not share the blocks they write, and each head of a token belongs to one lane.
         unsafe { cache.write(layer, block, head, position % BLOCK, &key, value) };
     }
     lane.barrier();

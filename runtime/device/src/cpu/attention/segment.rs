@@ -5,7 +5,7 @@ use super::super::format::KvElement;
 use super::super::simd::{F32s, LANES, TILE, at, at_mut, exp, unrolled};
 use super::SEGMENT;
 
-/// Key vectors whose scores are summed at a time.
+/// Key vectors whose scores are computed at a time.
 const KEY_VECTORS: usize = if LANES == 16 { 4 } else { 2 };
 
 /// Keys and values of a segment, as vectors of f32.
@@ -17,7 +17,7 @@ pub(super) trait KeyValues {
     fn values(&self, key: usize, d: usize) -> F32s;
 }
 
-/// A segment widened to f32 beforehand.
+/// A segment widened to f32 in advance.
 pub(super) struct Gathered<'a, const HEAD_DIM: usize> {
     /// `[HEAD_DIM][SEGMENT]`.
     pub(super) keys: &'a [[f32; SEGMENT]; HEAD_DIM],
@@ -37,13 +37,13 @@ impl<const HEAD_DIM: usize> KeyValues for Gathered<'_, HEAD_DIM> {
     }
 }
 
-/// A segment as it stands in the cache, in groups of 16 tokens.
+/// A segment as stored in the cache, in groups of 16 tokens.
 pub(super) struct Cached<'a, E, const BLOCK: usize> {
     /// For each group, the keys of its block from the group's first on.
     pub(super) keys: [&'a [E]; SEGMENT / TILE],
     /// For each group, the values of its block from the group's first on.
     pub(super) values: [&'a [E]; SEGMENT / TILE],
-    /// Elements from one value to the next.
+    /// Elements between the starts of consecutive values.
     pub(super) width: usize,
 }
 
@@ -65,12 +65,12 @@ pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize> {
     pub(super) queries: [&'a [f32; HEAD_DIM]; R],
     /// How many keys of the segment each row sees, at most [`SEGMENT`].
     pub(super) reach: [usize; R],
-    /// What scores are multiplied with.
+    /// Multiplies the scores.
     pub(super) scale: f32,
 }
 
 impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
-    /// Leaves each row's state in `states` (`R` of them); rows that see nothing get no defined state.
+    /// Writes each row's state to `states` (`R` of them); the state of a row that sees nothing is undefined.
     /// `scores` has room for `[R][SEGMENT]`.
     #[inline]
     pub(super) fn attend(&self, source: &impl KeyValues, scores: &mut [f32], states: &mut [f32]) {
@@ -94,7 +94,7 @@ impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
         }
     }
 
-    /// Scores of the first `most` keys and possibly some more, whose scores mean nothing.
+    /// Scores of the first `most` keys, and possibly of some more, which are meaningless.
     #[inline(always)]
     fn scores(&self, source: &impl KeyValues, most: usize, scores: &mut [f32]) {
         let scores = &mut scores[..R * SEGMENT];
@@ -118,7 +118,7 @@ impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
         }
     }
 
-    /// The weighted sums of `V` vectors of the values from `d` on.
+    /// The weighted sums of the values' elements `d ..`, `V` vectors of them.
     #[inline(always)]
     fn sum_values<const V: usize>(
         &self,

@@ -1,4 +1,4 @@
-//! The second half of attention: items of work, segment by segment.
+//! Second half of attention: the work items, segment by segment.
 
 use super::super::batch::{Batch, Stretch};
 use super::super::epilogue::sigmoid_times;
@@ -11,7 +11,7 @@ use super::items::{Item, Items};
 use super::segment::{Cached, Gathered, KeyValues, Tile, merge};
 use super::{AttentionScratch, GATHER_ROWS, LaneScratch, SEGMENT};
 
-/// The arguments of [`super::attention`] that its second half needs.
+/// The arguments of [`super::attention`] that the second half needs.
 pub(super) struct Work<
     'a,
     E,
@@ -45,10 +45,10 @@ impl<
     const STATE: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::STATE;
     const WIDTH: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::WIDTH;
     const TOKENS: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::TOKENS;
-    /// Whether a gate for each query head stands behind the query heads.
+    /// Whether the query heads are followed by a gate for each.
     const GATED: bool = QKV > (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
-    /// Attends, every row of the batch; ends with a barrier.
+    /// Attends with every row of the batch; ends with a barrier.
     pub(super) fn run(&self, lane: &Lane) {
         if let (Some((stream, part)), windows @ [_, ..]) = (self.cache.far(self.layer), self.batch.windows())
         {
@@ -63,8 +63,8 @@ impl<
         }
     }
 
-    /// Attends to some stretches; ends with a barrier. Where they are not all that there is, the states of
-    /// their rows are `carried` to the next.
+    /// Attends to some stretches; ends with a barrier. If further stretches follow, the rows' states are
+    /// `carried` to the next.
     fn stretches(&self, lane: &Lane, stretches: &[Stretch], window: &StagedWindow, carried: bool) {
         let room = self.scratch.partials.len() / Self::STATE;
         let items =
@@ -74,13 +74,12 @@ impl<
             let rows = item.tokens.len() * Self::GROUP;
             if items.split() {
                 let start = (item.partial + (item.segment - item.segments.start) * rows) * Self::STATE;
-                // SAFETY: each item has a part of the partial states of its own.
+                // SAFETY: each item has its own partial states.
                 let states = unsafe { self.scratch.partials.slice_mut(start, rows * Self::STATE) };
                 self.attend(&item, item.segment, scratch, states, false, window);
             } else {
                 let states = if carried {
-                    // SAFETY: each item has states of its own, and whoever wrote them before did so before a
-                    // barrier.
+                    // SAFETY: each item has its own states, last written before a barrier.
                     unsafe { self.carried(&item, 0, rows) }
                 } else {
                     // SAFETY: only this lane uses its scratch, and `attend` uses other parts of it.
@@ -108,10 +107,10 @@ impl<
         !item.segments.is_empty() && item.segments.end == item.seen
     }
 
-    /// The states of `rows` rows of an item from `row` on that wait from window to window.
+    /// The states of `rows` rows of an item from `row` on that are kept between windows.
     ///
     /// # Safety
-    /// Nobody else uses them while the result lives.
+    /// No other reference to them is used while the result lives.
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
     unsafe fn carried(&self, item: &Item, row: usize, rows: usize) -> &mut [f32] {
         assert!(item.tokens.end <= self.scratch.tokens, "more tokens than states can wait for");
@@ -120,7 +119,7 @@ impl<
         unsafe { self.scratch.carried.slice_mut(first * Self::STATE, rows * Self::STATE) }
     }
 
-    /// Merges the segments that were attended to separately.
+    /// Merges the segments of split contexts.
     fn merge_partials(&self, lane: &Lane, items: &Items, carried: bool) {
         let rows_of = |item: &Item| item.tokens.len() * Self::GROUP;
         let mine = lane.share(items.whole_items().map(|item| rows_of(&item)).sum());
@@ -130,7 +129,7 @@ impl<
             for row in mine.start.saturating_sub(before).min(rows)..mine.end.saturating_sub(before).min(rows)
             {
                 let total = if carried {
-                    // SAFETY: each row is one lane's in this phase, and its state was written before a
+                    // SAFETY: each row belongs to one lane in this phase, and its state was written before a
                     // barrier.
                     unsafe { self.carried(&item, row, 1) }
                 } else {
@@ -163,7 +162,7 @@ impl<
         self.batch.positions()[item.tokens.start + row / Self::GROUP] as usize
     }
 
-    /// Divides a row's weighted sum by the sum of its weights, and applies the gate where there is one.
+    /// Divides a row's weighted sum by the sum of its weights, and applies the gate if there is one.
     fn finish(&self, item: &Item, row: usize, state: &[f32]) {
         let head = item.head * Self::GROUP + row % Self::GROUP;
         let token = item.tokens.start + row / Self::GROUP;
@@ -185,7 +184,7 @@ impl<
         }
     }
 
-    /// Attends to a segment: each row's state is merged into `states` or replaces it.
+    /// Attends to a segment: each row's state is merged into `states` or replaces them.
     fn attend(
         &self,
         item: &Item,
@@ -199,8 +198,8 @@ impl<
         let start = segment * SEGMENT;
         let seen = (self.position(item, rows - 1) + 1 - start).min(SEGMENT);
         let blocks = self.batch.blocks_of(item.sequence);
-        // Groups beyond the last that is seen stand for themselves with the last: they are read in whole
-        // vectors and their scores thrown away.
+        // Groups past the last visible one are replaced by that one: they are read in whole vectors, and
+        // their scores are discarded.
         let place = |group: usize| {
             let position = start + group.min((seen - 1) / TILE) * TILE;
             (blocks[position / BLOCK], position % BLOCK)
@@ -218,7 +217,7 @@ impl<
             }),
             width: Self::WIDTH,
         };
-        // SAFETY: only this lane uses its scratch, each part of it for one thing.
+        // SAFETY: only this lane uses its scratch, and each part of it has one use.
         let scores = unsafe { scratch.scores.slice_mut(0, QUERY_ROWS * SEGMENT) };
         let from = Self::TOKENS * Self::GROUP * Self::STATE;
         // SAFETY: as above.
@@ -238,7 +237,7 @@ impl<
         seen: usize,
         scratch: &'s LaneScratch,
     ) -> Gathered<'s, HEAD_DIM> {
-        // SAFETY: only this lane uses its scratch, each part of it for one thing.
+        // SAFETY: only this lane uses its scratch, and each part of it has one use.
         let keys = unsafe { scratch.keys.slice_mut(0, HEAD_DIM * SEGMENT) };
         let keys: &mut [[f32; SEGMENT]; HEAD_DIM] = at_mut(keys.as_chunks_mut().0, 0);
         // SAFETY: as above.
@@ -259,7 +258,7 @@ impl<
     }
 }
 
-/// The rows of an item, tile by tile, against one segment.
+/// The rows of an item against one segment, tile by tile.
 struct Rowwise<
     'a,
     'w,
@@ -275,12 +274,12 @@ struct Rowwise<
     item: &'a Item<'a>,
     /// Position of the segment's first key.
     start: usize,
-    /// A state a row.
+    /// One state per row.
     states: &'a mut [f32],
     scores: &'a mut [f32],
-    /// A state a row of the tile.
+    /// One state per row of the current tile.
     current: &'a mut [f32],
-    /// Whether states are added to what is there.
+    /// Whether states are merged into existing ones.
     merging: bool,
 }
 
@@ -326,7 +325,7 @@ impl<
         let queries: [&[f32; HEAD_DIM]; R] = std::array::from_fn(|r| {
             let token = self.item.tokens.start + (first + r) / Self::GROUP;
             let head = self.item.head * Self::GROUP + (first + r) % Self::GROUP;
-            // SAFETY: queries were turned before a barrier, and are not written in this phase.
+            // SAFETY: queries were rotated before a barrier, and are not written in this phase.
             at(unsafe { self.work.qkv.padded(token) }, head * HEAD_DIM)
         });
         let tile = Tile { queries, reach, scale: self.work.scale };

@@ -1,18 +1,17 @@
 //! The gated delta rule of linear attention layers: from the projections of a token to its normed and gated
 //! heads.
 //!
-//! A value head keeps a matrix `S [KEY_DIM][VALUE_DIM]`, zero at the start of a sequence. A token with key
-//! `k`, query `q` and value `v` (after the convolution; `k` and `q` of length one, `q` over the root of their
-//! width) decays it, corrects what it predicts for `k`, and reads it:
+//! Each value head has a matrix `S [KEY_DIM][VALUE_DIM]`, zero at the start of a sequence. A token with key
+//! `k`, query `q` and value `v` (after the convolution; `k` and `q` have length one, and `q` is divided by
+//! the root of their width) decays it, corrects its prediction for `k`, and reads it:
 //!
 //! ```text
 //! S <- exp(g) S;  S <- S + k (beta (v - S^T k))^T;  o = S^T q
 //! ```
 //!
-//! (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024.) Tokens go through this one after another, in
-//! prompts too: each works on a part of `S` that stays in the nearest cache. So a row's result depends on its
-//! sequence alone: not on the other rows of the step, on how the prompt was cut into steps, or on how many
-//! lanes share the work.
+//! (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024.) Tokens are processed one at a time, in prefill
+//! too, each on a tile of `S` that stays in the L1 cache. So a row's result depends on its sequence alone,
+//! not on the other rows of the step, the split of the prompt into prefill chunks, or the number of lanes.
 
 mod prepare;
 mod recurrence;
@@ -27,18 +26,17 @@ use super::team::Lane;
 pub use prepare::DeltaScratch;
 use std::marker::PhantomData;
 
-/// One gated delta-net of a layer: convolution, recurrence, norm of each value head, gate.
+/// One gated delta net of a layer: convolution, recurrence, norm of each value head, gate.
 ///
 /// A row of `qkvz` holds the raw projections `[KEY_HEADS queries | KEY_HEADS keys | VALUE_HEADS values |
-/// VALUE_HEADS gates]`, the first two in heads of `KEY_DIM`, the others of `VALUE_DIM`; value head `j` goes
-/// with key head `j / (VALUE_HEADS / KEY_HEADS)`. Queries, keys and values go through `convolution`, whose
-/// channels stand in the same order, and SiLU. A row of `ba` holds a `b` and then an `a` for every value
-/// head: `beta = sigmoid(b)` and `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` takes
+/// VALUE_HEADS gates]`, the first two in heads of `KEY_DIM`, the others of `VALUE_DIM`; value head `j` uses
+/// key head `j / (VALUE_HEADS / KEY_HEADS)`. Queries, keys and values go through `convolution`, whose
+/// channels have the same order, and SiLU. A row of `ba` holds a `b` for every value head, followed by an `a`
+/// for each: `beta = sigmoid(b)` and `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` receives
 /// `activation(gate) * norm(o)` of every value head.
 ///
-/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh.
-/// Where its last tokens are drafts, what the slot holds afterwards can go on from behind each of them, and
-/// from before the first.
+/// Each sequence continues from its slot's state of `layer` in `state`; a sequence at position 0 starts from
+/// zeros. If its last tokens are drafts, it can later continue after any of them, or before the first.
 ///
 /// # Panics
 /// When the batch admits more slots than the state has or more tokens than the scratch has room for, two of

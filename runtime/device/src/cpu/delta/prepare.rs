@@ -1,4 +1,4 @@
-//! What does not depend on the recurrence: convolution, length of keys and queries, decay and learning rate.
+//! The part before the recurrence: convolution, normalised keys and queries, decay and learning rate.
 
 use super::super::memory::Memory;
 use super::super::recurrent::{inputs, load, store, tile::COLUMNS};
@@ -6,10 +6,10 @@ use super::super::simd::{F32s, LANES, TILE, at, exp, sigmoid, softplus};
 use super::super::team::Lane;
 use super::Work;
 
-/// Under the root of the length that keys and queries are divided by.
+/// Added under the root of the length by which keys and queries are divided.
 const EPS: f32 = 1e-6;
 
-/// Room that [`delta`](super::delta()) works in; layers may share one.
+/// Scratch memory of [`delta`](super::delta()); layers may share one.
 #[derive(Debug)]
 pub struct DeltaScratch<
     const KEY_HEADS: usize,
@@ -17,11 +17,12 @@ pub struct DeltaScratch<
     const KEY_DIM: usize,
     const VALUE_DIM: usize,
 > {
-    /// `[KEY_HEADS][capacity]` of: the key, the query, each rounded up to 16 with zeros; their product.
+    /// `[KEY_HEADS][capacity]` of the key and the query, each zero-padded to a multiple of 16, and their
+    /// product.
     keys: Memory<f32>,
-    /// `[VALUE_HEADS][capacity]` of: the value rounded up to 32 with zeros; decay and learning rate.
+    /// `[VALUE_HEADS][capacity]` of the value, zero-padded to a multiple of 32, and decay and learning rate.
     values: Memory<f32>,
-    /// What stands before the first token: a zero for each channel.
+    /// The inputs before the first token: a zero for each channel.
     zeros: Memory<f32>,
     capacity: usize,
 }
@@ -37,18 +38,18 @@ impl<const KEY_HEADS: usize, const VALUE_HEADS: usize, const KEY_DIM: usize, con
         );
         VALUE_HEADS / KEY_HEADS
     };
-    /// From a key to its query.
+    /// Offset from a key to its query.
     const QUERY: usize = KEY_DIM.next_multiple_of(TILE);
-    /// From a key to its product with the query.
+    /// Offset from a key to its product with the query.
     const PRODUCT: usize = 2 * Self::QUERY;
-    /// From one token's key to the next.
+    /// Elements between the keys of consecutive tokens.
     const KEYS: usize = Self::PRODUCT + TILE;
-    /// From a value to its decay, behind which the learning rate stands.
+    /// Offset from a value to its decay, which the learning rate follows.
     const RATES: usize = VALUE_DIM.next_multiple_of(COLUMNS);
-    /// From one token's value to the next.
+    /// Elements between the values of consecutive tokens.
     const VALUES: usize = Self::RATES + TILE;
 
-    /// Room for steps of up to `capacity` tokens.
+    /// Scratch for steps of up to `capacity` tokens.
     pub fn new(capacity: usize) -> Self {
         DeltaScratch {
             keys: Memory::zeroed(KEY_HEADS * capacity * Self::KEYS),
@@ -58,15 +59,15 @@ impl<const KEY_HEADS: usize, const VALUE_HEADS: usize, const KEY_DIM: usize, con
         }
     }
 
-    /// Tokens there is room for.
+    /// Most tokens of a step.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// A token as value head `head` sees it.
+    /// A token's inputs to the recurrence of value head `head`.
     ///
     /// # Safety
-    /// No lane writes it while the result lives.
+    /// No lane writes them while the result lives.
     #[inline(always)]
     pub(super) unsafe fn token(&self, head: usize, row: usize) -> Token<'_, KEY_DIM> {
         let at_key = (head / Self::GROUP * self.capacity + row) * Self::KEYS;
@@ -85,18 +86,18 @@ impl<const KEY_HEADS: usize, const VALUE_HEADS: usize, const KEY_DIM: usize, con
     }
 }
 
-/// What the recurrence takes of a token.
+/// A token's inputs to the recurrence.
 #[derive(Clone, Copy)]
 pub(super) struct Token<'a, const KEY_DIM: usize> {
     pub(super) key: &'a [f32; KEY_DIM],
     pub(super) query: &'a [f32; KEY_DIM],
     /// Key times query.
     pub(super) product: f32,
-    /// Rounded up to 32.
+    /// Zero-padded to a multiple of 32.
     pub(super) value: &'a [f32],
-    /// `exp(g)`, what is left of the past.
+    /// `exp(g)`, the factor of the previous state.
     pub(super) decay: f32,
-    /// `beta`, how much of its error is corrected.
+    /// `beta`, the fraction of the error to correct.
     pub(super) rate: f32,
 }
 
@@ -125,17 +126,17 @@ impl<
     /// Fills the scratch; ends with a barrier.
     pub(super) fn prepare(&self, lane: &Lane) {
         let tokens = self.batch.tokens();
-        // Head by head, so that the weights of its channels stay near while the tokens pass.
+        // Head by head, so that the weights of its channels stay in cache for all tokens.
         for unit in lane.share(tokens * KEY_HEADS) {
             let (head, row) = (unit / tokens, unit % tokens);
             let state = (self.state, self.layer);
-            // SAFETY: nobody writes the projections in this phase, and inputs are kept only behind its
+            // SAFETY: no lane writes the projections in this phase, and inputs are kept only after its
             // barrier.
             let inputs = unsafe { inputs(self.batch, row, self.qkvz, 0, state, &self.scratch.zeros) };
             self.prepare_keys(head, row, &inputs);
             for value_head in head * Self::GROUP..(head + 1) * Self::GROUP {
                 let start = (value_head * self.scratch.capacity + row) * Self::VALUES;
-                // SAFETY: each head of a token is one lane's.
+                // SAFETY: each head of a token belongs to one lane.
                 let value = unsafe { self.scratch.values.slice_mut(start, VALUE_DIM) };
                 let channel = 2 * KEY_HEADS * KEY_DIM + value_head * VALUE_DIM;
                 self.convolution.apply(&inputs, None, channel, value);
@@ -145,11 +146,11 @@ impl<
         lane.barrier();
     }
 
-    /// The key and the query of a head, brought to their lengths, and their product.
+    /// Computes the normalised key and query of a head, and their product.
     #[inline(always)]
     fn prepare_keys(&self, head: usize, row: usize, inputs: &[&[f32]; TAPS]) {
         let start = (head * self.scratch.capacity + row) * Self::KEYS;
-        // SAFETY: each head of a token is one lane's.
+        // SAFETY: each head of a token belongs to one lane.
         let keys = unsafe { self.scratch.keys.slice_mut(start, Self::KEYS) };
         let (key, rest) = keys.split_at_mut(Self::QUERY);
         let (query, product) = rest.split_at_mut(Self::PRODUCT - Self::QUERY);
@@ -160,10 +161,10 @@ impl<
         product[0] = dot(key, query);
     }
 
-    /// The decays and learning rates of the value heads of key head `head`.
+    /// Computes the decays and learning rates of the value heads of key head `head`.
     #[inline(always)]
     fn prepare_rates(&self, head: usize, row: usize) {
-        // SAFETY: nobody writes them in this phase.
+        // SAFETY: no lane writes them in this phase.
         let ba = unsafe { self.ba.part(row, 0, BA) };
         let (b, a) = ba.split_at(VALUE_HEADS);
         let heads = head * Self::GROUP..(head + 1) * Self::GROUP;
@@ -173,15 +174,14 @@ impl<
             let rate = sigmoid(load(b, first)).to_array();
             for (head, (decay, rate)) in (first..heads.end).zip(decay.into_iter().zip(rate)) {
                 let start = (head * self.scratch.capacity + row) * Self::VALUES + Self::RATES;
-                // SAFETY: each head of a token is one lane's.
+                // SAFETY: each head of a token belongs to one lane.
                 unsafe { self.scratch.values.slice_mut(start, 2) }.copy_from_slice(&[decay, rate]);
             }
         }
     }
 }
 
-/// Divides a vector (whose length is a multiple of 16) by its Euclidean length and multiplies it with
-/// `factor`.
+/// Divides a vector (whose length is a multiple of 16) by its Euclidean length and multiplies it by `factor`.
 #[inline(always)]
 fn resize(x: &mut [f32], factor: f32) {
     let scale = F32s::splat(factor / (dot(x, x) + EPS).sqrt());

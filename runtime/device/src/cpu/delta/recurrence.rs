@@ -1,4 +1,4 @@
-//! Token after token through the state, then norm and gate.
+//! The recurrence, token by token, followed by norm and gate.
 
 use super::super::batch::Sequence;
 use super::super::epilogue::Activation;
@@ -26,7 +26,7 @@ impl<
     const DRAFTS: usize,
 > Work<'_, A, K, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, CHANNELS, QKVZ, BA, OUT, DRAFTS>
 {
-    /// Everything behind [`Work::prepare`]; ends with a barrier.
+    /// Runs everything after [`Work::prepare`]; ends with a barrier.
     pub(super) fn recur(&self, lane: &Lane) {
         let sequences = self.batch.sequences();
         loop {
@@ -42,16 +42,16 @@ impl<
             for row in sequence.rows.clone() {
                 self.finish(head, row);
             }
-            // Each item keeps a share of the channels: which ones does not matter.
+            // Each item keeps a share of the channels; any split would do.
             let channels = head * CHANNELS / VALUE_HEADS..(head + 1) * CHANNELS / VALUE_HEADS;
-            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a
+            // SAFETY: no lane writes the projections in this phase, the kept inputs were read before a
             // barrier, and the items' shares are disjoint.
             unsafe { keep(self.state, self.layer, sequence, (self.qkvz, 0), channels) };
         }
         lane.barrier();
     }
 
-    /// Some rows of a sequence through its version after `position`.
+    /// Runs some rows of a sequence through its state after `position`.
     #[inline(always)]
     fn recur_rows(&self, sequence: &Sequence, head: usize, rows: Range<usize>, position: usize) {
         // SAFETY: slots differ, so a value head's matrices belong to one item.
@@ -66,7 +66,7 @@ impl<
         }
     }
 
-    /// Columns `from ..` of a value head, some tokens; `out` takes `o`.
+    /// Runs some tokens through columns `from ..` of a value head; `out` receives `o`.
     #[inline(always)]
     fn recur_tile(&self, head: usize, from: usize, mut tile: Tile<KEY_DIM>, rows: Range<usize>) {
         let Range { start: mut row, end } = rows;
@@ -94,12 +94,12 @@ impl<
         }
     }
 
-    /// Norm and gate of a value head.
+    /// Applies norm and gate of a value head.
     fn finish(&self, head: usize, row: usize) {
         // SAFETY: each head of a row belongs to one item.
         let out = unsafe { self.out.part_mut(row, head * VALUE_DIM, VALUE_DIM) };
         self.norm.normalise(at_mut(out, 0));
-        // SAFETY: nobody writes the projections in this phase.
+        // SAFETY: no lane writes the projections in this phase.
         let gates = unsafe { self.qkvz.part(row, CHANNELS + head * VALUE_DIM, VALUE_DIM) };
         for i in (0..VALUE_DIM).step_by(LANES) {
             let gated = A::apply(load(gates, i)) * load(out, i);
@@ -108,8 +108,8 @@ impl<
     }
 }
 
-/// The correction `beta (v - p)` of columns `from ..` and what the corrected state answers to the query, from
-/// what the state of the token before answers: the state itself need not be decayed and corrected first.
+/// The correction `beta (v - p)` of columns `from ..`, and the corrected state's answer to the query, both
+/// computed from the previous state's answers: the state need not be decayed and corrected first.
 #[inline(always)]
 fn correct<const KEY_DIM: usize>(token: &Token<KEY_DIM>, from: usize, read: &Read) -> (Columns, Columns) {
     let value = columns(token.value, from);

@@ -1,17 +1,17 @@
-//! Which drafts hold.
+//! Acceptance of drafts.
 
 use monomorph_model::Slot;
 use monomorph_sampling::Sampled;
 
-/// Says which drafts hold.
+/// The rule that accepts drafts.
 pub trait Acceptance: Send + Sync + 'static {
-    /// Whether `draft`, which was fed at `position` of a slot's sequence, holds where `sampled` was sampled
-    /// before it.
+    /// Whether to accept `draft`, which was fed at `position` of a slot's sequence, given that `sampled` was
+    /// sampled before it.
     #[doc(hidden)]
     fn holds(slot: Slot, position: usize, draft: u32, sampled: &mut Sampled) -> bool;
 }
 
-/// Those that were sampled.
+/// Accepts the drafts that were sampled.
 #[derive(Clone, Copy, Debug)]
 pub struct Verify;
 
@@ -21,8 +21,8 @@ impl Acceptance for Verify {
     }
 }
 
-/// For measuring only: about `THRESHOLD` of 2^24, whatever was sampled; and the answer is the drafts.
-/// Log-probabilities remain those of the tokens sampled.
+/// For measurements only: accepts about `THRESHOLD` of 2^24 drafts, whatever was sampled, and outputs them.
+/// Log-probabilities remain those of the sampled tokens.
 #[cfg(feature = "forced-acceptance")]
 #[derive(Clone, Copy, Debug)]
 pub struct Forced<const THRESHOLD: u64>;
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn drafts_hold_at_the_rate_asked_for_and_alike_every_time() {
-        // The first number of the published generator's stream from 0.
+        // The first number of the published generator's stream for seed 0.
         assert_eq!(mixed(0), 0xe220_a839_7b1d_cdaf);
         type Most = Forced<{ (1 << 24) / 5 * 4 }>;
         let held = |slot: u32, position: usize| {

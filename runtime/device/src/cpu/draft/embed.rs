@@ -1,4 +1,4 @@
-//! Where a draft begins.
+//! The input of a draft head.
 
 use super::super::batch::Batch;
 use super::super::format::WeightFormat;
@@ -8,8 +8,8 @@ use super::super::rows::Rows;
 use super::super::simd::{TILE, at_mut};
 use super::super::team::Lane;
 
-/// Writes `[embedding_norm(table[id]) | hidden_norm(norm(x))]` of each row of the batch, whose ids are those
-/// of the tokens that follow.
+/// Writes `[embedding_norm(table[id]) | hidden_norm(norm(x))]` for each row of the batch, whose ids are those
+/// of the following tokens.
 ///
 /// # Panics
 /// When the batch admits ids beyond the table.

@@ -1,5 +1,5 @@
-//! What a step of a stack that drafts does behind its logits: which drafts held, and the passes that make
-//! the next (compiler/src/plan/draft.rs says which rows a pass takes).
+//! The part of a step after its logits, on a stack that verifies drafts: acceptance, and the passes that make
+//! the next drafts (compiler/src/plan/draft.rs lists the rows of each pass).
 
 mod accept;
 mod embed;
@@ -21,16 +21,16 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What follows the logits of a step of stack `S`.
+/// The part of a step of stack `S` that follows its logits.
 pub trait Drafts<S, const DRAFTS: usize>: Send + 'static {
     /// Room for steps within `limits`.
     fn new(limits: BatchLimits) -> Self;
 
-    /// Decides which drafts hold, and makes the next where the stack makes them.
+    /// Accepts or rejects drafts, and makes the next ones if the stack drafts itself.
     fn follow(&mut self, step: &Step, behind: Behind<S, DRAFTS>);
 }
 
-/// A step whose logits `outputs` has sampled from.
+/// A step whose tokens `outputs` has sampled.
 #[derive(Debug)]
 pub struct Behind<'a, S, const DRAFTS: usize> {
     pub(super) team: &'a Team,
@@ -40,7 +40,7 @@ pub struct Behind<'a, S, const DRAFTS: usize> {
     pub(super) outputs: &'a mut Outputs<DRAFTS>,
 }
 
-/// A stack that is given its drafts, if there are any.
+/// A stack that does not draft itself.
 impl<S, const DRAFTS: usize> Drafts<S, DRAFTS> for () {
     fn new(_: BatchLimits) -> Self {}
 
@@ -51,37 +51,37 @@ impl<S, const DRAFTS: usize> Drafts<S, DRAFTS> for () {
     }
 }
 
-/// The passes of a stack that drafts itself, whose logits have `LOGITS` columns.
+/// The draft passes of a stack, whose logits have `LOGITS` columns.
 pub trait Passes<const LOGITS: usize>: Sync {
-    /// Whether a draft head makes them, whose first pass takes every row of the step; else the model's own
-    /// layers do.
+    /// Whether a draft head makes the drafts; its first pass takes every row of the step. Otherwise the
+    /// model's own layers make them.
     const HEAD: bool;
 
-    /// Parts of a K/V block that a pass attends to.
+    /// The parts of a K/V block that a pass attends to.
     const PARTS: Range<usize>;
 
-    /// The first pass, to the logits of `rows` of the batch.
+    /// The first pass, up to the logits of `rows` of the batch.
     fn first(&self, lane: &Lane, batch: &Batch, rows: &[u32]);
 
-    /// A pass that goes on from the rows whose logits the one before was wanted for.
+    /// A later pass, which continues from the rows whose logits the previous pass computed.
     fn again(&self, lane: &Lane, batch: &Batch, rows: &[u32]) {
         self.first(lane, batch, rows);
     }
 
-    /// Where a pass leaves its logits.
+    /// The logits of the last pass.
     fn drafted(&mut self) -> &mut Rows<LOGITS>;
 }
 
-/// The pass at hand: its tokens as rows, and of which of them logits are wanted. `A` says which drafts hold;
-/// logits have `LOGITS` columns.
+/// The current pass: its tokens as rows, and the rows that need logits. `A` accepts drafts; logits have
+/// `LOGITS` columns.
 #[derive(Debug)]
 pub struct Drafting<A, const LOGITS: usize> {
-    /// The rows of the pass at hand. Their ids are those of the tokens that follow them with a draft head,
-    /// and their own without.
+    /// The rows of the current pass. With a draft head, a row's id is that of the following token; without,
+    /// its own.
     batch: Batch,
-    /// Of which of them logits are wanted: one a sequence that is sampled for.
+    /// The rows that need logits: one for each sampled sequence.
     rows: Vec<u32>,
-    /// Of each of `rows`: the sequence of the step.
+    /// The index in the step of each row's sequence.
     owners: Vec<usize>,
     acceptance: PhantomData<A>,
 }
@@ -101,7 +101,7 @@ impl<S: Passes<LOGITS>, A: Acceptance, const LOGITS: usize, const DRAFTS: usize>
         }
         for pass in 0..DRAFTS {
             let first = pass == 0;
-            // A draft head's first pass learns from the step, whoever is drafted for.
+            // A draft head's first pass runs for all rows (draft prefill), even if nothing is drafted.
             if self.rows.is_empty() && !(first && S::HEAD) {
                 break;
             }
@@ -126,8 +126,8 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         }
     }
 
-    /// Behind the logits of `batch`, all of which `outputs` has sampled from: takes back what was sampled
-    /// after drafts that do not hold, and prepares the first pass of a draft head.
+    /// Starts after the logits of `batch`, when `outputs` has sampled them: discards the tokens sampled after
+    /// rejected drafts, and prepares the first pass of a draft head.
     fn begin<const DRAFTS: usize>(&mut self, step: &Step, batch: &Batch, outputs: &mut Outputs<DRAFTS>) {
         self.clear(batch);
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
@@ -138,8 +138,8 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
                 self.rows.push((rows.rows.start + known + sampled.len() - 2) as u32);
                 self.owners.push(index);
             }
-            // What follows each row. Of the rows that nothing is known to follow, the pairs do not hold:
-            // whoever goes on from there writes over them first.
+            // The token after each row. Where it is unknown, the pair is wrong, but the pass that continues
+            // there overwrites its keys and values first.
             let follows =
                 fed[1..known].iter().chain(&sampled).chain(&sequence.following).chain(fed.iter().rev());
             let pairs = follows.take(fed.len()).enumerate().map(|(i, id)| (rows.position + i, *id));
@@ -148,8 +148,8 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         self.batch.end();
     }
 
-    /// As [`Self::begin`], and prepares the first pass of the model's own layers: the token sampled last of
-    /// every sequence that is sampled for, at its own position.
+    /// As [`Self::begin`], but prepares the first pass of the model's own layers: the token sampled last for
+    /// every sampled sequence, at its own position.
     fn begin_alone<const DRAFTS: usize>(
         &mut self,
         step: &Step,
@@ -160,7 +160,7 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
             let sampled = hold::<A, DRAFTS>(index, sequence, outputs);
             let Some(last) = sampled.last() else { continue };
-            // Tokens fed that hold, and behind them this one.
+            // Behind the accepted tokens that were fed.
             let position = rows.position + rows.rows.len() - sequence.drafts + sampled.len() - 1;
             self.rows.push(self.rows.len() as u32);
             self.owners.push(index);
@@ -175,9 +175,9 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         self.owners.clear();
     }
 
-    /// Takes the logits of the pass at hand, which stand in the first rows of `logits`: the largest of each
-    /// is the next draft of its sequence. Prepares the pass that goes on from these, of no rows where all
-    /// drafts are made.
+    /// Takes the logits of the current pass, in the first rows of `logits`: the largest of each is the next
+    /// draft of its sequence. Prepares the next pass, which continues from these drafts and has no rows once
+    /// all drafts are made.
     fn take<const DRAFTS: usize>(
         &mut self,
         team: &Team,
@@ -200,7 +200,7 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
             let draft = draft.into_inner();
             let RowOutput::Verified(verified) = &mut outputs.rows[*owner] else { continue };
             verified.drafts.push(draft);
-            // Blocks end behind what the last pass wrote.
+            // Blocks end behind the positions that the last pass wrote.
             if verified.drafts.len() == DRAFTS {
                 continue;
             }
@@ -211,8 +211,8 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
     }
 }
 
-/// What was sampled of sequence `index` of a step after drafts that hold: the rest is taken back, and the
-/// last kept for its slot.
+/// The tokens of sequence `index` sampled after accepted drafts. The rest is discarded, and the last becomes
+/// its slot's token.
 fn hold<A: Acceptance, const DRAFTS: usize>(
     index: usize,
     sequence: &SequenceStep,
@@ -227,7 +227,7 @@ fn hold<A: Acceptance, const DRAFTS: usize>(
     sampled
 }
 
-/// Cuts what was sampled of a sequence behind the first draft that does not hold.
+/// Cuts a sequence's sampled tokens after the first rejected draft.
 pub(super) fn accept<A: Acceptance>(sequence: &SequenceStep, sampled: &mut Vec<Sampled>) {
     let first = sequence.position + sequence.tokens.len() - sequence.drafts;
     let mut held = 0;
@@ -248,7 +248,7 @@ mod tests {
     const LIMITS: BatchLimits =
         BatchLimits { tokens: 16, sequences: 5, vocabulary: 10, context: 64, block_tokens: 4, blocks: 8 };
 
-    /// A sequence of which `drafts` of `tokens` are to be verified.
+    /// A sequence with `drafts` of its `tokens` to verify.
     fn row(slot: u32, position: usize, tokens: &[u32], drafts: usize, samples: bool) -> SequenceStep {
         let output = match samples {
             true => Output::greedy(0),
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn passes_of_the_model_stand_where_the_token_sampled_last_does() {
         let team = Team::new(1).unwrap();
-        // A prompt at its end, one that goes on, and sequences two, one and none of whose drafts hold.
+        // A prompt's last chunk, an earlier chunk, and sequences with two, one and no accepted drafts.
         let sequences = vec![
             row(2, 3, &[1, 2, 3], 0, true),
             row(3, 0, &[4, 4], 0, false),
@@ -297,7 +297,7 @@ mod tests {
         ];
         let mut drafting = Drafting::<Verify, 10>::new(LIMITS);
         drafting.begin_alone(&step, &batch, &mut outputs);
-        // Each sequence that is sampled for: in the batch of passes, and in the step.
+        // Index of each sampled sequence in the batch of passes, and in the step.
         let owners = [(0, 0), (1, 2), (2, 3), (3, 4)];
         let stand = |drafting: &Drafting<Verify, 10>, ids: [u32; 4], positions: [u32; 4]| {
             let passes = &drafting.batch;

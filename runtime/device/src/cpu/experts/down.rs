@@ -1,4 +1,4 @@
-//! The second half of the experts' feed-forward blocks, and the sum over a row's experts.
+//! Second half of the experts' feed-forward blocks: down projections, and the sum over a row's experts.
 
 use super::super::epilogue::{Epilogue, Store, sigmoid_times};
 use super::super::format::{Input, WeightFormat};
@@ -12,14 +12,14 @@ use super::{ExpertScratch, Experts};
 use std::ops::Range;
 
 /// `residual += sum over slots of weight * (down · inner)` for the first `rows` rows, plus the shared
-/// expert's part.
+/// expert's term.
 ///
-/// `inner` holds a row for each slot, and `products` takes one. For each element, in f32: the routed sum
-/// starts from zero and takes `weight * product` slot after slot, each rounded once where the machine can
-/// ([`Shared`] then adds `sigmoid(gate) * output` in the same way); the total is added to the residual.
+/// `inner` has a row per slot, and so has `products`. For each element, in f32: the routed sum starts from
+/// zero and adds `weight * product` slot by slot, each rounded once where the machine can ([`Shared`] then
+/// adds `sigmoid(gate) * output` in the same way); the total is added to the residual.
 ///
 /// # Panics
-/// When `routing` names an expert that is not there.
+/// When `routing` names an expert that does not exist.
 #[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
 pub fn expert_down<
     F,
@@ -51,7 +51,8 @@ pub fn expert_down<
         let epilogue = Slots { slots, to: Store(products) };
         let product = Single::<F, _, HIDDEN, WIDTH> { input, weights: weights.packed(expert), epilogue };
         for tile in tiles {
-            // SAFETY: each tile of an expert is one lane's, and so are its elements of the expert's slots.
+            // SAFETY: each tile of an expert belongs to one lane, and so do its elements of the expert's
+            // slots.
             unsafe { multiply_tile(tile, slots.len(), &product) };
         }
     };
@@ -61,7 +62,7 @@ pub fn expert_down<
     combine(lane, rows, routing, products, &shared, residual);
 }
 
-/// Hands on the sums of gathered rows as those of their slots.
+/// Maps the sums of gathered rows to their slots.
 struct Slots<'a, const HIDDEN: usize> {
     slots: &'a [usize],
     to: Store<'a, HIDDEN>,
@@ -75,7 +76,7 @@ impl<const HIDDEN: usize> Epilogue<HIDDEN> for Slots<'_, HIDDEN> {
     }
 }
 
-/// Adds up what a row's experts made of it; ends with a barrier.
+/// Sums the products of a row's experts; ends with a barrier.
 fn combine<S: SharedTerm<HIDDEN>, const HIDDEN: usize, const ROUTING: usize>(
     lane: &Lane,
     rows: usize,
@@ -93,12 +94,12 @@ fn combine<S: SharedTerm<HIDDEN>, const HIDDEN: usize, const ROUTING: usize>(
         let last = tiles.min(first + mine.end - unit);
         // SAFETY: no lane writes `routing` in this phase.
         let weights = unsafe { routing.part(row, 0, active) };
-        // SAFETY: no lane writes the shared expert's part in this phase.
+        // SAFETY: no lane writes the shared expert's output in this phase.
         let scale = unsafe { shared.scale(row) };
         for from in (first * PARTS..last * PARTS).map(|vector| vector * LANES) {
             let mut sum = F32s::zero();
             for (slot, weight) in weights.iter().enumerate() {
-                // SAFETY: products were written before a barrier, and are not written from there on.
+                // SAFETY: products were written before a barrier, and are not written after it.
                 let product = unsafe { products.part(row * active + slot, from, LANES) };
                 sum = F32s::load(at(product, 0)).mul_add(F32s::splat(*weight), sum);
             }
@@ -113,12 +114,12 @@ fn combine<S: SharedTerm<HIDDEN>, const HIDDEN: usize, const ROUTING: usize>(
     lane.barrier();
 }
 
-/// What is added to the sum over a row's experts.
+/// The shared expert's term of the sum over a row's experts.
 pub trait SharedTerm<const HIDDEN: usize>: Sync {
-    /// What a row's part is multiplied with.
+    /// The factor of a row's term.
     ///
     /// # Safety
-    /// No lane writes the shared expert's part meanwhile.
+    /// No lane writes the shared expert's output meanwhile.
     #[doc(hidden)]
     unsafe fn scale(&self, row: usize) -> F32s;
 
@@ -130,18 +131,18 @@ pub trait SharedTerm<const HIDDEN: usize>: Sync {
     unsafe fn add(&self, row: usize, from: usize, scale: F32s, sum: F32s) -> F32s;
 }
 
-/// There is no shared expert.
+/// No shared expert.
 #[derive(Clone, Copy, Debug)]
 pub struct NoShared;
 
-/// The shared expert's output, times the sigmoid of its gate: of a row, the element `gate` of the logits.
+/// The shared expert's output, times the sigmoid of its gate, element `gate` of a row's logits.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a, const HIDDEN: usize, const LOGITS: usize> {
-    /// What the shared expert made of each row.
+    /// The shared expert's output for each row.
     pub output: &'a Rows<HIDDEN>,
-    /// The gate's logits, or the router's with the gate's among them.
+    /// The gate's logits, or the router's, which include it.
     pub logits: &'a Rows<LOGITS>,
-    /// Which of a row's logits is the gate's.
+    /// Index of the gate among a row's logits.
     pub gate: usize,
 }
 

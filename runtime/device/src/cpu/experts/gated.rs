@@ -1,4 +1,4 @@
-//! The first half of the experts' feed-forward blocks.
+//! First half of the experts' feed-forward blocks: gate and up projections.
 
 use super::super::epilogue::GatedEpilogue;
 use super::super::format::{Input, WeightFormat};
@@ -12,11 +12,11 @@ use super::{ExpertScratch, GatedExperts};
 use std::ops::Range;
 
 /// `epilogue(gate · norm(x), up · norm(x))` for each slot of the first `rows` rows of `x`, with the matrices
-/// of the slot's expert. The epilogue takes slot `s` of row `t` as token `t * ACTIVE + s`:
+/// of the slot's expert. To the epilogue, slot `s` of row `t` is token `t * ACTIVE + s`:
 /// [`super::super::Gated`] writes to rows `[slots, WIDTH]`.
 ///
 /// # Panics
-/// When `routing` names an expert that is not there.
+/// When `routing` names an expert that does not exist.
 #[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
 pub fn expert_gated<
     F,
@@ -52,7 +52,8 @@ pub fn expert_gated<
         let epilogue = Slots { slots, epilogue: &epilogue };
         let product = Paired::<F, _, WIDTH, COLS> { input, weights: weights.packed(expert), epilogue };
         for tile in tiles {
-            // SAFETY: each tile of an expert is one lane's, and so are its elements of the expert's slots.
+            // SAFETY: each tile of an expert belongs to one lane, and so do its elements of the expert's
+            // slots.
             unsafe { multiply_tile(tile, slots.len(), &product) };
         }
     };
@@ -61,7 +62,7 @@ pub fn expert_gated<
     lane.barrier();
 }
 
-/// Hands on the sums of gathered rows as those of their slots.
+/// Maps the sums of gathered rows to their slots.
 struct Slots<'a, E> {
     slots: &'a [usize],
     epilogue: &'a E,

@@ -1,16 +1,16 @@
-//! The slots of a step by expert, and how the lanes share the work on them.
+//! Groups the slots of a step by expert, and splits their work among the lanes.
 
 use super::super::rows::Rows;
 use super::super::team::Lane;
 use std::ops::Range;
 
-/// What reading a tile costs, in rows that are multiplied with it: with fewer rows, memory sets the pace.
+/// The cost of reading a tile, in rows multiplied with it: with fewer rows, memory bounds the product.
 const TILE_COST: usize = 4;
 
-/// Slots, grouped by expert. Every lane makes the same.
+/// Slots grouped by expert. Every lane computes the same groups.
 #[derive(Debug)]
 pub(super) struct Groups {
-    /// For each expert, where its slots begin; then where the last one's end.
+    /// The start of each expert's slots, followed by the end of the last one's.
     starts: Vec<usize>,
     /// Slots by expert, in ascending order within one.
     slots: Vec<usize>,
@@ -22,10 +22,10 @@ impl Groups {
         Groups { starts: Vec::new(), slots: Vec::with_capacity(slots) }
     }
 
-    /// Takes over the choices of the first `rows` rows among `experts` experts.
+    /// Groups the choices of the first `rows` rows among `experts` experts.
     ///
     /// # Panics
-    /// When a choice is none of the experts.
+    /// When a choice is not one of the experts.
     ///
     /// # Safety
     /// No lane writes `routing` in this phase.
@@ -42,7 +42,7 @@ impl Groups {
             assert!(id < experts, "there is no expert {id}");
             id
         };
-        // A counting sort: first how many, then where they end, then each slot from the last on to its place.
+        // A counting sort: first the counts, then the ends, then each slot, from the last, at its index.
         self.starts.clear();
         self.starts.resize(experts + 1, 0);
         self.slots.clear();
@@ -62,14 +62,14 @@ impl Groups {
         }
     }
 
-    /// The experts that were chosen, with their slots.
+    /// The chosen experts, with their slots.
     fn chosen(&self) -> impl Iterator<Item = (usize, &[usize])> {
         let slots = self.starts.windows(2).map(|ends| &self.slots[ends[0]..ends[1]]);
         slots.enumerate().filter(|(_, slots)| !slots.is_empty())
     }
 
-    /// Calls `work` with experts, their slots, and those of their `tiles` tiles that are this lane's. Shares
-    /// are contiguous and cost about the same.
+    /// Calls `work` with each expert, its slots, and this lane's share of its `tiles` tiles. Shares are
+    /// contiguous and cost about the same.
     pub(super) fn share(&self, lane: &Lane, tiles: usize, work: impl FnMut(usize, &[usize], Range<usize>)) {
         self.split(lane.index(), lane.lanes(), tiles, work);
     }
@@ -86,7 +86,7 @@ impl Groups {
         let (first, end) = (total * index / lanes, total * (index + 1) / lanes);
         let mut before = 0;
         for (expert, slots) in self.chosen() {
-            // A tile belongs to the lane in whose share its cost begins.
+            // A tile belongs to the lane whose share contains the start of its cost.
             let tile = |at: usize| at.saturating_sub(before).div_ceil(cost(slots)).min(tiles);
             let mine = tile(first)..tile(end);
             if !mine.is_empty() {

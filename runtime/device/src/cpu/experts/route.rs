@@ -1,16 +1,16 @@
-//! Which experts a row goes to.
+//! The router: chooses the experts of a row.
 
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, at, exp};
 use super::super::team::Lane;
 
-/// Softmax in f32 over the first `EXPERTS` logits of each of the first `rows` rows, and the `ACTIVE` largest
-/// probabilities in descending order, of equal ones the lower id first: a row of `routing` (`ROUTING = 2 *
-/// ACTIVE`) takes the weights, then the ids as f32. With `renormalise`, weights are divided by their sum.
+/// Softmax in f32 over the first `EXPERTS` logits of each of the first `rows` rows, then the `ACTIVE` largest
+/// probabilities in descending order; among equal ones, the lower id comes first. A row of `routing`
+/// (`ROUTING = 2 * ACTIVE`) receives the weights, then the ids as f32. With `renormalise`, weights are
+/// divided by their sum.
 ///
-/// Logits beyond the experts (`LOGITS > EXPERTS`) are left alone: the shared expert's gate may be one more
-/// row of the router's matrix. A row of logits that are not numbers chooses some experts, with weights that
-/// are not numbers.
+/// Logits beyond the experts (`LOGITS > EXPERTS`) are ignored: the shared expert's gate may be one more row
+/// of the router's matrix. A row with NaN logits chooses some experts, with NaN weights.
 pub fn route<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
     lane: &Lane,
     rows: usize,
@@ -36,7 +36,7 @@ pub fn route<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
     lane.barrier();
 }
 
-/// The largest probabilities of a (padded) row of logits, and their places.
+/// The largest probabilities of a (padded) row of logits, and their indices.
 fn choose<const EXPERTS: usize>(logits: &[f32], weights: &mut [f32], ids: &mut [f32]) {
     let vectors = || {
         (0..EXPERTS).step_by(LANES).map(|from| {
@@ -54,8 +54,7 @@ fn choose<const EXPERTS: usize>(logits: &[f32], weights: &mut [f32], ids: &mut [
             if found == weights.len() && p <= weights[found - 1] {
                 continue;
             }
-            // Later ids go behind equal ones. What is not a number goes behind all, so that there always are
-            // as many choices as places.
+            // Later ids go behind equal ones. NaN goes behind everything, so that every place is filled.
             found = weights.len().min(found + 1);
             let mut place = found - 1;
             while place > 0 && p > weights[place - 1] {

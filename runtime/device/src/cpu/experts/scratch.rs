@@ -1,4 +1,4 @@
-//! What each lane works in.
+//! Scratch memory of each lane.
 
 use super::super::format::{Input, WeightFormat};
 use super::super::rows::Rows;
@@ -8,22 +8,22 @@ use super::groups::Groups;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-/// Room that products of experts with `N` columns in format `F` work in. Layers may share one, and so may
+/// Scratch memory of products of experts with `N` columns in format `F`. Layers may share one, and so may
 /// products that agree in both, since each ends with a barrier.
 pub struct ExpertScratch<F: WeightFormat, const N: usize> {
-    /// Each lane locks its own and no other, so none ever waits.
+    /// Each lane locks only its own, so none ever waits.
     lanes: Vec<Mutex<LaneScratch<F::Input<N>>>>,
 }
 
-/// What one lane works in.
+/// Scratch memory of one lane.
 struct LaneScratch<I> {
     groups: Groups,
-    /// Rows of one expert, side by side.
+    /// Rows of one expert, back to back.
     gathered: I,
 }
 
 impl<F: WeightFormat, const N: usize> ExpertScratch<F, N> {
-    /// Room for a team of `lanes` and steps of `slots` slots: rows times active experts.
+    /// Scratch for a team of `lanes` and steps of `slots` slots: rows times active experts.
     pub fn new(lanes: usize, slots: usize) -> Self {
         let lane = || LaneScratch {
             groups: Groups::with_capacity(slots),
@@ -32,10 +32,10 @@ impl<F: WeightFormat, const N: usize> ExpertScratch<F, N> {
         ExpertScratch { lanes: (0..lanes).map(|_| Mutex::new(lane())).collect() }
     }
 
-    /// For each expert that the first `rows` rows chose and of whose `tiles` tiles some are this lane's:
-    /// calls `gather` with a place in the input and the slot that is wanted there, until places are filled or
-    /// slots run out, then `multiply` with the expert, the input, the slots in it, and the tiles; until all
-    /// slots had their turn.
+    /// Iterates over the experts that the first `rows` rows chose and that have some of their `tiles` tiles
+    /// in this lane's share. For each, calls `gather` with an input row and the slot to put there, until the
+    /// rows are full or the slots run out, then `multiply` with the expert, the input, its slots, and the
+    /// tiles; repeats until all slots are done.
     ///
     /// # Safety
     /// No lane writes `routing` in this phase.

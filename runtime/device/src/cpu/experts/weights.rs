@@ -6,7 +6,7 @@ use super::super::memory::Memory;
 use monomorph_weights::WeightsError;
 use std::marker::PhantomData;
 
-/// Weights `[ROWS, COLS]` of each of `EXPERTS` experts in format `F`, each packed as a [`Matrix`] is.
+/// Weights `[ROWS, COLS]` of each of `EXPERTS` experts in format `F`, each packed like a [`Matrix`].
 #[derive(Debug)]
 pub struct Experts<F, const EXPERTS: usize, const ROWS: usize, const COLS: usize> {
     data: Memory<u8>,
@@ -22,7 +22,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize
     /// Bytes the packed matrices take.
     pub const BYTES: usize = EXPERTS * Self::EACH;
 
-    /// Packs `parts`, one an expert, on the loader's team.
+    /// Packs `parts`, one per expert, on the loader's team.
     ///
     /// # Errors
     /// When there are not `EXPERTS` parts, or one is not `[ROWS, COLS]` in `F`.
@@ -35,7 +35,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize
         Ok(Experts { data: pack::<F>(loader, &stacks, 1, ROWS, COLS)?, format: PhantomData })
     }
 
-    /// All tiles of an expert.
+    /// All tiles of one expert.
     #[inline(always)]
     pub(super) fn packed(&self, expert: usize) -> &[u8] {
         // SAFETY: weights are not written after loading.
@@ -44,7 +44,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize
 }
 
 /// The gate and up projections `[WIDTH, COLS]` of each of `EXPERTS` experts in format `F`, each pair packed
-/// as a [`GatedMatrix`] is.
+/// like a [`GatedMatrix`].
 #[derive(Debug)]
 pub struct GatedExperts<F, const EXPERTS: usize, const WIDTH: usize, const COLS: usize> {
     data: Memory<u8>,
@@ -60,7 +60,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const WIDTH: usize, const COLS: usiz
     /// Bytes the packed matrices take.
     pub const BYTES: usize = EXPERTS * Self::EACH;
 
-    /// Packs `gate` and `up`, each with one part an expert, on the loader's team.
+    /// Packs `gate` and `up`, each with one part per expert, on the loader's team.
     ///
     /// # Errors
     /// When there are not `EXPERTS` parts of each, or one is not `[WIDTH, COLS]` in `F`.
@@ -76,7 +76,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const WIDTH: usize, const COLS: usiz
         Ok(GatedExperts { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS)?, format: PhantomData })
     }
 
-    /// All pairs of tiles of an expert.
+    /// All pairs of tiles of one expert.
     #[inline(always)]
     pub(super) fn packed(&self, expert: usize) -> &[u8] {
         // SAFETY: weights are not written after loading.
@@ -84,7 +84,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const WIDTH: usize, const COLS: usiz
     }
 }
 
-/// Refuses any other number of parts; a list of hundreds is named by its first.
+/// Refuses any other number of parts. The error names the first part, which stands for the list.
 fn count(loader: &Loader, parts: &[Part], experts: usize) -> Result<(), WeightsError> {
     if parts.len() == experts {
         return Ok(());

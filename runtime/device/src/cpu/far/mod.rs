@@ -1,11 +1,12 @@
-//! K/V blocks on disk, read while a step runs: bounded memory for any context that the disk holds.
+//! K/V offload: blocks on disk are read while a step runs, so that memory stays bounded for any context that
+//! the disk holds.
 //!
-//! How blocks are cut into pages, and how these are read ahead, stands in [`crate::far`]. The first lane has
-//! the store read [`Window`](super::batch::Window)s, some ahead of the one that the lanes attend to. What is
-//! claimed does not depend on how long sequences are.
+//! [`crate::far`] cuts blocks into pages and prefetches them. The first lane has the store read
+//! [`Window`](super::batch::Window)s some way ahead of the one that the lanes attend to. The memory claimed
+//! does not depend on the lengths of sequences.
 //!
-//! A page that cannot be read is zeros, and the step goes on with those: its rows are [lost](RowOutput::Lost)
-//! at its end.
+//! A page that cannot be read becomes zeros, and the step continues with these; its rows are
+//! [lost](RowOutput::Lost) at the end.
 
 mod staged;
 
@@ -22,31 +23,31 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Room on disk for blocks, and the way from there; of a server that keeps none there, neither.
+/// K/V offload of a server; empty if it keeps no blocks on disk.
 #[derive(Debug)]
 pub struct Far {
     stream: Option<Arc<Stream>>,
-    /// Blocks that are not on disk.
+    /// Number of blocks in memory.
     blocks: usize,
 }
 
-/// What the store and the staging area are to lanes and caches.
+/// The prefetcher and the staging area, shared by lanes and caches.
 #[derive(Debug)]
 pub(super) struct Stream {
     desk: Mutex<Desk<Memory<u8>>>,
     staging: Staging<Memory<u8>>,
     layout: Layout,
-    /// The first part of the pass at hand, and windows of each of its parts; written while no lane runs.
+    /// The first part of the current pass, and the windows per part; written while no lane runs.
     first: AtomicUsize,
     windows: AtomicUsize,
 }
 
 impl Far {
-    /// Room as `options` say for blocks of these parts, of which the device holds `blocks`, of `block_tokens`
-    /// tokens: each of `parts` is the bytes of one, and the numbers of all that have as many.
+    /// Opens the offload that `options` describe, beside `blocks` blocks of `block_tokens` tokens in memory.
+    /// Each entry of `parts` is the bytes of a part of a block, with the numbers of all parts of that size.
     ///
     /// # Errors
-    /// When there can be no such file, or the address space is exhausted.
+    /// When the file cannot be made, or the address space is exhausted.
     pub fn open(
         options: Option<&OffloadOptions>,
         blocks: usize,
@@ -77,17 +78,17 @@ impl Far {
         Ok(Far { stream: Some(Arc::new(stream)), blocks })
     }
 
-    /// Groups of blocks that there is room for on disk, if any.
+    /// The room for groups of blocks on disk, if any.
     pub fn room(&self) -> Option<OffloadRoom> {
         self.stream.as_ref().map(|stream| stream.layout.room())
     }
 
-    /// Blocks of a group.
+    /// Blocks per group.
     pub(super) fn group(&self) -> usize {
         self.stream.as_ref().map_or(1, |stream| stream.group())
     }
 
-    /// Blocks that are staged at one time; 0 of a server that keeps none on disk.
+    /// Blocks staged at a time; 0 if none are kept on disk.
     pub(super) fn window(&self) -> usize {
         self.stream.as_ref().map_or(0, |stream| stream.layout.pages * stream.group())
     }
@@ -96,8 +97,8 @@ impl Far {
         self.stream.clone()
     }
 
-    /// Begins a pass over `parts` of what the step has on disk: reading starts, and the lanes are to attend
-    /// to each of these parts in order.
+    /// Begins a pass over `parts` of the step's blocks on disk: starts reading. The lanes then attend to each
+    /// of these parts in order.
     pub fn begin(&self, step: &Step, batch: &Batch, parts: Range<usize>) {
         let (Some(stream), windows @ [_, ..]) = (&self.stream, batch.windows()) else { return };
         stream.first.store(parts.start, Relaxed);
@@ -111,7 +112,7 @@ impl Far {
         stream.desk().begin(pages);
     }
 
-    /// Behind what was sampled: the rows that have blocks on disk are lost if some could not be read.
+    /// Called after sampling: rows with blocks on disk are lost if some could not be read.
     pub fn end<const DRAFTS: usize>(&self, step: &Step, outputs: &mut Outputs<DRAFTS>) {
         let Some(why) = self.stream.as_ref().and_then(|stream| stream.desk().take_failure()) else { return };
         for (row, sequence) in outputs.rows.iter_mut().zip(&step.sequences) {
@@ -123,12 +124,12 @@ impl Far {
 }
 
 impl Stream {
-    /// What a panic of another thread left is still whole.
+    /// Ignores poisoning: a panic of another thread leaves the data intact.
     fn desk(&self) -> MutexGuard<'_, Desk<Memory<u8>>> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks of a group.
+    /// Blocks per group.
     pub(super) fn group(&self) -> usize {
         self.layout.group
     }
@@ -153,7 +154,7 @@ impl Stream {
         })
     }
 
-    /// Window `window` of a part: the first lane waits for it, the others for that one.
+    /// Window `window` of a part. The first lane waits for the disk, the others for the first lane.
     pub(super) fn wait(&self, lane: &Lane, part: usize, window: usize) -> Staged<'_> {
         let at = (part - self.first.load(Relaxed)) * self.windows.load(Relaxed) + window;
         if lane.index() == 0 {
@@ -161,12 +162,14 @@ impl Stream {
         }
         lane.barrier();
         let Layout { parts, group, page_bytes, pages, .. } = &self.layout;
-        // SAFETY: it is there, so that none of its pages is lent, and it is released behind a barrier only.
+        // SAFETY: the window has been read, so none of its pages is lent, and it is released only after a
+        // barrier.
         let bytes = unsafe { self.staging.pages(at % SLOTS * pages, *pages) };
         Staged { bytes, page_bytes: *page_bytes, group: *group, part_bytes: parts[part] }
     }
 
-    /// Says, behind a barrier, that all lanes are done with the window that they waited for last.
+    /// Releases the window last waited for. Called after a barrier that all lanes reach when they are done
+    /// with it.
     pub(super) fn release(&self, lane: &Lane) {
         if lane.index() == 0 {
             self.desk().release();

@@ -1,14 +1,14 @@
-//! Mamba-2: from the projections of a token to its gated and normed heads.
+//! Mamba-2: from the projections of a token to its gated and normalised heads.
 //!
-//! A head keeps a matrix `S [STATE][HEAD_DIM]`, zero at the start of a sequence. A token with input `x`, `B`
+//! Each head has a matrix `S [STATE][HEAD_DIM]`, zero at the start of a sequence. A token with input `x`, `B`
 //! and `C` (after the convolution) and step `D_t` decays it, adds to it, and reads it:
 //!
 //! ```text
 //! S <- a S + B (D_t x)^T;   y = S^T C + d x;   a = exp(-exp(a_log) D_t);   D_t = softplus(dt + dt_bias)
 //! ```
 //!
-//! (Dao, Gu, "Transformers are SSMs", 2024.) Tokens go through this one after another, in prompts too, as
-//! through a delta-net: so a row's result depends on its sequence alone.
+//! (Dao, Gu, "Transformers are SSMs", 2024.) Tokens are processed one at a time, in prefill too, as in a
+//! delta net, so a row's result depends on its sequence alone.
 
 mod prepare;
 mod recurrence;
@@ -22,15 +22,14 @@ pub use prepare::Mamba2Scratch;
 
 /// One Mamba-2 of a layer: convolution, recurrence, gate, norm of each group.
 ///
-/// A row of `projected` holds `[z | x | B | C | dt]`: gates and inputs in `HEADS` heads of `HEAD_DIM`, then
-/// `GROUPS` times `STATE` of `B` and as many of `C`, then a number a head. Head `h` goes with group
-/// `h / (HEADS / GROUPS)`. `x`, `B` and `C` go through `convolution`, whose channels stand in the same order,
-/// `bias` and SiLU. A row of `out` takes `norm(y * silu(z))`, where each group's part of the row has a mean
-/// square of its own, to which `eps` is added.
+/// A row of `projected` holds `[z | x | B | C | dt]`: gates and inputs in `HEADS` heads of `HEAD_DIM`, `B` of
+/// each of `GROUPS` groups in `STATE` elements, `C` likewise, then a number for each head. Head `h` uses
+/// group `h / (HEADS / GROUPS)`. `x`, `B` and `C` go through `convolution`, whose channels have the same
+/// order, `bias` and SiLU. A row of `out` receives `norm(y * silu(z))`; each group's part of the row is
+/// divided by the root of its own mean square plus `eps`.
 ///
-/// Each sequence goes on from what its slot holds of `layer` in `state`; one at position 0 starts afresh.
-/// Where its last tokens are drafts, what the slot holds afterwards can go on from behind each of them, and
-/// from before the first.
+/// Each sequence continues from its slot's state of `layer` in `state`; a sequence at position 0 starts from
+/// zeros. If its last tokens are drafts, it can later continue after any of them, or before the first.
 ///
 /// # Panics
 /// When the batch admits more slots than the state has or more tokens than the scratch has room for, two of

@@ -1,4 +1,4 @@
-//! What does not depend on the recurrence: convolution, decay and step.
+//! The part before the recurrence: convolution, decay and step.
 
 use super::super::memory::Memory;
 use super::super::recurrent::tile::COLUMNS;
@@ -7,14 +7,14 @@ use super::super::simd::{F32s, LANES, TILE, at, exp, softplus};
 use super::super::team::Lane;
 use super::Work;
 
-/// Room that [`mamba2`](super::mamba2()) works in; layers may share one.
+/// Scratch memory of [`mamba2`](super::mamba2()); layers may share one.
 #[derive(Debug)]
 pub struct Mamba2Scratch<const HEADS: usize, const HEAD_DIM: usize, const GROUPS: usize, const STATE: usize> {
-    /// `[HEADS][capacity]` of: x, rounded up to 32 with zeros; decay and step.
+    /// `[HEADS][capacity]` of x, zero-padded to a multiple of 32, and decay and step.
     heads: Memory<f32>,
-    /// `[GROUPS][capacity]` of B and of C, each rounded up to 16 with zeros.
+    /// `[GROUPS][capacity]` of B and C, each zero-padded to a multiple of 16.
     groups: Memory<f32>,
-    /// What stands before the first token: a zero for each channel.
+    /// The inputs before the first token: a zero for each channel.
     zeros: Memory<f32>,
     capacity: usize,
 }
@@ -22,18 +22,18 @@ pub struct Mamba2Scratch<const HEADS: usize, const HEAD_DIM: usize, const GROUPS
 impl<const HEADS: usize, const HEAD_DIM: usize, const GROUPS: usize, const STATE: usize>
     Mamba2Scratch<HEADS, HEAD_DIM, GROUPS, STATE>
 {
-    /// Heads that share a group.
+    /// Number of heads that share a group.
     pub(super) const SHARED: usize = HEADS / GROUPS;
-    /// From x to its decay, behind which the step stands.
+    /// Offset from x to its decay, which the step follows.
     const RATES: usize = HEAD_DIM.next_multiple_of(COLUMNS);
-    /// From one token's x to the next.
+    /// Elements between the x of consecutive tokens.
     const HEAD: usize = Self::RATES + TILE;
-    /// From B to C.
+    /// Offset from B to C.
     const C: usize = STATE.next_multiple_of(TILE);
-    /// From one token's B to the next.
+    /// Elements between the B of consecutive tokens.
     const GROUP: usize = 2 * Self::C;
 
-    /// Room for steps of up to `capacity` tokens.
+    /// Scratch for steps of up to `capacity` tokens.
     pub fn new(capacity: usize) -> Self {
         Mamba2Scratch {
             heads: Memory::zeroed(HEADS * capacity * Self::HEAD),
@@ -43,15 +43,15 @@ impl<const HEADS: usize, const HEAD_DIM: usize, const GROUPS: usize, const STATE
         }
     }
 
-    /// Tokens there is room for.
+    /// Most tokens of a step.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// A token as head `head` sees it.
+    /// A token's inputs to the recurrence of head `head`.
     ///
     /// # Safety
-    /// No lane writes it while the result lives.
+    /// No lane writes them while the result lives.
     #[inline(always)]
     pub(super) unsafe fn token(&self, head: usize, row: usize) -> Token<'_, STATE> {
         let at_group = (head / Self::SHARED * self.capacity + row) * Self::GROUP;
@@ -69,16 +69,16 @@ impl<const HEADS: usize, const HEAD_DIM: usize, const GROUPS: usize, const STATE
     }
 }
 
-/// What the recurrence takes of a token.
+/// A token's inputs to the recurrence.
 #[derive(Clone, Copy)]
 pub(super) struct Token<'a, const STATE: usize> {
     pub(super) b: &'a [f32; STATE],
     pub(super) c: &'a [f32; STATE],
-    /// Rounded up to 32.
+    /// Zero-padded to a multiple of 32.
     pub(super) x: &'a [f32],
-    /// What is left of the past.
+    /// The factor of the previous state.
     pub(super) decay: f32,
-    /// What x is multiplied by.
+    /// The factor of x.
     pub(super) step: f32,
 }
 
@@ -103,16 +103,16 @@ impl<
     /// Fills the scratch; ends with a barrier.
     pub(super) fn prepare(&self, lane: &Lane) {
         let tokens = self.batch.tokens();
-        // Group by group, so that the weights of its channels stay near while the tokens pass.
+        // Group by group, so that the weights of its channels stay in cache for all tokens.
         for unit in lane.share(tokens * GROUPS) {
             let (group, row) = (unit / tokens, unit % tokens);
             let state = (self.state, self.layer);
-            // SAFETY: nobody writes the projections in this phase, and inputs are kept only behind its
+            // SAFETY: no lane writes the projections in this phase, and inputs are kept only after its
             // barrier.
             let inputs =
                 unsafe { inputs(self.batch, row, self.projected, INNER, state, &self.scratch.zeros) };
             let start = (group * self.scratch.capacity + row) * Self::GROUP;
-            // SAFETY: each group of a token is one lane's, with its heads.
+            // SAFETY: each group of a token belongs to one lane, with its heads.
             let group_of = unsafe { self.scratch.groups.slice_mut(start, Self::GROUP) };
             let bias = Some(self.bias.padded());
             for (part, out) in group_of.chunks_exact_mut(Self::C).enumerate() {
@@ -130,10 +130,10 @@ impl<
         lane.barrier();
     }
 
-    /// Decays and steps of the heads of a group.
+    /// Computes the decays and steps of a group's heads.
     #[inline(always)]
     fn prepare_rates(&self, group: usize, row: usize) {
-        // SAFETY: nobody writes them in this phase.
+        // SAFETY: no lane writes them in this phase.
         let dt = unsafe { self.projected.part(row, INNER + CHANNELS, HEADS) };
         let heads = group * Self::SHARED..(group + 1) * Self::SHARED;
         for first in heads.clone().step_by(LANES) {
@@ -141,7 +141,7 @@ impl<
             let decay = exp(F32s::zero() - exp(load(self.a_log.padded(), first)) * step).to_array();
             for (head, (decay, step)) in (first..heads.end).zip(decay.into_iter().zip(step.to_array())) {
                 let start = (head * self.scratch.capacity + row) * Self::HEAD + Self::RATES;
-                // SAFETY: each head of a token is one lane's.
+                // SAFETY: each head of a token belongs to one lane.
                 unsafe { self.scratch.heads.slice_mut(start, 2) }.copy_from_slice(&[decay, step]);
             }
         }

@@ -1,4 +1,4 @@
-//! Token after token through the state, then gate and norm.
+//! The recurrence, token by token, followed by gate and norm.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::super::batch::Sequence;
@@ -22,7 +22,7 @@ impl<
     const DRAFTS: usize,
 > Work<'_, HEADS, HEAD_DIM, GROUPS, STATE, TAPS, CHANNELS, PROJECTED, INNER, DRAFTS>
 {
-    /// What heads read, before gate and norm; ends with a barrier.
+    /// Computes `y` of every head, before gate and norm; ends with a barrier.
     pub(super) fn recur(&self, lane: &Lane) {
         let sequences = self.batch.sequences();
         loop {
@@ -35,16 +35,16 @@ impl<
                     self.recur_rows(sequence, head, rows, last);
                 });
             }
-            // Each item keeps a share of the channels: which ones does not matter.
+            // Each item keeps a share of the channels; any split would do.
             let channels = head * CHANNELS / HEADS..(head + 1) * CHANNELS / HEADS;
-            // SAFETY: nobody writes the projections in this phase, the kept inputs were read before a
+            // SAFETY: no lane writes the projections in this phase, the kept inputs were read before a
             // barrier, and the items' shares are disjoint.
             unsafe { keep(self.state, self.layer, sequence, (self.projected, INNER), channels) };
         }
         lane.barrier();
     }
 
-    /// Some rows of a sequence through its version after `position`.
+    /// Runs some rows of a sequence through its state after `position`.
     #[inline(always)]
     fn recur_rows(&self, sequence: &Sequence, head: usize, rows: Range<usize>, position: usize) {
         // SAFETY: slots differ, so a head's matrices belong to one item.
@@ -61,7 +61,7 @@ impl<
         }
     }
 
-    /// Columns `from ..` of a head, one token; `out` takes `y`.
+    /// Runs one token through columns `from ..` of a head; `out` receives `y`.
     #[inline(always)]
     fn recur_row(&self, head: usize, from: usize, tile: &mut Tile<STATE>, row: usize) {
         // SAFETY: tokens were prepared before a barrier.
@@ -78,15 +78,15 @@ impl<
         }
     }
 
-    /// Gate, and norm of each group; ends with a barrier.
+    /// Applies the gate, and the norm of each group; ends with a barrier.
     pub(super) fn finish(&self, lane: &Lane) {
         let tokens = self.batch.tokens();
         let width = Self::SHARED * HEAD_DIM;
         for unit in lane.share(tokens * GROUPS) {
             let (group, row) = (unit / tokens, unit % tokens);
-            // SAFETY: each group of a row is one lane's.
+            // SAFETY: each group of a row belongs to one lane.
             let out = unsafe { self.out.part_mut(row, group * width, width) };
-            // SAFETY: nobody writes the projections in this phase.
+            // SAFETY: no lane writes the projections in this phase.
             let gates = unsafe { self.projected.part(row, group * width, width) };
             let mut squares = F32s::zero();
             for i in (0..width).step_by(LANES) {
@@ -106,7 +106,7 @@ impl<
 }
 
 impl<const STATE: usize> Tile<'_, STATE> {
-    /// [`Tile::update`], and then `S^T query`, in one pass.
+    /// [`Tile::update`], followed by `S^T query`, in one pass.
     #[inline(always)]
     fn step(
         &mut self,

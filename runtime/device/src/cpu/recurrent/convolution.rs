@@ -6,8 +6,7 @@ use super::super::simd::{F32s, LANES};
 use super::{load, store};
 use monomorph_weights::{Tensor, WeightsError};
 
-/// Weights of a causal convolution over `TAPS` tokens, each channel for itself. The last tap is the token's
-/// own.
+/// Weights of a depthwise causal convolution over `TAPS` tokens. The last tap is the token's own.
 #[derive(Debug)]
 pub struct Convolution<const CHANNELS: usize, const TAPS: usize> {
     /// `[TAPS][CHANNELS]`, so that a vector is one tap of several channels.
@@ -15,8 +14,8 @@ pub struct Convolution<const CHANNELS: usize, const TAPS: usize> {
 }
 
 impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
-    /// Reads `parts`, stacked channel after channel, from any float format; each is `[channels, 1, TAPS]` or
-    /// `[channels, TAPS]`.
+    /// Reads `parts`, stacked by channel, from any float format; each is `[channels, 1, TAPS]` or `[channels,
+    /// TAPS]`.
     ///
     /// # Errors
     /// When a tensor has another shape or is quantised, its channels are in GGUF's rotary order, or the
@@ -59,9 +58,9 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
         Ok(Convolution { data })
     }
 
-    /// Channels `from ..` of a token, as many as `out` takes, through the convolution and SiLU. `inputs` are
-    /// the channels of the tokens that the taps fall on, the token's own last; `bias`, one a channel, is
-    /// added to the sum if there is one.
+    /// Applies the convolution and SiLU to channels `from ..` of a token, as many as `out` has. `inputs` are
+    /// the channels of the tokens under the taps, the token's own last; `bias`, one per channel, is added to
+    /// the sum if there is one.
     #[inline(always)]
     pub(in super::super) fn apply(
         &self,

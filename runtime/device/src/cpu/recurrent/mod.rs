@@ -1,4 +1,4 @@
-//! What recurrent layers share: the state of sequences, the causal convolution before it, columns of a
+//! Shared by recurrent layers: the state of sequences, the causal convolution before it, column tiles of a
 //! matrix.
 
 mod convolution;
@@ -13,8 +13,8 @@ pub use convolution::Convolution;
 pub use state::RecurrentState;
 use std::ops::Range;
 
-/// The convolution's inputs that the taps of row `row` fall on: those of the step stand in `projected` from
-/// column `from` on, those before it in `state`, and before the first token stand `zeros`.
+/// The inputs under the convolution's taps for row `row`: those of the step from column `from` of `projected`
+/// on, those before it from `state`, and `zeros` before the first token.
 ///
 /// # Safety
 /// No lane writes any of them while the results live.
@@ -53,9 +53,9 @@ pub(super) unsafe fn inputs<
     })
 }
 
-/// Calls `each` for rows of a sequence and the position whose version of the matrix they end in: the tokens
-/// that hold go through the version after the last of them, drafts through one each. A version is written
-/// only when nobody can come back to what it held.
+/// Calls `each` with rows of a sequence and the position whose version of the matrix they end in. Accepted
+/// tokens all go through the version after the last of them, each draft through its own. A version is
+/// overwritten only when the sequence can no longer return to its position.
 ///
 /// # Safety
 /// No other lane reads or writes this head's matrices of the sequence meanwhile.
@@ -90,11 +90,11 @@ pub(super) unsafe fn through_versions<
     }
 }
 
-/// Keeps some channels of the convolution's last inputs, which stand in `projected` from a column on, for the
+/// Keeps some channels of the convolution's last inputs, which begin at a column of `projected`, for the
 /// sequence's next step.
 ///
 /// # Safety
-/// No lane writes `projected`, and none reads or writes these channels of what is kept, meanwhile.
+/// No lane writes `projected`, and none accesses these channels of the kept inputs, meanwhile.
 pub(super) unsafe fn keep<
     const HEADS: usize,
     const ROWS: usize,
@@ -120,7 +120,7 @@ pub(super) unsafe fn keep<
     }
 }
 
-/// The vector at `from`; zeros beyond the end of `x`. Heads need not be whole vectors.
+/// The vector at `from`, zero past the end of `x`: heads need not be whole vectors.
 #[inline(always)]
 pub(super) fn load(x: &[f32], from: usize) -> F32s {
     if from + LANES <= x.len() {
@@ -131,7 +131,7 @@ pub(super) fn load(x: &[f32], from: usize) -> F32s {
     F32s::load(&lanes)
 }
 
-/// Writes a vector to `from`, as far as `out` goes.
+/// Writes a vector at `from`, up to the end of `out`.
 #[inline(always)]
 pub(super) fn store(x: F32s, out: &mut [f32], from: usize) {
     if from + LANES <= out.len() {

@@ -1,17 +1,17 @@
-//! What a recurrent layer keeps of each sequence.
+//! The recurrent state of sequences.
 
 use super::super::keeps::Keeps;
 use super::super::memory::Memory;
 use monomorph_abi::state::{CpuState, Recurrence};
 use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace, States};
 
-/// The recurrent state of every slot and layer, in f32: of each head a matrix `[ROWS, COLUMNS]`, and the last
-/// `TAPS - 1` tokens' inputs of the convolution. Pages become resident when first used.
+/// The recurrent state of every slot and layer, in f32: a matrix `[ROWS, COLUMNS]` per head, and the
+/// convolution's inputs of the last `TAPS - 1` tokens. Pages become resident when first used.
 ///
-/// Where steps verify `DRAFTS` drafts, a sequence can be taken back by as many tokens: there is a version of
-/// the matrices after each of its last `DRAFTS + 1` tokens, that after position `p` being version `p %
-/// (DRAFTS + 1)`, and the inputs of as many tokens more are kept. What goes on from a position reads the
-/// version of the one before: nobody need be told what was taken back.
+/// With `DRAFTS` drafts to verify, a sequence can roll back by that many tokens. The matrices have a version
+/// after each of its last `DRAFTS + 1` tokens (position `p` has version `p % (DRAFTS + 1)`), and the inputs
+/// of `DRAFTS` more tokens are kept. A sequence that continues at a position reads the version of the
+/// position before, so a rollback needs no notification.
 #[derive(Debug)]
 pub struct RecurrentState<
     const HEADS: usize,
@@ -36,28 +36,28 @@ impl<
     const DRAFTS: usize,
 > RecurrentState<HEADS, ROWS, COLUMNS, CHANNELS, TAPS, DRAFTS>
 {
-    /// How the state of a slot and layer stands.
+    /// The layout of one slot's state in one layer.
     const LAYOUT: CpuState = {
         assert!(TAPS >= 2, "a convolution of one tap keeps nothing");
         let kept = Recurrence { heads: HEADS, rows: ROWS, columns: COLUMNS, channels: CHANNELS, taps: TAPS };
         CpuState::new(&kept, DRAFTS)
     };
-    /// Elements of a head's matrix.
+    /// Elements of one head's matrix.
     const MATRIX: usize = Self::LAYOUT.matrix;
-    /// Tokens whose inputs are kept.
+    /// Number of tokens whose inputs are kept.
     pub(in super::super) const KEPT: usize = Self::LAYOUT.kept;
-    /// Versions of the matrices.
+    /// Number of versions of each matrix.
     const VERSIONS: usize = Self::LAYOUT.versions;
-    /// Elements of a slot and layer.
+    /// Elements of one slot's state in one layer.
     const PLACE: usize = Self::LAYOUT.floats();
 
-    /// Bytes of a slot and layer.
+    /// Bytes of one slot's state in one layer.
     pub const BYTES: usize = Self::LAYOUT.bytes();
 
-    /// The state of sequences in `layers` layers, a slot each, and room to save some.
+    /// State for `layers` layers, with a slot for each running sequence, and room for snapshots.
     ///
     /// # Errors
-    /// When the address space does not hold it.
+    /// When the address space is exhausted.
     pub fn new(layers: usize, states: States) -> Result<Self, LoadError> {
         let States { sequences, snapshots } = states;
         let places = sequences.checked_add(snapshots).and_then(|places| places.checked_mul(layers));
@@ -70,22 +70,22 @@ impl<
                 available: 0,
                 fits: None,
             })?;
-        // Each step streams through all that its sequences have here.
+        // Each step streams through the whole state of its sequences.
         data.advise_large_pages();
         Ok(RecurrentState { data, layers, states })
     }
 
-    /// Layers it is for.
+    /// Number of layers.
     pub fn layers(&self) -> usize {
         self.layers
     }
 
-    /// Sequences and snapshots it has room for.
+    /// Number of sequences and snapshots.
     pub fn states(&self) -> States {
         self.states
     }
 
-    /// Where a state stands among all.
+    /// The index of a slot or snapshot.
     fn place(&self, place: StatePlace) -> usize {
         match place {
             StatePlace::Slot(Slot(at)) => {
@@ -110,7 +110,7 @@ impl<
         self.start(layer, slot) + Self::LAYOUT.inputs() + row * Self::LAYOUT.input_stride
     }
 
-    /// A head's matrix as it is after `position`, to write.
+    /// A head's matrix after `position`, mutably.
     ///
     /// # Safety
     /// No other lane reads or writes it, and this lane has no other reference to that version of it, while
@@ -130,10 +130,10 @@ impl<
         unsafe { self.data.slice_mut(start, Self::MATRIX) }
     }
 
-    /// Makes a head's matrix after position `to` what it is after `from`.
+    /// Copies a head's matrix after position `from` to its version after `to`.
     ///
     /// # Safety
-    /// No lane reads or writes either meanwhile, and nobody has a reference to them.
+    /// No lane reads or writes either meanwhile, and no reference to them exists.
     pub(in super::super) unsafe fn copy_matrix(
         &self,
         layer: usize,
@@ -145,12 +145,12 @@ impl<
         if from % Self::VERSIONS == to % Self::VERSIONS {
             return;
         }
-        // SAFETY: the caller's promise; these are two versions.
+        // SAFETY: the caller's promise; the two versions differ.
         let [from, to] = [from, to].map(|it| unsafe { self.matrix_mut(layer, slot, head, it) });
         to.copy_from_slice(from);
     }
 
-    /// The convolution's inputs at `position`, one of the last that are kept.
+    /// The convolution's inputs at `position`, which must be one of the last kept.
     ///
     /// # Safety
     /// No lane writes them while the result lives.
@@ -160,8 +160,7 @@ impl<
         unsafe { self.data.slice(self.inputs_start(layer, slot, position), CHANNELS) }
     }
 
-    /// Keeps some channels of the inputs at `position`, from channel `from` on, in place of the oldest that
-    /// are kept.
+    /// Keeps some channels of the inputs at `position`, from channel `from` on, over the oldest kept.
     ///
     /// # Safety
     /// No other lane reads or writes these channels meanwhile.

@@ -1,18 +1,18 @@
-//! Some columns of a state matrix, small enough for the nearest cache.
+//! A column tile of a state matrix, small enough for the L1 cache.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::super::simd::{F32s, LANES, at, at_mut, unrolled};
 
-/// Columns that are worked on at a time: 16 KiB of a matrix of 128 rows.
+/// Columns of a tile: 16 KiB of a matrix of 128 rows.
 pub(in super::super) use monomorph_abi::state::COLUMNS;
 
-/// Vectors of a row.
+/// Vectors per row.
 pub(in super::super) const VECTORS: usize = COLUMNS / LANES;
 
-/// One number a column.
+/// One number per column.
 pub(in super::super) type Columns = [F32s; VECTORS];
 
-/// What a tile makes of a token's key and query.
+/// A tile's products with a token's key and query.
 pub(in super::super) struct Read {
     /// `S^T k`.
     pub(in super::super) by_key: Columns,
@@ -31,12 +31,12 @@ pub(in super::super) fn columns(x: &[f32], from: usize) -> Columns {
 pub(in super::super) struct Tile<'a, const ROWS: usize>(pub(in super::super) &'a mut [[f32; COLUMNS]; ROWS]);
 
 impl<const ROWS: usize> Tile<'_, ROWS> {
-    /// Zero, as at the start of a sequence.
+    /// Zeroes the tile, as at the start of a sequence.
     pub(in super::super) fn clear(&mut self) {
         self.0.as_flattened_mut().fill(0.0);
     }
 
-    /// Multiplies with a key and a query.
+    /// Multiplies the tile by a key and a query.
     #[inline(always)]
     pub(in super::super) fn read(&self, key: &[f32; ROWS], query: &[f32; ROWS]) -> Read {
         let (mut by_key, mut by_query) = ([F32s::zero(); VECTORS], [F32s::zero(); VECTORS]);
@@ -64,7 +64,7 @@ impl<const ROWS: usize> Tile<'_, ROWS> {
         }
     }
 
-    /// [`Tile::update`] and then [`Tile::read`] for the next token, bit for bit, in one pass.
+    /// [`Tile::update`], followed by [`Tile::read`] for the next token, bit for bit, in one pass.
     #[inline(always)]
     pub(in super::super) fn advance(
         &mut self,

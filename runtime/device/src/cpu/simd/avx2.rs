@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-/// f32 in a vector.
+/// f32 elements of a vector.
 pub(crate) const LANES: usize = 8;
 /// Tokens that share one unpacking of a weight block.
 pub(crate) const MAX_TOKENS: usize = 4;
-/// Query rows by key vectors of one attention tile.
+/// Query rows of an attention tile.
 pub(crate) const QUERY_ROWS: usize = 3;
 
 /// Eight f32.
@@ -17,7 +17,7 @@ pub struct F32s(__m256);
 #[derive(Clone, Copy)]
 pub struct I32s(__m256i);
 
-/// Eight times four bytes.
+/// Eight groups of four bytes.
 #[derive(Clone, Copy)]
 pub struct U8s(__m256i);
 
@@ -119,8 +119,8 @@ impl F32s {
         F32s(unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
     }
 
-    /// `self * 2^n` for whole `n` within ±160. Two factors, so that results below the normal range are
-    /// reached; those are rounded twice.
+    /// `self * 2^n` for integers `n` within ±160. Two factors reach results below the normal range; those are
+    /// rounded twice.
     #[inline(always)]
     pub(crate) fn scale_by_power(self, n: F32s) -> F32s {
         // SAFETY: see the top.
@@ -146,7 +146,7 @@ impl F32s {
         x[0]
     }
 
-    /// Largest lane; NaN lanes must not be given.
+    /// Largest lane; no lane may be NaN.
     #[inline(always)]
     pub(crate) fn largest(self) -> f32 {
         let mut x = self.to_array();
@@ -183,14 +183,14 @@ impl I32s {
         })
     }
 
-    /// What a sum of [`I32s::dot_biased`] starts from; signed products need no correction.
+    /// The initial value of sums of [`I32s::dot_biased`]; signed products need no correction.
     #[inline(always)]
     pub(crate) fn biased(_: i32) -> I32s {
         I32s::zero()
     }
 
-    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`,
-    /// given that the sum started from [`I32s::biased`].
+    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`. The
+    /// sum must start from [`I32s::biased`].
     #[inline(always)]
     pub(crate) fn dot_biased(self, weights: U8s, x: i32) -> I32s {
         // |w| * (x with w's sign): pairs stay within ±2 * 128 * 127 = ±32512, so maddubs does not saturate.
@@ -238,7 +238,7 @@ pub(crate) fn quantise(x: &[f32; 32], by: f32, out: &mut [i8; 32]) -> i32 {
             _mm256_and_si256(number, _mm256_cvtps_epi32(scaled))
         };
         let (a, b, c, d) = (whole(0), whole(1), whole(2), whole(3));
-        // Packing works on 128-bit halves: the permutation brings groups of four back in order.
+        // Packing works on 128-bit halves; the permutation restores the order of groups of four.
         let bytes = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
         let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
         _mm256_storeu_si256(out.as_mut_ptr().cast(), bytes);

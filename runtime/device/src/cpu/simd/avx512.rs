@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-/// f32 in a vector.
+/// f32 elements of a vector.
 pub(crate) const LANES: usize = 16;
 /// Tokens that share one unpacking of a weight block.
 pub(crate) const MAX_TOKENS: usize = 12;
-/// Query rows by key vectors of one attention tile.
+/// Query rows of an attention tile.
 pub(crate) const QUERY_ROWS: usize = 6;
 
 /// Sixteen f32.
@@ -17,7 +17,7 @@ pub struct F32s(__m512);
 #[derive(Clone, Copy)]
 pub struct I32s(__m512i);
 
-/// Sixteen times four bytes.
+/// Sixteen groups of four bytes.
 #[derive(Clone, Copy)]
 pub struct U8s(__m512i);
 
@@ -119,7 +119,7 @@ impl F32s {
         F32s(unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
     }
 
-    /// `self * 2^n` for whole `n` within ±160, rounded once.
+    /// `self * 2^n` for integers `n` within ±160, rounded once.
     #[inline(always)]
     pub(crate) fn scale_by_power(self, n: F32s) -> F32s {
         // SAFETY: see the top.
@@ -133,7 +133,7 @@ impl F32s {
         unsafe { _mm512_reduce_add_ps(self.0) }
     }
 
-    /// Largest lane; NaN lanes must not be given.
+    /// Largest lane; no lane may be NaN.
     #[inline(always)]
     pub(crate) fn largest(self) -> f32 {
         // SAFETY: see the top.
@@ -174,7 +174,7 @@ impl I32s {
         })
     }
 
-    /// What a sum of [`I32s::dot_biased`] starts from; `bias` is -128 times the sum of the activations.
+    /// The initial value of sums of [`I32s::dot_biased`]; `bias` is -128 times the sum of the activations.
     #[inline(always)]
     #[cfg(target_feature = "avx512vnni")]
     pub(crate) fn biased(bias: i32) -> I32s {
@@ -182,23 +182,23 @@ impl I32s {
         I32s(unsafe { _mm512_set1_epi32(bias) })
     }
 
-    /// What a sum of [`I32s::dot_biased`] starts from; signed products need no correction.
+    /// The initial value of sums of [`I32s::dot_biased`]; signed products need no correction.
     #[inline(always)]
     #[cfg(not(target_feature = "avx512vnni"))]
     pub(crate) fn biased(_: i32) -> I32s {
         I32s::zero()
     }
 
-    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`,
-    /// given that the sum started from [`I32s::biased`].
+    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`. The
+    /// sum must start from [`I32s::biased`].
     #[inline(always)]
     #[cfg(target_feature = "avx512vnni")]
     pub(crate) fn dot_biased(self, weights: U8s, x: i32) -> I32s {
         self.dot_nibbles(weights, x)
     }
 
-    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`,
-    /// given that the sum started from [`I32s::biased`].
+    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`. The
+    /// sum must start from [`I32s::biased`].
     #[inline(always)]
     #[cfg(not(target_feature = "avx512vnni"))]
     pub(crate) fn dot_biased(self, weights: U8s, x: i32) -> I32s {

@@ -6,7 +6,7 @@ use super::F32s;
 /// is exactly 0.
 #[inline(always)]
 pub(crate) fn exp(x: F32s) -> F32s {
-    // The clamp's order lets NaN through.
+    // The order of the clamp's operands lets NaN through.
     let x = F32s::splat(-104.0).max(x);
     let x = F32s::splat(89.0).min(x);
     let n = (x * F32s::splat(std::f32::consts::LOG2_E)).round();
@@ -44,8 +44,8 @@ pub(crate) fn softplus(x: F32s) -> F32s {
     (t + t).mul_add(p, zero.max(x))
 }
 
-/// The error function, within 1.2e-7: a polynomial about 0, and `1 - e^p(|x|)` further out (the split and the
-/// coefficients are N. Juffa's, made for errors below one unit in the last place).
+/// The error function, within 1.2e-7: a polynomial about 0, and `1 - e^p(|x|)` further out. The split and the
+/// coefficients are N. Juffa's, designed for errors below one unit in the last place.
 #[inline(always)]
 pub(crate) fn erf(x: F32s) -> F32s {
     let zero = F32s::zero();

@@ -1,8 +1,8 @@
-//! Vectors of the instruction set the crate is compiled for.
+//! Vectors of the instruction set that the crate is compiled for.
 //!
-//! Each backend exports the same names: [`LANES`], [`F32s`] (that many f32), [`I32s`] and [`U8s`] (four
-//! bytes a lane) and [`quantise`]. The choice is `cfg(target_feature)`, made once, when the
-//! crate is compiled. Kernels work on tiles of [`TILE`] rows, in `TILE / LANES` parts.
+//! Each backend exports the same names: [`LANES`], [`F32s`] (that many f32), [`I32s`] and [`U8s`] (four bytes
+//! per lane) and [`quantise`]. `cfg(target_feature)` chooses the backend when the crate is compiled. Kernels
+//! work on tiles of [`TILE`] rows, in `TILE / LANES` parts.
 
 #[cfg(all(target_arch = "x86_64", target_feature = "avx512bw", target_feature = "avx512vl"))]
 mod avx512;
@@ -49,27 +49,27 @@ pub(crate) use functions::{erf, exp, sigmoid, softplus};
 #[cfg(test)]
 mod tests;
 
-/// Rows of a weight tile, and the multiple that activation rows are padded to.
+/// Rows of a weight tile; activation rows are padded to a multiple of it.
 pub(crate) const TILE: usize = monomorph_abi::VECTOR;
 
 /// Vectors that make up a tile.
 pub(crate) const PARTS: usize = TILE / LANES;
 
-/// `N` elements of `slice` from `at` on. With a constant `at` inside a slice of known length the check
-/// disappears.
+/// `N` elements of `slice` from `at` on. With a constant `at` in a slice of known length, the compiler
+/// removes the check.
 #[inline(always)]
 pub(crate) fn at<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
     slice[at..at + N].first_chunk().expect("N elements were cut out")
 }
 
-/// Like [`at`], to write to.
+/// Like [`at`], mutably.
 #[inline(always)]
 pub(crate) fn at_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
     slice[at..at + N].first_chunk_mut().expect("N elements were cut out")
 }
 
-/// `for $i in 0..$count` for a constant count of at most 12, written out: sums indexed by `$i` stay in
-/// registers only if the index is a constant, and compilers give up on unrolling bodies of this size.
+/// `for $i in 0..$count` for a constant count of at most 12, written out. Sums indexed by `$i` stay in
+/// registers only if the index is constant, and compilers do not unroll bodies of this size.
 macro_rules! unrolled {
     ($i:ident < $count:expr, $body:block) => {
         $crate::cpu::simd::unrolled!(@ $i, $count, $body, 0 1 2 3 4 5 6 7 8 9 10 11)

@@ -1,12 +1,12 @@
-//! Plain loops over four lanes, which compilers turn into 128-bit vectors where there are some.
+//! Plain loops over four lanes, which compilers turn into 128-bit vectors where the target has them.
 
 use half::{bf16, f16};
 
-/// f32 in a vector.
+/// f32 elements of a vector.
 pub(crate) const LANES: usize = 4;
 /// Tokens that share one unpacking of a weight block.
 pub(crate) const MAX_TOKENS: usize = 4;
-/// Query rows by key vectors of one attention tile.
+/// Query rows of an attention tile.
 pub(crate) const QUERY_ROWS: usize = 3;
 
 /// Four f32.
@@ -17,7 +17,7 @@ pub struct F32s([f32; LANES]);
 #[derive(Clone, Copy)]
 pub struct I32s([i32; LANES]);
 
-/// Four times four bytes.
+/// Four groups of four bytes.
 #[derive(Clone, Copy)]
 pub struct U8s([u8; 4 * LANES]);
 
@@ -108,13 +108,13 @@ impl F32s {
     /// To the nearest whole number, ties to even; for magnitudes below 2^22.
     #[inline(always)]
     pub(crate) fn round(self) -> F32s {
-        // Adding and taking away 1.5 * 2^23 leaves no room for a fraction.
+        // Adding and subtracting 1.5 * 2^23 leaves no room for a fraction.
         let big = F32s::splat(12_582_912.0);
         self.plus(big).minus(big)
     }
 
-    /// `self * 2^n` for whole `n` within ±160. Two factors, so that results below the normal range are
-    /// reached; those are rounded twice.
+    /// `self * 2^n` for integers `n` within ±160. Two factors reach results below the normal range; those are
+    /// rounded twice.
     #[inline(always)]
     pub(crate) fn scale_by_power(self, n: F32s) -> F32s {
         let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
@@ -130,7 +130,7 @@ impl F32s {
         (self.0[0] + self.0[2]) + (self.0[1] + self.0[3])
     }
 
-    /// Largest lane; NaN lanes must not be given.
+    /// Largest lane; no lane may be NaN.
     #[inline(always)]
     pub(crate) fn largest(self) -> f32 {
         self.0[0].max(self.0[2]).max(self.0[1].max(self.0[3]))
@@ -158,14 +158,14 @@ impl I32s {
         }))
     }
 
-    /// What a sum of [`I32s::dot_biased`] starts from; `bias` is -128 times the sum of the activations.
+    /// The initial value of sums of [`I32s::dot_biased`]; `bias` is -128 times the sum of the activations.
     #[inline(always)]
     pub(crate) fn biased(bias: i32) -> I32s {
         I32s([bias; LANES])
     }
 
-    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`,
-    /// given that the sum started from [`I32s::biased`].
+    /// Adds, in each lane, the products of four signed weights (stored plus 128) with the four i8 of `x`. The
+    /// sum must start from [`I32s::biased`].
     #[inline(always)]
     pub(crate) fn dot_biased(self, weights: U8s, x: i32) -> I32s {
         self.dot_nibbles(weights, x)

@@ -1,4 +1,4 @@
-//! Vector functions against plain arithmetic.
+//! Compares vector functions with plain arithmetic.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn sigmoid_and_softplus_are_accurate() {
     assert!(map(f32::NAN, sigmoid).is_nan() && map(f32::NAN, softplus).is_nan());
 }
 
-/// Its Taylor series, which 90 terms carry to f64's precision for |x| <= 4.5.
+/// The error function's Taylor series: 90 terms reach f64's precision for |x| <= 4.5.
 fn erf_exact(x: f64) -> f64 {
     let (mut term, mut sum) = (x, x);
     for n in 1..90 {
@@ -68,7 +68,7 @@ fn byte_products_are_exact_at_the_extremes() {
     for x in [[127i8, 127, 127, 127], [-127; 4], [127, -127, 1, -1], [0, 5, -128, 3]] {
         let word = i32::from_le_bytes(x.map(|b| b as u8));
         let nibbles = I32s::zero().dot_nibbles(U8s::load(&codes), word).to_f32().to_array();
-        // -128 does not occur in activations: the sign trick may not take it.
+        // Activations never contain -128, which the sign trick cannot handle.
         let x8 = x.map(|b| b.max(-127));
         let word8 = i32::from_le_bytes(x8.map(|b| b as u8));
         let bias = -128 * x8.iter().map(|b| i32::from(*b)).sum::<i32>();
