@@ -1,8 +1,8 @@
-//! A format where its codes and the scales of its blocks stand in planes of their own.
+//! Sizes of formats whose codes and block scales are in separate planes.
 
 use monomorph_formats::{Format, NVFP4_BLOCK};
 
-/// Bits of one element's code.
+/// Bits per element's code.
 pub const fn code_bits(format: Format) -> usize {
     match format {
         Format::F32 => 32,
@@ -12,8 +12,8 @@ pub const fn code_bits(format: Format) -> usize {
     }
 }
 
-/// How many elements of a row share a scale, and the bytes of that (of q4_1: of scale and minimum); `None`
-/// for formats without scales of blocks.
+/// How many elements of a row share a scale, and the scale's bytes (for q4_1, of scale and minimum); `None`
+/// for formats without block scales.
 pub const fn scaled_run(format: Format) -> Option<(usize, usize)> {
     match format {
         Format::Q8_0 => Some((Format::Q8_0.block_elements(), 2)),
@@ -27,8 +27,8 @@ pub const fn scaled_run(format: Format) -> Option<(usize, usize)> {
 mod tests {
     use super::*;
 
-    /// What stands in planes of its own is as large as what stands together; nvfp4's scales are tensors of
-    /// their own in files too.
+    /// Separate planes are as large as blocks that hold both; nvfp4's scales come on top, because they are
+    /// separate tensors in files, too.
     #[test]
     fn planes_hold_what_blocks_do() {
         for format in Format::ALL {

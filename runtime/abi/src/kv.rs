@@ -1,46 +1,45 @@
-//! How the keys and values of a block of tokens stand in memory, in one layer.
+//! The memory layout of a block's keys and values in one layer.
 //!
-//! A block is a plane of codes and, of formats whose elements share scales, a plane of these behind it. On a
-//! CUDA device the codes are `[keys, values][heads][tokens][head_dim]`
-//! (templates/cuda/attention/attention.cuh); on a CPU of each head the keys transposed,
-//! `[head_dim][tokens]`, so that a vector is one dimension of several keys, and then the values,
-//! `[tokens][head_dim, in whole vectors]`.
+//! A block is a plane of codes, followed by a plane of scales if the format has shared scales. On a CUDA
+//! device the codes are `[keys, values][heads][tokens][head_dim]` (templates/cuda/attention/attention.cuh).
+//! On a CPU each head has its keys transposed, `[head_dim][tokens]`, so that a vector is one dimension of
+//! several keys, followed by its values, `[tokens][head_dim, in whole vectors]`.
 
 use crate::{VECTOR, code_bits, scaled_run};
 use monomorph_formats::Format;
 
-/// Keys and values of a block in one layer.
+/// The layout of a block in one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Heads of keys and values.
+    /// Number of K/V heads.
     pub heads: usize,
-    /// Elements of a key.
+    /// Elements per key.
     pub head_dim: usize,
-    /// Elements from one value row to the next.
+    /// Elements between the starts of consecutive values.
     pub value_stride: usize,
-    /// Tokens of a block.
+    /// Tokens per block.
     pub tokens: usize,
-    /// Of the elements.
+    /// Format of the elements.
     pub format: Format,
 }
 
 impl Layout {
-    /// As a CUDA device has them.
+    /// The layout on a CUDA device.
     pub const fn cuda(heads: usize, head_dim: usize, tokens: usize, format: Format) -> Layout {
         Layout { heads, head_dim, value_stride: head_dim, tokens, format }
     }
 
-    /// As a CPU has them.
+    /// The layout on a CPU.
     pub const fn cpu(heads: usize, head_dim: usize, tokens: usize, format: Format) -> Layout {
         Layout { heads, head_dim, value_stride: head_dim.next_multiple_of(VECTOR), tokens, format }
     }
 
-    /// Elements of one head's keys.
+    /// Elements of one head's keys in a block.
     pub const fn keys(&self) -> usize {
         self.tokens * self.head_dim
     }
 
-    /// Elements of one head's values.
+    /// Elements of one head's values in a block.
     pub const fn values(&self) -> usize {
         self.tokens * self.value_stride
     }
@@ -50,7 +49,7 @@ impl Layout {
         self.heads * (self.keys() + self.values())
     }
 
-    /// Bytes of the codes, behind which the scales begin, if there are any.
+    /// Bytes of the codes; the scales, if any, begin here.
     pub const fn scale_plane(&self) -> usize {
         self.elements() * code_bits(self.format) / 8
     }
@@ -64,7 +63,7 @@ impl Layout {
         self.scale_plane() + scales
     }
 
-    /// Bytes of one token's keys and values, without what pads them: what attention has to move.
+    /// Bytes of one token's keys and values without padding: the bytes that attention must move.
     pub const fn token_bytes(&self) -> usize {
         Layout { tokens: 1, value_stride: self.head_dim, ..*self }.block_bytes()
     }
@@ -79,11 +78,11 @@ mod tests {
         let bf16 = Layout::cuda(2, 64, 16, Format::Bf16);
         assert_eq!((bf16.block_bytes(), bf16.scale_plane(), bf16.token_bytes()), (8192, 8192, 512));
         assert_eq!(Layout::cuda(2, 64, 16, Format::Fp8E4m3).block_bytes(), 4096);
-        // Rows of values are padded on a CPU, and what is moved is not.
+        // On a CPU, rows of values are padded, but padding is not moved.
         let padded = Layout::cpu(3, 20, 16, Format::F32);
         assert_eq!((padded.keys(), padded.values()), (320, 512));
         assert_eq!((padded.block_bytes(), padded.token_bytes()), (3 * 832 * 4, 3 * 40 * 4));
-        // 32 elements to a scale of two bytes, 16 to one of one byte.
+        // q8_0: a scale of two bytes per 32 elements; nvfp4: one byte per 16.
         let q8 = Layout::cuda(2, 64, 16, Format::Q8_0);
         assert_eq!((q8.scale_plane(), q8.block_bytes(), q8.token_bytes()), (4096, 4096 + 256, 272));
         let nvfp4 = Layout::cuda(2, 64, 16, Format::Nvfp4);

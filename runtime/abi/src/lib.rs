@@ -1,6 +1,6 @@
-//! How things stand in memory that two sides look at: the compiler, which plans with their sizes, and the
-//! runtime, which fills and reads them. Each layout is arithmetic on dimensions, as const functions, or a
-//! struct that host and device share; nothing here does I/O.
+//! Memory layouts shared by two sides: the compiler, which plans with their sizes, and the runtime, which
+//! fills and reads them. A layout is either arithmetic on dimensions, as const functions, or a struct that
+//! host and device share. Nothing here does I/O.
 
 mod format;
 pub mod kv;
@@ -12,6 +12,6 @@ mod wire;
 pub use format::{code_bits, scaled_run};
 pub use wire::{Wire, bytes_of};
 
-/// f32 elements of the widest vector of any CPU: rows that are read by whole vectors are padded to multiples
+/// f32 elements of the widest vector of any CPU. Rows that are read in whole vectors are padded to a multiple
 /// of it.
 pub const VECTOR: usize = 16;

@@ -1,36 +1,35 @@
-//! How a matrix stands in the memory of a CUDA device ([ADR
+//! The layout of a matrix in the memory of a CUDA device ([ADR
 //! 0009](../../../docs/adr/0009-one-packed-copy-of-the-weights.md)): tiles of 8 rows, each a run of units of
-//! 512 bytes, and planes of scales beside them (templates/cuda/core/formats.cuh).
+//! 512 bytes, with separate planes of scales (templates/cuda/core/formats.cuh).
 //!
-//! Where experts have a matrix each, a plane holds that of every expert, one behind the other without gaps:
-//! all experts' codes, then all scales, then all scales of rows.
+//! If each expert has a matrix, a plane holds those of all experts back to back, without gaps: first all
+//! codes, then all scales, then all row scales.
 
 use crate::{code_bits, scaled_run};
 use monomorph_formats::{FP8_BLOCK, Format, ScaleForm};
 
-/// Rows of a tile.
+/// Rows per tile.
 pub const TILE_ROWS: usize = 8;
 /// Bytes of the codes of one tile over one unit's columns: 16 for each lane of a warp.
 pub const UNIT_BYTES: usize = 512;
-/// Bytes of one row of a unit: four lanes.
+/// Bytes of one row in a unit: four lanes.
 pub const ROW_BYTES: usize = UNIT_BYTES / TILE_ROWS;
-/// Planes begin at multiples of this: what bulk copies and 16-byte loads of any kernel want, with room to
-/// spare.
+/// Alignment of planes. It covers bulk copies and the 16-byte loads of every kernel, with room to spare.
 pub const ALIGNMENT: u64 = 256;
-/// Bytes of a row's scale, an f32, and of one of a block of 128 by 128.
+/// Bytes of an f32 scale: of a row, or of a block of 128 by 128.
 const F32: usize = 4;
 
-/// How the parts of a matrix stand beside each other.
+/// How the parts of a matrix are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// One below the other.
+    /// Stacked by row.
     Stacked,
-    /// Two parts, gate and up, in alternating tiles, so that one core holds both halves of a product.
+    /// Two parts, gate and up, in alternating tiles, so that one core computes both halves of a product.
     Gated,
 }
 
 impl Packing {
-    /// Tiles of `tile_rows` rows that a matrix of `rows` outputs takes, those of both parts together.
+    /// Tiles of `tile_rows` rows for a matrix of `rows` outputs, both parts together.
     pub const fn tiles(self, rows: usize, tile_rows: usize) -> usize {
         match self {
             Packing::Stacked => rows.div_ceil(tile_rows),
@@ -42,11 +41,11 @@ impl Packing {
 /// A plane of a packed matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
-    /// Elements; the only plane of a vector or norm (f32).
+    /// Elements; the only plane of a vector or norm weight (f32).
     Codes,
-    /// Scales of blocks.
+    /// Block scales.
     Scales,
-    /// Scales of rows.
+    /// Row scales.
     RowScales,
 }
 
@@ -55,19 +54,19 @@ pub enum Plane {
 pub struct Planes {
     /// Elements.
     pub codes: u64,
-    /// Scales of blocks.
+    /// Block scales.
     pub scales: u64,
-    /// f32 scales of rows.
+    /// Row scales, f32.
     pub row_scales: u64,
 }
 
 impl Planes {
-    /// All planes.
+    /// Bytes of all planes together.
     pub const fn total(&self) -> u64 {
         self.codes + self.scales + self.row_scales
     }
 
-    /// Bytes from a plane of one expert's matrix to the next expert's, where these are the planes of one.
+    /// Bytes between the starts of consecutive experts in `plane`, if these are the planes of one expert.
     pub const fn expert_stride(&self, plane: Plane) -> u64 {
         match plane {
             Plane::Codes => self.codes,
@@ -77,20 +76,21 @@ impl Planes {
     }
 }
 
-/// A packed matrix.
+/// The shape and formats of a packed matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {
-    /// Of the codes in the checkpoint.
+    /// Format of the codes in the checkpoint.
     pub stored: Format,
-    /// Whether these are floats and held in f16: each row times a power of two, which its row scale undoes.
+    /// Whether the codes are floats stored as f16: each row is multiplied by a power of two, which its row
+    /// scale undoes.
     pub halves: bool,
-    /// How fp8 and nvfp4 codes are scaled.
+    /// The form of the scales of fp8 and nvfp4 codes.
     pub scales: Option<ScaleForm>,
-    /// How the parts stand beside each other.
+    /// How the parts are combined.
     pub packing: Packing,
-    /// Outputs, of all parts together.
+    /// Number of outputs, of all parts together.
     pub rows: usize,
-    /// Inputs.
+    /// Number of inputs.
     pub columns: usize,
 }
 
@@ -100,17 +100,17 @@ impl Matrix {
         if self.halves { Format::F16 } else { self.stored }
     }
 
-    /// Tiles of 8 rows.
+    /// Number of tiles of 8 rows.
     pub const fn tiles(&self) -> usize {
         self.packing.tiles(self.rows, TILE_ROWS)
     }
 
-    /// Columns of one unit.
+    /// Columns per unit.
     pub const fn unit_columns(&self) -> usize {
         unit_columns(self.held())
     }
 
-    /// Units a row, the last one filled up with zeros.
+    /// Units per row, the last zero-padded.
     pub const fn units(&self) -> usize {
         self.columns.div_ceil(self.unit_columns())
     }
@@ -140,7 +140,7 @@ impl Matrix {
         }
     }
 
-    /// Bytes of its planes, of one expert's where experts have one each.
+    /// Bytes of the planes, of one expert if each has a matrix.
     pub const fn planes(&self) -> Planes {
         let tiles = self.tiles();
         Planes {
@@ -151,17 +151,17 @@ impl Matrix {
     }
 }
 
-/// Columns of one unit of such codes.
+/// Columns per unit for codes of this format.
 pub const fn unit_columns(format: Format) -> usize {
     ROW_BYTES * 8 / code_bits(format)
 }
 
-/// What a plane of `bytes` takes of the arena.
+/// Bytes of the arena that a plane of `bytes` takes.
 pub const fn claimed(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGNMENT)
 }
 
-/// Bytes that a vector of f32 takes: zeros follow up to the alignment.
+/// Bytes of a vector of f32, zero-padded to the alignment.
 pub const fn vector_bytes(length: usize) -> u64 {
     claimed((F32 * length) as u64)
 }
@@ -170,7 +170,7 @@ pub const fn vector_bytes(length: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// A row a format: packing, rows and columns, and the planes, counted by hand.
+    /// For each format: packing, rows and columns, and the planes, computed by hand.
     #[test]
     fn planes_have_the_sizes_of_the_table() {
         use Format::{Bf16, F16, F32, Fp8E4m3, Nvfp4, Q4_1, Q8_0};
@@ -179,7 +179,7 @@ mod tests {
         for (stored, halves, scales, (packing, rows, columns), planes) in [
             (F32, false, None, (Stacked, 17, 33), [3 * 3 * 512, 0, 0]),
             (Bf16, false, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 0]),
-            // Floats of products in f16 are held so, with a scale a row.
+            // Floats stored as f16 have a scale per row.
             (Bf16, true, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 3 * 32]),
             (F16, true, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 3 * 32]),
             (F32, true, None, (Stacked, 17, 33), [3 * 2 * 512, 0, 3 * 32]),

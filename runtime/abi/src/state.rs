@@ -1,40 +1,41 @@
-//! How the recurrent state of a layer stands in memory: that of one sequence, or snapshot, all f32. It is a
-//! matrix a head, and the last inputs of a short causal convolution.
+//! The memory layout of a layer's recurrent state, for one sequence or snapshot, all f32: a matrix per head,
+//! and the last inputs of a short causal convolution.
 
 use crate::VECTOR;
 
-/// Columns of a matrix that a CPU works on at a time: those of each such part stand together.
+/// Columns of a matrix that a CPU works on at a time; those of one such part are contiguous.
 pub const COLUMNS: usize = 32;
 /// Bytes of an element.
 const F32: usize = 4;
 
-/// What a layer keeps of a sequence.
+/// The dimensions of a layer's recurrent state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recurrence {
-    /// Heads, of which each has a matrix.
+    /// Number of heads, with one matrix each.
     pub heads: usize,
-    /// Rows of a matrix.
+    /// Rows per matrix.
     pub rows: usize,
-    /// Columns of a matrix.
+    /// Columns per matrix.
     pub columns: usize,
     /// Channels of the convolution.
     pub channels: usize,
-    /// Its taps, the current token's included.
+    /// Taps of the convolution, including the current token's.
     pub taps: usize,
 }
 
-/// Heads and widths of a delta-net.
+/// Heads and widths of a delta net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaShape {
-    /// Heads of queries and keys.
+    /// Number of query and key heads.
     pub key_heads: usize,
-    /// Heads of values, a multiple of `key_heads`; head `j` reads key head `j * key_heads / value_heads`.
+    /// Number of value heads, a multiple of `key_heads`; head `j` reads key head `j * key_heads /
+    /// value_heads`.
     pub value_heads: usize,
     /// Width of a query or key head.
     pub key_dim: usize,
     /// Width of a value head.
     pub value_dim: usize,
-    /// Taps of the convolution, the current token's included.
+    /// Taps of the convolution, including the current token's.
     pub taps: usize,
 }
 
@@ -54,7 +55,7 @@ impl DeltaShape {
         2 * self.key_width() + self.value_width()
     }
 
-    /// What it keeps: `[key_dim, value_dim]` a value head.
+    /// Its recurrent state: a matrix `[key_dim, value_dim]` per value head.
     pub const fn recurrence(&self) -> Recurrence {
         Recurrence {
             heads: self.value_heads,
@@ -66,27 +67,27 @@ impl DeltaShape {
     }
 }
 
-/// The state on a CPU: matrices, `[versions][heads][parts of 32 columns][rows][32]`, so that what is worked
-/// on at a time is contiguous, and behind them the convolution's inputs, `[kept][input_stride]`.
+/// The state on a CPU: matrices, `[versions][heads][parts of 32 columns][rows][32]`, so that the columns
+/// worked on at a time are contiguous, followed by the convolution's inputs, `[kept][input_stride]`.
 ///
-/// Where a step verifies drafts, there is a version of the matrices after each of the last tokens, that after
-/// position `p` being version `p % versions`; the inputs of position `p` are row `p % kept`.
+/// If steps verify drafts, the matrices have a version after each of the last tokens: position `p` has
+/// version `p % versions`. The inputs of position `p` are row `p % kept`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuState {
-    /// Versions of the matrices.
+    /// Number of versions of the matrices.
     pub versions: usize,
     /// Floats of one head's matrix.
     pub matrix: usize,
     /// Floats of one version.
     pub version: usize,
-    /// Tokens whose inputs are kept.
+    /// Number of tokens whose inputs are kept.
     pub kept: usize,
-    /// Floats from one token's inputs to the next: the channels, in whole vectors.
+    /// Floats between the inputs of consecutive tokens: the channels, in whole vectors.
     pub input_stride: usize,
 }
 
 impl CpuState {
-    /// Of a step that may be taken back by so many `drafts`.
+    /// The layout for steps that verify up to `drafts` drafts.
     pub const fn new(kept: &Recurrence, drafts: usize) -> CpuState {
         let matrix = kept.rows * kept.columns.next_multiple_of(COLUMNS);
         CpuState {
@@ -98,23 +99,23 @@ impl CpuState {
         }
     }
 
-    /// Floats of all versions, behind which the inputs begin.
+    /// Floats of all versions; the inputs begin here.
     pub const fn inputs(&self) -> usize {
         self.versions * self.version
     }
 
-    /// Floats in all.
+    /// Floats of the whole state.
     pub const fn floats(&self) -> usize {
         self.inputs() + self.kept * self.input_stride
     }
 
-    /// Bytes in all.
+    /// Bytes of the whole state.
     pub const fn bytes(&self) -> usize {
         F32 * self.floats()
     }
 }
 
-/// The state of a delta-net on a CUDA device (templates/cuda/delta_net/delta.cuh), whose parts stand apart.
+/// The state of a delta net on a CUDA device (templates/cuda/delta_net/delta.cuh), whose parts are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaState {
     /// Rows of the window: `WINDOW` of the kernels' configurations.
@@ -123,14 +124,14 @@ pub struct CudaState {
     pub window_floats: usize,
     /// Floats of the matrices, `[value_heads][key_dim][value_dim]`.
     pub matrix_floats: usize,
-    /// Floats of the journals: what tokens did that may be taken back; 0 where nothing ever is.
+    /// Floats of the journals, which record tokens that may be rolled back; 0 if none ever are.
     pub journal_floats: usize,
 }
 
 impl CudaState {
-    /// Of a step that may be taken back by so many `drafts`. The window is a ring by position that holds the
-    /// step's inputs too: a token overwrites none that a block of the same launch still reads. A step reads
-    /// up to as many rows of the journals as it writes others.
+    /// The layout for steps that verify up to `drafts` drafts. The window is a ring by position that also
+    /// holds the step's inputs, so a token never overwrites a row that a block of the same launch still
+    /// reads. A step reads up to as many rows of the journals as it writes others.
     pub const fn new(shape: &DeltaShape, drafts: usize) -> CudaState {
         let window = shape.taps + drafts;
         let width = (shape.key_width() + shape.value_width() + 2 * shape.value_heads).next_multiple_of(4);

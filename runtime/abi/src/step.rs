@@ -1,13 +1,13 @@
-//! The header of a step, and what comes back of it: what one forward pass on a CUDA device is about. Built on
-//! the host, sent in one upload, read by every kernel of the step. `templates/cuda/core/step.cuh` is printed
-//! from here ([`header`]).
+//! The header of a step on a CUDA device, and its results. The header describes one forward pass. The host
+//! builds it and sends it in one upload; every kernel of the step reads it. `templates/cuda/core/step.cuh` is
+//! printed from here ([`header`]).
 
 use crate::wire::{print, wire};
 use std::fmt::Write;
 
-/// Sequences, and outputs, that one step may carry.
+/// Most sequences, and most outputs, of one step.
 pub const MAX_SEQUENCES: usize = 128;
-/// Alternatives that can be reported beside a sampled token.
+/// Most alternatives reported beside a sampled token.
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
 wire! {
@@ -114,7 +114,7 @@ wire! {
     }
 }
 
-/// What the header begins with.
+/// The beginning of the printed header.
 const HEAD: &str = "\
 // Printed from runtime/abi/src/step.rs: `cargo xtask test --bless` does it again.
 //
@@ -136,13 +136,13 @@ const HEAD: &str = "\
 namespace monomorph {
 ";
 
-/// What `Step` has besides its fields.
+/// The member function that `Step` has besides its fields.
 const BLOCKS: &str = "    \
 // The block table: entry i of sequence s at blocks()[sequence[s].block_start + i].
     __device__ __forceinline__ const int* blocks() const { return reinterpret_cast<const int*>(reinterpret_cast<const char*>(this) + blocks_at); }
 ";
 
-/// `templates/cuda/core/step.cuh`.
+/// The text of `templates/cuda/core/step.cuh`.
 pub fn header() -> String {
     let names = [("SequenceRow", "Sequence"), ("SamplingRow", "Sampling")];
     let mut out = HEAD.to_owned();

@@ -1,8 +1,8 @@
-//! Structs that host and device both look at: declared once, in Rust, from where their C++ is printed.
+//! Structs shared by host and device: declared once, in Rust, from which their C++ is printed.
 
 use std::fmt::Write;
 
-/// Plain numbers without gaps: they may be looked at as bytes.
+/// Plain numbers without gaps, which may be read as bytes.
 ///
 /// # Safety
 /// Implementors are `repr(C)`, have no padding, and every bit pattern is a value.
@@ -13,17 +13,17 @@ unsafe impl Wire for i32 {}
 // SAFETY: a plain number.
 unsafe impl Wire for u32 {}
 
-/// The bytes of some values.
+/// The values as bytes.
 pub fn bytes_of<T: Wire>(values: &[T]) -> &[u8] {
     // SAFETY: no padding, by the trait's promise; the length is the slice's own.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-/// A struct as C++ is to have it.
+/// A struct's declaration in C++.
 pub(crate) struct Declaration {
-    /// Its name there.
+    /// Its name in C++.
     pub(crate) name: &'static str,
-    /// What it is, a line each.
+    /// Its comment, by line.
     pub(crate) about: &'static [&'static str],
     pub(crate) bytes: usize,
     pub(crate) fields: &'static [Field],
@@ -32,15 +32,15 @@ pub(crate) struct Declaration {
 /// A field of a [`Declaration`].
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    /// In Rust.
+    /// Its type in Rust.
     pub(crate) kind: &'static str,
-    /// What it is, a line each.
+    /// Its comment, by line.
     pub(crate) about: &'static [&'static str],
-    /// Bytes before it.
+    /// Offset in bytes.
     pub(crate) offset: usize,
 }
 
-/// Declares structs that are [`Wire`]; `Name as "Cpp"` is what C++ calls it. A gap between fields does not
+/// Declares [`Wire`] structs; in `Name as "Cpp"`, `Cpp` is the name in C++. A gap between fields does not
 /// compile.
 macro_rules! wire {
     ($(
@@ -77,10 +77,10 @@ macro_rules! wire {
 }
 pub(crate) use wire;
 
-/// Columns of a line of C++.
+/// Width of a line of C++, in columns.
 const WIDTH: usize = 140;
 
-/// Prints a struct, with `more` behind its fields. `names` has what structs are called in Rust and in C++.
+/// Prints a struct, with `more` after its fields. `names` maps Rust names of structs to C++ names.
 pub(crate) fn print(out: &mut String, it: &Declaration, names: &[(&str, &str)], more: &str) {
     comment(out, "", it.about);
     // Writing to a string cannot fail.
