@@ -1,4 +1,4 @@
-//! An opened checkpoint: which files, which tensors, and what a caller may ask of them.
+//! An opened checkpoint: its files and its tensors.
 
 use crate::file::{Bytes, WeightsFile};
 use crate::metadata::Metadata;
@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// How a tensor's elements are stored, as far as we know.
+/// The storage of a tensor's elements.
 #[derive(Clone, Debug)]
 pub(crate) enum Encoding {
-    /// In a format of ours.
+    /// A format that this crate knows.
     Known(Format),
-    /// In something else, named as the file names it.
+    /// Any other format, by its name in the file.
     Unsupported(String),
 }
 
@@ -26,15 +26,15 @@ impl std::fmt::Display for Encoding {
     }
 }
 
-/// A tensor of one of the files, its range checked.
+/// A tensor in one of the files, its range checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) shape: Vec<usize>,
     pub(crate) encoding: Encoding,
-    /// Index of its file among the checkpoint's.
+    /// Index of its file in the checkpoint.
     pub(crate) file: usize,
-    /// Where its bytes lie in that file.
+    /// Range of its bytes in that file.
     pub(crate) bytes: Range<usize>,
 }
 
@@ -73,11 +73,11 @@ impl Checkpoint {
         Err(WeightsError::malformed(path, "is neither a GGUF nor a safetensors file"))
     }
 
-    /// Opens a checkpoint for what it says about text: as [`Checkpoint::open`], but a directory need not hold
-    /// any weights.
+    /// Opens a checkpoint for its tokenizer and templates: as [`Checkpoint::open`], but a directory need not
+    /// contain weights.
     ///
     /// # Errors
-    /// As those of [`Checkpoint::open`], of whatever weights are there.
+    /// As [`Checkpoint::open`], for the weights that there are.
     pub fn open_text(path: &Path) -> Result<Checkpoint, WeightsError> {
         if path.join("tokenizer.json").is_file() {
             return Checkpoint::assemble(path, Some(path), Vec::new(), Vec::new(), None);
@@ -168,13 +168,13 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), directory, files, tensors, by_name, metadata })
     }
 
-    /// Where it was opened.
+    /// The path it was opened from.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory that `tokenizer.json`, `config.json` and friends are looked for in; `None` for a GGUF
-    /// file, which carries them itself.
+    /// The directory of `tokenizer.json`, `config.json` and similar files; `None` for a GGUF file, which
+    /// contains them itself.
     pub fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }
@@ -189,12 +189,12 @@ impl Checkpoint {
         self.metadata.as_ref()
     }
 
-    /// Every tensor in a format we know, in the order of the files.
+    /// Every tensor in a known format, in the order of the files.
     pub fn tensors(&self) -> impl Iterator<Item = Tensor<'_>> {
         self.tensors.iter().filter_map(|entry| self.view(entry))
     }
 
-    /// The tensors in formats we do not know: their names, and what the file calls the format.
+    /// The tensors in unknown formats: their names, and the file's names for the formats.
     pub fn unsupported(&self) -> impl Iterator<Item = (&str, &str)> {
         self.tensors.iter().filter_map(|entry| match &entry.encoding {
             Encoding::Known(_) => None,
@@ -202,22 +202,22 @@ impl Checkpoint {
         })
     }
 
-    /// The tensor of this name.
+    /// The tensor with this name.
     ///
     /// # Errors
-    /// [`WeightsError::Mismatch`] when there is none, naming the nearest one, or when its format is not
-    /// supported, naming that.
+    /// [`WeightsError::Mismatch`] if there is none, naming the closest match, or if its format is not
+    /// supported, naming the format.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, WeightsError> {
         let entry = self.entry(name)?;
         self.view(entry)
             .ok_or_else(|| self.mismatch(format!("tensor `{name}` is stored as {}", entry.encoding)))
     }
 
-    /// The tensor of this name, which must have this shape (outermost dimension first) and format. For a
-    /// scalar, files write the shape `[]` or `[1]`; either is the other.
+    /// The tensor with this name, which must have this shape (outermost dimension first) and format. Files
+    /// write a scalar's shape as `[]` or `[1]`; either matches the other.
     ///
     /// # Errors
-    /// [`WeightsError::Mismatch`] naming the tensor and what was expected and found.
+    /// [`WeightsError::Mismatch`] naming the tensor, what was expected and what was found.
     pub fn expect(&self, name: &str, shape: &[usize], format: Format) -> Result<Tensor<'_>, WeightsError> {
         let entry = self.entry(name)?;
         match self.view(entry) {
@@ -229,7 +229,8 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses tensors that nobody will ask for: a checkpoint with a layer too many is another model's.
+    /// Refuses tensors that the model does not use: a checkpoint with an extra layer belongs to another
+    /// model.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the first few tensors for which `known` is false.
@@ -250,13 +251,12 @@ impl Checkpoint {
         Err(self.mismatch(format!("holds tensors this server was not compiled for: {}", named.join(", "))))
     }
 
-    /// The files it is made of.
+    /// The files of the checkpoint.
     pub fn files(&self) -> &[WeightsFile] {
         &self.files
     }
 
-    /// Refuses files that were written to since they were opened. To be asked when all that is wanted was
-    /// read.
+    /// Refuses files that were modified since they were opened. Called after everything has been read.
     ///
     /// # Errors
     /// Names the first such file.
@@ -278,7 +278,7 @@ impl Checkpoint {
         self.tensors
             .iter()
             .map(|entry| entry.name.as_str())
-            // The distance costs the product of both lengths, and a file may hold names of any length.
+            // The distance costs the product of both lengths, and a file may contain names of any length.
             .filter(|candidate| candidate.len() <= 4 * name.len().max(16))
             .min_by_key(|candidate| strsim::levenshtein(candidate, name))
     }

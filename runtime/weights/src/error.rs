@@ -1,4 +1,4 @@
-//! Why a checkpoint was refused.
+//! Errors of opening and reading checkpoints.
 
 use std::path::{Path, PathBuf};
 
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 pub enum WeightsError {
     /// The file cannot be opened, read or mapped.
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The file contradicts itself or its format.
     Malformed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// What is wrong, and where.
         what: String,
     },
-    /// The file is sound and is not the one this server was compiled for.
+    /// The file is valid, but is not the one this server was compiled for.
     Mismatch {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The tensor, and what was expected and found.
         what: String,

@@ -1,6 +1,6 @@
-//! A file of weights, read where it is needed. Nothing is mapped: of a mapped file that is cut short the
-//! system ends the process, and one that is written over yields whatever stands there by then; a read says
-//! that it failed (docs/adr/0033).
+//! A file of weights, read on demand. Files are not mapped: if a mapped file is truncated, the system ends
+//! the process, and if it is overwritten, reads return the new contents; a read reports that it failed
+//! (docs/adr/0033).
 
 use crate::WeightsError;
 use std::borrow::Cow;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// An opened file, as long as it was when it was opened.
+/// An opened file, with the length it had then.
 #[derive(Debug)]
 pub struct WeightsFile {
     path: PathBuf,
@@ -17,7 +17,7 @@ pub struct WeightsFile {
     stamp: Stamp,
 }
 
-/// What changes when a file is written to.
+/// Properties that change when a file is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -35,7 +35,7 @@ impl WeightsFile {
     /// Opens a regular, non-empty file.
     pub(crate) fn open(path: &Path) -> Result<WeightsFile, WeightsError> {
         let io = |error| WeightsError::io(path, error);
-        // Asked before opening: opening a named pipe would wait for a writer.
+        // Checked before opening, because opening a named pipe would wait for a writer.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(WeightsError::malformed(path, "not a regular file"));
         }
@@ -47,12 +47,12 @@ impl WeightsFile {
         Ok(WeightsFile { path: path.to_owned(), file, stamp })
     }
 
-    /// Where the file is.
+    /// The file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes it had when it was opened.
+    /// Size when it was opened.
     pub fn bytes(&self) -> u64 {
         self.stamp.bytes
     }
@@ -60,7 +60,7 @@ impl WeightsFile {
     /// Fills `into` with the bytes from `at` on.
     ///
     /// # Errors
-    /// When the file cannot be read, or no longer has so many bytes.
+    /// When the file cannot be read, or has become too short.
     pub fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
         self.file.read_exact_at(into, at).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => {
@@ -77,7 +77,7 @@ impl WeightsFile {
         })
     }
 
-    /// The first bytes, at most so many.
+    /// The first bytes, at most `most`.
     pub(crate) fn beginning(&self, most: usize) -> Result<Vec<u8>, WeightsError> {
         let bytes = usize::try_from(self.stamp.bytes).unwrap_or(usize::MAX).min(most);
         let mut beginning = vec![0; bytes];
@@ -85,7 +85,7 @@ impl WeightsFile {
         Ok(beginning)
     }
 
-    /// Refuses a file that was written to since it was opened: what was read of it may be of two minds.
+    /// Refuses a file that was modified since it was opened: the bytes read may mix old and new contents.
     pub(crate) fn check_unchanged(&self) -> Result<(), WeightsError> {
         let metadata = self.file.metadata().map_err(|error| WeightsError::io(&self.path, error))?;
         if Stamp::of(&metadata) == self.stamp {
@@ -98,7 +98,7 @@ impl WeightsFile {
     }
 }
 
-/// The bytes of a tensor: in memory, or in a file that they are read from when they are asked for.
+/// The bytes of a tensor: in memory, or in a file that they are read from on demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a>(Place<'a>);
 
@@ -119,7 +119,7 @@ impl<'a> Bytes<'a> {
         Bytes(Place::File { file, start: range.start as u64, len: range.len() })
     }
 
-    /// How many there are.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         match self.0 {
             Place::Memory(bytes) => bytes.len(),
@@ -127,15 +127,15 @@ impl<'a> Bytes<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Only those of a range.
+    /// A range of the bytes.
     ///
     /// # Panics
-    /// When it goes beyond them.
+    /// When the range exceeds them.
     pub fn slice(&self, range: Range<usize>) -> Bytes<'a> {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
         Bytes(match self.0 {
@@ -146,10 +146,10 @@ impl<'a> Bytes<'a> {
         })
     }
 
-    /// All of them.
+    /// All bytes.
     ///
     /// # Errors
-    /// When the file cannot be read, or is no longer long enough.
+    /// When the file cannot be read, or has become too short.
     pub fn read(&self) -> Result<Cow<'a, [u8]>, WeightsError> {
         match self.0 {
             Place::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
@@ -162,13 +162,12 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Bytes read at a time: few calls of the system, and little memory for each thread that reads.
+/// Bytes per read: few system calls, and little memory for each reading thread.
 const WINDOW: usize = 256 << 10;
-/// Tensors that a thread reads in turn: codes and scales of several parts of a matrix.
+/// Tensors that a thread reads in alternation: codes and scales of several parts of a matrix.
 const WINDOWS: usize = 8;
 
-/// What a thread has read of the tensors that it is going through, so that row after row is no call of the
-/// system each.
+/// A thread's read buffers for the tensors it is going through, so that a row does not cost a system call.
 #[derive(Debug, Default)]
 pub struct Windows<'a> {
     windows: Vec<Window<'a>>,
@@ -178,21 +177,21 @@ pub struct Windows<'a> {
 #[derive(Debug)]
 struct Window<'a> {
     file: &'a WeightsFile,
-    /// Where the tensor begins in the file.
+    /// Offset of the tensor in the file.
     tensor: u64,
-    /// Where the window begins in the tensor.
+    /// Offset of the window in the tensor.
     start: usize,
     bytes: Vec<u8>,
 }
 
 impl<'a> Windows<'a> {
-    /// The bytes of a range of a tensor's.
+    /// A range of a tensor's bytes.
     ///
     /// # Errors
-    /// When the file cannot be read, or is no longer long enough.
+    /// When the file cannot be read, or has become too short.
     ///
     /// # Panics
-    /// When the range goes beyond the tensor.
+    /// When the range exceeds the tensor.
     pub fn read(&mut self, of: Bytes<'a>, range: Range<usize>) -> Result<&[u8], WeightsError> {
         assert!(range.start <= range.end && range.end <= of.len(), "{range:?} of {} bytes", of.len());
         let (file, tensor, len) = match of.0 {
@@ -207,7 +206,7 @@ impl<'a> Windows<'a> {
             window.start = range.start;
             window.bytes.resize(end - range.start, 0);
             if let Err(error) = file.read_at(tensor + range.start as u64, &mut window.bytes) {
-                // What is in it now is nobody's.
+                // Its contents are undefined now.
                 window.bytes.clear();
                 return Err(error);
             }
@@ -215,7 +214,7 @@ impl<'a> Windows<'a> {
         Ok(&window.bytes[range.start - window.start..range.end - window.start])
     }
 
-    /// An empty window for a tensor: a new one, or that of the tensor which has had its own for longest.
+    /// An empty window for a tensor: a new one, or the one claimed longest ago.
     fn claim(&mut self, file: &'a WeightsFile, tensor: u64) -> usize {
         if self.windows.len() < WINDOWS {
             self.windows.push(Window { file, tensor, start: 0, bytes: Vec::new() });
@@ -246,7 +245,7 @@ mod tests {
         let content: Vec<u8> = (0..3 * WINDOW + 77).map(|at| (at * 31 % 251) as u8).collect();
         let (_named, file) = file(&content);
         let mut windows = Windows::default();
-        // More tensors than windows, in turn, forwards and backwards.
+        // More tensors than windows, in alternation, forwards and backwards.
         for step in [1usize, 7, 40_009] {
             for turn in 0..200 {
                 let tensor = turn % (WINDOWS + 3);
@@ -264,7 +263,7 @@ mod tests {
         assert_eq!(Windows::default().read(content[..].into(), 3..5).unwrap(), &content[3..5]);
     }
 
-    /// Of a mapped file this was the end of the process, by SIGBUS.
+    /// With a mapped file, this ended the process with SIGBUS.
     #[test]
     fn a_file_that_is_cut_short_is_an_error_that_names_it() {
         let (named, file) = file(&[7; 10_000]);
@@ -282,7 +281,7 @@ mod tests {
     #[test]
     fn a_file_that_is_written_over_is_seen() {
         let (named, file) = file(&[7; 100]);
-        // Clocks of file systems tick every few milliseconds.
+        // File system clocks tick every few milliseconds.
         std::thread::sleep(std::time::Duration::from_millis(20));
         std::fs::write(named.path(), [8; 100]).unwrap();
         let error = file.check_unchanged().unwrap_err().to_string();

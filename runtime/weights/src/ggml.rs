@@ -1,17 +1,17 @@
-//! The tensor types of ggml, by number: how many bytes each takes, and which of them are formats.
+//! The tensor types of ggml, by number: their sizes, and the formats that they are.
 
 use monomorph_formats::Format;
 
 /// One row of ggml's type table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GgmlType {
-    /// ggml's name for it.
+    /// ggml's name for the type.
     pub(crate) name: &'static str,
-    /// Elements of one block.
+    /// Elements per block.
     pub(crate) elements: usize,
-    /// Bytes of one block.
+    /// Bytes per block.
     pub(crate) bytes: usize,
-    /// The format, where there is one.
+    /// Its format, if it is a known one.
     pub(crate) format: Option<Format>,
 }
 
@@ -59,7 +59,7 @@ fn known(name: &'static str, format: Format) -> GgmlType {
     GgmlType { name, elements: format.block_elements(), bytes: format.block_bytes(), format: Some(format) }
 }
 
-/// The number a format has in a GGUF file.
+/// The number of a format in a GGUF file.
 #[cfg(feature = "test-support")]
 pub(crate) fn ggml_number(format: Format) -> u32 {
     match format {

@@ -1,7 +1,7 @@
 //! The GGUF reader: versions 2 and 3, little endian.
 //!
-//! Header, metadata and tensor table are walked once with a cursor that cannot leave the file; the tensors'
-//! byte ranges are then checked against the file and against each other.
+//! A cursor that cannot leave the file walks header, metadata and tensor table once; the tensors' byte ranges
+//! are then checked against the file and against each other.
 
 use crate::WeightsError;
 use crate::checkpoint::{Encoding, Entry as TensorEntry};
@@ -12,13 +12,13 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The four bytes a GGUF file begins with.
+/// The first four bytes of a GGUF file.
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
 
-/// Alignment of tensor data where `general.alignment` does not say.
+/// Alignment of tensor data if `general.alignment` is missing.
 const DEFAULT_ALIGNMENT: usize = 32;
 
-/// ggml's limit on dimensions.
+/// Most dimensions, as in ggml.
 const MAX_DIMENSIONS: usize = 4;
 
 /// Smallest metadata entry: key length, one byte of key, type, one byte of value.
@@ -27,10 +27,10 @@ const MIN_METADATA_BYTES: usize = 8 + 1 + 4 + 1;
 /// Smallest tensor entry: name length, one byte of name, dimension count, type, offset.
 const MIN_TENSOR_BYTES: usize = 8 + 1 + 4 + 4 + 8;
 
-/// Bytes of the file that are read at first; where its header is longer, four times as many.
+/// Bytes of the file to read at first; four times as many are read if its header is longer.
 const BEGINNING: usize = 4 << 20;
 
-/// Most bytes of a header: vocabularies of a quarter of a million tokens take 10 MB.
+/// Most bytes of a header; a vocabulary of a quarter of a million tokens takes 10 MB.
 const MAX_HEADER: usize = 256 << 20;
 
 /// Reads the header of a file: its metadata and its tensors, as entries of file `index`.
@@ -50,7 +50,7 @@ pub(crate) fn read(file: &WeightsFile, index: usize) -> Result<(Metadata, Vec<Te
     }
 }
 
-/// Reads as much of a file as the cursor has, which is `header`.
+/// Reads a header from the cursor, which holds `header` bytes of the file.
 fn read_header(
     cursor: &mut Cursor,
     header: &Arc<Vec<u8>>,
@@ -96,7 +96,7 @@ fn read_header(
     Ok((metadata, tensors))
 }
 
-/// Magic, version and counts: (metadata entries, tensors).
+/// Reads magic, version and counts: (metadata entries, tensors).
 fn read_counts(cursor: &mut Cursor) -> Result<(usize, usize), WeightsError> {
     let magic = cursor.take(4, "magic")?;
     if magic != MAGIC {
@@ -129,7 +129,7 @@ fn read_entry(cursor: &mut Cursor, key: &str) -> Result<Entry, WeightsError> {
     let count = cursor.count(&format!("length of metadata `{key}`"), least)?;
     let start = cursor.at;
     match kind.bytes() {
-        // `count` was checked against what is left of the file, so the product cannot overflow.
+        // `count` was checked against the rest of the file, so the product cannot overflow.
         Some(bytes) if kind != MetadataType::Bool => {
             cursor.take(count * bytes, &format!("metadata `{key}`"))?;
         }
@@ -169,7 +169,7 @@ fn read_value(
     }
 }
 
-/// One row of the tensor table. `start` is still relative to the data section.
+/// Reads one row of the tensor table. `start` is still relative to the data section.
 fn read_tensor<'a>(
     cursor: &mut Cursor<'a>,
     index: usize,
@@ -194,7 +194,7 @@ fn read_tensor<'a>(
         );
     }
     let innermost = shape.first().copied().unwrap_or(1);
-    // GGUF puts the innermost dimension first; everywhere else here it is last.
+    // GGUF puts the innermost dimension first; here, it is always last.
     shape.reverse();
 
     let number = cursor.u32_in("type of tensor", name)?;
@@ -238,10 +238,11 @@ fn read_tensor<'a>(
     ))
 }
 
-/// Turns offsets within the data section into ranges of the file, and checks them against it and each other.
+/// Turns offsets within the data section into ranges of the file, and checks them against the file and each
+/// other.
 fn place(cursor: &Cursor, tensors: &mut [TensorEntry], alignment: usize) -> Result<(), WeightsError> {
     let size = cursor.size;
-    // A file without tensors need not be padded up to its data section.
+    // A file without tensors may end before its data section.
     let data = cursor.at.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
     for tensor in &mut *tensors {
         let start = data.saturating_add(tensor.bytes.start);
@@ -267,15 +268,15 @@ fn place(cursor: &Cursor, tensors: &mut [TensorEntry], alignment: usize) -> Resu
     Ok(())
 }
 
-/// A reading position that cannot leave the file.
+/// A read position that cannot leave the file.
 struct Cursor<'a> {
     path: &'a Path,
-    /// The beginning of the file.
+    /// The bytes read so far, from the start of the file.
     bytes: &'a [u8],
-    /// Bytes of the file.
+    /// Size of the file.
     size: usize,
     at: usize,
-    /// Where what was asked for ends, when it was in the file and beyond its beginning.
+    /// The end of a read that lay in the file but past `bytes`.
     beyond: Option<usize>,
 }
 
@@ -306,7 +307,7 @@ impl<'a> Cursor<'a> {
         self.advance(length).ok_or_else(|| self.cut_short(length, what))
     }
 
-    /// As `take`; the description is put together only when it is needed, for calls made once an element.
+    /// As `take`, but formats the description only on error: for calls made once per element.
     fn take_in(&mut self, length: usize, what: &str, name: &str) -> Result<&'a [u8], WeightsError> {
         self.advance(length).ok_or_else(|| self.cut_short(length, &format!("{what} `{name}`")))
     }
@@ -323,8 +324,8 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(little_endian(self.take_in(8, what, name)?)))
     }
 
-    /// A count of things that take at least `least` bytes each: refused if what is left of the file is too
-    /// short.
+    /// Reads the count of entries that take at least `least` bytes each, and refuses it if the rest of the
+    /// file is too short.
     fn count(&mut self, what: &str, least: usize) -> Result<usize, WeightsError> {
         let count = u64::from_le_bytes(little_endian(self.take(8, what)?));
         let possible = (self.size - self.at) / least;
@@ -339,7 +340,7 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(self.take(length, what)?).map_err(|_| self.error(format!("{what} is not UTF-8")))
     }
 
-    /// As `string`, for calls made once an element.
+    /// As `string`, for calls made once per element.
     fn string_in(&mut self, what: &str, name: &str) -> Result<&'a str, WeightsError> {
         let length = u64::from_le_bytes(little_endian(self.take_in(8, what, name)?));
         let length = usize::try_from(length).unwrap_or(usize::MAX);

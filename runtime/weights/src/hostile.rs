@@ -1,34 +1,32 @@
-//! For tests of readers: files with damage, and how much memory reading them takes.
+//! Support for tests of readers: damaged files, and the memory that reading them takes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// An allocator that counts what each thread claims; a test binary makes it its own with
-/// `#[global_allocator]`.
+/// An allocator that counts each thread's allocations; a test binary installs it with `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counting;
 
 thread_local! {
-    /// Bytes claimed and not given back, by this thread since it was asked last. Memory may be given back by
-    /// another thread.
+    /// Bytes allocated and not freed by this thread. Another thread may free its memory.
     static LIVE: Cell<isize> = const { Cell::new(0) };
-    /// The most there ever were.
+    /// The largest value so far.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
 fn count(bytes: isize) {
-    // At a thread's end there is nothing left to count in, and nobody who asks.
+    // At a thread's end the counters are gone, and are no longer read.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));
     });
 }
 
-// SAFETY: every call goes to the system's allocator as it is; counting touches no memory that was claimed.
+// SAFETY: every call is forwarded to the system's allocator unchanged; counting touches no allocated memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises are handed on.
+        // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
@@ -45,7 +43,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // While it is moved both are there.
+        // During reallocation, both exist.
         count(size as isize);
         count(-(layout.size() as isize));
         // SAFETY: as above.
@@ -53,11 +51,11 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Does some work; the most bytes that it had claimed at a time on this thread, beside what was claimed
-/// before.
+/// Runs `work`; returns its result and the most bytes that it held at a time on this thread, beyond those
+/// already allocated.
 ///
 /// # Panics
-/// When [`Counting`] is not the binary's allocator: then nothing would be measured.
+/// When [`Counting`] is not the binary's allocator, because nothing would be measured.
 pub fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
     PEAK.set(LIVE.get());
     drop(std::hint::black_box(vec![0u8; 4096]));
@@ -68,7 +66,7 @@ pub fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (done, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// Numbers that readers get wrong, as lengths and as offsets.
+/// Numbers that readers mishandle, as lengths and as offsets.
 const EXTREMES: [u64; 14] = [
     0,
     1,
@@ -86,7 +84,7 @@ const EXTREMES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// A file with damage, which the three numbers of each piece choose: what, where, and how.
+/// A damaged copy of a file. The three numbers of each damage select what, where and how.
 pub fn damaged(bytes: &[u8], damage: &[[u32; 3]]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for [what, at, how] in damage {

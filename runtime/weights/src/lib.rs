@@ -1,8 +1,8 @@
 //! Checkpoints: tensors by name, read from GGUF and safetensors files.
 //!
-//! A reader believes nothing a file says: every count, offset and length is checked against the file
-//! before it is used, and what is wrong is named. Memory claimed while reading stays proportional to the
-//! size of the file, whatever its counts say.
+//! Readers trust nothing in a file: every count, offset and length is checked against the file before use,
+//! and errors name what is wrong. Memory claimed while reading stays proportional to the size of the file,
+//! whatever its counts say.
 
 mod checkpoint;
 mod error;
@@ -28,12 +28,12 @@ use monomorph_formats::Format;
 /// A tensor of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
-    /// Its name in the file.
+    /// The tensor's name in the file.
     pub name: &'a str,
-    /// Outermost dimension first (a matrix is `[rows, columns]` = `[outputs, inputs]`), whatever order the
-    /// file uses.
+    /// Outermost dimension first (a matrix is `[rows, columns]` = `[outputs, inputs]`), whatever the order in
+    /// the file.
     pub shape: &'a [usize],
-    /// How its elements are stored.
+    /// The format of its elements.
     pub format: Format,
     /// Exactly `format.bytes(shape.product())` bytes.
     pub bytes: Bytes<'a>,

@@ -1,4 +1,4 @@
-//! GGUF's key-value metadata: checked once when the file is opened, decoded when asked for.
+//! GGUF's key-value metadata: checked once when the file is opened, decoded on access.
 
 use crate::WeightsError;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ impl MetadataType {
         [U8, I8, U16, I16, U32, I32, F32, Bool, Str, Array, U64, I64, F64].get(number as usize).copied()
     }
 
-    /// Bytes of one value; `None` for strings and arrays, whose length stands in the file.
+    /// Bytes of one value; `None` for strings and arrays, whose length is in the file.
     pub(crate) fn bytes(self) -> Option<usize> {
         use MetadataType::*;
         match self {
@@ -44,7 +44,7 @@ impl MetadataType {
         }
     }
 
-    /// As errors say it.
+    /// The type's name in errors.
     pub fn name(self) -> &'static str {
         use MetadataType::*;
         match self {
@@ -65,22 +65,22 @@ impl MetadataType {
     }
 }
 
-/// Where a value lies in the file. For an array `kind` is its elements' type.
+/// The location of a value in the file. For an array, `kind` is its elements' type.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) kind: MetadataType,
-    /// `None` for a single value.
+    /// Number of elements; `None` for a single value.
     pub(crate) count: Option<usize>,
     /// The value's bytes: for a string without its length, for an array all elements as stored.
     pub(crate) bytes: Range<usize>,
 }
 
-/// The metadata of a GGUF file. Getters give `None` for a key that is not there, and an error naming the key
-/// and both types for one that holds something else.
+/// The metadata of a GGUF file. Getters return `None` for a missing key, and an error naming the key and both
+/// types for a value of another type.
 #[derive(Debug)]
 pub struct Metadata {
     pub(crate) path: PathBuf,
-    /// The file from its first byte to behind the tensors' table.
+    /// The file up to the end of the tensor table.
     pub(crate) header: Arc<Vec<u8>>,
     pub(crate) entries: HashMap<String, Entry>,
 }
@@ -91,7 +91,7 @@ impl Metadata {
         self.entries.keys().map(String::as_str)
     }
 
-    /// The type of a value; an array's is [`MetadataType::Array`].
+    /// The type of a value; arrays are [`MetadataType::Array`].
     pub fn kind(&self, key: &str) -> Option<MetadataType> {
         let entry = self.entries.get(key)?;
         Some(if entry.count.is_some() { MetadataType::Array } else { entry.kind })
@@ -106,7 +106,7 @@ impl Metadata {
         self.utf8(key, bytes.1).map(Some)
     }
 
-    /// An unsigned number of any width that fits.
+    /// An unsigned number, stored as an integer of any width.
     ///
     /// # Errors
     /// When the value is not an integer, is negative, or does not fit.
@@ -129,7 +129,7 @@ impl Metadata {
         Ok(self.single(key, &[MetadataType::F32])?.map(|(_, bytes)| f32::from_le_bytes(little_endian(bytes))))
     }
 
-    /// A truth value.
+    /// A boolean.
     ///
     /// # Errors
     /// When the value is not a bool.
@@ -145,7 +145,8 @@ impl Metadata {
         let Some((count, mut bytes)) = self.array(key, MetadataType::Str)? else { return Ok(None) };
         let mut strings = Vec::with_capacity(count);
         for _ in 0..count {
-            // Lengths were checked when the file was opened; were it rewritten since, this is an error still.
+            // Lengths were checked when the file was opened; if it has been rewritten since, this is still an
+            // error.
             let (string, rest) = bytes
                 .split_at_checked(8)
                 .and_then(|(length, rest)| {
@@ -215,7 +216,7 @@ impl Metadata {
     }
 }
 
-/// The first `N` bytes; zeros where there are fewer (every caller has checked that there are not).
+/// The first `N` bytes; zeros if there are fewer (every caller has checked that there are not).
 pub(crate) fn little_endian<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.first_chunk().copied().unwrap_or([0; N])
 }

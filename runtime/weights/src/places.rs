@@ -1,17 +1,17 @@
-//! Where weights are kept: one rule for who fetches them and who serves them.
+//! Default locations of weights, shared by the commands that fetch and that serve them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The directory of a target's weights unless somebody says otherwise: `monomorph/<model>/<quant>` under
-/// `$XDG_CACHE_HOME`, or under `~/.cache` where that is not set. It holds a GGUF file or a checkpoint
-/// directory's files, or is a link to such a directory.
+/// The default directory of a target's weights: `monomorph/<model>/<quant>` under `$XDG_CACHE_HOME`, or under
+/// `~/.cache` if that is not set. It contains a GGUF file or a checkpoint directory's files, or is a link to
+/// such a directory.
 pub fn weights_directory(model: &str, quant: &str) -> PathBuf {
     directory_by(|name| std::env::var_os(name), model, quant)
 }
 
-/// [`weights_directory`] with variables of one's own. Paths that are not absolute count as not set, as the
-/// XDG specification has it.
+/// [`weights_directory`] with variables from a function. Relative paths count as not set, as the XDG
+/// specification requires.
 fn directory_by(variable: impl Fn(&str) -> Option<OsString>, model: &str, quant: &str) -> PathBuf {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME")

@@ -1,4 +1,4 @@
-//! Safetensors files, through the `safetensors` crate, and the index of a sharded checkpoint.
+//! Safetensors files, read through the `safetensors` crate, and the index of a sharded checkpoint.
 
 use crate::WeightsError;
 use crate::checkpoint::{Encoding, Entry};
@@ -11,10 +11,10 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Component, Path};
 
-/// Bytes before the header: its length.
+/// Size of the length that precedes the header.
 const LENGTH_BYTES: usize = 8;
 
-/// Most bytes of a header that the `safetensors` crate reads.
+/// Largest header that the `safetensors` crate reads, in bytes.
 const MAX_HEADER: usize = 100_000_000;
 
 /// The tensors of a file, as entries of file `index`, in the order of their data.
@@ -25,7 +25,7 @@ pub(crate) fn read(file: &WeightsFile, index: usize) -> Result<Vec<Entry>, Weigh
     let unsound = |error: &dyn std::fmt::Display| {
         WeightsError::malformed(path, format!("is not a sound safetensors file of {size} bytes: {error}"))
     };
-    // Handed the header alone, it checks all of that, and last of all misses the tensors' bytes, which are
+    // Given the header alone, it checks everything, and only then misses the tensors' bytes, whose number is
     // compared here.
     match SafeTensors::read_metadata(&header) {
         Ok(_) | Err(SafeTensorError::MetadataIncompleteBuffer) => {}
@@ -65,9 +65,9 @@ pub(crate) fn read(file: &WeightsFile, index: usize) -> Result<Vec<Entry>, Weigh
         .collect()
 }
 
-/// A matrix of bytes is read as nvfp4 codes, two a byte, and its shape counts elements: the format has no
-/// type for them. (Whether it is one is the checkpoint's promise: whoever asks for it as nvfp4 has a spec
-/// that says so.)
+/// Reads a matrix of bytes as nvfp4 codes, two per byte, so that its shape counts elements: safetensors has
+/// no type for them. (The checkpoint must guarantee that it is one; only a quant spec that says nvfp4 asks
+/// for it as such.)
 fn nibbles(shape: &mut [usize]) -> Encoding {
     if let [_, bytes] = shape
         && let Some(elements) = bytes.checked_mul(2).filter(|it| Format::Nvfp4.bytes(*it).is_some())
@@ -78,7 +78,7 @@ fn nibbles(shape: &mut [usize]) -> Encoding {
     Encoding::Unsupported("U8".to_owned())
 }
 
-/// The file up to the end of its header, and how many bytes follow.
+/// The file up to the end of its header, and the number of bytes that follow.
 fn read_header(file: &WeightsFile, size: usize) -> Result<(Vec<u8>, usize), WeightsError> {
     let malformed = |what: String| WeightsError::malformed(file.path(), what);
     if size < LENGTH_BYTES {
@@ -95,8 +95,8 @@ fn read_header(file: &WeightsFile, size: usize) -> Result<(Vec<u8>, usize), Weig
     Ok((file.beginning(LENGTH_BYTES + length)?, size - LENGTH_BYTES - length))
 }
 
-/// What the `safetensors` crate does not look at: names that occur twice (it keeps the last), and offsets so
-/// large that its own sums overflow. So many bytes of `data` follow the header.
+/// Checks what the `safetensors` crate does not: duplicate names (it keeps the last), and offsets so large
+/// that its own sums overflow. `data` bytes follow the header.
 fn check_header(path: &Path, header: &[u8], data: usize) -> Result<(), WeightsError> {
     let malformed = |what: String| WeightsError::malformed(path, what);
     let header = std::str::from_utf8(header)
@@ -109,11 +109,11 @@ fn check_header(path: &Path, header: &[u8], data: usize) -> Result<(), WeightsEr
 }
 
 struct HeaderCheck {
-    /// Bytes that follow the header.
+    /// Number of bytes after the header.
     data: u64,
 }
 
-/// The one part of a tensor's description that is looked at here.
+/// The only part of a tensor's description that is read here.
 #[derive(serde::Deserialize)]
 struct Offsets {
     data_offsets: (u64, u64),
@@ -149,7 +149,7 @@ impl<'de> Visitor<'de> for HeaderCheck {
     }
 }
 
-/// The shards a `model.safetensors.index.json` names, each with the tensors it is said to hold.
+/// The shards named by a `model.safetensors.index.json`, each with the tensors it should contain.
 pub(crate) fn read_index(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, WeightsError> {
     #[derive(serde::Deserialize)]
     struct Index {
@@ -176,7 +176,7 @@ pub(crate) fn read_index(path: &Path) -> Result<BTreeMap<String, BTreeSet<String
     Ok(shards)
 }
 
-/// Whether a name stays in its directory: one plain component.
+/// Whether a name is a plain file name, of one component.
 fn is_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(only)), None) if only == name)

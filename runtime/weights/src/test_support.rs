@@ -1,4 +1,4 @@
-//! A small GGUF writer, for tests: it writes what it is told, sound or not.
+//! A small GGUF writer for tests: it writes what it is given, valid or not.
 
 use crate::ggml::ggml_number;
 use monomorph_formats::Format;
@@ -23,7 +23,7 @@ impl From<&str> for Value {
     }
 }
 
-/// A GGUF version 3 file being put together.
+/// A GGUF version 3 file under construction.
 #[derive(Clone, Debug, Default)]
 pub struct GgufWriter {
     metadata: Vec<(String, Value)>,
