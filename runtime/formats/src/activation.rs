@@ -1,6 +1,6 @@
-//! The int8 rounding of activations that quantised weights are multiplied with.
+//! The int8 rounding of activations for products with quantised weights.
 
-/// Activations that share one scale.
+/// Number of activations that share one scale.
 pub const ACTIVATION_BLOCK: usize = 32;
 
 /// 32 activations in int8: element `i` is `scale * values[i]`.

@@ -1,9 +1,9 @@
-//! Bytes to f32 and back, plainly: the meaning of each format.
+//! Straightforward decoding and encoding: the definition of each format.
 
 use crate::{Format, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 use half::{bf16, f16};
 
-/// Decodes `bytes` into `out`; codes that have companions are not scaled.
+/// Decodes `bytes` into `out`; codes with companion scales are not scaled.
 ///
 /// # Panics
 /// If `bytes` is not exactly the size that `out.len()` elements take in `format`.
@@ -38,8 +38,8 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Encodes `values`, rounding to nearest (ties to even where the format is a float). Values whose codes have
-/// companions are divided by their scales before.
+/// Encodes `values`, rounding to nearest (ties to even if the format is a float). For codes with companion
+/// scales, values must have been divided by them.
 ///
 /// # Panics
 /// If `values` do not fill whole blocks.

@@ -1,21 +1,20 @@
-//! Rows in f16 under a scale: the operands of a product whose compute format is f16.
+//! Rows stored as f16 with a scale: the operands of products in f16.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-/// The power of two that brings a row whose largest magnitude is `largest` into `[2^14, 2^15)`, as far as
-/// both it and its inverse are normal numbers of f32. This is the definition that the interpreter, the loader
+/// The power of two that brings a row whose largest magnitude is `largest` into `[2^14, 2^15)`, limited so
+/// that it and its inverse are normal f32 numbers. This is the definition that the interpreter, the loader
 /// and every kernel follow bit for bit.
 pub fn half_scale(largest: f32) -> f32 {
     let exponent = largest.to_bits() >> 23 & 0xff;
     f32::from_bits((127 + 14 + 127 - exponent).min(253) << 23)
 }
 
-/// Rounds `row * half_scale` to f16, to nearest even, into `out`; returns what the halves are to be
-/// multiplied by.
+/// Rounds `row * half_scale` to f16, to nearest even, into `out`; returns the factor that undoes the scaling.
 ///
-/// A value is exact where it takes at most 11 bits and none of them is below `2^-24` after scaling: one of
-/// bf16 as far as 2^-31 below the row's largest.
+/// A value is exact if it has at most 11 significant bits and none of them is below `2^-24` after scaling;
+/// for bf16, that is down to 2^-31 of the row's largest.
 ///
 /// # Panics
 /// If `row` and `out` differ in length.
@@ -31,7 +30,7 @@ pub fn encode_halves(row: &[f32], out: &mut [f16]) -> f32 {
     1.0 / scale
 }
 
-/// The row as a product in f16 meets it.
+/// The row as a product in f16 sees it.
 pub fn through_halves(row: &[f32]) -> Vec<f32> {
     let mut halves = vec![f16::ZERO; row.len()];
     let unscale = encode_halves(row, &mut halves);

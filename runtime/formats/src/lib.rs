@@ -1,9 +1,9 @@
-//! Numeric formats: the bits a tensor is stored in, and what they mean in f32.
+//! Numeric formats: the stored bits of a tensor, and their values in f32.
 //!
-//! A format is a name, a block (the elements that stand or fall together) and a byte count a block; `decode`
-//! and `encode` define its meaning and are the oracle for every kernel. The blocks of q8_0 and q4_1 hold
-//! their own scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are tensors of their
-//! own, *companions*, which [`ScaleForm`] lists and applies, and [`quantise`] makes.
+//! A format has a name, a block (the smallest group of elements that is decoded together) and a number of
+//! bytes per block. `decode` and `encode` define its meaning and are the oracle for every kernel. The blocks
+//! of q8_0 and q4_1 contain their own scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are
+//! separate tensors, *companions*, which [`ScaleForm`] lists and applies, and [`quantise`] makes.
 
 mod activation;
 mod block;
@@ -20,7 +20,7 @@ pub use quantise::{QUANTISED_MIN, Quantised, QuantisedRows, Quantiser, magnitude
 pub use scales::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};
 pub use small_float::{E2M1_MAX, E4M3_MAX, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 
-/// How the elements of a tensor are stored.
+/// The storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Format {
     /// IEEE 754 binary32, little endian.
@@ -34,7 +34,7 @@ pub enum Format {
     /// 32 elements: f16 scale `d`, f16 minimum `m`, 16 bytes of nibbles `q` (low nibbles are elements
     /// 0..16, high nibbles 16..32); element = `d * q + m`.
     Q4_1,
-    /// One 8-bit float (E4M3, no infinities) an element, to be multiplied by the scales of a [`ScaleForm`].
+    /// One 8-bit float (E4M3, no infinities) per element, to be multiplied by the scales of a [`ScaleForm`].
     Fp8E4m3,
     /// 16 elements: 8 bytes of 4-bit floats (E2M1), the even element of each pair in the low nibble, to be
     /// multiplied by the scales of a [`ScaleForm`].
@@ -64,7 +64,7 @@ impl Format {
         Format::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Elements of one block.
+    /// Elements per block.
     pub const fn block_elements(self) -> usize {
         match self {
             Format::F32 | Format::Bf16 | Format::F16 | Format::Fp8E4m3 => 1,
@@ -73,7 +73,7 @@ impl Format {
         }
     }
 
-    /// Bytes of one block, companions not counted.
+    /// Bytes per block, without companions.
     pub const fn block_bytes(self) -> usize {
         match self {
             Format::F32 => 4,
@@ -85,8 +85,8 @@ impl Format {
         }
     }
 
-    /// Bytes of `elements` elements, companions not counted; `None` if they do not fill whole blocks or the
-    /// count overflows.
+    /// Bytes of `elements` elements, without companions; `None` if they do not fill whole blocks or the count
+    /// overflows.
     pub const fn bytes(self, elements: usize) -> Option<usize> {
         if !elements.is_multiple_of(self.block_elements()) {
             return None;
@@ -94,10 +94,10 @@ impl Format {
         (elements / self.block_elements()).checked_mul(self.block_bytes())
     }
 
-    /// Whether every element of these whole blocks is a finite number. Of codes whose scales stand beside the
-    /// tensor only those that are no number are looked for: the scales have to be asked for themselves.
+    /// Whether every element of these whole blocks is finite. Codes with companion scales are only checked
+    /// for NaN; their scales must be checked separately.
     pub fn is_finite(self, bytes: &[u8]) -> bool {
-        // Infinities and what is no number have all bits of the exponent set.
+        // Infinities and NaN have all exponent bits set.
         let f32s = |bytes: &[u8]| bytes.chunks_exact(4).all(|it| it[3] & 0x7f != 0x7f || it[2] & 0x80 == 0);
         let bf16s = |bytes: &[u8]| bytes.chunks_exact(2).all(|it| it[1] & 0x7f != 0x7f || it[0] & 0x80 == 0);
         let f16s = |bytes: &[u8]| bytes.chunks_exact(2).all(|it| it[1] & 0x7c != 0x7c);
@@ -112,12 +112,12 @@ impl Format {
         }
     }
 
-    /// Whether elements are codes that mean nothing without a scale, in the block or beside the tensor.
+    /// Whether elements are codes that need a scale, in the block or in a companion.
     pub const fn is_quantised(self) -> bool {
         self.has_companions() || self.block_elements() > 1
     }
 
-    /// Whether the scales stand in tensors of their own: see [`ScaleForm`].
+    /// Whether the scales are in tensors of their own: see [`ScaleForm`].
     pub const fn has_companions(self) -> bool {
         matches!(self, Format::Fp8E4m3 | Format::Nvfp4)
     }

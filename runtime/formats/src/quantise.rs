@@ -1,64 +1,63 @@
-//! From values to codes and the scales beside them: what [`ScaleForm::apply`] undoes, up to the format's
+//! Quantises values to codes and companion scales: the inverse of [`ScaleForm::apply`], up to the format's
 //! error.
 //!
-//! Every scale is the usual one: the largest magnitude of what shares it becomes the largest magnitude of the
-//! codes. Codes are the nearest, ties to even, to the value over its scale *as it is stored*, so that the
-//! rounding of a scale costs range and no accuracy.
+//! Every scale is the usual one: it maps the largest magnitude of the elements that share it to the largest
+//! magnitude of the codes. A code is the nearest, ties to even, to the value over its *stored* scale, so that
+//! rounding a scale costs range and no accuracy.
 //!
 //! # The error
 //!
 //! Let `S` be the stored scale of an element (times the scale of the whole tensor), `c` the largest code and
-//! `h` half the distance from 0 to the least code. A float of `p` significant bits is off by at most `2^-p /
-//! (1 + 2^-p)` of the value where it is normal (the middle between 1 and its successor `1 + 2^(1-p)` is the
-//! worst), and by `h` where it is not. So
+//! `h` half the distance from 0 to the least code. Rounding to a float of `p` significant bits changes a
+//! normal value by at most `2^-p / (1 + 2^-p)` of itself (the worst case is the midpoint between 1 and its
+//! successor `1 + 2^(1-p)`), and a subnormal one by at most `h`. So
 //!
 //! * within the range of the codes, the error is at most `max(|x| / (2^p + 1), h S)`;
-//! * beyond it, which only happens where the scale was rounded down, the code is `c` and the error `|x| - c
-//!   S`. Before it was rounded the scale reached the largest value exactly, so that is at most `c` times the
-//!   rounding of the scale.
+//! * beyond it, which only happens if the scale was rounded down, the code is `c` and the error `|x| - c S`.
+//!   The unrounded scale reached the largest value exactly, so that is at most `c` times the rounding of the
+//!   scale.
 
 use crate::scales::FP8_BLOCK;
 use crate::{E2M1_MAX, E4M3_MAX, Format, NVFP4_BLOCK, ScaleForm, decode, encode};
 
-/// Matrices without a magnitude above this are stored as zeros under a scale of 1: their scales, or the
-/// reciprocals of these, would be no normal numbers.
+/// Matrices whose magnitudes are all at most this are stored as zeros with a scale of 1: otherwise their
+/// scales, or the reciprocals of these, would not be normal numbers.
 pub const QUANTISED_MIN: f32 = 1.0 / (1u128 << 100) as f32;
 
-/// Rounds the rows of one matrix to codes and scales.
+/// Rounds the rows of a matrix to codes and scales.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantiser {
     form: ScaleForm,
-    /// Of the scales in blocks, and of the one scale of [`ScaleForm::Tensor`].
+    /// Format of block scales, and of the single scale of [`ScaleForm::Tensor`].
     scale_format: Format,
-    /// The scale of the whole matrix as it is stored; 1 where there is none.
+    /// The stored scale of the whole matrix; 1 if there is none.
     whole: f32,
 }
 
-/// Some rows of a matrix.
+/// Some quantised rows of a matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QuantisedRows {
-    /// In the format `form.codes()`, row after row.
+    /// Codes in the format `form.codes()`, row by row.
     pub codes: Vec<u8>,
-    /// The scales of these rows' blocks, row after row, as they are after rounding; empty for
-    /// [`ScaleForm::Tensor`].
+    /// The scales of these rows' blocks, row by row, after rounding; empty for [`ScaleForm::Tensor`].
     pub scales: Vec<f32>,
 }
 
-/// A matrix.
+/// A quantised matrix.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantised {
-    /// In the format `form.codes()`, row after row.
+    /// Codes in the format `form.codes()`, row by row.
     pub codes: Vec<u8>,
-    /// Values of the companions, in the order of [`ScaleForm::companions`], each as its format holds it.
+    /// Values of the companions, in the order of [`ScaleForm::companions`], rounded to their formats.
     pub scales: Vec<Vec<f32>>,
 }
 
 impl Quantiser {
-    /// For a matrix whose largest magnitude is `largest`. fp8 scales are stored as `scale_format`; those of
-    /// nvfp4 are fp8-e4m3 and f32 whatever it is.
+    /// For a matrix whose largest magnitude is `largest`. fp8 scales are stored as `scale_format`; nvfp4
+    /// ignores it and uses fp8-e4m3 and f32.
     ///
     /// # Panics
-    /// If `largest` is negative or not finite, or `scale_format` has no room for a scale.
+    /// If `largest` is negative or not finite, or `scale_format` cannot hold a scale.
     pub fn new(form: ScaleForm, scale_format: Format, largest: f32) -> Quantiser {
         assert!(largest.is_finite() && largest >= 0.0, "a largest magnitude of {largest}");
         let scale_format = match form.codes() {
@@ -78,16 +77,16 @@ impl Quantiser {
         it
     }
 
-    /// The scale of the whole matrix, the last companion's value; `None` for [`ScaleForm::Block128`], which
-    /// has none.
+    /// The scale of the whole matrix, which is the last companion's value; `None` for
+    /// [`ScaleForm::Block128`], which has none.
     pub fn whole(&self) -> Option<f32> {
         (self.form != ScaleForm::Block128).then_some(self.whole)
     }
 
-    /// Rounds rows of `columns` values. Rows in blocks of 128 begin with a block's first.
+    /// Rounds rows of `columns` values. With blocks of 128 rows, the first row must begin a block.
     ///
     /// # Panics
-    /// If `values` are not whole rows, or their blocks not whole.
+    /// If `values` are not whole rows, or do not fill whole blocks.
     pub fn rows(&self, values: &[f32], columns: usize) -> QuantisedRows {
         assert_eq!(values.len() % columns, 0, "whole rows");
         let Some((height, width)) = self.block() else {
@@ -121,15 +120,15 @@ impl Quantiser {
         })
     }
 
-    /// The most an element `value` may be off, where `scale` is that of its block: see the module's
-    /// derivation, and one part in 100,000 for the f32 arithmetic.
+    /// The largest error of an element `value` whose block has scale `scale`: the bound derived in the
+    /// module's documentation, plus one part in 100,000 for the f32 arithmetic.
     pub fn bound(&self, value: f32, scale: f32) -> f32 {
         let (top, largest, parts, least) = match self.form.codes() {
             Format::Nvfp4 => (self.form.row_scale(self.whole), E2M1_MAX, 5.0, 0.25),
             _ => (1.0, E4M3_MAX, 17.0, 1.0 / 1024.0),
         };
         let scale = if self.form == ScaleForm::Tensor { self.whole } else { scale };
-        // Half a step of the scale's format: relative where it is normal, absolute below.
+        // Half a step of the scale's format: relative for normal numbers, absolute below.
         let (relative, absolute) = match self.scale_format {
             Format::Fp8E4m3 => (1.0 / 16.0, 1.0 / 1024.0),
             Format::Bf16 => (1.0 / 256.0, 0.0),
@@ -140,7 +139,7 @@ impl Quantiser {
         (value.abs() / parts).max(top * (scale * least).max(saturated)) * 1.000_01
     }
 
-    /// Rows and columns that share a scale; `None` where all do.
+    /// Rows and columns that share a scale; `None` if all do.
     fn block(&self) -> Option<(usize, usize)> {
         match self.form {
             ScaleForm::Tensor => None,
@@ -157,7 +156,7 @@ impl Quantiser {
         encode(self.form.codes(), &values.iter().enumerate().map(quotient).collect::<Vec<_>>())
     }
 
-    /// The nearest scale the format holds that can be divided by: neither 0 nor infinite.
+    /// The nearest scale in the format that can be divided by: neither 0 nor infinite.
     fn stored_scale(&self, scale: f32) -> f32 {
         let (least, most) = match self.scale_format {
             Format::F16 => (1.0 / (1u32 << 24) as f32, 65504.0),
@@ -173,10 +172,10 @@ impl Quantiser {
     }
 }
 
-/// Rounds a matrix of rows of `columns`: all of it at once. See [`Quantiser::new`] for `scale_format`.
+/// Rounds a whole matrix of rows of `columns`. See [`Quantiser::new`] for `scale_format`.
 ///
 /// # Panics
-/// As [`Quantiser::new`] and [`Quantiser::rows`]; a value that is not finite has no code.
+/// As [`Quantiser::new`] and [`Quantiser::rows`], and if a value is not finite.
 pub fn quantise(form: ScaleForm, scale_format: Format, values: &[f32], columns: usize) -> Quantised {
     let quantiser = Quantiser::new(form, scale_format, magnitude(values));
     let QuantisedRows { codes, scales } = quantiser.rows(values, columns);
@@ -184,7 +183,7 @@ pub fn quantise(form: ScaleForm, scale_format: Format, values: &[f32], columns: 
     Quantised { codes, scales: blocks.into_iter().chain(quantiser.whole().map(|it| vec![it])).collect() }
 }
 
-/// The largest magnitude; NaN where one value is NaN, 0 of none.
+/// The largest magnitude; NaN if any value is NaN, 0 if there are none.
 pub fn magnitude(values: &[f32]) -> f32 {
     values.iter().fold(0.0, |largest: f32, value| match value.abs() {
         magnitude if magnitude > largest || magnitude.is_nan() => magnitude,

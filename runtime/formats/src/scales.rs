@@ -1,4 +1,4 @@
-//! Scales that stand beside a tensor: what fp8 and nvfp4 codes are multiplied by.
+//! Companion scales: the tensors that multiply fp8 and nvfp4 codes.
 
 use crate::Format;
 
@@ -8,20 +8,20 @@ pub const NVFP4_BLOCK: usize = 16;
 /// Rows and columns that share an fp8 block scale.
 pub const FP8_BLOCK: usize = 128;
 
-/// How a checkpoint holds the scales of an fp8 or nvfp4 weight. They are tensors of their own, *companions*
-/// of the weight, whose names are the weight's up to its last dot and then a suffix.
+/// The form of the scales of an fp8 or nvfp4 weight in a checkpoint. They are separate tensors, *companions*
+/// of the weight, named like the weight up to its last dot, plus a suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ScaleForm {
     /// fp8: one scale. `element = code * weight_scale`.
     Tensor,
-    /// fp8: one scale a block of 128 rows and 128 columns, the last ones cut short by the matrix.
-    /// `element = code * weight_scale_inv[row / 128][column / 128]`: multiplied, whatever its name says.
+    /// fp8: one scale per block of 128 rows and 128 columns, cut off at the matrix's end. `element = code *
+    /// weight_scale_inv[row / 128][column / 128]`: a multiplication, despite the name.
     Block128,
-    /// nvfp4 as NVIDIA's Model Optimizer writes it: an E4M3 scale every 16 columns, and one f32.
-    /// `element = code * weight_scale[row][column / 16] * weight_scale_2`.
+    /// nvfp4 as written by NVIDIA's Model Optimizer: an E4M3 scale per 16 columns, and one f32. `element =
+    /// code * weight_scale[row][column / 16] * weight_scale_2`.
     Modelopt,
-    /// nvfp4 as compressed-tensors writes it: the same, but one divides by the f32.
-    /// `element = code * weight_scale[row][column / 16] / weight_global_scale`.
+    /// nvfp4 as written by compressed-tensors: the same, but divided by the f32. `element = code *
+    /// weight_scale[row][column / 16] / weight_global_scale`.
     CompressedTensors,
 }
 
@@ -40,7 +40,7 @@ impl ScaleForm {
         }
     }
 
-    /// The format of the codes it scales.
+    /// The format of the codes.
     pub const fn codes(self) -> Format {
         match self {
             ScaleForm::Tensor | ScaleForm::Block128 => Format::Fp8E4m3,
@@ -48,7 +48,7 @@ impl ScaleForm {
         }
     }
 
-    /// Suffix and shape of each companion of a weight `[rows, columns]`; a scalar's shape is empty. With
+    /// Suffix and shape of each companion of a weight `[rows, columns]`; a scalar has an empty shape. With
     /// nvfp4 the first is fp8-e4m3 and the second f32; fp8 scales are f32, bf16 or f16.
     pub fn companions(self, rows: usize, columns: usize) -> Vec<(&'static str, Vec<usize>)> {
         let blocks = |size: usize| vec![rows.div_ceil(size), columns.div_ceil(size)];
@@ -61,9 +61,8 @@ impl ScaleForm {
         }
     }
 
-    /// What the sum of a whole row is multiplied by, from the last companion's value; 1 where there is no
-    /// scale of the whole tensor. The reciprocal is rounded to f32, so that one multiplication serves both
-    /// nvfp4 forms.
+    /// The factor for the sum of a whole row, from the last companion's value; 1 if there is no scale for the
+    /// whole tensor. A reciprocal is rounded to f32, so that one multiplication serves both nvfp4 forms.
     pub fn row_scale(self, last: f32) -> f32 {
         match self {
             ScaleForm::Tensor | ScaleForm::Modelopt => last,
@@ -73,11 +72,11 @@ impl ScaleForm {
     }
 
     /// Multiplies `values`, decoded codes of rows of `columns`, by their scales: `scales` are the decoded
-    /// companions in the order of [`ScaleForm::companions`]. A code times its nvfp4 block scale is exact (it
-    /// is even in bf16), so every element is rounded to f32 once.
+    /// companions in the order of [`ScaleForm::companions`]. A code times its nvfp4 block scale is exact
+    /// (even in bf16), so every element is rounded to f32 once.
     ///
     /// # Panics
-    /// If `scales` are not of this form's shapes.
+    /// If `scales` have other shapes than this form's.
     pub fn apply(self, values: &mut [f32], columns: usize, scales: &[Vec<f32>]) {
         assert_eq!(values.len() % columns, 0, "whole rows");
         let shapes = self.companions(values.len() / columns, columns);
