@@ -3,13 +3,13 @@
 use crate::vocabulary::{Kind, Vocabulary};
 use std::sync::Arc;
 
-/// Turns one generation's tokens into text that is valid at every point: bytes of an unfinished character are
-/// held back until it is whole. All pieces together are the lossy UTF-8 decoding of all bytes together.
-/// Special tokens are left out; ids that no token has are, too.
+/// Turns the tokens of one generation into text that is valid at every point: bytes of an incomplete
+/// character are held back until it is complete. All pieces together are the lossy UTF-8 decoding of all
+/// bytes together. Special tokens and ids without a token are left out.
 #[derive(Clone, Debug)]
 pub struct Detokeniser {
     vocabulary: Arc<Vocabulary>,
-    /// Bytes that may be the beginning of a character: three at most between calls.
+    /// Bytes that may begin a character: at most three between calls.
     held: Vec<u8>,
     piece: String,
 }
@@ -19,7 +19,7 @@ impl Detokeniser {
         Detokeniser { vocabulary, held: Vec::new(), piece: String::new() }
     }
 
-    /// The text that `id` completes; often empty in the middle of a character.
+    /// The text that `id` completes; often empty within a character.
     pub fn push(&mut self, id: u32) -> &str {
         self.piece.clear();
         if self.vocabulary.kind(id) == Kind::Normal
@@ -31,12 +31,12 @@ impl Detokeniser {
         &self.piece
     }
 
-    /// Bytes held back of a character that is not whole.
+    /// Bytes held back of an incomplete character.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Ends the text: what was held back is a character cut short, and becomes U+FFFD.
+    /// Ends the text: bytes held back are a truncated character and become U+FFFD.
     pub fn finish(&mut self) -> &str {
         self.piece.clear();
         if !self.held.is_empty() {
@@ -46,7 +46,7 @@ impl Detokeniser {
         &self.piece
     }
 
-    /// Moves everything that is decided from `held` to `piece`.
+    /// Moves all decided bytes from `held` to `piece`.
     fn emit(&mut self) {
         let mut done = 0;
         while done < self.held.len() {
@@ -59,7 +59,7 @@ impl Detokeniser {
                     let (valid, _) = self.held[done..].split_at(error.valid_up_to());
                     self.piece.push_str(&String::from_utf8_lossy(valid));
                     done += valid.len();
-                    // No length: the bytes end inside a character that may yet be completed.
+                    // No length: the bytes end inside a character that may still be completed.
                     let Some(wrong) = error.error_len() else { break };
                     self.piece.push(char::REPLACEMENT_CHARACTER);
                     done += wrong;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes and wherever they are cut: the pieces are the lossy decoding of the whole.
+        /// For any bytes and any split, the pieces together are the lossy decoding of the whole.
         #[test]
         fn pieces_are_the_whole(
             tokens in proptest::collection::vec(
@@ -109,7 +109,7 @@ mod tests {
             prop_assert_eq!(text, String::from_utf8_lossy(&tokens.concat()).into_owned());
         }
 
-        /// Valid text is never damaged, however it is cut.
+        /// Valid text is never damaged, however it is split.
         #[test]
         fn characters_stay_whole(text in "\\PC{0,40}", cuts in proptest::collection::vec(1usize..4, 200)) {
             let mut rest = text.as_bytes();

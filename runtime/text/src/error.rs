@@ -3,41 +3,41 @@
 use monomorph_weights::WeightsError;
 use std::path::{Path, PathBuf};
 
-/// Why a tokenizer or template could not be read, or a text not be encoded or rendered.
+/// Why a tokenizer or template could not be read, or a text could not be encoded or rendered.
 #[derive(Debug)]
 pub enum TextError {
-    /// The checkpoint does not carry it.
+    /// The checkpoint does not contain it.
     Missing {
-        /// Which file or directory.
+        /// The file or directory.
         path: PathBuf,
         /// What is missing.
         what: String,
     },
-    /// The checkpoint carries it, and it contradicts itself.
+    /// The checkpoint contains it, but it contradicts itself.
     Malformed {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// What is wrong, and where.
         what: String,
     },
-    /// The checkpoint carries a kind that is not known here.
+    /// The checkpoint contains a kind that is not supported.
     Unsupported {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Which kind.
+        /// The kind.
         what: String,
     },
-    /// The chat template does not compile, or it refused the messages: what a client sent, when it comes
-    /// from rendering.
+    /// The chat template does not compile, or rejected the messages. On rendering, the client's messages are
+    /// at fault.
     Template {
-        /// The line of the template, from 1, where known.
+        /// The line of the template, from 1, if known.
         line: Option<usize>,
         /// What is wrong.
         message: String,
     },
-    /// The tokenizer library refused a text.
+    /// The tokenizer library rejected a text.
     Encode {
-        /// What it said.
+        /// The library's message.
         message: String,
     },
 }

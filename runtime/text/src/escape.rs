@@ -1,16 +1,17 @@
-//! Keeping control tokens out of what people write.
+//! Keeps control tokens out of user text.
 //!
-//! A chat template yields one string in which the template's own markers (`<|im_start|>`) are to become
-//! control tokens, and the same characters inside a message are not. So the messages are escaped before
-//! rendering: the first character of every control token spelled out in them is replaced by a sequence of
-//! noncharacters (U+FDD0.., which Unicode reserves for a program's internal use), and restored after the
-//! template's own markers have been found. Noncharacters in a message are escaped too, so nothing is lost.
+//! A chat template renders one string. The template's own markers in it (`<|im_start|>`) must become control
+//! tokens; the same characters inside a message must not. So messages are escaped before rendering: the first
+//! character of every control token spelled out in them is replaced by a sequence of noncharacters (U+FDD0..,
+//! which Unicode reserves for a program's internal use), and restored after the template's own markers have
+//! been found. Noncharacters in a message are escaped too, so nothing is lost.
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// Begins an escape; then one of the 16 from [`DIGIT`] on for each hexadecimal digit; then [`CLOSE`].
+/// Begins an escape, followed by one of the 16 characters from [`DIGIT`] on for each hexadecimal digit, then
+/// [`CLOSE`].
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
 const DIGIT: u32 = 0xFDD2;
@@ -22,9 +23,9 @@ fn is_escape(character: char) -> bool {
 /// Finds control tokens spelled out in text.
 #[derive(Debug)]
 pub(crate) struct Controls {
-    /// Every occurrence, overlapping ones as well.
+    /// Every occurrence, including overlapping ones.
     all: AhoCorasick,
-    /// From left to right, the longest at each place: how the tokenizer takes them.
+    /// Leftmost-longest matches, as the tokenizer finds them.
     leftmost: AhoCorasick,
     ids: Vec<u32>,
 }
@@ -34,7 +35,7 @@ pub(crate) struct Controls {
 pub(crate) enum Stretch<'a> {
     /// A control token.
     Control(u32),
-    /// Text, its escapes resolved.
+    /// Text, with escapes resolved.
     Text(Cow<'a, str>),
 }
 
@@ -48,7 +49,7 @@ impl Controls {
         })
     }
 
-    /// The text with every control token in it broken.
+    /// The text with every control token in it broken up; `None` if there is none.
     fn escape(&self, text: &str) -> Option<String> {
         let mut places: Vec<usize> =
             self.all.find_overlapping_iter(text).map(|found| found.start()).collect();
@@ -75,8 +76,7 @@ impl Controls {
         Some(escaped)
     }
 
-    /// Escapes every string in a value, keys included. Whether there was anything to escape is added to
-    /// `found`.
+    /// Escapes every string in a value, including keys. Sets `found` if there was anything to escape.
     pub(crate) fn escape_value(&self, value: &Value, found: &mut bool) -> Value {
         match value {
             Value::String(text) => match self.escape(text) {
@@ -103,7 +103,7 @@ impl Controls {
             .collect()
     }
 
-    /// Cuts a rendered template at its control tokens.
+    /// Splits a rendered template at its control tokens.
     pub(crate) fn split<'a>(&self, text: &'a str) -> Vec<Stretch<'a>> {
         let mut stretches = Vec::new();
         let mut done = 0;
@@ -129,7 +129,7 @@ fn unescape(text: &str) -> Cow<'_, str> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once(OPEN) {
         plain += before;
-        // A template may have cut an escape in two; its remains stand for nothing.
+        // A template may have cut an escape in two; the remains are dropped.
         let end =
             after.find(|character: char| !is_escape(character) || character == CLOSE).unwrap_or(after.len());
         let code = after[..end]
@@ -160,7 +160,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        /// An escaped text holds no control token, and comes back whole.
+        /// An escaped text contains no control token, and is restored exactly.
         #[test]
         fn nothing_gets_through_and_nothing_is_lost(text in "[<|a>b#üx\u{FDD0}\u{FDD1}\u{FDD3}\u{FDEF}]{0,30}") {
             let controls = controls();

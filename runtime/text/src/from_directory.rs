@@ -1,5 +1,5 @@
-//! A tokenizer out of the files beside safetensors: `tokenizer.json`, and what `tokenizer_config.json` and
-//! `generation_config.json` say about the tokens that begin and end a text.
+//! Reads a tokenizer from the files beside safetensors: `tokenizer.json`, and the tokens that begin and end a
+//! text from `tokenizer_config.json` and `generation_config.json`.
 
 use crate::error::TextError;
 use crate::tokenizer::Parts;
@@ -9,10 +9,11 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Ids beyond this are no vocabulary's: a file that holds one would make us claim memory for all below it.
+/// No vocabulary has ids beyond this. A larger id in a file would make the server claim memory for all ids
+/// below it.
 const MOST_IDS: u32 = 1 << 22;
 
-/// The one part of `tokenizer.json` that is read beside the library.
+/// The one part of `tokenizer.json` that is read without the library.
 #[derive(serde::Deserialize)]
 struct AddedIds {
     #[serde(default)]
@@ -38,7 +39,7 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
     let pipeline = pipeline_of(&text).map_err(|error| unsound(&error))?;
     let ids: AddedIds = serde_json::from_slice(&text).map_err(|error| unsound(&error))?;
     for AddedId { id, content } in ids.added_tokens {
-        // The library numbers added tokens itself, and only logs where that is not what the file says.
+        // The library numbers added tokens itself, and only logs a deviation from the file.
         if pipeline.token_to_id(&content) != Some(id) {
             return Err(TextError::unsupported(
                 &path,
@@ -83,12 +84,12 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
     Ok(parts)
 }
 
-/// What the library makes of a `tokenizer.json`. Of some that are none it says so by a panic: where it reads
-/// its decoder, and where a template that has no such token is first used, which is here.
+/// Parses a `tokenizer.json` with the library. The library panics on some invalid files: when it reads the
+/// decoder, and when it first uses a template with a missing token, which happens here.
 fn pipeline_of(text: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     let read = || {
         let pipeline = tokenizers::Tokenizer::from_bytes(text).map_err(|error| error.to_string())?;
-        // Whether this text has tokens does not matter.
+        // Only a panic matters, not the tokens.
         let _ = pipeline.encode("a", true);
         Ok(pipeline)
     };
@@ -99,7 +100,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TextError> {
     std::fs::read(path).map_err(|error| TextError::malformed(path, error.to_string()))
 }
 
-/// A JSON file beside the weights; `None` if it is not there.
+/// A JSON file beside the weights; `None` if it does not exist.
 pub(crate) fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<Value>, TextError> {
     let Some(path) = checkpoint.side_file(name) else { return Ok(None) };
     serde_json::from_slice(&read_file(&path)?)
@@ -107,7 +108,7 @@ pub(crate) fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<
         .map_err(|error| TextError::malformed(&path, format!("is not JSON: {error}")))
 }
 
-/// A token named by its string, or by an object with its `content`.
+/// The content of a token given as a string, or as an object with `content`.
 fn named_token(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
@@ -139,7 +140,7 @@ fn vocabulary_of(path: &Path, pipeline: &tokenizers::Tokenizer) -> Result<Vocabu
     Ok(vocabulary)
 }
 
-/// How the decoder says that tokens are spelled.
+/// The spelling of tokens, according to the decoder.
 fn spelling_of(path: &Path, pipeline: &tokenizers::Tokenizer) -> Result<Spelling, TextError> {
     let decoder = serde_json::to_value(pipeline.get_decoder())
         .map_err(|error| TextError::malformed(path, format!("has a decoder that cannot be read: {error}")))?;
@@ -157,7 +158,7 @@ fn spelling_of(path: &Path, pipeline: &tokenizers::Tokenizer) -> Result<Spelling
     }
 }
 
-/// The token that the post-processor puts before a text, if it does.
+/// The token that the post-processor puts before a text, if any.
 fn first_of_template(pipeline: &tokenizers::Tokenizer, path: &Path) -> Result<Option<u32>, TextError> {
     let encode = |special| {
         pipeline

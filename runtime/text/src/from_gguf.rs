@@ -1,5 +1,5 @@
-//! A tokenizer out of GGUF metadata, built directly: 49 thousand tokens through JSON and back would be most
-//! of a server's start.
+//! Builds a tokenizer directly from GGUF metadata: a detour through JSON for 49 thousand tokens would take
+//! most of a server's start.
 
 use crate::error::TextError;
 use crate::tokenizer::Parts;
@@ -19,29 +19,29 @@ use tokenizers::tokenizer::SplitDelimiterBehavior;
 
 /// `tokenizer.ggml.token_type` of a control token.
 const CONTROL: i32 = 3;
-/// `tokenizer.ggml.token_type` of a token that is found in any text, and is text itself.
+/// `tokenizer.ggml.token_type` of a token that is matched in any text, and is itself text.
 const USER_DEFINED: i32 = 4;
 
-/// What a value of `tokenizer.ggml.pre` stands for.
+/// A pre-tokenizer, as named by `tokenizer.ggml.pre`.
 struct Pre {
-    /// Regular expressions that cut the text, one after the other; none means GPT-2's.
+    /// Regular expressions that split the text, in order; if there are none, GPT-2's.
     splits: &'static [&'static str],
-    /// Every digit by itself, before anything else.
+    /// Whether every digit is first split off by itself.
     digits: bool,
-    /// Whether GPT-2's expression cuts what is left.
+    /// Whether GPT-2's expression splits the rest.
     gpt2: bool,
-    /// A word that is a token is that token, whatever the merges say.
+    /// Whether a word that is a token becomes that token, whatever the merges say.
     ignore_merges: bool,
-    /// Canonical composition first.
+    /// Whether the text is first composed canonically (NFC).
     nfc: bool,
-    /// What `tokenizer.ggml.add_bos_token` is where it is missing.
+    /// The default of `tokenizer.ggml.add_bos_token`.
     add_bos: bool,
 }
 
 const GPT2: Pre =
     Pre { splits: &[], digits: false, gpt2: true, ignore_merges: false, nfc: false, add_bos: false };
 
-/// The pre-tokenizers known here; each is that of the models' own `tokenizer.json`.
+/// The known pre-tokenizers; each matches that of the models' own `tokenizer.json`.
 fn pre_tokenizer(name: &str) -> Option<Pre> {
     Some(match name {
         "gpt-2" | "gpt2" => GPT2,
@@ -63,7 +63,7 @@ fn pre_tokenizer(name: &str) -> Option<Pre> {
             nfc: true,
             ..GPT2
         },
-        // llama.cpp's own, for files that do not say: there is no `tokenizer.json` it is that of.
+        // llama.cpp's own, for files that do not name one; it matches no `tokenizer.json`.
         "default" => Pre {
             splits: &[
                 r"[\p{P}\$\+<=>\^~\|]+",
@@ -170,14 +170,14 @@ fn model_of(path: &Path, tokens: &[&str], merges: &[&str], ignore_merges: bool) 
             return Err(TextError::malformed(path, format!("tokens {other} and {id} are both `{token}`")));
         }
     }
-    // The library copies both halves of a merge into a buffer as long as the longest token, and trusts
-    // them to fit.
+    // The library copies both halves of a merge into a buffer as long as the longest token, without checking
+    // that they fit.
     let longest = tokens.iter().map(|token| token.len()).max().unwrap_or(0);
     let merges = merges
         .iter()
         .enumerate()
         .map(|(index, merge)| {
-            // A half may be a space itself in other vocabularies, so the first byte is not looked at.
+            // In other vocabularies a half may itself be a space, so the first byte is skipped.
             let split = merge.as_bytes().iter().skip(1).position(|&byte| byte == b' ').map(|at| at + 1);
             let (left, right) = split
                 .map(|at| (&merge[..at], &merge[at + 1..]))

@@ -1,4 +1,4 @@
-//! JSON as Python's `json.dumps` writes it, which is what templates were written against.
+//! JSON as written by Python's `json.dumps`, which templates expect.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 use std::io::{self, Write};
 
-/// The `tojson` filter as transformers defines it:
-/// `json.dumps(x, ensure_ascii=…, indent=…, separators=…, sort_keys=…)`, no HTML escapes.
+/// The `tojson` filter as defined by transformers: `json.dumps(x, ensure_ascii=…, indent=…, separators=…,
+/// sort_keys=…)`, without HTML escapes.
 pub(crate) fn tojson(value: Value, arguments: Kwargs) -> Result<Value, Error> {
     let ensure_ascii: Option<bool> = arguments.get("ensure_ascii")?;
     let indent: Option<Value> = arguments.get("indent")?;
@@ -42,7 +42,7 @@ pub(crate) fn tojson(value: Value, arguments: Kwargs) -> Result<Value, Error> {
     String::from_utf8(text).map(Value::from_safe_string).map_err(|error| bad(&error))
 }
 
-/// A float as Python's `repr` writes it: fixed notation from 1e-4 up to 1e16, at least one decimal.
+/// A float as written by Python's `repr`: fixed notation from 1e-4 up to 1e16, with at least one decimal.
 pub(crate) fn python_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -61,13 +61,13 @@ pub(crate) fn python_float(value: f64) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
-/// Python's spacing.
+/// A formatter with Python's spacing.
 struct Python {
     item: String,
     key: String,
     indent: Option<String>,
     depth: usize,
-    /// Whether the innermost array or object has anything in it.
+    /// Whether the innermost array or object has an element.
     filled: bool,
     ascii: bool,
 }

@@ -3,8 +3,8 @@
 //! Nothing here is on the forward path. A [`Tokenizer`] is read from a GGUF file's metadata or from the
 //! `tokenizer.json` beside safetensors; both become a pipeline of the `tokenizers` library. A
 //! [`ChatTemplate`] is the model's own Jinja template. [`Detokeniser`] and [`StopMatcher`] turn one
-//! generation's tokens into text piece by piece, and an [`AnswerParser`] takes that apart into text,
-//! reasoning and tool calls.
+//! generation's tokens into text piece by piece, and an [`AnswerParser`] splits that into text, reasoning and
+//! tool calls.
 
 mod answer;
 mod chat;

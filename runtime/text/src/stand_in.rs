@@ -1,4 +1,4 @@
-//! A stand-in tokenizer, to measure speed without a checkpoint.
+//! A stand-in tokenizer for speed measurements without a checkpoint.
 
 use crate::error::TextError;
 use crate::tokenizer::Parts;
@@ -7,10 +7,10 @@ use std::path::Path;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
-/// Ids that a text is made of.
+/// Number of ids that texts are encoded with.
 const BYTES: usize = 256;
 
-/// Bytes as tokens, without merges; each further id reads as the byte that its last eight bits are.
+/// Bytes as tokens, without merges; each further id decodes to the byte in its lowest eight bits.
 pub(crate) fn parts(vocabulary: usize) -> Result<Parts, TextError> {
     let place = Path::new("the stand-in tokenizer");
     if vocabulary < BYTES {

@@ -1,25 +1,25 @@
 //! Stop strings in a stream of text.
 
-/// Finds stop strings in text that comes in pieces, holding back no more than could begin one.
+/// Finds stop strings in text that arrives in pieces, holding back only text that could begin one.
 ///
-/// The stream stops where the first stop string is complete (of several complete at the same place, the
-/// longest counts), which does not depend on how the text was cut into pieces.
+/// The stream stops where the first stop string is complete (if several end at the same place, the longest
+/// counts), which does not depend on how the text was split into pieces.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
-    /// With their indices as given.
+    /// Each with its index as given.
     stops: Vec<(usize, String)>,
-    /// Text not yet given out: a beginning of one of the stop strings.
+    /// Text not yet emitted: the beginning of a stop string.
     held: String,
 }
 
-/// What may be given out.
+/// The result of a piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopOutput {
-    /// This much text (it may be empty); nothing has stopped.
+    /// Emit this text (it may be empty); no stop string was found.
     Emit(String),
     /// A stop string is complete.
     Stopped {
-        /// The text before it that was not given out yet.
+        /// The text before it that was not emitted yet.
         before: String,
         /// The index of the stop string in the list given to [`StopMatcher::new`].
         which: usize,
@@ -27,13 +27,13 @@ pub enum StopOutput {
 }
 
 impl StopMatcher {
-    /// A matcher for these strings. Empty ones never match: refuse them where they come from.
+    /// A matcher for these strings. Empty ones never match; callers should reject them.
     pub fn new(stops: Vec<String>) -> StopMatcher {
         let stops = stops.into_iter().enumerate().filter(|(_, stop)| !stop.is_empty()).collect();
         StopMatcher { stops, held: String::new() }
     }
 
-    /// Takes the next piece of text.
+    /// Consumes the next piece of text.
     pub fn push(&mut self, text: &str) -> StopOutput {
         if self.stops.is_empty() {
             return StopOutput::Emit(text.to_owned());
@@ -56,15 +56,15 @@ impl StopMatcher {
         StopOutput::Emit(text)
     }
 
-    /// Ends the text: what was held back begins no stop string after all.
+    /// Ends the text; returns the text held back, which began no stop string.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
 
-/// Bytes of the longest end of `text` that begins `stop` without being all of it.
+/// Length in bytes of the longest suffix of `text` that is a proper prefix of `stop`.
 fn beginning_at_end(text: &str, stop: &str) -> usize {
-    // `stop` begins with a whole character, so an end of `text` that matches begins at one too.
+    // `stop` begins with a whole character, so a matching suffix of `text` begins at one too.
     (1..stop.len().min(text.len() + 1))
         .rev()
         .find(|&length| text.as_bytes().ends_with(&stop.as_bytes()[..length]))
@@ -88,7 +88,7 @@ mod tests {
         (out + &matcher.finish(), None)
     }
 
-    /// Byte by byte: the first place where any stop string ends.
+    /// Byte by byte: the first position where any stop string ends.
     fn naive(stops: &[String], text: &str) -> (String, Option<usize>) {
         for end in 1..=text.len() {
             let ended = stops
@@ -115,7 +115,7 @@ mod tests {
             prop_assert_eq!(run(&stops, &pieces), naive(&stops, &pieces.concat()));
         }
 
-        /// What is held back is a beginning of a stop string: text is never delayed for nothing.
+        /// Only the beginning of a stop string is held back: text is never delayed needlessly.
         #[test]
         fn holds_back_only_beginnings(pieces in proptest::collection::vec("[abé]{0,4}", 0..20), stop in "[abé]{1,5}") {
             let mut matcher = StopMatcher::new(vec![stop.clone()]);

@@ -1,7 +1,8 @@
-//! Chat templates: the model's own Jinja, with what transformers gives it.
+//! Chat templates: the model's own Jinja, in the environment that transformers provides.
 //!
-//! Two differences from Jinja2 are known and left: a list or map printed as such (not through `tojson`)
-//! writes floats beyond 1e16 or below 1e-4 as Rust does, and `str.title` looks at spaces only.
+//! Two differences from Jinja2 are known and accepted: a list or map printed as such (not through `tojson`)
+//! writes floats beyond 1e16 or below 1e-4 as Rust does, and `str.title` treats only spaces as word
+//! boundaries.
 
 use crate::chat::Chat;
 use crate::error::TextError;
@@ -16,12 +17,12 @@ use monomorph_weights::Checkpoint;
 use serde_json::Value as Json;
 use std::io::Write;
 
-/// The name the template has in its environment.
+/// The template's name in its environment.
 const NAME: &str = "chat";
 
-/// How many instructions one rendering may take: a template is a program out of a downloaded file.
+/// Most instructions of one rendering: a template is a program from a downloaded file.
 const FUEL: u64 = 20_000_000;
-/// How much one rendering may write: many times what any context takes.
+/// Most bytes of one rendering: many times what any context holds.
 const MOST_BYTES: usize = 64 << 20;
 
 /// A model's chat template.
@@ -33,12 +34,12 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template a checkpoint carries: `tokenizer.chat_template` of a GGUF file; `chat_template.jinja`,
+    /// The template in a checkpoint: `tokenizer.chat_template` of a GGUF file; `chat_template.jinja`,
     /// `chat_template.json` or the `chat_template` of `tokenizer_config.json` in a directory. `None` if there
     /// is none.
     ///
     /// # Errors
-    /// When a file cannot be read, or the template is not valid Jinja (which names the line).
+    /// When a file cannot be read, or the template is not valid Jinja (the error names the line).
     pub fn from_checkpoint(
         checkpoint: &Checkpoint,
         tokenizer: &Tokenizer,
@@ -55,13 +56,13 @@ impl ChatTemplate {
     /// When it is not valid Jinja, naming the line.
     pub fn from_source(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, TextError> {
         let mut environment = Environment::new();
-        // As transformers sets Jinja up.
+        // The same settings as in transformers.
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.map_err(|error| template_error(&error))?);
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_formatter(|out, state, value| match value.kind() {
-            // Python's names and numbers.
+            // Python's spelling of names and numbers.
             ValueKind::Bool => {
                 out.write_str(if value.is_true() { "True" } else { "False" }).map_err(Error::from)
             }
@@ -96,10 +97,10 @@ impl ChatTemplate {
         &self.source
     }
 
-    /// The conversation as the text the model was trained on.
+    /// Renders the conversation in the format that the model was trained on.
     ///
     /// # Errors
-    /// [`TextError::Template`] when the template refuses the messages (`raise_exception`) or cannot handle
+    /// [`TextError::Template`] when the template rejects the messages (`raise_exception`) or cannot handle
     /// them.
     pub fn render(&self, chat: &Chat) -> Result<String, TextError> {
         let mut variables = serde_json::Map::new();
@@ -120,13 +121,13 @@ impl ChatTemplate {
         match rendered {
             Err(_) if written.full => Err(too_long()),
             Err(error) => Err(template_error(&error)),
-            // What is written is text, piece by piece.
+            // Every piece written is valid text.
             Ok(()) => Ok(String::from_utf8_lossy(&written.bytes).into_owned()),
         }
     }
 }
 
-/// What a template writes, as far as it may.
+/// A template's output, up to its bound.
 #[derive(Default)]
 struct Bounded {
     bytes: Vec<u8>,
@@ -156,7 +157,7 @@ impl std::fmt::Debug for ChatTemplate {
 
 fn template_error(error: &Error) -> TextError {
     let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-    // What a template raises on purpose is its own whole sentence; other kinds say what they are.
+    // A message that a template raises itself is a complete sentence; other kinds need their name.
     let message = match error.kind() {
         ErrorKind::InvalidOperation => message,
         kind if error.detail().is_some() => format!("{kind}: {message}"),
@@ -201,8 +202,8 @@ fn find(checkpoint: &Checkpoint) -> Result<Option<String>, TextError> {
     Ok(None)
 }
 
-/// Replaces transformers' `{% generation %}` tags, which mark what to train on and render nothing, by tags
-/// that do nothing. Lines and whitespace control stay as they are.
+/// Replaces transformers' `{% generation %}` tags, which mark the text to train on and render nothing, by
+/// tags that do nothing. Lines and whitespace control stay as they are.
 fn without_generation_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;

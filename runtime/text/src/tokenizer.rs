@@ -11,10 +11,10 @@ use monomorph_weights::Checkpoint;
 use std::sync::Arc;
 use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
 
-/// What becomes of control tokens (`<|im_end|>`) spelled out in a text.
+/// The treatment of control tokens (`<|im_end|>`) spelled out in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
-    /// They are those tokens.
+    /// They become those tokens.
     Parse,
     /// They are text like any other.
     Plain,
@@ -25,7 +25,7 @@ pub enum Special {
 pub struct Prompt {
     /// The prompt's tokens.
     pub ids: Vec<u32>,
-    /// The text that the template wrote. Control tokens spelled out in messages are broken up in it.
+    /// The text that the template wrote. In it, control tokens spelled out in messages are broken up.
     pub text: String,
 }
 
@@ -35,7 +35,7 @@ pub struct Tokenizer {
     parts: Arc<Parts>,
 }
 
-/// What a reader of a checkpoint puts together.
+/// The parts of a tokenizer, as read from a checkpoint.
 pub(crate) struct Parts {
     pub(crate) pipeline: tokenizers::Tokenizer,
     pub(crate) vocabulary: Arc<Vocabulary>,
@@ -45,7 +45,7 @@ pub(crate) struct Parts {
     pub(crate) ends: Vec<u32>,
     /// Whether a prompt begins with `bos`.
     pub(crate) add_bos: bool,
-    /// The pipeline's added tokens, set to leave control tokens alone.
+    /// The pipeline's added tokens, configured to ignore control tokens.
     plain: AddedVocabulary,
     controls: Controls,
 }
@@ -79,11 +79,10 @@ impl Parts {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer a checkpoint carries: a GGUF file's metadata, or `tokenizer.json` in its
-    /// directory.
+    /// Reads the tokenizer of a checkpoint: a GGUF file's metadata, or `tokenizer.json` in its directory.
     ///
     /// # Errors
-    /// When there is none, or it is of a kind not known here (which is named), or contradicts itself.
+    /// When there is none, or its kind is not supported (the error names it), or it contradicts itself.
     pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Tokenizer, TextError> {
         let parts = match checkpoint.gguf_metadata() {
             Some(metadata) => from_gguf::read(checkpoint.path(), metadata)?,
@@ -93,7 +92,7 @@ impl Tokenizer {
     }
 
     /// A stand-in tokenizer: the first 256 ids are bytes, and every id below `vocabulary` decodes to the byte
-    /// in its last eight bits.
+    /// in its lowest eight bits.
     ///
     /// # Errors
     /// When the vocabulary is too small for all bytes.
@@ -101,19 +100,19 @@ impl Tokenizer {
         Ok(Tokenizer { parts: Arc::new(stand_in::parts(vocabulary)?) })
     }
 
-    /// The ids of a text, without `bos`. Bytes that the vocabulary has no token for are left out, as by every
-    /// engine (SmolLM2's lacks six control characters and the planes of Unicode that hold nothing).
+    /// The ids of a text, without `bos`. Bytes without a token are left out, as in every engine (SmolLM2
+    /// lacks six control characters and the unassigned planes of Unicode).
     ///
     /// # Errors
-    /// When the tokenizer library refuses it.
+    /// When the tokenizer library rejects the text.
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>, TextError> {
         let pipeline = &self.parts.pipeline;
         let added = match special {
             Special::Parse => pipeline.get_added_vocabulary(),
             Special::Plain => &self.parts.plain,
         };
-        // The library's own `encode` without truncation and padding, which a server must not do, and without
-        // offsets.
+        // The library's own `encode`, without offsets, and without truncation and padding, which a server
+        // must not do.
         let mut pieces = added.extract_and_normalize(pipeline.get_normalizer(), text);
         if let Some(pre_tokenizer) = pipeline.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces).map_err(TextError::encode)?;
@@ -124,21 +123,21 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The ids of a prompt for completion: `bos` first if the model wants it, control tokens parsed (as
-    /// llama.cpp and vLLM do, so that people may write a chat format by hand).
+    /// The ids of a prompt for completion: `bos` first if the model wants it, control tokens parsed (as in
+    /// llama.cpp and vLLM, so that people can write a chat format by hand).
     ///
     /// # Errors
-    /// When the tokenizer library refuses it.
+    /// When the tokenizer library rejects the text.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TextError> {
         Ok(self.with_bos(self.encode(text, Special::Parse)?))
     }
 
-    /// A chat, rendered, and its ids: the template's own control tokens are parsed, those spelled out in
+    /// A rendered chat and its ids. The template's own control tokens are parsed; those spelled out in
     /// messages, tools and the like are text. `bos` is put first if the model wants it and the template did
     /// not write it.
     ///
     /// # Errors
-    /// When the template refuses the chat, or the tokenizer library the text.
+    /// When the template rejects the chat, or the tokenizer library the text.
     pub fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Result<Prompt, TextError> {
         let controls = &self.parts.controls;
         let mut escaped = false;
@@ -172,7 +171,7 @@ impl Tokenizer {
         ids
     }
 
-    /// The text of ids: special tokens are left out, bytes that are no UTF-8 become U+FFFD.
+    /// The text of ids: special tokens are left out, invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> String {
         let mut detokeniser = self.detokeniser();
         let mut text = String::new();
@@ -187,12 +186,12 @@ impl Tokenizer {
         Detokeniser::new(Arc::clone(&self.parts.vocabulary))
     }
 
-    /// Number of ids, from 0 on. A model's embedding may have more rows than that, for padding.
+    /// Number of ids. A model's embedding may have more rows, as padding.
     pub fn vocabulary(&self) -> usize {
         self.parts.vocabulary.len()
     }
 
-    /// The bytes a token stands for, which need not be UTF-8 by themselves; a special token's are its name.
+    /// The bytes of a token, which need not be UTF-8 by themselves; for a special token, its name.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         self.parts.vocabulary.bytes(id)
     }
@@ -202,7 +201,7 @@ impl Tokenizer {
         self.parts.vocabulary.kind(id) == Kind::Special
     }
 
-    /// The id of a token as the vocabulary spells it (`<|im_end|>`, `Ġthe`).
+    /// The id of a token spelled as in the vocabulary (`<|im_end|>`, `Ġthe`).
     pub fn token_id(&self, spelling: &str) -> Option<u32> {
         self.parts.pipeline.token_to_id(spelling)
     }
@@ -217,12 +216,12 @@ impl Tokenizer {
         self.parts.eos
     }
 
-    /// Every token that ends an answer, as far as the checkpoint says.
+    /// Every token that ends an answer, according to the checkpoint.
     pub fn end_ids(&self) -> &[u32] {
         &self.parts.ends
     }
 
-    /// The name of a special token, as templates write it.
+    /// The name of a special token, as written by templates.
     pub(crate) fn spelling(&self, id: Option<u32>) -> Option<String> {
         self.parts.pipeline.id_to_token(id?)
     }

@@ -1,6 +1,6 @@
-//! What each token stands for, in bytes.
+//! The bytes of tokens.
 
-/// How a vocabulary spells bytes in the strings of its tokens.
+/// How a vocabulary spells bytes in its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spelling {
     /// GPT-2's: every byte is one printable character.
@@ -9,7 +9,7 @@ pub(crate) enum Spelling {
     SentencePiece,
 }
 
-/// What a token is apart from its text.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// No token has this id.
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
     Absent,
     /// Text.
     Normal,
-    /// A control token: parsed only where a text may hold them, and left out of what people read.
+    /// A control token: parsed only in texts that may contain them, and left out of text for readers.
     Special,
 }
 
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Vocabulary {
     bytes: Vec<u8>,
-    /// Where each token's bytes end; they begin where the previous one's end.
+    /// The end of each token's bytes; they begin at the previous one's end.
     ends: Vec<usize>,
     kinds: Vec<Kind>,
 }
@@ -59,11 +59,11 @@ impl Vocabulary {
     }
 }
 
-/// Turns tokens as spelled into bytes.
+/// Converts spelled tokens to bytes.
 #[derive(Debug)]
 pub(crate) struct Speller {
     spelling: Spelling,
-    /// The byte of each character below U+0144 that stands for one.
+    /// The byte that each character below U+0144 represents.
     bytes: [Option<u8>; 0x144],
 }
 
@@ -72,7 +72,8 @@ impl Speller {
         let mut bytes = [None; 0x144];
         let mut next = 0x100;
         for byte in 0..=u8::MAX {
-            // GPT-2's table: printable Latin-1 characters are themselves, the others follow from U+0100 on.
+            // GPT-2's table: printable Latin-1 characters represent themselves, the others follow from U+0100
+            // on.
             let character = match byte {
                 b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => usize::from(byte),
                 _ => {
@@ -85,10 +86,10 @@ impl Speller {
         Speller { spelling, bytes }
     }
 
-    /// The bytes of a token that is no added token.
+    /// The bytes of a token other than an added one.
     pub(crate) fn spell(&self, token: &str) -> Vec<u8> {
         match self.spelling {
-            // As the `tokenizers` library does: one character outside the table, and the token is plain text.
+            // As in the `tokenizers` library: one character outside the table makes the token plain text.
             Spelling::ByteLevel => token
                 .chars()
                 .map(|character| self.bytes.get(character as usize).copied().flatten())

@@ -1,5 +1,5 @@
-//! JSON without any tag, as Llama 3 calls: an object (or an array of them) at the beginning of the answer
-//! that begins with the name of one of the tools.
+//! JSON without tags, as in calls of Llama 3: an object (or an array of them) at the beginning of the answer
+//! that starts with the name of one of the tools.
 
 use super::json_calls::JsonDialect;
 

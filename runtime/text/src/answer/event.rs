@@ -1,51 +1,51 @@
 //! The parts of an answer.
 
-/// A part of an answer, in the order in which it was written.
+/// A part of an answer, in the order of the text.
 ///
-/// Deltas of one kind that follow each other belong together. Concatenated, they do not depend on how the
-/// answer was cut into pieces.
+/// Consecutive deltas of one kind belong together. Concatenated, they do not depend on how the answer was
+/// split into pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerEvent {
     /// Text for the reader.
     Text(String),
-    /// Reasoning begins. Reasoning without a character in it has no events at all.
+    /// Reasoning begins. Empty reasoning has no events at all.
     ReasoningBegin,
     /// Text of the reasoning.
     Reasoning(String),
     /// Reasoning ends.
     ReasoningEnd {
-        /// Whether by its own tag, and not by a tool call or the end of the answer.
+        /// Whether its own tag ended it, rather than a tool call or the end of the answer.
         closed: bool,
     },
     /// A tool call begins.
     CallBegin {
-        /// Which call of this answer, from 0.
+        /// Index of the call in this answer, from 0.
         index: usize,
         /// The tool's name.
         name: String,
         /// Whether it is one of the tools given.
         known: bool,
-        /// The id that the model gave it, where that stands before the arguments.
+        /// The id that the model gave it, if it comes before the arguments.
         id: Option<String>,
     },
-    /// More of the call's arguments: JSON text of one object. Together a whole object if the call ends as
-    /// [`CallOutcome::Complete`], and else the beginning of one.
+    /// More of the call's arguments: JSON text of one object. All deltas together form the whole object if
+    /// the call ends as [`CallOutcome::Complete`], and otherwise its beginning.
     CallArguments {
-        /// Which call.
+        /// Index of the call.
         index: usize,
-        /// The text.
+        /// More of the JSON text.
         delta: String,
     },
-    /// The call ends; one that begins always does.
+    /// The call ends. Every call that begins also ends.
     CallEnd {
-        /// Which call.
+        /// Index of the call.
         index: usize,
-        /// How.
+        /// How the call ended.
         outcome: CallOutcome,
     },
-    /// Text where only markup may stand, and which is none: a tag out of place, what is left of a malformed
-    /// call, the beginning of a tag at the end of the answer. It holds the markup as it was written, so it is
-    /// nothing for a reader; but nothing that the model wrote is lost.
+    /// Invalid markup: a misplaced tag, the rest of a malformed call, or an incomplete tag at the end of the
+    /// answer. It contains the markup as written, so it is not meant for readers; but nothing that the model
+    /// wrote is lost.
     Rejected(String),
 }
 
@@ -56,6 +56,6 @@ pub enum CallOutcome {
     Complete,
     /// The answer ended within the call.
     Truncated,
-    /// The call is not in the model's format; what could not be read follows as [`AnswerEvent::Rejected`].
+    /// The call is not in the model's format; the unreadable rest follows as [`AnswerEvent::Rejected`].
     Malformed,
 }

@@ -1,4 +1,4 @@
-//! The formats by name, and a type for all of their readers.
+//! The formats by name, and an enum of all their readers.
 
 use super::gemma::{self, Gemma};
 use super::json_calls::JsonCalls;
@@ -7,7 +7,7 @@ use super::output::Output;
 use super::xml_calls::XmlCalls;
 use super::{bare, hermes, minimax, qwen};
 
-/// Longest name of a tool or a key, bytes; what is longer is malformed.
+/// Most bytes in the name of a tool or a key; longer names are malformed.
 pub(crate) const LONGEST_NAME: usize = 256;
 
 /// How a model writes tool calls.
@@ -25,13 +25,13 @@ pub enum ToolFormat {
     MiniMax,
     /// `<|tool_call>call:NAME{key:<|"|>text<|"|>}<tool_call|>`: Gemma 4.
     Gemma,
-    /// `{"name": …, "parameters": {…}}` and nothing else in the answer: Llama 3. Only what begins with the
-    /// name of one of the tools is a call; other JSON is text.
+    /// `{"name": …, "parameters": {…}}` as the whole answer: Llama 3. Only JSON that starts with the name of
+    /// one of the tools is a call; other JSON is text.
     BareJson,
 }
 
 impl ToolFormat {
-    /// Every format with its name in a MODEL.toml.
+    /// Every format with its name in MODEL.toml.
     pub const NAMES: [(&'static str, ToolFormat); 6] = [
         ("hermes", ToolFormat::Hermes),
         ("qwen-xml", ToolFormat::QwenXml),
@@ -41,12 +41,12 @@ impl ToolFormat {
         ("bare-json", ToolFormat::BareJson),
     ];
 
-    /// The format of this name.
+    /// The format with this name.
     pub fn from_name(name: &str) -> Option<ToolFormat> {
         ToolFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
-    /// Tags that begin a block of calls; the first is the one that counts within reasoning, too.
+    /// Tags that begin a block of calls; only the first also counts within reasoning.
     pub fn openers(self) -> &'static [&'static str] {
         match self {
             ToolFormat::Hermes => &[hermes::OPEN],
@@ -58,7 +58,7 @@ impl ToolFormat {
         }
     }
 
-    /// Tags that end one: out of place in text.
+    /// Tags that end a block of calls; misplaced in text.
     pub(crate) fn closers(self) -> &'static [&'static str] {
         match self {
             ToolFormat::Hermes => &[hermes::CLOSE],
@@ -69,7 +69,7 @@ impl ToolFormat {
         }
     }
 
-    /// The names that its tags have where a vocabulary has them as control tokens.
+    /// The names of its tags in vocabularies that have them as control tokens.
     pub fn control_tokens(self) -> &'static [&'static str] {
         match self {
             ToolFormat::Hermes | ToolFormat::QwenXml => &[hermes::OPEN, hermes::CLOSE],
@@ -80,7 +80,7 @@ impl ToolFormat {
         }
     }
 
-    /// What reads a block that this tag opened.
+    /// The reader of a block that this tag opened.
     pub(crate) fn reader(self, tag: &str) -> Reader {
         match self {
             ToolFormat::Hermes => Reader::Json(JsonCalls::new(&hermes::DIALECT)),
@@ -105,19 +105,19 @@ pub enum ReasoningFormat {
 }
 
 impl ReasoningFormat {
-    /// Every format with its name in a MODEL.toml.
+    /// Every format with its name in MODEL.toml.
     pub const NAMES: [(&'static str, ReasoningFormat); 3] = [
         ("think", ReasoningFormat::Think),
         ("mistral", ReasoningFormat::Mistral),
         ("gemma", ReasoningFormat::Gemma),
     ];
 
-    /// The format of this name.
+    /// The format with this name.
     pub fn from_name(name: &str) -> Option<ReasoningFormat> {
         ReasoningFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
-    /// The names that its tags have where a vocabulary has them as control tokens.
+    /// The names of its tags in vocabularies that have them as control tokens.
     pub fn control_tokens(self) -> &'static [&'static str] {
         match self {
             ReasoningFormat::Think => &["<think>", "</think>"],
@@ -126,8 +126,8 @@ impl ReasoningFormat {
         }
     }
 
-    /// Whether an answer to a prompt that ends so begins within the reasoning: its last word is the opening
-    /// tag.
+    /// Whether the answer to a prompt with this end begins within reasoning: the prompt's last word is the
+    /// opening tag.
     pub fn is_open_after(self, prompt: &str) -> bool {
         let [open, _] = self.tags();
         prompt.trim_end().ends_with(open)
@@ -145,13 +145,13 @@ impl ReasoningFormat {
 
 /// The result of reading a character or tag.
 pub(crate) enum Flow {
-    /// It was taken.
+    /// It was consumed.
     Stay,
-    /// It was taken, and the block is over.
+    /// It was consumed, and the block is over.
     Leave,
     /// The block was over before this character.
     Again(char),
-    /// There was no block: what was read is text, and so is this character.
+    /// There was no block: the consumed text is plain text, and so is this character.
     Text(char),
 }
 
@@ -175,7 +175,7 @@ impl Reader {
         }
     }
 
-    /// Takes a tag of [`Reader::tags`].
+    /// Consumes a tag of [`Reader::tags`].
     pub(crate) fn tag(&mut self, which: usize, out: &mut Output) -> Flow {
         match self {
             Reader::Json(reader) => reader.tag(which, out),
@@ -185,7 +185,7 @@ impl Reader {
         }
     }
 
-    /// Takes a character that belongs to no tag.
+    /// Consumes a character that belongs to no tag.
     pub(crate) fn plain(&mut self, character: char, out: &mut Output) -> Flow {
         match self {
             Reader::Json(reader) => reader.plain(character, out),

@@ -1,5 +1,5 @@
-//! Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,other:5}<tool_call|>`. Keys stand without quotes,
-//! strings between tags.
+//! Gemma 4: `<|tool_call>call:NAME{key:<|"|>text<|"|>,other:5}<tool_call|>`. Keys have no quotes, and strings
+//! are between tags.
 
 use super::event::CallOutcome;
 use super::format::{Flow, LONGEST_NAME};
@@ -10,16 +10,16 @@ pub(crate) const OPEN: &str = "<|tool_call>";
 pub(crate) const CLOSE: &str = "<tool_call|>";
 pub(crate) const QUOTE: &str = "<|\"|>";
 const TAGS: [&str; 3] = [CLOSE, OPEN, QUOTE];
-/// Arrays and objects in each other, as in JSON.
+/// Most levels of nested arrays and objects, as for JSON.
 const DEPTH: usize = 100;
 
 /// Reads one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Gemma {
     at: At,
-    /// Of the arrays and objects that are open, whether each is an object.
+    /// The open arrays and objects: whether each is an object.
     stack: Vec<bool>,
-    /// Whether the innermost one has something in it.
+    /// Whether the innermost one has an element.
     filled: bool,
 }
 
@@ -31,17 +31,17 @@ enum At {
     Item,
     Key(String),
     QuotedKey(String),
-    /// A key as JSON writes it.
+    /// A quoted key, as in JSON.
     JsonKey(Quoted, String),
     Colon,
     Value,
     String,
-    /// A string as JSON writes it.
+    /// A quoted string, as in JSON.
     JsonString(Quoted),
-    /// A number, a boolean, null, or text that should have had quotes.
+    /// A number, a boolean, null, or text that lacks its quotes.
     Bare(String),
     AfterValue,
-    /// Behind the call.
+    /// After the call.
     After,
     Broken,
 }
@@ -304,7 +304,7 @@ impl Gemma {
 }
 
 impl At {
-    /// What was read and is not among the arguments yet.
+    /// The text read that is not among the arguments yet.
     fn take_buffer(&mut self) -> String {
         match self {
             At::Key(text) | At::QuotedKey(text) | At::JsonKey(_, text) | At::Bare(text) => {
@@ -315,7 +315,7 @@ impl At {
     }
 }
 
-/// The JSON text of a value without quotes.
+/// The JSON text of an unquoted value.
 fn bare(text: &str) -> String {
     let text = text.trim();
     match text {

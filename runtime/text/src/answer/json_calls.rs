@@ -1,23 +1,23 @@
-//! Calls as JSON objects with a name and arguments, alone, one after another or in an array: what Hermes,
-//! Mistral's older form and bare JSON have in common.
+//! Calls as JSON objects with a name and arguments, alone, in sequence or in an array: shared by Hermes,
+//! Mistral's older form and bare JSON.
 
 use super::event::CallOutcome;
 use super::format::{Flow, LONGEST_NAME};
 use super::json_text::{JsonText, Quoted, QuotedRead, Read};
 use super::output::Output;
 
-/// What differs between these formats.
+/// The differences between these formats.
 #[derive(Debug)]
 pub(crate) struct JsonDialect {
-    /// The tags that count outside of strings; where there is a closing one, it is the first.
+    /// The tags that count outside strings; the closing tag, if there is one, comes first.
     pub(crate) tags: &'static [&'static str],
     /// Whether the first tag closes.
     pub(crate) closed: bool,
-    /// Whether there are no tags: what does not begin as a call of one of the tools is text.
+    /// Whether there are no tags: text that does not begin as a call of one of the tools is plain text.
     pub(crate) bare: bool,
 }
 
-/// Most that is read without tags before a call must have begun, bytes.
+/// Without tags, most bytes before a call must have begun.
 const BARE_LIMIT: usize = 512;
 
 /// Reads one block of calls.
@@ -25,15 +25,15 @@ const BARE_LIMIT: usize = 512;
 pub(crate) struct JsonCalls {
     dialect: &'static JsonDialect,
     at: At,
-    /// Whether a call of this block has been read.
+    /// Whether a call of this block was read.
     any: bool,
     /// Of the object being read: its last key,
     key: String,
     /// its name,
     name: String,
-    /// its id, where it stands before the name,
+    /// its id, if it comes before the name,
     id: String,
-    /// the arguments, where they stand before the name,
+    /// the arguments, if they come before the name,
     early: String,
     /// whether there were any,
     arguments: bool,
@@ -52,11 +52,11 @@ enum At {
     Name(Quoted),
     Id(Quoted),
     Arguments(JsonText),
-    /// Arguments as a string that holds JSON, once that has begun; whether it is complete.
+    /// Arguments as a string of JSON, once that has begun; whether it is complete.
     ArgumentsText(Quoted, Option<JsonText>, bool),
     Skipped(JsonText),
     AfterValue,
-    /// Behind something malformed.
+    /// After something malformed.
     Broken,
 }
 
@@ -260,7 +260,7 @@ impl JsonCalls {
         Flow::Stay
     }
 
-    /// What was read is no block of calls at all.
+    /// The text read is not a block of calls.
     fn give_up(&mut self, character: char, out: &mut Output) -> Flow {
         if self.dialect.bare {
             out.source_is_text();
@@ -287,7 +287,7 @@ impl JsonCalls {
                 self.at = At::Key;
                 return Flow::Stay;
             }
-            // What finds out that a call begins knows no other members before its name.
+            // The grammar, which detects that a call begins, allows no other members before its name.
             (key, character) if self.dialect.bare && !out.is_open() && (key, character) != ("type", '"') => {
                 return self.fail(character, out);
             }
@@ -315,7 +315,7 @@ impl JsonCalls {
         }
     }
 
-    /// How many `function` objects may be open.
+    /// Most `function` objects that may be open.
     fn deepest(&self) -> u32 {
         if self.dialect.bare { 1 } else { 8 }
     }
@@ -328,7 +328,7 @@ impl JsonCalls {
         !self.name.is_empty() && (!self.dialect.bare || out.tools().contains(&self.name))
     }
 
-    /// A `}` outside of the arguments.
+    /// Handles a `}` outside the arguments.
     fn close(&mut self, character: char, out: &mut Output) -> Flow {
         if self.nested > 0 {
             self.nested -= 1;

@@ -1,4 +1,4 @@
-//! JSON read character by character.
+//! Reads JSON character by character.
 
 /// A JSON string after its opening quote.
 #[derive(Clone, Debug, Default)]
@@ -13,11 +13,11 @@ enum InString {
     #[default]
     Plain,
     Escape,
-    /// Digits to come, and the code so far.
+    /// Hexadecimal digits still to come, and the code so far.
     Hex(u8, u32),
 }
 
-/// What a character in a string meant.
+/// The meaning of a character in a string.
 pub(crate) enum QuotedRead {
     /// Not known yet.
     More,
@@ -30,7 +30,8 @@ pub(crate) enum QuotedRead {
 }
 
 impl Quoted {
-    /// Takes the next character. Control characters count as themselves: models write line ends so.
+    /// Consumes the next character. Unescaped control characters are accepted: models write line ends that
+    /// way.
     pub(crate) fn push(&mut self, character: char) -> QuotedRead {
         match self.at {
             InString::Plain => match character {
@@ -82,7 +83,7 @@ impl Quoted {
     }
 }
 
-/// Appends a character of a string's value to JSON text.
+/// Appends a character of a string's value to JSON text, escaped if necessary.
 pub(crate) fn escape(to: &mut String, character: char) {
     match character {
         '"' => to.push_str("\\\""),
@@ -95,7 +96,7 @@ pub(crate) fn escape(to: &mut String, character: char) {
     }
 }
 
-/// A value as JSON text of a string.
+/// A value as a JSON string.
 pub(crate) fn quote(text: &str) -> String {
     let mut json = String::from('"');
     text.chars().for_each(|character| escape(&mut json, character));
@@ -103,7 +104,7 @@ pub(crate) fn quote(text: &str) -> String {
     json
 }
 
-/// What a character of JSON text meant.
+/// The meaning of a character of JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Read {
     /// There is more to come.
@@ -116,10 +117,10 @@ pub(crate) enum Read {
     Bad,
 }
 
-/// One JSON value, checked and passed on.
+/// Reads one JSON value, checks it and passes it on.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonText {
-    /// Of the arrays and objects that are open, whether each is an object.
+    /// The open arrays and objects: whether each is an object.
     stack: Vec<bool>,
     at: At,
 }
@@ -127,16 +128,16 @@ pub(crate) struct JsonText {
 #[derive(Clone, Debug)]
 enum At {
     Value,
-    /// Behind `[`.
+    /// After `[`.
     FirstItem,
-    /// Behind `{`.
+    /// After `{`.
     FirstKey,
     Key,
     Colon,
     AfterItem,
     String(Quoted),
     KeyString(Quoted),
-    /// What is left of `true`, `false` or `null`.
+    /// The rest of `true`, `false` or `null`.
     Literal(&'static str),
     Number(Digits),
 }
@@ -153,7 +154,7 @@ enum Digits {
     Power,
 }
 
-/// Arrays and objects in each other. Readers of the arguments have limits too (serde_json 128).
+/// Most levels of nested arrays and objects. Readers of the arguments have limits too (serde_json 128).
 const DEPTH: usize = 100;
 
 impl JsonText {
@@ -161,12 +162,12 @@ impl JsonText {
         JsonText { stack: Vec::new(), at: At::Value }
     }
 
-    /// Whether the next character stands in a string, where a tag is none.
+    /// Whether the next character is in a string, where tags do not count.
     pub(crate) fn in_string(&self) -> bool {
         matches!(self.at, At::String(_) | At::KeyString(_))
     }
 
-    /// Takes the next character and appends it to `to`, unless it does not belong to the value.
+    /// Consumes the next character and appends it to `to`, unless it does not belong to the value.
     pub(crate) fn push(&mut self, character: char, to: &mut String) -> Read {
         let read = self.step(character);
         if matches!(read, Read::More | Read::Done) {

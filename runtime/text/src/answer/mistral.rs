@@ -1,5 +1,6 @@
 //! Mistral: `[TOOL_CALLS]` before an array of JSON calls (tokenizers up to version 7) or before each
-//! `NAME[ARGS]{…}` (version 11 and later; `[CALL_ID]` and an id may stand before `[ARGS]`). Nothing closes.
+//! `NAME[ARGS]{…}` (version 11 and later; `[CALL_ID]` and an id may precede `[ARGS]`). There is no closing
+//! tag.
 
 use super::event::CallOutcome;
 use super::format::{Flow, LONGEST_NAME};
@@ -12,7 +13,7 @@ pub(crate) const ARGUMENTS: &str = "[ARGS]";
 pub(crate) const CALL_ID: &str = "[CALL_ID]";
 const LIST: JsonDialect = JsonDialect { tags: &[OPEN], closed: false, bare: false };
 
-/// Reads what stands behind the tag.
+/// Reads the text after the tag.
 #[derive(Clone, Debug)]
 pub(crate) struct Mistral {
     at: At,
@@ -22,13 +23,13 @@ pub(crate) struct Mistral {
 enum At {
     /// A name, or an array.
     Name(String),
-    /// In an id behind the name.
+    /// In an id after the name.
     Id(String, String),
     /// Before the arguments.
     Before,
     Arguments(JsonText),
     List(JsonCalls),
-    /// Behind the arguments.
+    /// After the arguments.
     After,
     Broken,
 }
@@ -169,7 +170,7 @@ impl Mistral {
     }
 }
 
-/// Whether it may stand in a tool's name.
+/// Whether a character may occur in a tool's name.
 fn is_name(character: char) -> bool {
     character.is_alphanumeric() || matches!(character, '_' | '-' | '.' | ':' | '/')
 }

@@ -1,8 +1,8 @@
 //! Incremental parsing of an answer into text, reasoning and tool calls.
 //!
 //! Each format has a file with its tags; two readers serve four formats, Mistral and Gemma have their own.
-//! One place finds tags (`scanner`), and which ones count is decided for each character: none within a JSON
-//! string, only its own end within a parameter's value.
+//! Only `scanner` finds tags. Which tags count is decided for each character: none within a JSON string, only
+//! the closing tag within a parameter's value.
 
 mod bare;
 mod event;
@@ -28,67 +28,67 @@ use output::Output;
 use scanner::{Found, Scanner};
 use std::sync::Arc;
 
-/// Line ends that may stand before the tag that closes reasoning and are not part of it.
+/// Most line ends before the tag that closes reasoning that do not belong to the reasoning.
 const LINE_ENDS: usize = 2;
-/// Spacing at the beginning of an answer that is held back, bytes: it belongs to the markup that may follow.
+/// Most bytes of leading spacing that are held back: they belong to the markup that may follow.
 const LEADING: usize = 16;
 
-/// Parses one answer in pieces. Where it is cut makes no difference.
+/// Parses one answer in pieces. The result does not depend on how it is split.
 ///
-/// Held back is at most the beginning of a tag and a little spacing, but for: a call until its name is known,
-/// a parameter whose type is not a string until it ends (its type decides how it is written), and in bare
-/// JSON the first 512 bytes of what may be a call.
+/// At most the beginning of a tag and a little spacing are held back, with three exceptions: a call until its
+/// name is known, a parameter that is not a string until it ends (its type decides how it is written), and in
+/// bare JSON the first 512 bytes of a possible call.
 #[derive(Clone, Debug)]
 pub struct AnswerParser {
     tools: Option<ToolFormat>,
     tags: Tags,
     scanner: Scanner,
     place: Place,
-    /// Whether the character being read is of a control token.
+    /// Whether the current character belongs to a control token.
     control: bool,
     out: Output,
 }
 
-/// The tags that count in each place.
+/// The tags that count at each place.
 #[derive(Clone, Debug)]
 struct Tags {
-    /// Behind which index they are those of a call: beginnings first, then ends.
+    /// Index of the first tag of calls: those that begin calls come first, then those that end them.
     openers: usize,
-    /// In text: openers, closers; in front of any text of a stretch: reasoning's opening and closing tags as
-    /// well.
+    /// In text: openers and closers. Before the first text of a stretch, reasoning's opening and closing tags
+    /// as well.
     text: Vec<&'static str>,
     stretch: Vec<&'static str>,
-    /// In reasoning: its closing tag, a call's opening one; at its beginning also its own opening tag.
+    /// In reasoning: its closing tag and a call's opening tag. At its beginning, its own opening tag as well.
     reasoning: Vec<&'static str>,
     reasoning_begin: Vec<&'static str>,
 }
 
 #[derive(Clone, Debug)]
 enum Place {
-    /// At the beginning of the answer, behind this much spacing.
+    /// At the beginning of the answer, after this much spacing.
     Start(String),
-    /// Behind markup, with no text yet.
+    /// After markup, before any text.
     Behind,
     /// In text.
     Text,
     Reasoning {
-        /// Whether nothing but spacing was read of it.
+        /// Whether only spacing was read of it so far.
         begin: bool,
         /// Line ends that may be its last characters.
         line_ends: usize,
     },
     Calls {
         reader: Reader,
-        /// Whether it stands in reasoning, which goes on behind it if there is no call in it.
+        /// Whether the block is in reasoning, which continues after it if it contains no call.
         reasoning: bool,
-        /// Calls that had begun before it.
+        /// Number of calls begun before it.
         before: usize,
     },
 }
 
 impl AnswerParser {
-    /// A parser for the answer of a model with these formats to a request with these tools. `opened`: the
-    /// prompt ends within the reasoning, as templates that write its opening tag have it.
+    /// A parser for the answer of a model with these formats to a request with these tools. With `opened`,
+    /// the prompt ends within the reasoning, as it does with templates that write the opening tag.
     pub fn new(
         tools: Option<ToolFormat>,
         reasoning: Option<ReasoningFormat>,
@@ -119,13 +119,13 @@ impl AnswerParser {
         }
     }
 
-    /// Takes the next piece of the answer.
+    /// Consumes the next piece of the answer.
     pub fn push(&mut self, piece: &str) -> Vec<AnswerEvent> {
         self.read(piece, false)
     }
 
-    /// Takes a control token of the formats by its name. If it is neither a tag nor part of one, it is
-    /// [`AnswerEvent::Rejected`] in text and in reasoning: control tokens are not meant for readers.
+    /// Consumes a control token of the formats, by name. If it is neither a tag nor part of one, it is
+    /// [`AnswerEvent::Rejected`], in text and in reasoning: control tokens are not meant for readers.
     pub fn push_control(&mut self, name: &str) -> Vec<AnswerEvent> {
         self.read(name, true)
     }
@@ -146,8 +146,8 @@ impl AnswerParser {
         self.out.take()
     }
 
-    /// Ends the answer. What begins a tag is [`AnswerEvent::Rejected`]: whether it would have become one is
-    /// for the caller to judge, who knows why the answer ended.
+    /// Ends the answer. An incomplete tag is [`AnswerEvent::Rejected`]. The caller must judge whether it
+    /// would have been completed, because it knows why the answer ended.
     pub fn finish(&mut self) -> Vec<AnswerEvent> {
         match std::mem::replace(&mut self.place, Place::Text) {
             Place::Start(spacing) => self.out.text(&spacing),
@@ -173,7 +173,7 @@ impl AnswerParser {
             }
     }
 
-    /// Whether what comes next is reasoning, as far as is known.
+    /// Whether the next text is reasoning, as far as is known.
     pub fn in_reasoning(&self) -> bool {
         matches!(self.place, Place::Reasoning { .. } | Place::Calls { reasoning: true, .. })
     }
@@ -198,7 +198,7 @@ impl AnswerParser {
                     }
                     self.open(tag, true);
                 }
-                // Its own opening tag, which the prompt had already.
+                // Its own opening tag, which the prompt already contained.
                 _ => {}
             },
             place => {
@@ -285,7 +285,7 @@ impl AnswerParser {
         let none = *before == self.out.calls();
         self.place = match flow {
             _ if none && *reasoning => Place::Reasoning { begin: false, line_ends: 0 },
-            // The text goes on, with the spacing that it has.
+            // The text continues, with its spacing.
             _ if none => Place::Text,
             Flow::Text(_) => Place::Text,
             _ => Place::Behind,

@@ -1,14 +1,14 @@
-//! Where the formats write their events.
+//! The event buffer that all formats write to.
 
 use super::event::{AnswerEvent, CallOutcome};
 use super::schema::ToolSet;
 use std::sync::Arc;
 
-/// Events that were not handed out yet, and the state that all formats share.
+/// Events not yet returned, and the state that all formats share.
 #[derive(Clone, Debug)]
 pub(crate) struct Output {
     events: Vec<AnswerEvent>,
-    /// What was read of a call that has not begun yet.
+    /// The text of a call that has not begun yet.
     source: String,
     /// Whether a call has begun and not ended.
     open: bool,
@@ -31,7 +31,7 @@ impl Output {
         &self.tools
     }
 
-    /// Calls that have begun.
+    /// Number of calls begun.
     pub(crate) fn calls(&self) -> usize {
         self.calls
     }
@@ -67,35 +67,35 @@ impl Output {
         }
     }
 
-    /// Keeps what was read of a call until it begins.
+    /// Keeps the text of a call until it begins.
     pub(crate) fn source(&mut self, text: &str) {
         if !self.open {
             self.source.push_str(text);
         }
     }
 
-    /// Bytes kept of a call that has not begun.
+    /// Bytes kept for a call that has not begun.
     pub(crate) fn source_len(&self) -> usize {
         self.source.len()
     }
 
-    /// The last character kept turned out not to belong to the call.
+    /// Drops the last character kept, which does not belong to the call.
     pub(crate) fn unread(&mut self) {
         self.source.pop();
     }
 
-    /// What was kept is spacing between calls.
+    /// Drops the kept text, which was spacing between calls.
     pub(crate) fn drop_source(&mut self) {
         self.source.clear();
     }
 
-    /// What was kept is no call.
+    /// Rejects the kept text, which is not a call.
     pub(crate) fn reject_source(&mut self) {
         let source = std::mem::take(&mut self.source);
         self.reject(&source);
     }
 
-    /// What was kept is no call, and no markup either.
+    /// Emits the kept text as text: it is neither a call nor other markup.
     pub(crate) fn source_is_text(&mut self) {
         let source = std::mem::take(&mut self.source);
         self.text(&source);
@@ -110,12 +110,12 @@ impl Output {
         }
     }
 
-    /// A call begins. It ends reasoning that is still open.
+    /// Begins a call, and ends reasoning that is still open.
     pub(crate) fn begin(&mut self, name: &str) {
         self.begin_with(name, None);
     }
 
-    /// [`Self::begin`] of a call that the model gave an id.
+    /// [`Self::begin`] for a call with an id from the model.
     pub(crate) fn begin_with(&mut self, name: &str, id: Option<String>) {
         self.source.clear();
         self.end_reasoning(false);

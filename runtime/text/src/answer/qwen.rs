@@ -1,5 +1,5 @@
 //! Qwen3-Coder, Qwen 3.5 and Nemotron 3: `<tool_call><function=NAME><parameter=KEY>` line end, value, line
-//! end `</parameter></function></tool_call>`. Models leave out the outer tag at times.
+//! end `</parameter></function></tool_call>`. Models sometimes omit the outer tag.
 
 use super::xml_calls::XmlDialect;
 

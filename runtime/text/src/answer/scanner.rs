@@ -2,38 +2,38 @@
 
 use std::collections::VecDeque;
 
-/// Finds tags in text that comes character by character. What a tag is may change from one character to the
-/// next.
+/// Finds tags in text that arrives character by character. The set of tags may change with each character.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scanner {
-    /// Read and not yet decided on: the beginning of a tag.
+    /// Undecided text: the beginning of a tag.
     held: String,
-    /// Of each character held, whether it is of a control token.
+    /// For each character held, whether it belongs to a control token.
     control: VecDeque<bool>,
 }
 
-/// What was found.
+/// A decided part of the text.
 pub(crate) enum Found {
     /// The tag with this index in the list.
     Tag(usize),
-    /// A character that belongs to no tag, and whether it is of a control token.
+    /// A character that belongs to no tag, and whether it belongs to a control token.
     Plain(char, bool),
 }
 
 impl Scanner {
-    /// Takes one character, of a control token or not; call [`Scanner::next`] until it finds nothing more.
+    /// Adds one character, of a control token or not; then call [`Scanner::next`] until it finds nothing
+    /// more.
     pub(crate) fn push(&mut self, character: char, control: bool) {
         self.held.push(character);
         self.control.push_back(control);
     }
 
-    /// Puts a character back that was found to be plain: it may begin a tag of those that count now.
+    /// Puts back a plain character: it may begin one of the tags that count now.
     pub(crate) fn unread(&mut self, character: char, control: bool) {
         self.held.insert(0, character);
         self.control.push_front(control);
     }
 
-    /// The next thing that is certain. No tag may begin another one of the same list.
+    /// The next decided part. No tag may begin with another of the same list.
     pub(crate) fn next(&mut self, tags: &[&'static str]) -> Option<Found> {
         let first = self.held.chars().next()?;
         if let Some(index) = tags.iter().position(|tag| self.held.starts_with(tag)) {
@@ -48,12 +48,12 @@ impl Scanner {
         Some(Found::Plain(first, self.control.pop_front().unwrap_or(false)))
     }
 
-    /// What is held: less than the longest tag.
+    /// The undecided text: shorter than the longest tag.
     pub(crate) fn held(&self) -> &str {
         &self.held
     }
 
-    /// Ends the text: the beginning of a tag that never came to its end.
+    /// Ends the text; returns the beginning of an incomplete tag.
     pub(crate) fn finish(&mut self) -> String {
         self.control.clear();
         std::mem::take(&mut self.held)

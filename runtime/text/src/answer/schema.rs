@@ -10,8 +10,8 @@ pub struct ToolSet {
 }
 
 impl ToolSet {
-    /// Of each tool its name and the JSON schema of its parameters (any value; what is no schema says
-    /// nothing).
+    /// From each tool's name and the JSON schema of its parameters (any value; one that is not a schema is
+    /// ignored).
     pub fn new<'a>(tools: impl IntoIterator<Item = (&'a str, &'a Value)>) -> ToolSet {
         let types = |schema: &Value| match schema.get("properties").and_then(Value::as_object) {
             None => HashMap::new(),
@@ -23,7 +23,7 @@ impl ToolSet {
         ToolSet { tools: tools.into_iter().map(|(name, schema)| (name.to_owned(), types(schema))).collect() }
     }
 
-    /// The names of all.
+    /// The names of all tools.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tools.keys().map(String::as_str)
     }
@@ -32,12 +32,12 @@ impl ToolSet {
         self.tools.contains_key(name)
     }
 
-    /// Whether a parameter is read as a text where texts stand without quotes.
+    /// Whether a parameter is read as a string in formats that write strings without quotes.
     pub fn reads_text(&self, tool: &str, parameter: &str) -> bool {
         self.types(tool, parameter).string()
     }
 
-    /// The types of a parameter; one that nothing is known of is a string.
+    /// The types of a parameter; an unknown one is a string.
     pub(crate) fn types(&self, tool: &str, parameter: &str) -> Types {
         self.tools.get(tool).and_then(|tool| tool.get(parameter)).copied().unwrap_or(Types(Types::STRING))
     }
@@ -55,7 +55,7 @@ impl Types {
     const NUMBER: u8 = 16;
     const ARRAY: u8 = 32;
     const OBJECT: u8 = 64;
-    /// References and unions followed: beyond it a schema says nothing.
+    /// Most references and unions followed; beyond that, a schema is ignored.
     const DEPTH: usize = 8;
 
     fn of(schema: &Value, root: &Value) -> Types {
@@ -129,8 +129,8 @@ impl Types {
         self.0 & Types::NULL != 0
     }
 
-    /// The JSON text of a value written without quotes, if it is of one of these types. Booleans and null may
-    /// be spelled as Python does, since templates print them so.
+    /// The JSON text of an unquoted value, if it has one of these types. Booleans and null may be spelled as
+    /// in Python, because templates print them that way.
     pub(crate) fn read(self, text: &str) -> Option<&str> {
         let text = match text.trim() {
             "True" => "true",

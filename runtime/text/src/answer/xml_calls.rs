@@ -1,5 +1,5 @@
-//! Calls as tags with parameters in them, which Qwen3-Coder and MiniMax share. They are no XML: nothing is
-//! escaped, and a value ends at its closing tag only.
+//! Calls as tags with parameters in them, shared by Qwen3-Coder and MiniMax. They are not XML: nothing is
+//! escaped, and only its closing tag ends a value.
 
 use super::event::CallOutcome;
 use super::format::{Flow, LONGEST_NAME};
@@ -7,7 +7,7 @@ use super::json_text::{escape, quote};
 use super::output::Output;
 use super::schema::Types;
 
-/// The tags of a format, in fixed places.
+/// The tags of a format, by position.
 #[derive(Debug)]
 pub(crate) struct XmlDialect {
     /// Between calls: the block's end, its beginning, a call's beginning up to its name.
@@ -16,7 +16,7 @@ pub(crate) struct XmlDialect {
     pub(crate) body: [&'static str; 4],
     /// In a value: its end.
     pub(crate) value: [&'static str; 1],
-    /// Whether values stand on lines of their own.
+    /// Whether values are on lines of their own.
     pub(crate) lines: bool,
 }
 
@@ -32,10 +32,10 @@ pub(crate) struct XmlCalls {
     at: At,
     /// Whether the block's own tag is open.
     block: bool,
-    /// Whether a call of this block has been read.
+    /// Whether a call of this block was read.
     any: bool,
     name: String,
-    /// Whether the call has a parameter already.
+    /// Whether the call has a parameter.
     parameters: bool,
 }
 
@@ -48,7 +48,7 @@ enum At {
     /// In a parameter's name, up to `>`.
     Key(String),
     Value(Value),
-    /// Behind something malformed.
+    /// After something malformed.
     Broken,
 }
 
@@ -202,7 +202,7 @@ impl XmlCalls {
         out.end(CallOutcome::Complete);
     }
 
-    /// Behind a call's closing tag.
+    /// Handles the end of a call.
     fn ended(&mut self) -> Flow {
         self.any = true;
         self.at = At::Between;
@@ -216,7 +216,7 @@ enum Named {
     Bad,
 }
 
-/// Reads a name up to `>`; quotes around it are not part of it.
+/// Reads a name up to `>`, without the quotes around it.
 fn named(name: &mut String, character: char) -> Named {
     match character {
         '>' => {
@@ -238,9 +238,9 @@ fn named(name: &mut String, character: char) -> Named {
 #[derive(Clone, Debug)]
 struct Value {
     types: Types,
-    /// What was read, as long as it is not given out.
+    /// Text read and not yet emitted.
     read: String,
-    /// Whether it is a string that is given out as it forms.
+    /// Whether it is a string that is emitted as it arrives.
     streams: bool,
     lines: bool,
     first: bool,
@@ -278,7 +278,7 @@ impl Value {
         self.read.push(character);
         let null =
             self.types.null() && ["null", "None"].iter().any(|null| null.starts_with(self.read.trim()));
-        // A string goes out at once, unless it may yet be null.
+        // A string is emitted at once, unless it may still be null.
         if self.types.string() && !(null && self.read.len() < 16) {
             self.stream(out);
         }
@@ -303,8 +303,8 @@ impl Value {
         out.arguments(&json.map_or_else(|| quote(&self.read), str::to_owned));
     }
 
-    /// The answer ends here. The beginning of a string is given out; what is left in `read` is the beginning
-    /// of no known value.
+    /// Handles an answer that ends here. The beginning of a string is emitted; any other text in `read` is an
+    /// incomplete value.
     fn cut(&mut self, out: &mut Output) {
         if self.line_end && self.streams {
             out.arguments("\\n");
