@@ -1,21 +1,21 @@
-//! What `strict` makes of a schema: objects have the members that they declare, and no others.
+//! The effect of `strict` on a schema: objects have the members they declare, and no others.
 
 use crate::references::{Pointer, parts};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Keywords whose schemas say something of the same value.
+/// Keywords whose schemas apply to the same value.
 const IN_PLACE: [&str; 3] = ["allOf", "anyOf", "oneOf"];
-/// Keywords with a schema, or an array of them, of other values.
+/// Keywords with a schema, or an array of schemas, for other values.
 const WITHIN: [&str; 4] = ["items", "prefixItems", "additionalItems", "additionalProperties"];
 /// Keywords with schemas by name.
 const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
-/// What is said of the members of an object.
+/// Keywords that constrain the members of an object.
 const OF_MEMBERS: [&str; 4] = ["properties", "patternProperties", "required", "additionalProperties"];
 
-/// A schema in which every object that does not say what other members it may have may have none. What
-/// several schemas say together (`allOf`; `anyOf`, `oneOf` and `$ref` beside members) stays as it is: each of
-/// them would forbid the members of the others.
+/// Closes a schema: objects that do not say which other members they may have may have none. Schemas that
+/// apply together (`allOf`; `anyOf`, `oneOf` and `$ref` beside members) stay as they are, because each would
+/// forbid the members of the others.
 pub(crate) fn closed(schema: &Value) -> Value {
     let mut closing = Closing { open: BTreeSet::new(), waiting: Vec::new() };
     closing.mark(schema, false, true);
@@ -27,7 +27,7 @@ pub(crate) fn closed(schema: &Value) -> Value {
     closing.close(schema, &mut Vec::new(), false)
 }
 
-/// What stands at a pointer.
+/// The value at a pointer.
 fn look_up<'a>(root: &'a Value, pointer: &[String]) -> Option<&'a Value> {
     pointer.iter().try_fold(root, |value, part| match value {
         Value::Array(items) => items.get(part.parse::<usize>().ok()?),
@@ -36,7 +36,7 @@ fn look_up<'a>(root: &'a Value, pointer: &[String]) -> Option<&'a Value> {
     })
 }
 
-/// Whether a schema's parts say something of one object together.
+/// Whether several parts of a schema apply to one object together.
 fn joins(map: &Map<String, Value>) -> bool {
     let has = |keyword: &&str| map.contains_key(*keyword);
     let all = map.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
@@ -44,7 +44,7 @@ fn joins(map: &Map<String, Value>) -> bool {
     all > 1 || (others && OF_MEMBERS.iter().any(has)) || (all > 0 && map.contains_key("$ref"))
 }
 
-/// Whether it is one of objects.
+/// Whether a schema is for objects.
 fn is_of_objects(map: &Map<String, Value>) -> bool {
     match map.get("type") {
         Some(Value::Array(types)) => types.iter().any(|one| *one == "object"),
@@ -54,14 +54,14 @@ fn is_of_objects(map: &Map<String, Value>) -> bool {
 }
 
 struct Closing {
-    /// What is referred to beside something else.
+    /// Targets of references that are combined with other constraints.
     open: BTreeSet<Pointer>,
     waiting: Vec<Pointer>,
 }
 
 impl Closing {
-    /// Takes note of what must stay open: of a schema that is one of several of the same value, or not;
-    /// `within` it, too, or not.
+    /// Records the schemas that must stay open. `joined` says whether this schema applies together with
+    /// others to one value; `within`, whether to descend into it.
     fn mark(&mut self, schema: &Value, joined: bool, within: bool) {
         let Some(map) = schema.as_object() else { return };
         let joined = joined || joins(map);
@@ -156,13 +156,13 @@ mod tests {
                 json!({"$ref": "#/$defs/o", "$defs": {"o": open}}),
                 json!({"$ref": "#/$defs/o", "$defs": {"o": shut}}),
             ),
-            // They say what else they may have, or are no objects, or data.
+            // They say which other members they may have, or are not schemas of objects, or are data.
             (said.clone(), said.clone()),
             (json!({"type": "string"}), json!({"type": "string"})),
             (json!({}), json!({})),
             (json!(true), json!(true)),
             (json!({"const": {"type": "object"}}), json!({"const": {"type": "object"}})),
-            // They are one with others.
+            // They apply together with others.
             (json!({"allOf": [open, {"required": ["b"]}]}), json!({"allOf": [open, {"required": ["b"]}]})),
             (
                 json!({"type": "object", "properties": {"k": {"items": open}}, "anyOf": [open, open]}),

@@ -1,4 +1,4 @@
-//! A grammar's state in one answer.
+//! The state of a grammar within one answer.
 
 use crate::error::{GrammarError, Stopped};
 use crate::grammars::{Shared, set};
@@ -10,15 +10,15 @@ use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
 
-/// The constraint of an answer, after the tokens it has taken. A clone is independent of it.
+/// The constraint of an answer, after the tokens it has taken. Clones are independent.
 pub struct Constraint {
     shared: Arc<Shared>,
-    /// `None` where anything may be answered.
+    /// `None` if any answer is allowed.
     grammar: Option<Matcher>,
     thinking: Option<Thinking>,
-    /// For an answer that may contain calls, which the grammar describes.
+    /// For answers that may contain calls, which the grammar describes.
     watch: Option<Watch>,
-    /// What may come next, cached; `None` is anything.
+    /// The cached mask for the next token; an inner `None` allows anything.
     next: Option<Option<TokenMask>>,
 }
 
@@ -26,8 +26,7 @@ impl Clone for Constraint {
     fn clone(&self) -> Constraint {
         Constraint {
             shared: Arc::clone(&self.shared),
-            // A plain clone shares a cache of the lexer's states behind a lock, which grows with all that use
-            // it.
+            // A plain clone shares a locked cache of lexer states, which grows with all its users.
             grammar: self.grammar.as_ref().map(Matcher::deep_clone),
             thinking: self.thinking.clone(),
             watch: self.watch.clone(),
@@ -60,34 +59,35 @@ impl Constraint {
         Constraint { thinking: Some(thinking), next: None, ..self }
     }
 
-    /// With calls that one of these tags begins: within the reasoning, which the first of them ends; and
-    /// where all else is `free`, in all of the answer, which the grammar then says nothing of but the calls,
-    /// one behind the other.
+    /// Allows calls that one of these tags begins: within the reasoning, which the first tag ends, and, if
+    /// the answer is `free`, anywhere in it. The grammar of a `free` answer describes only the calls, one
+    /// after another.
     pub fn watching(self, openers: &Arc<Openers>, free: bool) -> Constraint {
         let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, None, grammar, free));
         Constraint { watch, next: None, ..self }
     }
 
-    /// With calls that are JSON without a tag: all else is free, except that the beginning of the answer, or
-    /// of what follows a call, must follow the grammar once it names one of these tools.
+    /// Allows calls as JSON without tags. All else is free, except that the beginning of the answer, and of
+    /// the text after a call, must follow the grammar once it names one of these tools.
     pub fn watching_names(self, openers: &Arc<Openers>, names: &Arc<[String]>) -> Constraint {
         let head = Head::new(names);
         let watch = self.grammar.as_ref().map(|grammar| Watch::new(openers, Some(head), grammar, true));
         Constraint { watch, next: None, ..self }
     }
 
-    /// Ids that its masks are of.
+    /// Number of ids in its masks.
     pub fn vocabulary(&self) -> usize {
         self.shared.vocabulary
     }
 
-    /// Ids that end the answer: allowed where it is complete, and nothing else is where nothing can follow.
+    /// Ids that end the answer: allowed when it is complete, and the only ones allowed when nothing can
+    /// follow.
     pub fn end_ids(&self) -> &[u32] {
         &self.shared.ends
     }
 
-    /// How many of the tokens that come next may be any, whatever those before them are: nobody need ask for
-    /// masks so long.
+    /// The number of next tokens that are unconstrained, whatever comes before them; no masks are needed for
+    /// them.
     pub fn free_for(&self) -> usize {
         let thinking = self.thinking.as_ref().map_or(usize::MAX, Thinking::free_for);
         match (&self.grammar, &self.watch) {
@@ -100,18 +100,18 @@ impl Constraint {
     /// Takes the next token of the answer, other than an end id.
     ///
     /// # Errors
-    /// When it may not come here.
+    /// When it is not allowed here.
     pub fn take(&mut self, id: u32) -> Result<(), Stopped> {
         self.next = None;
         self.advance(id).map(drop)
     }
 
-    /// What may come next, and behind each of `drafts` that may come and is no end, as if it had: as many
-    /// masks as of the drafts may come one after another, and one; or none where any token may come in all of
-    /// these places.
+    /// Computes the mask of the next token, and the mask after each of `drafts`, up to the first draft that
+    /// is not allowed or is an end: one mask more than accepted drafts. Leaves `into` empty if any token is
+    /// allowed in all of these places.
     ///
     /// # Errors
-    /// When nothing may come, or it takes too much to find out.
+    /// When no token is allowed, or the mask takes too much work.
     pub fn masks(&mut self, drafts: &[u32], into: &mut Vec<TokenMask>) -> Result<(), Stopped> {
         into.clear();
         let next = match self.next.take() {
@@ -144,12 +144,12 @@ impl Constraint {
         Ok(())
     }
 
-    /// Whether what comes next is reasoning.
+    /// Whether the next token belongs to the reasoning.
     fn reasons(&self) -> bool {
         self.thinking.as_ref().is_some_and(Thinking::is_within)
     }
 
-    /// Goes on behind a token; how many the grammar took.
+    /// Advances past a token; returns how many tokens the grammar consumed.
     fn advance(&mut self, id: u32) -> Result<usize, Stopped> {
         let id = self.shared.in_trie(id);
         let free = self.watch.as_ref().is_some_and(|watch| !watch.held);
@@ -181,20 +181,20 @@ impl Constraint {
         }
     }
 
-    /// Tells the grammar of tokens; how many it took.
+    /// Advances the grammar by tokens; returns how many.
     fn tell(&mut self, ids: &[u32]) -> Result<usize, Stopped> {
         let Some(grammar) = &mut self.grammar else { return Ok(0) };
         grammar.consume_tokens(ids).map_err(|error| failed(&error.to_string()))?;
         if let Some(watch) = &mut self.watch
             && watch.free
         {
-            // Behind a call all is free again.
+            // After a call, the text is free again.
             watch.hold(!grammar.is_accepting().map_err(|error| failed(&error.to_string()))?);
         }
         Ok(ids.len())
     }
 
-    /// What may come next; `None` is anything.
+    /// The mask of the next token; `None` allows anything.
     fn allowed(&mut self) -> Result<Option<TokenMask>, Stopped> {
         let one = |id: u32| Ok(Some(TokenMask::of(self.shared.vocabulary, [id])));
         let (reasons, free) = (self.reasons(), self.watch.as_ref().is_some_and(|watch| !watch.held));
@@ -229,14 +229,14 @@ impl Constraint {
     }
 }
 
-/// What the library says when it cannot go on.
+/// The error for a message of the library when it cannot continue.
 fn failed(message: &str) -> Stopped {
     let (grammar, words) = words::stopped(message);
     let error = GrammarError::new(words);
     if grammar { Stopped::Grammar(error) } else { Stopped::Token(error) }
 }
 
-/// The same where no token was given.
+/// The same for an error without a token.
 fn unfollowed(error: impl std::fmt::Display) -> Stopped {
     Stopped::Grammar(GrammarError::new(words::stopped(&error.to_string()).1))
 }

@@ -1,9 +1,9 @@
-//! Why grammars are refused.
+//! Errors of grammars and of answers under them.
 
 /// Why a grammar cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GrammarError {
-    /// Of a JSON schema the member at fault, as `.properties.size.multipleOf`; empty for the grammar as a
+    /// For a JSON schema, the member at fault, as `.properties.size.multipleOf`; empty for the grammar as a
     /// whole.
     pub path: String,
     /// What is wrong, as the rest of a sentence that begins with the name of the field at fault.
@@ -11,7 +11,7 @@ pub struct GrammarError {
 }
 
 impl GrammarError {
-    /// Of the grammar as a whole.
+    /// An error of the grammar as a whole.
     pub(crate) fn new(message: impl Into<String>) -> GrammarError {
         GrammarError { path: String::new(), message: message.into() }
     }
@@ -31,9 +31,9 @@ impl std::error::Error for GrammarError {}
 /// Why an answer cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The grammar cannot be followed any further: it is at fault.
+    /// The grammar cannot be followed any further, and is at fault.
     Grammar(GrammarError),
-    /// The token may not come here: the sampler is at fault.
+    /// The token is not allowed here, and the sampler is at fault.
     Token(GrammarError),
 }
 
@@ -46,7 +46,7 @@ impl std::fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// Of a grammar that is tried: whatever stops it is its own.
+/// For a trial of a grammar: any stop is the grammar's fault.
 impl From<Stopped> for GrammarError {
     fn from(stopped: Stopped) -> GrammarError {
         let (Stopped::Grammar(error) | Stopped::Token(error)) = stopped;

@@ -1,4 +1,4 @@
-//! A model's tokens, and grammars over them.
+//! The tokens of a model, and grammars over them.
 
 use crate::bounds::{self, Size};
 use crate::constraint::Constraint;
@@ -20,12 +20,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use toktrie::{ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie};
 
-/// Largest schema, in bytes, in which a fault is looked for; how many of its parts are tried, and how long.
+/// Limits of the search for a fault: bytes of the schema, parts to try, and time.
 const MOST_SEARCHED: usize = 32 * 1024;
 const MOST_TRIES: usize = 48;
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// How long a fault is looked for.
+/// The budget left for a search for a fault.
 struct Tries {
     left: usize,
     until: Instant,
@@ -34,13 +34,13 @@ struct Tries {
 /// A token of a model's vocabulary.
 #[derive(Clone, Copy, Debug)]
 pub struct Token<'a> {
-    /// The bytes it stands for; of a control token its name.
+    /// The token's bytes; for a control token, its name.
     pub bytes: &'a [u8],
-    /// Whether it is a control token, which is no text.
+    /// Whether it is a control token rather than text.
     pub special: bool,
 }
 
-/// A model's tokens and the limits of compilation, from which grammars are made. Built once per server; a
+/// A model's tokens and the limits of compilation, from which grammars are compiled. Built once per server; a
 /// clone is another handle.
 #[derive(Clone)]
 pub struct Grammars {
@@ -50,17 +50,17 @@ pub struct Grammars {
     patience: Option<Arc<Patience>>,
 }
 
-/// What constraints know of the vocabulary.
+/// The vocabulary, as constraints need it.
 pub(crate) struct Shared {
     pub(crate) vocabulary: usize,
     /// Ids that end an answer; the first is the one that llguidance knows.
     pub(crate) ends: Vec<u32>,
-    /// The bytes of each token, one behind the other, and where each ends.
+    /// The bytes of all tokens, back to back, and the end of each.
     bytes: Vec<u8>,
     until: Vec<usize>,
-    /// Tokens that are no text.
+    /// Tokens that are not text.
     special: TokenMask,
-    /// Tokens that stand for the same bytes as another: those, and the other, which is the one in the trie.
+    /// Tokens with the same bytes as another, each paired with the one that is in the trie.
     doubles: Vec<(u32, u32)>,
     trie: TokEnv,
 }
@@ -72,24 +72,24 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// The bytes of a token; none of one that there is not.
+    /// The bytes of a token; empty if there is no such token.
     pub(crate) fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(until) = self.until.get(id) else { return &[] };
         &self.bytes[if id == 0 { 0 } else { self.until[id - 1] }..*until]
     }
 
-    /// The text of a token; none of one that is no text.
+    /// The text of a token; empty if it is not text.
     pub(crate) fn text(&self, id: u32) -> &[u8] {
         if self.special.allows(id) { &[] } else { self.bytes(id) }
     }
 
-    /// Some tokens that a text can be written with.
+    /// A tokenisation of a text.
     pub(crate) fn tokens(&self, text: &[u8]) -> Vec<u32> {
         self.trie.tok_trie().greedy_tokenize(text)
     }
 
-    /// The token that stands for the same bytes and is in the trie.
+    /// The token in the trie with the same bytes.
     pub(crate) fn in_trie(&self, id: u32) -> u32 {
         self.doubles.binary_search_by_key(&id, |(double, _)| *double).map_or(id, |at| self.doubles[at].1)
     }
@@ -99,7 +99,7 @@ impl Shared {
         TokenMask::of(self.vocabulary, 0..self.vocabulary as u32)
     }
 
-    /// The mask of all tokens but these; none where these are none.
+    /// The mask of all tokens but these; `None` if there are none of these.
     pub(crate) fn all_but(&self, ids: &[u32]) -> Option<TokenMask> {
         if ids.is_empty() {
             return None;
@@ -118,7 +118,7 @@ impl Shared {
             let allowed = get(&words, *other);
             set(&mut words, *double, allowed);
         }
-        // One end is as good as another.
+        // All end ids are equivalent.
         let ends = self.ends.first().is_some_and(|end| get(&words, *end));
         self.ends.iter().for_each(|end| set(&mut words, *end, ends));
         if let Some(last) = words.last_mut()
@@ -130,12 +130,12 @@ impl Shared {
     }
 }
 
-/// A bit of a mask's words.
+/// The bit of an id in a mask's words.
 fn get(words: &[u32], id: u32) -> bool {
     words.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
 }
 
-/// Sets a bit of a mask's words.
+/// Sets the bit of an id in a mask's words.
 pub(crate) fn set(words: &mut [u32], id: u32, to: bool) {
     if let Some(word) = words.get_mut(id as usize / 32) {
         *word = *word & !(1 << (id % 32)) | u32::from(to) << (id % 32);
@@ -143,10 +143,11 @@ pub(crate) fn set(words: &mut [u32], id: u32, to: bool) {
 }
 
 impl Grammars {
-    /// Of `vocabulary` ids, as `token` tells them, of which `ends` end an answer; at least one.
+    /// A vocabulary of `vocabulary` ids, described by `token`; `ends` are the ids that end an answer, at
+    /// least one.
     ///
     /// # Errors
-    /// When there is no end, or the tokens make no trie; the message says why.
+    /// When there is no end, or the tokens form no trie; the message says why.
     pub fn new<'a>(
         vocabulary: usize,
         token: impl Fn(u32) -> Option<Token<'a>>,
@@ -170,8 +171,8 @@ impl Grammars {
             let mut word = Vec::new();
             if let Some(Token { bytes: spelled, special }) = token(id) {
                 bytes.extend_from_slice(spelled);
-                // No text has a byte of this value, so it marks what is no text. Nor is an end, however it is
-                // spelled.
+                // No text contains a byte of this value, so it marks tokens that are not text. Ends are not
+                // text either, whatever their spelling.
                 let special = special || ends.contains(&id);
                 if special {
                     specials.push(id);
@@ -195,8 +196,8 @@ impl Grammars {
         drop(known);
         let info = TokRxInfo::new(vocabulary as u32, end);
         let trie = TokTrie::from(&info, &words);
-        // Forced bytes are not turned into tokens for the model: which tokens are allowed depends on the
-        // grammar alone.
+        // Forced bytes are not tokenised for the model: which tokens are allowed depends on the grammar
+        // alone.
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let capabilities = InferenceCapabilities::default();
         let slices = SlicedBiasComputer::general_slices();
@@ -212,22 +213,23 @@ impl Grammars {
         })
     }
 
-    /// The same, with a time limit.
+    /// The same grammars, with a time limit.
     pub fn within(&self, patience: &Arc<Patience>) -> Grammars {
         Grammars { patience: Some(Arc::clone(patience)), ..self.clone() }
     }
 
-    /// Whether the request has gone.
+    /// Whether the request was given up, or its time is over.
     pub fn is_late(&self) -> bool {
         self.patience.as_ref().is_some_and(|patience| patience.is_lost())
     }
 
-    /// The constraint of a source, at the beginning of an answer. Takes milliseconds, or tens of them of a
-    /// large source, on a thread of its own: not for a thread that others wait for.
+    /// The constraint of a source, at the beginning of an answer. Takes milliseconds, or tens of them for a
+    /// large source, and compiles on a thread of its own. Do not call it on a thread that other requests wait
+    /// for.
     ///
     /// # Errors
-    /// When it is too large, says what is not supported, makes no sense, takes too long, or no answer is
-    /// possible.
+    /// When the source is too large, contains something unsupported, is invalid, takes too long, or admits no
+    /// answer.
     pub fn compile(&self, source: &Source) -> Result<Constraint, GrammarError> {
         let bytes = source.bytes();
         if bytes > MAX_BYTES {
@@ -247,7 +249,7 @@ impl Grammars {
         self.compiled(grammar_of(source)?, bound)
     }
 
-    /// Compiles on this very stack, whatever that is, and forgets it; whether it could be.
+    /// Compiles on the caller's stack, whatever its size, and drops the result.
     #[cfg(test)]
     pub(crate) fn attempt_here(&self, source: &Source) -> Result<(), GrammarError> {
         bounds::source(source)?;
@@ -258,7 +260,7 @@ impl Grammars {
     /// The constraint of a pattern, as [`Self::compile`].
     ///
     /// # Errors
-    /// When it is too large, makes no sense, takes too long, or no answer is possible.
+    /// When the pattern is too large, is invalid, takes too long, or admits no answer.
     pub fn compile_pattern(&self, pattern: &Pattern) -> Result<Constraint, GrammarError> {
         let size = pattern.size()?;
         self.compiled(GrammarWithLexer::from_lark(pattern.lark()?), size)
@@ -268,8 +270,8 @@ impl Grammars {
         self.compiled(GrammarWithLexer::from_json_schema(schema.prepared()), size)
     }
 
-    /// Finds the innermost part of a schema that is refused with the same error: the library does not say
-    /// where it is.
+    /// Finds the innermost part of a schema that is rejected with the same error, because the library does
+    /// not say where the error is.
     fn find_fault(
         &self,
         schema: &Schema,
@@ -306,9 +308,9 @@ impl Grammars {
         stack::with_room(|| self.made(grammar, size)).map_err(|error| unusable(&error))?
     }
 
-    /// Compiles here, on this stack.
+    /// Compiles on the current stack.
     fn made(&self, grammar: TopLevelGrammar, size: Size) -> Result<Constraint, GrammarError> {
-        // What takes the library long for all tokens is done for a small grammar alone.
+        // Only for a small grammar are the library's expensive tables over all tokens precomputed.
         let limits = ParserLimits { precompute_large_lexemes: size == Size::Small, ..limits() };
         let capabilities = InferenceCapabilities::default();
         let (init, quiet) = (GrammarInit::Serialized(grammar), Logger::new(0, 0));
@@ -322,7 +324,7 @@ impl Grammars {
             patience.computes(matcher.cancellation_handle());
         }
         let mut constraint = Constraint::new(Arc::clone(&self.shared), Some(matcher), None);
-        // What the first token may be is the most expensive question.
+        // The mask of the first token is the most expensive one.
         let first = constraint.masks(&[], &mut Vec::new());
         match &self.patience {
             None => first?,
@@ -337,11 +339,11 @@ impl Grammars {
         Ok(constraint)
     }
 
-    /// Compiles what another process has written down, asks `compiled` while that is there, and looks at what
-    /// follows: the first token, copies and their end.
+    /// Compiles a grammar serialised by another process, calls `compiled` while the result exists, and checks
+    /// what follows: the first token, copies and their drop.
     ///
     /// # Errors
-    /// When it makes no sense or no answer is possible, as [`Self::compile`].
+    /// When the grammar is invalid or admits no answer, as [`Self::compile`].
     pub fn attempt<T: Send>(
         &self,
         grammar: &[u8],
@@ -357,17 +359,17 @@ impl Grammars {
         stack::with_stack(stack::TRIAL_BYTES, attempt).map_err(|error| unusable(&error))?
     }
 
-    /// What the tokens have to do with the tags that begin calls; made once a server.
+    /// Prepares the tags that begin calls for this vocabulary; once per server.
     pub fn openers(&self, openers: &[Opener]) -> Arc<Openers> {
         Arc::new(Openers::new(Arc::clone(&self.shared), openers))
     }
 
-    /// What the tokens have to do with the tags around a model's reasoning, as ids each; made once a server.
+    /// Prepares the tags around a model's reasoning, each as ids, for this vocabulary; once per server.
     pub fn tags(&self, open: &[u32], close: &[u32]) -> Arc<Tags> {
         Arc::new(Tags::new(Arc::clone(&self.shared), open, close))
     }
 
-    /// A constraint that only ends reasoning in time.
+    /// A constraint that only bounds the reasoning.
     pub fn thinking(&self, thinking: Thinking) -> Constraint {
         Constraint::new(Arc::clone(&self.shared), None, Some(thinking))
     }
@@ -379,7 +381,7 @@ impl std::fmt::Debug for Grammars {
     }
 }
 
-/// A source in the library's words.
+/// Translates a source for the library.
 fn grammar_of(source: &Source) -> Result<GrammarWithLexer, GrammarError> {
     Ok(match source {
         Source::JsonObject => GrammarWithLexer::from_json_schema(Schema::any_object().prepared()),
@@ -390,23 +392,23 @@ fn grammar_of(source: &Source) -> Result<GrammarWithLexer, GrammarError> {
     })
 }
 
-/// The library's limits of states and of work.
+/// The library's limits on states and work.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_grammar_size: 250_000,
-        // Schemas that come near are refused before: see `width`.
+        // Schemas that come near are rejected earlier: see `width`.
         max_items_in_row: 16_000,
         step_max_items: 200_000,
         ..ParserLimits::default()
     }
 }
 
-/// The error for what nothing can be made of.
+/// The error for a source that cannot be compiled.
 fn unusable(why: &str) -> GrammarError {
     GrammarError::new(format!("cannot be used: {why}"))
 }
 
-/// A grammar of some texts.
+/// A Lark grammar of some texts.
 fn choice(texts: &[String]) -> Result<String, GrammarError> {
     let count = texts.len();
     if count == 0 || count > MAX_CHOICES {
@@ -418,7 +420,7 @@ fn choice(texts: &[String]) -> Result<String, GrammarError> {
         let path = format!("[{at}]");
         return Err(GrammarError { path, message: "is an empty text".to_owned() });
     }
-    // JSON's way to write a text is Lark's.
+    // A JSON string is also a Lark string.
     let texts: Vec<String> =
         texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string()).collect();
     Ok(format!("start: {}", texts.join(" | ")))

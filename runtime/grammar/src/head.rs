@@ -1,32 +1,32 @@
-//! Finds out that an answer, or what stands behind a call, begins with a call in JSON without a tag: it does
-//! once it has a tool's name.
+//! Detects calls as JSON without tags, at the beginning of an answer or after a call. A call has begun once
+//! it names a tool.
 
 use crate::grammars::Shared;
 use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
 
-/// Most bytes before the name's end. The reader of calls has the same limit.
+/// Most bytes up to the end of the name. The reader of calls has the same limit.
 const LONGEST: usize = 512;
 
-/// What was read of the beginning of an answer that may be a call, or of what stands behind one.
+/// The text read at the beginning of an answer, or after a call, that may be the beginning of a call.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
-    /// Of all tools that are known; the grammar need not take the calls of all.
+    /// All known tools; the grammar may not accept calls of every one.
     names: Arc<[String]>,
-    /// `None` where no call can begin any more.
+    /// `None` once no call can begin any more.
     read: Option<Vec<u8>>,
     behind: bool,
 }
 
-/// What bytes are.
+/// The verdict on the bytes read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begins {
-    /// A call, or not: it is not known yet.
+    /// Not known yet.
     Maybe,
-    /// No call.
+    /// Not a call.
     Nothing,
-    /// One of this tool, in a `function` or not, whose name ends here.
+    /// A call of this tool, in a `function` or not; its name ends at `at`.
     Call { tool: usize, nested: bool, at: usize },
 }
 
@@ -41,13 +41,13 @@ impl Head {
         self.read.is_some()
     }
 
-    /// A call is over, and another one may follow.
+    /// Starts over after a call, because another one may follow.
     pub(crate) fn go_on(&mut self) {
         (self.read, self.behind) = (Some(Vec::new()), true);
     }
 
-    /// Takes the bytes of a token; if a call has begun, what the grammar is to be told of it: in its own
-    /// words, and what follows the name.
+    /// Takes the bytes of a token. If a call has begun, returns tokens for the grammar: the beginning of the
+    /// call in the grammar's spelling, and the text after the name.
     pub(crate) fn take(&mut self, shared: &Shared, bytes: &[u8]) -> Option<Vec<u32>> {
         let read = self.read.as_mut()?;
         read.extend_from_slice(bytes);
@@ -65,10 +65,10 @@ impl Head {
         }
     }
 
-    /// What may come next, where not anything may: not those of the `quotes` that end the name of a tool and
-    /// go on as no call does that `grammar` takes.
+    /// The mask of the next token, if not all are allowed: it excludes those of the `quotes` that end a
+    /// tool's name and continue in a way that `grammar` does not accept.
     pub(crate) fn mask(&self, shared: &Shared, quotes: &[u32], grammar: &mut Matcher) -> Option<TokenMask> {
-        // A name stands behind two quotes at least.
+        // At least two quotes come before the end of a name.
         let read = self.read.as_ref().filter(|read| read.contains(&b'"'))?;
         let mut next = Vec::with_capacity(LONGEST);
         let mut is_bad = |id: &u32| {
@@ -86,7 +86,7 @@ impl Head {
     }
 }
 
-/// How the grammar has the beginning of a call, and what follows.
+/// The beginning of a call in the grammar's spelling, followed by the rest of the text.
 fn told(shared: &Shared, name: &str, nested: bool, rest: &[u8]) -> Vec<u32> {
     let before = if nested { "{\"function\": {\"name\": \"" } else { "{\"name\": \"" };
     let mut told = shared.tokens(format!("{before}{name}\"").as_bytes());
@@ -94,8 +94,8 @@ fn told(shared: &Shared, name: &str, nested: bool, rest: &[u8]) -> Vec<u32> {
     told
 }
 
-/// Reads the beginning of a call: an object in any spacing, in an array or not, that has no other members
-/// before its name than a `type` or the `function` that has it.
+/// Reads the beginning of a call: an object with any spacing, in an array or not, whose name is preceded by
+/// no members other than a `type` or the `function` that contains it.
 fn begins(bytes: &[u8], behind: bool, names: &[String]) -> Begins {
     let mut at = bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     let limit = at + LONGEST;
@@ -118,7 +118,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next character, behind spacing.
+    /// The next character after spacing.
     fn next(&mut self) -> Result<u8, Begins> {
         self.at += self.bytes[self.at..].iter().take_while(|byte| b" \t\n\r".contains(byte)).count();
         self.at += 1;
@@ -129,7 +129,7 @@ impl Reader<'_> {
         if self.next()? == wanted { Ok(()) } else { Err(Begins::Nothing) }
     }
 
-    /// The rest of a string, as it is meant; `None` of one that makes no sense, which is no name.
+    /// The rest of a string, unescaped; `None` if it is invalid and so not a name.
     fn string(&mut self) -> Result<Option<String>, Begins> {
         let (from, mut escaped) = (self.at - 1, false);
         let ends = |byte: &u8| {
@@ -141,12 +141,12 @@ impl Reader<'_> {
         Ok(serde_json::from_slice(&self.bytes[from..self.at]).ok())
     }
 
-    /// An object up to its name: it ends with what begins, in any case.
+    /// Reads an object up to its name; always ends with a verdict.
     fn object(&mut self, names: &[String]) -> Result<(), Begins> {
         self.expect(b'{')?;
         let mut nested = false;
         loop {
-            // Behind a comma, or an opening brace.
+            // After a comma or an opening brace.
             let mut next = self.next()?;
             if next == b'"' {
                 let key = self.string()?;

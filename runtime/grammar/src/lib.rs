@@ -1,13 +1,13 @@
 //! Constrained decoding: which tokens may come next in an answer that follows a grammar.
 //!
-//! [`Grammars`] knows a model's tokens and is built once. It compiles a [`Source`] (a JSON schema, a regular
-//! expression, a Lark grammar, some texts to choose from) to a [`Constraint`], which follows one answer token
-//! by token and says which ids may come next. The work is llguidance's; what is added here: [unsupported
-//! keywords](GrammarError) of a schema are refused with their path, sizes are bounded, every id that ends an
-//! answer counts as its end, and an answer may [reason](Thinking) before it, for no longer than a budget.
+//! [`Grammars`] contains a model's tokens and is built once. It compiles a [`Source`] (a JSON schema, a
+//! regular expression, a Lark grammar, a choice of texts) to a [`Constraint`], which follows one answer token
+//! by token and returns the ids that may come next. llguidance does the work. This crate adds to it:
+//! [unsupported keywords](GrammarError) of a schema are rejected with their path, sizes are bounded, every id
+//! that ends an answer counts as its end, and an answer may [reason](Thinking) first, within a budget.
 //!
-//! What a constraint allows depends only on the tokens of its answer, so masks can be computed behind drafts
-//! that may be rejected.
+//! A constraint depends only on the tokens of its answer, so masks can be computed after drafts that may be
+//! rejected.
 
 pub mod bounds;
 mod closed;

@@ -1,30 +1,29 @@
-//! Numbers in schemas. The library computes with doubles: what they do not keep exactly is refused, never
-//! rounded.
+//! Numbers in schemas. The library computes in doubles: numbers that these do not represent exactly are
+//! rejected, never rounded.
 
 use serde_json::{Number, Value};
 
-/// Every whole number up to this one is a double.
+/// Every integer up to this one is exact as a double.
 const WHOLE: i128 = 1 << 53;
-/// Whole numbers below this one that are doubles are kept: the library counts in 64 bits, and in decimal
-/// digits.
+/// Larger integers that are exact as doubles are accepted below this one: the library counts in 64 bits and
+/// in decimal digits.
 const DIGITS: i128 = 1_000_000_000_000_000_000;
-/// Digits of a decimal that is read exactly, and written as it was read.
+/// Most digits of a decimal that survives parsing and printing exactly.
 const SIGNIFICANT: usize = 15;
-/// Places behind the point that a bound, or what numbers are a multiple of, may have: each is a part of an
-/// expression.
+/// Most decimal places of a bound and of `multipleOf`: each adds a part to an expression.
 const PLACES: usize = 60;
 const MULTIPLE_PLACES: u32 = 15;
-/// Counts that no answer comes to.
+/// Counts that no answer reaches.
 const ENDLESS: u64 = 1 << 31;
 
-/// What a number must be.
+/// The requirement on numbers, for errors.
 const EXACT: &str = "must be a number that is kept exactly: at most 9007199254740992 (2^53) in magnitude, \
                      and of at most 15 digits where it has a fraction";
 
-/// A number, written as the library keeps it exactly.
+/// A number in the form that the library keeps exactly.
 ///
 /// # Errors
-/// When it does not.
+/// When it cannot be kept exactly.
 pub(crate) fn exact(number: &Number) -> Result<Number, String> {
     let refused = || format!("{EXACT}; it is {number}");
     if let Some(whole) = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from)) {
@@ -32,7 +31,7 @@ pub(crate) fn exact(number: &Number) -> Result<Number, String> {
         return if kept { Ok(number.clone()) } else { Err(refused()) };
     }
     let double = number.as_f64().filter(|it| it.is_finite()).ok_or_else(refused)?;
-    // An integer of more than 64 bits is read as a double, too, and its digits are lost.
+    // An integer of more than 64 bits is parsed as a double, too, and loses digits.
     if double.abs() > WHOLE as f64 {
         return Err(refused());
     }
@@ -42,8 +41,7 @@ pub(crate) fn exact(number: &Number) -> Result<Number, String> {
     if digits(double).0.len() > SIGNIFICANT { Err(refused()) } else { Ok(number.clone()) }
 }
 
-/// The digits of a double as it is written, without a sign and zeros around them, and how many of its digits
-/// stand behind the point.
+/// The decimal digits of a double, without sign and outer zeros, and how many of them follow the point.
 fn digits(double: f64) -> (String, usize) {
     let written = double.abs().to_string();
     let (whole, fraction) = written.split_once('.').unwrap_or((&written, ""));
@@ -51,10 +49,10 @@ fn digits(double: f64) -> (String, usize) {
     (all.trim_matches('0').to_owned(), fraction.len())
 }
 
-/// All numbers of a constant.
+/// A constant with all its numbers exact.
 ///
 /// # Errors
-/// The path within it of one that is not kept exactly, and why.
+/// The path within it of a number that cannot be kept exactly, and why.
 pub(crate) fn constant(value: &Value) -> Result<Value, (String, String)> {
     Ok(match value {
         Value::Number(number) => exact(number).map_err(|why| (String::new(), why))?.into(),
@@ -73,10 +71,10 @@ pub(crate) fn constant(value: &Value) -> Result<Value, (String, String)> {
     })
 }
 
-/// A bound of numbers; one that is not met itself is counted on from by one.
+/// A bound of numbers. The library handles an exclusive one by counting on from it by one.
 ///
 /// # Errors
-/// When it is none, or one that is not kept exactly.
+/// When it is not a number, or cannot be kept exactly.
 pub(crate) fn bound(value: &Value, exclusive: bool) -> Result<Number, String> {
     let Value::Number(number) = value else {
         let older = match value {
@@ -96,8 +94,9 @@ pub(crate) fn bound(value: &Value, exclusive: bool) -> Result<Number, String> {
     Ok(kept)
 }
 
-/// An exclusive bound as one that is met: the library takes a whole one for met where the other bound is less
-/// than one away from it. Above zero, numbers of more than 15 places are not written.
+/// An exclusive bound as an inclusive one: the library treats a whole exclusive bound as inclusive if the
+/// other bound is less than one away. From zero the next bound is 1e-15, because numbers with more than 15
+/// decimal places are not generated.
 pub(crate) fn inclusive(bound: &Number, least: bool) -> Option<Number> {
     let double = bound.as_f64()?;
     let towards = if least { double } else { -double };
@@ -105,7 +104,7 @@ pub(crate) fn inclusive(bound: &Number, least: bool) -> Option<Number> {
     (towards >= 0.0 && double.fract() == 0.0).then(|| Number::from_f64(if least { above } else { -above }))?
 }
 
-/// What numbers are a multiple of: `coefficient * 10^-places`.
+/// A divisor of numbers (`multipleOf`): `coefficient * 10^-places`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Multiple {
     coefficient: u32,
@@ -113,7 +112,7 @@ pub(crate) struct Multiple {
 }
 
 impl Multiple {
-    /// The least common multiple, if it is kept.
+    /// The least common multiple, if it can be kept exactly.
     pub(crate) fn with(self, other: Multiple) -> Option<Multiple> {
         let places = self.places.max(other.places);
         let scaled = |it: Multiple| u128::from(it.coefficient) * 10u128.pow(places - it.places);
@@ -129,10 +128,10 @@ impl Multiple {
     }
 }
 
-/// What numbers are to be a multiple of.
+/// The value of `multipleOf`.
 ///
 /// # Errors
-/// When it is no positive number, or one that the library does not keep exactly.
+/// When it is not a positive number, or the library cannot keep it exactly.
 pub(crate) fn multiple(value: &Value) -> Result<(Number, Multiple), String> {
     let Value::Number(number) = value else {
         return Err(format!("must be a number above zero, and is {}", kind(value)));
@@ -153,7 +152,7 @@ pub(crate) fn multiple(value: &Value) -> Result<(Number, Multiple), String> {
         u32::try_from(places).ok().filter(|places| *places <= MULTIPLE_PLACES).ok_or_else(refused)?;
     let written = double.to_string().replacen('.', "", 1);
     let coefficient = written.parse().map_err(|_| refused())?;
-    // As the library reads it: times ten until nothing is left behind the point, which for some is never.
+    // The library multiplies by ten until no fraction is left, which for some numbers never happens.
     let (mut read, mut times) = (double, 0);
     while read.fract() != 0.0 && times <= MULTIPLE_PLACES {
         (read, times) = (read * 10.0, times + 1);
@@ -167,14 +166,14 @@ pub(crate) fn multiple(value: &Value) -> Result<(Number, Multiple), String> {
 /// A length, or a count of items or names.
 ///
 /// # Errors
-/// When it is none.
+/// When it is not a count.
 pub(crate) fn count(value: &Value) -> Result<u64, String> {
     let whole = match value {
         Value::Number(number) => exact(number).ok().and_then(|it| it.as_u64()).or_else(|| number.as_u64()),
         _ => None,
     };
     whole.ok_or_else(|| match value {
-        // It is more than any answer has.
+        // More than any answer has.
         Value::Number(number) => format!(
             "must be a whole number of at most 9007199254740992 (2^53), and not below zero; it is {number}"
         ),
@@ -182,12 +181,12 @@ pub(crate) fn count(value: &Value) -> Result<u64, String> {
     })
 }
 
-/// Whether no answer comes to a count.
+/// Whether no answer reaches a count.
 pub(crate) fn is_endless(count: u64) -> bool {
     count >= ENDLESS
 }
 
-/// What a value is, with its article.
+/// The kind of a value, with its article.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,4 +1,4 @@
-//! The time limit of a compilation, and the trial in another process before it.
+//! The time limit of a compilation, and its trial in another process.
 
 use crate::error::GrammarError;
 use llguidance::CancellationHandle;
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Compiles grammars where that can be ended from outside: what ended there in time is compiled here as well,
-/// where it cannot be.
+/// Compiles grammars where that can be aborted from outside. A grammar that compiled there in time is then
+/// compiled here as well, where it cannot be aborted.
 pub trait Trial: Send + Sync + Debug {
-    /// Compiles a grammar, written down for [`crate::Grammars::attempt`]. It is over soon after `until`, or
-    /// after `patience` is lost. Returns the bytes that it takes, compiled.
+    /// Compiles a grammar serialised for [`crate::Grammars::attempt`]. Returns soon after `until`, or after
+    /// `patience` is lost, at the latest. Returns the compiled grammar's size in bytes.
     ///
     /// # Errors
     /// What is wrong with the grammar, or that it takes too much time or memory.
@@ -24,15 +24,15 @@ pub struct Patience {
     until: Instant,
     limit: Duration,
     lost: AtomicBool,
-    /// Of the mask that is computed now.
+    /// The abort handle of the mask being computed.
     mask: Mutex<Option<CancellationHandle>>,
     trial: Option<Arc<dyn Trial>>,
-    /// Of what was tried, compiled.
+    /// Compiled size of the grammars tried.
     bytes: AtomicUsize,
 }
 
 impl Patience {
-    /// From now on for so long, with a place to try what is not small.
+    /// Starts a time limit, with a trial for grammars that are not small.
     pub fn new(limit: Duration, trial: Option<Arc<dyn Trial>>) -> Arc<Patience> {
         let now = Instant::now();
         let until = now.checked_add(limit).unwrap_or(now + Duration::from_secs(86400));
@@ -40,7 +40,7 @@ impl Patience {
         Arc::new(Patience { until, limit, lost, mask: Mutex::default(), trial, bytes })
     }
 
-    /// The request has gone: the compilation is aborted where possible.
+    /// Gives up because the request is gone: aborts the compilation if possible.
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
         if let Some(mask) = self.mask.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
@@ -48,17 +48,17 @@ impl Patience {
         }
     }
 
-    /// Bytes that the grammars take, compiled, that were tried.
+    /// Compiled size of the grammars tried, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the request has gone.
+    /// Whether the request was given up, or its time is over.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed) || Instant::now() >= self.until
     }
 
-    /// The error for what is not done in time.
+    /// The error for work that exceeds the limit.
     pub fn over(&self) -> GrammarError {
         GrammarError::new(format!(
             "takes longer than the {:?} that a grammar may take to compile (--grammar-timeout); make it smaller or simpler",
@@ -66,13 +66,13 @@ impl Patience {
         ))
     }
 
-    /// Goes on, or not.
+    /// Fails once the request is lost.
     pub(crate) fn check(&self) -> Result<(), GrammarError> {
         if self.is_lost() { Err(self.over()) } else { Ok(()) }
     }
 
-    /// Tries a grammar that is not small, for half of the time that is left: it is compiled once more after
-    /// that.
+    /// Tries a grammar that is not small, within half of the remaining time, because it is compiled once more
+    /// afterwards.
     pub(crate) fn attempt(&self, grammar: &[u8]) -> Result<(), GrammarError> {
         self.check()?;
         let Some(trial) = &self.trial else { return Ok(()) };
@@ -82,7 +82,7 @@ impl Patience {
         self.check()
     }
 
-    /// Says which mask is computed, so that it can be ended.
+    /// Sets the mask being computed, so that it can be aborted.
     pub(crate) fn computes(&self, mask: Option<CancellationHandle>) {
         let mut computed = self.mask.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(mask) = &mask

@@ -6,50 +6,50 @@ use crate::schema::Schema;
 use crate::source::{MAX_BYTES, Source};
 use serde_json::Value;
 
-/// A text in parts.
+/// A text described by parts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     /// This text.
     Text(String),
     /// This control token.
     Token(u32),
-    /// Text up to what ends it.
+    /// Text up to its end.
     Until(Body, End),
     /// JSON that is valid under a schema.
     Json(Schema),
-    /// A source of a constraint.
+    /// Any text that a source allows.
     Source(Source),
-    /// One behind the other.
+    /// These in sequence.
     All(Vec<Pattern>),
     /// One of these.
     OneOf(Vec<Pattern>),
-    /// This or nothing.
+    /// This or the empty text.
     Maybe(Box<Pattern>),
     /// Any number of these.
     Any(Box<Pattern>),
-    /// One of these or more, with this text between two.
+    /// One or more of these, separated by this text.
     Some(Box<Pattern>, String),
 }
 
-/// A text between two others.
+/// A text up to its end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// Of so many characters: at least, at most.
+    /// Text with this least and most number of characters.
     Free(usize, Option<usize>),
-    /// That a regular expression matches, all of it.
+    /// A full match of a regular expression.
     Regex(String),
     /// One of these.
     Choice(Vec<String>),
 }
 
-/// What ends a text.
+/// The end of a text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// This text, which is not within it.
+    /// This text, which does not occur in the body.
     Text(String),
-    /// This text, which is not within it; a line may end before.
+    /// This text, which does not occur in the body; a line end may precede it.
     Line(String),
-    /// This control token, whose name is not within it either.
+    /// This control token, whose name does not occur in the body either.
     Token(u32, String),
 }
 
@@ -59,7 +59,7 @@ impl Pattern {
         Pattern::Text(text.into())
     }
 
-    /// What is known of the work to compile it. Schemas within were looked at when they were read.
+    /// The estimated cost of compiling it. Schemas in it were measured when they were read.
     pub(crate) fn size(&self) -> Result<Size, GrammarError> {
         Ok(match self {
             Pattern::Text(_) | Pattern::Token(_) => Size::Small,
@@ -70,7 +70,7 @@ impl Pattern {
             Pattern::Json(schema) => bounds::schema(schema.value())?,
             Pattern::Source(source) => bounds::source(source)?,
             Pattern::All(parts) | Pattern::OneOf(parts) => {
-                // Many small ones are not small together.
+                // Many small ones together are not small.
                 let mut size = if parts.len() <= 64 { Size::Small } else { Size::Unknown };
                 for part in parts {
                     size = size.max(part.size()?);
@@ -81,10 +81,10 @@ impl Pattern {
         })
     }
 
-    /// In llguidance's variant of Lark's notation.
+    /// The pattern in llguidance's variant of Lark.
     ///
     /// # Errors
-    /// When a source in it makes no sense, or all of it is too long.
+    /// When a source in it is invalid, or the result is too long.
     pub(crate) fn lark(&self) -> Result<String, GrammarError> {
         let mut writer = Writer::default();
         let start = writer.rule(self)?;
@@ -98,7 +98,7 @@ impl Pattern {
     }
 }
 
-/// Rules and terminals beside the first rule.
+/// Rules and terminals besides the first rule.
 #[derive(Default)]
 struct Writer {
     definitions: String,
@@ -118,7 +118,7 @@ impl Writer {
         name
     }
 
-    /// One rule of all that have this schema: a call may stand in several places.
+    /// The rule of a schema, shared by all its occurrences, because a call may be allowed in several places.
     fn json(&mut self, schema: &Schema) -> String {
         if let Some((_, name)) = self.schemas.iter().find(|(known, _)| known == schema) {
             return name.clone();
@@ -161,7 +161,8 @@ impl Writer {
         })
     }
 
-    /// A text and its end as one terminal: the end is not looked for where the text could go on as well.
+    /// A text and its end as one terminal, so that the end is not sought where the text could continue as
+    /// well.
     fn until(&mut self, body: &Body, end: &End) -> String {
         let text = match body {
             Body::Free(0, None) => ANYTHING.to_owned(),
@@ -183,7 +184,7 @@ impl Writer {
     }
 }
 
-/// JSON's way to write a text is Lark's.
+/// A text as a JSON string, which is also a Lark string.
 pub(crate) fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -192,7 +193,7 @@ fn alternatives(parts: impl Iterator<Item = String>) -> String {
     format!("( {} )", parts.collect::<Vec<_>>().join(" | "))
 }
 
-/// A regular expression in Lark's slashes, which it may hold itself.
+/// A regular expression between Lark's slashes, with slashes in it escaped.
 fn expression(regex: &str) -> String {
     let (mut written, mut escaped) = (String::from("/(?:"), false);
     for character in regex.chars() {

@@ -1,5 +1,5 @@
-//! Where the references of a schema lead: JSON pointers, decoded, to what stands in `$defs` under plain names
-//! once it is read. What nothing refers to is not read at all.
+//! The references of a schema: JSON pointers, decoded, are redirected to `$defs` with plain names. Schemas
+//! that nothing refers to are not read.
 
 use crate::source::{MAX_BYTES, size};
 use serde_json::Value;
@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The parts of a pointer, decoded.
 pub(crate) type Pointer = Vec<String>;
 
-/// What is referred to and not read yet.
+/// A target of a reference that has not been read yet.
 pub(crate) struct Target<'a> {
     /// Its name in `$defs`.
     pub(crate) name: String,
-    /// Where it stands, as in an error.
+    /// Its path, as in errors.
     pub(crate) path: String,
     pub(crate) schema: &'a Value,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Target<'a> {
 /// The references of a schema.
 pub(crate) struct References<'a> {
     root: &'a Value,
-    /// The names of what pointers lead to, by their decoded parts.
+    /// The names of the targets, by their decoded pointers.
     names: BTreeMap<Pointer, String>,
     taken: BTreeSet<String>,
     waiting: Vec<Target<'a>>,
@@ -32,7 +32,7 @@ impl<'a> References<'a> {
         References { root, names: BTreeMap::new(), taken: BTreeSet::new(), waiting: Vec::new(), bytes: 0 }
     }
 
-    /// A reference to the same, in `$defs`.
+    /// A reference to the same target in `$defs`.
     ///
     /// # Errors
     /// Why it leads nowhere.
@@ -57,7 +57,7 @@ impl<'a> References<'a> {
             schema = next.ok_or_else(|| format!("leads to nothing in this schema: {reference:?}"))?;
             path.push_str(&at);
         }
-        // The parts of a schema that stand within each other may each be referred to.
+        // Nested parts of the schema may each be referred to.
         self.bytes += size(schema);
         if self.bytes > 2 * MAX_BYTES {
             return Err(format!(
@@ -72,7 +72,7 @@ impl<'a> References<'a> {
         Ok(format!("#/$defs/{name}"))
     }
 
-    /// Its own name, where it has one that needs no escapes.
+    /// The target's own name, if it has one that needs no escapes.
     fn name(&self, parts: &[String]) -> String {
         let is_plain = |name: &str| {
             !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || "_-.".contains(it))
@@ -94,16 +94,16 @@ impl<'a> References<'a> {
         }
     }
 
-    /// What is referred to and was not read yet.
+    /// A target that has not been read yet.
     pub(crate) fn next(&mut self) -> Option<Target<'a>> {
         self.waiting.pop()
     }
 }
 
-/// The parts of a pointer behind a `#`.
+/// The parts of a pointer after `#`.
 ///
 /// # Errors
-/// Why it is none.
+/// Why it is not a pointer.
 pub(crate) fn parts(fragment: &str) -> Result<Pointer, String> {
     let pointer = unescaped(fragment)
         .ok_or("has an invalid escape: it must be `%` and two hexadecimal digits, of UTF-8")?;
@@ -129,7 +129,7 @@ pub(crate) fn parts(fragment: &str) -> Result<Pointer, String> {
     pointer.split('/').map(part).collect()
 }
 
-/// With the escapes of addresses decoded.
+/// Decodes percent escapes.
 fn unescaped(text: &str) -> Option<String> {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((first, behind)) = rest.split_first() {

@@ -1,4 +1,4 @@
-//! JSON schemas: what of them is understood, and what is refused by name.
+//! JSON schemas: which keywords are enforced, and which are rejected by name.
 
 use crate::bounds;
 use crate::error::GrammarError;
@@ -8,8 +8,8 @@ use crate::{width, words};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Keywords that say nothing about what is valid: they are left out. What `$defs` has is read where something
-/// refers to it.
+/// Keywords that constrain nothing; they are dropped. The contents of `$defs` are read when something refers
+/// to them.
 pub(crate) const ANNOTATIONS: &[&str] = &[
     "$id",
     "id",
@@ -28,22 +28,22 @@ pub(crate) const ANNOTATIONS: &[&str] = &[
     "contentMediaType",
     "contentEncoding",
 ];
-/// Types there are.
+/// The types of JSON schemas.
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
-/// Formats of strings that are followed.
+/// Formats of strings that are enforced.
 const FORMATS: &[&str] =
     &["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
-/// A date there is: months have their days, and only leap years a 29th of February.
+/// A date that exists: months have their days, and only leap years a 29th of February.
 const DATE: &str = concat!(
     "([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})-",
     "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))",
     "|([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)-02-29",
 );
-/// A time, of a precision that programs keep: models that are left to it write digits of a second for ever.
+/// A time with a precision that programs keep: without a bound, models write fractions of a second for ever.
 const TIME: &str =
     "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])";
 
-/// The pattern of a format that is narrower here than the library has it.
+/// The pattern of a format that is narrower here than in the library.
 fn pattern_of(format: &str) -> Option<String> {
     Some(match format {
         "date" => format!("^({DATE})$"),
@@ -53,39 +53,40 @@ fn pattern_of(format: &str) -> Option<String> {
     })
 }
 
-/// Where schemas stand that others refer to, once a schema is read.
+/// The keyword of definitions in a schema that has been read.
 const DEFINITIONS: &str = "$defs";
 /// Deepest nesting.
 const MAX_DEPTH: usize = 64;
-/// What stands between two members or items, and between a name and its value: one space or none, and nothing
-/// elsewhere. Models that are left to it write spacing for ever.
+/// The text between two members or items, and between a name and its value: one space or none. No other
+/// spacing is allowed: without a bound, models write spacing for ever.
 const BETWEEN_ITEMS: &str = ", ?";
 const BEHIND_A_NAME: &str = ": ?";
-/// Escapes in strings, but those by number.
+/// Escapes in strings, except those by number.
 const PLAIN_ESCAPES: &str = "nrbtf\\\"";
 
-/// A schema, checked: what of it is followed.
+/// A checked schema: the part of it that is enforced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Schema {
     value: Value,
-    /// Whether names that are not declared may stand beside such that are. A name has one spelling then: with
-    /// escapes by number it had several, and what is declared could come a second time as something else.
+    /// Whether undeclared names may occur beside declared ones. A name then has a single spelling: with
+    /// escapes by number it would have several, and a declared name could occur again in another spelling.
     spelled: bool,
-    /// Where what `$defs` has stood, by its name.
+    /// Original paths of the definitions in `$defs`, by name.
     origins: Vec<(String, String)>,
 }
 
 impl Schema {
-    /// All that a schema says.
+    /// Reads a schema and enforces all of it.
     ///
     /// # Errors
-    /// When it says something that is not followed: where, and what.
+    /// When it contains something that is not enforced: the path, and the reason.
     pub fn new(schema: &Value) -> Result<Schema, GrammarError> {
         bounds::schema(schema)?;
         Reader::new(schema, None).whole(schema).map(|(schema, _)| schema)
     }
 
-    /// What a schema says that is followed, and what is not. Of one that makes no sense nothing is.
+    /// Reads a schema; returns the part that is enforced, and the errors of the rest. An invalid schema is
+    /// not enforced at all.
     pub fn relaxed(schema: &Value) -> (Schema, Vec<GrammarError>) {
         if let Err(error) = bounds::schema(schema) {
             return (Schema::any_object(), vec![error]);
@@ -96,22 +97,22 @@ impl Schema {
         }
     }
 
-    /// What `strict` makes of it: objects that do not say what other members they may have may have none.
+    /// The schema under `strict`: objects that do not say which other members they may have may have none.
     pub fn closed(schema: &Value) -> Value {
         crate::closed::closed(schema)
     }
 
-    /// That of any object.
+    /// The schema of any object.
     pub fn any_object() -> Schema {
         Schema { value: json!({"type": "object"}), spelled: false, origins: Vec::new() }
     }
 
-    /// What of it is followed.
+    /// The part of it that is enforced.
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// A schema within this one, with the definitions that it may refer to.
+    /// A schema within this one, with the definitions it may refer to.
     pub fn part(&self, part: &Value) -> Schema {
         let mut part = part.clone();
         if let (Value::Object(part), Some(own)) = (&mut part, self.value.get(DEFINITIONS)) {
@@ -120,7 +121,7 @@ impl Schema {
         Schema { value: part, ..self.clone() }
     }
 
-    /// As the library takes it.
+    /// The schema as input for the library.
     pub(crate) fn prepared(&self) -> Value {
         let mut prepared = match &self.value {
             Value::Bool(true) => json!({}),
@@ -139,7 +140,7 @@ impl Schema {
         prepared
     }
 
-    /// The parts of a schema that is read, with their paths as the client has them.
+    /// The parts of a schema that was read, with their paths in the client's schema.
     pub(crate) fn parts(&self) -> Vec<(String, Schema)> {
         let mut parts = Vec::new();
         for (keyword, value) in self.value.as_object().into_iter().flatten() {
@@ -162,7 +163,7 @@ impl Schema {
         parts
     }
 
-    /// What stands in `$defs`, with its path as the client has it.
+    /// The definitions in `$defs`, with their paths in the client's schema.
     pub(crate) fn definitions(&self) -> Vec<(String, Schema)> {
         let definition = |(name, path): &(String, String)| {
             let part = self.value.get(DEFINITIONS)?.get(name)?;
@@ -179,18 +180,18 @@ fn refused(path: &str, message: impl Into<String>) -> GrammarError {
 
 /// Reads a schema.
 struct Reader<'a> {
-    /// What is left out because it is not followed; `None` where that is refused.
+    /// Errors of dropped parts that are not enforced; `None` if these are rejected.
     left_out: Option<Vec<GrammarError>>,
     references: References<'a>,
-    /// What numbers are to be a multiple of, all at once, as the library may have it where schemas are put
-    /// together; and whether they are.
+    /// The combination of all `multipleOf`, because the library may combine them where it merges schemas; and
+    /// whether it merges any.
     multiple: Option<Multiple>,
     joined: bool,
-    /// The first multiple that is too much beside the others.
+    /// Path of the first `multipleOf` that cannot be combined with the others.
     too_many: Option<String>,
-    /// An object that may have names beside those declared.
+    /// Whether an object may have names beside the declared ones.
     open: bool,
-    /// The first text with a character that has no other spelling than an escape by number.
+    /// Path of the first text with a character that can only be written as an escape by number.
     control: Option<String>,
 }
 
@@ -207,7 +208,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// All of it, with what it refers to, and what is left out.
+    /// Reads the whole schema with everything it refers to; returns it with the errors of dropped parts.
     fn whole(mut self, schema: &Value) -> Result<(Schema, Vec<GrammarError>), GrammarError> {
         let mut value = self.read(schema, "", 0)?;
         let (mut definitions, mut origins) = (Map::new(), Vec::new());
@@ -239,7 +240,7 @@ impl<'a> Reader<'a> {
         Ok((Schema { value, spelled, origins }, left_out))
     }
 
-    /// Takes note of what is not followed.
+    /// Records a part that is not enforced, or rejects it.
     fn leave_out(&mut self, refused: GrammarError) -> Result<(), GrammarError> {
         match &mut self.left_out {
             None => return Err(refused),
@@ -248,7 +249,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// What is followed, or nothing, and a note of it.
+    /// The part if it is enforced; otherwise nothing, and its error is recorded.
     fn or_leave_out<T>(&mut self, read: Result<T, String>, path: &str) -> Result<Option<T>, GrammarError> {
         match read {
             Ok(read) => Ok(Some(read)),
@@ -256,7 +257,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A schema at `path`.
+    /// Reads the schema at `path`.
     fn read(&mut self, schema: &Value, path: &str, depth: usize) -> Result<Value, GrammarError> {
         if depth > MAX_DEPTH {
             return Err(refused(path, format!("is nested deeper than {MAX_DEPTH}")));
@@ -271,7 +272,7 @@ impl<'a> Reader<'a> {
         let (mut prepared, mut narrower) = (Map::new(), None);
         for (keyword, value) in map {
             let at = format!("{path}.{keyword}");
-            // What is narrower here than the library has it.
+            // Formats that are narrower here than in the library.
             if keyword == "format"
                 && let Some(pattern) = value.as_str().and_then(pattern_of)
             {
@@ -297,7 +298,7 @@ impl<'a> Reader<'a> {
         Ok(Value::Object(prepared))
     }
 
-    /// What a keyword says; nothing where that is nothing, or is not followed.
+    /// Reads a keyword; returns nothing if it constrains nothing or is not enforced.
     fn keyword(
         &mut self,
         map: &Map<String, Value>,
@@ -309,11 +310,11 @@ impl<'a> Reader<'a> {
         let wrong = |wanted: &str| Err(refused(at, format!("must be {wanted}, and is {}", kind(value))));
         Ok(match keyword {
             known if ANNOTATIONS.contains(&known) => None,
-            // OpenAPI's hint at which option it is.
+            // OpenAPI's hint for selecting an option.
             "discriminator" => None,
             "$schema" => Some(value.clone()).filter(Value::is_string),
             "uniqueItems" if *value == false => None,
-            // They say nothing, one without the other.
+            // They constrain nothing without one another.
             "then" | "else" if !map.contains_key("if") => None,
             "if" if !map.contains_key("then") && !map.contains_key("else") => None,
             "type" => Some(types(value, at)?),
@@ -356,7 +357,7 @@ impl<'a> Reader<'a> {
                 None
             }
             "allOf" | "prefixItems" => Some(self.schemas(value, at, depth)?),
-            // Before 2020 an array of them was what `prefixItems` is.
+            // Before draft 2020-12, an array in `items` meant `prefixItems`.
             "items" if value.is_array() => Some(self.schemas(value, at, depth)?),
             "items" | "additionalItems" | "additionalProperties" => Some(self.read(value, at, depth + 1)?),
             "$ref" => {
@@ -387,7 +388,7 @@ impl<'a> Reader<'a> {
                     _ => None,
                 }
             }
-            // What older drafts say of no bound.
+            // The absence of a bound in older drafts.
             "exclusiveMinimum" | "exclusiveMaximum" if *value == false => None,
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
                 let bound = numbers::bound(value, keyword.starts_with("exclusive"));
@@ -407,7 +408,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Schemas by name.
+    /// Reads schemas by name.
     fn members(
         &mut self,
         value: &Value,
@@ -423,7 +424,7 @@ impl<'a> Reader<'a> {
         members.iter().map(member).collect()
     }
 
-    /// An array of schemas.
+    /// Reads an array of schemas.
     fn schemas(&mut self, value: &Value, path: &str, depth: usize) -> Result<Value, GrammarError> {
         let Value::Array(schemas) = value else {
             return Err(refused(path, format!("must be an array, and is {}", kind(value))));
@@ -433,7 +434,7 @@ impl<'a> Reader<'a> {
         Ok(Value::Array(read.collect::<Result<_, _>>()?))
     }
 
-    /// A value, or several.
+    /// Reads a constant, or several.
     fn constant(&mut self, value: &Value, at: &str) -> Result<Option<Value>, GrammarError> {
         match numbers::constant(value) {
             Ok(value) => Ok(Some(value)),
@@ -441,7 +442,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes note of a text that needs an escape by number.
+    /// Records a text that needs an escape by number.
     fn note_controls(&mut self, value: &Value, at: &str) {
         let needs = |it: char| it == '\u{7f}' || (it.is_ascii_control() && !"\n\r\t\u{8}\u{c}".contains(it));
         match value {
@@ -454,7 +455,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes note of what numbers are to be a multiple of.
+    /// Records the value of a `multipleOf`.
     fn note_multiple(&mut self, multiple: Multiple, at: &str) {
         match self.multiple.map_or(Some(multiple), |other| other.with(multiple)) {
             Some(both) => self.multiple = Some(both),
@@ -464,8 +465,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is said of how many members there are, as far as that can be counted: a name that is not declared
-    /// may come twice, and is one member of what is read.
+    /// Checks the bounds on the number of members, as far as members can be counted: an undeclared name may
+    /// occur twice, but is one member to a parser.
     fn names(&mut self, map: &mut Map<String, Value>, path: &str) -> Result<(), GrammarError> {
         let none = Map::new();
         let declared = map.get("properties").and_then(Value::as_object).unwrap_or(&none);
@@ -496,7 +497,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Exclusive bounds that the library does not follow everywhere, as such that are met.
+/// Replaces exclusive bounds that the library does not enforce everywhere by inclusive ones.
 fn met(map: &mut Map<String, Value>) {
     if map.get("type").is_some_and(|it| it == "integer") {
         return;
@@ -515,7 +516,7 @@ fn met(map: &mut Map<String, Value>) {
     }
 }
 
-/// The types of values.
+/// Reads the types of a schema.
 fn types(value: &Value, at: &str) -> Result<Value, GrammarError> {
     let is_known = |it: &Value| it.as_str().is_some_and(|it| TYPES.contains(&it));
     match value {

@@ -2,28 +2,28 @@
 
 use serde_json::Value;
 
-/// Most bytes of a source, in all.
+/// Most bytes of a source, over all its parts.
 pub(crate) const MAX_BYTES: usize = 512 * 1024;
-/// Most texts to choose from.
+/// Most texts of a choice.
 pub(crate) const MAX_CHOICES: usize = 4096;
 
 /// The source of a constraint, as a request gives it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Source {
-    /// Some JSON object.
+    /// Any JSON object.
     JsonObject,
     /// JSON that is valid under a schema.
     JsonSchema(Value),
-    /// A text that a regular expression matches, all of it.
+    /// A full match of a regular expression.
     Regex(String),
-    /// A text of a grammar in llguidance's variant of Lark's notation.
+    /// A text of a grammar in llguidance's variant of Lark.
     Lark(String),
     /// One of these texts.
     Choice(Vec<String>),
 }
 
 impl Source {
-    /// Its size in bytes, about.
+    /// Its approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Source::JsonObject => 0,
@@ -34,7 +34,7 @@ impl Source {
     }
 }
 
-/// About the bytes of a value, written down.
+/// The approximate size of a value as JSON, in bytes.
 pub(crate) fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 8,

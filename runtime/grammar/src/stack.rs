@@ -1,22 +1,22 @@
-//! Stack for the library, which recurses as deep as the source.
+//! A large stack for the library, which recurses as deep as the source.
 
-/// Bytes of stack for compiling, looking at and dropping a grammar. Only what is touched takes memory, and it
-/// is given back at the end. `tests/bounds.rs` walks up to each bound with the frames of an unoptimised
-/// build, on a quarter of this.
+/// Bytes of stack for compiling, checking and dropping a grammar. Only touched pages take memory, and they
+/// are freed at the end. `tests/bounds.rs` goes up to each bound with the frames of an unoptimised build, on
+/// a quarter of this.
 pub(crate) const STACK_BYTES: usize = 512 << 20;
 
-/// Where a grammar is tried it has half of it: what is at its end there is not here.
+/// A trial has half of it: a grammar that reaches the end there fits here.
 pub(crate) const TRIAL_BYTES: usize = STACK_BYTES / 2;
 
 /// Runs work on a thread with a large stack.
 ///
 /// # Errors
-/// When there is no memory for it, or `work` panics.
+/// When there is no memory for the stack, or `work` panics.
 pub(crate) fn with_room<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     with_stack(STACK_BYTES, work)
 }
 
-/// Runs work on a thread with so much stack.
+/// Runs work on a thread with `bytes` of stack.
 pub(crate) fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(bytes);

@@ -1,31 +1,31 @@
-//! Reasoning before an answer: free, but for the tags around it and a budget.
+//! Reasoning before an answer: free text, except for the tags around it and a budget.
 
 use crate::grammars::Shared;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
 
-/// Tokens of spacing between the closing tag and the answer, at most.
+/// Most tokens of spacing between the closing tag and the answer.
 const GAP: usize = 4;
 
-/// The tags around a model's reasoning, and what its tokens have to do with them; made once a server.
+/// The tags around a model's reasoning, prepared for its vocabulary; built once per server.
 #[derive(Debug)]
 pub struct Tags {
     open: Vec<u32>,
     close: Vec<u32>,
     /// The bytes of `close`.
     closing: Vec<u8>,
-    /// By how many bytes of the closing tag the text so far ends with: the ids that would complete it and go
-    /// on with something else than spacing; and those of the ids that end an answer.
+    /// Masks by the number of bytes of the closing tag that the text so far ends with. Each excludes the ids
+    /// that would complete the tag and continue with anything but spacing, and the ids that end an answer.
     inside: Vec<TokenMask>,
-    /// All ids.
+    /// The mask of all ids.
     any: TokenMask,
-    /// Ids of nothing but spacing.
+    /// The mask of ids that are only spacing.
     spacing: TokenMask,
     shared: Arc<Shared>,
 }
 
 impl Tags {
-    /// Of the ids of a tag each; the closing one's should spell nothing but the tag.
+    /// From the ids of both tags; those of the closing tag should spell nothing but the tag.
     pub(crate) fn new(shared: Arc<Shared>, open: &[u32], close: &[u32]) -> Tags {
         let closing: Vec<u8> = close.iter().flat_map(|id| shared.bytes(*id)).copied().collect();
         let vocabulary = shared.vocabulary as u32;
@@ -51,15 +51,15 @@ impl Tags {
     }
 }
 
-/// What a token's bytes do to a closing tag of which so many bytes were matched.
+/// The progress of a tag after a token's bytes.
 pub(crate) enum Scan<'a> {
-    /// It is complete, and these bytes follow.
+    /// The tag is complete, and these bytes follow.
     Closed(&'a [u8]),
-    /// So many bytes are matched.
+    /// This many bytes of the tag are matched.
     Open(usize),
 }
 
-/// Looks for the rest of `tag` and for all of it.
+/// Searches `bytes` for the rest of `tag`, and for the whole tag.
 pub(crate) fn scan<'a>(tag: &[u8], matched: usize, bytes: &'a [u8]) -> Scan<'a> {
     let mut matched = matched;
     for (at, byte) in bytes.iter().enumerate() {
@@ -74,16 +74,16 @@ pub(crate) fn scan<'a>(tag: &[u8], matched: usize, bytes: &'a [u8]) -> Scan<'a> 
     Scan::Open(matched)
 }
 
-/// The longest proper beginning of `tag` that the first `matched` bytes end with. Tags are short.
+/// The longest proper prefix of `tag` that its first `matched` bytes end with. Tags are short.
 fn border(tag: &[u8], matched: usize) -> usize {
     (0..matched).rev().find(|length| tag[..matched].ends_with(&tag[..*length])).unwrap_or(0)
 }
 
-/// Where an answer that may begin with reasoning stands.
+/// The state of an answer that may begin with reasoning.
 #[derive(Clone, Debug)]
 pub struct Thinking {
     tags: Arc<Tags>,
-    /// Tokens left before it has to end.
+    /// Tokens left in the budget.
     left: usize,
     place: Place,
 }
@@ -92,36 +92,36 @@ pub struct Thinking {
 enum Place {
     /// Before anything but spacing.
     Start,
-    /// Behind so many tokens of the opening tag.
+    /// After this many tokens of the opening tag.
     Opening(usize),
-    /// Within, behind so many bytes of the closing tag.
+    /// Within the reasoning, after this many bytes of the closing tag.
     Inside(usize),
-    /// Behind so many tokens of the closing tag, which has to come.
+    /// After this many tokens of the closing tag, which is forced.
     Closing(usize),
-    /// Behind it, and so many tokens of spacing.
+    /// After the closing tag and this many tokens of spacing.
     Gap(usize),
     /// In the answer.
     Over,
 }
 
-/// What may come, beside what the grammar says.
+/// The tokens that reasoning allows, relative to the grammar's.
 #[derive(Clone, Copy)]
 pub(crate) enum Beside<'a> {
-    /// Nothing: the grammar says all.
+    /// Only what the grammar allows.
     Nothing,
-    /// These too.
+    /// These as well.
     Also(&'a TokenMask),
-    /// This id too.
+    /// This id as well.
     AlsoOne(u32),
-    /// These, whatever the grammar says.
+    /// Only these, whatever the grammar allows.
     Only(&'a TokenMask),
-    /// This id, whatever the grammar says.
+    /// Only this id, whatever the grammar allows.
     OnlyOne(u32),
 }
 
 impl Thinking {
-    /// At the beginning of an answer, within reasoning if the prompt `opened` it, that may reason for
-    /// `budget` tokens.
+    /// At the beginning of an answer, or within its reasoning if the prompt `opened` it, with `budget` tokens
+    /// for the reasoning.
     pub fn new(tags: &Arc<Tags>, opened: bool, budget: Option<usize>) -> Thinking {
         let left = budget.unwrap_or(usize::MAX);
         let place = match (opened, left, tags.close.is_empty()) {
@@ -133,7 +133,7 @@ impl Thinking {
         Thinking { tags: Arc::clone(tags), left, place }
     }
 
-    /// What may come next.
+    /// The tokens that may come next.
     pub(crate) fn beside(&self) -> Beside<'_> {
         let tags = &self.tags;
         match self.place {
@@ -146,8 +146,8 @@ impl Thinking {
         }
     }
 
-    /// As [`Self::beside`] where no grammar follows: within reasoning an answer may end, and before and
-    /// behind it anything may come.
+    /// As [`Self::beside`], without a grammar: an answer may end within its reasoning, and anything may come
+    /// before and after it.
     pub(crate) fn alone(&self) -> Beside<'_> {
         match self.beside() {
             Beside::OnlyOne(id) => Beside::OnlyOne(id),
@@ -155,7 +155,7 @@ impl Thinking {
         }
     }
 
-    /// How many tokens may be any before one that may not, where no grammar follows.
+    /// The number of next tokens that are unconstrained, without a grammar.
     pub(crate) fn free_for(&self) -> usize {
         match self.place {
             Place::Start | Place::Inside(_) => self.left,
@@ -164,8 +164,8 @@ impl Thinking {
         }
     }
 
-    /// Takes the next token, of which `answers` says whether it is one that the answer may begin with;
-    /// whether it is.
+    /// Takes the next token; `answers` says whether the answer may begin with it. Returns whether the token
+    /// belongs to the answer.
     pub(crate) fn take(&mut self, id: u32, mut answers: impl FnMut() -> bool) -> bool {
         let tags = Arc::clone(&self.tags);
         self.place = match self.place {
@@ -198,17 +198,17 @@ impl Thinking {
         }
     }
 
-    /// Whether what comes next belongs to it.
+    /// Whether the next token belongs to the reasoning.
     pub(crate) fn is_within(&self) -> bool {
         matches!(self.place, Place::Inside(_) | Place::Closing(_))
     }
 
-    /// It is over without its tag.
+    /// Ends the reasoning without its tag.
     pub(crate) fn end(&mut self) {
         self.place = Place::Over;
     }
 
-    /// Whether nothing of it is left to come.
+    /// Whether the reasoning is over.
     pub(crate) fn is_over(&self) -> bool {
         self.place == Place::Over
     }

@@ -1,4 +1,4 @@
-//! Looks for what begins a call in text that is otherwise free.
+//! Detects the beginning of calls in otherwise free text.
 
 use crate::grammars::Shared;
 use crate::head::Head;
@@ -10,17 +10,17 @@ use std::sync::Arc;
 /// A tag that begins a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opener<'a> {
-    /// As text.
+    /// The tag as text.
     pub text: &'a str,
-    /// As a control token, where the vocabulary has one.
+    /// The tag as a control token, if the vocabulary has one.
     pub token: Option<u32>,
 }
 
-/// The tags that begin a call, and what a model's tokens have to do with them; made once a server.
+/// The tags that begin a call, prepared for a model's vocabulary; built once per server.
 #[derive(Debug)]
 pub struct Openers {
     tags: Vec<Tag>,
-    /// Tokens that may end a tool's name, where calls have no tag.
+    /// Tokens that may end a tool's name, for calls without tags.
     quotes: Vec<u32>,
     shared: Arc<Shared>,
 }
@@ -29,15 +29,15 @@ pub struct Openers {
 struct Tag {
     text: Vec<u8>,
     token: Option<u32>,
-    /// What the grammar is told for it.
+    /// Tokens for the grammar when the tag was read.
     told: Vec<u32>,
-    /// By how many bytes of it the text so far ends with: the tokens that would complete it and go on, and
-    /// with which tokens' bytes.
+    /// By the number of bytes of the tag that the text so far ends with: the tokens that would complete it
+    /// and continue, each with the tokens of its remaining bytes.
     beyond: Vec<Vec<(u32, Vec<u32>)>>,
 }
 
 impl Openers {
-    /// Of the tags.
+    /// Prepares the tags.
     pub(crate) fn new(shared: Arc<Shared>, openers: &[Opener]) -> Openers {
         let tokens = |text: &[u8]| shared.tokens(text);
         let tag = |opener: &Opener| {
@@ -64,8 +64,8 @@ impl Openers {
         Openers { tags, quotes, shared: Arc::clone(&shared) }
     }
 
-    /// For each tag and each beginning of it the ids that may come: not those that complete it and go on in a
-    /// way that `grammar`, which takes calls, does not.
+    /// Masks for each tag and each prefix of it. They exclude ids that complete the tag and continue in a way
+    /// that `grammar`, which describes calls, does not accept.
     pub(crate) fn forbid(&self, grammar: &Matcher) -> Arc<Vec<Vec<Option<TokenMask>>>> {
         let of_tag = |tag: &Tag| {
             let mut behind = grammar.deep_clone();
@@ -83,18 +83,18 @@ impl Openers {
     }
 }
 
-/// Where an answer stands that may have calls in it.
+/// The state of an answer that may contain calls.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     openers: Arc<Openers>,
     allowed: Arc<Vec<Vec<Option<TokenMask>>>>,
-    /// Of each tag, how many bytes of it the text ends with.
+    /// For each tag, how many bytes of it the text ends with.
     matched: Vec<usize>,
-    /// Where calls have no tag.
+    /// For calls without tags.
     head: Option<Head>,
-    /// Whether text between calls may be any.
+    /// Whether text between calls is free.
     pub(crate) free: bool,
-    /// Whether a call, or the answer, is being written that the grammar says all about.
+    /// Whether the grammar constrains the current text: a call, or the whole answer.
     pub(crate) held: bool,
 }
 
@@ -110,7 +110,8 @@ impl Watch {
         }
     }
 
-    /// What may come in free text, where not anything may; only of the first tag within reasoning.
+    /// The mask of the next token in free text, if not all are allowed. Within reasoning, only the first tag
+    /// counts.
     pub(crate) fn mask(&self, reasoning: bool, grammar: &mut Matcher) -> Option<TokenMask> {
         let Openers { quotes, shared, .. } = &*self.openers;
         match &self.head {
@@ -119,7 +120,7 @@ impl Watch {
         }
     }
 
-    /// As [`Self::mask`] says it of tags.
+    /// [`Self::mask`] for tags.
     fn mask_of_tags(&self, reasoning: bool) -> Option<TokenMask> {
         let places = self.allowed.iter().zip(&self.matched).take(if reasoning { 1 } else { usize::MAX });
         let masks = places.filter_map(|(allowed, matched)| allowed[*matched].as_ref());
@@ -129,7 +130,7 @@ impl Watch {
         })
     }
 
-    /// How many tokens may be any before one that may not.
+    /// The number of next tokens that are unconstrained.
     pub(crate) fn free_for(&self, reasoning: bool) -> usize {
         match &self.head {
             Some(head) if !reasoning && head.is_open() => 0,
@@ -138,7 +139,7 @@ impl Watch {
         }
     }
 
-    /// The grammar was told something: whether it says all about what follows, or a call is over.
+    /// Sets whether the grammar constrains the following text; if not, a call is over.
     pub(crate) fn hold(&mut self, held: bool) {
         self.held = held;
         if let Some(head) = self.head.as_mut().filter(|_| !held) {
@@ -146,12 +147,12 @@ impl Watch {
         }
     }
 
-    /// What was read begins no tag.
+    /// Forgets partial tags.
     pub(crate) fn forget(&mut self) {
         self.matched.fill(0);
     }
 
-    /// Takes a token of free text; if it begins a call, what the grammar is to be told of it.
+    /// Takes a token of free text; if it begins a call, returns the tokens for the grammar.
     pub(crate) fn take(&mut self, id: u32, reasoning: bool) -> Option<Vec<u32>> {
         let openers = Arc::clone(&self.openers);
         if let Some(head) = self.head.as_mut().filter(|_| !reasoning) {
@@ -181,7 +182,7 @@ impl Watch {
     }
 }
 
-/// What two masks allow.
+/// The intersection of two masks.
 pub(crate) fn both(one: &TokenMask, other: &TokenMask) -> TokenMask {
     TokenMask::new(one.words().iter().zip(other.words()).map(|(one, other)| one & other).collect::<Vec<_>>())
 }

@@ -1,26 +1,25 @@
-//! How much of a schema may be begun at one place. The library follows all alternatives that what was written
-//! fits, one beside the other, and gives up where they are too many: that is found out here, before an answer
-//! begins.
+//! Bounds how many alternatives of a schema may be open at one point. The library follows all alternatives
+//! that the text so far matches, in parallel, and gives up if there are too many; this module detects such
+//! schemas before an answer begins.
 //!
-//! A schema is walked as its answers are: behind a bracket, of each array that may have begun, what its items
-//! may be; behind a name, of each object, what that member may be. Texts, numbers and constants of an
-//! alternative are one expression of the library's, whatever their number.
+//! A schema is walked as its answers are written: after a bracket, the possible items of each array that may
+//! have begun; after a name, the possible values of that member in each object. Texts, numbers and constants
+//! of an alternative are a single expression to the library, whatever their number.
 
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 
-/// Most places of the grammar that may be followed at a time, as they are estimated here: an array that has
-/// begun is four of them.
+/// Most places of the grammar to follow at once, as estimated here; an array that has begun counts as four.
 const MOST: usize = 4_000;
 /// Most steps of the walk.
 const MOST_STEPS: usize = 1_000_000;
-/// Places of an array, of an object, and of each member that may come next; of what may be anything.
+/// Places that an array, an object, each possible next member, and an unconstrained value count as.
 const OF_ARRAY: usize = 4;
 const OF_OBJECT: usize = 3;
 const OF_MEMBER: usize = 3;
 const OF_ANYTHING: usize = 30;
 
-/// What may stand at a place.
+/// An alternative at a place.
 #[derive(Clone, Copy)]
 enum Node<'a> {
     Schema(&'a Value),
@@ -28,7 +27,7 @@ enum Node<'a> {
 }
 
 impl Node<'_> {
-    /// Which it is of all there are.
+    /// Its identity.
     fn id(&self) -> (usize, bool) {
         match self {
             Node::Schema(value) => (std::ptr::from_ref(*value).addr(), false),
@@ -37,7 +36,7 @@ impl Node<'_> {
     }
 }
 
-/// What may stand at one place, how often each, and where it is said.
+/// The alternatives at one place, how often each occurs, and the path of the place.
 #[derive(Clone, Default)]
 struct Place<'a> {
     nodes: Vec<(Node<'a>, usize)>,
@@ -57,7 +56,8 @@ struct Walk<'a> {
     steps: usize,
 }
 
-/// The path of a place where too much may be begun, as far as it is known, and why; `None` of most schemas.
+/// The path of a place with too many open alternatives, as far as it is known, and the reason; `None` for
+/// most schemas.
 pub(crate) fn too_wide(schema: &Value) -> Option<(String, String)> {
     let definitions = schema.get("$defs").and_then(Value::as_object);
     let mut walk = Walk { definitions, steps: 0 };
@@ -95,7 +95,7 @@ pub(crate) fn too_wide(schema: &Value) -> Option<(String, String)> {
     None
 }
 
-/// Whether a schema says that something may be of a type.
+/// Whether a schema allows a type.
 fn may_be(map: &Map<String, Value>, wanted: &str) -> bool {
     match map.get("type") {
         Some(Value::Array(types)) => types.iter().any(|one| one == wanted),
@@ -109,11 +109,11 @@ fn schemas<'a>(map: &'a Map<String, Value>, keyword: &str) -> &'a [Value] {
 }
 
 impl<'a> Walk<'a> {
-    /// In how many ways a schema may be met, put together with others.
+    /// In how many ways a schema may be satisfied when it is merged with others.
     fn ways(&mut self, schema: &'a Value, depth: usize) -> usize {
         self.steps += 1;
         let Some(map) = schema.as_object() else { return 1 };
-        // References in a circle are the library's to refuse.
+        // Circular references are left to the library to reject.
         if depth > 64 || self.steps > MOST_STEPS {
             return 1;
         }
@@ -140,7 +140,7 @@ impl<'a> Walk<'a> {
         self.definitions?.get(name)
     }
 
-    /// Takes note of what begins, `times` as often.
+    /// Records what may begin at a node, `times` as often.
     fn begin(&mut self, node: Node<'a>, times: usize, begun: &mut Begun<'a>, depth: usize) {
         self.steps += 1;
         if depth > 64 || self.steps > MOST_STEPS || begun.places > MOST {
@@ -175,7 +175,7 @@ impl<'a> Walk<'a> {
         let own = self.ways(schema, depth);
         let times = times.saturating_mul(own);
         let mut parts = Vec::new();
-        // Each as often as all the others may be met.
+        // Each counts as often as all the others may be satisfied.
         for keyword in ["anyOf", "oneOf"] {
             let options = schemas(map, keyword);
             let sum = options.iter().map(|it| self.ways(it, depth + 1)).fold(0, usize::saturating_add);
@@ -230,7 +230,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What may stand within what has begun: items, by their number, and members, by their names.
+    /// The places within what has begun: items by index, and members by name.
     fn within(&mut self, leaves: &[(Node<'a>, usize)], path: &str) -> Vec<Place<'a>> {
         let mut places = Vec::new();
         let longest = leaves.iter().map(|(leaf, _)| match leaf {
@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
             }
             places.push(place);
         }
-        // No name is any that is not declared.
+        // `None` is any undeclared name.
         let mut names: BTreeSet<Option<&str>> = BTreeSet::from([None]);
         for (leaf, _) in leaves {
             let members = match leaf {
@@ -283,7 +283,7 @@ impl<'a> Walk<'a> {
                     }
                 }
             }
-            // Each pattern is one, too.
+            // Each pattern counts, too.
             self.steps += place.nodes.len();
             if self.steps > MOST_STEPS {
                 return places;
@@ -294,7 +294,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What an item may be, and by which keyword.
+/// The schema of an item, and the path of its keyword.
 fn item(schema: &Value, at: usize) -> Option<(&Value, String)> {
     let (items, prefix) = (schema.get("items"), schema.get("prefixItems"));
     let (prefix, keyword, rest) = match (items, prefix) {
@@ -309,7 +309,7 @@ fn item(schema: &Value, at: usize) -> Option<(&Value, String)> {
 }
 
 impl<'a> Begun<'a> {
-    /// Takes note of an array or an object that begins.
+    /// Records an array or an object that begins.
     fn note(&mut self, leaf: Node<'a>, times: usize, places: usize) {
         self.leaves.push((leaf, times));
         self.places = self.places.saturating_add(times.saturating_mul(places));
@@ -317,7 +317,7 @@ impl<'a> Begun<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What a member may be; without a name, one that is not declared.
+    /// Adds the alternatives of a member; without a name, of an undeclared one.
     fn add_member(&mut self, schema: &'a Value, name: Option<&str>, times: usize, path: &str) {
         let declared = name.and_then(|name| Some((schema.get("properties")?.get(name)?, name)));
         if let Some((member, name)) = declared {

@@ -1,22 +1,22 @@
-//! What the library refuses, in a client's words.
+//! Rewrites the library's errors for clients.
 
 use llguidance::derivre::RegexBuilder;
 use llguidance::regex_to_lark;
 
-/// Whether a pattern of a schema can be followed.
+/// Whether a schema's pattern can be enforced.
 ///
 /// # Errors
-/// Why not.
+/// Why it cannot.
 pub(crate) fn pattern(pattern: &str) -> Result<(), String> {
     let read = |pattern: &str| RegexBuilder::new().mk_regex_for_serach(pattern).map(drop);
-    // Its own text first, for the place in it.
+    // Its own text first, so that the error's position refers to it.
     read(pattern).and_then(|()| read(&regex_to_lark(pattern, "dw"))).map_err(|error| {
         let error = error.to_string();
         format!("is not a pattern that is followed: {}", regex(&error).unwrap_or_else(|| first_line(&error)))
     })
 }
 
-/// What is wrong with a regular expression, and where, of a parser's message of several lines.
+/// The fault and its position from a regex parser's message of several lines.
 fn regex(message: &str) -> Option<String> {
     if message.contains("lookarounds not supported") {
         return Some("it looks around (as `\\b` does), which is not supported".to_owned());
@@ -27,7 +27,7 @@ fn regex(message: &str) -> Option<String> {
     let place = lines().skip(at + 1).find_map(|line| {
         let marks = line.trim_start();
         let marked = marks.starts_with('^') && marks.trim_end().chars().all(|it| it == '^' || it == ' ');
-        // The text stands behind four spaces.
+        // The text is indented by four spaces.
         marked.then(|| line.len() - marks.len() - 3)
     });
     Some(match place {
@@ -36,12 +36,12 @@ fn regex(message: &str) -> Option<String> {
     })
 }
 
-/// The first line of a message: the others quote the grammar.
+/// The first line of a message; the others quote the grammar.
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or(message).to_owned()
 }
 
-/// What a grammar cannot be used for, as the rest of a sentence that begins with its name.
+/// Why a grammar cannot be used, as the rest of a sentence that begins with the name of the field.
 pub(crate) fn refusal(message: &str) -> String {
     let known = |text: &str| message.contains(text);
     if let Some(what) = regex(message) {
@@ -91,7 +91,7 @@ fn nothing(why: &str) -> String {
     }
 }
 
-/// With the place in a grammar's text as one says it, and without lists of all that could have been.
+/// Rewrites positions in a grammar's text for people, and drops lists of expected tokens.
 fn placed(message: &str) -> String {
     let message = message.split_once("; following").map_or(message, |(what, _)| what);
     let place = |message: &str| {

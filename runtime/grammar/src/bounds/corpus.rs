@@ -1,16 +1,16 @@
-//! Sources on both sides of every bound.
+//! Sources just within and just beyond every bound.
 
 use super::*;
 use serde_json::{Map, Value, json};
 
-/// A kind of source that a bound is of, by its size.
+/// A kind of source, parameterised by its size, that a bound limits.
 pub(super) struct Case {
     pub(super) name: &'static str,
-    /// The largest that is taken.
+    /// The largest accepted size.
     pub(super) most: usize,
-    /// The path that one larger is refused with.
+    /// The path in the error for the next larger size.
     pub(super) path: &'static str,
-    /// The bound that the refusal names.
+    /// The bound that the error names.
     pub(super) bound: u64,
     pub(super) source: fn(usize) -> Source,
 }
@@ -19,7 +19,7 @@ fn schema(value: Value) -> Source {
     Source::JsonSchema(value)
 }
 
-/// So many definitions, each of which leads to the next, and a string at the end.
+/// `count` definitions, each leading to the next, and a string at the end.
 fn chain(count: usize, link: impl Fn(Value) -> Value) -> Source {
     let next = |at: usize| json!({"$ref": format!("#/$defs/d{at}")});
     let mut definitions: Map<String, Value> =
@@ -28,26 +28,26 @@ fn chain(count: usize, link: impl Fn(Value) -> Value) -> Source {
     schema(json!({"$ref": "#/$defs/d1", "$defs": definitions}))
 }
 
-/// So many rules, or terminals, each of which leads to the next, and a text at the end.
+/// `count` rules or terminals, each leading to the next, and a text at the end.
 fn rules(letter: &str, count: usize) -> Source {
     let next = |at: usize| format!("{letter}{at}: \"a\" {letter}{}\n", at + 1);
     let all: String = (1..count - 1).map(next).collect();
     Source::Lark(format!("start: {letter}1\n{all}{letter}{}: \"b\"\n", count - 1))
 }
 
-/// An object with so many members.
+/// An object with `count` members.
 fn members(count: usize, name: &str, value: &Value) -> Map<String, Value> {
     (0..count).map(|at| (format!("{name}{at}"), value.clone())).collect()
 }
 
-/// So many letters in brackets of one kind within one another.
+/// A text within `count` nested pairs of brackets.
 fn nested(count: usize, open: &str, within: &str, close: &str) -> String {
     format!("{}{within}{}", open.repeat(count), close.repeat(count))
 }
 
 pub(super) const CASES: &[Case] = &[
     Case { name: "references", most: 1023, path: "", bound: 1024, source: |size| chain(size, |next| next) },
-    // Each has two levels, the last one, and the root one.
+    // Each has two levels; so have the last one and the root.
     Case {
         name: "arrays by reference",
         most: 512,
@@ -119,7 +119,7 @@ pub(super) const CASES: &[Case] = &[
         most: 55,
         path: "",
         bound: 112,
-        // An object and its properties are two levels of JSON; and so are the innermost and its type.
+        // An object and its properties are two levels of JSON, and so are the innermost schema and its type.
         source: |size| {
             let nest = |within: Value, _| json!({"type": "object", "properties": {"a": within}});
             schema((0..size).fold(json!({"type": "string"}), nest))
@@ -270,7 +270,7 @@ pub(super) const CASES: &[Case] = &[
         most: 31,
         path: "",
         bound: 64,
-        // A group and what is one behind the other there.
+        // A group, and the sequence in it.
         source: |size| Source::Regex(nested(size, "(a?", "b", ")")),
     },
     Case {

@@ -1,4 +1,4 @@
-//! Bounds of grammars in Lark's notation.
+//! Bounds of Lark grammars.
 
 use super::{
     COMBINATIONS, MAX_COMBINATIONS, MAX_LARK_LEVELS, MAX_LARK_PARTS, MAX_REPEATS, Size, at_most, regex,
@@ -7,7 +7,8 @@ use super::{
 use crate::error::GrammarError;
 use serde_json::{Deserializer, Value};
 
-/// Looks at a grammar. What is no grammar is for the library to say: the reader goes on as well as it can.
+/// Measures a grammar. Invalid grammars are left to the library to reject: this reader continues as well as
+/// it can.
 pub(crate) fn lark(text: &str) -> Result<Size, GrammarError> {
     let mut reader = Reader { text, at: 0, parts: 0, levels: 0, deepest: 0, nested: 0, matched: 1, joins: 0 };
     while reader.at < text.len() {
@@ -17,7 +18,7 @@ pub(crate) fn lark(text: &str) -> Result<Size, GrammarError> {
     let (levels, parts) = (reader.levels, reader.parts);
     at_most(String::new, "levels of rules, terminals and brackets within them", levels, MAX_LARK_LEVELS)?;
     at_most(String::new, "names, texts and expressions", parts, MAX_LARK_PARTS)?;
-    // Which of its parts are put together is not looked at: as if it were all, in each place.
+    // The parts of an intersection are not tracked: each is taken to combine all parts.
     let combinations = reader.matched.saturating_pow(reader.joins + 1);
     if reader.joins > 0 {
         at_most(String::new, COMBINATIONS, combinations, MAX_COMBINATIONS)?;
@@ -29,9 +30,9 @@ struct Reader<'a> {
     text: &'a str,
     at: usize,
     parts: usize,
-    /// Of all definitions before this one.
+    /// Levels of all definitions before this one.
     levels: usize,
-    /// Of this definition.
+    /// Levels of this definition.
     deepest: usize,
     nested: usize,
     /// Parts of texts and expressions.
@@ -45,7 +46,7 @@ impl Reader<'_> {
         &self.text[self.at..]
     }
 
-    /// What begins here.
+    /// Handles the next element.
     fn step(&mut self) -> Result<(), GrammarError> {
         let Some(first) = self.rest().chars().next() else { return Ok(()) };
         match first {
@@ -85,7 +86,7 @@ impl Reader<'_> {
                 self.at += 1;
                 self.joins += 1;
             }
-            // One negation stands within another, and a count of repetitions behind what is repeated.
+            // A negation nests within another one, and a repetition's count follows the repeated part.
             '~' => {
                 self.at += 1;
                 let counts =
@@ -122,13 +123,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A definition ends, and another one begins.
+    /// Ends a definition and begins another.
     fn define(&mut self) {
         self.levels += self.deepest;
         (self.deepest, self.nested) = (0, 0);
     }
 
-    /// Goes behind the next of these that is not escaped.
+    /// Skips past the next unescaped `end`.
     fn until(&mut self, end: char) {
         let mut escaped = false;
         for (at, character) in self.text[self.at..].char_indices() {
@@ -141,12 +142,12 @@ impl Reader<'_> {
         self.at = self.text.len();
     }
 
-    /// Goes to the end of the line.
+    /// Skips to the end of the line.
     fn line(&mut self) {
         self.at += self.rest().find('\n').unwrap_or(self.rest().len());
     }
 
-    /// The counts of a repetition, if any are here.
+    /// Reads the counts of a repetition, if there are any.
     fn count(&mut self) -> Result<(), GrammarError> {
         loop {
             let length = self.rest().find(|it: char| !" \t.,".contains(it)).unwrap_or(0);

@@ -5,18 +5,18 @@ use crate::error::GrammarError;
 use regex_syntax::ast::parse::ParserBuilder;
 use regex_syntax::ast::{self, Ast, ErrorKind, RepetitionKind, RepetitionRange, Visitor};
 
-/// What an expression that is plainly small has at most: parts, and repetitions within one another.
+/// Limits of a clearly small expression: parts, and nested repetitions.
 const SMALL_PARTS: usize = 400;
 const SMALL_REPEATS: u64 = 1000;
 
-/// What was found in an expression.
+/// The size of an expression.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Regex {
-    /// Whether it could be read: whether it is an expression is for the library to say.
+    /// Whether it could be parsed; the library decides whether it is valid.
     read: bool,
     /// Characters, classes and repetitions.
     pub(crate) parts: usize,
-    /// Most that repetitions within one another repeat something.
+    /// Most repetitions of one part, over all nested repetitions.
     pub(crate) repeats: u64,
 }
 
@@ -27,7 +27,7 @@ impl Regex {
     }
 }
 
-/// Looks at an expression.
+/// Measures an expression.
 pub(crate) fn regex(text: &str) -> Result<Regex, GrammarError> {
     at_most(String::new, "bytes", text.len(), MAX_REGEX_BYTES)?;
     match ParserBuilder::new().nest_limit(MAX_REGEX_LEVELS).build().parse(text) {
@@ -42,10 +42,10 @@ pub(crate) fn regex(text: &str) -> Result<Regex, GrammarError> {
     }
 }
 
-/// Walks an expression, on a stack of its own.
+/// Walks an expression with an explicit stack.
 struct Finder {
     found: Regex,
-    /// How often what is looked at is repeated, for each repetition around it.
+    /// Repetitions of the current part, at each enclosing repetition.
     around: Vec<u64>,
 }
 

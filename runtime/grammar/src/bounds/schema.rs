@@ -9,26 +9,26 @@ use crate::schema::ANNOTATIONS;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// What a schema that is plainly small has at most, in all: schemas, levels, properties, values of `enum`,
-/// patterns.
+/// Limits of a clearly small schema, in total: schemas, levels, properties, values of `enum`, patterns.
 const SMALL: Found = Found { schemas: 400, levels: 200, properties: 400, values: 500, patterns: 16 };
-/// Most options of a small one's `anyOf`, `oneOf` and arrays of items.
+/// Most options in `anyOf`, `oneOf` and arrays of items of a small schema.
 const SMALL_OPTIONS: usize = 24;
-/// Largest count of characters, items or properties in a small one.
+/// Largest count of characters, items or properties in a small schema.
 const SMALL_COUNT: f64 = 1000.0;
 
-/// Whether a keyword neither says what is valid nor makes the library put two schemas together.
+/// Whether a keyword neither constrains values nor makes the library merge two schemas.
 fn is_annotation(keyword: &str) -> bool {
     keyword == "$schema" || ANNOTATIONS.contains(&keyword)
 }
 
-/// Looks at a schema and at all that it refers to.
+/// Measures a schema and everything it refers to.
 pub(crate) fn schema(value: &Value) -> Result<Size, GrammarError> {
     json_levels(value)?;
     let mut walk = Walk::default();
     walk.add(value, None, Step::Root);
     let mut at = 0;
-    // References may lead to what no keyword does; there is an end, since each place is looked at once.
+    // References may lead to places that no keyword reaches. The loop ends because each place is visited
+    // once.
     loop {
         while at < walk.places.len() {
             walk.look(at)?;
@@ -42,7 +42,7 @@ pub(crate) fn schema(value: &Value) -> Result<Size, GrammarError> {
     walk.judge()
 }
 
-/// Refuses JSON that is nested deeper than it can be written down for the library.
+/// Rejects JSON nested too deep to be serialised for the library.
 fn json_levels(value: &Value) -> Result<(), GrammarError> {
     let mut stack = vec![(value, 1)];
     while let Some((value, level)) = stack.pop() {
@@ -56,41 +56,41 @@ fn json_levels(value: &Value) -> Result<(), GrammarError> {
     Ok(())
 }
 
-/// How a place is come to from the one around it.
+/// The step from the enclosing place to a place.
 #[derive(Clone, Copy, Debug)]
 enum Step<'a> {
     Root,
-    /// Where only a reference leads.
+    /// Reached only by a reference.
     Reference(&'a str),
     Keyword(&'a str),
     Member(&'a str, &'a str),
     Item(&'a str, usize),
 }
 
-/// A schema within the one looked at.
+/// A schema within the one being measured.
 struct Place<'a> {
     value: &'a Value,
     around: Option<usize>,
     step: Step<'a>,
-    /// Whether some reference leads here.
+    /// Whether a reference leads here.
     target: bool,
     /// Parts of its own patterns.
     parts: u64,
     within: Vec<(Join, usize)>,
 }
 
-/// What a schema within another is to it.
+/// The relation of a schema to the one that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Join {
-    /// It holds for the same value, as do all others.
+    /// It applies to the same value, together with all others.
     All,
-    /// One of these does.
+    /// One of these applies.
     One,
-    /// It holds for another value.
+    /// It applies to another value.
     Apart,
 }
 
-/// Counts.
+/// Counts over the whole schema.
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     schemas: usize,
@@ -103,14 +103,14 @@ struct Found {
 #[derive(Default)]
 struct Walk<'a> {
     places: Vec<Place<'a>>,
-    /// By the address of the value, which stays where it is.
+    /// Places by the address of their value, which does not move.
     known: HashMap<*const Value, usize>,
     anchors: HashMap<&'a str, usize>,
-    /// References: where they stand, and what they say.
+    /// References: the place that contains each, and its text.
     references: Vec<(usize, &'a str)>,
     followed: usize,
     found: Found,
-    /// Whether something in it may take long.
+    /// Whether something may take long to compile.
     unknown: bool,
 }
 
@@ -152,7 +152,7 @@ impl<'a> Walk<'a> {
         steps.concat()
     }
 
-    /// Refuses what is beyond a bound in a place's keyword, or in the place itself.
+    /// Rejects a quantity beyond its bound, at a place's keyword or at the place itself.
     fn at_most(
         &self,
         at: usize,
@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
         at_most(|| format!("{}{dot}{keyword}", self.path(at)), what, found, most)
     }
 
-    /// Looks at one place.
+    /// Measures one place.
     fn look(&mut self, at: usize) -> Result<(), GrammarError> {
         self.found.schemas += 1;
         self.at_most(0, "", "schemas or more", self.found.schemas, MAX_SCHEMAS)?;
@@ -252,7 +252,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// A regular expression.
+    /// Measures a regular expression.
     fn pattern(&mut self, at: usize, keyword: &str, text: &str) -> Result<(), GrammarError> {
         let found = regex(text)
             .map_err(|error| GrammarError { path: format!("{}.{keyword}", self.path(at)), ..error })?;
@@ -263,13 +263,13 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Goes where the references lead that were not followed yet.
+    /// Adds the places that unfollowed references lead to.
     fn follow(&mut self, root: &'a Value) {
         while self.followed < self.references.len() {
             let (from, to) = self.references[self.followed];
             self.followed += 1;
             let Some(fragment) = to.strip_prefix('#') else { continue };
-            // What is within a schema of another name is found there by the library, or at the root.
+            // The library finds places within a schema with its own `$id` there, or at the root.
             let mut bases = vec![root];
             let mut next = Some(from);
             while let Some(at) = next {
@@ -292,10 +292,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Of each place, how many combinations of parts its patterns have at most with all that is put together
-    /// with them.
+    /// Checks, for each place, the most combinations of parts that its patterns have together with all
+    /// schemas merged with it.
     fn combinations(&self) -> Result<(), GrammarError> {
-        // None before it is known; a reference that leads back to where it stands adds nothing.
+        // `None` until computed; a reference that leads back to its own place adds nothing.
         let mut known: Vec<Option<u64>> = vec![None; self.places.len()];
         let mut begun = vec![false; self.places.len()];
         let mut stack: Vec<usize> = (0..self.places.len()).collect();
@@ -324,10 +324,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Adds up.
+    /// Computes the levels and decides whether the schema is small.
     fn judge(mut self) -> Result<Size, GrammarError> {
         self.combinations()?;
-        // A place stands behind the one around it, but where only a reference leads.
+        // A place comes after the one that contains it, unless only a reference leads to it.
         let mut heights = vec![1usize; self.places.len()];
         for at in (0..self.places.len()).rev() {
             if let Some(around) = self.places[at].around
@@ -336,7 +336,7 @@ impl<'a> Walk<'a> {
                 heights[around] = heights[around].max(heights[at] + 1);
             }
         }
-        // The library follows each reference once, one within another at worst.
+        // The library follows each reference once, at worst all nested in one another.
         let targets = self.places.iter().zip(&heights).filter(|(place, _)| place.target);
         self.found.levels = heights[0] + targets.map(|(_, height)| height).sum::<usize>();
         let Found { schemas, levels, properties, values, patterns } = self.found;
@@ -351,8 +351,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the library puts several schemas together here, which may take as long as all that is in them, and
-/// once more for each level.
+/// Whether the library merges several schemas here, which may cost as much as everything in them, again at
+/// each level.
 fn together(map: &Map<String, Value>) -> bool {
     let mut says = map.keys().map(String::as_str).filter(|keyword| !is_annotation(keyword));
     let one = says.clone().count() <= 1;
@@ -373,7 +373,7 @@ fn together(map: &Map<String, Value>) -> bool {
     })
 }
 
-/// A fragment as it is meant: `%25` is a percent sign.
+/// A decoded fragment: `%25` is a percent sign.
 fn percent_decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut decoded, mut at) = (Vec::with_capacity(bytes.len()), 0);

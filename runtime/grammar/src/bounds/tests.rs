@@ -1,4 +1,4 @@
-//! Each bound from both sides, with the stack that it is proven against.
+//! Tests each bound from both sides, with the stack that it was proven against.
 
 use super::Size;
 use super::corpus::{CASES, Case};
@@ -6,10 +6,11 @@ use crate::stack::{STACK_BYTES, with_stack};
 use crate::{Grammars, Source, Token};
 use std::time::{Duration, Instant};
 
-/// How long the largest that is taken may take to compile or be refused, without a deadline and unoptimised.
+/// Longest time for the largest accepted source to compile or be rejected, unoptimised and without a
+/// deadline.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All bytes, and an end.
+/// A vocabulary of all bytes and an end.
 fn grammars() -> Grammars {
     let bytes: Vec<[u8; 1]> = (0..=255u8).map(|byte| [byte]).collect();
     let token = |id: u32| match bytes.get(id as usize) {
@@ -19,7 +20,7 @@ fn grammars() -> Grammars {
     Grammars::new(257, token, &[256]).expect("a vocabulary")
 }
 
-/// What is compiled is followed for a while, copied and dropped on a thread with the stack that threads have.
+/// Compiles a source, follows it for a while, copies and drops it, on a thread with a default stack.
 fn follow(grammars: &Grammars, case: &Case, source: &Source) -> Result<(), crate::GrammarError> {
     let mut constraint = grammars.compile(source)?;
     let walk = move || {
@@ -61,7 +62,7 @@ fn what_is_beyond_a_bound_is_refused_by_name() {
     }
 }
 
-/// The largest that are taken, on a quarter of the stack.
+/// Compiles the largest accepted sources on a quarter of the stack.
 #[test]
 fn the_stack_holds_what_is_within_the_bounds() {
     let grammars = grammars();
