@@ -1,5 +1,5 @@
-//! What is added to the logits of single tokens: a request's own biases, and what DRY takes from tokens that
-//! would go on repeating.
+//! Additions to the logits of single tokens: a request's own biases, and DRY's penalties on tokens that would
+//! continue a repetition.
 
 use crate::TokenMask;
 use std::cmp::Reverse;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 /// Most biases that a request may ask for.
 pub const MAX_FIXED: usize = 1024;
-/// Most biases that a row has: those asked for, and the strongest of DRY's.
+/// Most biases of a row: those of the request, and the strongest of DRY's.
 pub const MAX_BIASES: usize = 2 * MAX_FIXED;
 
-/// What is added to the logit of a token.
+/// An addition to the logit of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenBias {
     /// The token.
@@ -19,21 +19,21 @@ pub struct TokenBias {
     pub bias: f32,
 }
 
-/// What a request wants added to logits. The default is nothing.
+/// The biases of a request. The default is none.
 #[derive(Clone, Debug, Default)]
 pub struct Biases {
-    /// Whatever was generated: each id once, at most [`MAX_FIXED`].
+    /// Independent of the tokens generated: each id once, at most [`MAX_FIXED`].
     pub fixed: Arc<[TokenBias]>,
-    /// Against repetition.
+    /// The penalty on repetition.
     pub dry: Option<Dry>,
 }
 
-/// "Don't repeat yourself" (p-e-w, text-generation-webui pull request 5677): a token that would lengthen a
-/// repetition of `length` tokens loses `multiplier * base^(length - allowed)` of its logit, where `length >=
+/// "Don't repeat yourself" (p-e-w, text-generation-webui pull request 5677): a token that would extend a
+/// repetition of `length` tokens loses `multiplier * base^(length - allowed)` of its logit, if `length >=
 /// allowed`.
 ///
-/// A repetition of `length`: the last `length` tokens stand elsewhere, too, with the token in question behind
-/// them. None contains a breaker.
+/// A repetition of `length` exists if the last `length` tokens also occur earlier, followed by the token in
+/// question. It contains no breaker.
 #[derive(Clone, Debug)]
 pub struct Dry {
     /// Above 0.
@@ -42,13 +42,13 @@ pub struct Dry {
     pub base: f32,
     /// Repetitions shorter than this are free; at least 1.
     pub allowed: usize,
-    /// How many tokens are looked back at; `usize::MAX` for all.
+    /// Number of latest tokens to consider; `usize::MAX` for all.
     pub window: usize,
-    /// Tokens that no repetition goes across.
+    /// Tokens that no repetition crosses.
     pub breakers: TokenMask,
 }
 
-/// Adds biases to a row's logits. Ids outside the row are passed over.
+/// Adds biases to a row's logits. Ids outside the row are ignored.
 pub(crate) fn apply(logits: &mut [f32], biases: &[TokenBias]) {
     for bias in biases {
         if let Some(logit) = logits.get_mut(bias.id as usize) {
@@ -63,18 +63,18 @@ impl Biases {
         self.fixed.is_empty() && self.dry.is_none()
     }
 
-    /// Whether what is added depends on the tokens so far.
+    /// Whether the biases depend on the tokens so far.
     pub fn needs_tokens(&self) -> bool {
         self.dry.is_some()
     }
 
-    /// The biases of the token that comes after `tokens`: each id once, in order, at most [`MAX_BIASES`].
+    /// The biases for the token after `tokens`: each id once, in order, at most [`MAX_BIASES`].
     pub fn after(&self, tokens: &[u32]) -> Arc<[TokenBias]> {
         let Some(dry) = &self.dry else { return Arc::clone(&self.fixed) };
         let mut biases = dry.penalties(tokens);
         biases.extend_from_slice(&self.fixed);
         biases.sort_by_key(|one| one.id);
-        // Of two for one token the first stays, with the sum.
+        // Of two entries for one token, the first stays and takes the sum.
         biases.dedup_by(|second, first| {
             let same = first.id == second.id;
             first.bias += if same { second.bias } else { 0.0 };
@@ -85,11 +85,11 @@ impl Biases {
 }
 
 impl Dry {
-    /// What the token after `tokens` loses: the strongest first, the smallest id among equals, at most
-    /// [`MAX_FIXED`].
+    /// DRY's penalties for the token after `tokens`: the strongest first, the smallest id among equals, at
+    /// most [`MAX_FIXED`].
     fn penalties(&self, tokens: &[u32]) -> Vec<TokenBias> {
         let tokens = &tokens[tokens.len() - self.window.min(tokens.len())..];
-        // The last tokens, the very last first, up to the breaker.
+        // The last tokens, in reverse, back to the breaker.
         let reach = tokens.iter().rev().take_while(|id| !self.breakers.allows(**id)).count();
         if reach < self.allowed {
             return Vec::new();
@@ -99,7 +99,7 @@ impl Dry {
         for (at, length) in common_prefixes(&backwards).into_iter().enumerate().skip(1) {
             let length = length.min(reach);
             if length >= self.allowed {
-                // What stood behind the repetition; a breaker ends it there too.
+                // The token that followed the repetition; a breaker ends the repetition there, too.
                 let next = backwards[at - 1];
                 if !self.breakers.allows(next) {
                     longest.push((next, length));
@@ -110,7 +110,7 @@ impl Dry {
         longest.dedup_by_key(|(id, _)| *id);
         let loss = |length: usize| {
             let times = f64::from(self.base).powi(i32::try_from(length - self.allowed).unwrap_or(i32::MAX));
-            // What is beyond any logit need not be infinite.
+            // A penalty beyond any logit need not be infinite.
             (f64::from(self.multiplier) * times).min(1e30) as f32
         };
         let mut penalties: Vec<TokenBias> =
@@ -121,13 +121,13 @@ impl Dry {
     }
 }
 
-/// Of every suffix of `ids` how long a prefix of all of them it begins with (the Z function: Gusfield 1997,
-/// 1.4), in time linear in their number. That of the whole is 0 by convention.
+/// For every suffix of `ids`, the length of the longest prefix of `ids` that it begins with (the Z function:
+/// Gusfield 1997, 1.4), in linear time. By convention, the whole has 0.
 fn common_prefixes(ids: &[u32]) -> Vec<usize> {
     let mut lengths = vec![0; ids.len()];
     let (mut from, mut to) = (0, 0);
     for at in 1..ids.len() {
-        // Within the match that reaches farthest what is known at its beginning holds again.
+        // Within the match that reaches farthest, the result for the corresponding prefix applies again.
         let mut length = if at < to { lengths[at - from].min(to - at) } else { 0 };
         while at + length < ids.len() && ids[length] == ids[at + length] {
             length += 1;
@@ -149,8 +149,8 @@ mod tests {
         Dry { multiplier: 0.5, base: 2.0, allowed, window, breakers }
     }
 
-    /// By its definition: for every token and every length whether the end repeats something that the token
-    /// stood behind.
+    /// Straight from the definition: for every token and every length, whether the end repeats something that
+    /// the token followed.
     fn by_definition(dry: &Dry, tokens: &[u32], vocabulary: u32) -> Vec<(u32, f32)> {
         let tokens = &tokens[tokens.len() - dry.window.min(tokens.len())..];
         let losses = (0..vocabulary).filter(|id| !dry.breakers.allows(*id)).filter_map(|id| {
@@ -194,14 +194,14 @@ mod tests {
         let alone = Biases { fixed: Arc::clone(&fixed), dry: None };
         assert_eq!(&*alone.after(&[1, 2, 1, 2]), &*fixed);
         assert!(!alone.needs_tokens() && !alone.is_none() && Biases::default().is_none());
-        // 1 2 is repeated, with 1 behind it: at length 2 it loses multiplier * base^0.
+        // 1 2 is repeated, followed by 1: at length 2 it loses multiplier * base^0.
         let both = Biases { fixed, dry: Some(dry(2, usize::MAX, &[])) };
         let made: Vec<_> = both.after(&[1, 2, 1, 2]).iter().map(|one| (one.id, one.bias)).collect();
         assert_eq!(made, [(1, 2.5), (5, -1.0)]);
         let mut logits = [0.0; 3];
         apply(&mut logits, &both.after(&[1, 2, 1, 2]));
         assert_eq!(logits, [0.0, 2.5, 0.0]);
-        // However long it repeats, what it loses is finite.
+        // The penalty is finite for any repetition.
         let long = [7; 2_000];
         let bias = both.after(&long).iter().find(|one| one.id == 7).unwrap().bias;
         assert!(bias.is_finite() && bias < -1e29, "{bias}");

@@ -11,15 +11,15 @@ pub(crate) struct Candidate {
     pub(crate) weight: f32,
 }
 
-/// Heaviest first, the smallest id among equals: a total order as long as no weight is NaN.
+/// Heaviest first, the smallest id among equals: a total order unless a weight is NaN.
 fn heaviest_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
 }
 
-/// The `k` largest of a row without NaN (all of it if `k` is no smaller), in no particular order.
+/// The `k` largest of a row without NaN (all of it if it has no more than `k`), in no particular order.
 pub(crate) fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
     const BLOCK: usize = 64;
-    // k blocks hold a value of at least the k-th largest block maximum, so the k-th largest value is no
+    // k blocks contain a value of at least the k-th largest block maximum, so the k-th largest value is no
     // smaller.
     let mut maxima: Vec<f32> = logits.chunks(BLOCK).map(largest).collect();
     let bound = match maxima.len().checked_sub(k) {
@@ -34,10 +34,10 @@ pub(crate) fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
     candidates
 }
 
-/// The heaviest of a row of weights in `[0, 1]`: enough of them to weigh `target` together, and any that
-/// weigh as much as the lightest of them.
+/// The heaviest of a row of weights in `[0, 1]`: enough of them to sum to `target`, and any others that weigh
+/// as much as the lightest of them.
 pub(crate) fn heaviest(weights: &[f32], target: f64) -> Vec<Candidate> {
-    // Most rows are decided by few tokens: try those first. Each pass is one vectorised comparison.
+    // A few tokens decide most rows, so those are tried first. Each pass is one vectorised comparison.
     for bound in [0.02, 5e-4, 1e-6] {
         let candidates = at_least(weights, bound);
         if candidates.iter().map(|candidate| f64::from(candidate.weight)).sum::<f64>() >= target {
@@ -51,7 +51,7 @@ fn at_least(row: &[f32], bound: f32) -> Vec<Candidate> {
     const BLOCK: usize = 64;
     let mut candidates = Vec::new();
     for (block, values) in row.chunks(BLOCK).enumerate() {
-        // Whole blocks are passed over by vector code.
+        // Vector code skips whole blocks.
         if !values.iter().fold(false, |found, &value| found | (value >= bound)) {
             continue;
         }
@@ -64,10 +64,10 @@ fn at_least(row: &[f32], bound: f32) -> Vec<Candidate> {
     candidates
 }
 
-/// Keeps the smallest set of the heaviest candidates that weigh `target` together, and at least one.
+/// Keeps the smallest set of the heaviest candidates that sum to `target`, and at least one.
 pub(crate) fn top_p(candidates: &mut Vec<Candidate>, target: f64) {
-    // A selection by weight: everything before `kept` is heavier than what follows and is taken; the answer
-    // lies in `kept..end`, which each round halves.
+    // A selection by weight: everything before `kept` is heavier than the rest and is kept; the boundary lies
+    // in `kept..end`, which each round halves.
     let (mut kept, mut end) = (0, candidates.len());
     let mut missing = target;
     while end - kept > 1 {
@@ -82,14 +82,15 @@ pub(crate) fn top_p(candidates: &mut Vec<Candidate>, target: f64) {
             missing -= upper;
         }
     }
-    // Either the last open one completes the target, or rounding left it just short: it is taken both ways.
+    // Either the last undecided candidate completes the target, or rounding left it just short: it is kept in
+    // both cases.
     candidates.truncate(end.max(1));
 }
 
-/// Makes logits minus infinity that are more than `count` standard deviations below `best`, the largest. The
-/// deviation is that of the finite logits (population, in f64: the mean first, then the squares of what
-/// differs from it), as Tang et al., "Top-nσ: Not All Logits Are You Need", 2024, have it. Nothing changes
-/// where the largest is not finite.
+/// Sets logits to minus infinity that are more than `count` standard deviations below `best`, the largest.
+/// The deviation is that of the finite logits (population, in f64: first the mean, then the squared
+/// differences from it), as in Tang et al., "Top-nσ: Not All Logits Are You Need", 2024. Nothing changes if
+/// the largest is not finite.
 pub(crate) fn top_n_sigma(logits: &mut [f32], best: f32, count: f32) {
     if !best.is_finite() {
         return;
@@ -124,7 +125,7 @@ pub(crate) fn draw(candidates: &mut [Candidate], uniform: f64) -> u32 {
             break;
         }
     }
-    // Where rounding let the walk run past the end, the last possible token it is.
+    // If rounding lets the walk run past the end, the last possible token is drawn.
     last
 }
 

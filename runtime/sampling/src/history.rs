@@ -1,12 +1,11 @@
-//! Histories of rows that sample after drafts.
+//! Histories of rows that are sampled after drafts.
 
 use crate::TokenUse;
 
-/// The history of a sequence that `history` is of when `ids` were generated after it, in which every id
-/// stands once as it did before. What a row samples with that comes after drafts: the step's history with the
-/// drafts fed before the row.
+/// `history` extended by the generated `ids`; each id still occurs once. Rows after drafts are sampled with
+/// it: the step's history plus the drafts fed before the row.
 ///
-/// It takes time in proportion to `history.len() * ids.len()`: drafts are few.
+/// Takes time proportional to `history.len() * ids.len()`; drafts are few.
 ///
 /// ```
 /// use monomorph_sampling::{TokenUse, with_generated};

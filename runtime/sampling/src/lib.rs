@@ -1,21 +1,20 @@
-//! How the next token is chosen from a row of logits: parameters, and the reference sampler that every
-//! device follows.
+//! Sampling: parameters, and the reference sampler that every device follows.
 //!
-//! [`sample`] works in this order, which is that of transformers and, but for `min_p`, of vLLM (llama.cpp
-//! filters first and divides by the temperature last):
+//! [`sample`] works in this order, as transformers does and, except for `min_p`, vLLM (llama.cpp filters
+//! first and divides by the temperature last):
 //!
-//! 1. log-probabilities, where asked for, from the unmodified logits;
-//! 2. the mask, where there is one: what it does not allow has a logit of minus infinity from here on;
+//! 1. log-probabilities, if requested, from the unmodified logits;
+//! 2. the mask, if there is one: ids that it does not allow have a logit of minus infinity from here on;
 //! 3. [biases](TokenBias) of single tokens; then penalties: repetition (prompt and answer), then frequency
 //!    and presence (answer only);
 //! 4. temperature; 0 stops here and takes the largest logit, the smallest id among equals;
-//! 5. `top_n_sigma` (which the temperature does not change), then `top_k`, then `top_p` over what is left,
+//! 5. `top_n_sigma` (which the temperature does not change), then `top_k`, then `top_p` over the rest,
 //!    then `min_p` against the likeliest;
-//! 6. one draw from what remains: the uniform number is [`uniform`]`(seed, draw)`, a counter-based generator,
-//!    so a draw depends on nothing but the request's seed and the position of the draw.
+//! 6. one draw from the remaining tokens: the uniform number is [`uniform`]`(seed, draw)`, a counter-based
+//!    generator, so a draw depends only on the request's seed and the position of the draw.
 //!
 //! The same logits give the same token on every machine: the exponential is computed here, from additions and
-//! multiplications in a fixed order, and not by the system's library. A NaN counts as minus infinity.
+//! multiplications in a fixed order, not by the system's library. A NaN counts as minus infinity.
 
 mod bias;
 mod filter;
@@ -34,7 +33,7 @@ pub use numeric::is_finite;
 pub use random::uniform;
 pub use sampler::{Conditions, sample, sample_within, score};
 
-/// Most alternatives a request may ask log-probabilities of.
+/// Most alternatives whose log-probabilities a request may ask for.
 pub const MAX_TOP_LOGPROBS: u8 = monomorph_abi::step::MAX_TOP_LOGPROBS as u8;
 
 /// One request's sampling parameters. The default is greedy decoding without penalties.
@@ -119,7 +118,7 @@ impl Sampling {
         }
     }
 
-    /// Whether the sampler needs to know the tokens so far.
+    /// Whether the sampler needs the tokens so far.
     pub fn needs_history(&self) -> bool {
         self.repetition_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
@@ -134,7 +133,7 @@ pub struct TokenUse {
     pub generated: u32,
 }
 
-/// The token chosen from one row of logits, or there before.
+/// A token sampled from one row of logits, or already in the prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampled {
     /// The token.

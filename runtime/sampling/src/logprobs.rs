@@ -3,7 +3,7 @@
 use crate::filter::top_k;
 use crate::numeric::{largest, sum, weight};
 
-/// Logits weighed at a time: a buffer that stays in the cache, and vector code in both passes over it.
+/// Logits processed at a time: the buffer stays in cache, and both passes over it are vector code.
 const BLOCK: usize = 256;
 
 /// Log-softmax of one row.
@@ -30,7 +30,7 @@ impl<'a> LogProbs<'a> {
     /// The natural logarithm of a token's probability; minus infinity for one that cannot occur.
     pub(crate) fn of(&self, id: u32) -> f32 {
         match self.logits.get(id as usize) {
-            // The difference of two infinities is not a number.
+            // The difference of two infinities is NaN.
             Some(&logit) if logit == self.largest && logit > f32::NEG_INFINITY => -self.log_sum as f32,
             Some(&logit) if logit > f32::NEG_INFINITY => {
                 (f64::from(logit) - f64::from(self.largest) - self.log_sum) as f32

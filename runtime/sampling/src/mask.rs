@@ -1,28 +1,28 @@
-//! Which ids may be sampled at all.
+//! Masks of the ids that may be sampled.
 
 use std::sync::Arc;
 
-/// Bits of a word.
+/// Bits per word.
 const BITS: usize = u32::BITS as usize;
 
-/// The ids that may be sampled: a bit an id, the lowest of a word first. Cloning it is cheap.
+/// The ids that may be sampled: one bit per id, the lowest of a word first. Cloning it is cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenMask {
     words: Arc<[u32]>,
 }
 
 impl TokenMask {
-    /// Words that a mask of so many ids has.
+    /// Number of words of a mask over `vocabulary` ids.
     pub const fn words_for(vocabulary: usize) -> usize {
         vocabulary.div_ceil(BITS)
     }
 
-    /// The mask of these words. Bits beyond the vocabulary mean nothing.
+    /// The mask with these words. Bits beyond the vocabulary are ignored.
     pub fn new(words: impl Into<Arc<[u32]>>) -> TokenMask {
         TokenMask { words: words.into() }
     }
 
-    /// The mask of these ids, all below `vocabulary`; others are passed over.
+    /// The mask of these ids; those not below `vocabulary` are ignored.
     pub fn of(vocabulary: usize, ids: impl IntoIterator<Item = u32>) -> TokenMask {
         let mut words = vec![0; TokenMask::words_for(vocabulary)];
         for id in ids {
@@ -33,27 +33,27 @@ impl TokenMask {
         TokenMask::new(words)
     }
 
-    /// Its words.
+    /// The mask's words, the lowest ids first.
     pub fn words(&self) -> &[u32] {
         &self.words
     }
 
-    /// Whether an id may be sampled; none beyond its words may.
+    /// Whether an id may be sampled; ids beyond the words may not.
     pub fn allows(&self, id: u32) -> bool {
         let word = self.words.get(id as usize / BITS).copied().unwrap_or(0);
         word >> (id as usize % BITS) & 1 == 1
     }
 
-    /// How many ids it allows.
+    /// Number of ids it allows.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Makes all logits but those of its ids minus infinity.
+    /// Sets all other logits to minus infinity.
     pub(crate) fn apply(&self, logits: &mut [f32]) {
         let words = self.words.iter().copied().chain(std::iter::repeat(0));
         for (logits, word) in logits.chunks_mut(BITS).zip(words) {
-            // Most words of most masks are all or nothing.
+            // Most words of most masks have all bits set or none.
             match word {
                 u32::MAX => {}
                 0 => logits.fill(f32::NEG_INFINITY),

@@ -1,26 +1,26 @@
-//! Passes over a row of logits, written so that the compiler makes vector code of them, and so that they
-//! round the same on every machine.
+//! Passes over a row of logits, written so that the compiler vectorises them and that they round the same on
+//! every machine.
 
-/// Independent accumulators: enough to fill vector registers, and fixed, so that sums round the same
+/// Independent accumulators: enough to fill vector registers, and a fixed number, so that sums round the same
 /// everywhere.
 const LANES: usize = 16;
 
-/// The largest value; NaN is passed over; minus infinity for none.
+/// The largest value, ignoring NaN; minus infinity if there is none.
 pub(crate) fn largest(values: &[f32]) -> f32 {
     let (chunks, rest) = values.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
     for chunk in chunks {
         for (lane, &value) in lanes.iter_mut().zip(chunk) {
-            // Not `f32::max`, whose care for NaN costs an instruction; a comparison with NaN is false.
+            // Not `f32::max`, whose NaN handling costs an instruction; a comparison with NaN is false.
             *lane = if value > *lane { value } else { *lane };
         }
     }
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| if value > best { value } else { best })
 }
 
-/// Whether every logit is a number: neither NaN nor infinite.
+/// Whether every logit is finite: neither NaN nor infinite.
 pub fn is_finite(logits: &[f32]) -> bool {
-    // Without an early exit, so that it is vector code: the row was just written and is in the cache.
+    // No early exit, so that it vectorises: the row was just written and is in cache.
     logits.iter().fold(true, |finite, logit| finite & (logit.abs() <= f32::MAX))
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn argmax(logits: &[f32]) -> u32 {
     if best == f32::NEG_INFINITY {
         return 0;
     }
-    // A block at a time: a test of the whole block is vector code, a search with an early exit is not.
+    // A block at a time: a test of the whole block vectorises, a search with an early exit does not.
     const BLOCK: usize = 64;
     let block = logits
         .chunks(BLOCK)
@@ -52,18 +52,18 @@ pub(crate) fn sum(values: &[f32]) -> f64 {
     lanes.iter().copied().chain(rest.iter().map(|&value| f64::from(value))).sum()
 }
 
-/// What a logit weighs against the largest one: `exp((logit - largest) * inverse_temperature)`, 1 for the
-/// largest itself (also where it is infinite), 0 for NaN.
+/// The weight of a logit relative to the largest: `exp((logit - largest) * inverse_temperature)`, 1 for the
+/// largest itself (even if it is infinite), 0 for NaN.
 pub(crate) fn weight(logit: f32, largest: f32, inverse_temperature: f32) -> f32 {
     let relative = exp_nonpositive((logit - largest) * inverse_temperature);
     if logit == largest { 1.0 } else { relative }
 }
 
-/// e^x for x <= 0, within 2 units in the last place; below -87 (where f32 begins to run out) and for NaN it
-/// is 0.
+/// e^x for x <= 0, within 2 units in the last place; 0 for NaN and below -87, where f32 nears its smallest
+/// normal number.
 fn exp_nonpositive(x: f32) -> f32 {
-    // Cody and Waite: x = n ln 2 + r with |r| <= ln 2 / 2; the addition of 1.5 * 2^23 rounds to an integer
-    // in the low bits of the mantissa, which every machine does alike and without a call.
+    // Cody and Waite: x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer in the low
+    // bits of the mantissa, identically on every machine and without a call.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -79,7 +79,7 @@ fn exp_nonpositive(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 0.5;
     let mantissa = (p * r * r + r) + 1.0;
-    // n is in -126..=0, so the biased exponent stays that of a normal number.
+    // n is in -126..=0, so the biased exponent remains that of a normal number.
     let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
     if x >= -87.0 { mantissa * f32::from_bits(exponent) } else { 0.0 }
 }

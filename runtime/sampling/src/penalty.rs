@@ -3,11 +3,11 @@
 use crate::{Sampling, TokenUse};
 
 /// Applies the penalties to the logits of the tokens in `history` (each id once). Ids outside the row are
-/// passed over.
+/// ignored.
 pub(crate) fn apply(logits: &mut [f32], sampling: &Sampling, history: &[TokenUse]) {
     for used in history {
         let Some(logit) = logits.get_mut(used.id as usize) else { continue };
-        // The penalty makes a token less likely whichever sign its logit has.
+        // The penalty makes a token less likely, whatever the sign of its logit.
         *logit = if *logit > 0.0 {
             *logit / sampling.repetition_penalty
         } else {

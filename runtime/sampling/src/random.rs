@@ -5,10 +5,10 @@ const ROUNDS: usize = 10;
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// Uniform in `[0, 1)`, a multiple of 2^-53: number `draw` of the stream of `seed`.
+/// Number `draw` of the random stream of `seed`: uniform in `[0, 1)`, a multiple of 2^-53.
 ///
-/// The key is the seed (low word first), the counter `[draw low, draw high, 0, 0]`; of the four words out,
-/// the first is the high and the second the low half of 64 bits whose upper 53 are the result.
+/// The key is the seed (low word first), the counter `[draw low, draw high, 0, 0]`. The first two output
+/// words are the high and the low half of 64 bits whose upper 53 are the result.
 pub fn uniform(seed: u64, draw: u64) -> f64 {
     let words = philox([draw as u32, (draw >> 32) as u32, 0, 0], [seed as u32, (seed >> 32) as u32]);
     let bits = u64::from(words[0]) << 32 | u64::from(words[1]);

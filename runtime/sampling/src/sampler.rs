@@ -19,26 +19,26 @@ pub fn sample(logits: &mut [f32], sampling: &Sampling, draw: u64, history: &[Tok
     sample_within(logits, sampling, draw, &Conditions { history, ..Conditions::default() })
 }
 
-/// What a row is sampled under besides its request's parameters.
+/// The inputs of a row's sampling besides the request's parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conditions<'a> {
     /// The tokens seen, each once; read only if [`Sampling::needs_history`].
     pub history: &'a [TokenUse],
-    /// What is added to logits, each id once.
+    /// Additions to logits, each id once.
     pub biases: &'a [TokenBias],
-    /// The ids that may be sampled, if not all may.
+    /// The ids that may be sampled, if not all.
     pub mask: Option<&'a TokenMask>,
 }
 
-/// As [`sample`], with biases, and of the ids that a mask allows, if there is one. Where none of these has a
-/// finite logit, that gives token 0 too, which the mask need not allow.
+/// As [`sample`], with biases, and restricted to the ids that a mask allows, if there is one. If none of
+/// these has a finite logit, the result is token 0 even if the mask does not allow it.
 pub fn sample_within(
     logits: &mut [f32],
     sampling: &Sampling,
     draw: u64,
     conditions: &Conditions<'_>,
 ) -> Sampled {
-    // A copy, because the row is about to be changed; nobody pays for it who did not ask.
+    // A copy, because the row is about to be changed; only made for requests that ask for it.
     let unmodified = sampling.top_logprobs.map(|_| without_nan(logits.to_vec()));
     if let Some(mask) = conditions.mask {
         mask.apply(logits);
@@ -47,7 +47,7 @@ pub fn sample_within(
     if sampling.needs_history() {
         penalty::apply(logits, sampling, conditions.history);
     }
-    // Written so that a temperature that is no number (which `validate` refuses) is greedy too.
+    // Written so that a NaN temperature (which `validate` rejects) is greedy, too.
     let id = if sampling.temperature > 0.0 { choose(logits, sampling, draw) } else { argmax(logits) };
     let logprobs = unmodified.as_deref().map(LogProbs::new);
     Sampled {
@@ -60,8 +60,8 @@ pub fn sample_within(
     }
 }
 
-/// The log-probability of a token that was there before, such as one of a prompt, with the `top` likeliest in
-/// its place: as [`sample`] would have reported it.
+/// The log-probability of a given token, such as one of a prompt, with the `top` likeliest in its place, as
+/// [`sample`] would have reported it.
 ///
 /// * `logits`: one row, `[vocabulary]`; a NaN in it becomes minus infinity.
 pub fn score(logits: &mut [f32], id: u32, top: u8) -> Sampled {
@@ -90,7 +90,7 @@ fn choose(logits: &mut [f32], sampling: &Sampling, draw: u64) -> u32 {
         filter::top_n_sigma(logits, best, sampling.top_n_sigma);
     }
     let uniform = uniform(sampling.seed, draw);
-    // The tiniest temperatures have no finite inverse, and infinity times a difference of zero is NaN.
+    // The tiniest temperatures have no finite inverse, and infinity times zero is NaN.
     let inverse = sampling.temperature.recip().min(f32::MAX);
     let top_k = usize::try_from(sampling.top_k).unwrap_or(usize::MAX);
     let top_p = f64::from(sampling.top_p);
@@ -103,7 +103,7 @@ fn choose(logits: &mut [f32], sampling: &Sampling, draw: u64) -> u32 {
             candidate.weight = weight(candidate.weight, best, inverse);
         }
         if top_p < 1.0 {
-            // Summed in order of id, so that the sum does not depend on how the selection left them.
+            // Summed in order of id, so that the sum does not depend on the order that the selection left.
             candidates.sort_unstable_by_key(|candidate| candidate.id);
             let total: f64 = candidates.iter().map(|candidate| f64::from(candidate.weight)).sum();
             filter::top_p(&mut candidates, top_p * total);
@@ -120,7 +120,7 @@ fn choose(logits: &mut [f32], sampling: &Sampling, draw: u64) -> u32 {
         candidates = filter::heaviest(logits, target);
         filter::top_p(&mut candidates, target);
     }
-    // The likeliest weighs exactly 1, so its share of what is left need not be known.
+    // The likeliest weighs exactly 1, so its share of the rest need not be known.
     candidates.retain(|candidate| candidate.weight >= sampling.min_p);
     filter::draw(&mut candidates, uniform)
 }
