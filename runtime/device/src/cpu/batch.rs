@@ -43,7 +43,7 @@ pub struct Batch {
     /// By slot: whether a sequence of the step uses it.
     owned: Vec<bool>,
     slots_differ: bool,
-    /// Positions behind the tokens of a sampled sequence that its blocks also cover.
+    /// Positions after the tokens of a sampled sequence that its blocks also cover.
     ahead: usize,
 }
 
@@ -91,7 +91,7 @@ impl Batch {
         Batch { window: far.window(), group: far.group(), ..self }
     }
 
-    /// The batch, for steps that write `ahead` more positions behind the tokens of a sampled sequence.
+    /// The batch, for steps that write `ahead` more positions after the tokens of a sampled sequence.
     #[must_use]
     pub fn ahead(self, ahead: usize) -> Batch {
         Batch { ahead, ..self }
@@ -134,7 +134,7 @@ impl Batch {
                 "sequence {index} of the step has {drafts} drafts among {count} tokens: it may have {DRAFTS} after the one \
                  sampled last, and be sampled for"
             );
-            // With a draft head, all drafts but the last are fed to it, behind the tokens.
+            // With a draft head, all drafts but the last are fed to it, after the tokens.
             let ahead = if samples(&sequence.output) { self.ahead } else { 0 };
             let reach = count.saturating_add(ahead);
             assert!(

@@ -1,5 +1,5 @@
 //! Matrix products. Decode streams the weights past one or a few tokens; prefill keeps a tile of weights in
-//! the L1 cache for all tokens.
+//! the nearest cache for all tokens.
 
 use super::epilogue::{Epilogue, GatedEpilogue};
 use super::format::{Input, WeightFormat};

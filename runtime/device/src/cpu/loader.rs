@@ -250,7 +250,6 @@ pub struct GatedMatrix<F, const WIDTH: usize, const COLS: usize> {
 }
 
 impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDTH, COLS> {
-    /// Number of pairs of tiles.
     pub(crate) const TILES: usize = WIDTH.div_ceil(TILE);
 
     /// Bytes the packed matrices take.

@@ -56,7 +56,6 @@ impl Piece {
     }
 }
 
-/// Cuts all matrices into pieces.
 pub(crate) fn pieces(jobs: &[Job]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (job, Job { shape, .. }) in jobs.iter().enumerate() {

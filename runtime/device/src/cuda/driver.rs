@@ -63,7 +63,6 @@ pub(crate) fn device(number: i32) -> Result<sys::CUdevice, Fault> {
     Ok(device)
 }
 
-/// A device's name.
 pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
     let mut name = [0; 256];
     // SAFETY: writes at most as many characters as the buffer has, with a final zero.

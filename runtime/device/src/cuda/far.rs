@@ -2,7 +2,7 @@
 //!
 //! [`crate::far`] cuts blocks into pages and prefetches them. Kernels find a block of a layer at the layer's
 //! address plus its id times the block size, for any id. So the blocks that a layer attends to are copied to
-//! a staging area behind all layers' blocks, reached by ids that are large enough. These ids differ from
+//! a staging area after all layers' blocks, reached by ids that are large enough. These ids differ from
 //! layer to layer, so the block table is rewritten before each layer that attends. The kernels contain
 //! nothing of this, and steps without blocks on disk do not pay for it.
 //!
@@ -136,7 +136,7 @@ pub(crate) struct Far {
 }
 
 impl Far {
-    /// For a device with the given blocks in each part, and an area of [`area_bytes`] behind all of them.
+    /// For a device with the given blocks in each part, and an area of [`area_bytes`] after all of them.
     ///
     /// # Errors
     /// When the device has no more streams or events, or is too large for block ids.
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_table_names_groups_in_its_order_and_each_once() {
-        // Two sequences: groups 1 and 0 of a step, behind 10 blocks of the device, then group 2.
+        // Two sequences: groups 1 and 0 of a step, after 10 blocks of the device, then group 2.
         let table = [4, 12, 13, 10, 11, 5, 2, 14, 15, 3];
         assert_eq!(named(&table, 10, 2), [1, 0, 2]);
         assert_eq!(named(&table[5..7], 10, 2), Vec::<usize>::new());

@@ -54,7 +54,6 @@ impl Gpu {
         self.inner.context.enter()
     }
 
-    /// The GPU's name.
     pub(crate) fn name(&self) -> &str {
         &self.inner.name
     }

@@ -44,7 +44,6 @@ pub(crate) enum SourceScales<'a> {
     },
     /// nvfp4: E4M3 codes `[file rows, columns / 16]`, and one scale for the tensor.
     Groups {
-        /// The codes.
         codes: Bytes<'a>,
         /// Multiplies every element.
         tensor: f32,
@@ -72,7 +71,6 @@ pub(crate) struct Planes<'a> {
 /// A NaN code or a float that is not finite, which the kernels would read as a number.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotANumber {
-    /// The tensor's name.
     pub(crate) name: String,
     /// The row in the file.
     pub(crate) row: usize,

@@ -256,7 +256,6 @@ impl Graph {
         Ok(graph)
     }
 
-    /// Runs it.
     pub(crate) fn launch(&self, stream: &Stream) -> Result<(), Fault> {
         // SAFETY: both handles are alive.
         check("launching the graph", unsafe { sys::cuGraphLaunch(self.handle, stream.handle) })

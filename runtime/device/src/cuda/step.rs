@@ -29,7 +29,7 @@ pub(crate) struct Limits {
     pub(crate) drafts: usize,
     /// The part of `drafts` that the stack makes itself.
     pub(crate) drafted: usize,
-    /// Positions that draft passes write behind the last token fed.
+    /// Positions that draft passes write after the last token fed.
     pub(crate) ahead: usize,
 }
 

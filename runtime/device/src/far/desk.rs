@@ -15,7 +15,7 @@ pub(crate) struct Desk<M: Area> {
     staging: Staging<M>,
     /// The location in the store of each part of each group, if stored.
     places: Vec<Option<Place>>,
-    /// Pages per slot. Behind the slots there are as many pages to write from.
+    /// Pages per slot. After the slots there are as many pages to write from.
     pages: usize,
     /// The pages of each window of the current pass that has not been requested yet.
     ahead: VecDeque<Vec<usize>>,
@@ -129,7 +129,7 @@ impl<M: Area> Desk<M> {
                 self.written(&mut room, &mut outcome);
             }
             let (Some(from), Ok(())) = (room.pop(), &outcome) else { continue };
-            // SAFETY: only this function uses the pages behind the slots, and this one is not lent.
+            // SAFETY: only this function uses the pages after the slots, and this one is not lent.
             let mut lent = unsafe { self.staging.lend(from) };
             fill(at, lent.bytes_mut());
             match self.store.write(lent, ((page as u64) << 32) | from as u64) {

@@ -10,8 +10,9 @@
 //! ```
 //!
 //! (Yang, Kautz, Hatamizadeh, "Gated Delta Networks", 2024.) Tokens are processed one at a time, in prefill
-//! too, each on a tile of `S` that stays in the L1 cache. So a row's result depends on its sequence alone,
-//! not on the other rows of the step, the split of the prompt into prefill chunks, or the number of lanes.
+//! too, each on a tile of `S` that stays in the nearest cache. So a row's result depends on its sequence
+//! alone, not on the other rows of the step, the split of the prompt into prefill chunks, or the number of
+//! lanes.
 
 mod prepare;
 mod recurrence;

@@ -160,7 +160,7 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
             let sampled = hold::<A, DRAFTS>(index, sequence, outputs);
             let Some(last) = sampled.last() else { continue };
-            // Behind the accepted tokens that were fed.
+            // After the accepted tokens that were fed.
             let position = rows.position + rows.rows.len() - sequence.drafts + sampled.len() - 1;
             self.rows.push(self.rows.len() as u32);
             self.owners.push(index);
@@ -200,7 +200,7 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
             let draft = draft.into_inner();
             let RowOutput::Verified(verified) = &mut outputs.rows[*owner] else { continue };
             verified.drafts.push(draft);
-            // Blocks end behind the positions that the last pass wrote.
+            // Blocks end after the positions that the last pass wrote.
             if verified.drafts.len() == DRAFTS {
                 continue;
             }

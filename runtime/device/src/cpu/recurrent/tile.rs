@@ -1,4 +1,4 @@
-//! A column tile of a state matrix, small enough for the L1 cache.
+//! A column tile of a state matrix, small enough for the nearest cache.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::super::simd::{F32s, LANES, at, at_mut, unrolled};

@@ -291,7 +291,7 @@ fn prompts_say_what_follows_and_have_room_for_drafts() {
     fill(&mut buffer, &[going_on, ending]);
     let of = |at: usize| (buffer.header.sequence[at].following, buffer.header.sequence[at].drafted);
     assert_eq!((of(0), of(1), buffer.drafted), ((7, -1), (-1, 0), 1));
-    // The second pass writes behind the last token: here within the same block, below in the next one.
+    // The second pass writes after the last token: here within the same block, below in the next one.
     assert_eq!(buffer.blocks, [0, 1]);
     fill(&mut buffer, &[sequence(1, 15, known(&[2]), &[1, 2], sample(None, Vec::new()))]);
     assert_eq!(buffer.blocks, [1, 2]);
@@ -363,7 +363,7 @@ fn sampled_rows_are_read_back() {
 #[test]
 fn passes_of_the_model_itself_write_a_position_more() {
     let ahead = |ahead: usize| StepBuffer::new(Limits { drafts: 2, drafted: 2, ahead, ..limits() });
-    // Positions 12 to 14 are fed. Behind them, a draft head's passes write one position, and the model's two.
+    // Positions 12 to 14 are fed. After them, a draft head's passes write one position, and the model's two.
     let one = drafts(sequence(0, 12, known(&[1, 2, 3]), &[0], sample(None, Vec::new())), 2);
     ahead(1).verify(&[&one]);
     let panic = catch_unwind(AssertUnwindSafe(|| ahead(2).verify(&[&one]))).expect_err("refused");
