@@ -1,4 +1,4 @@
-//! Which tokens may be drawn: top-k, top-p and min-p, none of which sorts the vocabulary.
+//! Filters of the tokens to draw from: top-k, top-p and min-p, none of which sorts the vocabulary.
 
 use crate::numeric::{largest, sum};
 use std::cmp::Ordering;

@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn drafts_join_a_history_as_if_it_were_counted_from_scratch() {
-        // Few ids, so that drafts stand in the prompt, in the answer, in both, in neither, and twice.
+        // Few ids, so that drafts occur in the prompt, in the answer, in both, in neither, and twice.
         let mut state = 0x9E37_79B9_u64;
         let mut some = |most: u64| -> Vec<u32> {
             let mut next = || {

@@ -47,7 +47,7 @@ pub struct Sampling {
     pub top_p: f32,
     /// Keep tokens at least `min_p` times as probable as the likeliest; 0 keeps all.
     pub min_p: f32,
-    /// Keep tokens whose logits are no more than so many standard deviations (of all finite logits) below the
+    /// Keep tokens whose logits are at most this many standard deviations (of all finite logits) below the
     /// largest; 0 keeps all.
     pub top_n_sigma: f32,
     /// Divides positive and multiplies negative logits of every token seen (prompt and answer); 1 is off.
@@ -129,7 +129,7 @@ impl Sampling {
 pub struct TokenUse {
     /// The token.
     pub id: u32,
-    /// Occurrences among generated tokens; 0 means that it stands in the prompt only.
+    /// Occurrences among generated tokens; 0 means that it occurs only in the prompt.
     pub generated: u32,
 }
 

@@ -53,7 +53,7 @@ impl Vocabulary {
         Some(&self.bytes[start..self.ends[id]])
     }
 
-    /// What kind of token it is.
+    /// The kind of a token; [`Kind::Absent`] if no token has this id.
     pub(crate) fn kind(&self, id: u32) -> Kind {
         self.kinds.get(id as usize).copied().unwrap_or_default()
     }

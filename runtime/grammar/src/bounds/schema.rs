@@ -74,7 +74,7 @@ struct Place<'a> {
     step: Step<'a>,
     /// Whether a reference leads here.
     target: bool,
-    /// Parts of its own patterns.
+    /// Number of parts of its own patterns.
     parts: u64,
     within: Vec<(Join, usize)>,
 }
