@@ -5,7 +5,7 @@
 /// a quarter of this.
 pub(crate) const STACK_BYTES: usize = 512 << 20;
 
-/// A trial has half of it: a grammar that reaches the end there fits here.
+/// A trial has half of it, so a grammar that just fits there fits here with room to spare.
 pub(crate) const TRIAL_BYTES: usize = STACK_BYTES / 2;
 
 /// Runs work on a thread with a large stack.

@@ -28,7 +28,7 @@ use output::Output;
 use scanner::{Found, Scanner};
 use std::sync::Arc;
 
-/// Most line ends before the tag that closes reasoning that do not belong to the reasoning.
+/// Most line ends before the closing tag of reasoning that are not part of the reasoning.
 const LINE_ENDS: usize = 2;
 /// Most bytes of leading spacing that are held back: they belong to the markup that may follow.
 const LEADING: usize = 16;
@@ -52,7 +52,7 @@ pub struct AnswerParser {
 /// The tags that count at each place.
 #[derive(Clone, Debug)]
 struct Tags {
-    /// Index of the first tag of calls: those that begin calls come first, then those that end them.
+    /// Number of tags that begin calls. They come first in a list, followed by the other tags.
     openers: usize,
     /// In text: openers and closers. Before the first text of a stretch, reasoning's opening and closing tags
     /// as well.
