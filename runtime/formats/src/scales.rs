@@ -14,14 +14,14 @@ pub const FP8_BLOCK: usize = 128;
 pub enum ScaleForm {
     /// fp8: one scale. `element = code * weight_scale`.
     Tensor,
-    /// fp8: one scale per block of 128 rows and 128 columns, cut off at the matrix's end. `element = code *
-    /// weight_scale_inv[row / 128][column / 128]`: a multiplication, despite the name.
+    /// fp8: one scale per block of 128 rows and 128 columns, cut off at the matrix's end.
+    /// `element = code * weight_scale_inv[row / 128][column / 128]`: a multiplication, despite the name.
     Block128,
-    /// nvfp4 as written by NVIDIA's Model Optimizer: an E4M3 scale per 16 columns, and one f32. `element =
-    /// code * weight_scale[row][column / 16] * weight_scale_2`.
+    /// nvfp4 as written by NVIDIA's Model Optimizer: an E4M3 scale per 16 columns, and one f32.
+    /// `element = code * weight_scale[row][column / 16] * weight_scale_2`.
     Modelopt,
-    /// nvfp4 as written by compressed-tensors: the same, but divided by the f32. `element = code *
-    /// weight_scale[row][column / 16] / weight_global_scale`.
+    /// nvfp4 as written by compressed-tensors: the same, but divided by the f32.
+    /// `element = code * weight_scale[row][column / 16] / weight_global_scale`.
     CompressedTensors,
 }
 

@@ -29,8 +29,8 @@ pub struct Biases {
 }
 
 /// "Don't repeat yourself" (p-e-w, text-generation-webui pull request 5677): a token that would extend a
-/// repetition of `length` tokens loses `multiplier * base^(length - allowed)` of its logit, if `length >=
-/// allowed`.
+/// repetition of `length` tokens loses `multiplier * base^(length - allowed)` of its logit, if
+/// `length >= allowed`.
 ///
 /// A repetition of `length` exists if the last `length` tokens also occur earlier, followed by the token in
 /// question. It contains no breaker.

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 use std::io::{self, Write};
 
-/// The `tojson` filter as defined by transformers: `json.dumps(x, ensure_ascii=…, indent=…, separators=…,
-/// sort_keys=…)`, without HTML escapes.
+/// The `tojson` filter as defined by transformers:
+/// `json.dumps(x, ensure_ascii=…, indent=…, separators=…, sort_keys=…)`, without HTML escapes.
 pub(crate) fn tojson(value: Value, arguments: Kwargs) -> Result<Value, Error> {
     let ensure_ascii: Option<bool> = arguments.get("ensure_ascii")?;
     let indent: Option<Value> = arguments.get("indent")?;

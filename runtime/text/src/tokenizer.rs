@@ -186,7 +186,7 @@ impl Tokenizer {
         Detokeniser::new(Arc::clone(&self.parts.vocabulary))
     }
 
-    /// Number of ids. A model's embedding may have more rows, as padding.
+    /// Number of ids, from 0 on. A model's embedding may have more rows, as padding.
     pub fn vocabulary(&self) -> usize {
         self.parts.vocabulary.len()
     }

@@ -103,8 +103,8 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
 ///
 /// A row of `qkv` (`QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM`) holds the query heads, the key heads, then the
 /// value heads; queries are changed in place. `angles` come from [`super::rotary_angles`] and rotate the
-/// leading `DIMS` dimensions of a head. Scores are multiplied by `scale`. A row of `out` (`OUT = HEADS *
-/// HEAD_DIM`) receives the heads' results.
+/// leading `DIMS` dimensions of a head. Scores are multiplied by `scale`. A row of `out`
+/// (`OUT = HEADS * HEAD_DIM`) receives the heads' results.
 ///
 /// If `QKV` is `(2 * HEADS + 2 * KV_HEADS) * HEAD_DIM`, the query heads are followed by a gate for each,
 /// before the key heads, and each element of a result is multiplied by its gate's sigmoid.

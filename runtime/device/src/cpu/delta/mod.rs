@@ -29,12 +29,13 @@ use std::marker::PhantomData;
 
 /// One gated delta net of a layer: convolution, recurrence, norm of each value head, gate.
 ///
-/// A row of `qkvz` holds the raw projections `[KEY_HEADS queries | KEY_HEADS keys | VALUE_HEADS values |
-/// VALUE_HEADS gates]`, the first two in heads of `KEY_DIM`, the others of `VALUE_DIM`; value head `j` uses
-/// key head `j / (VALUE_HEADS / KEY_HEADS)`. Queries, keys and values go through `convolution`, whose
-/// channels have the same order, and SiLU. A row of `ba` holds a `b` for every value head, followed by an `a`
-/// for each: `beta = sigmoid(b)` and `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` receives
-/// `activation(gate) * norm(o)` of every value head.
+/// A row of `qkvz` holds the raw projections
+/// `[KEY_HEADS queries | KEY_HEADS keys | VALUE_HEADS values | VALUE_HEADS gates]`, the first two in heads of
+/// `KEY_DIM`, the others of `VALUE_DIM`; value head `j` uses key head `j / (VALUE_HEADS / KEY_HEADS)`.
+/// Queries, keys and values go through `convolution`, whose channels have the same order, and SiLU. A row of
+/// `ba` holds a `b` for every value head, followed by an `a` for each: `beta = sigmoid(b)` and
+/// `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` receives `activation(gate) * norm(o)` of every
+/// value head.
 ///
 /// Each sequence continues from its slot's state of `layer` in `state`; a sequence at position 0 starts from
 /// zeros. If its last tokens are drafts, it can later continue after any of them, or before the first.

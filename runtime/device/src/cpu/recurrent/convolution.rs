@@ -14,8 +14,8 @@ pub struct Convolution<const CHANNELS: usize, const TAPS: usize> {
 }
 
 impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
-    /// Reads `parts`, stacked by channel, from any float format; each is `[channels, 1, TAPS]` or `[channels,
-    /// TAPS]`.
+    /// Reads `parts`, stacked by channel, from any float format; each is `[channels, 1, TAPS]` or
+    /// `[channels, TAPS]`.
     ///
     /// # Errors
     /// When a tensor has another shape or is quantised, its channels are in GGUF's rotary order, or the
