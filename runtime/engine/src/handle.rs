@@ -107,8 +107,9 @@ impl Default for ScheduleOptions {
 impl ScheduleOptions {
     /// Checks them against a model.
     ///
-    /// # Errors When a step cannot carry so many prefilled tokens, or a prefill chunk would not fit; the
-    /// message says why.
+    /// # Errors
+    /// When a step cannot carry so many prefilled tokens, or a prefill chunk would not fit; the message says
+    /// why.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         let (most, piece, asked) = (spec.step_tokens, spec.piece_tokens(), self.prefill_tokens);
         if asked > most {
@@ -283,8 +284,8 @@ pub struct EngineHandle {
 impl EngineHandle {
     /// Queues a request. Never blocks, so that async code may call it.
     ///
-    /// # Errors When the request does not suit the model, the queue is full, or the engine accepts none any
-    /// more.
+    /// # Errors
+    /// When the request does not suit the model, the queue is full, or the engine accepts none any more.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
         self.accept(request, false)
     }

@@ -55,8 +55,9 @@ impl SwapOptions {
 
     /// Checks them against a model, without keeping anything.
     ///
-    /// # Errors When not even a sequence of one block fits, or the disk lacks the room; the message says what
-    /// would do.
+    /// # Errors
+    /// When not even a sequence of one block fits, or the disk lacks the room; the message says what would
+    /// do.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         let least = self.bytes_of(1, spec);
         if self.disk.is_some() && self.host_bytes == 0 {

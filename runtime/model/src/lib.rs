@@ -86,7 +86,8 @@ pub trait Model: Sized + Send + 'static {
     /// Writes the keys and values of a group of blocks to a slot on disk, over what it held. Called while no
     /// step is in flight. The blocks do not change.
     ///
-    /// # Errors When the disk is full or fails; the slot holds nothing then.
+    /// # Errors
+    /// When the disk is full or fails; the slot holds nothing then.
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
         Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"))
     }
@@ -95,7 +96,8 @@ pub trait Model: Sized + Send + 'static {
     /// [`block_bytes`](ModelSpec::block_bytes). Called while no step is in flight. Only the model knows what
     /// the bytes mean.
     ///
-    /// # Panics When there is no such block, or `into` has another size.
+    /// # Panics
+    /// When there is no such block, or `into` has another size.
     fn read_block(&mut self, block: BlockId, into: &mut [u8]);
 
     /// Writes what [`Self::read_block`] read, to the same block or another. Called while no step is in
@@ -109,7 +111,8 @@ pub trait Model: Sized + Send + 'static {
     /// [`state_bytes`](ModelSpec::state_bytes); does nothing for a model without such state. Called while no
     /// step is in flight.
     ///
-    /// # Panics When there is no such place, or `into` has another size.
+    /// # Panics
+    /// When there is no such place, or `into` has another size.
     fn read_state(&mut self, _place: StatePlace, into: &mut [u8]) {
         assert!(into.is_empty(), "a model without recurrent state");
     }

@@ -102,8 +102,9 @@ impl<M: PageMemory> DiskStore<M> {
     /// Opens a store in a directory, and removes files that ended processes left there. `report` receives a
     /// line where io_uring or direct I/O is not available.
     ///
-    /// # Errors When the directory does not exist or is not writable, its disk has too little room, or sizes
-    /// make no sense.
+    /// # Errors
+    /// When the directory does not exist or is not writable, its disk has too little room, or sizes make no
+    /// sense.
     pub fn open(
         directory: &Path,
         options: Options,
@@ -206,7 +207,8 @@ impl<M: PageMemory> DiskStore<M> {
     /// Submits a page to be written to a free place, which the caller owns from now on. It holds the page
     /// once the completion says so.
     ///
-    /// # Errors With the page, when the store is full or has failed.
+    /// # Errors
+    /// With the page, when the store is full or has failed.
     pub fn write(&mut self, page: M, tag: u64) -> Result<Place, Refused<M>> {
         if page.len() != self.page_bytes {
             return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });
@@ -220,7 +222,8 @@ impl<M: PageMemory> DiskStore<M> {
 
     /// Submits a page to be filled with what was written to a place.
     ///
-    /// # Errors With the page, when the place holds none, or the store has failed.
+    /// # Errors
+    /// With the page, when the place holds none, or the store has failed.
     pub fn read(&mut self, place: Place, page: M, tag: u64) -> Result<(), Refused<M>> {
         if page.len() != self.page_bytes {
             return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });

@@ -38,7 +38,8 @@ impl Origins {
 impl CorsArgs {
     /// The origins.
     ///
-    /// # Errors When one is not an origin.
+    /// # Errors
+    /// When one is not an origin.
     pub(crate) fn origins(&self) -> Result<Origins, String> {
         let origins = self.cors_origin.iter().map(|origin| of(origin)).collect::<Result<Vec<_>, _>>()?;
         Ok(if origins.iter().any(|origin| origin == "*") { Origins::Any } else { Origins::Listed(origins) })

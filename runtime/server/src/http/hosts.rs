@@ -32,7 +32,8 @@ pub struct HostArgs {
 impl HostArgs {
     /// The hosts and origins accepted by a server that listens at `bind`.
     ///
-    /// # Errors When something is not a host name.
+    /// # Errors
+    /// When something is not a host name.
     pub(crate) fn read(&self, bind: IpAddr, cors: &CorsArgs) -> Result<Guests, String> {
         let mut guests = Guests { bind, any: false, names: Vec::new(), origins: cors.origins()? };
         for name in &self.allowed_host {

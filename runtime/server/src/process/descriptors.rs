@@ -35,7 +35,8 @@ fn decide(limit: Rlimit, connections: u64) -> Claim {
 
 /// Raises the limit for so many connections, as far as the system allows.
 ///
-/// # Errors When even a few connections would not fit.
+/// # Errors
+/// When even a few connections would not fit.
 pub(crate) fn claim(connections: usize) -> Result<(), String> {
     let (limit, connections) = (getrlimit(Resource::Nofile), connections as u64);
     let claim = decide(limit, connections);

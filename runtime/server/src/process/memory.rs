@@ -63,7 +63,8 @@ impl GuardArgs {
 
 /// Checks that a server whose model is in GPU memory fits into host memory, with so many bytes of swap space.
 ///
-/// # Errors When the guard would be violated.
+/// # Errors
+/// When the guard would be violated.
 pub(crate) fn beside_device(host: Host, guard: u64, swap: u64) -> Result<(), String> {
     let takes = PROCESS_BYTES.saturating_add(swap);
     if guard == 0 || host.available.saturating_sub(guard) >= takes {

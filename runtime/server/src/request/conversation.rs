@@ -184,7 +184,8 @@ impl Conversation {
 
     /// Renders and tokenizes it. `reasons`: whether this server lets models reason.
     ///
-    /// # Errors When the model does not support what is asked, or the template refuses it.
+    /// # Errors
+    /// When the model does not support what is asked, or the template refuses it.
     pub(crate) fn prepare(self, text: &Text, reasons: bool) -> Result<Prepared, ApiError> {
         let calls = match (self.tools.forbidden, self.tools.one) {
             (true, _) => Calls::None,

@@ -25,7 +25,8 @@ pub type StartEngine = fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> R
 
 /// Loads a model, and checks that its files did not change meanwhile.
 ///
-/// # Errors As [`Model::load`], or when a file changed.
+/// # Errors
+/// As [`Model::load`], or when a file changed.
 pub(crate) fn load_model<M: Model>(
     weights: &Weights,
     options: &LoadOptions,
@@ -176,7 +177,8 @@ impl MemoryArgs {
     /// The room for K/V beside `swap_bytes` of swap space and recurrent states, where the device's memory is
     /// host memory; a GPU's is planned when it is claimed.
     ///
-    /// # Errors When the fraction is out of range, or a GPU's server does not fit into host memory.
+    /// # Errors
+    /// When the fraction is out of range, or a GPU's server does not fit into host memory.
     pub(crate) fn room(&self, spec: &ModelSpec, swap_bytes: u64) -> Result<Option<Room>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
@@ -252,7 +254,8 @@ impl CacheArgs {
     /// reach of its drafts. Where it `streams`, a sequence need not fit. `snapshots` is their number, or one
     /// per sequence.
     ///
-    /// # Errors When what was asked for exceeds the model or the room, or holds no whole sequence.
+    /// # Errors
+    /// When what was asked for exceeds the model or the room, or holds no whole sequence.
     pub(crate) fn plan(
         &self,
         spec: &ModelSpec,
@@ -368,7 +371,8 @@ impl PrefixArgs {
     /// The engine's options, without the number of snapshots that fit; and the number wanted, where `None` is
     /// one per sequence.
     ///
-    /// # Errors When snapshots are asked for that cannot be used.
+    /// # Errors
+    /// When snapshots are asked for that cannot be used.
     pub(crate) fn options(&self, spec: &ModelSpec) -> Result<(PrefixOptions, Option<usize>), String> {
         let enabled = self.prefix_cache == Switch::On;
         let asked = [

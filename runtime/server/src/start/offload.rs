@@ -54,7 +54,8 @@ impl OffloadArgs {
 
     /// The model's options, with `blocks` blocks, or as many as its device holds.
     ///
-    /// # Errors When this build cannot offload, or the sizes do not fit.
+    /// # Errors
+    /// When this build cannot offload, or the sizes do not fit.
     pub(crate) fn options(
         &self,
         spec: &ModelSpec,

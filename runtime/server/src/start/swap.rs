@@ -38,7 +38,8 @@ pub enum When {
 impl SwapArgs {
     /// The engine's options; `report` receives a line when a disk fails.
     ///
-    /// # Errors When a size is out of range, holds no sequence, or is not available.
+    /// # Errors
+    /// When a size is out of range, holds no sequence, or is not available.
     pub(crate) fn options(
         &self,
         spec: &ModelSpec,

@@ -16,7 +16,8 @@ const SUMS: &str = "SHA256SUMS";
 /// Compares the SHA-256 of every file of the checkpoint with the digests that are known of it, on several
 /// files at a time.
 ///
-/// # Errors Names a file whose digest differs or is not known, or that cannot be read.
+/// # Errors
+/// Names a file whose digest differs or is not known, or that cannot be read.
 pub(crate) fn verify(spec: &ModelSpec, checkpoint: &Checkpoint, threads: usize) -> Result<(), String> {
     let started = Instant::now();
     let files = checkpoint.files();

@@ -87,7 +87,8 @@ pub(crate) struct Images {
 impl Images {
     /// Empty, with the room that the options name.
     ///
-    /// # Errors When the disk lacks that room.
+    /// # Errors
+    /// When the disk lacks that room.
     pub fn new(spec: &ModelSpec, options: &SwapOptions) -> Result<Images, OpenError> {
         let page_bytes = whole_page(spec.block_bytes);
         let host = usize::try_from(options.host_bytes / page_bytes as u64).unwrap_or(usize::MAX);

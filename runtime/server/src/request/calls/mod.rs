@@ -205,8 +205,8 @@ impl Wanted {
 
     /// The answer's constraint, beside a format of the rest of it, and the parts of schemas left out.
     ///
-    /// # Errors When a strict tool's schema cannot be enforced, by its path, or the grammar as a whole cannot
-    /// be used.
+    /// # Errors
+    /// When a strict tool's schema cannot be enforced, by its path, or the grammar as a whole cannot be used.
     pub(crate) fn compile(
         &self,
         grammars: &Grammars,

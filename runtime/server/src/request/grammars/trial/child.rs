@@ -17,7 +17,8 @@ const LONGEST: usize = 16 << 20;
 
 /// Tries the grammars that arrive on standard input, a socket, until it closes.
 ///
-/// # Errors When standard input is not such a socket: only the server runs this.
+/// # Errors
+/// When standard input is not such a socket: only the server runs this.
 pub(crate) fn run() -> Result<(), String> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| error.to_string())?;
     let socket = UnixStream::from(socket);
