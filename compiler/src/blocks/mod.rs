@@ -105,9 +105,9 @@ pub(crate) trait Operation {
     /// Whether it reads keys and values of earlier tokens.
     const ATTENDS: bool = false;
 
-    /// The weights it reads.
+    /// The weights it reads: those of its fields, unless it has others.
     fn weights(&self) -> Vec<WeightId> {
-        Vec::new()
+        self.fields().into_iter().map(|(weight, _)| weight).collect()
     }
 
     /// Weights that are stored as fields of their own, outside any stacked matrix, and in what form.

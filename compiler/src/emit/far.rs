@@ -39,7 +39,7 @@ pub fn numbers(plan: &Plan) -> TokenStream {
 /// The bytes of a part on a CUDA device, for each cache, with the numbers of the parts of that size.
 pub fn parts(plan: &Plan) -> TokenStream {
     let parts = caches(plan).into_iter().filter_map(|(body, _)| {
-        let bytes = number(plan.kv_heads(body)?.layout(&plan.target).block_bytes());
+        let bytes = number(plan.kv_layout(body)?.block_bytes());
         let numbers = table(body);
         Some(quote!((#bytes, &#numbers)))
     });

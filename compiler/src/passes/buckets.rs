@@ -31,7 +31,7 @@ pub fn buckets(target: &Target) -> Buckets {
         // order.
         HardwareKind::Cuda(_) => {
             let decode = target.batch_invariant.map_or(&DECODE_BUCKETS[..], BatchInvariant::decode);
-            let fed = 1 + target.draft.map_or(0, |draft| draft.drafts);
+            let fed = 1 + target.drafts();
             let fits = decode.iter().take_while(|sequences| *sequences * fed <= MAX_SEQUENCES);
             Buckets {
                 tokens: target.model.context.clamp(128, 8192),

@@ -2,7 +2,7 @@
 
 use super::{LoweredPhase, PlanBody, Structure};
 use crate::graph::RotaryFrequencies;
-use crate::spec::types::{HardwareKind, Target};
+use crate::spec::types::{HardwareKind, Quant, Target};
 use monomorph_abi::kv::Layout;
 use monomorph_abi::state::{CpuState, Recurrence};
 
@@ -26,12 +26,12 @@ pub struct KvHeads {
 
 impl KvHeads {
     /// Layout of a block in a layer's cache.
-    pub fn layout(self, target: &Target) -> Layout {
-        let layout = match target.hardware.kind {
+    pub fn layout(self, hardware: &HardwareKind, quant: &Quant) -> Layout {
+        let layout = match hardware {
             HardwareKind::Cpu(_) => Layout::cpu,
             HardwareKind::Cuda(_) => Layout::cuda,
         };
-        layout(self.heads, self.head_dim, target.quant.kv_block, target.quant.kv_format)
+        layout(self.heads, self.head_dim, quant.kv_block, quant.kv_format)
     }
 }
 
@@ -57,7 +57,7 @@ impl State {
     /// A state of one matrix per head and a window of convolution inputs; on a CUDA device, of the parts
     /// given as name and bytes.
     pub fn new(kept: &Recurrence, target: &Target, cuda: &[(&'static str, usize)]) -> State {
-        let drafts = target.draft.map_or(0, |draft| draft.drafts);
+        let drafts = target.drafts();
         let on_cpu = [("state", CpuState::new(kept, drafts).bytes())];
         let parts = match target.hardware.kind {
             HardwareKind::Cpu(_) => &on_cpu,
@@ -96,6 +96,12 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         }
     }
 
+    /// Layout of a block in the cache that layers of a body keep, if any.
+    pub fn kv_layout(&self, body: &PlanBody<P>) -> Option<Layout> {
+        let Target { hardware, quant, .. } = &self.target;
+        Some(self.kv_heads(body)?.layout(&hardware.kind, quant))
+    }
+
     /// Recurrent state that layers of a body keep of a sequence, if any.
     pub fn state(&self, body: &PlanBody<P>) -> Option<State> {
         match body.keeps(&self.target) {
@@ -106,7 +112,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
 
     /// Bytes of a K/V block over all layers, including the draft head's.
     pub fn kv_block_bytes(&self) -> u64 {
-        self.of_layers(|body| self.kv_heads(body).map_or(0, |heads| heads.layout(&self.target).block_bytes()))
+        self.of_layers(|body| self.kv_layout(body).map_or(0, |layout| layout.block_bytes()))
     }
 
     /// Bytes of recurrent state of a sequence over all layers.

@@ -192,7 +192,7 @@ impl AsRef<LoweredPhase> for LoweredPhase {
 impl<P: AsRef<LoweredPhase>> Structure<P> {
     /// Drafts of a sequence that a step verifies; 0 if there are none.
     pub fn drafts(&self) -> usize {
-        self.target.draft.map_or(0, |draft| draft.drafts)
+        self.target.drafts()
     }
 
     /// The first matrix that a body multiplies by.

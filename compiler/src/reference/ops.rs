@@ -151,15 +151,15 @@ pub(crate) fn silu(x: f64) -> f64 {
 }
 
 /// A causal convolution with SiLU at the last token of a window `[taps, channels]`; `weight` is
-/// `[channels, taps]`.
-pub(crate) fn convolve(window: &[f32], weight: &[f32], channels: usize) -> Vec<f64> {
+/// `[channels, taps]`, and `bias`, if there is one, `[channels]`.
+pub(crate) fn convolve(window: &[f32], weight: &[f32], bias: Option<&[f32]>, channels: usize) -> Vec<f64> {
     let taps = window.len() / channels;
     let channel = |channel: usize| {
         let tap = |tap: usize| {
             f64::from(window[tap * channels + channel]) * f64::from(weight[channel * taps + tap])
         };
         let sum: f64 = (0..taps).map(tap).sum();
-        silu(sum)
+        silu(sum + bias.map_or(0.0, |bias| f64::from(bias[channel])))
     };
     (0..channels).map(channel).collect()
 }

@@ -6,7 +6,6 @@ use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names};
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, draft_tensors, tensors};
 use super::types::*;
-use monomorph_abi::kv::Layout;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -400,14 +399,9 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
 
 /// Bytes of one K/V block over all layers, and over the draft head's if `draft` is set.
 pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, draft: bool) -> u128 {
-    let layout = match hardware {
-        HardwareKind::Cpu(_) => Layout::cpu,
-        HardwareKind::Cuda(_) => Layout::cuda,
-    };
     let of_draft = model.draft.iter().filter(|_| draft).map(|it| &model.mixers[&it.layer.mixer]);
     let heads = model.layer_mixers().chain(of_draft).filter_map(Mixer::kv);
-    let layouts = heads.map(|it| layout(it.heads, it.head_dim, quant.kv_block, quant.kv_format));
-    layouts.map(|layout| layout.block_bytes() as u128).sum()
+    heads.map(|it| it.layout(hardware, quant).block_bytes() as u128).sum()
 }
 
 /// Bytes of all tensors as stored, and of the draft head's if `draft` is set.

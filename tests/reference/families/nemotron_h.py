@@ -1,6 +1,5 @@
 """Nemotron-H, its layers Mamba-2: a recurrent state, one mixer a layer."""
 
-import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -11,7 +10,9 @@ import transformers
 from safetensors.torch import save_file
 from transformers.cache_utils import DynamicCache
 
+from ablations import changed, current_tap
 from common import distance, load, run, write_facts
+from hybrid import refuse_unless
 
 # The last is several of transformers' chunks long.
 LENGTHS = [1, 7, 67, 131]
@@ -92,19 +93,6 @@ def weights(config, rng):
     return tensors
 
 
-@contextlib.contextmanager
-def changed(tensors, change):
-    """Every tensor holds what `change` makes of it."""
-    before = [tensor.clone() for tensor in tensors]
-    with torch.no_grad():
-        for tensor in tensors:
-            tensor.copy_(change(tensor))
-    yield
-    with torch.no_grad():
-        for tensor, old in zip(tensors, before, strict=True):
-            tensor.copy_(old)
-
-
 def ablations(model, config):
     """Name to a context in which the model does without."""
     mixers = [layer.mixer for layer in model.model.layers]
@@ -118,11 +106,6 @@ def ablations(model, config):
             return changed
 
         return changed([mixer.in_proj.weight for mixer in mixers], zeroed)
-
-    def current_tap(weight):
-        only = torch.zeros_like(weight)
-        only[..., -1] = 1.0
-        return only
 
     return {
         "x": part(inner, inner),
@@ -150,11 +133,6 @@ def decoded(model, tokens):
             hidden = layer(hidden, past_key_values=cache, use_cache=True)
         rows.append(model.lm_head(model.model.norm_f(hidden))[0])
     return torch.cat(rows).float()
-
-
-def refuse_unless(holds, what):
-    if not holds:
-        raise SystemExit(f"refused: {what}")
 
 
 def make(name, config, seed, directory):

@@ -36,7 +36,8 @@ pub fn breaches(root: &Path) -> Vec<String> {
     found
 }
 
-fn walk(directory: &Path, each: &mut impl FnMut(&Path)) {
+/// Calls `each` for every file below a directory, ascending, but for what is skipped.
+pub(super) fn walk(directory: &Path, each: &mut impl FnMut(&Path)) {
     // A directory that is not there has nothing in it.
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

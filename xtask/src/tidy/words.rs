@@ -1,7 +1,8 @@
 //! Words that this project dropped for the field's own, and the subjects of its commits.
 
+use super::files::walk;
 use super::read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Crates below `runtime/` whose comments were rewritten and must stay free of these words.
@@ -25,23 +26,14 @@ const MAX_SUBJECT: usize = 72;
 pub fn breaches(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for name in CRATES {
-        walk(&root.join("runtime").join(name).join("src"), &mut |path| comments(root, path, &mut found));
+        walk(&root.join("runtime").join(name).join("src"), &mut |path| {
+            if path.extension().is_some_and(|it| it == "rs") {
+                comments(root, path, &mut found);
+            }
+        });
     }
     found.extend(subjects(root).iter().filter_map(|subject| wrong_subject(subject)));
     found
-}
-
-fn walk(directory: &Path, each: &mut impl FnMut(&Path)) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
-    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-    paths.sort();
-    for path in paths {
-        if path.is_dir() {
-            walk(&path, each);
-        } else if path.extension().is_some_and(|it| it == "rs") {
-            each(&path);
-        }
-    }
 }
 
 /// The dropped words in a file's comments, each with its line and what is right. Lines are read one by one: a

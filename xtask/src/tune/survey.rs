@@ -231,7 +231,7 @@ impl<'a> Survey<'a> {
                 let attention = plan.kv_heads(body).zip(body.frequencies()).map(|(heads, frequencies)| {
                     json!({
                         "inverse": frequencies.inverse, "factor": frequencies.factor,
-                        "block_bytes": heads.layout(&plan.target).block_bytes(),
+                        "block_bytes": heads.layout(&plan.target.hardware.kind, &plan.target.quant).block_bytes(),
                     })
                 });
                 // Bytes of one slot, by part.

@@ -30,10 +30,6 @@ pub struct DeltaNet {
 impl Operation for DeltaNet {
     const NAME: &'static str = "delta-net";
 
-    fn weights(&self) -> Vec<WeightId> {
-        vec![self.convolution, self.a_log, self.dt_bias]
-    }
-
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
         let vectors = [self.a_log, self.dt_bias].map(|it| (it, FieldForm::Vector));
         [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()

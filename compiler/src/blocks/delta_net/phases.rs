@@ -142,7 +142,7 @@ impl Kind for Delta {
 impl Delta {
     /// The state of a sequence in one layer.
     fn state(&self, target: &Target) -> State {
-        let of = CudaState::new(&self.shape, target.draft.map_or(0, |draft| draft.drafts));
+        let of = CudaState::new(&self.shape, target.drafts());
         let parts = [
             (WINDOWS, 4 * of.window_floats),
             (MATRICES, 4 * of.matrix_floats),

@@ -33,7 +33,7 @@ pub(super) fn delta_net(op: &DeltaNet, it: &mut Evaluation) -> Vec<f32> {
         let row = |x: &'_ [f32], width: usize| x[token * width..][..width].to_vec();
         let raw = [row(q, key_width), row(k, key_width), row(v, value_width)].concat();
         state.window.extend(raw);
-        let mixed = convolve(&state.window, convolution, channels);
+        let mixed = convolve(&state.window, convolution, None, channels);
         state.window.drain(..channels);
         let heads = |from: usize, by: f64| -> Vec<Vec<f64>> {
             let parts = mixed[from..from + key_width].chunks_exact(key_dim);

@@ -37,10 +37,6 @@ pub struct Mamba2 {
 impl Operation for Mamba2 {
     const NAME: &'static str = "mamba-2";
 
-    fn weights(&self) -> Vec<WeightId> {
-        self.fields().into_iter().map(|(weight, _)| weight).collect()
-    }
-
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
         let vectors = [self.convolution_bias, self.a_log, self.dt_bias, self.d, self.norm];
         let vectors = vectors.map(|it| (it, FieldForm::Vector));

@@ -4,7 +4,7 @@
 use super::graph::Mamba2;
 use super::spec::Shape;
 use crate::reference::Evaluation;
-use crate::reference::ops::{silu, softplus};
+use crate::reference::ops::{convolve, silu, softplus};
 
 /// Recurrent state of a sequence in one layer; empty before its first token.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ struct State {
 /// Computes `u` from z, xbc and dt, one row per token.
 pub(super) fn mamba2(op: &Mamba2, it: &mut Evaluation) -> Vec<f32> {
     let [z, xbc, dt] = [0, 1, 2].map(|input| it.input(input));
-    let [taps_of, bias, a_log] = [op.convolution, op.convolution_bias, op.a_log].map(|id| it.weight(id));
+    let [convolution, bias, a_log] = [op.convolution, op.convolution_bias, op.a_log].map(|id| it.weight(id));
     let [dt_bias, d, norm] = [op.dt_bias, op.d, op.norm].map(|id| it.weight(id));
     let Shape { heads, head_dim, groups, state: width, taps } = op.shape;
     let (inner, channels) = (op.shape.inner(), op.shape.channels());
@@ -28,13 +28,7 @@ pub(super) fn mamba2(op: &Mamba2, it: &mut Evaluation) -> Vec<f32> {
     let mut out = Vec::with_capacity(z.len());
     for token in 0..z.len() / inner {
         state.window.extend(&xbc[token * channels..][..channels]);
-        let convolved = |channel: usize| {
-            let tap = |tap: usize| {
-                f64::from(state.window[tap * channels + channel]) * f64::from(taps_of[channel * taps + tap])
-            };
-            silu((0..taps).map(tap).sum::<f64>() + f64::from(bias[channel]))
-        };
-        let mixed: Vec<f64> = (0..channels).map(convolved).collect();
+        let mixed = convolve(&state.window, convolution, Some(bias), channels);
         state.window.drain(..channels);
         let mut gated = Vec::with_capacity(inner);
         for head in 0..heads {

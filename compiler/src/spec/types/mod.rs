@@ -54,6 +54,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// Drafts that its steps verify of a sequence.
+    pub fn drafts(&self) -> usize {
+        self.draft.map_or(0, |draft| draft.drafts)
+    }
+
     /// Name of the target, `hardware/model/quant`.
     pub fn name(&self) -> String {
         format!("{}/{}/{}", self.hardware.name, self.model.name, self.quant.name)

@@ -21,7 +21,7 @@ use super::batch::Batch;
 use super::epilogue::Activation;
 use super::loader::Vector;
 use super::norm::{NormWeight, RmsNorm};
-use super::recurrent::{Convolution, RecurrentState};
+use super::recurrent::{Convolution, RecurrentState, check};
 use super::rows::Rows;
 use super::team::Lane;
 pub use prepare::DeltaScratch;
@@ -81,17 +81,7 @@ pub fn delta<
         assert!(BA == 2 * VALUE_HEADS, "a row of ba holds two numbers a value head");
         assert!(OUT == VALUE_HEADS * VALUE_DIM, "a row of results holds the value heads");
     }
-    let limits = batch.limits();
-    assert!(
-        limits.sequences <= state.states().sequences,
-        "the batch admits slots that the state does not have"
-    );
-    assert!(
-        limits.tokens <= scratch.capacity(),
-        "the batch admits more tokens than the scratch has room for"
-    );
-    assert!(layer < state.layers(), "the state has no layer {layer}");
-    assert!(batch.slots_differ(), "two sequences of the batch have the same slot");
+    check(batch, layer, state, scratch.capacity());
 
     let work = Work {
         batch,

@@ -15,7 +15,7 @@ mod recurrence;
 
 use super::batch::Batch;
 use super::loader::Vector;
-use super::recurrent::{Convolution, RecurrentState};
+use super::recurrent::{Convolution, RecurrentState, check};
 use super::rows::Rows;
 use super::team::Lane;
 pub use prepare::Mamba2Scratch;
@@ -67,17 +67,7 @@ pub fn mamba2<
         assert!(PROJECTED == INNER + CHANNELS + HEADS, "a row of projections holds z, x, B, C and dt");
         assert!(GROUPS > 0 && HEADS.is_multiple_of(GROUPS), "heads are a multiple of groups");
     }
-    let limits = batch.limits();
-    assert!(
-        limits.sequences <= state.states().sequences,
-        "the batch admits slots that the state does not have"
-    );
-    assert!(
-        limits.tokens <= scratch.capacity(),
-        "the batch admits more tokens than the scratch has room for"
-    );
-    assert!(layer < state.layers(), "the state has no layer {layer}");
-    assert!(batch.slots_differ(), "two sequences of the batch have the same slot");
+    check(batch, layer, state, scratch.capacity());
 
     let work = Work {
         batch,
