@@ -49,13 +49,13 @@ fn what_cannot_be_built_is_refused_with_what_can() {
 
 #[test]
 fn it_has_one_program_of_each_kind_and_a_name_of_its_own() {
-    for (name, piece_tokens) in [("h200/qwen3.5-35b/nvfp4", 64), ("h200/llama-3.1-8b/fp8", 1)] {
+    for (name, chunk_alignment) in [("h200/qwen3.5-35b/nvfp4", 64), ("h200/llama-3.1-8b/fp8", 1)] {
         let programs = |options: BuildOptions| {
             let target = load(name, options).unwrap_or_else(|error| panic!("{error}"));
             let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));
             let plan = plan.unwrap_or_else(|error| panic!("{error}"));
             let cuda = plan.cuda.as_ref().expect("a CUDA target has a CUDA plan");
-            assert_eq!(cuda.piece_tokens, piece_tokens, "{name}");
+            assert_eq!(cuda.chunk_alignment, chunk_alignment, "{name}");
             let of = |regime| cuda.programs.iter().filter(move |it| it.regime == regime);
             let decode: Vec<usize> = of(Regime::Decode).map(|it| it.sequences).collect();
             (target.build(), plan.buckets.sequences, decode, of(Regime::Prefill).count())

@@ -14,7 +14,7 @@
 //!   its own.
 //! * A reach of 2K − 1: blocks are short. (By `tests/engine/drafts.rs` of the engine, too.)
 //!
-//! By `far.rs`: passes that ask the disk for the last layer's part alone; a pass prepared behind the last,
+//! By `kv_offload.rs`: passes that ask the disk for the last layer's part alone; a pass prepared behind the last,
 //! whose position no block holds, which is how it was for draft heads until then.
 
 use monomorph_compiler::plan::{PhaseKind, Plan};

@@ -1,7 +1,7 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
 use super::call::{Place, phase};
-use super::{cpu_draft, far, float, format_ident, layer_type, number, quote, spec, weights};
+use super::{cpu_draft, float, format_ident, kv_offload, layer_type, number, quote, spec, weights};
 use crate::graph::{RotaryFrequencies, Rows};
 use crate::plan::{FieldId, FieldKind, Keeps, KvHeads, Plan, PlanBody, State};
 use monomorph_formats::Format;
@@ -11,7 +11,7 @@ use proc_macro2::{Ident, TokenStream};
 pub fn stack(plan: &Plan) -> TokenStream {
     let weights = weights::structs(plan);
     let frequencies = plan.bodies.iter().filter_map(|body| Some(frequency_table(body, body.frequencies()?)));
-    let parts = far::numbers(plan);
+    let parts = kv_offload::numbers(plan);
     let buffers = buffers(plan);
     let stack = stack_struct(plan);
     let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
@@ -274,7 +274,7 @@ fn contract(plan: &Plan) -> TokenStream {
     let layers = layer_loop(plan, &layer_order(plan), run_layer);
     let logits = format_ident!("{}", logits_name(plan));
     let [vocabulary, drafts, parts] =
-        [logits_width(plan), plan.drafts(), far::parts_of_model(plan)].map(number);
+        [logits_width(plan), plan.drafts(), kv_offload::parts_of_model(plan)].map(number);
     let passes = cpu_draft::kind(plan);
     quote! {
         impl cpu::Stack<#vocabulary, #drafts> for Stack {
@@ -313,7 +313,7 @@ fn contract(plan: &Plan) -> TokenStream {
 
 /// The expression that makes the K/V cache of a body's layers.
 fn cache(body: &PlanBody) -> TokenStream {
-    let parts = far::table(body);
+    let parts = kv_offload::table(body);
     quote!(KvCache::new(&#parts, room.blocks)?)
 }
 

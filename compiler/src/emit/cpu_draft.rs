@@ -2,7 +2,7 @@
 
 use super::call::{Place, phase};
 use super::cpu::{angles, layer_loop, run_layer};
-use super::{far, format_ident, number, quote};
+use super::{format_ident, kv_offload, number, quote};
 use crate::graph::BodyId;
 use crate::plan::{Buffer, DraftPlan, Plan, PlanBody};
 use proc_macro2::{Literal, TokenStream};
@@ -41,7 +41,7 @@ pub fn passes(plan: &Plan) -> TokenStream {
     };
     let buffer = drafted(plan, &draft);
     let (logits, width) = (format_ident!("{}", buffer.name), number(buffer.width));
-    let parts = far::draft_parts(plan);
+    let parts = kv_offload::draft_parts(plan);
     let Statements { first, again, shared } = statements;
     let again = again.map(|again| {
         quote! {

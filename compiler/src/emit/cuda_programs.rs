@@ -1,7 +1,7 @@
 //! The programs of a CUDA stack: one function each, with the grid and arguments of every launch.
 
 use super::cpu::{body_ident, layer_loop, layer_order};
-use super::{far, format_ident, layer_type, number, quote};
+use super::{format_ident, kv_offload, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime};
 use crate::plan::{Plan, PlanBody};
@@ -59,7 +59,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
             // Blocks must come from disk before the first kernel that reads the cache; staging this late lets
             // as many kernels as possible run meanwhile.
             let stage = first.is_some_and(|first| std::ptr::eq(first, it)).then(|| {
-                let parts = far::table(body);
+                let parts = kv_offload::table(body);
                 quote!(queue.stage(#parts[layer]);)
             });
             let launch = launch(plan, cuda, Some(body), it);

@@ -4,7 +4,7 @@
 use super::cpu::{body_ident, frequency_table, logits_name};
 use super::cuda_programs::{looks_ahead, program, rotary_body};
 use super::cuda_weights;
-use super::{far, float, format_ident, layer_type, number, quote};
+use super::{float, format_ident, kv_offload, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Program, Regime};
 use crate::plan::{Keeps, Plan, PlanBody};
@@ -16,7 +16,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let weights = cuda_weights::structs(plan, cuda);
     let turning = plan.bodies.iter().enumerate().filter(|(at, _)| rotary_body(plan, *at) == *at);
     let frequencies = turning.filter_map(|(_, body)| Some(frequency_table(body, body.frequencies()?)));
-    let parts = far::numbers(plan);
+    let parts = kv_offload::numbers(plan);
     let kernels = kernels(cuda);
     let areas = [buffers(plan), scratch(cuda)];
     let stack = stack_struct(plan, cuda);
@@ -284,7 +284,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 areas += state.parts.len();
             }
             Some(Keeps::Blocks(heads)) => {
-                let (cache, parts) = (body_ident(body, "_cache"), far::table(body));
+                let (cache, parts) = (body_ident(body, "_cache"), kv_offload::table(body));
                 let bytes =
                     number(heads.layout(&plan.target.hardware.kind, &plan.target.quant).block_bytes());
                 kept.push(quote!(let #cache = from.memory.cache(&#parts, #bytes)?;));
@@ -319,7 +319,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         };
         quote!(Decode { name: #name, sequences: #sequences, tokens: #tokens, drafts: #drafts })
     });
-    let parts = far::parts(plan);
+    let parts = kv_offload::parts(plan);
     quote! {
         impl cuda::Stack for Stack {
             const SPEC: &'static ModelSpec = &SPEC;

@@ -8,7 +8,7 @@ mod cuda_programs;
 mod cuda_stack;
 pub mod cuda_templates;
 mod cuda_weights;
-mod far;
+mod kv_offload;
 mod manifest;
 mod spec;
 mod weights;

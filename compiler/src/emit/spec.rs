@@ -212,8 +212,8 @@ fn draft(plan: &Plan) -> TokenStream {
 /// The chunk alignment of a batch-invariant stack.
 fn batch_invariant(plan: &Plan) -> TokenStream {
     let Some((cuda, _)) = plan.cuda.as_ref().zip(plan.target.batch_invariant) else { return quote!(None) };
-    let piece_tokens = number(cuda.piece_tokens);
-    quote!(Some(BatchInvariantSpec { piece_tokens: #piece_tokens }))
+    let chunk_alignment = number(cuda.chunk_alignment);
+    quote!(Some(BatchInvariantSpec { chunk_alignment: #chunk_alignment }))
 }
 
 /// The tensors of the draft head, which a build that does not draft leaves in the checkpoint. If their names

@@ -26,7 +26,7 @@ pub struct CudaPlan {
     pub fills: Vec<(usize, usize)>,
     /// Chunk alignment in tokens: a prompt cut at its multiples gives every row the same bits as the whole
     /// prompt.
-    pub piece_tokens: usize,
+    pub chunk_alignment: usize,
 }
 
 impl CudaPlan {

@@ -159,7 +159,7 @@ pub struct BatchInvariantReport {
     /// Sequences of its one decode program.
     pub sequences: usize,
     /// Chunk alignment in tokens.
-    pub piece_tokens: usize,
+    pub chunk_alignment: usize,
 }
 
 /// Tokens per second.
@@ -208,7 +208,7 @@ pub fn report(plan: &Plan) -> Report {
         speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
         draft: draft::report(plan),
         batch_invariant: plan.cuda.as_ref().zip(plan.target.batch_invariant).map(|(cuda, it)| {
-            BatchInvariantReport { sequences: it.sequences, piece_tokens: cuda.piece_tokens }
+            BatchInvariantReport { sequences: it.sequences, chunk_alignment: cuda.chunk_alignment }
         }),
         step: step::report(plan),
         cuda: cuda::report(plan),
@@ -292,10 +292,10 @@ pub fn text(plan: &Plan) -> String {
     }
     line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_format.name(), "f32"));
     line(format_args!(""));
-    if let Some(BatchInvariantReport { sequences, piece_tokens }) = report.batch_invariant {
+    if let Some(BatchInvariantReport { sequences, chunk_alignment }) = report.batch_invariant {
         line(format_args!(
             "the size of a batch changes no bit: one program decodes {sequences} sequences, one prefills, prompts are cut at \
-             multiples of {piece_tokens}"
+             multiples of {chunk_alignment}"
         ));
         line(format_args!(""));
     }

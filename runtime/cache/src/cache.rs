@@ -2,7 +2,7 @@
 
 use crate::admission::blocks_for;
 use crate::index::{Index, Node, Removed};
-use crate::offload::{OffloadPlace, Place, Share};
+use crate::offload::{BlockPlace, OffloadPlace, Share};
 use crate::pool::{Block, BlockPool, PoolError};
 use crate::reuse::{Evicted, Match, Reuse, Snapshot};
 use crate::table::{BlockTable, Shortage};
@@ -19,7 +19,7 @@ pub struct Lease {
     /// How many of its blocks the index knows.
     indexed: usize,
     /// Its groups on disk, in order: they follow the first `kept` blocks of the table.
-    far: Vec<OffloadPlace>,
+    offloaded: Vec<OffloadPlace>,
     share: Share,
 }
 
@@ -30,7 +30,7 @@ impl Lease {
             table: BlockTable::new(block_tokens),
             path: None,
             indexed: 0,
-            far: Vec::new(),
+            offloaded: Vec::new(),
             share: Share::WHOLE,
         }
     }
@@ -42,27 +42,28 @@ impl Lease {
 
     /// How many blocks are on disk.
     pub fn offloaded_blocks(&self) -> usize {
-        self.far.len() * self.share.group
+        self.offloaded.len() * self.share.group
     }
 
     /// Where the blocks are that hold the first `tokens` tokens, as many of them as there are.
-    pub fn prefix(&self, tokens: usize) -> impl Iterator<Item = Place> {
+    pub fn prefix(&self, tokens: usize) -> impl Iterator<Item = BlockPlace> {
         let blocks = self.table.blocks();
         // Only blocks behind the kept ones go to disk.
         let (first, rest) = blocks.split_at(self.share.kept.min(blocks.len()));
         let group = |place: &OffloadPlace| {
             let place = *place;
-            (0..self.share.group).map(move |at| Place::Far(place, at))
+            (0..self.share.group).map(move |at| BlockPlace::Disk(place, at))
         };
-        let here = |block: &Block| Place::Here(*block);
-        let all = first.iter().map(here).chain(self.far.iter().flat_map(group)).chain(rest.iter().map(here));
+        let here = |block: &Block| BlockPlace::Device(*block);
+        let all =
+            first.iter().map(here).chain(self.offloaded.iter().flat_map(group)).chain(rest.iter().map(here));
         all.take(blocks_for(tokens, self.table.block_tokens()))
     }
 
     /// The blocks that hold the first `tokens` tokens, as many of them as there are, of a lease that has none
     /// on disk.
     pub fn on_device(&self, tokens: usize) -> &[Block] {
-        debug_assert!(self.far.is_empty(), "some are on disk");
+        debug_assert!(self.offloaded.is_empty(), "some are on disk");
         let blocks = self.table.blocks();
         &blocks[..blocks.len().min(blocks_for(tokens, self.table.block_tokens()))]
     }
@@ -79,9 +80,9 @@ impl Lease {
 
     /// Moves everything into another lease, to be released later, and leaves this one empty.
     pub fn take(&mut self) -> Lease {
-        let Lease { table, path, indexed, far, share } = self;
-        let (indexed, far) = (std::mem::take(indexed), std::mem::take(far));
-        Lease { table: table.take(), path: path.take(), indexed, far, share: *share }
+        let Lease { table, path, indexed, offloaded, share } = self;
+        let (indexed, offloaded) = (std::mem::take(indexed), std::mem::take(offloaded));
+        Lease { table: table.take(), path: path.take(), indexed, offloaded, share: *share }
     }
 }
 
@@ -104,7 +105,7 @@ pub struct PrefixCache {
     /// How much of a sequence is on the device.
     share: Share,
     /// Free slots on disk, low ones last.
-    far: Vec<OffloadPlace>,
+    offloaded: Vec<OffloadPlace>,
 }
 
 impl PrefixCache {
@@ -123,7 +124,7 @@ impl PrefixCache {
             granule: granule.max(1),
             places: (0..places).rev().map(Snapshot).collect(),
             share: Share::WHOLE,
-            far: Vec::new(),
+            offloaded: Vec::new(),
         }
     }
 
@@ -132,7 +133,7 @@ impl PrefixCache {
     #[must_use]
     pub fn with_offload(self, share: Share, places: usize) -> PrefixCache {
         let places = u32::try_from(places).unwrap_or(u32::MAX);
-        PrefixCache { share, far: (0..places).rev().map(OffloadPlace).collect(), ..self }
+        PrefixCache { share, offloaded: (0..places).rev().map(OffloadPlace).collect(), ..self }
     }
 
     /// How much of a sequence is on the device.
@@ -147,7 +148,7 @@ impl PrefixCache {
 
     /// Free slots on disk.
     pub fn free_offload_places(&self) -> usize {
-        self.far.len()
+        self.offloaded.len()
     }
 
     /// All blocks.
@@ -268,8 +269,8 @@ impl PrefixCache {
     /// # Errors
     /// When there are too few.
     pub fn grow(&mut self, lease: &mut Lease, tokens: usize) -> Result<Vec<Evicted>, Shortage> {
-        let (held, far) = (lease.blocks().len(), lease.offloaded_blocks());
-        let needed = self.share.held(blocks_for(tokens, self.block_tokens), far).saturating_sub(held);
+        let (held, offloaded) = (lease.blocks().len(), lease.offloaded_blocks());
+        let needed = self.share.held(blocks_for(tokens, self.block_tokens), offloaded).saturating_sub(held);
         if needed > self.available() {
             return Err(Shortage { needed, free: self.available() });
         }
@@ -295,7 +296,7 @@ impl PrefixCache {
         let full =
             (done / self.block_tokens).saturating_sub(lease.offloaded_blocks()).min(lease.blocks().len());
         let group = lease.blocks()[..full].get(self.share.kept..)?.get(..self.share.group)?;
-        Some((group, self.far.last().copied()))
+        Some((group, self.offloaded.last().copied()))
     }
 
     /// Books the [departing](Self::departing) group as written to its slot: its blocks are free.
@@ -304,7 +305,7 @@ impl PrefixCache {
     /// When the books do not balance.
     pub fn sent(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
         lease.table.remove(self.share.kept..self.share.kept + self.share.group, &mut self.pool)?;
-        lease.far.extend(self.far.pop());
+        lease.offloaded.extend(self.offloaded.pop());
         Ok(())
     }
 
@@ -390,7 +391,7 @@ impl PrefixCache {
         }
         lease.indexed = 0;
         // From the end, so that the next sequence gets them in order.
-        self.far.extend(lease.far.drain(..).rev());
+        self.offloaded.extend(lease.offloaded.drain(..).rev());
         lease.table.release(&mut self.pool)?;
         Ok(())
     }

@@ -24,7 +24,7 @@ pub mod swap;
 mod table;
 
 pub use cache::{Lease, PrefixCache};
-pub use offload::{OffloadPlace, Place, Share};
+pub use offload::{BlockPlace, OffloadPlace, Share};
 pub use pool::{Block, PoolError};
 pub use reuse::{Evicted, Match, Reuse, Snapshot};
 pub use saves::SavePoints;

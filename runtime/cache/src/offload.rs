@@ -13,11 +13,11 @@ pub struct OffloadPlace(pub u32);
 
 /// Where a block of a sequence is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum BlockPlace {
     /// On the device.
-    Here(Block),
+    Device(Block),
     /// On disk: the group's slot, and the block's index in the group.
-    Far(OffloadPlace, usize),
+    Disk(OffloadPlace, usize),
 }
 
 /// How much of a sequence is on the device.
@@ -52,14 +52,14 @@ impl Share {
         group - 1 + blocks_for(fed + reach + block_tokens - 1, block_tokens)
     }
 
-    /// Blocks on the device of a sequence with `blocks` in all, `far` of them on disk.
-    pub fn held(&self, blocks: usize, far: usize) -> usize {
-        blocks.saturating_sub(far).min(self.resident)
+    /// Blocks on the device of a sequence with `blocks` in all, `offloaded` of them on disk.
+    pub fn held(&self, blocks: usize, offloaded: usize) -> usize {
+        blocks.saturating_sub(offloaded).min(self.resident)
     }
 
-    /// Groups to send before a sequence can have all of its `blocks`, `far` of which are on disk.
-    pub fn due(&self, blocks: usize, far: usize) -> usize {
-        blocks.saturating_sub(far).saturating_sub(self.resident).div_ceil(self.group)
+    /// Groups to send before a sequence can have all of its `blocks`, `offloaded` of which are on disk.
+    pub fn due(&self, blocks: usize, offloaded: usize) -> usize {
+        blocks.saturating_sub(offloaded).saturating_sub(self.resident).div_ceil(self.group)
     }
 
     /// Most blocks of a sequence, with so many slots on disk.
@@ -77,17 +77,20 @@ mod tests {
         for (group, block, fed, reach) in [(1, 16, 1, 0), (4, 16, 64, 0), (3, 4, 24, 5), (8, 16, 1, 3)] {
             let share = Share::new(Share::least(group, block, fed, reach), group, block, fed, reach);
             assert_eq!(share.kept, 0);
-            let (mut far, mut tokens) = (0, 0);
+            let (mut offloaded, mut tokens) = (0, 0);
             for step in 0..500 {
                 // As long as it can, it sends; then what it holds is enough for any step.
                 let needed = blocks_for(tokens + fed + reach, block);
-                while share.due(needed, far) > 0 {
-                    assert!(far + group <= tokens / block, "{group} {block} {fed} {reach}: step {step}");
-                    far += group;
+                while share.due(needed, offloaded) > 0 {
+                    assert!(
+                        offloaded + group <= tokens / block,
+                        "{group} {block} {fed} {reach}: step {step}"
+                    );
+                    offloaded += group;
                 }
                 tokens += 1 + step % fed;
             }
-            assert!(far > 0);
+            assert!(offloaded > 0);
         }
     }
 }

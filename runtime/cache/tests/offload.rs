@@ -10,7 +10,7 @@
 mod random;
 
 use monomorph_cache::admission::blocks_for;
-use monomorph_cache::{Block, Lease, OffloadPlace, Place, PrefixCache, Reuse, Share};
+use monomorph_cache::{Block, BlockPlace, Lease, OffloadPlace, PrefixCache, Reuse, Share};
 use random::Random;
 use std::collections::HashMap;
 
@@ -36,8 +36,8 @@ struct Memory {
 impl Memory {
     fn read(&self, lease: &Lease, tokens: usize) -> Vec<u32> {
         let blocks = lease.prefix(tokens).map(|place| match place {
-            Place::Here(block) => self.blocks[&block],
-            Place::Far(place, at) => self.places[&place][at],
+            BlockPlace::Device(block) => self.blocks[&block],
+            BlockPlace::Disk(place, at) => self.places[&place][at],
         });
         let mut all: Vec<u32> = blocks.flatten().collect();
         all.truncate(tokens);
@@ -45,9 +45,9 @@ impl Memory {
     }
 
     fn write(&mut self, lease: &Lease, from: usize, tokens: &[u32]) {
-        let places: Vec<Place> = lease.prefix(tokens.len()).collect();
+        let places: Vec<BlockPlace> = lease.prefix(tokens.len()).collect();
         for (position, token) in tokens.iter().enumerate().skip(from) {
-            let Place::Here(block) = places[position / SIZE] else {
+            let BlockPlace::Device(block) = places[position / SIZE] else {
                 panic!("{position} is on disk, and written")
             };
             self.blocks.entry(block).or_default()[position % SIZE] = *token;
@@ -123,8 +123,8 @@ fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, 
         for Held { lease, tokens } in &held {
             assert_eq!(memory.read(lease, tokens.len()), *tokens);
         }
-        let far: usize = held.iter().map(|one| one.lease.offloaded_blocks() / group).sum();
-        assert_eq!(cache.free_offload_places() + far, places);
+        let offloaded: usize = held.iter().map(|one| one.lease.offloaded_blocks() / group).sum();
+        assert_eq!(cache.free_offload_places() + offloaded, places);
     }
     for mut one in held {
         cache.release(&mut one.lease).unwrap();

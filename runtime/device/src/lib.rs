@@ -10,6 +10,6 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
-mod far;
+mod kv_offload;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
 mod rows_of;

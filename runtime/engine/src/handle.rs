@@ -56,7 +56,7 @@ pub struct OffloadShare {
 impl OffloadShare {
     /// The smallest share with which a model's sequences can be fed.
     pub fn least(spec: &ModelSpec, room: OffloadRoom) -> usize {
-        let fed = (1 + spec.drafts()).max(spec.piece_tokens());
+        let fed = (1 + spec.drafts()).max(spec.chunk_alignment());
         Share::least(room.group, spec.block_tokens, fed, spec.reach())
     }
 }
@@ -89,7 +89,7 @@ pub struct ScheduleOptions {
     pub policy: Policy,
     /// Target of the time between tokens: the policy `slai` keeps it, and tokens that miss it are counted.
     pub tbt: Duration,
-    /// Most prefilled tokens of a step, from the model's [`piece_tokens`](ModelSpec::piece_tokens) to its
+    /// Most prefilled tokens of a step, from the model's [`chunk_alignment`](ModelSpec::chunk_alignment) to its
     /// `step_tokens`; 0 is as many as there is room for.
     pub prefill_tokens: usize,
 }
@@ -111,12 +111,12 @@ impl ScheduleOptions {
     /// When a step cannot carry so many prefilled tokens, or a prefill chunk would not fit; the message says
     /// why.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
-        let (most, piece, asked) = (spec.step_tokens, spec.piece_tokens(), self.prefill_tokens);
+        let (most, alignment, asked) = (spec.step_tokens, spec.chunk_alignment(), self.prefill_tokens);
         if asked > most {
             return Err(format!("a step of this build holds {most} tokens"));
         }
-        if asked != 0 && asked < piece {
-            return Err(format!("prompts of this build are fed in pieces of {piece} tokens"));
+        if asked != 0 && asked < alignment {
+            return Err(format!("prompts of this build are fed in chunks of {alignment} tokens"));
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ pub use fault::{device_fault, set_device_fault};
 pub use name::is_instance;
 pub use spec::{
     BatchInvariantSpec, CanarySpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, FileSpec,
-    HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec, piece,
+    HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec, chunk,
 };
 pub use states::{StateRoom, States, StatesWanted};
 pub use step::{
@@ -77,9 +77,9 @@ pub trait Model: Sized + Send + 'static {
         0
     }
 
-    /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::far`]. None of
+    /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::offload`]. None of
     /// a model that keeps none there.
-    fn far(&self) -> Option<OffloadRoom> {
+    fn offload(&self) -> Option<OffloadRoom> {
         None
     }
 
@@ -188,7 +188,7 @@ pub struct LoadOptions {
     /// model without such state. A CPU, whose memory is planned before, is told both.
     pub states: StatesWanted,
     /// Where K/V blocks that the device need not hold are kept, if anywhere.
-    pub far: Option<OffloadOptions>,
+    pub offload: Option<OffloadOptions>,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,
     /// Host memory that must stay free; on a CPU, whose memory is planned before, the plan already keeps it
@@ -323,7 +323,7 @@ pub enum LoadError {
     /// Made-up weights were asked of a stack that has none.
     DummyWeights,
     /// The file for K/V blocks cannot be made.
-    Far(String),
+    Offload(String),
 }
 
 impl From<WeightsError> for LoadError {
@@ -350,7 +350,7 @@ impl std::fmt::Display for LoadError {
             LoadError::Threads(error) => write!(f, "a thread could not be started: {error}"),
             LoadError::Hardware(what) => f.write_str(what),
             LoadError::Device(what) => write!(f, "the device failed while loading: {what}"),
-            LoadError::Far(what) => write!(f, "K/V blocks cannot be kept on disk: {what}"),
+            LoadError::Offload(what) => write!(f, "K/V blocks cannot be kept on disk: {what}"),
             LoadError::DummyWeights => {
                 f.write_str("made-up weights are for GPU servers; this one needs a checkpoint")
             }

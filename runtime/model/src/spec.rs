@@ -113,9 +113,9 @@ impl ModelSpec {
 
     /// Chunk alignment: a prefill chunk that does not end its prompt ends at a multiple of so many tokens; 1
     /// where it may end anywhere.
-    pub const fn piece_tokens(&self) -> usize {
+    pub const fn chunk_alignment(&self) -> usize {
         match &self.batch_invariant {
-            Some(invariant) => invariant.piece_tokens,
+            Some(invariant) => invariant.chunk_alignment,
             None => 1,
         }
     }
@@ -172,17 +172,17 @@ pub struct DraftSpec {
 pub struct BatchInvariantSpec {
     /// Chunk alignment: a prefill chunk that does not end its prompt ends at a multiple of so many tokens,
     /// where kernels sum in the same order on both sides. At least 1, and at most [`ModelSpec::step_tokens`].
-    pub piece_tokens: usize,
+    pub chunk_alignment: usize,
 }
 
 /// The length of the next prefill chunk of a prompt with `left` tokens from `position` on, in a step with
-/// room for `room`: all of them, or as many as end at a multiple of `piece_tokens`, which may be none.
-pub const fn piece(position: usize, left: usize, room: usize, piece_tokens: usize) -> usize {
+/// room for `room`: all of them, or as many as end at a multiple of `chunk_alignment`, which may be none.
+pub const fn chunk(position: usize, left: usize, room: usize, chunk_alignment: usize) -> usize {
     if left <= room {
         return left;
     }
     let end = position + room;
-    (end - end % piece_tokens).saturating_sub(position)
+    (end - end % chunk_alignment).saturating_sub(position)
 }
 
 /// The hardware a stack was compiled for.

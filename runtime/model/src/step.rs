@@ -4,7 +4,7 @@ use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask, TokenUse};
 use std::sync::Arc;
 
 /// Index of a K/V block, below [`crate::Model::blocks`]. In a step those from there on name blocks on disk:
-/// see [`Step::far`].
+/// see [`Step::offloaded`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
@@ -46,9 +46,9 @@ pub struct Step {
     /// earlier steps fed its sequence; a sequence that goes on from a copy goes on from that position.
     pub copies: Vec<StateCopy>,
     /// The groups of blocks that its sequences have on disk: block `Model::blocks() + i * group + j` of a
-    /// sequence is the `j`th of those [sent](crate::Model::offload_blocks) to place `far[i]`. They are only
+    /// sequence is the `j`th of those [sent](crate::Model::offload_blocks) to place `offloaded[i]`. They are only
     /// read, each whole and by one sequence, in the order in which sequences and their blocks name them.
-    pub far: Vec<OffloadSlot>,
+    pub offloaded: Vec<OffloadSlot>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
     /// Whether the histories, biases and masks of all its rows follow with [`sample`](crate::Model::sample),

@@ -51,7 +51,7 @@ const SCRIPTS: [(&str, &str); 13] = [
     ("checks/benches.py", include_str!("checks/benches.py")),
     ("checks/common.py", include_str!("checks/common.py")),
     ("checks/engine.py", include_str!("checks/engine.py")),
-    ("checks/far.py", include_str!("checks/far.py")),
+    ("checks/kv_offload.py", include_str!("checks/kv_offload.py")),
     ("checks/joins.py", include_str!("checks/joins.py")),
     ("checks/launches.py", include_str!("checks/launches.py")),
     ("checks/logits.py", include_str!("checks/logits.py")),

@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from checks import benches, engine, far, joins, launches, logits, programs, sanitizer, serving, tokens
+from checks import benches, engine, kv_offload, joins, launches, logits, programs, sanitizer, serving, tokens
 from checks.common import Context, Missing, card, table, unpack
 
 GROUPS = {
@@ -28,7 +28,7 @@ GROUPS = {
     "engine": engine.run,
     "sanitizer": sanitizer.run,
     "benches": benches.run,
-    "far": far.run,
+    "kv_offload": kv_offload.run,
     "instruments": programs.measure,
     "launches": launches.run,
 }
@@ -37,7 +37,7 @@ GROUPS = {
 def main():
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    everything = ",".join(name for name in GROUPS if name not in ("launches", "far"))
+    everything = ",".join(name for name in GROUPS if name not in ("launches", "kv_offload"))
     parser.add_argument("--only", default=everything, help="groups of checks: " + ", ".join(GROUPS) + "; or unpack")
     parser.add_argument("--match", default="", help="only checks whose name contains this")
     parser.add_argument("--store", type=Path, default=here / "store", help="where parts are unpacked")

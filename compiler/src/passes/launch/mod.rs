@@ -61,7 +61,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
         modules: Vec::new(),
         scratch: Vec::new(),
         most: vec![0; lowered.buffers.len()],
-        piece_tokens: 1,
+        chunk_alignment: 1,
     };
     let (buckets, tokens) = (lowered.buckets, 1 + lowered.drafts());
     let decode = buckets.decode.iter().copied().filter(|sequences| *sequences <= buckets.sequences);
@@ -85,7 +85,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
         outlines.iter().map(|outline| launcher.program(outline)).collect::<Result<_, _>>()?;
     programs.extend(launcher.draft_programs()?);
     let mut fills = launcher.fills();
-    let Launcher { mut modules, scratch, most, piece_tokens, .. } = launcher;
+    let Launcher { mut modules, scratch, most, chunk_alignment, .. } = launcher;
     // A program whose kernels are all in earlier modules leaves an empty module: drop it.
     let kept: Vec<usize> = (0..modules.len()).filter(|at| !modules[*at].kernels.is_empty()).collect();
     let renumber = |place: &mut (usize, usize)| {
@@ -96,7 +96,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     modules.retain(|module| !module.kernels.is_empty());
     let boundaries = boundaries(&lowered, &programs);
     let buffers = lowered.buffers.iter().zip(most).map(|(it, most)| Buffer { most, ..it.clone() }).collect();
-    let cuda = Some(CudaPlan { programs, modules, scratch, fills, piece_tokens });
+    let cuda = Some(CudaPlan { programs, modules, scratch, fills, chunk_alignment });
     Ok(Launched { lowered: Lowered { buffers, ..lowered }, cuda, boundaries })
 }
 
@@ -140,8 +140,8 @@ pub(crate) struct Launcher<'a> {
     scratch: Vec<Scratch>,
     /// Most rows of each buffer.
     most: Vec<usize>,
-    /// [`CudaPlan::piece_tokens`] of the launches so far.
-    piece_tokens: usize,
+    /// [`CudaPlan::chunk_alignment`] of the launches so far.
+    chunk_alignment: usize,
 }
 
 impl<'a> Launcher<'a> {
@@ -242,11 +242,11 @@ impl<'a> Launcher<'a> {
 
     /// Aligns prefill chunks to multiples of `tokens`, the chunk of a kernel's recurrence.
     pub(crate) fn cut_prompts_at(&mut self, tokens: usize) {
-        let (mut common, mut rest) = (self.piece_tokens, tokens);
+        let (mut common, mut rest) = (self.chunk_alignment, tokens);
         while rest > 0 {
             (common, rest) = (rest, common % rest);
         }
-        self.piece_tokens *= tokens / common;
+        self.chunk_alignment *= tokens / common;
     }
 
     /// Rows of a buffer in a program.

@@ -1,6 +1,6 @@
 //! Flattens a step to what the kernels index.
 
-use super::far::Far;
+use super::kv_offload::KvOffload;
 use super::outputs::Outputs;
 use super::windows::Windows;
 pub(crate) use super::windows::{Stretch, Window};
@@ -85,10 +85,10 @@ impl Batch {
         }
     }
 
-    /// The batch, for steps with blocks on disk if `far` has any.
+    /// The batch, for steps with blocks on disk if `offload` has any.
     #[must_use]
-    pub fn streamed(self, far: &Far) -> Batch {
-        Batch { window: far.window(), group: far.group(), ..self }
+    pub fn streamed(self, offload: &KvOffload) -> Batch {
+        Batch { window: offload.window(), group: offload.group(), ..self }
     }
 
     /// The batch, for steps that write `ahead` more positions after the tokens of a sampled sequence.
@@ -119,7 +119,7 @@ impl Batch {
         self.outputs.clear();
         self.owned.fill(false);
         self.slots_differ = true;
-        let mut far = 0;
+        let mut offloaded = 0;
         for (index, sequence) in step.sequences.iter().enumerate() {
             let (count, position) = (sequence.tokens.len(), sequence.position);
             assert!(count > 0, "sequence {index} of the step has no tokens");
@@ -171,11 +171,14 @@ impl Batch {
                     Some(i) => {
                         let written = (at + 1) * limits.block_tokens > position;
                         assert!(
-                            self.window > 0 && i == far && i < step.far.len() * self.group && !written,
+                            self.window > 0
+                                && i == offloaded
+                                && i < step.offloaded.len() * self.group
+                                && !written,
                             "there is no K/V block {}",
                             block.0
                         );
-                        far += 1;
+                        offloaded += 1;
                     }
                 }
                 self.blocks.push(block.0);
@@ -197,8 +200,12 @@ impl Batch {
                 outputs: first_output..self.outputs.len(),
             });
         }
-        assert!(far == step.far.len() * self.group, "blocks of {} groups on disk are {far}", step.far.len());
-        self.streams = far > 0;
+        assert!(
+            offloaded == step.offloaded.len() * self.group,
+            "blocks of {} groups on disk are {offloaded}",
+            step.offloaded.len()
+        );
+        self.streams = offloaded > 0;
         self.end();
     }
 

@@ -1,6 +1,6 @@
 //! State that layers keep between steps: K/V caches and recurrent states.
 
-use super::far::Far;
+use super::kv_offload::KvOffload;
 use monomorph_model::{BlockId, OffloadSlot, StateCopy, StatePlace};
 
 /// The state of the layers of one body, or of several: a pair is both, in order. A recurrent state has no
@@ -9,8 +9,8 @@ pub trait Keeps {
     /// Adds the bytes of a layer's part of a block, and the part numbers of all layers.
     fn parts(&self, _parts: &mut Vec<(usize, &'static [usize])>) {}
 
-    /// Makes reads of blocks on disk go through `far`.
-    fn stream(&mut self, _far: &Far) {}
+    /// Makes reads of blocks on disk go through `offload`.
+    fn stream(&mut self, _far: &KvOffload) {}
 
     /// Writes the parts of a group of blocks to a place on disk, while no lane runs.
     ///
@@ -70,9 +70,9 @@ impl<A: Keeps, B: Keeps> Keeps for (&mut A, B) {
         self.1.parts(parts);
     }
 
-    fn stream(&mut self, far: &Far) {
-        self.0.stream(far);
-        self.1.stream(far);
+    fn stream(&mut self, offload: &KvOffload) {
+        self.0.stream(offload);
+        self.1.stream(offload);
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {

@@ -1,8 +1,8 @@
 //! The paged cache of keys and values.
 
-use super::far::{Far, Staged, Stream};
 use super::format::KvElement;
 use super::keeps::Keeps;
+use super::kv_offload::{KvOffload, Staged, Stream};
 use super::memory::Memory;
 use super::simd::TILE;
 use monomorph_abi::kv::Layout;
@@ -18,7 +18,7 @@ pub struct KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK:
     /// For each layer, the number of its part of a block on disk.
     parts: &'static [usize],
     blocks: usize,
-    far: Option<Arc<Stream>>,
+    stream: Option<Arc<Stream>>,
 }
 
 /// One part of the step's staged blocks, from its block on disk `first` on.
@@ -68,12 +68,12 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
                 available: 0,
                 fits: None,
             })?;
-        Ok(KvCache { data, parts, blocks, far: None })
+        Ok(KvCache { data, parts, blocks, stream: None })
     }
 
     /// The source of blocks on disk, and the layer's part number.
-    pub(super) fn far(&self, layer: usize) -> Option<(&Stream, usize)> {
-        Some((self.far.as_ref()?, self.parts[layer]))
+    pub(super) fn stream_of(&self, layer: usize) -> Option<(&Stream, usize)> {
+        Some((self.stream.as_ref()?, self.parts[layer]))
     }
 
     /// Number of blocks in memory.
@@ -112,7 +112,9 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         match (block as usize).checked_sub(self.blocks) {
             // SAFETY: the caller's promise.
             None => unsafe { self.data.slice(self.start(layer, block, head), Self::KEYS) },
-            Some(far) => window.staged.elements(far - window.first, head * Self::HEAD, Self::KEYS),
+            Some(offloaded) => {
+                window.staged.elements(offloaded - window.first, head * Self::HEAD, Self::KEYS)
+            }
         }
     }
 
@@ -134,9 +136,9 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
                 // SAFETY: the caller's promise.
                 unsafe { self.data.slice(start, BLOCK * Self::VALUE) }
             }
-            Some(far) => {
+            Some(offloaded) => {
                 let start = head * Self::HEAD + Self::KEYS;
-                window.staged.elements(far - window.first, start, BLOCK * Self::VALUE)
+                window.staged.elements(offloaded - window.first, start, BLOCK * Self::VALUE)
             }
         }
     }
@@ -177,12 +179,12 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         parts.push((Self::block_bytes(1), self.parts));
     }
 
-    fn stream(&mut self, far: &Far) {
-        self.far = far.stream();
+    fn stream(&mut self, offload: &KvOffload) {
+        self.stream = offload.stream();
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
-        let stream = self.far.as_ref().expect("blocks are kept on disk");
+        let stream = self.stream.as_ref().expect("blocks are kept on disk");
         assert!(blocks.len() == stream.group(), "a group is {} blocks", stream.group());
         stream.send(to, self.parts, |layer, at, bytes| {
             let block = blocks[at];

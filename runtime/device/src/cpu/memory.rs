@@ -125,7 +125,7 @@ impl<T: Plain> Memory<T> {
 
 // SAFETY: allocated once, zeroed, and owned by the value; a staging area reaches it through no other
 // reference.
-unsafe impl crate::far::Area for Memory<u8> {
+unsafe impl crate::kv_offload::Area for Memory<u8> {
     fn start(&self) -> NonNull<u8> {
         self.start
     }

@@ -13,11 +13,11 @@ mod delta;
 mod draft;
 mod epilogue;
 mod experts;
-mod far;
 mod format;
 mod gather;
 mod keeps;
 mod kv;
+mod kv_offload;
 mod linear;
 mod loader;
 mod mamba2;
@@ -44,12 +44,12 @@ pub use epilogue::{
 pub use experts::{
     ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated, route,
 };
-pub use far::Far;
 pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, gather};
 pub use half::{bf16, f16};
 pub use keeps::Keeps;
 pub use kv::KvCache;
+pub use kv_offload::KvOffload;
 pub use linear::{Staging, gated, linear, norm_gated, norm_linear, norm_linear_top};
 pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
 pub use mamba2::{Mamba2Scratch, mamba2};

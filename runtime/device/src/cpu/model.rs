@@ -2,8 +2,8 @@
 
 use super::batch::{Batch, BatchLimits};
 use super::draft::{Behind, Drafts};
-use super::far::Far;
 use super::keeps::Keeps;
+use super::kv_offload::KvOffload;
 use super::loader::Loader;
 use super::outputs::Outputs;
 use super::rows::Rows;
@@ -60,7 +60,7 @@ pub struct Room {
 /// A loaded layer stack and the threads that run it.
 pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> {
     team: Team,
-    far: Far,
+    offload: KvOffload,
     batch: Batch,
     outputs: Outputs<DRAFTS>,
     drafts: S::Drafts,
@@ -85,8 +85,9 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         let mut stack = S::load(&loader, checkpoint, Room { blocks, states, lanes: team.lanes() })?;
         let mut parts = Vec::new();
         stack.keeps().parts(&mut parts);
-        let far = Far::open(options.far.as_ref(), blocks, spec.block_tokens, &parts, options.report)?;
-        stack.keeps().stream(&far);
+        let offload =
+            KvOffload::open(options.offload.as_ref(), blocks, spec.block_tokens, &parts, options.report)?;
+        stack.keeps().stream(&offload);
         let limits = BatchLimits {
             tokens: spec.step_tokens,
             sequences: states.sequences,
@@ -95,11 +96,11 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
             block_tokens: spec.block_tokens,
             blocks,
         };
-        let batch = Batch::new(limits).streamed(&far).ahead(spec.ahead(DRAFTS));
+        let batch = Batch::new(limits).streamed(&offload).ahead(spec.ahead(DRAFTS));
         let (outputs, drafts) = (Outputs::default(), S::Drafts::new(limits));
         // A stack without recurrent state has no snapshots, even if some were asked for.
         let snapshots = if spec.state_bytes > 0 { states.snapshots } else { 0 };
-        Ok(Model { team, far, batch, outputs, drafts, stack, snapshots })
+        Ok(Model { team, offload, batch, outputs, drafts, stack, snapshots })
     }
 
     fn blocks(&self) -> usize {
@@ -114,8 +115,8 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         self.snapshots
     }
 
-    fn far(&self) -> Option<OffloadRoom> {
-        self.far.room()
+    fn offload(&self) -> Option<OffloadRoom> {
+        self.offload.room()
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
@@ -143,13 +144,13 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {
-        let Model { team, far, batch, outputs, drafts, stack, .. } = self;
+        let Model { team, offload, batch, outputs, drafts, stack, .. } = self;
         team.pin_caller();
         for copy in &step.copies {
             stack.keeps().copy(copy);
         }
         batch.fill(step, outputs);
-        far.begin(step, batch, S::PARTS);
+        offload.begin(step, batch, S::PARTS);
         team.run(|lane| stack.forward(lane, batch));
         outputs.begin(step);
         let mut first = 0;
@@ -159,8 +160,8 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
             outputs.take(team, step, batch, first..last, stack.logits());
             first = last;
         }
-        drafts.follow(step, Behind { team, far, batch, stack, outputs });
-        far.end(step, outputs);
+        drafts.follow(step, Behind { team, offload, batch, stack, outputs });
+        offload.end(step, outputs);
         outputs.end()
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Stretch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     /// A range of the step's blocks on disk.
-    pub(crate) far: Range<usize>,
+    pub(crate) offloaded: Range<usize>,
     stretches: Range<usize>,
 }
 
@@ -49,7 +49,7 @@ impl Windows {
         if most == 0 {
             return;
         }
-        let mut far = 0..0;
+        let mut offloaded = 0..0;
         let mut first = 0;
         for (index, sequence) in sequences.iter().enumerate() {
             let tokens = sequence.position + sequence.rows.len();
@@ -64,21 +64,21 @@ impl Windows {
                 let end = (needed.next_back().unwrap_or(least) + 1).next_multiple_of(group);
                 let least = least / group * group;
                 assert!(end - least <= most, "a window holds a segment");
-                if far.is_empty() {
-                    far = least..least;
+                if offloaded.is_empty() {
+                    offloaded = least..least;
                 }
-                if end - far.start > most {
+                if end - offloaded.start > most {
                     if segment > start {
                         self.stretches.push(Stretch { sequence: index, segments: start..segment });
                     }
-                    self.windows.push(Window { far, stretches: first..self.stretches.len() });
-                    (far, first, start) = (least..least, self.stretches.len(), segment);
+                    self.windows.push(Window { offloaded, stretches: first..self.stretches.len() });
+                    (offloaded, first, start) = (least..least, self.stretches.len(), segment);
                 }
-                far.end = end;
+                offloaded.end = end;
             }
             self.stretches.push(Stretch { sequence: index, segments: start..usize::MAX });
         }
-        self.windows.push(Window { far, stretches: first..self.stretches.len() });
+        self.windows.push(Window { offloaded, stretches: first..self.stretches.len() });
     }
 
     pub(super) fn windows(&self) -> &[Window] {
@@ -97,14 +97,14 @@ mod tests {
     /// A sequence with `tokens` tokens in the cache and one to feed, and its blocks that are on disk.
     fn sequence(
         tokens: usize,
-        far: Range<usize>,
+        offloaded: Range<usize>,
         first: &mut u32,
         table: &mut Vec<u32>,
         row: usize,
     ) -> Sequence {
         let start = table.len();
         for block in 0..(tokens + 1).div_ceil(16) {
-            let there = far.contains(&block);
+            let there = offloaded.contains(&block);
             table.push(if there { 1000 + *first } else { block as u32 });
             *first += u32::from(there);
         }
@@ -128,13 +128,16 @@ mod tests {
             let sequences: Vec<Sequence> = shapes
                 .into_iter()
                 .enumerate()
-                .map(|(row, (tokens, far))| sequence(tokens, far, &mut first, &mut table, row))
+                .map(|(row, (tokens, offloaded))| sequence(tokens, offloaded, &mut first, &mut table, row))
                 .collect();
             let mut windows = Windows::default();
             windows.fill(&sequences, &table, &limits, most, group);
             let mut next = vec![0; sequences.len()];
             for window in windows.windows() {
-                assert!(window.far.len() <= most && window.far.start.is_multiple_of(group), "{window:?}");
+                assert!(
+                    window.offloaded.len() <= most && window.offloaded.start.is_multiple_of(group),
+                    "{window:?}"
+                );
                 for Stretch { sequence, segments } in windows.stretches(Some(window)) {
                     assert_eq!(segments.start, next[*sequence], "{window:?}");
                     let (it, all) =
@@ -144,7 +147,7 @@ mod tests {
                         segments.start * SEGMENT / 16..(next[*sequence] * SEGMENT / 16).min(it.blocks.len());
                     for id in &table[it.blocks.clone()][blocks] {
                         assert!(
-                            *id < 1000 || window.far.contains(&(*id as usize - 1000)),
+                            *id < 1000 || window.offloaded.contains(&(*id as usize - 1000)),
                             "{id} in {window:?}"
                         );
                     }

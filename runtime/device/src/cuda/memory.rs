@@ -1,12 +1,12 @@
 //! Device memory: planned before the first byte of weights is read, claimed once, handed out in order.
 
 use super::driver::Claim;
-use super::far::{self, Blocks, Disk, Far};
 use super::fault::Fault;
 use super::gpu::Gpu;
+use super::kv_offload::{self, Blocks, Disk, KvOffload};
 use super::states::{Places, State};
-use super::step;
-use crate::far::Layout;
+use super::wire;
+use crate::kv_offload::Layout;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec, StateRoom, States, StatesWanted};
 use std::num::NonZero;
@@ -130,7 +130,7 @@ struct Request {
     shorter: bool,
     blocks: Option<usize>,
     /// With K/V offload: bytes of the staging area, and the blocks that a sequence needs on the device.
-    far: Option<(u64, usize)>,
+    offload: Option<(u64, usize)>,
 }
 
 /// Splits `limit` bytes.
@@ -150,12 +150,12 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         scratch: needs.scratch + needs.gaps,
         rotary: needs.rotary_position * request.context as u64,
         tables,
-        staging: request.far.map_or(0, |(staging, _)| staging),
+        staging: request.offload.map_or(0, |(staging, _)| staging),
         blocks: 0,
         block_bytes: request.block_bytes,
     };
     let shorter = request.shorter && request.blocks.is_none();
-    let first = match (request.blocks, request.far) {
+    let first = match (request.blocks, request.offload) {
         (Some(blocks), _) => blocks,
         (None, Some((_, needed))) => needed,
         (None, None) => one_sequence,
@@ -166,7 +166,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
             bytes: limit.saturating_sub(plan.fixed()),
             state: needs.state,
             kv: first as u64 * request.block_bytes,
-            shorter: shorter && request.far.is_none(),
+            shorter: shorter && request.offload.is_none(),
         },
     );
     let room = limit.saturating_sub(plan.fixed()) / request.block_bytes;
@@ -177,7 +177,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         available: limit,
         fits: Some(fits),
     };
-    if let Some((staging, needed)) = request.far {
+    if let Some((staging, needed)) = request.offload {
         plan.blocks = needed;
         if room < needed {
             let fits = format!(
@@ -187,7 +187,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
         }
     }
     plan.blocks = one_sequence;
-    if request.far.is_none() && !(shorter && room > 0) && room < one_sequence {
+    if request.offload.is_none() && !(shorter && room > 0) && room < one_sequence {
         let fits = match room * request.block_tokens {
             0 => {
                 let state = match plan.state() {
@@ -260,7 +260,7 @@ impl Memory {
         needs: &Needs,
         parts: &[(usize, &[usize])],
     ) -> Result<Memory, LoadError> {
-        let layout = options.far.as_ref().map(|far| Layout::new(far, parts, 0)).transpose()?;
+        let layout = options.offload.as_ref().map(|offload| Layout::new(offload, parts, 0)).transpose()?;
         options.guard.check(0)?;
         let (free, total) = gpu.memory()?;
         let host = gpu.is_integrated().then(|| ((options.guard.available)(), options.guard.bytes));
@@ -273,12 +273,12 @@ impl Memory {
             context: options.context,
             shorter: options.shorter,
             blocks: options.blocks,
-            far: options.far.as_ref().zip(layout.as_ref()).map(|(options, layout)| {
-                let staging = far::area_bytes(layout).next_multiple_of(ALIGNMENT);
+            offload: options.offload.as_ref().zip(layout.as_ref()).map(|(options, layout)| {
+                let staging = kv_offload::area_bytes(layout).next_multiple_of(ALIGNMENT);
                 (staging, options.resident.map_or(1, NonZero::get))
             }),
         };
-        let plan = plan(needs, step::device_bytes(spec, options.context), request, limit)?;
+        let plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
         let say = options.report;
         say(format_args!(
             "{}: {} of memory, {} free; {} may be used ({} of it, or what others leave)",
@@ -315,7 +315,7 @@ impl Memory {
                 options.context
             ));
         }
-        let disk = options.far.as_ref().zip(layout);
+        let disk = options.offload.as_ref().zip(layout);
         let disk = disk.map(|(options, layout)| Disk::open(options, layout, say)).transpose()?;
         let claim = Claim::new(plan.total())?;
         // SAFETY: exactly the claimed range. Zeroing it means that kernels never read uninitialised bytes.
@@ -369,10 +369,10 @@ impl Memory {
     ///
     /// # Errors
     /// See [`Memory::take`].
-    pub(crate) fn far(&mut self) -> Result<Option<Far>, Fault> {
+    pub(crate) fn offload(&mut self) -> Result<Option<KvOffload>, Fault> {
         let Some(disk) = self.disk.take() else { return Ok(None) };
-        let area = self.take(far::area_bytes(disk.layout()))?;
-        Far::new(disk, &self.parts, area, self.blocks).map(Some)
+        let area = self.take(kv_offload::area_bytes(disk.layout()))?;
+        KvOffload::new(disk, &self.parts, area, self.blocks).map(Some)
     }
 
     /// The recurrent state of `layers` layers, for every slot and snapshot: part `i` has `bytes[i]` bytes in
@@ -454,7 +454,7 @@ mod tests {
             context: 100,
             shorter: false,
             blocks,
-            far: None,
+            offload: None,
         }
     }
 
@@ -562,14 +562,14 @@ mod tests {
 
     #[test]
     fn staging_is_counted_and_a_sequence_need_not_fit() {
-        let far = |blocks, needed| Request { far: Some((300, needed)), ..request(blocks) };
-        let planned = plan(&NEEDS, 50, far(None, 3), 1450 + 300 + 59).expect("room");
+        let offload = |blocks, needed| Request { offload: Some((300, needed)), ..request(blocks) };
+        let planned = plan(&NEEDS, 50, offload(None, 3), 1450 + 300 + 59).expect("room");
         assert_eq!((planned.staging, planned.blocks), (300, 5));
         assert!(planned.total() <= 1450 + 300 + 59);
         assert_eq!(planned.staging_text(), "staging of blocks on disk 0.3 KiB, ");
         assert_eq!(plan(&NEEDS, 50, request(None), 10_000).expect("room").staging_text(), "");
         let error = |blocks, needed| {
-            let short = plan(&NEEDS, 50, far(blocks, needed), 1450 + 300 + 59).expect_err("short");
+            let short = plan(&NEEDS, 50, offload(blocks, needed), 1450 + 300 + 59).expect_err("short");
             short.to_string()
         };
         let words = error(None, 6);

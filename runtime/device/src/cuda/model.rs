@@ -1,11 +1,11 @@
 //! The implementation of [`monomorph_model::Model`] for all layer stacks of CUDA devices.
 
+use super::executor::{Executor, Programs, SlotRing};
 use super::fault::Fault;
 use super::gpu::Gpu;
 use super::load::Loader;
 use super::memory::{Memory, Needs, Pointer};
 use super::rotary;
-use super::steps::{Programs, Sets, Steps};
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
     StepOutput, Ticket, Weights,
@@ -97,14 +97,14 @@ impl<'a> Loading<'a> {
 /// A loaded layer stack and its steps.
 pub struct Model<S: Stack> {
     // Dropped first: waits for steps in flight.
-    steps: Steps,
+    steps: Executor,
     stack: S,
     memory: Memory,
 }
 
 impl<S: Stack> monomorph_model::Model for Model<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
-    const STEPS_IN_FLIGHT: usize = Sets::of(S::SPEC).steps;
+    const STEPS_IN_FLIGHT: usize = SlotRing::of(S::SPEC).steps;
     const SPLIT_SAMPLING: bool = true;
 
     fn check_hardware() -> Result<(), LoadError> {
@@ -116,7 +116,7 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
         let kernels = S::kernels(&gpu)?;
         let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS)?;
         let stack = S::load(kernels, Loading { gpu: &gpu, memory: &mut memory, weights, options, progress })?;
-        let mut steps = Steps::new(&gpu, S::SPEC, &mut memory, stack.logits(), S::HEAD_ROWS)?;
+        let mut steps = Executor::new(&gpu, S::SPEC, &mut memory, stack.logits(), S::HEAD_ROWS)?;
         for (at, program) in S::DECODE.iter().enumerate() {
             let Decode { name, sequences, tokens, drafts } = *program;
             steps.record(name, sequences, tokens, |queue| stack.decode(at, queue))?;
@@ -140,8 +140,8 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
         if S::SPEC.state_bytes > 0 { self.memory.states().snapshots } else { 0 }
     }
 
-    fn far(&self) -> Option<OffloadRoom> {
-        self.steps.far()
+    fn offload(&self) -> Option<OffloadRoom> {
+        self.steps.offload()
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {

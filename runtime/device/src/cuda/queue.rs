@@ -2,11 +2,11 @@
 
 use super::arguments::Arguments;
 use super::driver::{Stream, check};
-use super::far::Pass;
 use super::fault::Fault;
+use super::kv_offload::Pass;
 use super::memory::Pointer;
 use super::module::Kernel;
-use super::step::{Header, SampledRow};
+use super::wire::{Header, SampledRow};
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -101,7 +101,7 @@ pub struct Queue<'a> {
     /// The step's metadata.
     pub step: StepTables,
     /// Stages blocks from disk, for a step that has some.
-    far: Option<Pass<'a>>,
+    offload: Option<Pass<'a>>,
     outcome: Result<(), Fault>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Queue<'a> {
             launched: 0,
             extents,
             step,
-            far: None,
+            offload: None,
             outcome: Ok(()),
         }
     }
@@ -134,13 +134,13 @@ impl<'a> Queue<'a> {
     }
 
     /// The queue, staging blocks from disk if there are any.
-    pub(crate) fn streaming(self, far: Option<Pass<'a>>) -> Queue<'a> {
-        Queue { far, ..self }
+    pub(crate) fn streaming(self, offload: Option<Pass<'a>>) -> Queue<'a> {
+        Queue { offload, ..self }
     }
 
     /// Stages a part's blocks from disk. Called before the kernels that attend to it.
     pub fn stage(&mut self, part: usize) {
-        if let (Some(pass), Ok(())) = (&mut self.far, &self.outcome) {
+        if let (Some(pass), Ok(())) = (&mut self.offload, &self.outcome) {
             self.outcome = pass.stage(self.stream, part);
         }
     }
@@ -195,7 +195,7 @@ impl<'a> Queue<'a> {
     /// The first error, if any.
     pub(crate) fn finish(self) -> Result<(), Fault> {
         self.outcome?;
-        match self.far {
+        match self.offload {
             Some(pass) => pass.finish(self.stream),
             None => Ok(()),
         }

@@ -74,7 +74,7 @@ impl Forward {
             }
             let output = if is_poison(&output) { RowOutput::Lost(NOT_NUMBERS.to_owned()) } else { output };
             let (taken, end) = match (self.contract.expects(row), output) {
-                (expects, RowOutput::Lost(why)) if row.far || expects != Expects::Nothing => {
+                (expects, RowOutput::Lost(why)) if row.offloaded || expects != Expects::Nothing => {
                     finished.extend(place.map(|index| (index, Err(EngineError::Lost(why)))));
                     if let (Some(_), Some((snapshot, _))) = (place, row.save) {
                         self.memory.forget(snapshot);

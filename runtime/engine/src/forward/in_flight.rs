@@ -26,7 +26,7 @@ pub(super) struct Row {
     /// Tokens of the sequence that are in the cache when the step is collected, drafts that hold aside.
     pub end: usize,
     /// Whether it has blocks on disk.
-    pub far: bool,
+    pub offloaded: bool,
     /// Where the state of the sequence is saved in this step, and behind how many tokens.
     pub save: Option<(Snapshot, usize)>,
 }

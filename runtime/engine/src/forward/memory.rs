@@ -59,7 +59,8 @@ impl Memory {
             (false, ..) | (true, _, 0) => Reuse::Nothing,
         };
         // What is gone on from holds whole blocks, and ends where prefill chunks may.
-        let granule = spec.block_tokens * spec.piece_tokens() / gcd(spec.block_tokens, spec.piece_tokens());
+        let granule =
+            spec.block_tokens * spec.chunk_alignment() / gcd(spec.block_tokens, spec.chunk_alignment());
         let points = SavePoints { granule, interval: prefix.snapshot_interval };
         let slots = u32::try_from(sequences).unwrap_or(u32::MAX);
         let cache = PrefixCache::new(blocks, spec.block_tokens, granule, reuse);

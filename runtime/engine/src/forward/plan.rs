@@ -69,9 +69,10 @@ fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
         step_sequences: spec.step_sequences.min(sequences),
         drafts: spec.drafts(),
         reach: spec.reach(),
-        chunk_tokens: spec.piece_tokens(),
-        scored_tokens: (SCORED_BYTES / (size_of::<f32>() * spec.vocabulary.max(1))).max(spec.piece_tokens()),
-        prefill_tokens: prefill_tokens.clamp(spec.piece_tokens().min(spec.step_tokens), spec.step_tokens),
+        chunk_tokens: spec.chunk_alignment(),
+        scored_tokens: (SCORED_BYTES / (size_of::<f32>() * spec.vocabulary.max(1)))
+            .max(spec.chunk_alignment()),
+        prefill_tokens: prefill_tokens.clamp(spec.chunk_alignment().min(spec.step_tokens), spec.step_tokens),
     }
 }
 

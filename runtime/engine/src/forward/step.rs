@@ -6,7 +6,7 @@ use super::in_flight::{Pipeline, Row};
 use super::memory::Memory;
 use crate::request::EngineError;
 use crate::scheduler::Row as Planned;
-use monomorph_cache::Place;
+use monomorph_cache::BlockPlace;
 use monomorph_model::{BlockId, OffloadSlot, Output, SequenceStep, Slot, StateCopy, Step, Tokens};
 use monomorph_sampling::Sampling;
 
@@ -39,7 +39,7 @@ impl StepBuilder {
         self.step.sampling_follows = false;
         self.rows = pipeline.rows();
         self.spare.append(&mut self.step.sequences);
-        self.step.far.clear();
+        self.step.offloaded.clear();
         for &Planned { sequence, tokens } in rows {
             let sequence = &mut batch[sequence];
             let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
@@ -79,8 +79,8 @@ impl StepBuilder {
             }
             self.step.sequences.push(row);
             let chunk = end < sequence.prompt();
-            let far = sequence.lease.offloaded_blocks() > 0;
-            self.rows.push(Row { slot, prefilled, chunk, samples, scores, end, far, save });
+            let offloaded = sequence.lease.offloaded_blocks() > 0;
+            self.rows.push(Row { slot, prefilled, chunk, samples, scores, end, offloaded, save });
             sequence.submitted(end, samples, number);
         }
         Ok(())
@@ -111,17 +111,22 @@ impl StepBuilder {
 
     /// Writes down where the blocks of a row are. Those on disk stand behind the device's, group by group in
     /// the order in which the step names their places.
-    fn write_blocks(&mut self, row: &mut SequenceStep, held: impl Iterator<Item = Place>, memory: &Memory) {
+    fn write_blocks(
+        &mut self,
+        row: &mut SequenceStep,
+        held: impl Iterator<Item = BlockPlace>,
+        memory: &Memory,
+    ) {
         let (blocks, group) = (memory.cache().capacity(), memory.share().group);
-        let far = &mut self.step.far;
+        let offloaded = &mut self.step.offloaded;
         row.blocks.clear();
         row.blocks.extend(held.map(|place| match place {
-            Place::Here(block) => BlockId(block.0),
-            Place::Far(place, at) => {
+            BlockPlace::Device(block) => BlockId(block.0),
+            BlockPlace::Disk(place, at) => {
                 if at == 0 {
-                    far.push(OffloadSlot(place.0));
+                    offloaded.push(OffloadSlot(place.0));
                 }
-                BlockId((blocks + (far.len() - 1) * group + at) as u32)
+                BlockId((blocks + (offloaded.len() - 1) * group + at) as u32)
             }
         }));
     }

@@ -231,7 +231,7 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
 }
 
 /// No block is shared but by those that begin alike, no slot is held twice, and none of either is lost.
-fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<OffloadShare>) {
+fn balance(forward: &Forward, blocks: usize, snapshots: usize, offload: Option<OffloadShare>) {
     let running = forward.batch.iter().map(|one| (&one.lease, one.slot));
     let leaving = forward.pipeline.leaving().map(|(lease, slot)| (lease, Some(slot)));
     let held: Vec<_> = running.chain(leaving).collect();
@@ -252,7 +252,7 @@ fn balance(forward: &Forward, blocks: usize, snapshots: usize, far: Option<Offlo
         snapshots
     );
     assert!(forward.queue.iter().is_sorted_by_key(|one| one.number), "those that wait stand by age");
-    if let Some(OffloadShare { room, resident }) = far {
+    if let Some(OffloadShare { room, resident }) = offload {
         let on_disk: usize = held.iter().map(|(lease, _)| lease.offloaded_blocks() / room.group).sum();
         assert_eq!(forward.memory.cache().free_offload_places() + on_disk, room.places);
         assert!(held.iter().all(|(lease, _)| lease.blocks().len() <= resident), "more than its share");
@@ -274,7 +274,7 @@ pub(super) fn walk<S: Shape>(
     blocks: usize,
     right_drafts: f64,
     enabled: bool,
-    far: Option<OffloadShare>,
+    offload: Option<OffloadShare>,
 ) -> (Stats, usize) {
     let snapshots = if S::SPEC.state_bytes > 0 && enabled { SNAPSHOTS } else { 0 };
     let prefix = PrefixOptions { enabled, snapshots, snapshot_interval: INTERVAL };
@@ -290,7 +290,7 @@ pub(super) fn walk<S: Shape>(
     let options = EngineOptions {
         prefix,
         schedule,
-        offload: far,
+        offload,
         swap: swap.clone(),
         sequences,
         ..EngineOptions::new(blocks, Tight::SPEC.context, 12)
@@ -298,16 +298,16 @@ pub(super) fn walk<S: Shape>(
     let (engine, mut forward) = prepare(S::SPEC, options).unwrap();
     if seed.is_multiple_of(3) {
         // A step has room for more logits than that of all its tokens.
-        forward.planner.limits_mut().scored_tokens = S::SPEC.piece_tokens().max(5);
+        forward.planner.limits_mut().scored_tokens = S::SPEC.chunk_alignment().max(5);
     }
     let tokens = spoken_by(S::SPEC);
-    let room = far.map(|share| share.room);
+    let room = offload.map(|share| share.room);
     let script = Script {
         tokens: tokens.clone(),
         blocks,
         sequences,
         snapshots,
-        far: room,
+        offload: room,
         right_drafts,
         ..Script::default()
     };
@@ -350,7 +350,7 @@ pub(super) fn walk<S: Shape>(
         if forward.has_work() {
             forward.turn(&mut model).unwrap();
         }
-        balance(&forward, blocks, snapshots, far);
+        balance(&forward, blocks, snapshots, offload);
         assert!(forward.batch.len() <= sequences, "more run than may");
         // A turn is shorter than a disk takes: now and then the disk is done first.
         while forward.images.under_way() && random.below(3) > 0 {
@@ -367,7 +367,7 @@ pub(super) fn walk<S: Shape>(
         (forward.memory.cache().available(), forward.memory.free_slots().len()),
         (blocks, forward.most_running())
     );
-    assert_eq!(forward.memory.cache().free_offload_places(), far.map_or(0, |share| share.room.places));
+    assert_eq!(forward.memory.cache().free_offload_places(), offload.map_or(0, |share| share.room.places));
     assert!(forward.images.is_empty(), "a page of a copy is lost");
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());
@@ -519,7 +519,7 @@ fn every_answer_of_a_batch_invariant_model_with_state_is_its_lone_one() {
 /// Walks in which no sequence holds more than a few blocks on the device, and the rest is on disk: of pools
 /// that hold less than one sequence, with shares from the smallest, and with places on disk for one sequence
 /// or for all.
-fn walks_far<S: Shape>() {
+fn walks_offload<S: Shape>() {
     let mut sent = 0;
     let whole_steps = |group| Share::least(group, 4, S::SPEC.step_tokens, S::SPEC.reach());
     // With the least share pieces are cut to it and nothing is found; with more, what is kept is found.
@@ -528,7 +528,7 @@ fn walks_far<S: Shape>() {
     {
         let room = OffloadRoom { places, group };
         let resident = if kept > 0 { whole_steps(group) + kept } else { OffloadShare::least(S::SPEC, room) };
-        let far = Some(OffloadShare { room, resident });
+        let offload = Some(OffloadShare { room, resident });
         let (stats, _) = walk::<S>(
             &SwapOptions::default(),
             seed * 0x9E37_79B9,
@@ -536,7 +536,7 @@ fn walks_far<S: Shape>() {
             resident + 2 * (places / 16),
             0.5,
             enabled,
-            far,
+            offload,
         );
         println!("groups of {group}, {resident} resident, {places} places: {stats:?}");
         assert!(stats.finished > 100, "{stats:?}");
@@ -548,27 +548,27 @@ fn walks_far<S: Shape>() {
 
 #[test]
 fn every_answer_is_its_lone_one_with_blocks_on_disk() {
-    walks_far::<Tight>();
+    walks_offload::<Tight>();
 }
 
 #[test]
 fn every_answer_is_its_lone_one_with_blocks_on_disk_and_two_steps_in_flight() {
-    walks_far::<InFlight<Tight, 2>>();
+    walks_offload::<InFlight<Tight, 2>>();
 }
 
 #[test]
 fn every_answer_is_its_lone_plain_one_with_blocks_on_disk_and_two_drafts() {
-    walks_far::<Drafting<Tight, 2>>();
+    walks_offload::<Drafting<Tight, 2>>();
 }
 
 #[test]
 fn every_answer_of_a_model_with_state_is_its_lone_one_with_blocks_on_disk() {
-    walks_far::<InFlight<Recurrent<Tight>, 2>>();
+    walks_offload::<InFlight<Recurrent<Tight>, 2>>();
 }
 
 #[test]
 fn every_answer_is_its_lone_plain_one_with_blocks_on_disk_and_two_drafts_looked_up() {
-    walks_far::<Verifying<Tight, 2>>();
+    walks_offload::<Verifying<Tight, 2>>();
 }
 
 #[test]
@@ -583,7 +583,7 @@ fn every_answer_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts_of_i
 
 #[test]
 fn every_answer_is_its_lone_plain_one_with_blocks_on_disk_and_two_drafts_of_the_model_itself() {
-    walks_far::<Skipping<Tight, 2>>();
+    walks_offload::<Skipping<Tight, 2>>();
 }
 
 #[test]

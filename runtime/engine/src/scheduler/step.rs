@@ -2,7 +2,7 @@
 
 use super::{Limits, Plan, Policy, Row, Running, View};
 use monomorph_cache::admission::{admission_need, blocks_for};
-use monomorph_model::piece;
+use monomorph_model::chunk;
 
 /// The part of what prompts may take in a step that no deadline cuts, and that the first of those in their
 /// prompts gets whatever the others are: one in so many.
@@ -98,16 +98,16 @@ struct Room {
 }
 
 impl Prompt {
-    /// Feeds it a piece of at most so many tokens, from what room there is for it.
+    /// Feeds it a chunk of at most so many tokens, from what room there is for it.
     fn feed(&mut self, most: usize, room: &mut Room, limits: &Limits, rows: &mut [Row]) {
         let most = if self.scored { most.min(room.scored) } else { most };
-        let piece = piece(self.cached, self.left, most, limits.chunk_tokens);
-        self.cached += piece;
-        self.left -= piece;
-        rows[self.sequence].tokens += piece;
-        room.tokens -= piece;
+        let chunk = chunk(self.cached, self.left, most, limits.chunk_tokens);
+        self.cached += chunk;
+        self.left -= chunk;
+        rows[self.sequence].tokens += chunk;
+        room.tokens -= chunk;
         if self.scored {
-            room.scored -= piece;
+            room.scored -= chunk;
         }
     }
 }
@@ -129,7 +129,7 @@ enum Due {
     Decode {
         drafts: usize,
     },
-    /// A piece of the `left` tokens behind the `cached` ones.
+    /// A chunk of the `left` tokens behind the `cached` ones.
     Prompt {
         cached: usize,
         left: usize,

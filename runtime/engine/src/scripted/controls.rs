@@ -83,12 +83,12 @@ impl Controls {
     }
 
     /// Whether blocks can be written to disk from now on.
-    pub fn fail_far_writes(&self, fail: bool) {
+    pub fn fail_offload_writes(&self, fail: bool) {
         self.state().writes_fail = fail;
     }
 
     /// The next `steps` steps with blocks on disk cannot read them.
-    pub fn fail_far_reads(&self, steps: usize) {
+    pub fn fail_offload_reads(&self, steps: usize) {
         self.state().reads_to_fail = steps;
     }
 

@@ -16,10 +16,10 @@ pub(super) struct Memory {
     /// Grown as blocks are first used; `None` where nothing was written.
     cells: Vec<Option<u32>>,
     /// What is on disk: of each place the cells of its blocks.
-    far: HashMap<OffloadSlot, Vec<Option<u32>>>,
+    offloaded: HashMap<OffloadSlot, Vec<Option<u32>>>,
     room: Option<OffloadRoom>,
     /// What the step at hand has there.
-    far_of_step: Vec<OffloadSlot>,
+    offloaded_of_step: Vec<OffloadSlot>,
     fed: HashMap<Slot, Vec<u32>>,
     /// Whether what a slot was fed stands for a recurrent state, which a sequence can go on from only where
     /// it was copied to.
@@ -58,9 +58,9 @@ impl Memory {
             block_tokens: spec.block_tokens,
             blocks,
             cells: Vec::new(),
-            far: HashMap::new(),
+            offloaded: HashMap::new(),
             room,
-            far_of_step: Vec::new(),
+            offloaded_of_step: Vec::new(),
             fed: HashMap::new(),
             recurrent: spec.state_bytes > 0,
             snapshots: vec![None; if spec.state_bytes > 0 { snapshots } else { 0 }],
@@ -74,10 +74,10 @@ impl Memory {
     }
 
     /// Begins a step that has these groups on disk.
-    pub fn begin(&mut self, far: &[OffloadSlot]) {
-        let distinct: HashSet<&OffloadSlot> = far.iter().collect();
-        assert_eq!(distinct.len(), far.len(), "a step has a place on disk twice: {far:?}");
-        self.far_of_step = far.to_vec();
+    pub fn begin(&mut self, offloaded: &[OffloadSlot]) {
+        let distinct: HashSet<&OffloadSlot> = offloaded.iter().collect();
+        assert_eq!(distinct.len(), offloaded.len(), "a step has a place on disk twice: {offloaded:?}");
+        self.offloaded_of_step = offloaded.to_vec();
         self.steps.push_back(Held::default());
     }
 
@@ -92,15 +92,16 @@ impl Memory {
         });
         let cells: Vec<Option<u32>> = cells.collect();
         assert!(cells.iter().all(Option::is_some), "{blocks:?} are sent to disk, and are not full");
-        self.far.insert(to, cells);
+        self.offloaded.insert(to, cells);
     }
 
     /// The place on disk and the first of its cells that a block of the step stands for, if it is one of
     /// those.
     fn on_disk(&self, block: BlockId) -> Option<(OffloadSlot, usize)> {
         let (at, group) = ((block.0 as usize).checked_sub(self.blocks)?, self.room?.group);
-        let place = self.far_of_step.get(at / group);
-        let place = place.unwrap_or_else(|| panic!("{block:?} of {} groups on disk", self.far_of_step.len()));
+        let place = self.offloaded_of_step.get(at / group);
+        let place =
+            place.unwrap_or_else(|| panic!("{block:?} of {} groups on disk", self.offloaded_of_step.len()));
         Some((*place, at % group * self.block_tokens))
     }
 
@@ -297,7 +298,7 @@ impl Memory {
         let (slot, block) = (row.slot, row.blocks[position / self.block_tokens]);
         let found = match self.on_disk(block) {
             Some((place, first)) => {
-                self.far.get(&place).and_then(|cells| cells[first + position % self.block_tokens])
+                self.offloaded.get(&place).and_then(|cells| cells[first + position % self.block_tokens])
             }
             None => self.cells[self.cell(block, position)],
         };
@@ -403,8 +404,8 @@ pub(super) fn check_step(step: &Step, spec: &ModelSpec, sequences: usize) {
         let end = reach(row, spec);
         assert!(end <= spec.context, "{slot:?} is fed and drafts beyond the context");
         if spec.batch_invariant.is_some() {
-            let (position, piece_tokens) = (row.position, spec.piece_tokens());
-            let sound = if row.generated { row.tokens.len() == 1 } else { position % piece_tokens == 0 };
+            let (position, chunk_alignment) = (row.position, spec.chunk_alignment());
+            let sound = if row.generated { row.tokens.len() == 1 } else { position % chunk_alignment == 0 };
             assert!(
                 sound,
                 "{slot:?} is fed {} tokens at {position}: generated {}",

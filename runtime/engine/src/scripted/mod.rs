@@ -39,7 +39,7 @@ pub struct Script {
     /// more.
     pub snapshots: usize,
     /// Places on disk that it has for groups of blocks, if any.
-    pub far: Option<OffloadRoom>,
+    pub offload: Option<OffloadRoom>,
     /// Where it drafts: the chance that a draft is the token which will be sampled, by a hash of what it
     /// comes after.
     pub right_drafts: f64,
@@ -56,7 +56,7 @@ impl Default for Script {
             blocks: 256,
             sequences: usize::MAX,
             snapshots: 8,
-            far: None,
+            offload: None,
             right_drafts: 0.5,
             step_time: Duration::ZERO,
             token_time: Duration::ZERO,
@@ -150,7 +150,7 @@ impl<S: Shape> Scripted<S> {
     /// A model that follows `script`.
     pub fn new(script: Script) -> Scripted<S> {
         Scripted {
-            memory: Memory::new(S::SPEC, script.blocks, script.snapshots, script.far),
+            memory: Memory::new(S::SPEC, script.blocks, script.snapshots, script.offload),
             script,
             controls: Controls::default(),
             pending: VecDeque::new(),
@@ -280,8 +280,8 @@ impl<S: Shape> Model for Scripted<S> {
         if S::SPEC.state_bytes > 0 { self.script.snapshots } else { 0 }
     }
 
-    fn far(&self) -> Option<OffloadRoom> {
-        self.script.far
+    fn offload(&self) -> Option<OffloadRoom> {
+        self.script.offload
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
@@ -314,7 +314,7 @@ impl<S: Shape> Model for Scripted<S> {
 
     fn submit(&mut self, step: &Step) -> Ticket {
         memory::check_step(step, S::SPEC, self.sequences());
-        self.memory.begin(&step.far);
+        self.memory.begin(&step.offloaded);
         step.copies.iter().for_each(|copy| self.memory.copy(*copy));
         assert!(self.told_later.is_none(), "a step is not sampled in, and another is submitted");
         assert!(
@@ -333,7 +333,7 @@ impl<S: Shape> Model for Scripted<S> {
             }
         }
         self.told_later = step.sampling_follows.then_some(read);
-        if !step.far.is_empty() && self.controls.read_fails() {
+        if !step.offloaded.is_empty() && self.controls.read_fails() {
             for (row, sequence) in rows.iter_mut().zip(&step.sequences) {
                 if sequence.blocks.iter().any(|block| block.0 as usize >= self.script.blocks) {
                     *row = RowOutput::Lost("the disk was told to fail".to_owned());

@@ -81,7 +81,7 @@ pub struct Invariant<S, const PIECE: usize>(PhantomData<fn() -> S>);
 
 impl<S: Shape, const PIECE: usize> Shape for Invariant<S, PIECE> {
     const SPEC: &'static ModelSpec =
-        &ModelSpec { batch_invariant: Some(BatchInvariantSpec { piece_tokens: PIECE }), ..*S::SPEC };
+        &ModelSpec { batch_invariant: Some(BatchInvariantSpec { chunk_alignment: PIECE }), ..*S::SPEC };
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 }
 

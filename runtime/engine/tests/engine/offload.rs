@@ -17,11 +17,11 @@ at_both_depths!(
 );
 
 /// An engine of 12 blocks, 6 of them a sequence's share, and 20 places for groups of two.
-fn far<const STEPS: usize>() -> (EngineHandle, Controls) {
+fn offloading<const STEPS: usize>() -> (EngineHandle, Controls) {
     let room = OffloadRoom { places: 20, group: 2 };
-    let script = Script { blocks: 12, far: Some(room), ..Script::default() };
-    let far = Some(OffloadShare { room, resident: 6 });
-    engine::<STEPS>(script, EngineOptions { offload: far, ..EngineOptions::new(12, 4096, 16) })
+    let script = Script { blocks: 12, offload: Some(room), ..Script::default() };
+    let offload = Some(OffloadShare { room, resident: 6 });
+    engine::<STEPS>(script, EngineOptions { offload, ..EngineOptions::new(12, 4096, 16) })
 }
 
 fn long() -> Request {
@@ -29,7 +29,7 @@ fn long() -> Request {
 }
 
 fn a_sequence_is_longer_than_all_blocks<const STEPS: usize>() {
-    let (engine, _) = far::<STEPS>();
+    let (engine, _) = offloading::<STEPS>();
     assert_eq!(engine.context(), (6 + 40) * 16);
     let whole = Request::new((0..500).map(|at| at % 77 + 5).collect(), 1000);
     let (ids, end) = answer(engine.submit(whole.clone()).unwrap());
@@ -41,8 +41,8 @@ fn a_sequence_is_longer_than_all_blocks<const STEPS: usize>() {
 }
 
 fn what_cannot_be_written_ends_its_sequence_and_no_other<const STEPS: usize>() {
-    let (engine, controls) = far::<STEPS>();
-    controls.fail_far_writes(true);
+    let (engine, controls) = offloading::<STEPS>();
+    controls.fail_offload_writes(true);
     let lost = engine.submit(long()).unwrap();
     let short = Request::new(vec![5; 20], 40);
     let other = engine.submit(short.clone()).unwrap();
@@ -50,14 +50,14 @@ fn what_cannot_be_written_ends_its_sequence_and_no_other<const STEPS: usize>() {
     assert!(matches!(&end, Event::Failed(EngineError::Lost(why)) if why.contains("told to fail")), "{end:?}");
     assert_eq!(answer(other).0, expected(&short, &Tokens::Hash));
     assert_eq!(engine.health(), Health::Running);
-    controls.fail_far_writes(false);
+    controls.fail_offload_writes(false);
     assert_eq!(answer(engine.submit(long()).unwrap()).0, expected(&long(), &Tokens::Hash));
     assert_eq!(wait_for(&engine, "all to come back", is_idle).free_offload_places, 20);
 }
 
 fn what_cannot_be_read_ends_its_sequence_and_no_other<const STEPS: usize>() {
-    let (engine, controls) = far::<STEPS>();
-    controls.fail_far_reads(1);
+    let (engine, controls) = offloading::<STEPS>();
+    controls.fail_offload_reads(1);
     let lost = engine.submit(long()).unwrap();
     let short = Request::new(vec![5; 20], 60);
     let other = engine.submit(short.clone()).unwrap();

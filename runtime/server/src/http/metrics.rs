@@ -174,7 +174,7 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         ),
         ("monomorph:kv_blocks_evicted", "Cached K/V blocks given up for others", stats.blocks_evicted),
         (
-            "monomorph:kv_blocks_sent_far",
+            "monomorph:kv_blocks_offloaded",
             "K/V blocks written to disk because sequences had more than their share",
             stats.blocks_offloaded,
         ),

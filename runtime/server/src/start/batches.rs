@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 /// In words.
 pub(crate) fn describe(spec: &ModelSpec, invariant: &BatchInvariantSpec) -> String {
-    let pieces = match invariant.piece_tokens {
+    let pieces = match invariant.chunk_alignment {
         1 => "anywhere".to_owned(),
         tokens => format!("at multiples of {tokens} tokens"),
     };
@@ -15,6 +15,6 @@ pub(crate) fn describe(spec: &ModelSpec, invariant: &BatchInvariantSpec) -> Stri
 
 /// As JSON; null for a build without it.
 pub(crate) fn facts(spec: &ModelSpec) -> Value {
-    let Some(BatchInvariantSpec { piece_tokens }) = spec.batch_invariant else { return Value::Null };
-    json!({ "sequences": spec.step_sequences, "piece_tokens": piece_tokens })
+    let Some(BatchInvariantSpec { chunk_alignment }) = spec.batch_invariant else { return Value::Null };
+    json!({ "sequences": spec.step_sequences, "chunk_alignment": chunk_alignment })
 }

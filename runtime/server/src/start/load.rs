@@ -51,10 +51,10 @@ pub fn start_engine<M: Model>(
 ) -> Result<EngineHandle, Failure> {
     let model = load_model::<M>(weights, options, progress)?;
     let prefix = PrefixOptions { snapshots: model.snapshots(), ..engine.prefix };
-    let offload = match (&options.far, model.far()) {
+    let offload = match (&options.offload, model.offload()) {
         (None, _) => None,
-        (Some(far), Some(room)) => {
-            let resident = far.resident.map_or((model.blocks() / 2).max(1), NonZero::get);
+        (Some(offload), Some(room)) => {
+            let resident = offload.resident.map_or((model.blocks() / 2).max(1), NonZero::get);
             Some(OffloadShare { room, resident })
         }
         (Some(_), None) => return Err("this build keeps no K/V blocks on disk".to_owned().into()),
@@ -209,10 +209,10 @@ impl MemoryArgs {
         report: fn(std::fmt::Arguments),
     ) -> Result<LoadOptions, String> {
         let memory_fraction = self.fraction()?;
-        let (shorter, far) = (false, None);
+        let (shorter, offload) = (false, None);
         let available = || Host::read().available;
         let guard = HostGuard { bytes: self.guard.bytes(Host::read()), available };
-        Ok(LoadOptions { blocks, context, shorter, states, far, memory_fraction, guard, threads, report })
+        Ok(LoadOptions { blocks, context, shorter, states, offload, memory_fraction, guard, threads, report })
     }
 }
 

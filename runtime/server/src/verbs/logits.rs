@@ -5,7 +5,7 @@ use crate::process::out;
 use crate::start::load::{MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens,
-    piece,
+    chunk,
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -120,7 +120,7 @@ impl Cut {
             return (left.min(room).min(1), true);
         }
         let left = if self.decode { left.min(self.prompt) } else { left };
-        (piece(position, left, room, spec.piece_tokens()), false)
+        (chunk(position, left, room, spec.chunk_alignment()), false)
     }
 }
 

@@ -178,7 +178,7 @@ pub fn serve(
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
     options.shorter = args.cache.context.is_none();
-    options.far = args.offload.options(spec, context, blocks)?;
+    options.offload = args.offload.options(spec, context, blocks)?;
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;

@@ -2,7 +2,7 @@
 
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens,
-    Verified, piece,
+    Verified, chunk,
 };
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -14,8 +14,8 @@ pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<(), String
     let mut position = 0;
     let mut output = StepOutput::default();
     while position < prompt.len() {
-        let (room, piece_tokens) = (M::SPEC.step_tokens, M::SPEC.piece_tokens());
-        let end = position + piece(position, prompt.len() - position, room, piece_tokens);
+        let (room, chunk_alignment) = (M::SPEC.step_tokens, M::SPEC.chunk_alignment());
+        let end = position + chunk(position, prompt.len() - position, room, chunk_alignment);
         let row = prompt_row(M::SPEC, 0, prompt, position..end, &blocks);
         let ticket = model.submit(&Step { sequences: vec![row], ..Step::default() });
         output = model.collect(ticket);
@@ -62,7 +62,7 @@ impl<'a, M: Model> Steps<'a, M> {
         for (index, prompt) in prompts.iter().enumerate() {
             let mut position = 0;
             while position < prompt.len() {
-                let fed = piece(position, prompt.len() - position, room, M::SPEC.piece_tokens());
+                let fed = chunk(position, prompt.len() - position, room, M::SPEC.chunk_alignment());
                 if fed == 0 {
                     steps.flush()?;
                     room = M::SPEC.step_tokens;

@@ -50,11 +50,12 @@ impl<
 
     /// Attends with every row of the batch; ends with a barrier.
     pub(super) fn run(&self, lane: &Lane) {
-        if let (Some((stream, part)), windows @ [_, ..]) = (self.cache.far(self.layer), self.batch.windows())
+        if let (Some((stream, part)), windows @ [_, ..]) =
+            (self.cache.stream_of(self.layer), self.batch.windows())
         {
             for (index, window) in windows.iter().enumerate() {
                 let staged = stream.wait(lane, part, index);
-                let staged = StagedWindow { staged, first: window.far.start };
+                let staged = StagedWindow { staged, first: window.offloaded.start };
                 self.stretches(lane, self.batch.stretches(Some(window)), &staged, true);
                 stream.release(lane);
             }

@@ -10,8 +10,8 @@ pub use accept::{Acceptance, Verify};
 pub use embed::draft_embed;
 
 use super::batch::{Batch, BatchLimits};
-use super::far::Far;
 use super::gather::each_row;
+use super::kv_offload::KvOffload;
 use super::outputs::{Outputs, drafts};
 use super::rows::Rows;
 use super::team::{Lane, Team};
@@ -34,7 +34,7 @@ pub trait Drafts<S, const DRAFTS: usize>: Send + 'static {
 #[derive(Debug)]
 pub struct Behind<'a, S, const DRAFTS: usize> {
     pub(super) team: &'a Team,
-    pub(super) far: &'a Far,
+    pub(super) offload: &'a KvOffload,
     pub(super) batch: &'a Batch,
     pub(super) stack: &'a mut S,
     pub(super) outputs: &'a mut Outputs<DRAFTS>,
@@ -94,7 +94,7 @@ impl<S: Passes<LOGITS>, A: Acceptance, const LOGITS: usize, const DRAFTS: usize>
     }
 
     fn follow(&mut self, step: &Step, behind: Behind<S, DRAFTS>) {
-        let Behind { team, far, batch, stack, outputs } = behind;
+        let Behind { team, offload, batch, stack, outputs } = behind;
         match S::HEAD {
             true => self.begin(step, batch, outputs),
             false => self.begin_alone(step, batch, outputs),
@@ -105,7 +105,7 @@ impl<S: Passes<LOGITS>, A: Acceptance, const LOGITS: usize, const DRAFTS: usize>
             if self.rows.is_empty() && !(first && S::HEAD) {
                 break;
             }
-            far.begin(step, &self.batch, S::PARTS);
+            offload.begin(step, &self.batch, S::PARTS);
             team.run(|lane| match first {
                 true => stack.first(lane, &self.batch, &self.rows),
                 false => stack.again(lane, &self.batch, &self.rows),

@@ -2,12 +2,12 @@
 
 use super::super::fault::Fault;
 use super::super::host::Pinned;
-use super::super::step::{Header, bytes_of};
-use super::{Steps, Want};
+use super::super::wire::{Header, bytes_of};
+use super::{Executor, Want};
 use std::mem::offset_of;
 use std::ops::Range;
 
-impl Steps {
+impl Executor {
     /// Uploads header, block table, history, biases and masks of the step at hand, and its token rows if
     /// kernels read them. The steps' stream waits for the upload.
     pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {

@@ -11,22 +11,22 @@
 //!
 //! Some stacks run a step in two parts, each with its own set: see `parts`.
 
-mod far;
-mod flight;
+mod in_flight;
+mod kv_offload;
 mod parts;
 mod swap;
 mod transfer;
 
 use super::driver::Stream;
-use super::far::Far;
 use super::fault::Fault;
 use super::gpu::{Gpu, settle};
 use super::host::Pinned;
+use super::kv_offload::KvOffload;
 use super::memory::{Memory, Pointer};
 use super::queue::{Extents, Graph, Portion, Queue};
 use super::states::Places;
-use super::step::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
-use flight::{Flight, Want};
+use super::wire::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
+use in_flight::{InFlight, Want};
 use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, Part, parts};
 use std::ops::Range;
@@ -38,15 +38,15 @@ const STEPS_IN_FLIGHT: usize = 2;
 /// The ring of sets: how many steps may be in flight, and how many parts each has. Every part has its own
 /// tables and pinned memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sets {
+pub(crate) struct SlotRing {
     pub(super) steps: usize,
     parts: usize,
 }
 
-impl Sets {
-    pub(crate) const fn of(spec: &ModelSpec) -> Sets {
+impl SlotRing {
+    pub(crate) const fn of(spec: &ModelSpec) -> SlotRing {
         let drafts = spec.drafts() > 0;
-        Sets {
+        SlotRing {
             steps: if drafts { 1 } else { STEPS_IN_FLIGHT },
             parts: if drafts || spec.batch_invariant.is_some() { 2 } else { 1 },
         }
@@ -88,7 +88,7 @@ pub trait Programs: Send + 'static {
 
 /// The steps of a loaded stack.
 #[derive(Debug)]
-pub struct Steps {
+pub struct Executor {
     // Dropped first: a copy in flight would write to freed pinned memory.
     quiet: Quiet,
     uploads: Stream,
@@ -96,12 +96,12 @@ pub struct Steps {
     graphs: Vec<Recorded>,
     /// Draft passes after a prefill, in ascending order of sequences.
     passes: Vec<(usize, Graph)>,
-    sets: Sets,
-    flights: Vec<Flight>,
+    ring: SlotRing,
+    flights: Vec<InFlight>,
     buffer: StepBuffer,
     states: Places,
     /// Staging of blocks on disk, with K/V offload.
-    far: Option<Far>,
+    offload: Option<KvOffload>,
     /// Pinned memory for copies of blocks and states to the host and back; grown on demand.
     staged: Option<Pinned>,
     logits: Pointer,
@@ -161,7 +161,7 @@ impl Drop for Quiet {
     }
 }
 
-impl Steps {
+impl Executor {
     /// Takes the steps' tables from `memory`, after all state; the head writes its rows to `logits`.
     ///
     /// # Errors
@@ -172,14 +172,14 @@ impl Steps {
         memory: &mut Memory,
         logits: Pointer,
         head_rows: usize,
-    ) -> Result<Steps, Fault> {
+    ) -> Result<Executor, Fault> {
         let sizes = Tables::of(spec, memory.context());
         let groups = spec.step_tokens.div_ceil(head_rows);
         let ids = memory.take(sizes.ids)?;
-        let sets = Sets::of(spec);
-        let flight = |_| Flight::new(memory, &sizes, ids, groups, head_rows);
-        let flights = (0..sets.count()).map(flight).collect::<Result<_, _>>()?;
-        let far = memory.far()?;
+        let ring = SlotRing::of(spec);
+        let flight = |_| InFlight::new(memory, &sizes, ids, groups, head_rows);
+        let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
+        let offload = memory.offload()?;
         let limits = Limits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
@@ -187,21 +187,21 @@ impl Steps {
             context: memory.context(),
             block_tokens: spec.block_tokens,
             blocks: memory.blocks(),
-            far: far.as_ref().map_or(0, Far::blocks),
+            offloaded: offload.as_ref().map_or(0, KvOffload::blocks),
             drafts: spec.drafts(),
             drafted: spec.drafted(),
             ahead: spec.ahead(spec.drafts()),
         };
-        Ok(Steps {
+        Ok(Executor {
             quiet: Quiet(gpu.clone()),
             uploads: Stream::new()?,
             graphs: Vec::new(),
             passes: Vec::new(),
-            sets,
+            ring,
             flights,
             buffer: StepBuffer::new(limits),
             states: memory.places().clone(),
-            far,
+            offload,
             staged: None,
             logits,
             vocabulary: spec.vocabulary,
@@ -231,8 +231,8 @@ impl Steps {
         let extents = Extents { tokens: rows, sequences: sequences as u32, outputs: rows };
         let stream = self.quiet.0.stream();
         // The first set of each step: with two parts, that of the part which decodes.
-        let flights = self.flights.iter().step_by(self.sets.parts);
-        let portions = |flight: &Flight| {
+        let flights = self.flights.iter().step_by(self.ring.parts);
+        let portions = |flight: &InFlight| {
             let graph = |portion| Graph::record(stream, program, portion, extents, flight.tables, &record);
             let [whole, logits, sampling] =
                 [graph(Portion::Whole)?, graph(Portion::Logits)?, graph(Portion::Sampling)?];
@@ -268,10 +268,10 @@ impl Steps {
     /// When the step breaks its contract, or too many are in flight. Unwinds when the device has failed.
     pub fn submit<P: Programs>(&mut self, programs: &P, step: &Step) -> Ticket {
         let in_flight = self.submitted - self.collected;
-        assert!(in_flight < self.sets.steps as u64, "{in_flight} steps are in flight already");
+        assert!(in_flight < self.ring.steps as u64, "{in_flight} steps are in flight already");
         assert!(self.unsampled.is_empty(), "a step is not sampled in, and another is submitted");
-        let flight = self.sets.of_step(self.submitted).start;
-        let parts = parts(step, flight, self.sets.parts > 1, self.drafts, self.drafted);
+        let flight = self.ring.of_step(self.submitted).start;
+        let parts = parts(step, flight, self.ring.parts > 1, self.drafts, self.drafted);
         let started = self.copy(step).and_then(|()| match step.sampling_follows {
             true => self.begin(programs, &parts[0], step),
             false => parts.iter().try_for_each(|part| self.start(programs, part, step)),
@@ -316,11 +316,11 @@ impl Steps {
     /// Starts a part of a step.
     fn start<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
         self.fill(part, step);
-        self.want(part, step);
+        self.record_results(part, step);
         match part.kind {
-            Kind::Decode | Kind::Verify => self.decode(programs, part, &step.far, Portion::Whole)?,
+            Kind::Decode | Kind::Verify => self.decode(programs, part, &step.offloaded, Portion::Whole)?,
             Kind::Prefill => {
-                self.layers(programs, part, &step.far)?;
+                self.layers(programs, part, &step.offloaded)?;
                 self.head(programs, part)?;
             }
         }
@@ -330,10 +330,10 @@ impl Steps {
     /// Starts the portion of a part that does not depend on sampling inputs.
     fn begin<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
         self.fill(part, step);
-        self.want(part, step);
+        self.record_results(part, step);
         match part.kind {
-            Kind::Decode | Kind::Verify => self.decode(programs, part, &step.far, Portion::Logits),
-            Kind::Prefill => self.layers(programs, part, &step.far),
+            Kind::Decode | Kind::Verify => self.decode(programs, part, &step.offloaded, Portion::Logits),
+            Kind::Prefill => self.layers(programs, part, &step.offloaded),
         }
     }
 
@@ -367,7 +367,7 @@ impl Steps {
     /// failed.
     pub fn collect(&mut self, ticket: Ticket) -> StepOutput {
         assert_eq!(ticket.0, self.collected + 1, "tickets are collected in order");
-        let flights = self.sets.of_step(self.collected);
+        let flights = self.ring.of_step(self.collected);
         let mut rows = Vec::new();
         for flight in &mut self.flights[flights] {
             if flight.wants.is_empty() {
@@ -386,7 +386,7 @@ impl Steps {
 
     /// Records the kind of result of each sequence, and its index in the step. Its first row among the
     /// outputs is also its first among the results.
-    fn want(&mut self, part: &Part, step: &Step) {
+    fn record_results(&mut self, part: &Part, step: &Step) {
         let wants = &mut self.flights[part.flight].wants;
         wants.clear();
         let mut place = 0;
@@ -414,13 +414,13 @@ impl Steps {
     }
 
     /// Runs a portion of the smallest recorded program that takes the part's sequences and their rows: one
-    /// each, or one and its drafts. If the step has blocks on disk, `far`, the kernels are launched layer by
+    /// each, or one and its drafts. If the step has blocks on disk, `offloaded`, the kernels are launched layer by
     /// layer instead.
     fn decode<P: Programs>(
         &mut self,
         programs: &P,
         part: &Part,
-        far: &[OffloadSlot],
+        offloaded: &[OffloadSlot],
         portion: Portion,
     ) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
@@ -438,11 +438,11 @@ impl Steps {
             )));
         };
         let Recorded { extents, graphs, program, .. } = &self.graphs[at];
-        let graph = graphs[flight / self.sets.parts].portion(portion);
+        let graph = graphs[flight / self.ring.parts].portion(portion);
         self.flights[flight].program = program;
         let tables = self.flights[flight].tables;
         let table = tables.header.offset(size_of::<Header>() as u64);
-        match self.far.as_mut().and_then(|it| it.begin(far, &self.buffer.blocks, table)) {
+        match self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
             None => graph.launch(gpu.stream())?,
             pass => {
                 let queue = Queue::new(gpu.stream(), program, false, *extents, tables);
@@ -458,7 +458,12 @@ impl Steps {
     }
 
     /// Runs all layers as a prefill, for any number of tokens.
-    fn layers<P: Programs>(&mut self, programs: &P, part: &Part, far: &[OffloadSlot]) -> Result<(), Fault> {
+    fn layers<P: Programs>(
+        &mut self,
+        programs: &P,
+        part: &Part,
+        offloaded: &[OffloadSlot],
+    ) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
         gpu.enter()?;
         let outputs = self.buffer.outputs.len().min(P::HEAD_ROWS);
@@ -467,7 +472,7 @@ impl Steps {
         self.flights[part.flight].program = "prefill";
         let (extents, tables) = (self.extents(outputs), self.flights[part.flight].tables);
         let table = tables.header.offset(size_of::<Header>() as u64);
-        let pass = self.far.as_mut().and_then(|it| it.begin(far, &self.buffer.blocks, table));
+        let pass = self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table));
         let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables).streaming(pass);
         programs.prefill(self.buffer.tokens.len(), &mut queue);
         queue.finish()

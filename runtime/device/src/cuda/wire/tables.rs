@@ -1,7 +1,7 @@
 //! Device memory that steps take besides weights, K/V and activations.
 
 use super::{Bias, Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
-use crate::cuda::steps::Sets;
+use crate::cuda::executor::SlotRing;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::ModelSpec;
 use monomorph_sampling::{MAX_BIASES, TokenMask};
@@ -11,7 +11,7 @@ pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
     let tables = Tables::of(spec, context);
     let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
     let each = aligned(tables.passes + tables.header) + aligned(tables.tokens) + aligned(tables.history);
-    Sets::of(spec).count() as u64 * each + aligned(tables.ids)
+    SlotRing::of(spec).count() as u64 * each + aligned(tables.ids)
 }
 
 /// Bytes of each table of the step metadata.

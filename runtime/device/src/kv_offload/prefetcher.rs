@@ -10,7 +10,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(crate) struct Desk<M: Area> {
+pub(crate) struct Prefetcher<M: Area> {
     store: DiskStore<Lent<M>>,
     staging: Staging<M>,
     /// The location in the store of each part of each group, if stored.
@@ -28,10 +28,15 @@ pub(crate) struct Desk<M: Area> {
     failure: Option<String>,
 }
 
-impl<M: Area> Desk<M> {
+impl<M: Area> Prefetcher<M> {
     /// A prefetcher for `parts` parts of groups, with windows of `pages` pages.
-    pub(super) fn new(store: DiskStore<Lent<M>>, staging: Staging<M>, parts: usize, pages: usize) -> Desk<M> {
-        Desk {
+    pub(super) fn new(
+        store: DiskStore<Lent<M>>,
+        staging: Staging<M>,
+        parts: usize,
+        pages: usize,
+    ) -> Prefetcher<M> {
+        Prefetcher {
             store,
             staging,
             places: vec![None; parts],

@@ -28,7 +28,7 @@ def answers(command, prompts):
             _, first = ask(server, prompt, 1)
             choice, whole = ask(server, prompt, TOKENS)
             found.append((choice, first, (TOKENS - 1) / max(whole - first, 1e-9)))
-        sent = server.counts().get("monomorph:kv_blocks_sent_far_total", 0.0)
+        sent = server.counts().get("monomorph:kv_blocks_offloaded_total", 0.0)
     return found, sent, [line.strip() for line in server.output.splitlines() if "staging" in line or "on disk" in line]
 
 
@@ -43,20 +43,20 @@ def check(context, case):
     whole, _, _ = answers([*common, "--kv-tokens", longest + 64], prompts)
     with tempfile.TemporaryDirectory(dir=context.out) as directory:
         # An eighth of the longest sequence stays, of a card that holds a quarter.
-        far = ["--kv-tokens", longest // 4, "--high-speed-swap", directory]
-        found, sent, said = answers([*common, *far], prompts)
+        offload = ["--kv-tokens", longest // 4, "--high-speed-swap", directory]
+        found, sent, said = answers([*common, *offload], prompts)
     words, equal = [], sent > 0
-    for prompt, (expected, first, rate), (choice, far_first, far_rate) in zip(prompts, whole, found):
+    for prompt, (expected, first, rate), (choice, disk_first, disk_rate) in zip(prompts, whole, found):
         same = choice == expected
         equal = equal and same
         words.append(
-            f"{len(prompt)} tokens {'equal' if same else 'DIFFER'}, first token after {far_first:.2f} s ({first:.2f} s), {far_rate:.1f} tok/s ({rate:.1f})"
+            f"{len(prompt)} tokens {'equal' if same else 'DIFFER'}, first token after {disk_first:.2f} s ({first:.2f} s), {disk_rate:.1f} tok/s ({rate:.1f})"
         )
         context.keep({
-            "target": case["target"], "name": f"{len(prompt)} tokens, most on disk", "rate": far_rate, "unit": "tok/s", "limit": rate,
-            "first_seconds": far_first, "first_seconds_resident": first, "blocks_sent": sent,
+            "target": case["target"], "name": f"{len(prompt)} tokens, most on disk", "rate": disk_rate, "unit": "tok/s", "limit": rate,
+            "first_seconds": disk_first, "first_seconds_resident": first, "blocks_sent": sent,
         })
-    context.add("far", case["target"], equal, f"{'; '.join(words)}; {sent:.0f} blocks sent; {' | '.join(said)}")
+    context.add("kv_offload", case["target"], equal, f"{'; '.join(words)}; {sent:.0f} blocks sent; {' | '.join(said)}")
 
 
 def run(context):
@@ -65,4 +65,4 @@ def run(context):
             try:
                 check(context, case)
             except Exception as error:
-                context.add("far", case["target"], False, f"not run: {error!r}")
+                context.add("kv_offload", case["target"], False, f"not run: {error!r}")

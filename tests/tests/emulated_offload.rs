@@ -109,31 +109,31 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
     let directory = disk.path().to_str().expect("a plain path");
     // Of the longest sequence half; a file for several; groups of a few blocks, and windows of fewer than a
     // sequence's.
-    let far = ["--blocks", "21", "--resident-blocks", "7", "--high-speed-swap", directory];
+    let offload = ["--blocks", "21", "--resident-blocks", "7", "--high-speed-swap", directory];
     let file =
         ["--high-speed-swap-space", "0.004", "--high-speed-swap-page", "8", "--high-speed-swap-depth", "2"];
-    let far = serve(&[&far[..], &file].concat());
-    assert_eq!(alone(&far, &requests), expected, "{}, alone", target.build());
-    let sent = metric(&far.address, "monomorph:kv_blocks_sent_far");
+    let offload = serve(&[&offload[..], &file].concat());
+    assert_eq!(alone(&offload, &requests), expected, "{}, alone", target.build());
+    let sent = metric(&offload.address, "monomorph:kv_blocks_offloaded");
     println!("{sent} blocks sent: {:.1} s", begin.elapsed().as_secs_f32());
     assert!(sent >= 15.0, "{sent} blocks were sent");
     if invariant.is_some() {
-        assert_eq!(crowd(&far.address, &requests, 4), expected, "{}, side by side", target.build());
+        assert_eq!(crowd(&offload.address, &requests, 4), expected, "{}, side by side", target.build());
         println!("side by side: {:.1} s", begin.elapsed().as_secs_f32());
     }
-    let found = goes_bad(&far, &requests[4], &beside, disk.path());
+    let found = goes_bad(&offload, &requests[4], &beside, disk.path());
     if invariant.is_some() {
         assert_eq!(found, expected_beside, "beside one whose blocks are lost");
     }
     // What is written anew is there again.
-    assert_eq!(requests[0].whole(&far.address), expected[0], "after a disk was bad");
+    assert_eq!(requests[0].whole(&offload.address), expected[0], "after a disk was bad");
     println!("a disk gone bad: {:.1} s", begin.elapsed().as_secs_f32());
 }
 
 /// While a long sequence is answered its file is spoilt: it is refused, and what was asked for beside it is
 /// answered.
 fn goes_bad(serving: &Serving, long: &Request, beside: &Request, disk: &Path) -> Answer {
-    let sent = || metric(&serving.address, "monomorph:kv_blocks_sent_far");
+    let sent = || metric(&serving.address, "monomorph:kv_blocks_offloaded");
     let before = sent();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| beside.whole(&serving.address));

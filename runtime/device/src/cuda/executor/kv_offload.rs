@@ -1,12 +1,12 @@
 //! Steps of sequences with blocks on disk.
 
-use super::{Part, Steps, Want};
+use super::{Executor, Part, Want};
 use monomorph_model::{BlockId, OffloadRoom, OffloadSlot, Step};
 
-impl Steps {
+impl Executor {
     /// The places on disk, with K/V offload.
-    pub fn far(&self) -> Option<OffloadRoom> {
-        self.far.as_ref().map(super::Far::room)
+    pub fn offload(&self) -> Option<OffloadRoom> {
+        self.offload.as_ref().map(super::KvOffload::room)
     }
 
     /// Writes a group of blocks to a place on disk.
@@ -17,18 +17,18 @@ impl Steps {
     /// # Panics
     /// When they are not a group of the device's blocks. Unwinds when the device has failed.
     pub fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
-        let Some(far) = &mut self.far else {
+        let Some(offload) = &mut self.offload else {
             return Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"));
         };
         let (gpu, stream) = (&self.quiet.0, self.quiet.0.stream());
-        let sent = gpu.enter().and_then(|()| far.send(stream, blocks, to));
+        let sent = gpu.enter().and_then(|()| offload.send(stream, blocks, to));
         sent.unwrap_or_else(|fault| fault.raise())
     }
 
     /// Called after the launches of a part. If blocks could not be read, its sequences with blocks on disk
     /// get no result.
     pub(super) fn lose(&mut self, part: &Part, step: &Step) {
-        let Some(why) = self.far.as_mut().and_then(super::Far::take_failure) else { return };
+        let Some(why) = self.offload.as_mut().and_then(super::KvOffload::take_failure) else { return };
         let blocks = self.states.blocks();
         for (at, want) in &mut self.flights[part.flight].wants {
             if step.sequences[*at].blocks.iter().any(|block| block.0 as usize >= blocks) {

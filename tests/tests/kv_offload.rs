@@ -66,7 +66,7 @@ fn compare(
         assert_eq!(found.choice, expected.choice, "{name}, {length} tokens");
         resident.push(serving.resident_bytes());
     }
-    let sent = metric(&serving.address, "monomorph:kv_blocks_sent_far");
+    let sent = metric(&serving.address, "monomorph:kv_blocks_offloaded");
     println!("{name}: {sent} blocks sent; resident bytes {resident:?}, with everything in memory {all}");
     assert!(sent > 100.0, "{name}: {sent} blocks were sent");
     let grown = resident[resident.len() - 1].saturating_sub(resident[0]);

@@ -1,7 +1,7 @@
 //! K/V offload: blocks on disk are read while a step runs, so that memory stays bounded for any context that
 //! the disk holds.
 //!
-//! [`crate::far`] cuts blocks into pages and prefetches them. The first lane has the store read
+//! [`crate::kv_offload`] cuts blocks into pages and prefetches them. The first lane has the store read
 //! [`Window`](super::batch::Window)s some way ahead of the one that the lanes attend to. The memory claimed
 //! does not depend on the lengths of sequences.
 //!
@@ -15,7 +15,7 @@ use super::batch::Batch;
 use super::memory::Memory;
 use super::outputs::Outputs;
 use super::team::Lane;
-use crate::far::{Desk, Layout, SLOTS, Staging};
+use crate::kv_offload::{Layout, Prefetcher, SLOTS, Staging};
 use monomorph_model::{LoadError, OffloadOptions, OffloadRoom, OffloadSlot, RowOutput, Step};
 pub(super) use staged::Staged;
 use std::ops::Range;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// K/V offload of a server; empty if it keeps no blocks on disk.
 #[derive(Debug)]
-pub struct Far {
+pub struct KvOffload {
     stream: Option<Arc<Stream>>,
     /// Number of blocks in memory.
     blocks: usize,
@@ -34,7 +34,7 @@ pub struct Far {
 /// The prefetcher and the staging area, shared by lanes and caches.
 #[derive(Debug)]
 pub(super) struct Stream {
-    desk: Mutex<Desk<Memory<u8>>>,
+    prefetcher: Mutex<Prefetcher<Memory<u8>>>,
     staging: Staging<Memory<u8>>,
     layout: Layout,
     /// The first part of the current pass, and the windows per part; written while no lane runs.
@@ -42,7 +42,7 @@ pub(super) struct Stream {
     windows: AtomicUsize,
 }
 
-impl Far {
+impl KvOffload {
     /// Opens the offload that `options` describe, beside `blocks` blocks of `block_tokens` tokens in memory.
     /// Each entry of `parts` is the bytes of a part of a block, with the numbers of all parts of that size.
     ///
@@ -54,9 +54,9 @@ impl Far {
         block_tokens: usize,
         parts: &[(usize, &[usize])],
         report: fn(std::fmt::Arguments),
-    ) -> Result<Far, LoadError> {
+    ) -> Result<KvOffload, LoadError> {
         let Some(options) = options else {
-            return Ok(Far { stream: None, blocks });
+            return Ok(KvOffload { stream: None, blocks });
         };
         // A window holds all blocks of a segment.
         let layout = Layout::new(options, parts, SEGMENT.div_ceil(block_tokens))?;
@@ -67,15 +67,15 @@ impl Far {
             fits: None,
         };
         let claim = |bytes| Memory::try_zeroed(bytes).ok_or_else(|| short(bytes));
-        let (desk, staging) = layout.open(options, report, claim)?;
+        let (prefetcher, staging) = layout.open(options, report, claim)?;
         let stream = Stream {
-            desk: Mutex::new(desk),
+            prefetcher: Mutex::new(prefetcher),
             staging,
             layout,
             first: AtomicUsize::new(0),
             windows: AtomicUsize::new(0),
         };
-        Ok(Far { stream: Some(Arc::new(stream)), blocks })
+        Ok(KvOffload { stream: Some(Arc::new(stream)), blocks })
     }
 
     /// The room for groups of blocks on disk, if any.
@@ -104,17 +104,19 @@ impl Far {
         stream.first.store(parts.start, Relaxed);
         stream.windows.store(windows.len(), Relaxed);
         let (layout, group) = (&stream.layout, stream.group());
-        let pages = parts.flat_map(|part| windows.iter().map(move |window| (part, &window.far)));
-        let pages = pages.map(|(part, far)| {
-            let groups = &step.far[far.start / group..far.end / group];
+        let pages = parts.flat_map(|part| windows.iter().map(move |window| (part, &window.offloaded)));
+        let pages = pages.map(|(part, offloaded)| {
+            let groups = &step.offloaded[offloaded.start / group..offloaded.end / group];
             groups.iter().map(move |place| layout.page(place.0, part))
         });
-        stream.desk().begin(pages);
+        stream.prefetcher().begin(pages);
     }
 
     /// Called after sampling: rows with blocks on disk are lost if some could not be read.
     pub fn end<const DRAFTS: usize>(&self, step: &Step, outputs: &mut Outputs<DRAFTS>) {
-        let Some(why) = self.stream.as_ref().and_then(|stream| stream.desk().take_failure()) else { return };
+        let Some(why) = self.stream.as_ref().and_then(|stream| stream.prefetcher().take_failure()) else {
+            return;
+        };
         for (row, sequence) in outputs.rows.iter_mut().zip(&step.sequences) {
             if sequence.blocks.iter().any(|block| block.0 as usize >= self.blocks) {
                 *row = RowOutput::Lost(why.clone());
@@ -125,8 +127,8 @@ impl Far {
 
 impl Stream {
     /// Ignores poisoning: a panic of another thread leaves the data intact.
-    fn desk(&self) -> MutexGuard<'_, Desk<Memory<u8>>> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn prefetcher(&self) -> MutexGuard<'_, Prefetcher<Memory<u8>>> {
+        self.prefetcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Blocks per group.
@@ -146,7 +148,7 @@ impl Stream {
         mut copy: impl FnMut(usize, usize, &mut [u8]),
     ) -> Result<(), String> {
         let pages = numbers.iter().map(|part| self.layout.page(to.0, *part));
-        self.desk().write(pages, |at, bytes| {
+        self.prefetcher().write(pages, |at, bytes| {
             let each = self.layout.parts[numbers[at]];
             for (block, bytes) in bytes.chunks_exact_mut(each).take(self.group()).enumerate() {
                 copy(at, block, bytes);
@@ -158,7 +160,7 @@ impl Stream {
     pub(super) fn wait(&self, lane: &Lane, part: usize, window: usize) -> Staged<'_> {
         let at = (part - self.first.load(Relaxed)) * self.windows.load(Relaxed) + window;
         if lane.index() == 0 {
-            self.desk().wait(at);
+            self.prefetcher().wait(at);
         }
         lane.barrier();
         let Layout { parts, group, page_bytes, pages, .. } = &self.layout;
@@ -172,7 +174,7 @@ impl Stream {
     /// with it.
     pub(super) fn release(&self, lane: &Lane) {
         if lane.index() == 0 {
-            self.desk().release();
+            self.prefetcher().release();
         }
     }
 }

@@ -5,11 +5,11 @@ use super::super::fault::Fault;
 use super::super::host::Pinned;
 use super::super::memory::{Memory, Pointer};
 use super::super::queue::StepTables;
-use super::super::step::{Header, SampledRow, Tables, read_sampled};
+use super::super::wire::{Header, SampledRow, Tables, read_sampled};
 use monomorph_model::{RowOutput, Verified};
 use monomorph_sampling::Sampled;
 
-/// The kind of result of a sequence; row numbers index [`Flight::sampled`].
+/// The kind of result of a sequence; row numbers index [`InFlight::sampled`].
 #[derive(Debug)]
 pub(super) enum Want {
     None,
@@ -34,7 +34,7 @@ pub(super) enum Want {
 
 /// Tables on the device, and the pinned memory that is copied to them or written by kernels.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     /// On the device, except for the pinned `sampled` and `drafted`.
     pub(super) tables: StepTables,
     pub(super) header: Pinned,
@@ -52,18 +52,18 @@ pub(super) struct Flight {
     pub(super) wants: Vec<(usize, Want)>,
 }
 
-impl Flight {
+impl InFlight {
     pub(super) fn new(
         memory: &mut Memory,
         sizes: &Tables,
         ids: Pointer,
         groups: usize,
         head_rows: usize,
-    ) -> Result<Flight, Fault> {
+    ) -> Result<InFlight, Fault> {
         let sampled = Pinned::zeroed(groups * head_rows * size_of::<SampledRow>())?;
         let drafted = Pinned::zeroed((sizes.drafted + sizes.held) as usize)?;
         let passes = memory.take(sizes.passes + sizes.header)?;
-        Ok(Flight {
+        Ok(InFlight {
             tables: StepTables {
                 passes,
                 header: passes.offset(sizes.passes),

@@ -1,18 +1,18 @@
 //! Flattens the engine's steps into the metadata that kernels read.
 
+mod rows;
 mod tables;
-mod wire;
 
 pub(crate) use monomorph_abi::bytes_of;
 pub(crate) use monomorph_abi::step::{Bias, Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use};
+pub(crate) use rows::read_sampled;
 pub(crate) use tables::{Ids, Tables, device_bytes};
-pub(crate) use wire::read_sampled;
 
 use monomorph_abi::step::SamplingRow;
 use monomorph_model::{Output, SequenceStep, Tokens};
 use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
+use rows::{NO_SEQUENCE, UNWANTED, sampling_row};
 use std::sync::Arc;
-use wire::{NO_SEQUENCE, UNWANTED, sampling_row};
 
 /// The bounds of a step.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Limits {
     pub(crate) block_tokens: usize,
     pub(crate) blocks: usize,
     /// Blocks on disk; their ids follow the device's.
-    pub(crate) far: usize,
+    pub(crate) offloaded: usize,
     /// Drafts of a sequence to verify.
     pub(crate) drafts: usize,
     /// The part of `drafts` that the stack makes itself.
@@ -124,7 +124,7 @@ impl StepBuffer {
                 following,
             };
             self.drafted += usize::from(samples);
-            self.want(index, first, sequence);
+            self.push_output(index, first, sequence);
         }
         self.header.sequences = sequences.len() as i32;
     }
@@ -173,10 +173,10 @@ impl StepBuffer {
                     wanted = sampling_row(sampling, draw + at as u64, Ids::of(&limits).row(row));
                     if sampling.needs_history() {
                         let longer = with_generated(history, drafts);
-                        (wanted.history_start, wanted.history_count) = self.remember(&longer);
+                        (wanted.history_start, wanted.history_count) = self.push_history(&longer);
                     }
-                    (wanted.bias_start, wanted.bias_count) = self.lean(biases.get(at));
-                    wanted.mask = self.restrict(masks.get(at));
+                    (wanted.bias_start, wanted.bias_count) = self.push_biases(biases.get(at));
+                    wanted.mask = self.push_mask(masks.get(at));
                 }
                 self.outputs.push(OutputRow {
                     row: row as i32,
@@ -238,7 +238,7 @@ impl StepBuffer {
         let block_start = self.blocks.len() as i32;
         for (at, block) in sequence.blocks[..needed].iter().enumerate() {
             // Blocks on disk are only read.
-            let further = if at < position / limits.block_tokens { limits.far } else { 0 };
+            let further = if at < position / limits.block_tokens { limits.offloaded } else { 0 };
             assert!((block.0 as usize) < limits.blocks + further, "there is no K/V block {}", block.0);
             self.blocks.push(block.0 as i32);
         }
@@ -267,7 +267,7 @@ impl StepBuffer {
     }
 
     /// Adds a history to the step's; returns its start and its length.
-    fn remember(&mut self, history: &[TokenUse]) -> (i32, i32) {
+    fn push_history(&mut self, history: &[TokenUse]) -> (i32, i32) {
         let start = self.history.len() as i32;
         self.history.extend(history.iter().map(|seen| Use {
             id: seen.id as i32,
@@ -277,7 +277,7 @@ impl StepBuffer {
     }
 
     /// Adds biases to the step's; returns their start and their count.
-    fn lean(&mut self, biases: Option<&Arc<[TokenBias]>>) -> (i32, i32) {
+    fn push_biases(&mut self, biases: Option<&Arc<[TokenBias]>>) -> (i32, i32) {
         let (start, biases) = (self.biases.len() as i32, biases.map_or(&[][..], |biases| biases));
         assert!(
             biases.len() <= MAX_BIASES,
@@ -289,7 +289,7 @@ impl StepBuffer {
     }
 
     /// Adds a mask to the step's; returns the index of its first word, -1 without a mask.
-    fn restrict(&mut self, mask: Option<&TokenMask>) -> i32 {
+    fn push_mask(&mut self, mask: Option<&TokenMask>) -> i32 {
         let Some(mask) = mask else { return -1 };
         let (start, words) = (self.masks.len() as i32, mask.words());
         let needed = TokenMask::words_for(self.limits.vocabulary);
@@ -299,7 +299,7 @@ impl StepBuffer {
     }
 
     /// Adds the output rows of a sequence whose tokens were added last, from row `first` on.
-    fn want(&mut self, sequence: usize, first: usize, step: &SequenceStep) {
+    fn push_output(&mut self, sequence: usize, first: usize, step: &SequenceStep) {
         let row = |row: usize, sampling, logits| OutputRow { row: row as i32, sequence, sampling, logits };
         let last = self.tokens.len() - 1;
         self.first_outputs.push(self.outputs.len());
@@ -310,9 +310,9 @@ impl StepBuffer {
             Output::Sample { sampling, draw, history, biases, masks } => {
                 let slot = step.slot.0 as usize;
                 let mut wanted = sampling_row(sampling, *draw, slot);
-                (wanted.history_start, wanted.history_count) = self.remember(history);
-                (wanted.bias_start, wanted.bias_count) = self.lean(biases.first());
-                wanted.mask = self.restrict(masks.first());
+                (wanted.history_start, wanted.history_count) = self.push_history(history);
+                (wanted.bias_start, wanted.bias_count) = self.push_biases(biases.first());
+                wanted.mask = self.push_mask(masks.first());
                 self.sampled[slot] = true;
                 self.outputs.push(row(last, wanted, false));
             }

@@ -1,6 +1,6 @@
 //! K/V offload: blocks on disk, staged on the device layer by layer while a step runs.
 //!
-//! [`crate::far`] cuts blocks into pages and prefetches them. Kernels find a block of a layer at the layer's
+//! [`crate::kv_offload`] cuts blocks into pages and prefetches them. Kernels find a block of a layer at the layer's
 //! address plus its id times the block size, for any id. So the blocks that a layer attends to are copied to
 //! a staging area after all layers' blocks, reached by ids that are large enough. These ids differ from
 //! layer to layer, so the block table is rewritten before each layer that attends. The kernels contain
@@ -15,7 +15,7 @@ use super::driver::{Event, Stream};
 use super::fault::Fault;
 use super::host::Pinned;
 use super::memory::Pointer;
-use crate::far::{Area, Desk, Layout, SLOTS, Staging};
+use crate::kv_offload::{Area, Layout, Prefetcher, SLOTS, Staging};
 use monomorph_model::{BlockId, LoadError, OffloadOptions, OffloadRoom, OffloadSlot};
 use std::ptr::NonNull;
 
@@ -84,7 +84,7 @@ fn seen(table: &[i32], blocks: i32, first: i32) -> impl Iterator<Item = i32> {
 /// The file, and the pinned memory that its pages pass through.
 #[derive(Debug)]
 pub(super) struct Disk {
-    desk: Desk<Pinned>,
+    prefetcher: Prefetcher<Pinned>,
     staging: Staging<Pinned>,
     layout: Layout,
 }
@@ -99,8 +99,8 @@ impl Disk {
         layout: Layout,
         report: fn(std::fmt::Arguments),
     ) -> Result<Disk, LoadError> {
-        let (desk, staging) = layout.open(options, report, |bytes| Ok(Pinned::zeroed(bytes)?))?;
-        Ok(Disk { desk, staging, layout })
+        let (prefetcher, staging) = layout.open(options, report, |bytes| Ok(Pinned::zeroed(bytes)?))?;
+        Ok(Disk { prefetcher, staging, layout })
     }
 
     pub(super) fn layout(&self) -> &Layout {
@@ -121,7 +121,7 @@ struct Half {
 
 /// Blocks on disk, and their transfer to the device.
 #[derive(Debug)]
-pub(crate) struct Far {
+pub(crate) struct KvOffload {
     disk: Disk,
     copies: Stream,
     /// For each slot, recorded when its pages have been copied to the device.
@@ -135,12 +135,17 @@ pub(crate) struct Far {
     blocks: i32,
 }
 
-impl Far {
+impl KvOffload {
     /// For a device with the given blocks in each part, and an area of [`area_bytes`] after all of them.
     ///
     /// # Errors
     /// When the device has no more streams or events, or is too large for block ids.
-    pub(super) fn new(disk: Disk, parts: &[Blocks], area: Pointer, blocks: usize) -> Result<Far, Fault> {
+    pub(super) fn new(
+        disk: Disk,
+        parts: &[Blocks],
+        area: Pointer,
+        blocks: usize,
+    ) -> Result<KvOffload, Fault> {
         let half_bytes = half_bytes(&disk.layout);
         let staged = (disk.layout.places * disk.layout.group) as u64;
         let place = |part: &Blocks| -> Result<_, Fault> {
@@ -153,7 +158,7 @@ impl Far {
             Ok((*part, first))
         };
         let half = || Ok(Half { filled: Event::new()?, read: Event::new()?, table: Pinned::zeroed(0)? });
-        Ok(Far {
+        Ok(KvOffload {
             copies: Stream::new()?,
             copied: [Event::new()?, Event::new()?, Event::new()?, Event::new()?],
             halves: [half()?, half()?],
@@ -184,14 +189,14 @@ impl Far {
         blocks: &[BlockId],
         to: OffloadSlot,
     ) -> Result<Result<(), String>, Fault> {
-        let Far { disk: Disk { desk, layout, .. }, parts, .. } = self;
+        let KvOffload { disk: Disk { prefetcher, layout, .. }, parts, .. } = self;
         assert!(
             blocks.len() == layout.group && blocks.iter().all(|block| (block.0 as i32) < self.blocks),
             "{blocks:?} are no group of the device's blocks"
         );
         let mut outcome = Ok(());
         let pages = (0..parts.len()).map(|part| layout.page(to.0, part));
-        let written = desk.write(pages, |part, page| {
+        let written = prefetcher.write(pages, |part, page| {
             let Blocks { start, bytes } = parts[part].0;
             let fetched =
                 blocks.iter().zip(page.chunks_exact_mut(bytes as usize)).try_for_each(|(block, to)| {
@@ -222,20 +227,20 @@ impl Far {
             let page = move |at: &usize| layout.page(step[*at].0, part);
             named.chunks(layout.pages).map(move |window| window.iter().map(page))
         });
-        self.disk.desk.begin(windows);
-        Some(Pass { far: self, named, table, to, window: 0, half: None })
+        self.disk.prefetcher.begin(windows);
+        Some(Pass { offload: self, named, table, to, window: 0, half: None })
     }
 
     /// Why blocks could not be read in the passes since the last call, if any failed.
     pub(super) fn take_failure(&mut self) -> Option<String> {
-        self.disk.desk.take_failure()
+        self.disk.prefetcher.take_failure()
     }
 }
 
 /// A step's pass over its layers, staging blocks from disk.
 #[derive(Debug)]
 pub(crate) struct Pass<'a> {
-    far: &'a mut Far,
+    offload: &'a mut KvOffload,
     /// The groups that the step names.
     named: Vec<usize>,
     table: &'a [i32],
@@ -253,15 +258,22 @@ impl Pass<'_> {
     /// When the device has failed.
     pub(super) fn stage(&mut self, stream: &Stream, part: usize) -> Result<(), Fault> {
         self.leave(stream)?;
-        let Far { disk: Disk { desk, staging, layout }, copies, copied, halves, turn, parts, blocks } =
-            &mut *self.far;
+        let KvOffload {
+            disk: Disk { prefetcher, staging, layout },
+            copies,
+            copied,
+            halves,
+            turn,
+            parts,
+            blocks,
+        } = &mut *self.offload;
         let (Blocks { start, bytes }, first) = parts[part];
         let (at, first) = (*turn, first[*turn]);
         let half = &mut halves[at];
         *turn = 1 - at;
         half.read.wait()?;
         for groups in self.named.chunks(layout.pages) {
-            desk.wait(self.window);
+            prefetcher.wait(self.window);
             let slot = self.window % SLOTS;
             for (page, group) in groups.iter().enumerate() {
                 // SAFETY: the window has been read, so none of its pages is lent.
@@ -275,7 +287,7 @@ impl Pass<'_> {
             self.window += 1;
             if self.window > 1 {
                 copied[(self.window - 2) % SLOTS].wait()?;
-                desk.release();
+                prefetcher.release();
             }
         }
         half.filled.record(copies)?;
@@ -298,7 +310,7 @@ impl Pass<'_> {
     /// Marks the work launched so far as the last to read its half.
     fn leave(&mut self, stream: &Stream) -> Result<(), Fault> {
         match self.half.take() {
-            Some(half) => self.far.halves[half].read.record(stream),
+            Some(half) => self.offload.halves[half].read.record(stream),
             None => Ok(()),
         }
     }
@@ -309,8 +321,8 @@ impl Pass<'_> {
     /// When the device has failed.
     pub(super) fn finish(mut self, stream: &Stream) -> Result<(), Fault> {
         self.leave(stream)?;
-        self.far.copied[(self.window - 1) % SLOTS].wait()?;
-        self.far.disk.desk.release();
+        self.offload.copied[(self.window - 1) % SLOTS].wait()?;
+        self.offload.disk.prefetcher.release();
         Ok(())
     }
 }

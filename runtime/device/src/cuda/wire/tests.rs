@@ -11,7 +11,7 @@ fn limits() -> Limits {
         context: 64,
         block_tokens: 16,
         blocks: 4,
-        far: 0,
+        offloaded: 0,
         drafts: 0,
         drafted: 0,
         ahead: 0,
@@ -339,7 +339,7 @@ fn what_breaks_the_limits_is_refused() {
 
 #[test]
 fn blocks_on_disk_are_read_and_never_written() {
-    let mut buffer = StepBuffer::new(Limits { far: 2, ..limits() });
+    let mut buffer = StepBuffer::new(Limits { offloaded: 2, ..limits() });
     fill(&mut buffer, &[sequence(0, 34, known(&[1]), &[1, 5, 0], Output::None)]);
     assert_eq!(buffer.blocks, [1, 5, 0]);
     for (position, blocks) in [(34, [1, 6, 0]), (34, [1, 5, 4]), (31, [1, 5, 0])] {

@@ -6,12 +6,12 @@
 //! slots of a staging area in host memory, some windows ahead of the one in use. Reads thus overlap with the
 //! layers' work.
 
-mod desk;
+mod prefetcher;
 mod staging;
 
-pub(crate) use desk::Desk;
 use monomorph_model::{LoadError, OffloadOptions, OffloadRoom};
 use monomorph_store::{DiskStore, Options, whole_page};
+pub(crate) use prefetcher::Prefetcher;
 pub(crate) use staging::{Area, Staging};
 
 /// Most blocks of a group: a sequence must exceed its share by that many before any are sent.
@@ -64,7 +64,10 @@ impl Layout {
         let places = u32::try_from(places).unwrap_or(u32::MAX) as usize;
         if places == 0 {
             let least = page_bytes * count;
-            return Err(LoadError::Far(format!("{} bytes are less than a place's, {least}", options.bytes)));
+            return Err(LoadError::Offload(format!(
+                "{} bytes are less than a place's, {least}",
+                options.bytes
+            )));
         }
         Ok(Layout { parts: bytes, group, page_bytes, places, pages })
     }
@@ -93,7 +96,7 @@ impl Layout {
         options: &OffloadOptions,
         report: fn(std::fmt::Arguments),
         claim: impl FnOnce(usize) -> Result<M, LoadError>,
-    ) -> Result<(Desk<M>, Staging<M>), LoadError> {
+    ) -> Result<(Prefetcher<M>, Staging<M>), LoadError> {
         let pages = self.places * self.parts.len();
         let store = Options {
             page_bytes: self.page_bytes,
@@ -101,7 +104,7 @@ impl Layout {
             depth: options.depth,
         };
         let store = DiskStore::open(&options.directory, store, report);
-        let store = store.map_err(|error| LoadError::Far(error.to_string()))?;
+        let store = store.map_err(|error| LoadError::Offload(error.to_string()))?;
         let staging = Staging::new(claim(self.staged())?, self.page_bytes);
         report(format_args!(
             "K/V blocks on disk: {} groups of {} blocks in pages of {} bytes, {}; staged in {} bytes",
@@ -111,6 +114,6 @@ impl Layout {
             store.how(),
             self.staged()
         ));
-        Ok((Desk::new(store, staging.clone(), pages, self.pages), staging))
+        Ok((Prefetcher::new(store, staging.clone(), pages, self.pages), staging))
     }
 }

@@ -38,7 +38,7 @@ fn options(directory: &Path, bytes: u64, page_bytes: usize, window_pages: Option
 /// What is in a cache, and how it is attended to.
 struct Case<E, const BLOCK: usize> {
     team: Team,
-    far: Far,
+    offload: KvOffload,
     cache: KvCache<E, KV_HEADS, DIM, BLOCK>,
     batch: Batch,
     scratch: AttentionScratch<HEADS, KV_HEADS, DIM>,
@@ -48,11 +48,11 @@ struct Case<E, const BLOCK: usize> {
 }
 
 impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
-    fn new(lanes: usize, blocks: usize, far: Option<&OffloadOptions>) -> Self {
+    fn new(lanes: usize, blocks: usize, offload: Option<&OffloadOptions>) -> Self {
         let mut cache = KvCache::<E, KV_HEADS, DIM, BLOCK>::new(&PARTS, blocks).unwrap();
         let part = KvCache::<E, KV_HEADS, DIM, BLOCK>::block_bytes(1);
-        let far = Far::open(far, blocks, BLOCK, &[(part, &PARTS)], |_| {}).unwrap();
-        cache.stream(&far);
+        let offload = KvOffload::open(offload, blocks, BLOCK, &[(part, &PARTS)], |_| {}).unwrap();
+        cache.stream(&offload);
         let limits = BatchLimits {
             tokens: TOKENS,
             sequences: 4,
@@ -64,12 +64,12 @@ impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
         Case {
             team: Team::new(lanes).unwrap(),
             cache,
-            batch: Batch::new(limits).streamed(&far),
+            batch: Batch::new(limits).streamed(&offload),
             scratch: AttentionScratch::new(lanes, 4096).streamed(TOKENS),
             qkv: Rows::new(TOKENS),
             out: Rows::new(TOKENS),
             angles: Rows::new(TOKENS),
-            far,
+            offload,
         }
     }
 
@@ -78,7 +78,7 @@ impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
         let mut outputs = Outputs::<0>::default();
         self.batch.fill(step, &outputs);
         outputs.begin(step);
-        self.far.begin(step, &self.batch, 0..LAYERS);
+        self.offload.begin(step, &self.batch, 0..LAYERS);
         let mut found = Vec::new();
         let frequencies: [f32; DIM / 2] = std::array::from_fn(|i| 0.7f32.powi(i as i32 * 3));
         for layer in 0..LAYERS {
@@ -97,7 +97,7 @@ impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
             });
             found.extend((0..rows.len()).map(|row| self.out.row(row).to_vec()));
         }
-        self.far.end(step, &mut outputs);
+        self.offload.end(step, &mut outputs);
         let ticket = outputs.end();
         (found, outputs.collect(ticket).rows)
     }
@@ -140,13 +140,13 @@ fn equal<E: KvElement, const BLOCK: usize>(
     let all: usize = lengths.iter().map(|n| n.div_ceil(BLOCK)).sum();
     let mut resident = Case::<E, BLOCK>::new(lanes, all, None);
     let mut streamed = Case::<E, BLOCK>::new(lanes, all, Some(&options));
-    let OffloadRoom { places, group } = streamed.far.room().expect("there is room");
+    let OffloadRoom { places, group } = streamed.offload.room().expect("there is room");
     let mut free: Vec<u32> = (0..all as u32).collect();
     // In no order, as sequences that come and go leave them.
     let mut places: Vec<u32> = (0..places as u32).collect();
     let (mut next, mut sent, mut steps) = (0, 0, 0);
     while streams.iter().any(|stream| stream.done < stream.rows.len()) {
-        let (mut whole, mut far) = (Step::default(), Step::default());
+        let (mut whole, mut offloaded) = (Step::default(), Step::default());
         let (mut rows, mut room) = (Vec::new(), TOKENS);
         for stream in &mut streams {
             let left = (stream.rows.len() - stream.done).min(room);
@@ -186,14 +186,14 @@ fn equal<E: KvElement, const BLOCK: usize>(
                 Ok(block) => BlockId(block),
                 Err((to, at)) => {
                     if at == 0 {
-                        far.far.push(OffloadSlot(to));
+                        offloaded.offloaded.push(OffloadSlot(to));
                     }
-                    BlockId((all + (far.far.len() - 1) * group + at) as u32)
+                    BlockId((all + (offloaded.offloaded.len() - 1) * group + at) as u32)
                 }
             });
             let table = SequenceStep { blocks: table.collect(), ..row.clone() };
             whole.sequences.push(row);
-            far.sequences.push(table);
+            offloaded.sequences.push(table);
             rows.extend_from_slice(&stream.rows[stream.done..end]);
             room -= count;
             stream.done = end;
@@ -202,9 +202,9 @@ fn equal<E: KvElement, const BLOCK: usize>(
             continue;
         }
         let (expected, _) = resident.step(&whole, &rows);
-        let (found, outputs) = streamed.step(&far, &rows);
+        let (found, outputs) = streamed.step(&offloaded, &rows);
         assert!(outputs.iter().all(|row| matches!(row, RowOutput::None)), "{outputs:?}");
-        assert!(found == expected, "step {steps} with {} blocks on disk", far.far.len());
+        assert!(found == expected, "step {steps} with {} blocks on disk", offloaded.offloaded.len());
         steps += 1;
     }
     assert!(sent * group > 10, "{sent} groups of {group} blocks were sent");
@@ -239,11 +239,11 @@ fn what_cannot_be_read_is_lost_and_nothing_else() {
     case.step(&first, &rows[..64]);
     case.cache.offload_blocks(&[BlockId(0)], OffloadSlot(0)).unwrap();
     // Nothing was ever sent to the second of these places.
-    let far = sequence(64, vec![1], &[8, 9, 2, 3, 4], Output::None);
+    let offloaded = sequence(64, vec![1], &[8, 9, 2, 3, 4], Output::None);
     let other = SequenceStep { slot: Slot(1), ..sequence(0, vec![1], &[5], Output::None) };
     let step = |places: &[u32]| Step {
-        far: places.iter().map(|place| OffloadSlot(*place)).collect(),
-        sequences: vec![far.clone(), other.clone()],
+        offloaded: places.iter().map(|place| OffloadSlot(*place)).collect(),
+        sequences: vec![offloaded.clone(), other.clone()],
         ..Step::default()
     };
     let (found, outputs) = case.step(&step(&[0, 399]), &rows[64..]);
@@ -263,7 +263,7 @@ fn a_block_on_disk_that_would_be_written_is_refused() {
     let options = options(directory.path(), 1 << 24, 0, Some(0));
     let mut case = Case::<f32, 16>::new(1, 8, Some(&options));
     let step = Step {
-        far: vec![OffloadSlot(0)],
+        offloaded: vec![OffloadSlot(0)],
         sequences: vec![sequence(3, vec![1], &[8], Output::None)],
         ..Step::default()
     };

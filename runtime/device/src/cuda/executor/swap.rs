@@ -6,10 +6,10 @@
 use super::super::fault::Fault;
 use super::super::host::Pinned;
 use super::super::memory::Pointer;
-use super::Steps;
+use super::Executor;
 use monomorph_model::{BlockId, StatePlace};
 
-impl Steps {
+impl Executor {
     /// Copies a K/V block, over all layers and bodies, to the host.
     ///
     /// # Panics
@@ -18,10 +18,10 @@ impl Steps {
         self.read(&self.states.block(block), into).unwrap_or_else(|fault| fault.raise());
     }
 
-    /// Writes what [`Steps::read_block`] read.
+    /// Writes what [`Executor::read_block`] read.
     ///
     /// # Panics
-    /// As [`Steps::read_block`].
+    /// As [`Executor::read_block`].
     pub fn write_block(&mut self, block: BlockId, from: &[u8]) {
         self.write(&self.states.block(block), from).unwrap_or_else(|fault| fault.raise());
     }
@@ -35,10 +35,10 @@ impl Steps {
         self.read(&self.states.state(place), into).unwrap_or_else(|fault| fault.raise());
     }
 
-    /// Writes what [`Steps::read_state`] read.
+    /// Writes what [`Executor::read_state`] read.
     ///
     /// # Panics
-    /// As [`Steps::read_state`].
+    /// As [`Executor::read_state`].
     pub fn write_state(&mut self, place: StatePlace, from: &[u8]) {
         self.write(&self.states.state(place), from).unwrap_or_else(|fault| fault.raise());
     }
