@@ -1,9 +1,9 @@
 //! `cargo xtask tune`: plans a target once for every way to cut each of its phases, compiles all those
-//! kernels, and leaves what measures them on a machine with the card in `target/tune/`, the scripts there and
-//! `<target>/manifest.json` with cubins below:
+//! kernels, and leaves what measures them on a machine with the card in `target/tune/`: the program `tune`
+//! there, and `<target>/manifest.json` with cubins below:
 //!
 //! ```text
-//! python3 target/tune/tune.py h200/llama-3.1-8b/fp8 --out DIR
+//! target/tune/tune h200/llama-3.1-8b/fp8 --out DIR
 //! ```
 //!
 //! What that writes goes into `targets/tuning/`, reviewed. How many rows of a step stream (`stream_rows`) is
@@ -18,20 +18,11 @@ use crate::{TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Provenance, Target, Tuning};
-use serde_json::json;
+use monomorph_compiler::toolchain::python::run;
+use monomorph_tune::manifest::Manifest;
 use std::collections::BTreeMap;
 use std::path::Path;
-
-/// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 7] = [
-    ("tune.py", include_str!("tune/tune.py")),
-    ("choice.py", include_str!("tune/choice.py")),
-    ("driver.py", include_str!("tune/driver.py")),
-    ("dry.py", include_str!("tune/dry.py")),
-    ("memory.py", include_str!("tune/memory.py")),
-    ("step.py", include_str!("tune/step.py")),
-    ("trace.py", include_str!("tune/trace.py")),
-];
+use std::process::Command;
 
 #[derive(Args)]
 pub struct Options {
@@ -43,7 +34,7 @@ pub struct Options {
     /// Phases to measure, as explain names them [default: all].
     #[arg(long, value_delimiter = ',')]
     phases: Vec<String>,
-    /// Instead of variants: the launches as the target has them, with clocks in, for `trace.py`.
+    /// Instead of variants: the launches as the target has them, with clocks in, for `tune --trace`.
     #[arg(long, conflicts_with = "phases")]
     trace: bool,
 }
@@ -67,28 +58,34 @@ pub fn tune(options: Options) -> Result<(), String> {
         };
         survey.program(bucket, wanted)?;
     }
-    let mut manifest = survey.manifest();
-    let directory = paths::root().join("target/tune").join(target.name());
+    let phases = match options.phases.is_empty() {
+        true => String::new(),
+        false => format!(" --phases {}", options.phases.join(",")),
+    };
+    let buckets = options.buckets.join(",");
+    let command = format!("cargo xtask tune --target {} --buckets {buckets}{phases}", target.name());
+    let manifest = survey.manifest(command, options.trace);
+    let all = paths::root().join("target/tune");
+    let directory = all.join(target.name());
     // Kernels of an earlier call would travel along.
     if directory.is_dir() {
         std::fs::remove_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     }
-    manifest["kernels"] = json!(survey.pool.compile(&directory, survey.plan(), &card, options.trace)?);
-    manifest["trace"] = json!(options.trace);
-    let phases = if options.phases.is_empty() {
-        String::new()
-    } else {
-        format!(" --phases {}", options.phases.join(","))
-    };
-    let buckets = options.buckets.join(",");
-    manifest["command"] =
-        json!(format!("cargo xtask tune --target {} --buckets {buckets}{phases}", target.name()));
-    let text = serde_json::to_string(&manifest).expect("it is JSON");
+    let kernels = survey.pool.compile(&directory, survey.plan(), &card, options.trace)?;
+    let text = serde_json::to_string(&Manifest { kernels, ..manifest }).expect("it is JSON");
     write(&directory.join("manifest.json"), text.as_bytes())?;
-    for (name, text) in SCRIPTS {
-        write(&paths::root().join("target/tune").join(name), text.as_bytes())?;
-    }
+    tuner(&all.join("tune"))?;
     println!("{}", directory.join("manifest.json").display());
+    Ok(())
+}
+
+/// Builds what measures, to `to`.
+fn tuner(to: &Path) -> Result<(), String> {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(paths::root()).args(["build", "--quiet", "--release", "--package", "monomorph-tune"]);
+    run(&mut cargo)?;
+    let built = paths::root().join("target/release/tune");
+    std::fs::copy(&built, to).map_err(|error| format!("{}: {error}", built.display()))?;
     Ok(())
 }
 
@@ -135,32 +132,32 @@ fn write(path: &Path, content: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use monomorph_tune::choice::{PhaseResult, ProgramResult, Results, tuning_file};
 
-    /// Runs Python beside the scripts; what it prints.
-    fn python(code: &str) -> String {
-        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/tune");
-        let output = Command::new("python3").args(["-B", "-c", code]).current_dir(scripts).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+    fn program(name: &str, bucket: &str, what: &str, phases: Vec<PhaseResult>) -> ProgramResult {
+        let [name, bucket, what] = [name, bucket, what].map(str::to_owned);
+        let (before, after, rows) = (vec![2.0, 3.0], vec![1.5, 2.5], Vec::new());
+        ProgramResult { name, bucket, what, before, after, phases, rows }
+    }
+
+    fn phase(phase: &str, settings: &[(&str, u32)]) -> PhaseResult {
+        let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect();
+        PhaseResult { phase: phase.to_owned(), settings, before: 7.5, after: 6.25 }
     }
 
     #[test]
-    fn what_the_scripts_write_the_loader_reads() {
-        let text = python(
-            r#"
-import choice
-phase = lambda name, settings: {"phase": name, "settings": settings, "before": 7.5, "after": 6.25}
-program = lambda name, bucket, what, phases: {
-    "name": name, "bucket": bucket, "what": what, "before": [2.0, 3.0], "after": [1.5, 2.5], "phases": phases}
-print(choice.toml({"card": "NVIDIA \"H200\"", "date": "2026-11-21", "command": "cargo xtask tune", "programs": [
-    program("decode_1", "1", "1 rows", [phase("attention_qkv", {"stage_bytes": 8192, "ring_stages": 12})]),
-    program("decode_64", "64", "64 rows", []),
-    program("prefill", "prefill", "2048 tokens", [phase("ffn_down", {"gemm_stages": 6})]),
-]}), end="")
-assert choice.toml({"programs": [program("decode_64", "64", "64 rows", [])]}) is None
-"#,
-        );
+    fn what_the_tuner_writes_the_loader_reads() {
+        let qkv = phase("attention_qkv", &[("stage_bytes", 8192), ("ring_stages", 12)]);
+        let [card, date, command] = ["NVIDIA \"H200\"", "2026-11-21", "cargo xtask tune"].map(str::to_owned);
+        let stays = || program("decode_64", "64", "64 rows", Vec::new());
+        let programs = vec![
+            program("decode_1", "1", "1 rows", vec![qkv]),
+            stays(),
+            program("prefill", "prefill", "2048 tokens", vec![phase("ffn_down", &[("gemm_stages", 6)])]),
+        ];
+        let results = Results { card, date, command, programs };
+        let text = tuning_file(&results).expect("something is worth a figure");
+        assert!(tuning_file(&Results { programs: vec![stays()], ..results }).is_none());
         assert_eq!(text, include_str!("tune/example.toml"));
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("tuning/h200/llama-3.1-8b/fp8.toml");
@@ -180,27 +177,5 @@ assert choice.toml({"programs": [program("decode_64", "64", "64 rows", [])]}) is
         assert!(untuned(target.clone(), &[Some(1)]).unwrap_err().contains("figures of bucket prefill"));
         let again = untuned(target, &[Some(1), None]).unwrap().tuning.unwrap();
         assert_eq!((again.knobs, again.phases.len()), (again.defaults, 0));
-    }
-
-    /// Two phases whose quicker variants help only together, and one whose variant is noise.
-    #[test]
-    fn variants_that_help_together_are_found() {
-        let said = python(
-            r#"
-import choice
-deep, noise = {"settings": {"ring_stages": 8}}, {"settings": {"gemm_stages": 3}}
-default = {"settings": {}}
-variants = [("up", default), ("up", deep), ("down", default), ("down", deep), ("head", default), ("head", noise)]
-def measure(kept):
-    both = sum(it is deep for it in kept.values())
-    return [2.0, 2.02, 1.8][both] - (0.001 if "head" in kept else 0.0)
-first = [measure(choice.joined({}, *it)) for it in variants]
-shares = {"up": 1.0, "down": 0.5, "head": 0.2}
-in_turns = lambda before, after: [measure(before), measure(after)]
-kept = choice.choose(variants, shares, 2.0, first, [9, 8, 5, 4, 3, 3], measure, in_turns)
-print(sorted(kept), choice.choose(variants, shares, 2.0, first, [8, 9, 4, 5, 3, 3], measure, in_turns))
-"#,
-        );
-        assert_eq!(said, "['down', 'up'] {}\n");
     }
 }

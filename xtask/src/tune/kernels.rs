@@ -9,7 +9,7 @@ use monomorph_compiler::spec::types::Cuda;
 use monomorph_compiler::toolchain::cubin::{self, Limits};
 use monomorph_compiler::toolchain::modules;
 use monomorph_compiler::toolchain::nvcc::{Compiler, Cubin};
-use serde_json::{Value, json};
+use monomorph_tune::manifest;
 use std::path::Path;
 
 /// Kernels of one module: headers are read once a module, and modules are compiled side by side.
@@ -64,7 +64,7 @@ impl Pool {
         plan: &Plan,
         card: &Cuda,
         trace: bool,
-    ) -> Result<Vec<Value>, String> {
+    ) -> Result<Vec<manifest::Kernel>, String> {
         let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
         modules::copy_library(&paths::root(), directory).map_err(|error| error.to_string())?;
         if trace {
@@ -77,7 +77,7 @@ impl Pool {
         // Neighbours are of one phase and one header, for the most part.
         let all: Vec<usize> = (0..self.kernels.len()).collect();
         let groups: Vec<Vec<usize>> = all.chunks(KERNELS_A_MODULE).map(<[usize]>::to_vec).collect();
-        let mut entries = vec![Value::Null; all.len()];
+        let mut entries = vec![manifest::Kernel::default(); all.len()];
         let mut take = |groups: &[Vec<usize>], cubins: Vec<Cubin>| {
             for (group, cubin) in groups.iter().zip(&cubins) {
                 group.iter().for_each(|at| entries[*at] = self.entry(*at, cubin, card));
@@ -103,8 +103,9 @@ impl Pool {
                 }
             }
         }
-        for (at, entry) in entries.iter_mut().enumerate().filter(|(_, entry)| entry.is_null()) {
-            *entry = json!({ "name": self.kernels[at].kernel.name, "defects": ["nvcc refuses it"] });
+        for (at, entry) in entries.iter_mut().enumerate().filter(|(_, entry)| entry.module.is_none()) {
+            entry.name.clone_from(&self.kernels[at].kernel.name);
+            entry.defects.push("nvcc refuses it".to_owned());
         }
         Ok(entries)
     }
@@ -142,7 +143,7 @@ impl Pool {
         Ok(cubins)
     }
 
-    fn entry(&self, at: usize, cubin: &Cubin, card: &Cuda) -> Value {
+    fn entry(&self, at: usize, cubin: &Cubin, card: &Cuda) -> manifest::Kernel {
         let Wanted { kernel, shared_part } = &self.kernels[at];
         let limits = Limits {
             registers_per_thread: card.registers_per_thread,
@@ -154,9 +155,15 @@ impl Pool {
             || vec![format!("it is not in the cubin of `{}`", cubin.module)],
             |usage| cubin::defects(&cubin.module, kernel, usage, &limits),
         );
-        json!({
-            "name": kernel.name, "module": cubin.module, "template": kernel.function(), "block": kernel.block, "shared_part": shared_part,
-            "shared": kernel.shared, "registers": usage.map_or(0, |usage| usage.registers), "defects": defects,
-        })
+        manifest::Kernel {
+            name: kernel.name.clone(),
+            module: Some(cubin.module.clone()),
+            template: kernel.function().to_owned(),
+            block: kernel.block,
+            shared: kernel.shared,
+            shared_part: *shared_part,
+            registers: usage.map_or(0, |usage| usage.registers),
+            defects,
+        }
     }
 }

@@ -9,7 +9,9 @@ use monomorph_compiler::plan::packed::TILE_ROWS;
 use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
 use monomorph_compiler::{graph, passes};
-use serde_json::{Value, json};
+use monomorph_tune::manifest::{
+    self, Attention, Body, Entry, ExtentOf, Field, Hardware, Kv, Manifest, Refused, Shape, Unit, Variant,
+};
 use std::collections::BTreeMap;
 
 /// Gathers a manifest.
@@ -22,11 +24,11 @@ pub struct Survey<'a> {
     /// Bytes by name, most of all variants.
     buffers: BTreeMap<String, u64>,
     scratch: BTreeMap<String, (u64, bool)>,
-    programs: Vec<Value>,
+    programs: Vec<manifest::Program>,
 }
 
 /// A launch and its kernel, comparable between plans.
-type Call = (Wanted, Value);
+type Call = (Wanted, manifest::Launch);
 
 impl<'a> Survey<'a> {
     /// Of a target cut by the hardware's defaults.
@@ -63,28 +65,23 @@ impl<'a> Survey<'a> {
             }
         }
         self.take_memory(&plan);
-        let bodies: Vec<Value> =
-            (0..program.bodies.len()).map(|body| self.body(&plan, program, body)).collect();
-        let tail: Vec<Value> = program.tail.iter().map(|it| self.pooled(program, call(&plan, it))).collect();
-        let units: Vec<Value> =
-            phases.into_iter().filter_map(|phase| self.unit(&plan, program, bucket, phase)).collect();
-        self.programs.push(json!({
-            "name": name, "bucket": bucket.map_or(json!("prefill"), |rows| json!(rows.to_string())),
-            "rows": program.rows, "decode": bucket.is_some(), "bodies": bodies, "tail": tail, "units": units,
-        }));
+        let bodies = (0..program.bodies.len()).map(|body| self.body(&plan, program, body)).collect();
+        let tail = program.tail.iter().map(|it| self.pooled(program, call(&plan, it))).collect();
+        let units = phases.into_iter().filter_map(|phase| self.unit(&plan, program, bucket, phase)).collect();
+        let (rows, decode) = (program.rows, bucket.is_some());
+        let bucket = bucket.map_or("prefill".to_owned(), |rows| rows.to_string());
+        self.programs.push(manifest::Program { name, bucket, rows, decode, bodies, tail, units });
         Ok(())
     }
 
     /// A body's launches with the phase of each.
-    fn body(&mut self, plan: &Plan, program: &Program, body: usize) -> Value {
+    fn body(&mut self, plan: &Plan, program: &Program, body: usize) -> Vec<Entry> {
         let launches = program.bodies[body].iter();
-        launches
-            .map(|it| json!({ "phase": it.phase, "launch": self.pooled(program, call(plan, it)) }))
-            .collect()
+        launches.map(|it| Entry { phase: it.phase, launch: self.pooled(program, call(plan, it)) }).collect()
     }
 
     /// A phase's variants; `None` where it has nothing to tune.
-    fn unit(&mut self, plan: &Plan, program: &Program, bucket: Option<usize>, phase: &str) -> Option<Value> {
+    fn unit(&mut self, plan: &Plan, program: &Program, bucket: Option<usize>, phase: &str) -> Option<Unit> {
         let places: Vec<(usize, usize)> = plan
             .bodies
             .iter()
@@ -104,15 +101,15 @@ impl<'a> Survey<'a> {
         for knobs in variants(cut, program.rows, self.knobs, self.target.hardware.cuda()?) {
             let settings = settings(knobs, self.knobs);
             match self.variant(program, bucket, phase, &places, &settings, &base.1) {
-                Err(why) => refused.push(json!({ "settings": settings, "why": why })),
+                Err(why) => refused.push(Refused { settings, why }),
                 Ok(launches) if seen.contains(&nameless(&launches)) => same += 1,
                 Ok(launches) => {
-                    let pooled: Vec<Vec<Value>> = launches
+                    let pooled = launches
                         .iter()
                         .map(|place| place.iter().map(|it| self.pooled(program, it.clone())).collect())
                         .collect();
                     seen.push(nameless(&launches));
-                    found.push(json!({ "settings": settings, "launches": pooled }));
+                    found.push(Variant { settings, launches: pooled });
                 }
             }
         }
@@ -126,9 +123,8 @@ impl<'a> Survey<'a> {
                     .is_some_and(|cuda| cuda.kernel(it.kernel).function() == "experts_stream")
         });
         let in_place = adds_up || matches!(kind, PhaseKind::Accumulate(_) | PhaseKind::Combine(_));
-        Some(json!({
-            "phase": phase, "places": places, "in_place": in_place, "same": same, "refused": refused, "variants": found,
-        }))
+        let phase = phase.to_owned();
+        Some(Unit { phase, places, in_place, same, refused, variants: found })
     }
 
     fn cut(&self, plan: &Plan, launch: &Launch, phase: usize, kind: &PhaseKind) -> Option<Cut> {
@@ -175,9 +171,8 @@ impl<'a> Survey<'a> {
         Ok(launches)
     }
 
-    fn pooled(&mut self, program: &Program, (kernel, mut launch): Call) -> Value {
-        launch["kernel"] = json!(self.pool.add(&kernel, program.regime));
-        launch
+    fn pooled(&mut self, program: &Program, (kernel, launch): Call) -> manifest::Launch {
+        manifest::Launch { kernel: self.pool.add(&kernel, program.regime), ..launch }
     }
 
     fn take_memory(&mut self, plan: &Plan) {
@@ -191,65 +186,89 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Everything `tune.py` has to know but the kernels.
-    pub fn manifest(&mut self) -> Value {
+    /// Everything the tuner has to know but the kernels, which are compiled once all of them are known.
+    pub fn manifest(&mut self, command: String, trace: bool) -> Manifest {
         let plan = self.plan.clone();
         let (cuda, quant) = (plan.cuda.as_ref().expect("a CUDA target"), &plan.target.quant);
-        let fields: Vec<Value> = (0..plan.fields.len()).map(|at| {
-            let (field, fill) = (&plan.fields[at], wanted(cuda, cuda.fills[at]));
-            let fill = self.pool.add(&fill, monomorph_compiler::plan::cuda::Regime::Prefill);
-            let shape = match &field.kind {
-                FieldKind::Matrix { rows, columns, packing, experts, .. } => {
-                    let planes = field.planes().expect("a matrix has planes");
-                    let gated = *packing == Packing::Gated;
-                    let rows = if gated { rows / 2 } else { *rows };
-                    // Experts stand one behind the other: one long matrix, but for rows that tiles are padded
-                    // with.
-                    let (rows, all) = match experts {
-                        Some(experts) => (rows.next_multiple_of(TILE_ROWS) * experts, *experts as u64),
-                        None => (rows, 1),
-                    };
-                    json!({
-                        "rows": rows, "columns": columns, "gated": gated,
-                        "codes": all * planes.codes, "scales": all * planes.scales, "row_scales": all * planes.row_scales,
-                    })
-                }
-                FieldKind::Convolution { channels, taps, .. } => {
-                    json!({ "length": channels * taps, "centre": 0.0 })
-                }
-                FieldKind::Vector { length, .. } => json!({ "length": length, "centre": 0.0 }),
-                FieldKind::Norm { length, form, .. } => {
-                    json!({ "length": length, "centre": if *form == NormWeight::Plain { 1.0 } else { 0.0 } })
-                }
-            };
-            json!({ "name": field.name, "instances": plan.instances(field), "fill": fill, "shape": shape })
-        }).collect();
-        let bodies: Vec<Value> = plan
+        let fields = (0..plan.fields.len())
+            .map(|at| {
+                let (field, fill) = (&plan.fields[at], wanted(cuda, cuda.fills[at]));
+                let fill = self.pool.add(&fill, monomorph_compiler::plan::cuda::Regime::Prefill);
+                let shape = match &field.kind {
+                    FieldKind::Matrix { rows, columns, packing, experts, .. } => {
+                        let planes = field.planes().expect("a matrix has planes");
+                        let gated = *packing == Packing::Gated;
+                        let rows = if gated { rows / 2 } else { *rows };
+                        // Experts stand one behind the other: one long matrix, but for rows that tiles are padded
+                        // with.
+                        let (rows, all) = match experts {
+                            Some(experts) => (rows.next_multiple_of(TILE_ROWS) * experts, *experts as u64),
+                            None => (rows, 1),
+                        };
+                        let [codes, scales, row_scales] =
+                            [planes.codes, planes.scales, planes.row_scales].map(|bytes| all * bytes);
+                        Shape::Matrix { rows, columns: *columns, gated, codes, scales, row_scales }
+                    }
+                    FieldKind::Convolution { channels, taps, .. } => {
+                        Shape::Vector { length: channels * taps, centre: 0.0 }
+                    }
+                    FieldKind::Vector { length, .. } => Shape::Vector { length: *length, centre: 0.0 },
+                    FieldKind::Norm { length, form, .. } => {
+                        let centre = if *form == NormWeight::Plain { 1.0 } else { 0.0 };
+                        Shape::Vector { length: *length, centre }
+                    }
+                };
+                Field { name: field.name.clone(), instances: plan.instances(field), fill, shape }
+            })
+            .collect();
+        let bodies = plan
             .bodies
             .iter()
             .map(|body| {
                 let attention = plan.kv_heads(body).zip(body.frequencies()).map(|(heads, frequencies)| {
-                    json!({
-                        "inverse": frequencies.inverse, "factor": frequencies.factor,
-                        "block_bytes": heads.layout(&plan.target.hardware.kind, &plan.target.quant).block_bytes(),
-                    })
+                    let layout = heads.layout(&plan.target.hardware.kind, &plan.target.quant);
+                    let block_bytes = layout.block_bytes() as u64;
+                    Attention {
+                        inverse: frequencies.inverse.clone(),
+                        factor: frequencies.factor,
+                        block_bytes,
+                    }
                 });
                 // Bytes of one slot, by part.
                 let state = plan.state(body).map(|state| {
-                    state.parts.iter().map(|part| (part.name, part.bytes)).collect::<BTreeMap<_, _>>()
+                    state
+                        .parts
+                        .iter()
+                        .map(|part| (part.name.to_string(), part.bytes as u64))
+                        .collect::<BTreeMap<_, _>>()
                 });
-                json!({ "name": body.name, "layers": body.layers.len(), "attention": attention, "state": state, "first": plan.first_matrix(body).map(|it| it.0) })
+                let (name, layers) = (body.name.clone(), body.layers.len());
+                let first = plan.first_matrix(body).map(|it| it.0);
+                Body { name, layers, attention, state, first }
             })
             .collect();
-        let schedule: Vec<Value> = plan.places().map(|(body, layer)| json!([body.0, layer])).collect();
-        json!({
-            "target": plan.target.name(), "l2_bytes": plan.target.hardware.cuda().map_or(0, |card| card.l2_bytes),
-            "max_sequences": plan.buckets.sequences, "tokens": plan.buckets.tokens,
-            "kv": { "block_tokens": quant.kv_block, "format": quant.kv_format.name() },
-            "fields": fields, "buffers": self.buffers,
-            "scratch": self.scratch.iter().map(|(name, (bytes, _))| (name.clone(), *bytes)).collect::<BTreeMap<_, _>>(),
-            "bodies": bodies, "schedule": schedule, "programs": self.programs,
-        })
+        let card = plan.target.hardware.cuda().expect("a CUDA target");
+        Manifest {
+            target: plan.target.name(),
+            command,
+            card: Hardware {
+                architecture: card.architecture.clone(),
+                capability: card.capability,
+                multiprocessors: card.multiprocessors,
+                l2_bytes: card.l2_bytes,
+            },
+            max_sequences: plan.buckets.sequences,
+            tokens: plan.buckets.tokens,
+            kv: Kv { block_tokens: quant.kv_block, format: quant.kv_format.name().to_owned() },
+            fields,
+            buffers: self.buffers.clone(),
+            scratch: self.scratch.iter().map(|(name, (bytes, _))| (name.clone(), *bytes)).collect(),
+            bodies,
+            schedule: plan.places().map(|(body, layer)| (body.0, layer)).collect(),
+            programs: self.programs.clone(),
+            kernels: Vec::new(),
+            trace,
+        }
     }
 }
 
@@ -294,39 +313,40 @@ fn nameless(places: &[Vec<Call>]) -> Vec<Vec<Call>> {
 fn call(plan: &Plan, launch: &Launch) -> Call {
     let cuda = plan.cuda.as_ref().expect("a CUDA target");
     let grid = launch.grid.map(|extent| match extent {
-        Extent::Fixed(blocks) => json!(["fixed", blocks]),
-        Extent::Tokens(each) => json!(["tokens", each]),
-        Extent::Sequences(each) => json!(["sequences", each]),
-        Extent::Outputs(each) => json!(["outputs", each]),
+        Extent::Fixed(blocks) => (ExtentOf::Fixed, blocks),
+        Extent::Tokens(each) => (ExtentOf::Tokens, each),
+        Extent::Sequences(each) => (ExtentOf::Sequences, each),
+        Extent::Outputs(each) => (ExtentOf::Outputs, each),
     });
+    use manifest::Argument as Said;
     let argument = |argument: &Argument| match argument {
-        Argument::Step => json!(["step"]),
-        Argument::Pass(pass) => json!(["pass", pass]),
-        Argument::Tokens => json!(["tokens"]),
-        Argument::SampledIds => json!(["sampled_ids"]),
-        Argument::Ids(at) => json!(["ids", at]),
-        Argument::DraftedOut(row) => json!(["drafted", row]),
-        Argument::Held => json!(["held"]),
-        Argument::History => json!(["history"]),
-        Argument::SampledOut => json!(["sampled"]),
-        Argument::Buffer(id) => json!(["buffer", plan.buffer(*id).name]),
-        Argument::Field(id, plane) => json!([
-            "field",
-            id.0,
-            match plane {
-                Plane::Codes => "codes",
-                Plane::Scales => "scales",
-                Plane::RowScales => "row_scales",
-            }
-        ]),
-        Argument::Cache(body) => json!(["cache", body.0]),
-        Argument::State(body, part) => json!(["state", body.0, part]),
-        Argument::Following(Edge::Begin) => json!(["following", 0]),
-        Argument::Following(Edge::End) => json!(["following", 1]),
-        Argument::Rotary(body) => json!(["rotary", body.0]),
-        Argument::Scratch(at) => json!(["scratch", cuda.scratch[*at].name]),
-        Argument::Null => json!(["null"]),
+        Argument::Step => Said::Step,
+        Argument::Pass(pass) => Said::Pass(*pass),
+        Argument::Tokens => Said::Tokens,
+        Argument::SampledIds => Said::SampledIds,
+        Argument::Ids(at) => Said::Ids(*at),
+        Argument::DraftedOut(row) => Said::Drafted(*row),
+        Argument::Held => Said::Held,
+        Argument::History => Said::History,
+        Argument::SampledOut => Said::Sampled,
+        Argument::Buffer(id) => Said::Buffer(plan.buffer(*id).name.clone()),
+        Argument::Field(id, plane) => {
+            let plane = match plane {
+                Plane::Codes => manifest::Plane::Codes,
+                Plane::Scales => manifest::Plane::Scales,
+                Plane::RowScales => manifest::Plane::RowScales,
+            };
+            Said::Field(id.0, plane)
+        }
+        Argument::Cache(body) => Said::Cache(body.0),
+        Argument::State(body, part) => Said::State(body.0, part.to_string()),
+        Argument::Following(Edge::Begin) => Said::Following(0),
+        Argument::Following(Edge::End) => Said::Following(1),
+        Argument::Rotary(body) => Said::Rotary(body.0),
+        Argument::Scratch(at) => Said::Scratch(cuda.scratch[*at].name.clone()),
+        Argument::Null => Said::Null,
     };
-    let arguments: Vec<Value> = launch.arguments.iter().map(argument).collect();
-    (wanted(cuda, launch.kernel), json!({ "grid": grid, "arguments": arguments }))
+    let arguments = launch.arguments.iter().map(argument).collect();
+    // Its number is known once the kernel is among those that are compiled.
+    (wanted(cuda, launch.kernel), manifest::Launch { kernel: 0, grid, arguments })
 }

@@ -206,7 +206,16 @@ impl Stream {
     /// The range lies in the arena.
     pub(crate) unsafe fn clear(&self, at: u64, bytes: u64) -> Result<(), Fault> {
         // SAFETY: by the caller's promise.
-        check("clearing memory", unsafe { sys::cuMemsetD8Async(at, 0, bytes as usize, self.handle) })
+        unsafe { self.set(at, 0, bytes) }
+    }
+
+    /// Sets every byte of a range.
+    ///
+    /// # Safety
+    /// As of [`Stream::clear`].
+    pub(crate) unsafe fn set(&self, at: u64, byte: u8, bytes: u64) -> Result<(), Fault> {
+        // SAFETY: by the caller's promise.
+        check("clearing memory", unsafe { sys::cuMemsetD8Async(at, byte, bytes as usize, self.handle) })
     }
 }
 
@@ -228,8 +237,16 @@ unsafe impl Send for Event {}
 
 impl Event {
     pub(crate) fn new() -> Result<Event, Fault> {
-        let mut handle = null_mut();
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        Event::with(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// A mark that knows its time.
+    pub(crate) fn timed() -> Result<Event, Fault> {
+        Event::with(sys::CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(flags: sys::CUevent_flags) -> Result<Event, Fault> {
+        let (mut handle, flags) = (null_mut(), flags as u32);
         // SAFETY: writes one handle; destroyed in `drop`.
         check("cuEventCreate", unsafe { sys::cuEventCreate(&mut handle, flags) })?;
         Ok(Event { handle })
@@ -245,6 +262,16 @@ impl Event {
     pub(crate) fn wait(&self) -> Result<(), Fault> {
         // SAFETY: the handle is alive.
         check("waiting for the device", unsafe { sys::cuEventSynchronize(self.handle) })
+    }
+
+    /// Milliseconds from this mark to another. Both are [timed](Event::timed) and have been passed.
+    pub(crate) fn until(&self, end: &Event) -> Result<f32, Fault> {
+        let mut milliseconds = 0.0;
+        // SAFETY: writes one number; both handles are alive.
+        check("reading a time", unsafe {
+            sys::cuEventElapsedTime_v2(&mut milliseconds, self.handle, end.handle)
+        })?;
+        Ok(milliseconds)
     }
 }
 

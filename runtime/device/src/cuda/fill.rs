@@ -74,7 +74,7 @@ impl Filler {
         (self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.made) & (u64::MAX >> 8)
     }
 
-    /// Weights of deviation `1 / sqrt(columns)`, so that a product keeps the size of its input.
+    /// Fills each matrix of `shape`.
     pub(crate) fn matrix(
         &mut self,
         stream: &Stream,
@@ -85,16 +85,13 @@ impl Filler {
         let gated = shape.packing == Packing::Gated;
         let (launches, rows) = launches(shape);
         for launch in 0..launches {
-            let filled = FillShape {
-                rows: rows as i32,
-                columns: shape.columns as i32,
-                gated: i32::from(gated),
-                deviation: 1.0 / (shape.columns as f32).sqrt(),
-                seed: self.next_seed(),
-            };
-            let first = launch * shape.matrix().tiles();
-            let Matrix { codes, scales, row_scales } = matrix.starting_at_tile(shape, first);
-            run(stream, kernel, FillMatrix { codes, scales, row_scales, shape: filled })?;
+            let matrix = matrix.starting_at_tile(shape, launch * shape.matrix().tiles());
+            fill_matrix(
+                stream,
+                kernel,
+                matrix,
+                FillShape::new(rows, shape.columns, gated, self.next_seed()),
+            )?;
         }
         Ok(())
     }
@@ -112,6 +109,43 @@ impl Filler {
         let seed = self.next_seed();
         run(stream, kernel, FillVector { values, count: length as i64, centre, deviation, seed })
     }
+}
+
+impl FillShape {
+    /// Weights of deviation `1 / sqrt(columns)`, so that a product keeps the size of its input.
+    pub fn new(rows: usize, columns: usize, gated: bool, seed: u64) -> FillShape {
+        FillShape {
+            rows: rows as i32,
+            columns: columns as i32,
+            gated: i32::from(gated),
+            deviation: 1.0 / (columns as f32).sqrt(),
+            seed,
+        }
+    }
+}
+
+/// Fills rows of one matrix.
+pub(crate) fn fill_matrix(
+    stream: &Stream,
+    kernel: &Kernel<FillMatrix>,
+    matrix: Matrix,
+    shape: FillShape,
+) -> Result<(), Fault> {
+    let Matrix { codes, scales, row_scales } = matrix;
+    run(stream, kernel, FillMatrix { codes, scales, row_scales, shape })
+}
+
+/// Fills a vector with values around `centre`, as of norms.
+pub(crate) fn fill_vector(
+    stream: &Stream,
+    kernel: &Kernel<FillVector>,
+    values: Pointer,
+    count: usize,
+    centre: f32,
+    seed: u64,
+) -> Result<(), Fault> {
+    let arguments = FillVector { values, count: count as i64, centre, deviation: VECTOR_DEVIATION, seed };
+    run(stream, kernel, arguments)
 }
 
 /// The launches that fill a matrix, and the rows of each (of one part, where parts alternate). Experts of

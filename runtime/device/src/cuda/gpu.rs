@@ -38,7 +38,11 @@ impl Gpu {
     /// # Errors
     /// As [`Gpu::check`], or when the driver fails.
     pub fn open(spec: &ModelSpec) -> Result<Gpu, LoadError> {
-        let device = find(cuda(spec)?).map_err(LoadError::Hardware)?;
+        Gpu::of(cuda(spec)?)
+    }
+
+    pub(crate) fn of(cuda: CudaSpec) -> Result<Gpu, LoadError> {
+        let device = find(cuda).map_err(LoadError::Hardware)?;
         let context = Context::of(device)?;
         let stream = Stream::new()?;
         let name = driver::name(device)?;

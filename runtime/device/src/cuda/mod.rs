@@ -18,6 +18,7 @@ mod gpu;
 mod host;
 mod kv_offload;
 mod load;
+pub mod measure;
 mod memory;
 mod model;
 mod module;

@@ -59,6 +59,18 @@ impl Module {
         block: u32,
         shared: u32,
     ) -> Result<Kernel<A>, Fault> {
+        let kernel = self.any_kernel(name, block, shared)?;
+        kernel.takes(A::COUNT).map_err(|fault| fault.at(self.name))?;
+        Ok(kernel)
+    }
+
+    /// The same, whatever its parameters are.
+    pub(crate) fn any_kernel<A>(
+        &self,
+        name: &'static str,
+        block: u32,
+        shared: u32,
+    ) -> Result<Kernel<A>, Fault> {
         let place = |what: &str| format!("{what} of kernel {name} in {}", self.name);
         let symbol = CString::new(name).map_err(|error| Fault::new(format!("{name:?}: {error}")))?;
         let mut function = null_mut();
@@ -66,14 +78,6 @@ impl Module {
         check(&place("looking up the address"), unsafe {
             sys::cuModuleGetFunction(&mut function, self.handle, symbol.as_ptr())
         })?;
-        let found = parameter_count(function);
-        if found != A::COUNT {
-            return Err(Fault::new(format!(
-                "kernel {name} in {} takes {found} parameters, and the stack has {}",
-                self.name,
-                A::COUNT
-            )));
-        }
         let set = |what: &str, attribute, value: u32| {
             // SAFETY: the function is alive; the driver rejects invalid values.
             check(&place(what), unsafe { sys::cuFuncSetAttribute(function, attribute, value as i32) })
@@ -87,6 +91,17 @@ impl Module {
             set("the shared memory's part", part, percent)?;
         }
         Ok(Kernel { name, function, block, shared, arguments: PhantomData })
+    }
+
+    /// A variable of the module: its address and bytes.
+    pub(crate) fn variable(&self, name: &str) -> Result<(u64, u64), Fault> {
+        let symbol = CString::new(name).map_err(|error| Fault::new(format!("{name:?}: {error}")))?;
+        let (mut start, mut bytes) = (0, 0);
+        // SAFETY: writes an address and a length; module and name are alive.
+        check(&format!("looking up {name} in {}", self.name), unsafe {
+            sys::cuModuleGetGlobal_v2(&mut start, &mut bytes, self.handle, symbol.as_ptr())
+        })?;
+        Ok((start, bytes as u64))
     }
 }
 
@@ -110,6 +125,17 @@ pub struct Kernel<A> {
     pub(super) block: u32,
     pub(super) shared: u32,
     arguments: PhantomData<fn(A)>,
+}
+
+impl<A> Kernel<A> {
+    /// Checks its number of parameters.
+    pub(crate) fn takes(&self, given: usize) -> Result<(), Fault> {
+        let found = parameter_count(self.function);
+        if found == given {
+            return Ok(());
+        }
+        Err(Fault::new(format!("kernel {} takes {found} parameters, and it is given {given}", self.name)))
+    }
 }
 
 // SAFETY: the handle of a function in a module that is never unloaded.

@@ -164,31 +164,10 @@ impl<'a> Queue<'a> {
         if !due || self.outcome.is_err() {
             return;
         }
-        let mut attribute = sys::CUlaunchAttribute {
-            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-        };
         // The first kernel of a program follows a copy or another program, which ends before it starts.
-        let attributes = u32::from(self.dependent && self.launched > 0);
-        let config = sys::CUlaunchConfig {
-            gridDimX: grid[0],
-            gridDimY: grid[1],
-            gridDimZ: grid[2],
-            blockDimX: kernel.block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: kernel.shared,
-            hStream: self.stream.handle,
-            attrs: &raw mut attribute,
-            numAttrs: attributes,
-        };
-        // SAFETY: the driver copies the parameters before it returns; their number was checked when the
-        // kernel was looked up. The kernel's use of them was planned and emitted together with this call.
-        let result = unsafe {
-            sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), null_mut())
-        };
-        self.outcome = check("the launch", result).map_err(|fault| fault.at(kernel.name).at(self.program));
+        let dependent = self.dependent && self.launched > 0;
+        let launched = launch(self.stream, kernel, grid, parameters, dependent);
+        self.outcome = launched.map_err(|fault| fault.at(self.program));
         self.launched += 1;
     }
 
@@ -200,6 +179,39 @@ impl<'a> Queue<'a> {
             None => Ok(()),
         }
     }
+}
+
+/// Launches a kernel on a stream; with `dependent` it may start before the work in front of it has ended.
+pub(crate) fn launch<A>(
+    stream: &Stream,
+    kernel: &Kernel<A>,
+    grid: [u32; 3],
+    parameters: &mut [*mut c_void],
+    dependent: bool,
+) -> Result<(), Fault> {
+    let mut attribute = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    };
+    let config = sys::CUlaunchConfig {
+        gridDimX: grid[0],
+        gridDimY: grid[1],
+        gridDimZ: grid[2],
+        blockDimX: kernel.block,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: kernel.shared,
+        hStream: stream.handle,
+        attrs: &raw mut attribute,
+        numAttrs: u32::from(dependent),
+    };
+    // SAFETY: the driver copies the parameters before it returns; their number was checked when the kernel
+    // was looked up. The kernel's use of them was planned and emitted together with this call.
+    let result = unsafe {
+        sys::cuLaunchKernelEx(&raw const config, kernel.function, parameters.as_mut_ptr(), null_mut())
+    };
+    check("the launch", result).map_err(|fault| fault.at(kernel.name))
 }
 
 /// A recorded program.
@@ -222,25 +234,37 @@ impl Graph {
         step: StepTables,
         record: impl FnOnce(&mut Queue),
     ) -> Result<Graph, Fault> {
+        Graph::capture(stream, program, || {
+            let mut queue = Queue::new(stream, program, true, extents, step).portion(portion);
+            record(&mut queue);
+            let launched = queue.launched;
+            queue.finish()?;
+            if launched == 0 {
+                // Such a program would sample before its inputs are bound.
+                return Err(Fault::new(
+                    "it launches nothing before it samples, or nothing from there on".to_owned(),
+                )
+                .at(program));
+            }
+            Ok(())
+        })
+    }
+
+    /// Records the launches that `record` makes on the stream.
+    pub(crate) fn capture(
+        stream: &Stream,
+        program: &'static str,
+        record: impl FnOnce() -> Result<(), Fault>,
+    ) -> Result<Graph, Fault> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is alive and idle; launches of this thread on it are recorded, not run.
         check("recording a graph", unsafe { sys::cuStreamBeginCapture_v2(stream.handle, mode) })?;
-        let mut queue = Queue::new(stream, program, true, extents, step).portion(portion);
-        record(&mut queue);
-        let launched = queue.launched;
-        let recorded = queue.finish();
+        let recorded = record();
         let mut graph = null_mut();
         // SAFETY: ends the capture begun above, also after an error, because the stream must not stay in
         // capture mode.
         let ended = check("recording a graph", unsafe { sys::cuStreamEndCapture(stream.handle, &mut graph) });
         recorded?;
-        if launched == 0 {
-            // Such a program would sample before its inputs are bound.
-            return Err(Fault::new(
-                "it launches nothing before it samples, or nothing from there on".to_owned(),
-            )
-            .at(program));
-        }
         ended.map_err(|fault| fault.at(program))?;
         let mut handle = null_mut();
         // SAFETY: the graph was just recorded; it is destroyed once it is instantiated.
