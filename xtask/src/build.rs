@@ -1,4 +1,4 @@
-//! `cargo xtask build`: three TOML files to one server binary.
+//! `cargo xtask build`: from three TOML files to one server binary.
 
 use crate::{BuildOptions, TargetOptions, paths};
 use clap::Args;
@@ -24,7 +24,7 @@ pub fn build(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds a target that is to run here and returns the path of its server.
+/// Builds a target that is to run on this machine and returns the path of its server.
 pub fn server(target: &TargetOptions, options: BuildOptions) -> Result<PathBuf, String> {
     match built(target, options)? {
         Built::Server(server) => Ok(server),

@@ -1,5 +1,5 @@
-//! `cargo xtask canary`: what a checkpoint's weights answer, by the reference interpreter, for its quant
-//! spec.
+//! `cargo xtask canary`: what a checkpoint's weights answer under the reference interpreter, in the form its
+//! quant spec takes.
 
 use crate::{TargetOptions, fetch, paths};
 use clap::Args;
@@ -10,7 +10,8 @@ use monomorph_text::{Special, Tokenizer};
 use monomorph_weights::Checkpoint;
 use std::path::PathBuf;
 
-/// Texts that most models go on from in one way only: they lead by much, token after token.
+/// Texts that most models continue in only one way: the greedy token leads by a wide margin at every
+/// position.
 const TEXTS: &[&str] = &[
     "1, 2, 3, 4, 5, 6,",
     "Monday, Tuesday, Wednesday,",
@@ -28,18 +29,18 @@ const TEXTS: &[&str] = &[
 pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
-    /// The weights, which must be known to be whole [default: fetched, and compared with their digest].
+    /// Weights that are known to be intact [default: fetched, and checked against their digest].
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
-    /// Most tokens of an answer.
+    /// Most tokens per answer.
     #[arg(long, value_name = "N", default_value_t = 8)]
     tokens: usize,
-    /// Most canaries: those that lead by most.
+    /// Most canaries to print; those with the widest margin are kept.
     #[arg(long, value_name = "N", default_value_t = 3)]
     count: usize,
 }
 
-/// A prompt, its answer, and the least lead of a token of that.
+/// A prompt, its answer, and the smallest margin of any of its tokens.
 struct Found {
     text: &'static str,
     prompt: Vec<u32>,
@@ -47,7 +48,7 @@ struct Found {
     margin: f32,
 }
 
-/// Prints the canaries as the tables that belong into the quant spec.
+/// Prints the canaries as the tables that go into the quant spec.
 pub fn canary(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
     let target = spec::load(&search, &options.target.target).map_err(|error| error.to_string())?;
@@ -82,7 +83,7 @@ pub fn canary(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// So many greedy tokens, and by how much the nearest rival of any of them stays behind, in logits.
+/// Up to `tokens` greedy tokens, and the smallest margin over the runner-up of any of them, in logits.
 fn answer(interpreter: &Interpreter, prompt: &[u32], tokens: usize) -> (Vec<u32>, f32) {
     let mut cache = Cache::default();
     let mut logits = interpreter.forward(prompt, &mut cache, Logits::Last);
@@ -91,7 +92,7 @@ fn answer(interpreter: &Interpreter, prompt: &[u32], tokens: usize) -> (Vec<u32>
         let (id, lead) = lead(&logits);
         answer.push(id);
         margin = margin.min(lead);
-        // What is not clear enough need not be gone on from.
+        // An answer below the margin is rejected anyway.
         if answer.len() >= tokens || margin < LEAST_MARGIN {
             return (answer, margin);
         }
@@ -99,7 +100,7 @@ fn answer(interpreter: &Interpreter, prompt: &[u32], tokens: usize) -> (Vec<u32>
     }
 }
 
-/// The likeliest token, the smallest id among equals, and its lead.
+/// The likeliest token (the smallest id on a tie) and its margin.
 fn lead(logits: &[f32]) -> (u32, f32) {
     let (mut best, mut first, mut second) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
     for (id, &logit) in logits.iter().enumerate() {

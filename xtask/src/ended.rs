@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// Signals that a program dies of by a mistake of its own or by another's decision, and what each says.
+/// Signals that end a program because of its own mistake or another process's decision, and what each means.
 const SIGNALS: [(i32, &str, &str); 8] = [
     (4, "SIGILL", "it ran an instruction that this machine does not have or does not allow"),
     (6, "SIGABRT", "it gave itself up"),

@@ -1,4 +1,4 @@
-//! `cargo xtask explain`: the plan of a target, for people or as JSON.
+//! `cargo xtask explain`: the plan of a target, as text or as JSON.
 
 use crate::{BuildOptions, TargetOptions, paths};
 use clap::Args;
@@ -15,7 +15,7 @@ pub struct Options {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Compile the kernels of a CUDA target and print what each takes: registers, shared memory, spills.
+    /// Compile the kernels of a CUDA target and print each one's registers, shared memory and spills.
     #[arg(long)]
     cubins: bool,
 }

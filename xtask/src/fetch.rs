@@ -24,16 +24,15 @@ pub fn verb(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Where a target's weights are, fetched if they are not there yet.
+/// The path of a target's weights, which are fetched if missing.
 pub fn weights(options: &TargetOptions) -> Result<PathBuf, String> {
     let search = paths::search(options.targets_dir.as_deref());
     let target = spec::load(&search, &options.target).map_err(|error| error.to_string())?;
     fetch(&target, &weights_directory(&target.model.name, &target.quant.name))
 }
 
-/// Tries the target's sources in order; the first that has the weights wins. They stand in `directory` then,
-/// where a server looks for them that is told nothing: as files, or as a link to where a hub's cache has
-/// them.
+/// Tries the target's sources in order; the first that has the weights wins. Afterwards they are in
+/// `directory`, a server's default: as files, or as a link to a hub's cache.
 fn fetch(target: &Target, directory: &Path) -> Result<PathBuf, String> {
     let sources = &target.quant.checkpoint.sources;
     let mut failures = Vec::new();
@@ -62,8 +61,8 @@ fn fetch(target: &Target, directory: &Path) -> Result<PathBuf, String> {
     })
 }
 
-/// Makes `directory` a link to a hub's snapshot, instead of another link or an empty directory; where the
-/// weights are found from now on. What stands there as files is somebody's, and stays.
+/// Makes `directory` a link to a hub's snapshot, replacing another link or an empty directory, and returns
+/// the path of the weights. Files that are already there stay: they may be the user's own.
 fn link(snapshot: &Path, directory: &Path) -> Result<PathBuf, String> {
     let io = |error: std::io::Error| format!("{}: {error}", directory.display());
     let parent =
@@ -77,26 +76,26 @@ fn link(snapshot: &Path, directory: &Path) -> Result<PathBuf, String> {
             directory.display()
         ));
     }
-    // Beside it and renamed, so that there is no moment without a link.
+    // Created beside it and renamed, so that the link exists at every moment.
     let fresh = tempfile::Builder::new().make_in(parent, |path| std::os::unix::fs::symlink(snapshot, path));
     fresh.map_err(io)?.into_temp_path().persist(directory).map_err(|error| io(error.error))?;
     Ok(directory.to_owned())
 }
 
-/// What a file must be.
+/// What a fetched file must be.
 pub(crate) struct Wanted<'a> {
     pub bytes: Option<u64>,
     pub sha256: Option<&'a str>,
 }
 
 impl Wanted<'_> {
-    /// Copies `from` to `to`, which appears only if it is what is wanted.
+    /// Copies `from` to `to`, which appears only if the content is as wanted.
     pub fn receive(&self, from: &mut impl Read, to: &Path) -> Result<(), String> {
         let name = to.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let directory = to.parent().ok_or_else(|| format!("{} stands in no directory", to.display()))?;
         let io = |error: std::io::Error| format!("{}: {error}", to.display());
         std::fs::create_dir_all(directory).map_err(io)?;
-        // Removed when dropped, so that a broken download leaves nothing behind.
+        // Removed when dropped, so that a broken download leaves nothing.
         let readable = std::fs::Permissions::from_mode(0o644);
         let mut partial =
             tempfile::Builder::new().permissions(readable).tempfile_in(directory).map_err(io)?;
@@ -128,7 +127,8 @@ impl Wanted<'_> {
         Ok(())
     }
 
-    /// Whether `path` is there already. Its digest was checked when it was put there, so its size is enough.
+    /// Whether `path` already exists. Its digest was checked when it was written, so comparing the size is
+    /// enough.
     pub fn present(&self, path: &Path) -> bool {
         std::fs::metadata(path)
             .is_ok_and(|it| it.is_file() && self.bytes.is_none_or(|bytes| bytes == it.len()))

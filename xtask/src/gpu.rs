@@ -1,9 +1,9 @@
 //! `cargo xtask gpu`: gathers what a machine with a card needs to check and measure CUDA servers without
-//! cargo; with `--report` it adds what was measured there to the ledger.
+//! cargo. With `--report` it adds that machine's measurements to the ledger.
 //!
-//! What it leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.tar.xz`,
-//! `part-2.tar`, …, each below `--part-bytes`, for machines that take so much at a time; weights come last,
-//! in parts of their own. There, from the repository's root:
+//! It leaves in `target/gpu/`: `run.py` and `checks/`, `manifest.json`, and `part-1.tar.xz`, `part-2.tar`, …,
+//! each below `--part-bytes`, for machines that limit the size of an upload. Weights come last, in parts of
+//! their own. On that machine, from the repository's root:
 //!
 //! ```text
 //! python3 target/gpu/run.py --only unpack     # once for every part but the last, if parts come one by one
@@ -20,9 +20,9 @@ use crate::draft::DraftOptions;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
-/// What is measured unless `--bench` names others, of one card.
+/// What is measured on one card unless `--bench` names others.
 const BENCHES: [&str; 4] = ["llama-3.2-1b/bf16", "llama-3.1-8b/bf16", "llama-3.1-8b/fp8", "qwen3-8b/nvfp4"];
-/// What `--bench hybrids` names: delta-nets and mixtures of experts at full size, what matters most first.
+/// What `--bench hybrids` names: delta-nets and mixtures of experts at full size, the most important first.
 const HYBRIDS: [&str; 9] = [
     "qwen3.5-35b/nvfp4",
     "qwen3.6-35b/fp8",
@@ -43,10 +43,10 @@ pub struct Options {
     /// What to gather [default: everything].
     #[arg(long, value_name = "PIECE", value_delimiter = ',', conflicts_with = "without")]
     only: Option<Vec<Piece>>,
-    /// Programs whose source in tests/cuda contains one of these only.
+    /// Only programs whose source in tests/cuda contains one of these.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "")]
     programs: Vec<String>,
-    /// Goldens, and models whose sequences join and leave batches, whose target contains one of these only.
+    /// Only goldens, and models whose sequences join and leave batches, whose target contains one of these.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "/")]
     goldens: Vec<String>,
     /// Targets to measure, as model/quant; `hybrids` are the delta-nets and mixtures of experts at full size
@@ -56,20 +56,20 @@ pub struct Options {
     // Of the servers that are measured; the others do not draft.
     #[command(flatten)]
     draft: DraftOptions,
-    /// Measure every target built batch-invariant as well, for up to each of these numbers of sequences at
-    /// once.
+    /// Measure every target built batch-invariant as well, for up to each of these numbers of concurrent
+    /// sequences.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch_invariant: Vec<usize>,
-    /// Add the programs that time kernels alone, for `run.py --only instruments`.
+    /// Add the programs that time single kernels, for `run.py --only instruments`.
     #[arg(long)]
     instruments: bool,
     /// What to leave out.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Piece>,
-    /// Most bytes of one part.
+    /// Most bytes per part.
     #[arg(long, default_value_t = 44_000_000)]
     part_bytes: u64,
-    /// Instead: add the results of a run to docs/performance.md.
+    /// Gather nothing; add the results of a run to docs/performance.md.
     #[arg(long, value_name = "RESULTS.JSON")]
     report: Option<PathBuf>,
 }
@@ -95,7 +95,7 @@ enum Piece {
     Joins,
     /// SmolLM2 with its weights.
     Smollm2,
-    /// Servers whose engine is held to its promises, with made-up weights.
+    /// Servers whose engine is checked against its promises, with made-up weights.
     Engine,
     /// Servers under compute-sanitizer.
     Sanitized,

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
-    /// The config.json, or the directory it is in. What else is there of the checkpoint (its safetensors,
-    /// their index) says what tensors there are and how they are stored.
+    /// The config.json, or its directory. Other files of the checkpoint there (safetensors, their index) tell
+    /// which tensors it has and how they are stored.
     config: PathBuf,
-    /// What the model is to be called.
+    /// Name of the model.
     #[arg(long)]
     name: String,
     /// Targets directory to write into: DIR/models/NAME/.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What weights that are not f32 compute in: f32, or f16, which is for tensor cores.
+    /// What weights other than f32 compute in: f32, or f16 for tensor cores.
     #[arg(long, default_value = "f32", value_parser = ["f32", "f16"])]
     compute: String,
 }
@@ -37,7 +37,7 @@ pub fn import(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a new file and says so; a file a person may have edited is not overwritten.
+/// Writes a new file and prints its path; never overwrites a file, which may have been edited by hand.
 fn write(path: &Path, text: &str) -> Result<(), String> {
     let same = std::fs::read_to_string(path).is_ok_and(|old| old == text);
     if path.exists() && !same {

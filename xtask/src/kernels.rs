@@ -1,5 +1,5 @@
-//! `cargo xtask kernels`: compiles and inspects the kernels of GPU targets, each distinct one once, without
-//! building a server.
+//! `cargo xtask kernels`: compiles and inspects the kernels of GPU targets, each distinct kernel once,
+//! without building a server.
 
 use crate::paths;
 use clap::Args;
@@ -16,15 +16,14 @@ pub struct Options {
     /// target].
     #[arg(long, value_name = "TARGET")]
     target: Vec<String>,
-    /// Directory holding hardware/ and models/. What it lacks is taken from the project's own.
+    /// Directory with hardware/ and models/; the project's own supplies what it lacks.
     #[arg(long, value_name = "DIR")]
     targets_dir: Option<PathBuf>,
-    /// Builds with --draft and --batch-invariant too: each method that the model has with the fewest and the
+    /// Also build with --draft and --batch-invariant: each method that the model has with the fewest and the
     /// most drafts, and the smallest and the largest batch.
     #[arg(long)]
     all: bool,
-    /// Where it is kept what kernels take; may be shared with other checkouts [default:
-    /// target/cubins/kernels].
+    /// Cache of what kernels take; other checkouts may share it [default: target/cubins/kernels].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// Print one JSON object.
@@ -61,7 +60,7 @@ fn survey(options: &Options) -> Result<Report, String> {
         }
     }
     let cache = options.cache.clone().unwrap_or_else(|| root.join("target/cubins/kernels"));
-    // A line for each tenth, so that a log shows that it goes on.
+    // A line for each tenth, so that a log shows progress.
     let progress = |done: usize, of: usize, added: usize| {
         if done * 10 / of != (done - added) * 10 / of {
             eprintln!("{done} of {of} kernels compiled");
@@ -70,8 +69,7 @@ fn survey(options: &Options) -> Result<Report, String> {
     survey.compile(&cache, &progress).map_err(|error| error.to_string())
 }
 
-/// The targets of GPUs that are asked for. One that cannot be loaded is an error: a target that ships is one
-/// that can be built.
+/// The requested GPU targets. One that cannot be loaded is an error: a target that ships must build.
 fn targets(options: &Options) -> Result<Vec<Target>, String> {
     let search = paths::search(options.targets_dir.as_deref());
     let catalogue = spec::catalogue(&search).map_err(|error| error.to_string())?;
@@ -88,7 +86,7 @@ fn targets(options: &Options) -> Result<Vec<Target>, String> {
     chosen(names, &options.target)?.into_iter().map(load).collect()
 }
 
-/// Those targets whose names, or whose first parts, are asked for; all where nothing is.
+/// The targets whose names, or first parts of names, are requested; all if none are.
 fn chosen(mut names: Vec<String>, asked: &[String]) -> Result<Vec<String>, String> {
     let is_of = |name: &str, asked: &str| {
         name.strip_prefix(asked).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -124,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Every quant spec goes with every GPU, and none of them is left out because it cannot be loaded.
+    /// Every quant spec is paired with every GPU, and none is skipped because it cannot be loaded.
     #[test]
     fn every_quant_spec_is_surveyed_on_every_gpu() {
         let options = Options { target: Vec::new(), targets_dir: None, all: true, cache: None, json: false };

@@ -1,9 +1,9 @@
-//! Every dependency's licence is one that lets people ship the binary.
+//! Checks that every dependency's licence allows distributing the binary.
 
 use crate::paths;
 use std::process::Command;
 
-/// Licences a dependency may offer; of alternatives one is enough.
+/// Licences that a dependency may offer; one of several alternatives is enough.
 const ALLOWED: [&str; 14] = [
     "0BSD",
     "Apache-2.0",
@@ -42,7 +42,7 @@ pub fn check() -> Result<(), String> {
     if refused.is_empty() { Ok(()) } else { Err(format!("licences not allowed:\n{}", refused.join("\n"))) }
 }
 
-/// Whether an SPDX expression (old ones with `/` for `OR`) can be met with allowed licences.
+/// Whether allowed licences satisfy an SPDX expression, including old ones with `/` for `OR`.
 fn allowed(expression: &str) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut words = spaced.split_whitespace().peekable();

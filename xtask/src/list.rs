@@ -1,4 +1,4 @@
-//! `cargo xtask list`: what can be built, what was measured of it, and what waits for something.
+//! `cargo xtask list`: the targets that can be built, their measurements, and those that wait for something.
 
 use crate::paths;
 use clap::Args;
@@ -15,13 +15,13 @@ waiting   it cannot be planned, and why not
 
 Every target is planned to find out. What was measured stands in measured.toml beside hardware/ and models/.")]
 pub struct Options {
-    /// Directory holding hardware/ and models/. What it lacks is taken from the project's own.
+    /// Directory with hardware/ and models/; the project's own supplies what it lacks.
     #[arg(long, value_name = "DIR")]
     targets_dir: Option<PathBuf>,
-    /// List the waiting targets too, and not only how many there are and what they wait for.
+    /// List the waiting targets too, not only their number and what they wait for.
     #[arg(long)]
     all: bool,
-    /// Print one JSON array of all targets, the waiting ones included.
+    /// Print one JSON array of all targets, including the waiting ones.
     #[arg(long)]
     json: bool,
 }
@@ -36,7 +36,7 @@ pub fn list(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// A target a line: those that can be built first, of these the measured ones first.
+/// One target per line: those that can be built first, and among them the measured ones.
 fn text(listed: &[Listed], all: bool) -> String {
     let width = listed.iter().map(|it| it.target.len()).max().unwrap_or(0);
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! What people and CI type: `cargo xtask <verb>`. One file a verb.
+//! The command line of people and CI: `cargo xtask <verb>`. One file per verb.
 
 mod bench;
 mod build;
@@ -27,7 +27,7 @@ use options::BuildOptions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The target `run` and `bench` pick when none is named.
+/// The target of `run` and `bench` when none is named.
 const DEFAULT_TARGET: &str = "cpu/smollm2-135m/q4_1";
 
 #[derive(Parser)]
@@ -47,27 +47,29 @@ enum Verb {
     Run(run::Options),
     /// Print the plan of a target.
     Explain(explain::Options),
-    /// Compile and inspect the kernels of GPU targets, each distinct one once.
+    /// Compile and inspect the kernels of GPU targets, each distinct kernel once.
     Kernels(kernels::Options),
     /// Draft MODEL.toml and quant specs from a Hugging Face config.json.
     Import(import::Options),
     /// Fetch a target's weights and print where they are.
     Fetch(fetch::Options),
-    /// Print what a target's weights answer, by the reference interpreter, as its quant spec has it.
+    /// Print what a target's weights answer under the reference interpreter, in the form its quant spec
+    /// takes.
     Canary(canary::Options),
     /// Turn a checkpoint in floats into the one that a target reads.
     Quantize(quantize::Options),
-    /// Measure a target beside its prediction and its limit.
+    /// Measure a target against its prediction and its limit.
     Bench(bench::Options),
-    /// Gather what checks and measures servers on a machine with a card; with --report, keep what it found.
+    /// Gather what checks and measures servers on a machine with a card; with --report, record its results.
     Gpu(gpu::Options),
-    /// Gather the variants of a CUDA target's kernels and what measures them on a machine with the card.
+    /// Gather the kernel variants of a CUDA target and the scripts that measure them on a machine with the
+    /// card.
     Tune(tune::Options),
-    /// Ask a server what `serve --dump` says that one was asked, and compare the answers.
+    /// Send the requests of a `serve --dump` to a server again and compare the answers.
     Replay(replay::Options),
     /// Check what rustfmt and clippy do not: comments, the book's index, links and command lines.
     Tidy,
-    /// Run every check there is.
+    /// Run every check.
     Test(test::Options),
 }
 
@@ -77,7 +79,7 @@ struct TargetOptions {
     /// hardware/model/quant, as `cargo xtask list` prints them.
     #[arg(long, default_value = DEFAULT_TARGET)]
     target: String,
-    /// Directory holding hardware/ and models/. What it lacks is taken from the project's own.
+    /// Directory with hardware/ and models/; the project's own supplies what it lacks.
     #[arg(long, value_name = "DIR")]
     targets_dir: Option<PathBuf>,
 }

@@ -12,7 +12,7 @@ pub fn targets() -> PathBuf {
     root().join("targets")
 }
 
-/// The directories targets are looked up in: the one given, then the project's own.
+/// The directories in which targets are looked up: the given one, then the project's own.
 pub fn search(given: Option<&Path>) -> Vec<PathBuf> {
     given.map(Path::to_owned).into_iter().chain([targets()]).collect()
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask quantize`: a checkpoint in floats becomes the one that a quant spec describes.
+//! `cargo xtask quantize`: turns a checkpoint in floats into the one that a quant spec describes.
 
 mod config;
 mod encode;
@@ -25,19 +25,19 @@ pub struct Options {
     /// The checkpoint in f32, bf16 or f16: a safetensors file, or a directory of them.
     #[arg(long, value_name = "PATH")]
     weights: PathBuf,
-    /// Another quant spec of the model, which says what the tensors of that checkpoint are called. Without it
-    /// they are called as in the target's.
+    /// Another quant spec of the model, whose tensor names the input checkpoint uses [default: the target's
+    /// own].
     #[arg(long, value_name = "QUANT")]
     from: Option<String>,
-    /// Directory to make.
+    /// Directory to create.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Where a file ends and the next begins.
+    /// Bytes after which a new file begins.
     #[arg(long, value_name = "BYTES", default_value_t = 5_000_000_000)]
     shard_bytes: u64,
 }
 
-/// The list of what every tensor lost, beside the weights.
+/// The error of every tensor, listed beside the weights.
 const ERRORS: &str = "quantization_errors.tsv";
 
 pub fn quantize(options: Options) -> Result<(), String> {
@@ -54,7 +54,7 @@ pub fn quantize(options: Options) -> Result<(), String> {
     }
     let plan = jobs::plan(&target.model, &target.quant, &from.names)?;
     let checkpoint = Checkpoint::open(&options.weights).map_err(|error| error.to_string())?;
-    // A draft head that is not written is left behind.
+    // A draft head that the new checkpoint does not have is left out.
     let draft = from.names.iter().filter(|(name, _)| name.starts_with(DRAFT_PREFIX));
     let left = draft.map(|(_, file)| file.name.clone()).chain(from.unused.iter().cloned());
     let sources = find(&plan, &target, &left.collect::<Vec<_>>(), &checkpoint)?;
@@ -67,7 +67,7 @@ pub fn quantize(options: Options) -> Result<(), String> {
     let parent = options.out.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let io = |error: std::io::Error| format!("{}: {error}", parent.display());
     std::fs::create_dir_all(parent).map_err(io)?;
-    // Removed when dropped: the directory asked for appears when it is whole.
+    // Removed when dropped: the requested directory appears only when complete.
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix(".quantize-").permissions(std::fs::Permissions::from_mode(0o755));
     let partial = builder.tempdir_in(parent).map_err(io)?;
@@ -91,7 +91,7 @@ pub fn quantize(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the spec describes files whose rows stand as the model's do.
+/// Whether the rows of the described files are in the model's order.
 fn plain(what: &str, spec: &CheckpointSpec) -> Result<(), String> {
     if spec.container != Container::Safetensors {
         return Err(format!(
@@ -106,7 +106,7 @@ fn plain(what: &str, spec: &CheckpointSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// The tensors of the old checkpoint, by name. All that is wrong with it is reported at once.
+/// The tensors of the old checkpoint, by name. All problems are reported at once.
 fn find<'a>(
     plan: &Plan,
     target: &Target,
@@ -147,7 +147,7 @@ fn find<'a>(
     ))
 }
 
-/// Writes the weights; what each tensor lost, by job.
+/// Writes the weights and returns each tensor's error, by job.
 fn write(
     jobs: &[Job],
     sources: &BTreeMap<String, Tensor>,
@@ -176,7 +176,7 @@ fn save(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What became of every tensor, one a line.
+/// The error of every tensor, one per line.
 fn listing(jobs: &[Job], changes: &[Option<Change>]) -> String {
     let mut text = "tensor\tformat\tlargest error / largest value\trms error / rms value\n".to_owned();
     for (job, change) in jobs.iter().zip(changes) {
@@ -187,7 +187,7 @@ fn listing(jobs: &[Job], changes: &[Option<Change>]) -> String {
     text
 }
 
-/// The same by the model's names: the worst of each over layers and experts.
+/// The same by the model's tensor names: the worst of each over layers and experts.
 fn table(jobs: &[Job], changes: &[Option<Change>]) -> String {
     let mut rows: BTreeMap<(&str, &str), (usize, f64, f64)> = BTreeMap::new();
     let mut copied = 0;

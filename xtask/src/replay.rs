@@ -1,4 +1,4 @@
-//! `cargo xtask replay`: asks a server again what a dump says that one was asked, and compares the answers.
+//! `cargo xtask replay`: sends the requests of a dump to a server again and compares the answers.
 
 use clap::Args;
 use serde_json::Value;
@@ -7,8 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-/// Fields that differ from one answer to the next whatever was asked: numbers of answers, times, and what a
-/// cache held.
+/// Fields that differ between two runs of the same request: answer ids, times, and cache hits.
 const OTHER: [&str; 9] = [
     "id",
     "created",
@@ -20,10 +19,10 @@ const OTHER: [&str; 9] = [
     "call_id",
     "cache_read_input_tokens",
 ];
-/// Fields of a stream whose pieces are one text.
+/// Fields whose pieces in a stream make up one text.
 const PIECES: [&str; 8] =
     ["content", "reasoning_content", "text", "arguments", "partial_json", "thinking", "delta", "token_ids"];
-/// Differences that are said of an answer.
+/// Differences reported per answer.
 const SAID: usize = 4;
 
 /// Flags of `replay`.
@@ -31,18 +30,18 @@ const SAID: usize = 4;
 pub struct Options {
     /// What `serve --dump` wrote.
     dump: PathBuf,
-    /// The server to ask.
+    /// The server to send the requests to.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8888")]
     url: String,
-    /// File whose first line is the key to show.
+    /// File whose first line is the API key.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }
 
-/// Asks one request after the other.
+/// Sends the requests one after another.
 ///
 /// # Errors
-/// When the dump cannot be read, or an answer is another.
+/// When the dump cannot be read, or an answer differs.
 pub fn replay(options: Options) -> Result<(), String> {
     let key = options.api_key_file.as_deref().map(first_line).transpose()?;
     let cannot = |error: std::io::Error| format!("{}: {error}", options.dump.display());
@@ -53,7 +52,7 @@ pub fn replay(options: Options) -> Result<(), String> {
     for (number, line) in (1..).zip(BufReader::new(File::open(&options.dump).map_err(cannot)?).split(b'\n')) {
         let record = match read(&line.map_err(cannot)?) {
             Ok(Some(record)) => record,
-            // What a full disk or a killed server leaves.
+            // A full disk or a killed server leaves an incomplete line.
             Ok(None) => {
                 println!("{}:{number}: a line that was cut", options.dump.display());
                 torn += 1;
@@ -87,7 +86,7 @@ pub fn replay(options: Options) -> Result<(), String> {
     if different > 0 { Err(format!("{different} answers differ")) } else { Ok(()) }
 }
 
-/// The record of a line, none if the line is the beginning of one.
+/// The record of a line; `None` if the line is incomplete.
 fn read(line: &[u8]) -> Result<Option<Value>, String> {
     match serde_json::from_slice(line) {
         Ok(record) => Ok(Some(record)),
@@ -101,7 +100,7 @@ fn first_line(path: &Path) -> Result<String, String> {
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())
 }
 
-/// Asks what a record says, and writes the answer as a record does.
+/// Sends a record's request and returns the answer as a record.
 fn ask(agent: &ureq::Agent, url: &str, key: Option<&str>, record: &Value) -> Result<Value, String> {
     let text = |name: &str| record[name].as_str().ok_or(format!("`{name}` is no string"));
     let method = text("method")?;
@@ -133,7 +132,7 @@ fn ask(agent: &ureq::Agent, url: &str, key: Option<&str>, record: &Value) -> Res
     Ok(answer)
 }
 
-/// Whether what a request is answered is left to chance: it has no seed and is not greedy.
+/// Whether the answer to a request is random: it has no seed and is not greedy.
 fn is_drawn(request: &Value) -> bool {
     request["seed"].is_null() && request["temperature"].as_f64() != Some(0.0)
 }
@@ -160,7 +159,7 @@ fn compare(record: &Value, answer: &Value) -> Vec<String> {
         .collect()
 }
 
-/// What an answer says, by path; of a stream what its events say together.
+/// The content of an answer by path; for a stream, the concatenation of its events.
 fn flatten(path: &str, name: &str, value: &Value, stream: bool, said: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(map) => {
@@ -170,7 +169,7 @@ fn flatten(path: &str, name: &str, value: &Value, stream: bool, said: &mut BTree
         }
         Value::Array(values) => {
             for (at, value) in values.iter().enumerate() {
-                // A choice, a call or an item is known by its index, wherever it stands.
+                // A choice, a call or an item is identified by its index, not by its position.
                 let at = value["index"].as_u64().unwrap_or(at as u64);
                 flatten(&format!("{path}[{at}]"), name, value, stream, said);
             }

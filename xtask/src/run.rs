@@ -43,6 +43,6 @@ pub fn run(options: Options) -> Result<(), String> {
             command.arg("serve").arg("--weights").arg(&weights).arg("--port").arg(options.port.to_string())
         }
     };
-    // The server takes this process's place: signals and the exit status are its own.
+    // The server replaces this process, so signals and the exit status are its own.
     Err(format!("{}: {}", server.display(), command.exec()))
 }

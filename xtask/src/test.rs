@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every check there is, on a fresh machine too.
+//! `cargo xtask test`: every check, also on a fresh machine.
 
 mod beside;
 mod downloads;
@@ -17,40 +17,40 @@ use std::time::Instant;
 
 #[derive(Args)]
 pub struct Options {
-    /// Accept what changed: rewrite the committed goldens instead of comparing with them.
+    /// Bless: rewrite the committed goldens instead of comparing with them.
     #[arg(long)]
     bless: bool,
 }
 
-/// One check: its name, and what it does.
+/// A check's name and its function.
 type Check<'a> = (&'static str, Box<dyn Fn() -> Result<Outcome, String> + 'a>);
 
-/// What became of a check that did not fail.
+/// Result of a check that did not fail.
 enum Outcome {
     Passed,
-    /// Why it could not be made here.
+    /// Why it could not run here.
     Skipped(&'static str),
 }
 
 /// The half of the device crate that CPU builds leave out.
 const CUDA: &str = "--features=monomorph-device/cuda";
 
-/// What links and runs servers for another kind of host.
+/// What links and runs servers for another host architecture.
 const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
 
 pub fn test(options: Options) -> Result<(), String> {
     toolchain::times::clear(&paths::root());
     let (downloads, weights) = (Cell::new(Some(downloads::begin())), OnceCell::new());
     let gpu_kernels = Cell::new(None);
-    // Whether there are weights decides what the tests' crate is compiled with, so all that compile it after
-    // the downloads are told.
+    // Whether there are weights changes how the tests' crate is compiled, so every build of it after the
+    // downloads gets this variable.
     let with_weights = || -> Vec<(&str, &OsStr)> {
         weights.get().map(|path: &PathBuf| ("MONOMORPH_TEST_WEIGHTS", path.as_os_str())).into_iter().collect()
     };
     let ignored = |file: &str| ignored(file, &with_weights());
     let checks: Vec<Check> = vec![
         ("format", Box::new(|| cargo(&["fmt", "--all", "--check"], &[]))),
-        // Printed files are rewritten by the tests.
+        // With --bless the tests rewrite the printed files that tidy would compare.
         ("tidy", Box::new(|| if options.bless { Ok(Outcome::Passed) } else { tidy::tidy().map(passed) })),
         (
             "clippy",
@@ -120,12 +120,11 @@ pub fn test(options: Options) -> Result<(), String> {
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }
 
-/// The kernels' own tests once more for each instruction set of this machine that has a path of its own; the
-/// workspace's tests run the portable one, the examples' build and the documentation's.
+/// Runs the kernels' own tests once more for each instruction set of this machine that has its own path. The
+/// workspace's tests run the portable path, as do the builds of the examples and the documentation.
 ///
-/// Only the workspace's own crates are compiled for the instruction set, by a wrapper of rustc that cargo
-/// takes for them alone: with `RUSTFLAGS` every dependency, and what builds it, would be compiled once for
-/// each.
+/// A rustc wrapper, which cargo uses for workspace crates only, sets the instruction set. `RUSTFLAGS` would
+/// recompile every dependency and build script for each.
 fn kernels() -> Result<Outcome, String> {
     let directory = paths::root().join("target/kernels");
     for cpu in instruction_sets() {
@@ -142,7 +141,7 @@ fn kernels() -> Result<Outcome, String> {
     Ok(Outcome::Passed)
 }
 
-/// Writes a program, unless it is there: cargo compiles anew what a newer one wraps.
+/// Writes a program unless it exists: cargo recompiles everything behind a newer wrapper.
 fn script(path: &Path, text: &str) -> Result<(), String> {
     let io = |error: std::io::Error| format!("{}: {error}", path.display());
     if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
@@ -161,7 +160,7 @@ fn aarch64(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome,
     ignored("aarch64")
 }
 
-/// Clients that npm has, pinned, against the scripted model.
+/// Pinned npm clients against the scripted model.
 fn npm_clients(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
     if !there(&["npm"]) {
         return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
@@ -177,7 +176,7 @@ fn page(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, St
     ignored("page")
 }
 
-/// Coding agents, pinned, against the scripted model.
+/// Pinned coding agents against the scripted model.
 fn agents(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
     if !cfg!(target_arch = "x86_64") {
         return Ok(Outcome::Skipped("the agents are pinned for x86-64"));
@@ -196,9 +195,9 @@ fn there(programs: &[&str]) -> bool {
     programs.iter().all(is_there)
 }
 
-/// The tests of this file in `tests/tests` that want more than a fresh machine has. Chosen among the whole
-/// workspace, as the other tests are: one package by itself unites other features, and most of what it
-/// depends on would be compiled once more.
+/// Runs the ignored tests of this file in `tests/tests`, which need more than a fresh machine has. They are
+/// selected from the whole workspace, as the other tests are: a single package unites fewer features, which
+/// would recompile most of its dependencies.
 fn ignored(file: &str, environment: &[(&str, &OsStr)]) -> Result<Outcome, String> {
     cargo(&["test", "--workspace", CUDA, "--test", file, "--quiet", "--", "--ignored"], environment)
 }

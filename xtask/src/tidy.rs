@@ -1,4 +1,4 @@
-//! `cargo xtask tidy`: conventions that neither rustfmt nor clippy holds.
+//! `cargo xtask tidy`: conventions that neither rustfmt nor clippy checks.
 
 mod commands;
 mod docs;
@@ -9,7 +9,7 @@ mod words;
 use crate::paths;
 use std::path::Path;
 
-/// Every breach, a line each.
+/// Fails if any convention is broken, with one breach per line.
 pub fn tidy() -> Result<(), String> {
     let breaches = breaches(&paths::root());
     if breaches.is_empty() { Ok(()) } else { Err(breaches.join("\n")) }
@@ -26,12 +26,12 @@ fn breaches(root: &Path) -> Vec<String> {
     .concat()
 }
 
-/// A file's text; what cannot be read is a breach of its own.
+/// A file's text; an unreadable file is a breach too.
 fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Writes files below a directory, for tests: by path, with their texts.
+/// Writes files below a temporary directory, given by path and text, for tests.
 #[cfg(test)]
 fn planted(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("temporary directories can be made");

@@ -1,4 +1,4 @@
-//! Streaming clients of a server: the tokens that all get together, and how long each waits for its next.
+//! Streaming clients of a server: their total throughput, and the gaps between tokens that each one sees.
 
 use crate::ended;
 use serde_json::{Value, json};
@@ -11,35 +11,35 @@ use tempfile::NamedTempFile;
 
 /// How long a server may take to become ready.
 const START_TIME: Duration = Duration::from_secs(120);
-/// How long a process whose connection broke is given to have ended.
+/// How long a process may take to exit once its connection has broken.
 const END_TIME: Duration = Duration::from_secs(2);
-/// Lines of what a process wrote that are shown when it ended.
+/// Lines of a process's output shown when it has ended.
 const LAST_LINES: usize = 8;
-/// Words that prompts are made of; most tokenizers know each, with the blank before it, as one token.
+/// Words that prompts are made of. Most tokenizers encode each, with the blank before it, as one token.
 const WORDS: [&str; 16] = [
     "time", "water", "house", "river", "light", "stone", "paper", "music", "field", "winter", "garden",
     "market", "bridge", "letter", "window", "summer",
 ];
 
-/// What each client asks for, and how often.
+/// What each client requests, and how often.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Clients, each with one request at a time.
+    /// Clients; each has one request in flight.
     pub clients: usize,
-    /// Requests of each, one after another.
+    /// Requests per client, sent one after another.
     pub requests: usize,
-    /// Words of a prompt. No two prompts begin alike.
+    /// Words per prompt. No two prompts share a prefix.
     pub words: usize,
-    /// Tokens of an answer.
+    /// Tokens per answer.
     pub generate: usize,
 }
 
-/// What clients saw.
+/// What the clients measured.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Tokens of all answers a second, from the first request to the last answer's end.
+    /// Tokens per second over all answers, from the first request to the end of the last answer.
     pub tokens_per_second: f64,
-    /// Seconds between one event with text and the next of the same answer, ascending.
+    /// Seconds between consecutive text events of an answer, ascending.
     pub gaps: Vec<f64>,
     /// Seconds from a request to its first text, ascending.
     pub first: Vec<f64>,
@@ -61,20 +61,20 @@ impl Seen {
 
 /// A server's process, ended when dropped.
 pub struct Serving {
-    /// As messages call it.
+    /// Its name in messages.
     name: &'static str,
     process: Child,
-    /// What it writes.
+    /// Its output.
     log: NamedTempFile,
     address: String,
 }
 
 impl Serving {
-    /// Starts `command`, which is to listen at `127.0.0.1:port`, and waits until `/health` says 200. What it
-    /// prints is shown where it ends by itself, the last lines of it.
+    /// Starts `command`, which is to listen on `127.0.0.1:port`, and waits until `/health` answers 200. If
+    /// the process ends by itself, the error shows the last lines of its output.
     ///
     /// # Errors
-    /// When it cannot be started, ends, or is not ready in two minutes.
+    /// When it cannot be started, ends, or is not ready within two minutes.
     pub fn start(name: &'static str, command: &mut Command, port: u16) -> Result<Serving, String> {
         let log = NamedTempFile::new().map_err(|error| format!("a file for what {name} writes: {error}"))?;
         let write = || log.reopen().map_err(|error| format!("{}: {error}", log.path().display()));
@@ -103,20 +103,20 @@ impl Serving {
         }
     }
 
-    /// Puts the load on it.
+    /// Runs the load against it.
     ///
     /// # Errors
-    /// When a request is refused or breaks off, or an answer has another number of tokens than was asked for;
-    /// how the process ended, where that is why.
+    /// When a request is refused or breaks off, or an answer does not have the requested number of tokens. If
+    /// the process has ended, the error says how.
     pub fn bear(&mut self, load: Load) -> Result<Seen, String> {
-        // A broken connection is seen before the process that broke it has ended.
+        // The client sees a broken connection before the process has exited.
         self.put(load).map_err(|error| match self.end(END_TIME) {
             Some(end) => format!("{end}\nwhat a client saw of it: {error}"),
             None => error,
         })
     }
 
-    /// How the process ended, if it does in so long, and the last of what it wrote.
+    /// How the process ended, if it does within that time, and the last lines of its output.
     fn end(&mut self, within: Duration) -> Option<String> {
         let began = Instant::now();
         let status = loop {
@@ -134,7 +134,7 @@ impl Serving {
     }
 
     fn put(&self, load: Load) -> Result<Seen, String> {
-        // The first request of a server touches what none has touched.
+        // A warm-up request, not measured: it pays for first-touch costs.
         Client::new(self, usize::MAX >> 1, load).ask(0)?;
         let begin = Barrier::new(load.clients + 1);
         let (answers, seconds) = std::thread::scope(|scope| {
@@ -170,7 +170,7 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // One that is gone already is fine.
+        // An error means that it has already exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -243,7 +243,7 @@ impl Client {
     }
 }
 
-/// A prompt of so many words, another one for each client and request.
+/// A prompt of that many words, different for each client and request.
 fn prompt(client: usize, request: usize, words: usize) -> String {
     let mut state = (client as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(request as u64);
     let mut text = format!("{client} {request}");
@@ -255,13 +255,13 @@ fn prompt(client: usize, request: usize, words: usize) -> String {
     text
 }
 
-/// The sample below which this share of the ascending ones lies.
+/// The given quantile of ascending samples.
 fn quantile(samples: &[f64], share: f64) -> f64 {
     let at = (samples.len() as f64 * share) as usize;
     samples.get(at.min(samples.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
-/// A port of this machine that nobody listens at now.
+/// A free port on this machine.
 ///
 /// # Errors
 /// When there is none.
@@ -270,11 +270,11 @@ pub fn free_port() -> Result<u16, String> {
     Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
 }
 
-/// Our server with a place for every client.
+/// Our server with a slot for every client.
 pub fn ours(server: &Path, weights: &Path, threads: usize, port: u16) -> Command {
     let mut command = Command::new(server);
     command
-        // So that who decodes never waits for a whole prompt, whoever began when.
+        // Short prefill chunks, so that decoding sequences never wait for a whole prompt.
         .args(["serve", "--prefill-tokens", "64", "--port", &port.to_string()])
         .args(["--threads", &threads.to_string(), "--weights"])
         .arg(weights);

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: measured beside predicted beside the limit, and beside a peer in alternating runs.
+//! `cargo xtask bench`: measured figures beside the predicted ones and the limit, and beside a peer in
+//! alternating runs.
 
 mod clients;
 
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Lengths everything is measured at: a prompt, and tokens generated after a shorter one.
+/// Lengths that everything is measured at: a prompt, and tokens generated after a shorter one.
 const PROMPT: usize = 512;
 const DEPTH: usize = 32;
 const GENERATE: usize = 128;
@@ -25,17 +26,17 @@ pub struct Options {
     /// Weights to use instead of fetching them.
     #[arg(long, value_name = "PATH")]
     weights: Option<PathBuf>,
-    /// Measure another engine on the same file and lengths, run by run in turn.
+    /// Also measure another engine on the same file and lengths, in alternating runs.
     #[arg(long)]
     peer: Option<PeerName>,
-    /// Runs of each side; medians are reported.
+    /// Runs per engine; medians are reported.
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Measure servers over HTTP instead, with so many streaming clients at once; the peer is then
+    /// Measure servers over HTTP instead, with this many streaming clients at once; the peer is then
     /// llama.cpp's server.
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     clients: Vec<usize>,
-    /// Threads of both sides.
+    /// Threads for both engines.
     #[arg(long, default_value_t = 2)]
     threads: usize,
     /// Print one JSON object.
@@ -43,14 +44,14 @@ pub struct Options {
     json: bool,
 }
 
-/// Engines to measure beside ours.
+/// Engines to compare with ours.
 #[derive(Clone, Copy, ValueEnum)]
 enum PeerName {
     #[value(name = "llama.cpp")]
     LlamaCpp,
 }
 
-/// Tokens a second.
+/// Tokens per second.
 #[derive(Default)]
 struct Rates {
     prefill: Vec<f64>,
@@ -83,7 +84,7 @@ pub fn bench(options: Options) -> Result<(), String> {
     let (mut ours, mut theirs) = (Rates::default(), Rates::default());
     let mut last = Value::Null;
     if let Some(peer) = &mut peer {
-        // The server warms up by itself in every run.
+        // Our server warms up by itself in every run.
         peer.prefill(PROMPT)?;
         peer.decode(DEPTH, GENERATE)?;
     }
@@ -123,11 +124,11 @@ pub fn bench(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Requests of each client, and what each asks for.
+/// Requests per client, and the size of each.
 const REQUESTS: usize = 4;
 const WORDS: usize = 96;
 
-/// Servers under load, run by run in turn.
+/// Servers under load, in alternating runs.
 fn serving(options: &Options, server: &Path, weights: &Path, peer: Option<&Build>) -> Result<(), String> {
     let peer_build = peer.map(|build| json!(build.flags));
     let peer = peer.map(llama_server::install).transpose()?;
@@ -240,7 +241,6 @@ fn print(report: &Value) {
     }
 }
 
-/// The middle sample.
 fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,11 +1,10 @@
-//! Weights from a Hugging Face hub, kept in the hub's own cache layout, so that what other programs fetched
-//! is found and what we fetch they find.
+//! Weights from a Hugging Face hub, kept in the hub's own cache layout and so shared with other programs.
 
 use super::Wanted;
 use monomorph_compiler::spec::types::HubFile;
 use std::path::{Path, PathBuf};
 
-/// Where hub repositories are, unless `HF_ENDPOINT` says otherwise as it does for the hub's own client.
+/// The hub's address, unless `HF_ENDPOINT` names another, as for the hub's own client.
 const ENDPOINT: &str = "https://huggingface.co";
 
 /// Fetches files of a repository at a revision; returns the snapshot's directory.
@@ -15,7 +14,7 @@ pub fn fetch(id: &str, revision: &str, files: &[HubFile]) -> Result<PathBuf, Str
     Repository { endpoint: &endpoint, cache: &cache, id, revision }.fetch(files)
 }
 
-/// `$HF_HUB_CACHE`, `$HF_HOME/hub` or `~/.cache/huggingface/hub`: where the hub's own client keeps files.
+/// `$HF_HUB_CACHE`, `$HF_HOME/hub` or `~/.cache/huggingface/hub`: the cache of the hub's own client.
 fn cache() -> PathBuf {
     let from = |name: &str| std::env::var_os(name).map(PathBuf::from);
     from("HF_HUB_CACHE").unwrap_or_else(|| {
@@ -24,7 +23,7 @@ fn cache() -> PathBuf {
     })
 }
 
-/// A repository on a hub and in a cache.
+/// A repository on a hub and in its cache.
 struct Repository<'a> {
     endpoint: &'a str,
     cache: &'a Path,
@@ -62,7 +61,7 @@ impl Repository<'_> {
     fn download(&self, file: &HubFile) -> Result<PathBuf, String> {
         let url = format!("{}/{}/resolve/{}/{}", self.endpoint, self.id, self.revision, file.path);
         let what = |error: &dyn std::fmt::Display| format!("{url}: {error}");
-        // The commit is a header of the hub's own answer, which may redirect to where the bytes are.
+        // The commit is a header of the hub's own answer, which may redirect to the bytes.
         let agent = ureq::Agent::new_with_config(ureq::config::Config::builder().max_redirects(0).build());
         let head = agent.head(&url).call().map_err(|error| what(&error))?;
         let header =
@@ -77,7 +76,7 @@ impl Repository<'_> {
             }
         }
         let bytes = header("x-linked-size").and_then(|size| size.parse().ok());
-        // The etag of a large file is its SHA-256, which holds where the spec names none.
+        // The etag of a large file is its SHA-256; it serves when the spec names none.
         let digest = header("x-linked-etag").map(|_| blob.clone()).filter(|etag| etag.len() == 64);
         let wanted = Wanted { bytes, sha256: file.sha256.as_deref().or(digest.as_deref()) };
         let blob = self.directory().join("blobs").join(blob);

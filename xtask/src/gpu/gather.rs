@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SMOLLM2: &str = "smollm2-135m/q4_1";
-/// A choice other than the interpreter's is a tie where its lead is at most this.
+/// A choice that differs from the interpreter's counts as a tie if its margin is at most this.
 const TIE: f64 = 1e-3;
-/// Servers that run with made-up weights under a tool of compute-sanitizer: products in f16, and in f64.
-/// racecheck keeps every access to shared memory of a launch on the host (of a prompt of 12 on smollm2-135m
-/// more than 128 GB), so it watches models of the goldens.
+/// Servers that run with made-up weights under compute-sanitizer: with products in f16 and in f64. racecheck
+/// records every shared memory access of a launch on the host (for a prompt of 12 on smollm2-135m more than
+/// 128 GB), so it runs on models of the goldens.
 const SANITIZED: [(&str, &str); 6] = [
     ("memcheck", "llama-3.2-1b/bf16"),
     ("memcheck", "smollm2-135m/q4_1"),
@@ -28,20 +28,19 @@ const SANITIZED: [(&str, &str); 6] = [
     ("racecheck", "qwen35-moe-text/bf16"),
 ];
 
-/// Sequences that the one decode program of a batch-invariant server takes.
+/// Most sequences in the one decode program of a batch-invariant server.
 const JOINED: usize = 32;
 
-/// Servers whose sequences are swapped: the lengths of prompts, tokens that there are blocks for, and GB of
+/// Servers whose sequences are swapped: lengths of prompts, tokens that the blocks hold, and GB of host
 /// memory for copies.
 const ENGINES: [(&str, [usize; 2], usize, f64); 2] =
     [(SMOLLM2, [100, 600], 2048, 0.02), ("qwen3.5-35b/nvfp4", [1000, 3000], 10_240, 0.18)];
-/// Sequences that these take at once.
+/// Most concurrent sequences of these servers.
 const SWAPPED: usize = 16;
-/// Ids that every tokenizer has, the stand-in for made-up weights, too.
+/// Ids that every tokenizer has, including the stand-in used with made-up weights.
 const VOCABULARY: usize = 256;
 
-/// Of the models whose sequences join and leave batches, those that are built to draft with their own layers,
-/// too.
+/// Models whose sequences join and leave batches that are also built to draft with their own layers.
 const DRAFTED: [&str; 2] = ["qwen3-next/bf16", "qwen35-moe-text/bf16"];
 
 /// What runs on the machine with the card.
@@ -61,22 +60,22 @@ const SCRIPTS: [(&str, &str); 13] = [
     ("checks/tokens.py", include_str!("checks/tokens.py")),
 ];
 
-/// Everything that stands below `target/gpu` when a build is over.
+/// Everything below `target/gpu` once a build is complete.
 struct Gathering {
     out: PathBuf,
     store: PathBuf,
     hardware: String,
-    /// Where targets are looked up.
+    /// Directories in which targets are looked up.
     search: Vec<PathBuf>,
     executables: Vec<String>,
-    /// What could not be built: `run.py` will miss it and say so.
+    /// What could not be built; `run.py` reports it as missing.
     problems: Vec<String>,
 }
 
 /// Builds, gathers and packs.
 ///
 /// # Errors
-/// After everything that can be gathered was: what could not.
+/// Names what could not be gathered, after gathering everything else.
 pub fn gather(options: &Options) -> Result<(), String> {
     let out = paths::root().join("target/gpu");
     let store = out.join("gathered");
@@ -91,13 +90,13 @@ pub fn gather(options: &Options) -> Result<(), String> {
     for (name, text) in SCRIPTS {
         write(&out.join(name), text.as_bytes())?;
     }
-    // Only what is asked for now travels; what it is built from is kept elsewhere.
+    // Only what was requested now travels; the inputs of its build are kept elsewhere.
     std::fs::remove_dir_all(&store)
         .and_then(|()| std::fs::create_dir_all(&store))
         .map_err(|error| error.to_string())?;
 
     let cases = out.join("cases");
-    // A directory of targets even before there are goldens in it.
+    // A directory of targets must exist even without goldens in it.
     std::fs::create_dir_all(cases.join("targets/models")).map_err(|error| error.to_string())?;
     let mut gathering = Gathering {
         out,
@@ -184,8 +183,8 @@ impl Gathering {
         format!("{}/{name}", self.hardware)
     }
 
-    /// Builds a server into the store; where it stands there. One that cannot be built is noted, and named
-    /// all the same.
+    /// Builds a server into the store and returns its path there. One that cannot be built is noted, and its
+    /// path is returned all the same.
     fn server(&mut self, name: &str, options: &BuildOptions, racecheck: bool) -> String {
         let target = self.target(name);
         let loaded = spec::load_with(&self.search, &target, options);
@@ -208,7 +207,7 @@ impl Gathering {
         place
     }
 
-    /// Writes the targets of the goldens, with what the interpreter makes of them, and lists them.
+    /// Writes and lists the targets of the goldens with the interpreter's logits.
     fn cases(&self, cases: &Path) -> Result<Vec<Value>, String> {
         run(of_tests("gpu_cases").arg(cases).arg(&self.hardware))?;
         let text = std::fs::read(cases.join("cases.json")).map_err(|error| error.to_string())?;
@@ -281,7 +280,8 @@ impl Gathering {
         Ok(json!(all))
     }
 
-    /// Servers that swap are batch-invariant, so that a sequence is to the bit what it is alone.
+    /// Servers that swap are batch-invariant, so that a sequence is bit for bit the same as when it runs
+    /// alone.
     fn engine(&mut self) -> Value {
         let invariant = BuildOptions { batch_invariant: Some(SWAPPED), ..BuildOptions::default() };
         let lookup =
@@ -313,7 +313,7 @@ impl Gathering {
         cases.into()
     }
 
-    /// Prompts are ids that every vocabulary has, and short.
+    /// Prompts are short and use ids that every vocabulary has.
     fn sanitized(&mut self) -> Value {
         let case = |(tool, name)| {
             let server = self.server(name, &BuildOptions::default(), tool == "racecheck");
@@ -348,7 +348,7 @@ impl Gathering {
         }))
     }
 
-    /// What is measured of one server, and what its limits follow from.
+    /// What is measured on one server, and the figures its limits derive from.
     fn bench(&mut self, name: &str, options: &BuildOptions) -> Result<Value, String> {
         let server = self.server(name, options, false);
         let target = spec::load_with(&self.search, &self.target(name), options);
@@ -393,7 +393,7 @@ impl Gathering {
     }
 }
 
-/// A program of the tests' crate, to be given arguments.
+/// A program of the tests' crate, still without arguments.
 fn of_tests(program: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(paths::root());
@@ -401,14 +401,14 @@ fn of_tests(program: &str) -> Command {
     cargo
 }
 
-/// The cost of a whole step, `cost` being told each phase's kind, decode and prefill.
+/// The cost of a whole step; `cost` gets each phase's kind and its decode and prefill costs.
 fn total(plan: &Plan, cost: impl Fn(&PhaseKind, Cost, Cost) -> Cost) -> Cost {
     let phases = plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
     phases.fold(Cost::default(), |sum, phase| sum + cost(&phase.kind, phase.decode, phase.prefill))
 }
 
-/// The cost of a prompt of another length than the plan's: products grow with it, those with earlier tokens
-/// with its square. (The head, which computes one row, comes out too dear by a hundredth of a prompt.)
+/// The cost of a prompt of a length other than the plan's. Products scale with the length, attention with its
+/// square. The head computes a single row, so it is overestimated by a hundredth of a prompt.
 fn scaled(target: &Target, kind: &PhaseKind, prefill: Cost, tokens: usize) -> Cost {
     let pairs = |tokens: usize| (tokens * (tokens + 1)) as f64;
     let linear = tokens as f64 / Prediction::PREFILL_TOKENS as f64;

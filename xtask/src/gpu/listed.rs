@@ -1,27 +1,27 @@
-//! Which programs of tests/cuda there are, how each is built, and how it is run.
+//! The programs of tests/cuda, how each is built, and how it is run.
 
-/// A way to build a program, and how it is run. Arguments that begin with `@` are files of the store.
+/// A build of a program and its runs. Arguments that begin with `@` are files of the store.
 pub struct Program {
-    /// Of the build: no two share one.
+    /// Name of the build; unique.
     pub name: &'static str,
-    /// Its file from tests/cuda on, without `.cu`.
+    /// Its source below tests/cuda, without `.cu`.
     pub source: &'static str,
     /// Macros.
     pub defines: &'static [&'static str],
-    /// Of a sound run.
+    /// Of a run that must pass.
     pub arguments: &'static [&'static str],
-    /// Arguments that plant a defect, which must be seen. (The others plant theirs themselves.)
+    /// Arguments that plant a defect, which the program must detect. Programs without them plant their own.
     pub planted: Option<&'static [&'static str]>,
-    /// Whether it runs by itself, and not only under tools.
+    /// Whether it also runs outside of tools.
     pub alone: bool,
-    /// compute-sanitizer's tools that this build runs under as well.
+    /// compute-sanitizer's tools that this build also runs under.
     pub tools: &'static [&'static str],
-    /// Whether it has products that only cards with `wgmma` can be compiled for.
+    /// Whether its products need a card with `wgmma`.
     pub wgmma: bool,
 }
 
-/// For racecheck, which follows the arrivals of threads at a barrier but not those of a warp through one
-/// lane. Kernels without such rings need no build of their own for it.
+/// For racecheck, which tracks the barrier arrivals of threads but not those of a warp through one lane.
+/// Kernels without such rings need no separate build for it.
 const EVERY_LANE: &str = "MONOMORPH_EVERY_LANE_ARRIVES";
 
 const MEMCHECK: &[&str] = &["memcheck"];
@@ -32,12 +32,12 @@ const fn program(name: &'static str, source: &'static str) -> Program {
     Program { name, source, defines, arguments, planted: None, alone: true, tools, wgmma: false }
 }
 
-/// A build for racecheck, and for nothing else.
+/// A build for racecheck only.
 const fn every_lane(name: &'static str, source: &'static str) -> Program {
     Program { defines: &[EVERY_LANE], alone: false, tools: &["racecheck"], ..program(name, source) }
 }
 
-/// What checks kernels. docs/gpu-servers.md says what each takes to compile.
+/// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
 pub const PROGRAMS: [Program; 23] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
@@ -99,8 +99,8 @@ pub const PROGRAMS: [Program; 23] = [
     },
 ];
 
-/// What measures kernels and checks nothing, with the division that docs/performance-h200-kernels.md found
-/// best.
+/// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
+/// found best.
 pub const INSTRUMENTS: [Program; 8] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },

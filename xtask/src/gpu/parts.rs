@@ -7,7 +7,7 @@ use std::process::Command;
 const SCRIPT: &str = include_str!("pack.py");
 
 /// Packs every file of `store` into `out/part-<n>.tar.xz` (`.tar` for large files), none above `limit` bytes.
-/// Returns the files that were cut, each with its pieces, and the parts.
+/// Returns the files that were split, each with its pieces, and the parts.
 ///
 /// # Errors
 /// When there is no Python 3, or a file cannot be read or written.
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Packed here, and unpacked by what the machine with the card does.
+    /// Packed here and unpacked by the script that runs on the machine with the card.
     #[test]
     fn parts_stay_below_the_limit_and_hold_every_byte() {
         let directory = tempfile::tempdir().unwrap();
@@ -62,7 +62,7 @@ mod tests {
         for directory in [store.join("a"), out.clone()] {
             std::fs::create_dir_all(directory).unwrap();
         }
-        // Bytes that do not shrink.
+        // Incompressible bytes.
         let mut state = 1u64;
         let mut noise = |length: usize| -> Vec<u8> {
             let mut next = || {

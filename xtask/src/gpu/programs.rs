@@ -17,7 +17,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// What `run.py` needs to know of the programs.
+/// What `run.py` needs to know about the programs.
 pub struct Built {
     /// Runs that check.
     pub programs: Vec<Value>,
@@ -27,11 +27,11 @@ pub struct Built {
     pub problems: Vec<String>,
 }
 
-/// Compiles into `store/programs/` what has a source whose name contains one of `wanted`, instruments too if
-/// they are asked for.
+/// Compiles into `store/programs/` every program whose source name contains one of `wanted`, and the
+/// instruments too if requested.
 ///
 /// # Errors
-/// When there is no compiler, a source is built by none, or one of `wanted` is in no name.
+/// When there is no compiler, a source is missing from the list, or a word of `wanted` matches no name.
 pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) -> Result<Built, String> {
     check_names(wanted, &sources(&paths::root().join("tests/cuda"))?)?;
     let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
@@ -70,13 +70,12 @@ pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) ->
     })
 }
 
-/// Where the kernels that programs instantiate are printed, from the declarations that builds print theirs
-/// from.
+/// The directory of the printed instantiations; builds print theirs from the same declarations.
 fn printed() -> PathBuf {
     paths::root().join("target/cuda-programs/printed")
 }
 
-/// All runs of a program that checks.
+/// All runs of a program that checks kernels.
 fn runs(program: &Program) -> Vec<Value> {
     let name = program.name;
     let sound = program.alone.then(|| entry(program, name.to_owned(), program.arguments, false, None));
@@ -91,7 +90,7 @@ fn entry(program: &Program, name: String, arguments: &[&str], planted: bool, too
     json!({ "name": name, "file": file, "arguments": arguments, "planted": planted, "tool": tool })
 }
 
-/// The files that arguments name, which stand in tests/fixtures/cuda.
+/// Copies the files of tests/fixtures/cuda that arguments name.
 fn carry_files(programs: &[&Program], store: &Path) -> Result<(), String> {
     let arguments = programs.iter().flat_map(|it| it.arguments);
     for place in arguments.filter_map(|it| it.strip_prefix('@')).collect::<BTreeSet<_>>() {
@@ -133,7 +132,7 @@ fn check_names(wanted: &[String], names: &BTreeSet<String>) -> Result<(), String
     }
 }
 
-/// Compiles one program, unless what it is made from is what it was made from before.
+/// Compiles one program, unless its inputs are unchanged.
 fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) -> Result<(), String> {
     let root = paths::root();
     let directories = [root.join("tests/cuda"), root.join("templates/cuda"), printed()];
@@ -142,14 +141,14 @@ fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) ->
     let mut options = vec!["-O3".to_owned(), "-std=c++17".to_owned()];
     options.push(format!("-gencode=arch=compute_{code},code=sm_{code}"));
     options.extend(program.defines.iter().map(|define| format!("-D{define}")));
-    // What the programs leave out themselves where the card has no use for it.
+    // The programs themselves leave out what the card cannot run.
     for (there, define) in [(card.clusters, "-DMONOMORPH_NO_CLUSTERS"), (card.wgmma, "-DNO_WGMMA")] {
         options.extend((!there).then(|| define.to_owned()));
     }
 
     let mut hash = Sha256::new();
-    // What a program includes where it is compiled for the emulated card stands there, and is read for the
-    // key alone.
+    // Headers that a program includes only when compiled for the emulated card are there too; they are read
+    // only for the key.
     let read = directories.iter().cloned().chain([root.join("tests/emulated")]);
     let made_from = read_with_headers(&source, &read.collect::<Vec<_>>())?;
     let said = [compiler.version().as_bytes().to_vec(), options.join(" ").into_bytes()];
@@ -165,7 +164,7 @@ fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) ->
         let mut command = Command::new(compiler.nvcc());
         command.args(&options);
         command.args(directories.iter().flat_map(|directory| [Path::new("-I"), directory]));
-        // Where the toolkit comes from a Python package, its libraries stand beside `bin`.
+        // In a toolkit from a Python package the libraries are next to `bin`.
         if let Some(toolkit) = compiler.nvcc().parent().and_then(Path::parent) {
             command.arg("-L").arg(toolkit.join("lib"));
         }
@@ -177,8 +176,8 @@ fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) ->
     copy(&cached, &store.join("programs").join(program.name))
 }
 
-/// A source and every header of ours that it may include, so that a program is compiled anew only where one
-/// of them changed.
+/// A source and every header of ours that it may include: the key that says whether a program must be
+/// recompiled.
 fn read_with_headers(source: &Path, directories: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
     let (mut open, mut seen, mut texts) = (vec![source.to_owned()], BTreeSet::new(), Vec::new());
     while let Some(path) = open.pop() {
@@ -230,8 +229,7 @@ mod tests {
         assert!(sources(directory.path()).unwrap_err().contains("core/forgotten.cu is run by nobody"));
     }
 
-    /// Two entries that differ in nothing would cost nvcc's time twice; a run that nothing is built for would
-    /// never be made.
+    /// Two identical entries would pay for nvcc twice; a run without a build would never happen.
     #[test]
     fn nothing_is_built_twice_and_every_build_is_run() {
         let mut seen = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! From `results.json` to rows of the ledger.
+//! Turns `results.json` into rows of the ledger.
 
 use crate::paths;
 use serde_json::Value;
@@ -54,12 +54,12 @@ fn rows(results: &Value) -> Result<Vec<String>, String> {
     benches.iter().map(row).collect()
 }
 
-/// As many digits as mean something.
+/// A figure with its significant digits.
 fn figure(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// The ledger with rows behind the last of the table; the table is begun where there is none.
+/// The ledger with rows appended to its table, which is created if missing.
 fn with_rows(ledger: &str, rows: &[String]) -> String {
     let mut lines: Vec<&str> = ledger.lines().collect();
     let begun = lines.iter().position(|line| *line == HEADING);

@@ -6,15 +6,15 @@ use monomorph_compiler::toolchain::python;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the package's build is told besides what the machine is. As it comes it may lack this machine's
-/// vector instructions, and be several times slower.
+/// Build options besides those of the machine. The default build may lack this machine's vector instructions
+/// and be several times slower.
 const CMAKE: &str = "-DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_OPENSSL=OFF";
 
-/// Tokens that llama.cpp keeps for each client.
+/// Tokens of context per client.
 const CONTEXT: usize = 1024;
 
-/// The server, built so and installed at its pin if it is not there yet, which takes a quarter of an hour on
-/// two cores.
+/// Builds the server at its pin if it is missing, which takes a quarter of an hour on two cores, and returns
+/// its path.
 ///
 /// # Errors
 /// When it cannot be built.
@@ -34,7 +34,7 @@ pub fn install(build: &Build) -> Result<PathBuf, String> {
     if server.is_file() { Ok(server) } else { Err(format!("no server at {}", server.display())) }
 }
 
-/// How it is started for so many clients.
+/// The command line for that many clients.
 pub fn command(server: &Path, weights: &Path, threads: usize, clients: usize, port: u16) -> Command {
     let mut command = Command::new(server);
     command.arg("-m").arg(weights);

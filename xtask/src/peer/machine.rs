@@ -1,24 +1,24 @@
-//! What llama.cpp is built for on this machine.
+//! Chooses llama.cpp's build options for this machine.
 //!
-//! Built for what the CPU announces (`GGML_NATIVE`), it dies of SIGSEGV where that is AMX and the system
-//! gives a process no leave to use it, as in some containers and virtual machines: it asks for leave as it
-//! starts (`ggml_amx_init`), and goes on without its buffers. There it is built for everything else that the
-//! CPU has.
+//! A native build (`GGML_NATIVE`) dies of SIGSEGV where the CPU announces AMX and the system does not let a
+//! process use it, as in some containers and virtual machines: it requests permission at start
+//! (`ggml_amx_init`) and, when refused, goes on without its buffers. There it is built for everything else
+//! that the CPU has.
 
-/// How it is built.
+/// Build options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
-    /// What CMake is told.
+    /// CMake flags.
     pub flags: Vec<String>,
-    /// What a reader of its figures has to know, where it is not built for all of the machine.
+    /// A note for readers of the figures, if the build does not use the whole machine.
     pub note: Option<&'static str>,
 }
 
-/// What is said where AMX is left out.
+/// The note when AMX is left out.
 const WITHOUT_AMX: &str =
     "llama.cpp is built without AMX: this CPU announces it, and the system does not let a process use it";
 
-/// ggml's options and the flags of `/proc/cpuinfo` that each needs, all of them.
+/// ggml's options, each with all the flags of `/proc/cpuinfo` that it needs.
 const FEATURES: [(&str, &[&str]); 11] = [
     ("SSE42", &["sse4_2"]),
     ("AVX", &["avx"]),
@@ -35,8 +35,8 @@ const FEATURES: [(&str, &[&str]); 11] = [
 /// ggml's options of AMX.
 const AMX: [&str; 3] = ["AMX_TILE", "AMX_INT8", "AMX_BF16"];
 
-/// What llama.cpp is built with for a CPU that announces `cpu`, on a system that lets a process use AMX's
-/// tiles or does not.
+/// llama.cpp's build options for a CPU that announces `cpu`, on a system that does or does not let a process
+/// use AMX tiles.
 pub fn decide(cpu: &[&str], tiles_allowed: bool) -> Build {
     let announced = cpu.iter().any(|flag| flag.starts_with("amx_"));
     if !announced || tiles_allowed {
@@ -52,7 +52,7 @@ pub fn decide(cpu: &[&str], tiles_allowed: bool) -> Build {
 
 /// [`decide`] for this machine.
 pub fn here() -> Build {
-    // A system without this file announces nothing that has to be left out.
+    // A system without this file announces nothing that must be left out.
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     decide(&announced(&cpuinfo), tiles_allowed())
 }
@@ -63,14 +63,14 @@ fn announced(cpuinfo: &str) -> Vec<&str> {
     line.map_or(Vec::new(), |(_, flags)| flags.split_whitespace().collect())
 }
 
-/// Whether this process may use AMX's tiles; asks as llama.cpp does.
+/// Whether this process may use AMX tiles; requests permission the way llama.cpp does.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn tiles_allowed() -> bool {
-    /// Asks for leave to use a part of the register state (`asm/prctl.h`).
+    /// Requests permission to use a part of the register state (`asm/prctl.h`).
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
-    /// The tiles.
+    /// The tile data.
     const XFEATURE_XTILEDATA: libc::c_ulong = 18;
-    // SAFETY: the call takes two numbers and touches no memory of ours; what it changes is which state the
+    // SAFETY: the call takes two numbers and touches no memory of ours. It changes only which state the
     // kernel saves for this process, and nothing here uses tiles.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
@@ -109,7 +109,7 @@ mod tests {
             FEATURES.iter().all(|(name, _)| on(name)) && AMX.iter().all(|name| off(name)) && off("NATIVE")
         );
 
-        // One part of AVX-512 that is missing leaves the option that needs all of them out.
+        // One missing part of AVX-512 drops the option that needs all of them.
         let cpu = ["avx", "avx2", "avx512f", "avx512cd", "avx512vl", "avx512dq", "amx_tile"];
         let build = decide(&cpu, false);
         for (name, state) in [("AVX2", "ON"), ("AVX512", "OFF"), ("FMA", "OFF"), ("NATIVE", "OFF")] {

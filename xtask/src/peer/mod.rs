@@ -1,4 +1,4 @@
-//! llama.cpp beside us: a Python process that times it on request, so that runs can alternate.
+//! llama.cpp as a peer: a Python process that times it on request, so that runs can alternate.
 
 pub mod llama_server;
 pub mod machine;
@@ -20,7 +20,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Installs llama-cpp-python at its pin, built so, if it is not there yet, and loads the weights.
+    /// Installs llama-cpp-python at its pin with this build, if it is missing, and loads the weights.
     pub fn start(weights: &Path, threads: usize, build: &Build) -> Result<Peer, String> {
         let requirements = paths::root().join("xtask/src/peer/requirements.txt");
         let python = python::environment_with(
@@ -43,18 +43,18 @@ impl Peer {
             .and_then(|line| if line == "ready" { Ok(peer) } else { Err(format!("the peer said {line:?}")) })
     }
 
-    /// Tokens a second of a prompt of `tokens`.
+    /// Tokens per second for a prompt of `tokens`.
     pub fn prefill(&mut self, tokens: usize) -> Result<f64, String> {
         self.ask(&serde_json::json!({ "prefill": tokens }))
     }
 
-    /// Tokens a second of `tokens` single steps after a prompt of `depth`.
+    /// Tokens per second for `tokens` single steps after a prompt of `depth`.
     pub fn decode(&mut self, depth: usize, tokens: usize) -> Result<f64, String> {
         self.ask(&serde_json::json!({ "decode": [depth, tokens] }))
     }
 
     fn ask(&mut self, command: &serde_json::Value) -> Result<f64, String> {
-        // Who is gone is told by the answer that does not come.
+        // If the process is gone, the missing answer says so.
         let _ = writeln!(self.commands, "{command}");
         let line = self.answer()?;
         line.parse().map_err(|_| format!("the peer said {line:?}"))
@@ -75,7 +75,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It has nothing to save; an error means that it is gone already.
+        // It has nothing to save; an error means that it has already exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

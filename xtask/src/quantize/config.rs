@@ -1,4 +1,4 @@
-//! What stands beside the weights: config.json with what was done to them, and the files about text.
+//! The files beside the weights: config.json, which records the quantisation, and the tokenizer's files.
 
 use super::jobs::Job;
 use monomorph_formats::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};
@@ -9,8 +9,7 @@ use std::path::Path;
 /// The config.json of the new checkpoint, from the old one's at `path`; `None` where there is none.
 ///
 /// # Errors
-/// When the old one is unreadable or says that it is quantised already, or nothing like the new one is
-/// released.
+/// When the old one is unreadable or already quantised, or when no release has a format like the new one.
 pub fn config(jobs: &[Job], path: Option<&Path>) -> Result<Option<String>, String> {
     let quantisation = quantisation(jobs)?;
     let Some(path) = path else { return Ok(None) };
@@ -25,8 +24,8 @@ pub fn config(jobs: &[Job], path: Option<&Path>) -> Result<Option<String>, Strin
     Ok(Some(format!("{:#}\n", Value::Object(config))))
 }
 
-/// `quantization_config` as releases of that kind have it; `None` where nothing is quantised. Activations are
-/// not: there are no scales for them.
+/// `quantization_config` as releases in that format have it; `None` if nothing is quantised. Activations are
+/// not quantised: there are no scales for them.
 fn quantisation(jobs: &[Job]) -> Result<Option<Value>, String> {
     let form = |job: &Job| job.scales.as_ref().map(|scales| scales.form);
     let forms: BTreeSet<ScaleForm> = jobs.iter().filter_map(form).collect();
@@ -84,7 +83,7 @@ fn quantisation(jobs: &[Job]) -> Result<Option<Value>, String> {
     Ok(Some(config))
 }
 
-/// Copies what stands beside the weights and is not weights, an index of them or a config; the names.
+/// Copies the files beside the weights other than weights, their index and configs; returns their names.
 pub fn copy_side_files(from: Option<&Path>, to: &Path) -> Result<Vec<String>, String> {
     let Some(from) = from else { return Ok(Vec::new()) };
     let fault = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());

@@ -1,4 +1,4 @@
-//! One tensor from the old checkpoint into the new: a band of rows at a time, on every core.
+//! Writes one tensor of the old checkpoint into the new one, a band of rows at a time on every core.
 
 use super::jobs::{Job, Rows};
 use super::shards::Shards;
@@ -8,10 +8,10 @@ use monomorph_weights::Tensor;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Rows that are in memory at a time, on each core: whole blocks of those that share a scale.
+/// Rows in memory at a time on each core: whole blocks that share a scale.
 const BAND: usize = FP8_BLOCK;
 
-/// What a tensor, or some rows of it, lost.
+/// The error of a tensor, or of some of its rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change {
     largest_error: f64,
@@ -39,7 +39,7 @@ impl Change {
         self.value += other.value;
     }
 
-    /// What became of `values`; where one is further off than `bound` allows, its index.
+    /// The error of `values`; if one exceeds `bound`, its index.
     fn of(values: &[f32], means: &[f32], bound: impl Fn(usize, f32) -> f32) -> Result<Change, usize> {
         let mut change = Change::default();
         for (i, (value, means)) in values.iter().zip(means).enumerate() {
@@ -56,11 +56,11 @@ impl Change {
     }
 }
 
-/// Writes what `job` says, of the old checkpoint's tensors by name; what it lost, or `None` where bytes were
-/// copied.
+/// Writes the tensor that `job` describes from the old checkpoint's tensors. Returns its error, or `None` if
+/// bytes were copied.
 ///
 /// # Errors
-/// When it cannot be written, holds a value that is not finite, or an element is further off than its format
+/// When it cannot be written, holds a non-finite value, or an element's error exceeds what its format
 /// explains.
 pub fn write(
     job: &Job,
@@ -85,7 +85,7 @@ fn total(changes: &[Change]) -> Change {
     all
 }
 
-/// Does bands of `rows`, a share of them on each core; the results in the order of the rows.
+/// Processes bands of `rows`, a share on each core; returns the results in the order of the rows.
 fn on_every_core<T: Send>(
     rows: usize,
     band: impl Fn(Range<usize>) -> Result<T, String> + Sync,
@@ -108,7 +108,7 @@ fn on_every_core<T: Send>(
 struct Source<'a> {
     job: &'a Job,
     columns: usize,
-    /// Which rows of the job, of which tensor, with the bytes of just these.
+    /// Row ranges of the job, with the tensor and the bytes of each.
     parts: Vec<(Range<usize>, Tensor<'a>)>,
 }
 
@@ -154,7 +154,7 @@ impl<'a> Source<'a> {
         Ok(values)
     }
 
-    /// Where in the new tensor a row begins.
+    /// Offset of a row in the new tensor.
     fn place(&self, row: usize) -> u64 {
         let elements = row * self.columns / self.job.format.block_elements();
         elements as u64 * self.job.format.block_bytes() as u64
@@ -172,14 +172,15 @@ impl<'a> Source<'a> {
         )
     }
 
-    /// Rounds rows to another float.
+    /// Rounds rows to another float format.
     fn convert(&self, rows: Range<usize>, shards: &Shards) -> Result<Change, String> {
         let values = self.values(rows.clone())?;
         let bytes = encode(self.job.format, &values);
         shards.write(&self.job.name, self.place(rows.start), &bytes)?;
         let mut means = vec![0.0; values.len()];
         decode(self.job.format, &bytes, &mut means);
-        // Half a step: of 8 and 11 significant bits, and of the least f16. Everything is exact in f32.
+        // Half a unit in the last place: of 8 and 11 significant bits, and of the smallest f16. All of it is
+        // exact in f32.
         let bound = |_, value: f32| match self.job.format {
             Format::Bf16 => (value.abs() / 256.0).max(f32::MIN_POSITIVE / 256.0),
             Format::F16 => (value.abs() / 2048.0).max(1.0 / (1u32 << 25) as f32),
@@ -196,7 +197,7 @@ impl<'a> Source<'a> {
         if !largest.is_finite() {
             return Err(format!("tensor `{}` holds values that are not finite", self.job.name));
         }
-        // The formats of nvfp4's scales are fixed, and this is asked for fp8 only.
+        // nvfp4's scale formats are fixed, so this matters for fp8 only.
         let quantiser = Quantiser::new(scales.form, scales.companions[0].format, largest);
         let bands = on_every_core(rows, |rows| self.quantise_band(rows, scales.form, &quantiser, shards))?;
         let (changes, blocks): (Vec<Change>, Vec<Vec<f32>>) = bands.into_iter().unzip();
@@ -208,7 +209,7 @@ impl<'a> Source<'a> {
         Ok(total(&changes))
     }
 
-    /// What the rows lost, and the scales of their blocks.
+    /// The error of the rows, and the scales of their blocks.
     fn quantise_band(
         &self,
         rows: Range<usize>,
@@ -219,7 +220,7 @@ impl<'a> Source<'a> {
         let (values, columns) = (self.values(rows.clone())?, self.columns);
         let quantised = quantiser.rows(&values, columns);
         shards.write(&self.job.name, self.place(rows.start), &quantised.codes)?;
-        // What a reader makes of it.
+        // The values as a reader decodes them.
         let mut means = vec![0.0; values.len()];
         decode(form.codes(), &quantised.codes, &mut means);
         let blocks = (form != ScaleForm::Tensor).then(|| quantised.scales.clone());

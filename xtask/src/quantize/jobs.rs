@@ -1,4 +1,5 @@
-//! From specs to the list of tensors to write: names, shapes, formats, scales, and the rows they are made of.
+//! From specs to the list of tensors to write: names, shapes, formats, scales, and the rows that make them
+//! up.
 
 use super::shards::Stored;
 use monomorph_compiler::graph::instance;
@@ -9,33 +10,30 @@ use monomorph_compiler::spec::{TensorDecl, stored_tensors};
 use monomorph_formats::Format;
 use std::collections::BTreeMap;
 
-/// One tensor of the new checkpoint, its scales included.
+/// One tensor of the new checkpoint with its scales.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its name in the spec, `{layer}` and `{expert}` included.
+    /// Its name in the spec, with `{layer}` and `{expert}`.
     pub of: String,
     /// Its name in the checkpoint.
     pub name: String,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// What it is stored in.
+    /// Storage format.
     pub format: Format,
-    /// Where the format has companions.
+    /// For formats with companions.
     pub scales: Option<Scales>,
-    /// Whether it is the matrix of a linear layer.
+    /// Whether it is the weight of a linear layer.
     pub linear: bool,
-    /// What its rows are in the old checkpoint, from the first to the last.
+    /// Its rows in the old checkpoint, first to last.
     pub rows: Vec<Rows>,
 }
 
-/// Rows of a tensor of the old checkpoint that stand one below the other. A vector's are its elements.
+/// Consecutive rows of a tensor of the old checkpoint. The rows of a vector are its elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// Its name.
     pub tensor: String,
-    /// The first of them.
     pub first: usize,
-    /// How many.
     pub count: usize,
 }
 
@@ -51,7 +49,7 @@ impl Job {
         name.strip_suffix(".weight").unwrap_or(name)
     }
 
-    /// What is stored of it: itself, then its companions.
+    /// What is stored for it: the tensor, then its companions.
     pub fn stored(&self) -> Vec<Stored> {
         let itself = Stored::new(&self.name, &self.shape, self.format);
         let companions = self.scales.iter().flat_map(|scales| &scales.companions);
@@ -62,25 +60,25 @@ impl Job {
 
 /// What is to be done.
 pub struct Plan {
-    /// Layer after layer.
+    /// In layer order.
     pub jobs: Vec<Job>,
     /// The tensors of the old checkpoint and their shapes.
     pub sources: BTreeMap<String, Vec<usize>>,
 }
 
-/// A job some of whose rows are known.
+/// A job with some of its rows still missing.
 struct Draft {
     layer: Option<usize>,
     job: Job,
-    /// Each with the row of the job that it begins at.
+    /// Each with the row of the job at which it begins.
     rows: Vec<(usize, Rows)>,
 }
 
-/// What makes the checkpoint that `quant` describes of one whose tensors are called as `names` says.
+/// Plans how to make the checkpoint that `quant` describes from one whose tensors are named as in `names`.
 ///
 /// # Errors
-/// Where the old checkpoint has no such tensor, a tensor cannot have the scales that the spec names, or rows
-/// of it are no tensor's of the model.
+/// When the old checkpoint lacks a tensor, a tensor cannot have the scales that the spec names, or some of
+/// its rows belong to no tensor of the model.
 pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) -> Result<Plan, String> {
     let mut plan = Plan { jobs: Vec::new(), sources: BTreeMap::new() };
     let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
@@ -117,8 +115,8 @@ pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) 
     Ok(plan)
 }
 
-/// The spec of a checkpoint in floats that is laid out as `spec` says, beside whose tensors no scales stand:
-/// the names are the same but for compressed-tensors' `_packed`.
+/// The spec of a checkpoint in floats laid out as `spec` says and without scales. The names are the same
+/// except for compressed-tensors' `_packed`.
 pub fn unpacked(spec: &CheckpointSpec) -> CheckpointSpec {
     let mut spec = spec.clone();
     for file in spec.names.values_mut() {
@@ -134,7 +132,7 @@ fn named(pattern: &str, layer: Option<usize>, expert: Option<usize>) -> String {
     expert.map_or(name.clone(), |expert| name.replace("{expert}", &expert.to_string()))
 }
 
-/// The tensor of the new checkpoint that holds one of the model's; its rows are found later.
+/// The tensor of the new checkpoint that holds one of the model's; its rows are filled in later.
 fn job(
     tensor: &TensorDecl,
     file: &FileTensor,
@@ -163,8 +161,9 @@ fn job(
     Ok(Job { of: file.name.clone(), name, shape, format, scales, linear, rows: Vec::new() })
 }
 
-/// The rows of one tensor of the model, each run with the row of the new tensor `to` that it begins at, in
-/// the old one's order: `from`, of name `name`. Each comes with its expert where experts are stacked in it.
+/// The runs of rows of a model's tensor `name`, from `from` in the old checkpoint to `to` in the new, each
+/// with the row of `to` at which it begins, in the old one's order. Where experts are stacked, each run has
+/// its expert.
 fn runs(
     tensor: &TensorDecl,
     to: (&FileTensor, Option<usize>),
@@ -174,7 +173,7 @@ fn runs(
     let mut runs = Vec::new();
     let mut row = 0;
     while row < tensor.rows {
-        // As far as both go on without a gap.
+        // Up to the first gap on either side.
         let until =
             |file: &FileTensor| file.view.map_or(tensor.rows, |view| (row / view.take + 1) * view.take);
         let end = tensor.rows.min(until(to.0)).min(until(from.0));
@@ -185,7 +184,7 @@ fn runs(
     runs
 }
 
-/// The rows of a job from its first to its last, runs that go on joined.
+/// The rows of a job, first to last, with adjacent runs joined.
 fn in_order(job: &Job, mut rows: Vec<(usize, Rows)>) -> Result<Vec<Rows>, String> {
     rows.sort_by_key(|(at, _)| *at);
     let mut ordered: Vec<Rows> = Vec::new();
@@ -235,18 +234,18 @@ mod tests {
 
     #[test]
     fn experts_are_cut_out_of_stacked_tensors() {
-        // Gates are the upper half of what each of the experts has of a stacked tensor.
+        // The gate rows are the upper half of each expert's rows in a stacked tensor.
         let (tensor, from) = (decl("experts.{expert}.up", 8, Some(4)), file("stacked", Some([8, 8, 16])));
         let found = runs(&tensor, (&file("{expert}.up", None), None), (&from, Some(3)), "stacked");
         assert_eq!(found, [(0, rows("stacked", 56, 8))]);
-        // And put into one.
+        // And merged into one.
         let found = runs(&tensor, (&from, Some(3)), (&file("{expert}.up", None), None), "3.up");
         assert_eq!(found, [(56, rows("3.up", 0, 8))]);
     }
 
     #[test]
     fn views_of_one_tensor_become_that_tensor_again() {
-        // Queries and gates of two heads, four rows each, in turn.
+        // Queries and gates of two heads alternate, four rows each.
         let (q, gate) = (file("both", Some([0, 4, 8])), file("both", Some([4, 4, 8])));
         let mut found = Vec::new();
         for view in [&gate, &q] {
@@ -254,7 +253,7 @@ mod tests {
         }
         assert_eq!(found.len(), 4);
         assert_eq!(in_order(&job(&[16, 32], vec![]), found).unwrap(), [rows("both", 0, 16)]);
-        // From tensors of their own they come by turns.
+        // Rows from separate tensors alternate.
         let own = |name| (file(name, None), name);
         let (a, b) = (own("a"), own("b"));
         let mut found = runs(&decl("q", 8, None), (&q, None), (&a.0, None), a.1);

@@ -1,5 +1,5 @@
-//! Safetensors files whose every tensor has its place before the first is written, so that no tensor is held
-//! in memory.
+//! Safetensors files in which every tensor has its place before the first is written, so that no tensor is
+//! held in memory.
 
 use monomorph_formats::Format;
 use serde_json::{Map, Value, json};
@@ -20,8 +20,7 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// A tensor of `format` and of this shape, which counts elements; that of nvfp4 codes is written in
-    /// bytes.
+    /// A tensor of `format` and of this shape, counted in elements; nvfp4 codes are written as bytes.
     pub fn new(name: &str, shape: &[usize], format: Format) -> Stored {
         let (kind, element) = match format {
             Format::F32 => ("F32", 4),
@@ -46,13 +45,13 @@ impl Stored {
 /// The files being written.
 pub struct Shards {
     files: Vec<(PathBuf, File)>,
-    /// By tensor: its file, where it begins, how long it is.
+    /// By tensor: its file, offset and length.
     places: BTreeMap<String, (usize, u64, u64)>,
 }
 
 impl Shards {
-    /// Lays out `groups` of tensors, each in one file, in files of at most `limit` bytes of data where a
-    /// group fits that; writes their headers, and an index where there are several.
+    /// Lays out `groups` of tensors in files of at most `limit` bytes of data, and each group in a single
+    /// file if it fits. Writes their headers, and an index for several files.
     pub fn create(directory: &Path, groups: &[Vec<Stored>], limit: u64) -> Result<Shards, String> {
         let mut contents: Vec<Vec<&Stored>> = vec![Vec::new()];
         let mut filled = 0;
@@ -87,10 +86,10 @@ impl Shards {
 
     fn add(&mut self, path: PathBuf, tensors: &[&Stored]) -> Result<(), String> {
         let fault = |error: std::io::Error| format!("{}: {error}", path.display());
-        // Wide elements first, so that every tensor is aligned to its own.
+        // Wide elements first, so that every tensor is aligned to its element size.
         let mut tensors = tensors.to_vec();
         tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.element));
-        // Readers of other projects refuse files that do not say what made tensors of them.
+        // Other readers refuse files that do not name the framework of their tensors.
         let mut header = Map::from_iter([("__metadata__".to_owned(), json!({ "format": "pt" }))]);
         let mut end = 0;
         for tensor in &tensors {
@@ -100,7 +99,7 @@ impl Shards {
             header.insert(tensor.name.clone(), entry);
         }
         let mut header = Value::Object(header).to_string();
-        // The data begins at a multiple of 8, like the length before the header.
+        // The data begins at a multiple of 8, like the length field before the header.
         header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
         let file = File::create_new(&path).map_err(fault)?;
         file.write_all_at(&(header.len() as u64).to_le_bytes(), 0).map_err(fault)?;
@@ -115,10 +114,10 @@ impl Shards {
         Ok(())
     }
 
-    /// Writes bytes of the tensor `name` from its byte `at` on.
+    /// Writes bytes of the tensor `name` from its offset `at` on.
     ///
     /// # Panics
-    /// If there is no such tensor, or it has no room for them.
+    /// If there is no such tensor, or the bytes do not fit.
     pub fn write(&self, name: &str, at: u64, bytes: &[u8]) -> Result<(), String> {
         let (file, start, length) = self.places[name];
         assert!(at + bytes.len() as u64 <= length, "{name}: {} bytes at {at} of {length}", bytes.len());
@@ -126,7 +125,7 @@ impl Shards {
         file.write_all_at(bytes, start + at).map_err(|error| format!("{}: {error}", path.display()))
     }
 
-    /// Brings everything to the disk: only then does it say whether there was room.
+    /// Syncs everything to disk: only then does an error for lack of space appear.
     pub fn finish(self) -> Result<(), String> {
         self.files.iter().try_for_each(|(path, file)| {
             file.sync_all().map_err(|error| format!("{}: {error}", path.display()))

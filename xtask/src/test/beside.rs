@@ -1,19 +1,19 @@
-//! The kernels of every GPU target, compiled beside the tests. These wait for servers, clocks and each other
-//! and leave cores idle; nvcc takes what is left, at the lowest priority, so that it holds up none of them.
+//! Compiles the kernels of every GPU target beside the tests. The tests wait for servers, clocks and each
+//! other and leave cores idle; nvcc takes those at the lowest priority, so that it delays no test.
 
 use crate::paths;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// `xtask kernels` under way.
+/// A running `xtask kernels`.
 pub struct Kernels {
     child: Child,
-    /// What it prints.
+    /// Its output.
     log: PathBuf,
 }
 
-/// Begins. The compiler must have been found or installed before.
+/// Starts it. The compiler must have been found or installed before.
 pub fn begin() -> Result<Kernels, String> {
     let log = paths::root().join("target/kernels.log");
     let io = |error: std::io::Error| format!("{}: {error}", log.display());
@@ -28,7 +28,7 @@ pub fn begin() -> Result<Kernels, String> {
 }
 
 impl Kernels {
-    /// Waits for the end and prints what was found.
+    /// Waits for it and prints its findings.
     pub fn end(mut self) -> Result<(), String> {
         let status = self.child.wait().map_err(|error| format!("waiting for the kernels: {error}"))?;
         let said =

@@ -1,20 +1,20 @@
-//! What the checks need from elsewhere, fetched while the first of them compile.
+//! Downloads that the checks need, made while the first checks compile.
 
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::toolchain::{nvcc, python};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
-/// Environments of Python that tests run, below the workspace's root, and the requirements that they hold.
+/// Python environments of the tests, below the workspace's root, with their requirements.
 const ENVIRONMENTS: [(&str, &str); 2] = [
     ("target/venv-clients", "tests/clients/requirements.txt"),
     ("target/venv-openapi", "tests/openapi/requirements.txt"),
 ];
 
-/// Downloads under way.
+/// Downloads in flight.
 pub struct Downloads(JoinHandle<(Result<PathBuf, String>, Vec<String>)>);
 
-/// Begins all of them, one after another.
+/// Starts all of them, one after another.
 pub fn begin() -> Downloads {
     Downloads(std::thread::spawn(|| {
         let target = TargetOptions { target: crate::DEFAULT_TARGET.to_owned(), targets_dir: None };
@@ -30,7 +30,7 @@ pub fn begin() -> Downloads {
 }
 
 impl Downloads {
-    /// Waits for their end: where the weights are, if they could be had, and what could not.
+    /// Waits for them: the path of the weights, if available, and what could not be downloaded.
     pub fn end(self) -> (Option<PathBuf>, Result<(), String>) {
         let (weights, failures) = self.0.join().expect("downloads do not panic");
         (weights.ok(), if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) })

@@ -1,35 +1,35 @@
-//! Where the time of a run went.
+//! Where a run's time went.
 
 use crate::paths;
 use monomorph_compiler::toolchain::times::{self, Work};
 
-/// So many builds are listed, the longest; the rest are summed up.
+/// How many builds are listed, longest first; the rest are summed up.
 const LISTED: usize = 12;
 
-/// What became of a check, and what it took.
+/// A check, its outcome and its time.
 pub struct Line {
     pub name: &'static str,
     pub became: &'static str,
-    /// From its start to its end.
+    /// Wall time.
     pub seconds: f64,
-    /// Of processors, by all programs it ran; `None` where the system does not say.
+    /// Processor time of all programs that it ran; `None` if the system does not report it.
     pub processor: Option<f64>,
 }
 
-/// Seconds of processors that programs took which were started by this one, or by those, and have ended.
+/// Processor seconds of all descendants of this process that have ended.
 pub fn processor() -> Option<f64> {
     ended(&std::fs::read_to_string("/proc/self/stat").ok()?)
 }
 
-/// Reads them in `/proc/PID/stat`: fields 16 and 17 (proc(5)), in hundredths. The name, field 2, may hold
-/// anything but ends at the last parenthesis.
+/// Reads them in `/proc/PID/stat`: fields 16 and 17 (proc(5)), in hundredths of a second. The name, field 2,
+/// may contain any byte but ends at the last parenthesis.
 fn ended(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(13).map(str::parse::<f64>);
     Some((fields.next()?.ok()? + fields.next()?.ok()?) / 100.0)
 }
 
-/// Prints a line for each check, and for each server that was built.
+/// Prints a line for each check and for each server that was built.
 pub fn print(lines: &[Line]) {
     println!("{}", checks(lines));
     println!("{}", builds(&times::noted(&paths::root())));

@@ -1,4 +1,4 @@
-//! Every `cargo xtask` that the book shows is one that there is: its verb, and its flags.
+//! Every `cargo xtask` command in the book exists: its verb and its flags.
 
 use super::docs;
 use crate::Cli;
@@ -18,16 +18,16 @@ pub fn breaches(root: &Path) -> Vec<String> {
     found
 }
 
-/// What is wrong with the command lines of a page, by line.
+/// What is wrong with the command lines of a page, with line numbers.
 fn wrong(text: &str) -> Vec<(usize, String)> {
     let cli = Cli::command();
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {
         for command in line.split("cargo xtask ").skip(1) {
-            // A command ends with its quotation, or where another follows.
+            // A command ends with its quotation or where the next command begins.
             let command = command.split(['`', '|', ';', '#', '(', ')']).next().unwrap_or_default();
             let mut words = command.split_whitespace().map(|word| word.trim_end_matches([',', '.', ':']));
-            // `<verb>` and the like stand for any.
+            // A placeholder such as `<verb>` stands for any.
             let Some(verb) = words.next().filter(|verb| verb.starts_with(|c: char| c.is_ascii_lowercase()))
             else {
                 continue;
@@ -36,7 +36,7 @@ fn wrong(text: &str) -> Vec<(usize, String)> {
                 found.push((at + 1, format!("there is no verb `{verb}`")));
                 continue;
             };
-            // What follows `--` is another program's.
+            // What follows `--` belongs to another program.
             for flag in words.take_while(|word| *word != "--").filter_map(|word| word.strip_prefix("--")) {
                 let flag = flag.split('=').next().unwrap_or_default();
                 let is = |argument: &clap::Arg| argument.get_long() == Some(flag);

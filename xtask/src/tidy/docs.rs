@@ -1,4 +1,4 @@
-//! The book is whole: its index names every page and every decision by its title, and no link leads nowhere.
+//! The book is complete: its index names every page and every decision by title, and no link is dead.
 
 use super::read;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub fn breaches(root: &Path) -> Vec<String> {
     [pages_missing(&docs, &index), decisions(&docs, &index), links_to_nothing(root)].concat()
 }
 
-/// A page, its name below the root, and its text; or why that cannot be read.
+/// A page's path, its name below the root, and its text or the error of reading it.
 type Page = (PathBuf, String, Result<String, String>);
 
 /// The README and every page and decision of the book.
@@ -40,7 +40,7 @@ fn name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Where the links of a page lead, without the part of the page behind `#`.
+/// The targets of a page's links, without the part after `#`.
 fn links(text: &str) -> impl Iterator<Item = &str> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link));
     targets.map(|link| link.split_once('#').map_or(link, |(path, _)| path)).filter(|link| !link.is_empty())
@@ -52,8 +52,8 @@ fn pages_missing(docs: &Path, index: &str) -> Vec<String> {
     missing.map(|page| format!("docs/README.md: {page} is not named")).collect()
 }
 
-/// A row of the index is a decision's number, path and title, as the page itself has them, and the path says
-/// what the title does.
+/// Checks that a row of the index has a decision's number, path and title as the page itself does, and that
+/// the path matches the title.
 fn decisions(docs: &Path, index: &str) -> Vec<String> {
     let row = |line: &str| {
         let (link, title) = line.strip_prefix("| [0")?.strip_suffix(" |")?.split_once(") | ")?;

@@ -1,18 +1,18 @@
-//! Sources that people write: how wide their comments are, and how long they are.
+//! Sources that people write: the width of their comments, and their length.
 
 use std::path::{Path, PathBuf};
 
-/// As `max_width` in rustfmt.toml, which rustfmt holds code to but no comment.
+/// `max_width` of rustfmt.toml, which rustfmt applies to code but not to comments.
 const MAX_WIDTH: usize = 110;
-/// A file that is larger is two files.
+/// A larger file is split.
 const MAX_BYTES: u64 = 30_000;
-/// Directories that have sources.
+/// Directories with sources.
 const ROOTS: [&str; 5] = ["compiler", "runtime", "templates", "tests", "xtask"];
-/// What is no source of ours below them: test data, and what tests install.
+/// Directories below them without sources of ours: test data, and what tests install.
 const SKIPPED: [&str; 4] = ["fixtures", "node_modules", "__pycache__", ".venv"];
 
-/// What sources are, by the ending of their names: what a comment begins with that is held to the width.
-/// CUDA's headers have tables in theirs.
+/// File endings of sources, and what begins a comment whose width is checked. CUDA headers have tables in
+/// their comments, so theirs is not.
 const SOURCES: [(&str, Option<&str>); 7] = [
     ("rs", Some("//")),
     ("py", Some("#")),
@@ -36,9 +36,9 @@ pub fn breaches(root: &Path) -> Vec<String> {
     found
 }
 
-/// Calls `each` for every file below a directory, ascending, but for what is skipped.
+/// Calls `each` for every file below a directory, ascending, except in skipped directories.
 pub(super) fn walk(directory: &Path, each: &mut impl FnMut(&Path)) {
-    // A directory that is not there has nothing in it.
+    // A missing directory is empty.
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();

@@ -1,11 +1,11 @@
-//! Files that are printed from declarations are what is printed now.
+//! Files that are printed from declarations match what is printed now.
 
 use super::read;
 use std::path::Path;
 
 type Print = fn() -> String;
 
-/// Paths, and what prints them.
+/// Paths and the functions that print them.
 const PRINTED: [(&str, Print); 1] = [("templates/cuda/core/step.cuh", monomorph_abi::step::header)];
 
 pub fn breaches(root: &Path) -> Vec<String> {
