@@ -1,4 +1,4 @@
-//! Clients of a server that come and go: random requests, asked alone and many at once.
+//! Clients of a server that come and go: random requests, sent alone and many at once.
 
 use crate::goldens::{Golden, goldens};
 use crate::root;
@@ -13,10 +13,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const PATH: &str = "/v1/completions";
-/// The token of id 0; those of the next ids are the characters after it.
+/// The token of id 0; the following ids are the characters after it.
 const FIRST: char = '!';
 
-/// Whole numbers that look random and are the same in every run (splitmix64).
+/// Pseudo-random integers, the same in every run (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -36,11 +36,11 @@ impl Random {
     }
 }
 
-/// Writes a golden's f32 weights to `directory` with a tokenizer beside them, whose tokens are one ASCII
-/// character each: an answer has as many bytes as tokens.
+/// Writes a golden's f32 weights to `directory` with a tokenizer whose tokens are one ASCII character each:
+/// an answer has as many bytes as tokens.
 ///
 /// # Panics
-/// If the vocabulary has more ids than there are such characters, or the directory is not writable.
+/// If the vocabulary has more ids than there are printable characters, or the directory is not writable.
 pub fn with_tokenizer(golden: &Golden, vocabulary: usize, directory: &Path) {
     let tokens: serde_json::Map<String, Value> = (FIRST..='~')
         .take(vocabulary)
@@ -53,7 +53,7 @@ pub fn with_tokenizer(golden: &Golden, vocabulary: usize, directory: &Path) {
     std::fs::copy(golden.directory.join("f32").join(file), directory.join(file)).expect("it is writable");
 }
 
-/// Writes a tokenizer of these tokens and nothing else.
+/// Writes a tokenizer with exactly these tokens.
 ///
 /// # Panics
 /// If the directory is not writable.
@@ -71,18 +71,18 @@ pub fn write_tokenizer(tokens: serde_json::Map<String, Value>, directory: &Path)
     std::fs::write(directory.join("tokenizer.json"), tokenizer.to_string()).expect("it is writable");
 }
 
-/// A golden's server for a processor, in f32.
+/// A golden's CPU server, in f32.
 pub struct Served {
     /// The binary.
     pub server: PathBuf,
-    /// Its weights, [with a tokenizer](with_tokenizer).
+    /// Weights [with a tokenizer](with_tokenizer).
     pub weights: TempDir,
-    /// Ids of the vocabulary.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
 }
 
 impl Served {
-    /// Imports a golden into `targets`, and builds its server.
+    /// Imports a golden into `targets` and builds its server.
     ///
     /// # Panics
     /// If there is no such golden, or it cannot be built.
@@ -99,30 +99,30 @@ impl Served {
     }
 }
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Ids.
     pub prompt: Vec<u32>,
-    /// To generate, whatever they are.
+    /// Tokens to generate; end tokens do not stop it.
     pub tokens: usize,
-    /// Further fields of the body, an object, or other values of its own.
+    /// Further fields of the body, as an object; they override the defaults.
     pub sampling: Value,
-    /// Ask for this many tokens more, but leave when the others are there.
+    /// Ask for this many extra tokens, but disconnect once the others have arrived.
     pub surplus: usize,
 }
 
-/// What came back.
+/// The server's answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
-    /// One character a token.
+    /// One character per token.
     pub text: String,
-    /// Of the tokens, in nats, as the server wrote them.
+    /// Log-probabilities of the tokens, in nats, as the server wrote them.
     pub logprobs: Vec<f64>,
 }
 
 impl Answer {
-    /// Appends the choice of a whole answer or of a chunk.
+    /// Appends the choice of a whole answer or of a streamed chunk.
     pub fn push(&mut self, answer: &Value) {
         let choice = &answer["choices"][0];
         self.text.push_str(choice["text"].as_str().unwrap_or_default());
@@ -130,7 +130,7 @@ impl Answer {
         self.logprobs.extend(logprobs.into_iter().flatten().filter_map(Value::as_f64));
     }
 
-    /// Ends it behind `tokens` tokens.
+    /// Truncates it to `tokens` tokens.
     fn cut(mut self, tokens: usize) -> Answer {
         self.text.truncate(tokens);
         self.logprobs.truncate(tokens);
@@ -148,7 +148,7 @@ impl Request {
         body.to_string()
     }
 
-    /// The answer in one piece.
+    /// Asks for the whole answer at once.
     ///
     /// # Panics
     /// If it is refused.
@@ -160,7 +160,7 @@ impl Request {
         answer
     }
 
-    /// The answer token by token; a request with a surplus closes the connection midway.
+    /// Streams the answer token by token; a request with `surplus` closes the connection midway.
     ///
     /// # Panics
     /// If it is refused or fails.
@@ -184,8 +184,8 @@ impl Request {
     }
 }
 
-/// Streams every request, in order, at most `clients` at a time; answers are in the order of the requests.
-/// Clients rest now and then, so that batches shrink too.
+/// Streams every request, in order, at most `clients` at a time, and returns the answers in the order of the
+/// requests. Clients pause now and then, so that batches shrink too.
 ///
 /// # Panics
 /// If one is refused or fails.

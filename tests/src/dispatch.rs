@@ -1,9 +1,9 @@
-//! Finds run-time dispatch in Rust source: what the path from a token to the next may not contain.
+//! Finds run-time dispatch in Rust source, which the path from one token to the next must not contain.
 
 use std::path::Path;
 use syn::visit::{self, Visit};
 
-/// Something that is decided at run time and should have been decided at build time.
+/// A decision made at run time that belongs at build time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// File and line.
@@ -12,14 +12,14 @@ pub struct Finding {
     pub what: String,
 }
 
-/// Types whose values are what a build fixes; branching on one means that it was not fixed.
+/// Types whose values a build fixes; branching on one means that it was not fixed.
 const FIXED: [&str; 8] =
     ["Format", "Compute", "Hardware", "HardwareKind", "Mixer", "PhaseKind", "Activation", "RotaryPairs"];
 
-/// Types that are looked into by name, where their keys are texts.
+/// Types that look something up by name if their keys are texts.
 const LOOKUPS: [&str; 4] = ["HashMap", "BTreeMap", "HashSet", "BTreeSet"];
 
-/// Functions that run once, at load, where names and formats are what they are about.
+/// Functions that run once, at load, and so may deal with names and formats.
 fn at_load(name: &str) -> bool {
     name.starts_with("load") || name.starts_with("pack") || name == "new"
 }
@@ -63,7 +63,7 @@ pub fn walk_directory(directory: &Path, skip: &[&str]) -> (usize, Vec<Finding>) 
     (files, findings)
 }
 
-/// The constants of a file that are texts.
+/// The text constants of a file.
 fn names_in(file: &syn::File) -> Vec<syn::Ident> {
     struct Names(Vec<syn::Ident>);
     impl Names {
@@ -93,7 +93,7 @@ fn names_in(file: &syn::File) -> Vec<syn::Ident> {
 
 struct Walker<'a> {
     name: &'a str,
-    /// What stands for a text here.
+    /// Text constants of the file.
     names: Vec<syn::Ident>,
     findings: Vec<Finding>,
 }
@@ -104,7 +104,7 @@ impl Walker<'_> {
         self.findings.push(Finding { place, what: what.into() });
     }
 
-    /// Reports a path that ends with a constant which is a text.
+    /// Reports a path that ends with a text constant.
     fn named(&mut self, path: &syn::Path, what: &str) {
         if let Some(last) = path.segments.last().filter(|last| self.names.contains(&last.ident)) {
             self.report(last.ident.span(), format!("{what} the name in `{}`", last.ident));
@@ -130,7 +130,7 @@ fn test_only(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Whether a map or set is known not to be keyed by numbers and the like: by a text, or by what is not said.
+/// Whether a map or set may be keyed by text: its key type is a text, or is not stated.
 fn keyed_by_text(segment: &syn::PathSegment) -> bool {
     let syn::PathArguments::AngleBracketed(arguments) = &segment.arguments else { return true };
     let Some(syn::GenericArgument::Type(key)) = arguments.args.first() else { return true };
@@ -138,7 +138,7 @@ fn keyed_by_text(segment: &syn::PathSegment) -> bool {
     text.split(|c: char| !c.is_alphanumeric()).any(|word| matches!(word, "String" | "str"))
 }
 
-/// `dyn Any + Send`: what the standard library hands over when a thread panics, and nothing can be called on.
+/// `dyn Any + Send`: the payload of a panic in the standard library; nothing can be called on it.
 fn panic_payload(object: &syn::TypeTraitObject) -> bool {
     let named = |bound: &syn::TypeParamBound| match bound {
         syn::TypeParamBound::Trait(bound) => {
@@ -149,7 +149,7 @@ fn panic_payload(object: &syn::TypeTraitObject) -> bool {
     object.bounds.iter().map(named).eq([Some("Any".to_owned()), Some("Send".to_owned())])
 }
 
-/// The expression a comparison or method call looks at, as the path it is.
+/// The paths in the operand of a comparison or method call.
 fn paths_in(expression: &syn::Expr) -> Vec<&syn::Path> {
     struct Paths<'a>(Vec<&'a syn::Path>);
     impl<'a> Visit<'a> for Paths<'a> {
@@ -254,7 +254,7 @@ impl<'ast> Visit<'ast> for Walker<'_> {
     }
 }
 
-/// Reports fixed types and names in a pattern that chooses.
+/// Reports fixed types and names in a refutable pattern.
 fn match_pattern(walker: &mut Walker, pattern: &syn::Pat) {
     struct Patterns<'a, 'b>(&'a mut Walker<'b>);
     impl Visit<'_> for Patterns<'_, '_> {
@@ -262,7 +262,7 @@ fn match_pattern(walker: &mut Walker, pattern: &syn::Pat) {
             self.0.fixed(path);
             self.0.named(path, "match on");
         }
-        // A constant without a path looks like a new name.
+        // A constant without a path parses as a new binding.
         fn visit_pat_ident(&mut self, pattern: &syn::PatIdent) {
             self.0.named(&pattern.ident.clone().into(), "match on");
         }

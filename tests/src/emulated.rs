@@ -1,8 +1,8 @@
-//! CUDA servers on a machine without a card: the emitted kernels compiled by g++ for an emulated one
-//! (tests/emulated), whose `libcuda.so.1` the server finds in the real one's place.
+//! CUDA servers on a machine without a card: g++ compiles the emitted kernels for an emulated card
+//! (tests/emulated), and the server finds its `libcuda.so.1` in place of the real one.
 //!
-//! Such a server is the one that a build makes, from the same emitted crate; only what stands in its
-//! `cubins/` is the modules' text compiled for this processor instead of machine code for the card.
+//! The server is the one that a build makes, from the same emitted crate. Only its `cubins/` differ: they
+//! hold the modules compiled for this processor instead of machine code for the card.
 
 use crate::root;
 use monomorph_compiler::emit::cuda_templates;
@@ -19,15 +19,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// What every card has: enough for small models, little enough to be filled in no time.
+/// Memory of every card: enough for small models, little enough to be filled quickly.
 const MEMORY: u64 = 1 << 30;
 const OPTIONS: [&str; 5] =
     ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing"];
 
-/// What runs kernels, with or without a driver on top.
+/// What runs kernels, with or without a driver on top of it.
 const ENGINE: [&str; 3] = ["engine.cpp", "launch.cpp", "memory.cpp"];
 
-/// A server, and where the driver is that it is to find.
+/// A server, and the directory of its driver.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// The binary.
@@ -36,7 +36,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The server, to be given arguments.
+    /// The server's command, still without arguments.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
         command.env("LD_LIBRARY_PATH", &self.driver).stdin(Stdio::null());
@@ -44,12 +44,12 @@ impl Server {
     }
 }
 
-/// So few multiprocessors that even small models take blocks round their rings of stages, and from one piece
-/// of work to the next, as full-size ones do on many.
+/// Few enough multiprocessors that even with small models a block wraps around its ring of stages and
+/// processes several work items, as full-size models do on many.
 pub const FEW: usize = 7;
 
-/// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's kind of host,
-/// and with so many multiprocessors (`None`: its own).
+/// Copies a hardware file into a targets directory as `emulated-<hardware>`, for this machine's host
+/// architecture and with that many multiprocessors (`None`: its own).
 ///
 /// # Panics
 /// If it cannot be read or written.
@@ -72,10 +72,10 @@ pub fn hardware(targets: &Path, hardware: &str, multiprocessors: Option<usize>) 
     name
 }
 
-/// Builds the server of a target of such hardware.
+/// Builds the server of a target for such hardware.
 ///
 /// # Panics
-/// If anything of it fails.
+/// If any step fails.
 pub fn build(target: &Target) -> Server {
     let (directory, plan) =
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
@@ -92,9 +92,9 @@ pub fn build(target: &Target) -> Server {
         let image = std::fs::read(image).expect("it was just compiled");
         write_if_changed(&to, &image);
     }
-    // For this machine's processor, as servers of CPU targets are: theirs are the dependencies, 235 of 241
-    // units. A server for a card is compiled for any processor of its host's kind; nothing else is other than
-    // it is shipped.
+    // Built for this machine's processor, as servers of CPU targets are, so that they share the dependencies:
+    // 235 of 241 units. A shipped server for a card is compiled for any processor of its host architecture;
+    // that is the only difference.
     let processor = this_processor();
     let linking = Linking { processor: processor.hardware.cpu(), ..Linking::new(&processor.hardware.name) };
     let built = toolchain::link(&root(), target, &directory, &linking);
@@ -104,12 +104,12 @@ pub fn build(target: &Target) -> Server {
     }
 }
 
-/// A target of the processor that tests run on.
+/// The target of this machine's processor.
 fn this_processor() -> Target {
     spec::load(&[root().join("targets")], "cpu/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Compiles a program of `tests/cuda` with these macros, for this machine; returns it.
+/// Compiles a program of `tests/cuda` with these macros for this machine and returns its path.
 ///
 /// # Panics
 /// If g++ refuses it.
@@ -125,7 +125,7 @@ pub fn program(name: &str, defines: &[String]) -> PathBuf {
     let parts =
         texts.iter().map(Vec::as_slice).chain(printed).chain(defines.iter().map(|define| define.as_bytes()));
     let program = stage.directory.join(digest(&parts.collect::<Vec<_>>()));
-    // In a directory named by the content of all, as what is compiled of it.
+    // The directory's name is a digest of all inputs, as for everything compiled here.
     let kernels = program.with_extension("kernels");
     for file in &templates {
         write_if_changed(&kernels.join(&file.path), file.text.as_bytes());
@@ -139,12 +139,12 @@ pub fn program(name: &str, defines: &[String]) -> PathBuf {
     program
 }
 
-/// The headers in the folders of a directory, as includes name them.
+/// The headers in the folders of a directory, as `#include` names them.
 fn headers(directory: &Path) -> BTreeSet<PathBuf> {
     modules::headers(directory).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The files of a directory, in order.
+/// The files of a directory, sorted.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let entries =
         std::fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
@@ -154,8 +154,8 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The library with the emulated card's part of it in place, in a directory named by its content: what is
-/// compiled there is compiled once.
+/// The library with the emulated card's parts in place, in a directory named by a digest of its content, so
+/// that everything there is compiled once.
 struct Stage {
     directory: PathBuf,
     include: PathBuf,
@@ -187,7 +187,7 @@ impl Stage {
         Stage { directory, include }
     }
 
-    /// The directory of a card's `libcuda.so.1`.
+    /// The directory with a card's `libcuda.so.1`.
     fn driver(&self, hardware: &str, card: &Cuda) -> PathBuf {
         let directory = self.directory.join(hardware);
         std::fs::create_dir_all(&directory).expect("the target directory is writable");
@@ -204,17 +204,17 @@ impl Stage {
         ]);
         command.args(["driver.cpp", "streams.cpp"]).args(ENGINE);
         compile(&mut command, &directory.join("libcuda.so.1"));
-        // The name that is tried first: no real driver is to be found by it.
+        // The loader tries this name first; it must not find a real driver.
         let other = directory.join("libcuda.so");
         if !other.exists() {
-            // Another process may have made it meanwhile.
+            // Another process may have created it meanwhile.
             let _ = std::os::unix::fs::symlink("libcuda.so.1", &other);
         }
         assert!(other.exists(), "{}", other.display());
         directory
     }
 
-    /// The modules of a plan, compiled, in their order.
+    /// The compiled modules of a plan, in order.
     fn images(&self, plan: &Plan, crate_directory: &Path, driver: &Path) -> Vec<PathBuf> {
         let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
         let (next, made) = (AtomicUsize::new(0), Mutex::new(vec![PathBuf::new(); modules.len()]));
@@ -236,7 +236,7 @@ impl Stage {
         let source = cuda.join(&module.name).with_extension("cu");
         let source =
             std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
-        // What is only said about it does not make it another.
+        // Comments do not affect the digest.
         let code = source.lines().filter(|line| !line.starts_with("//"));
         let mut text = "#include \"builtin.h\"\n".to_owned();
         code.for_each(|line| text += &format!("{line}\n"));
@@ -257,7 +257,7 @@ impl Stage {
         image
     }
 
-    /// g++ in the directory, to be told what to make.
+    /// g++ in the directory, still without arguments.
     fn compiler(&self) -> Command {
         let mut command = Command::new("g++");
         command
@@ -270,8 +270,8 @@ impl Stage {
     }
 }
 
-/// Runs a compiler unless its output is there. Another process may be at it too: each writes a file of its
-/// own and renames it.
+/// Runs a compiler unless its output exists. Another process may do the same at the same time, so each writes
+/// its own file and renames it.
 fn compile(command: &mut Command, to: &Path) {
     if to.exists() {
         return;

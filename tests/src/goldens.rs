@@ -7,21 +7,21 @@ use monomorph_compiler::{import, spec};
 use safetensors::tensor::{Dtype, TensorView};
 use std::path::{Path, PathBuf};
 
-/// A config with checkpoints `f32/` and `bf16/` and their logits beside it.
+/// A config with the checkpoints `f32/` and `bf16/` and their logits.
 #[derive(Clone, Debug)]
 pub struct Golden {
-    /// Of its directory; also the model's.
+    /// Name of its directory, and of the model.
     pub name: String,
-    /// Where its files are: `config.json`, `tokens.json` and the checkpoints.
+    /// Directory with `config.json`, `tokens.json` and the checkpoints.
     pub directory: PathBuf,
-    /// What the logits were computed for.
+    /// The prompts the logits were computed for.
     pub prompts: Vec<Vec<u32>>,
 }
 
-/// Every golden, ascending by name.
+/// Every golden, sorted by name.
 ///
 /// # Panics
-/// If one is not whole.
+/// If one is incomplete.
 pub fn goldens() -> Vec<Golden> {
     let mut goldens: Vec<Golden> = std::fs::read_dir(fixtures().join("goldens"))
         .expect("goldens are committed")
@@ -43,17 +43,17 @@ pub fn goldens() -> Vec<Golden> {
 /// The golden of this name.
 ///
 /// # Panics
-/// If there is none, or one is not whole.
+/// If there is none, or it is incomplete.
 pub fn golden(name: &str) -> Golden {
     let found = goldens().into_iter().find(|golden| golden.name == name);
     found.unwrap_or_else(|| panic!("no golden is called {name}"))
 }
 
 impl Golden {
-    /// The same in another directory, as if it had been made for a context of so many tokens.
+    /// A copy in another directory, for a context of that many tokens.
     ///
     /// # Panics
-    /// If that is not writable.
+    /// If the directory is not writable.
     pub fn in_a_long_context(&self, tokens: usize, directory: &Path) -> Golden {
         let config = std::fs::read_to_string(self.directory.join("config.json")).expect("it has a config");
         let mut config: serde_json::Value = serde_json::from_str(&config).expect("configs are JSON");
@@ -71,7 +71,7 @@ impl Golden {
         Golden { directory: directory.to_owned(), ..self.clone() }
     }
 
-    /// Imports its config into a targets directory; what is stored in bf16 computes in `rounded`.
+    /// Imports its config into a targets directory; checkpoints in bf16 compute in `rounded`.
     ///
     /// # Panics
     /// If the config is refused or the directory is not writable.
@@ -80,8 +80,7 @@ impl Golden {
             std::fs::read_to_string(self.directory.join("config.json")).expect("a golden has a config");
         let directory = targets.join("models").join(&self.name);
         std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
-        // Each checkpoint says itself how it is stored; of one that is not there the config says what is
-        // usual.
+        // Each checkpoint states how it is stored; for a missing one the config states the usual format.
         for format in ["f32", "bf16"] {
             let seen = import::Seen::read(&self.directory.join(format)).expect("checkpoints are sound");
             let imported = import::import(&config, &self.name, rounded, &seen);
@@ -94,12 +93,12 @@ impl Golden {
     }
 }
 
-/// Numbers that look normally distributed and are the same in every run.
+/// Pseudo-random, normally distributed numbers, the same in every run.
 struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> f32 {
-        // Irwin and Hall: twelve uniform numbers add up to a variance of 1.
+        // Irwin–Hall: the sum of twelve uniform numbers has a variance of 1.
         let mut uniform = || {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 40) as f32 / (1u64 << 24) as f32
@@ -111,21 +110,21 @@ impl Random {
 /// A tensor of a target's checkpoint.
 #[derive(Clone, Debug)]
 pub struct FileTensor {
-    /// Its name there.
+    /// Its name in the checkpoint.
     pub name: String,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
-    /// Its name there, with `{layer}` and `{expert}` in the place of indices.
+    /// Its name in the checkpoint with `{layer}` and `{expert}` in place of indices.
     pub pattern: String,
-    /// The first tensor of the model that is in it, of several that are some of its rows each.
+    /// The model's tensor that it holds; if it holds the rows of several, the first.
     pub model_name: String,
-    /// That one's.
+    /// Class of that tensor.
     pub class: TensorClass,
-    /// Of a row; `None` for a vector.
+    /// Columns; `None` for a vector.
     pub columns: Option<usize>,
 }
 
-/// Every tensor of a target's checkpoint, scales aside, in the order of the model's.
+/// Every tensor of a target's checkpoint except scales, in the model's order.
 pub fn file_tensors(target: &spec::types::Target) -> Vec<FileTensor> {
     let mut found: Vec<FileTensor> = Vec::new();
     for tensor in spec::stored_tensors(&target.model, &target.quant) {
@@ -150,9 +149,9 @@ pub fn file_tensors(target: &spec::types::Target) -> Vec<FileTensor> {
     found
 }
 
-/// A golden of any size, with the interpreter for an oracle: `config` as Hugging Face has it, and below
-/// `directory` random f32 weights for it, of which every product keeps the size of its input. There are no
-/// logits beside them.
+/// A golden of any size whose oracle is the interpreter: `config` as on Hugging Face, and in `directory`
+/// random f32 weights scaled so that every product keeps the size of its input. There are no logits beside
+/// them.
 ///
 /// # Panics
 /// If the config is refused or the directory is not writable.
@@ -194,8 +193,8 @@ pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, promp
     golden
 }
 
-/// A model whose heads have the widths that the fast kernels are for: chunks of a delta-net, attention on
-/// tensor cores, experts. Several blocks sample a row of its logits.
+/// A model whose heads have the widths that the fast kernels need: chunks of a delta-net, attention on tensor
+/// cores, experts. A row of its logits is sampled by several blocks.
 ///
 /// # Panics
 /// If the directory is not writable.
@@ -204,7 +203,7 @@ pub fn wide(directory: &Path) -> Golden {
     synthetic(directory, "wide", &wide_config(), [1, 9, 70, 150, 200].map(prompt).to_vec())
 }
 
-/// [`wide`] with as few heads, experts and ids as there may be, so that an emulated card is quick about it.
+/// [`wide`] with as few heads, experts and ids as possible, so that an emulated card runs it quickly.
 ///
 /// # Panics
 /// If the directory is not writable.

@@ -1,5 +1,4 @@
-//! Sequences that join and leave batches, and what each is alone: models, prompts, and how the two are
-//! compared.
+//! Sequences that join and leave batches, compared with lone runs: models, prompts, and the comparison.
 
 use crate::crowd::write_tokenizer;
 use crate::goldens::{golden, slim, wide};
@@ -22,22 +21,22 @@ const LONGEST: usize = 200;
 pub struct Stored {
     /// `model/quant`.
     pub name: String,
-    /// Where its weights are.
+    /// Directory of its weights.
     pub weights: PathBuf,
-    /// Ids that there are.
+    /// Size of the vocabulary.
     pub vocabulary: usize,
-    /// Tokens that a sequence may have.
+    /// Most tokens of a sequence.
     pub context: usize,
     /// Tokens to generate for each prompt.
     pub tokens: usize,
 }
 
-/// A model in a storage, whose products compute in `compute`: a committed golden as it is stored in `bf16`,
-/// or one of the made-up ones, `wide` and `slim`, in any. Its specs go into `targets`, its weights below
-/// `out`.
+/// A model in a storage, whose products compute in `compute`: a committed golden as stored in `bf16`, or one
+/// of the made-up ones, `wide` and `slim`, in any format. Its specs are written to `targets`, its weights
+/// below `out`.
 ///
 /// # Panics
-/// If there is none of that name, or a directory is not writable.
+/// If there is no model of that name, or a directory is not writable.
 pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &Path) -> Stored {
     let out = out.join(name).join(storage);
     let load = |quant: &str| {
@@ -75,9 +74,9 @@ pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &
 }
 
 impl Stored {
-    /// So many prompts that differ: of a token, around the ends of pieces and tiles, and of any length in
-    /// between. With [`Stored::tight`] the first runs alone, and where a step takes 256 tokens the two behind
-    /// it begin in one: of the second there is one token left then.
+    /// `count` different prompts: of one token, around the ends of prefill chunks and tiles, and of any
+    /// length in between. With [`Stored::tight`] the first runs alone; where a step takes 256 tokens, the
+    /// next two share one, which leaves a single token of the second for the step after.
     pub fn prompts(&self, count: usize) -> Vec<Vec<u32>> {
         let longest = LONGEST.min(self.context - self.tokens);
         let ends = [longest, 192, 65, 1, 2, 64, 129, 63, 128, 127, 193];
@@ -88,7 +87,7 @@ impl Stored {
         lengths.enumerate().map(prompt).collect()
     }
 
-    /// Tokens of K/V that are too few for those which begin together: some are pre-empted.
+    /// Tokens of K/V that are too few for the prompts that begin together, so that some are pre-empted.
     pub fn tight(&self) -> usize {
         self.longest() + 80
     }
@@ -99,19 +98,19 @@ impl Stored {
     }
 }
 
-/// What a server generated: a list a prompt, of pairs of an id and its log-probability; and what it said of
-/// that.
+/// What a server generated: per prompt, a list of pairs of an id and its log-probability; and the server's
+/// counters.
 #[derive(Clone, Debug)]
 pub struct Generated {
-    /// As JSON has it.
+    /// The lists as JSON.
     pub lists: Vec<Value>,
-    /// Pieces of prompts that it cut off.
+    /// Prefill chunks that did not end their prompt.
     pub pieces: usize,
-    /// Sequences that it pre-empted.
+    /// Pre-empted sequences.
     pub preempted: usize,
 }
 
-/// Has a server continue the prompts, with further `flags`.
+/// Runs a server that continues the prompts, with further `flags`.
 ///
 /// # Panics
 /// If it fails.
@@ -135,7 +134,7 @@ pub fn generate(mut server: Command, stored: &Stored, prompts: &[Vec<u32>], flag
     Generated { lists, pieces: before(" pieces of prompts"), preempted: before(" sequences pre-empted") }
 }
 
-/// The prompts that two answer otherwise, each with the first token that differs.
+/// Prompts with different answers, each with the first token that differs.
 pub fn others(one: &Generated, other: &Generated) -> Vec<(usize, usize)> {
     assert_eq!(one.lists.len(), other.lists.len(), "both answer every prompt");
     let first = |(number, (one, other)): (usize, (&Value, &Value))| {

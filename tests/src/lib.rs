@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: where things are, how a server is built and run, how numbers compare.
+//! Helpers of the end-to-end tests: paths, building and running a server, comparing numbers.
 
 pub mod crowd;
 pub mod dispatch;
@@ -22,12 +22,11 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests stand in the workspace").to_owned()
 }
 
-/// Builds a program of the workspace beside the test that asks for it, and returns where it stands below the
-/// target directory.
+/// Builds a program of the workspace beside the calling test and returns its path below the target directory.
 ///
-/// It is chosen among the whole workspace with the features that `cargo xtask test` names: cargo unites the
-/// features of what it is asked to build, and one package by itself would have half of its dependencies, and
-/// itself, compiled once more with others.
+/// It is selected from the whole workspace with the features of `cargo xtask test`. Cargo unites the features
+/// of the packages it builds, so a single package would recompile itself and half of its dependencies with
+/// other features.
 ///
 /// # Panics
 /// When it does not build.
@@ -45,8 +44,8 @@ pub fn fixtures() -> PathBuf {
 }
 
 /// The SmolLM2 GGUF that `cargo xtask test` fetched. A test that needs it begins with
-/// `#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]`, so that one that was
-/// left out is counted as ignored.
+/// `#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]`, so that it counts as
+/// ignored without them.
 ///
 /// # Panics
 /// When `MONOMORPH_TEST_WEIGHTS` does not name it.

@@ -1,17 +1,17 @@
-//! Logits as `server logits` writes them and goldens hold them, and how far two are apart.
+//! Logits as `server logits` writes them and as goldens store them, and distances between them.
 
 use monomorph_compiler::spec::types::{Ffn, Model};
 use safetensors::SafeTensors;
 use std::fmt;
 use std::path::Path;
 
-/// One matrix `[tokens, vocabulary]` a prompt.
+/// One matrix `[tokens, vocabulary]` per prompt.
 pub type Logits = Vec<Vec<f32>>;
 
 /// Reads f32 tensors `0`, `1`, … from a safetensors file.
 ///
 /// # Panics
-/// If the file is not one.
+/// If the file is not a safetensors file.
 pub fn read(path: &Path) -> Logits {
     let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let file = SafeTensors::deserialize(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -33,10 +33,10 @@ pub fn distance(found: &Logits, expected: &Logits, vocabulary: usize) -> f32 {
     rows_apart(found, expected, vocabulary).into_iter().fold(0.0, f32::max)
 }
 
-/// By row, the largest difference, relative to the largest magnitude of the expected row.
+/// The largest difference of each row, relative to the largest magnitude of the expected row.
 ///
 /// # Panics
-/// If the shapes differ, or a logit is not a number.
+/// If the shapes differ, or a logit is NaN.
 pub fn rows_apart(found: &Logits, expected: &Logits, vocabulary: usize) -> Vec<f32> {
     assert_eq!(found.len(), expected.len(), "prompts");
     let mut rows = Vec::new();
@@ -55,13 +55,13 @@ pub fn rows_apart(found: &Logits, expected: &Logits, vocabulary: usize) -> Vec<f
     rows
 }
 
-/// How far rows are apart.
+/// Distribution of the distances of rows.
 pub struct Spread {
-    /// Half of them are at most so far.
+    /// The median.
     pub half: f32,
-    /// Nine of ten.
+    /// The 90th percentile.
     pub most: f32,
-    /// All.
+    /// The maximum.
     pub all: f32,
 }
 
@@ -75,9 +75,9 @@ impl Spread {
         Self { half: part(1, 2), most: part(9, 10), all: part(1, 1) }
     }
 
-    /// Whether half of the rows are within the bound, and nine of ten within twice that; and all are within
-    /// it, unless a rounding may make a row another one: where experts are chosen, and where a state is
-    /// carried along (docs/accuracy.md, "Right, on the emulated card").
+    /// Whether the median is within the bound and the 90th percentile within twice the bound. The maximum
+    /// must be within the bound too, unless rounding may change a row entirely: through the choice of
+    /// experts, or through recurrent state (docs/accuracy.md, "Right, on the emulated card").
     pub fn is_within(&self, bound: f32, model: &Model) -> bool {
         let mut ffns = [&model.ffn].into_iter().chain(model.other_ffns.values());
         let recurrent = model.mixers.values().any(|mixer| mixer.kv().is_none());

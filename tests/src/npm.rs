@@ -1,25 +1,25 @@
-//! Packages from npm that tests run, pinned by a lock file and run by a pinned Node.
+//! npm packages that tests run, pinned by a lock file and run by a pinned Node.
 
 use crate::root;
 use monomorph_compiler::toolchain::python::{installed, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a package manager is told with.
+/// The package manager's inputs.
 const FILES: [&str; 3] = ["package.json", "package-lock.json", ".npmrc"];
 
-/// Packages that are installed.
+/// Installed packages.
 pub struct Npm {
-    /// What holds `node_modules`.
+    /// The directory that holds `node_modules`.
     pub directory: PathBuf,
 }
 
 impl Npm {
-    /// Those that the files in `tests/NAME` pin, under `target`; installed anew when these change. No
-    /// package's scripts are run.
+    /// The packages that the files in `tests/NAME` pin, below `target`; reinstalled when these files change.
+    /// No package's scripts are run.
     ///
     /// # Panics
-    /// When a package cannot be had; npm's own words go to standard error.
+    /// When a package cannot be installed; npm's own message goes to standard error.
     pub fn install(name: &str) -> Npm {
         let (pinned, directory) = (root().join("tests").join(name), root().join("target/npm").join(name));
         let wanted: Vec<String> = FILES.iter().map(|file| read(&pinned.join(file))).collect();
@@ -50,11 +50,10 @@ impl Npm {
         Command::new(self.file("node-linux-KIND/bin/node"))
     }
 
-    /// Puts the TypeScript in `tests/NAME` beside its packages, where Node looks for them, and checks its
-    /// types.
+    /// Puts the TypeScript of `tests/NAME` beside its packages, where Node resolves them, and type-checks it.
     ///
     /// # Panics
-    /// When a type is wrong; the compiler's own words go to standard error.
+    /// When a type is wrong; the compiler's own message goes to standard error.
     pub fn check_types(&self, name: &str) {
         let sources = root().join("tests").join(name);
         for file in std::fs::read_dir(&sources).expect("tests are there") {
@@ -72,7 +71,7 @@ impl Npm {
     /// Runs a file of tests.
     ///
     /// # Panics
-    /// When one fails; which did stands in its output.
+    /// When one fails; the output names it.
     pub fn test(&self, file: &str, arguments: &[&str]) {
         let mut node = self.node();
         node.current_dir(&self.directory).arg(self.directory.join(file)).args(arguments);

@@ -1,11 +1,11 @@
-//! Weights whose draft head, or whose layers that attend, are mostly right.
+//! Weights whose draft head, or whose attention layers, predict the next token mostly right.
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::path::Path;
 
-/// The weights in `directory`, f32 or bf16, made to repeat themselves, mostly: what layers add to the
-/// residual stream is made small, so that the likeliest token is the one fed; and a draft head says so too,
-/// as a part of the layers does anyway. Most drafts hold.
+/// Changes the weights in `directory`, f32 or bf16, so that the model mostly repeats itself: what layers add
+/// to the residual stream becomes small, so that the likeliest token is the one just fed. The draft head is
+/// made to predict the same, as any subset of the layers then does anyway. Most drafts are accepted.
 ///
 /// # Panics
 /// If they are not those of a golden with an untied head, or are not writable.
@@ -54,7 +54,7 @@ fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// Rounded to nearest, ties to even, where a format has fewer bits.
+/// Rounded to nearest, ties to even, if the format has fewer bits.
 fn stored(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     let half = |value: &f32| {
         let bits = value.to_bits();

@@ -1,6 +1,5 @@
-//! Goldens stored anew: their f32 weights in another format, with the quant spec that says so, and the same
-//! weights once more as the f32 values that the codes and scales stand for, worked out here and not by what
-//! is tested.
+//! Goldens stored in another format: their f32 weights, the quant spec, and a second copy of the weights with
+//! the f32 values that codes and scales stand for, computed here and not by the code under test.
 
 use crate::goldens::{Golden, file_tensors};
 use monomorph_compiler::spec::types::{
@@ -14,16 +13,16 @@ use safetensors::tensor::{Dtype, TensorView};
 use std::fmt::Write;
 use std::path::Path;
 
-/// How a golden is stored anew.
+/// A storage for a golden.
 #[derive(Clone, Copy, Debug)]
 pub struct Storage {
-    /// For quant specs and messages.
+    /// Its name in quant specs and messages.
     pub name: &'static str,
-    /// Of the projections of attention and ffn.
+    /// Format of the projections of attention and ffn.
     pub matrices: Format,
-    /// Of embedding, head, norms and biases as well, if that is what `matrices` allows.
+    /// Format of embedding, head, norms and biases, if `matrices` allows it.
     pub rest: Format,
-    /// Of the projections.
+    /// Scales of the projections.
     pub scales: Option<ClassScales>,
 }
 
@@ -36,7 +35,7 @@ const fn plain(name: &'static str, matrices: Format, rest: Format) -> Storage {
 }
 
 impl Storage {
-    /// Every storage there is.
+    /// Every storage.
     pub const ALL: [Storage; 9] = [
         plain("f32", Format::F32, Format::F32),
         plain("bf16", Format::Bf16, Format::Bf16),
@@ -49,7 +48,7 @@ impl Storage {
         plain("q4_1", Format::Q4_1, Format::F32),
     ];
 
-    /// The kind of file that can hold it.
+    /// The container that can hold it.
     pub fn container(&self) -> Container {
         if self.matrices.is_quantised() && self.scales.is_none() {
             Container::Gguf
@@ -58,7 +57,7 @@ impl Storage {
         }
     }
 
-    /// Whether every matrix's rows fill whole blocks, and no scale belongs to rows of two tensors or to
+    /// Whether the rows of every matrix fill whole blocks, and no scale covers rows of two tensors or of
     /// several experts.
     pub fn fits(&self, target: &Target) -> bool {
         let whole = |tensor: TensorDecl| {
@@ -75,7 +74,7 @@ impl Storage {
         stored_tensors(&target.model, &target.quant).into_iter().all(whole)
     }
 
-    /// Whether `compute` goes with it.
+    /// Whether it can compute in `compute`.
     pub fn computes(&self, compute: Compute) -> bool {
         compute != Compute::Int8Block32 || self.container() == Container::Gguf
     }
@@ -83,7 +82,7 @@ impl Storage {
     fn of(&self, class: TensorClass) -> (Format, Option<ClassScales>) {
         match class {
             class if class.is_quantised() => (self.matrices, self.scales),
-            // The table of a GGUF is quantised too: in 8 bits, as files with 4-bit matrices have it.
+            // A GGUF's embedding and head are quantised too: to 8 bits, as in files with 4-bit matrices.
             TensorClass::Embedding | TensorClass::Head if self.container() == Container::Gguf => {
                 (Format::Q8_0, None)
             }
@@ -92,19 +91,19 @@ impl Storage {
     }
 }
 
-/// A tensor to be written: the part of its name after the weight's stem, shape, format, bytes.
+/// A tensor to write: the part of its name after the weight's stem, shape, format, bytes.
 type Stored = (String, Vec<usize>, Format, Vec<u8>);
 
-/// A weight as it is stored, and what it stands for.
+/// An encoded weight, and the values that it stands for.
 pub struct Encoded {
-    /// The weight itself first, its suffix `weight` or `weight_packed`, then its scales.
+    /// First the weight itself, suffix `weight` or `weight_packed`, then its scales.
     pub tensors: Vec<Stored>,
-    /// Exactly what these mean.
+    /// The exact decoded values.
     pub values: Vec<f32>,
 }
 
-/// Encodes a matrix `[rows, columns]`, rounding to nearest under the usual scales. What that means is worked
-/// out from the definition of the form, not by the code that readers share.
+/// Encodes a matrix `[rows, columns]`, rounding to nearest under the usual scales. The decoded values follow
+/// from the definition of the form, not from the readers' code.
 pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Option<ClassScales>) -> Encoded {
     let rows = values.len() / columns;
     let Some(scales) = scales else {
@@ -119,7 +118,7 @@ pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Opt
     let form = scales.form;
     let quantised = quantise(form, scales.format, values, columns);
     let last = quantised.scales[quantised.scales.len() - 1][0];
-    // A scale each for `height` rows and `width` columns, and one on top of all of them.
+    // One scale per `height` rows and `width` columns, and one on top of all of them.
     let (height, width, top) = match form {
         ScaleForm::Tensor => (rows, columns, 1.0),
         ScaleForm::Block128 => (128, 128, 1.0),
@@ -136,7 +135,7 @@ pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Opt
     let weight = if form == ScaleForm::CompressedTensors { "weight_packed" } else { "weight" };
     let mut tensors = vec![(weight.to_owned(), vec![rows, columns], form.codes(), quantised.codes.clone())];
     for (companion, values) in scales.of("", rows, columns).companions.into_iter().zip(&quantised.scales) {
-        // Releases write the second scale of nvfp4 either way.
+        // Releases write the second scale of nvfp4 in either shape.
         let shape = if tensors.len() == 2 { vec![1] } else { companion.shape };
         let name = companion.name.trim_start_matches('.').to_owned();
         tensors.push((name, shape, companion.format, encode(companion.format, values)));
@@ -144,9 +143,9 @@ pub fn encode_matrix(values: &[f32], columns: usize, format: Format, scales: Opt
     Encoded { tensors, values: stand_for }
 }
 
-/// Stores the f32 checkpoint of `golden` as `storage` says. Writes `out/stored/`, a checkpoint, `out/means/`,
-/// an f32 checkpoint of exactly the values that `stored` stands for (for the golden's own `f32.toml`), and
-/// `targets/models/<golden>/<quant>.toml`, whose name `<quant>` it returns: `<storage>-<compute>`.
+/// Stores the f32 checkpoint of `golden` as `storage` says. Writes `out/stored/`, a checkpoint; `out/means/`,
+/// an f32 checkpoint of exactly the values that `stored` stands for, for the golden's own `f32.toml`; and
+/// `targets/models/<golden>/<quant>.toml`. Returns its name `<quant>`: `<storage>-<compute>`.
 ///
 /// `plain` is the golden's imported f32 target.
 ///

@@ -1,10 +1,9 @@
-//! How far rounding alone moves rows of logits, as the interpreter measures it: what of a row's distance says
-//! nothing about kernels.
+//! How far rounding alone moves a row of logits, as the interpreter measures it: the part of a row's distance
+//! that says nothing about kernels.
 //!
-//! Small random models have rows that any rounding moves far: an output of a delta-net that is nearly zero is
-//! made large by the norm behind it, and what was wrong with it goes into the tokens after it. Such a row is
-//! another one wherever something is rounded otherwise, before a kernel has done anything wrong
-//! (docs/accuracy.md, "Right, on the emulated card").
+//! Small random models have rows that any rounding moves far: the norm behind a delta-net amplifies an output
+//! near zero, and its error carries over to later tokens. Such a row changes with any change of rounding,
+//! even if every kernel is right (docs/accuracy.md, "Right, on the emulated card").
 
 use crate::logits::{Logits, rows_apart};
 use monomorph_compiler::graph;
@@ -14,15 +13,16 @@ use monomorph_formats::Format;
 use monomorph_weights::Checkpoint;
 use std::path::Path;
 
-/// A row may be so many times as far away as rounding moved it: four roundings are few to know the largest
-/// by, and kernels round what the interpreter does not (queries and weights of attention).
+/// A row may be this many times as far away as rounding moved it: four roundings underestimate the largest
+/// effect, and kernels round what the interpreter does not (queries and weights of attention).
 const TIMES: f32 = 2.0;
 
-/// By prompt and token, how far logits may be from `expected`: `bound`, or twice as far as rounding moves the
-/// row, if that is more. Rounded is as the target says; K/V less, or not at all; products not at all.
+/// By prompt and token, the largest allowed distance from `expected`: `bound`, or twice the distance by which
+/// rounding moves the row, if that is larger. Four variants measure it: the target's own rounding, K/V in f32
+/// and in f16, and products in f32.
 ///
 /// # Panics
-/// If the checkpoint is not the target's.
+/// If the checkpoint does not fit the target.
 pub fn bounds(
     target: &Target,
     weights: &Path,
@@ -47,7 +47,7 @@ pub fn bounds(
     bounds
 }
 
-/// The interpreter's logits with another rounding of what the target rounds to f16, and of K/V.
+/// The interpreter's logits with a different rounding of K/V and of what the target rounds to f16.
 fn interpret(target: &Target, weights: &Path, prompts: &[Vec<u32>], compute: Compute, kv: Format) -> Logits {
     let mut quant = target.quant.clone();
     quant.kv_format = kv;

@@ -1,4 +1,5 @@
-//! The scripted model's server, which says whatever it is told to: an example of `monomorph-server`.
+//! The server of the scripted model, which answers whatever a test tells it to: an example of
+//! `monomorph-server`.
 
 use crate::program;
 use crate::server::Serving;
@@ -6,15 +7,14 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A running server of the model that calls tools as Hermes models do and reasons between `<think>` and
-/// `</think>`.
+/// A running server whose model calls tools as Hermes models do and reasons between `<think>` and `</think>`.
 pub struct Talking {
-    /// The server.
+    /// The process, with its address.
     pub serving: Serving,
     _weights: TempDir,
 }
 
-/// Builds the server beside the test that asks for it, writes its checkpoint, and starts it with these flags.
+/// Builds the server beside the calling test, writes its checkpoint, and starts it with these flags.
 ///
 /// # Panics
 /// When it cannot be built or started.
@@ -22,7 +22,7 @@ pub fn talk(arguments: &[&str]) -> Talking {
     start("talk", arguments)
 }
 
-/// The same of a model with room for what agents ask, where `--context` gives it.
+/// The same with a model that has room for the prompts of agents, if `--context` says so.
 ///
 /// # Panics
 /// As [`talk`].

@@ -49,7 +49,7 @@ pub struct Serving {
     process: std::process::Child,
     /// `host:port`.
     pub address: String,
-    /// From the process's start until `/health` answered 200.
+    /// Time from the process's start until `/health` answered 200.
     pub ready_after: std::time::Duration,
 }
 
@@ -62,7 +62,7 @@ impl Serving {
         Serving::start_command(Command::new(server), weights, arguments)
     }
 
-    /// The same of a server with what it is to be started with.
+    /// The same, started by a given command.
     ///
     /// # Panics
     /// As [`Serving::start`].
@@ -82,7 +82,7 @@ impl Serving {
         let mut addresses = said.filter_map(|line| Some(line.split_once("http://")?.1.to_owned()));
         let address = addresses.next().expect("it says where it is");
         let address = address.trim_end_matches('/').to_owned();
-        // The rest is read so that the server never waits for us.
+        // The rest is read so that the server never blocks on a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         while get(&address, "/health").is_none_or(|(status, _)| status != 200) {
             assert!(started.elapsed().as_secs() < 60, "the server is not ready after a minute");
@@ -91,8 +91,8 @@ impl Serving {
         Serving { process, address, ready_after: started.elapsed() }
     }
 
-    /// Overwrites every file without a name that it has open in `directory`, as a disk does that goes bad;
-    /// how many there were.
+    /// Overwrites every unlinked file that it has open in `directory`, as a failing disk would; returns how
+    /// many there were.
     ///
     /// # Panics
     /// If the process is gone, or its files cannot be written.
@@ -112,7 +112,7 @@ impl Serving {
         spoilt.count()
     }
 
-    /// Bytes of memory resident now.
+    /// Resident bytes now.
     ///
     /// # Panics
     /// If the process is gone.
@@ -126,13 +126,13 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        // A test that failed must not leave a server behind; one that is gone already is fine.
+        // A failed test must not leave a server behind. An error means that it has already exited.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// One GET request; status and body, or `None` when nobody answers.
+/// One GET request; status and body, or `None` without an answer.
 pub fn get(address: &str, path: &str) -> Option<(u16, String)> {
     get_with(address, path, &[])
 }
@@ -143,16 +143,16 @@ pub fn get_with(address: &str, path: &str, headers: &[(&str, &str)]) -> Option<(
     request(address, &format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{headers}\r\n"))
 }
 
-/// One POST request with a JSON body; status and body, or `None` when nobody answers.
+/// One POST request with a JSON body; status and body, or `None` without an answer.
 pub fn post(address: &str, path: &str, body: &str) -> Option<(u16, String)> {
     request(address, &post_text(address, path, body))
 }
 
-/// Sends a POST request with a JSON body; what comes back is read from the connection, which the server
+/// Sends a POST request with a JSON body and returns the connection to read the answer from, which the server
 /// closes.
 ///
 /// # Panics
-/// If nobody listens.
+/// If the connection is refused.
 pub fn post_streamed(address: &str, path: &str, body: &str) -> std::net::TcpStream {
     use std::io::Write;
     let mut stream = std::net::TcpStream::connect(address).expect("it listens");
@@ -168,10 +168,10 @@ fn post_text(address: &str, path: &str, body: &str) -> String {
     )
 }
 
-/// What `/health` counts, under `stats`.
+/// The counters in `/health`, under `stats`.
 ///
 /// # Panics
-/// If nobody answers, or not in JSON.
+/// If there is no answer, or it is not JSON.
 pub fn stats(address: &str) -> serde_json::Value {
     let (_, health) = get(address, "/health").expect("it answers");
     let mut health: serde_json::Value = serde_json::from_str(&health).expect("health is JSON");
@@ -181,7 +181,7 @@ pub fn stats(address: &str) -> serde_json::Value {
 /// The value of a metric.
 ///
 /// # Panics
-/// If there is none of this name.
+/// If there is no metric of this name.
 pub fn metric(address: &str, name: &str) -> f64 {
     let (_, text) = get(address, "/metrics").expect("it answers");
     let line =

@@ -5,7 +5,7 @@ use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Target;
 use monomorph_compiler::standing::{self, Standing};
 
-/// The builds of every shipped target that waits for no block: as it stands, and its variants.
+/// The builds of every shipped target that waits for no block: the plain build and its variants.
 ///
 /// # Panics
 /// If a target cannot be read.

@@ -1,4 +1,4 @@
-//! The portable build for 64-bit Arm, under an emulator: what a DGX Spark's host runs without its GPU.
+//! The portable build for 64-bit Arm, under an emulator: what the host of a DGX Spark runs without its GPU.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
@@ -9,11 +9,11 @@ use monomorph_tests::root;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where Debian's cross compiler keeps the Arm system's libraries.
+/// Debian's cross compiler keeps the Arm system's libraries here.
 const SYSTEM: &str = "/usr/aarch64-linux-gnu";
 
-/// Builds a server of which no other test needs the dependencies: for the kernels' sake, not for theirs,
-/// which are left unoptimised.
+/// Builds a server whose dependencies no other test needs. They stay unoptimised: the kernels are under test,
+/// not they.
 fn build(targets: &Path, target: &str) -> PathBuf {
     let search = [targets.to_owned(), root().join("targets")];
     let target = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}"));
@@ -26,7 +26,7 @@ fn build(targets: &Path, target: &str) -> PathBuf {
     }
 }
 
-/// Run by `cargo xtask test` where a cross compiler and an emulator are installed.
+/// Run by `cargo xtask test` if a cross compiler and an emulator are installed.
 #[test]
 #[ignore = "needs a cross compiler and an emulator: xtask/cross/debian.sh"]
 fn a_server_for_arm_agrees_with_transformers_under_an_emulator() {
@@ -42,7 +42,7 @@ fn a_server_for_arm_agrees_with_transformers_under_an_emulator() {
     let vocabulary = expected[0].len() / golden.prompts[0].len();
     let found = targets.path().join("logits.safetensors");
     for mode in [None, Some("--decode")] {
-        // One thread: a team that waits by spinning starves itself when its cores are emulated.
+        // One thread: a team that spins while it waits starves itself on emulated cores.
         let output = Command::new("qemu-aarch64")
             .args(["-L", SYSTEM])
             .arg(&server)

@@ -1,9 +1,9 @@
-//! Coding agents against the scripted model, set up as `docs/agents.md` says: each is told to make a file,
-//! calls its tool for that, and says what it is told to when the tool has run. None may ask anybody but the
-//! server, with one exception.
+//! Coding agents against the scripted model, set up as `docs/agents.md` says. Each is told to make a file,
+//! calls its tool for that, and repeats what it is told once the tool has run. None may contact any host but
+//! the server, with one exception.
 //!
-//! Planted, and caught: Codex without the switch for its plugins (it asked others); a tool that prints
-//! another text than is waited for. Refusals by the server that made it fail before they were put right:
+//! Planted, and caught: Codex without the switch for its plugins (it contacted other hosts); a tool that
+//! prints a text other than the expected one. Refusals by the server that broke it until they were fixed:
 //! `client_metadata`, several instructions at the beginning, instructions in the middle.
 
 use monomorph_tests::npm::Npm;
@@ -20,18 +20,18 @@ use std::time::{Duration, Instant};
 /// An agent.
 struct Agent {
     name: &'static str,
-    /// Its program, in its package.
+    /// Its program in the package.
     program: &'static str,
     arguments: &'static [&'static str],
     environment: &'static [(&'static str, &'static str)],
-    /// A file of settings in its home, or in the directory where it works; `<URL>` in values and settings is
-    /// the server's address.
+    /// A settings file, in its home or its working directory; `<URL>` in values and settings is the server's
+    /// address.
     settings: Option<(&'static str, &'static str)>,
-    /// The tool that runs commands, the argument that the command is, and what else the call has.
+    /// The tool that runs commands, its argument for the command, and the call's other arguments.
     tool: (&'static str, &'static str, &'static str),
     /// What ends the reasoning that it makes the model begin with.
     thought: &'static str,
-    /// How the requests begin that it makes of others all the same.
+    /// The beginning of the requests that it sends to other hosts all the same.
     stubborn: Option<&'static str>,
 }
 
@@ -111,14 +111,15 @@ const OPENCODE: Agent = Agent {
     )),
     tool: ("bash", "command", r#", "description": "Writes a file""#),
     thought: "",
-    // In a home where it never was it wants a package of npm's registry, no switch keeps it from that, and it
-    // does without.
+    // In a fresh home it requests a package from npm's registry, which no switch prevents, and works without
+    // it.
     stubborn: Some("CONNECT registry."),
 };
 
 impl Agent {
-    /// What it is asked. The model is told by the last text in two brackets what to say: first here, then by
-    /// what the command prints, which has its brackets in octal so that it is not found here.
+    /// Its prompt. The model says what the last text in double brackets tells it: first the text here, then
+    /// what the command prints. The command spells its brackets in octal, so that they are not found in the
+    /// prompt.
     fn question(&self) -> String {
         let (name, argument, more) = self.tool;
         let thought = self.thought;
@@ -132,7 +133,7 @@ impl Agent {
         )
     }
 
-    /// Runs it in a home of its own; what it said.
+    /// Runs it in a home of its own and returns its output.
     fn run(&self, npm: &Npm, home: &Path, url: &str, proxy: &str) -> String {
         let work = home.join("work");
         fs::create_dir(&work).expect("writable");
@@ -171,7 +172,7 @@ impl Agent {
     }
 }
 
-/// A proxy for everything outside, which keeps the first lines of what it is asked and lets nobody through.
+/// A proxy for all other hosts, which records the first line of each request and forwards none.
 fn outside() -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("bound"));
@@ -188,7 +189,7 @@ fn outside() -> (String, Arc<Mutex<Vec<String>>>) {
     (address, asked)
 }
 
-/// Run by `cargo xtask test` where npm is installed, on x86-64: fetches 385 MB.
+/// Run by `cargo xtask test` if npm is installed, on x86-64; fetches 385 MB.
 #[test]
 #[ignore = "needs npm (xtask/clients/debian.sh), and 385 MB of agents"]
 fn agents_call_their_tools_and_end() {
@@ -208,7 +209,7 @@ fn agents_call_their_tools_and_end() {
             lines.lines().map(|line| serde_json::from_str(line).expect("lines are JSON")).collect();
         let refused: Vec<&Value> = lines.iter().filter(|line| line["status"] != 200).collect();
         assert!(refused.is_empty(), "{}: {refused:?}", agent.name);
-        // What the command printed came back as the tool's result.
+        // The command's output came back as the tool's result.
         let last = lines.last().expect("it asked")["request"].to_string();
         assert!(last.contains(&format!("[[say {}It is written.]]", agent.thought)), "{}: {last}", agent.name);
         let mut asked = std::mem::take(&mut *asked.lock().expect("nobody panics"));

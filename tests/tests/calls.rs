@@ -1,5 +1,5 @@
-//! SmolLM2 asked for calls of twenty tools, in forms that it never learned: every call that is required
-//! parses, has the tool's name and valid arguments, or its schema is refused by name.
+//! SmolLM2 with twenty tools, in call formats that it was never trained on: every required call parses and
+//! has the tool's name and valid arguments, or its schema is refused by name.
 //!
 //!     cargo test --release -p monomorph-tests --test calls -- --ignored --nocapture
 
@@ -9,16 +9,15 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 const ARGUMENTS: [&str; 6] = ["--threads", "2", "--context", "4096", "--kv-tokens", "8192"];
-/// Where refusals of schemas point to.
+/// The path in refusals of schemas.
 const SCHEMA: &str = "tools[0].function.parameters";
-/// What reads calls gives up those that are nested deeper: a small model that may write a tree without end
-/// does.
+/// The call reader gives up on deeper nesting, which a small model produces if it may write an endless tree.
 const DEEPEST: usize = 100;
-/// Shows the tools, which the checkpoint's own template does not.
+/// Lists the tools, which the checkpoint's own template does not.
 const TEMPLATE: &str = "{% for tool in tools or [] %}{{ tool | tojson + '\\n' }}{% endfor %}{% for message in messages %}{{ '<|im_start|>' + \
                         message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}";
 
-/// The model as one that calls in this form.
+/// Writes the target of the model with this call format.
 fn write_target(targets: &Path, tools: &str) {
     let (from, to) =
         (root().join("targets/models/smollm2-135m"), targets.join(format!("models/calls-{tools}")));
@@ -30,7 +29,7 @@ fn write_target(targets: &Path, tools: &str) {
     std::fs::write(to.join("MODEL.toml"), model.replace("[protocol]\n", &protocol)).expect("written");
 }
 
-/// The corpus's objects, twenty of them.
+/// Twenty object schemas of the corpus.
 fn schemas() -> Vec<Value> {
     let path = root().join("tests/fixtures/schemas/schemas.jsonl");
     let lines = std::fs::read_to_string(path).expect("the corpus is committed");
@@ -41,7 +40,7 @@ fn schemas() -> Vec<Value> {
     objects.into_iter().step_by(step).take(20).collect()
 }
 
-/// Arrays and objects that a text leaves open; brackets within its strings are not seen to.
+/// Arrays and objects that a text leaves open; brackets within strings count too.
 fn open(text: &str) -> usize {
     text.matches(['{', '[']).count().saturating_sub(text.matches(['}', ']']).count())
 }

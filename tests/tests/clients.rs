@@ -1,5 +1,5 @@
-//! Official clients against the scripted model, which says whatever it is told to: tools, reasoning, formats,
-//! Anthropic's API.
+//! Official clients against the scripted model, which answers whatever it is told to: tools, reasoning,
+//! formats, Anthropic's API.
 
 use monomorph_compiler::toolchain::python;
 use monomorph_tests::npm::Npm;
@@ -24,8 +24,7 @@ fn the_official_clients_call_tools_and_think() {
     run("anthropic_test.py", &format!("http://{address}"));
 }
 
-/// Run by `cargo xtask test` where npm is installed. The clients' sources are checked by TypeScript at its
-/// strictest.
+/// Run by `cargo xtask test` if npm is installed. TypeScript checks the clients' sources in strict mode.
 #[test]
 #[ignore = "needs npm: xtask/clients/debian.sh"]
 fn the_clients_from_npm_do_what_their_types_say() {

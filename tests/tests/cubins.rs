@@ -1,7 +1,7 @@
-//! What a build makes of a target's modules: machine code, figures, and an error where a kernel is not fit to
-//! ship. No card is needed: nvcc is found or fetched, and what was compiled is kept by content. The kernels
-//! of all targets are compiled by `cargo xtask kernels`, which `cargo xtask test` runs: here stands what it
-//! does not do, and that both come to the same figures.
+//! What a build makes of a target's modules: machine code, figures, and an error for a kernel that is not fit
+//! to ship. No card is needed: nvcc is found or fetched, and its output is cached by content. `cargo xtask
+//! test` compiles the kernels of all targets through `cargo xtask kernels`; this file tests what that does
+//! not, and that both report the same figures.
 
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::toolchain::kernels::Survey;
@@ -11,7 +11,7 @@ use monomorph_compiler::{emit, spec};
 use monomorph_tests::root;
 use std::path::Path;
 
-/// A target's plan with one module of it.
+/// A target's plan reduced to one of its modules.
 fn plan(name: &str) -> Plan {
     let target = spec::load(&[root().join("targets")], name).unwrap_or_else(|error| panic!("{error}"));
     let mut plan = toolchain::plan(&target).unwrap_or_else(|error| panic!("{error}"));
@@ -32,7 +32,7 @@ fn compile(plan: &Plan, directory: &Path) -> Result<modules::CubinReport, BuildE
     modules::compile(&root(), directory, plan)
 }
 
-/// A build of a target's kernels is inspected, and comes to what the survey of all targets comes to.
+/// A build inspects its kernels and reports the same figures as the survey of all targets.
 fn compiles(name: &str, instruction_set: &str) {
     let (plan, directory) = (plan(name), tempfile::tempdir().expect("there is room"));
     let report = compile(&plan, directory.path()).unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -43,7 +43,7 @@ fn compiles(name: &str, instruction_set: &str) {
     for wanted in ["embed_rows", "attention_qkv", "attention", "ffn_down", "sample"] {
         assert!(module.kernels.iter().any(|kernel| kernel.name == wanted), "{name} has no kernel {wanted}");
     }
-    // In a cache of its own, so that the build has told it nothing.
+    // A separate cache, so that no figures come from the build.
     let cache = tempfile::tempdir().expect("there is room");
     let compiler = Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
     let mut survey = Survey::new(&root(), &compiler);
@@ -72,7 +72,7 @@ fn an_exact_target_compiles() {
     compiles("h200/smollm2-135m/q4_1", "sm_90a");
 }
 
-/// Compiles one program of a target after `plant` changed its plan; the error there must be.
+/// Compiles one program of a target after `plant` changed its plan, and returns the error, which must occur.
 fn planted(plant: impl Fn(&mut monomorph_compiler::plan::cuda::Kernel)) -> String {
     let mut plan = plan("h200/llama-3.2-1b/bf16");
     let cuda = plan.cuda.as_mut().expect("a CUDA target");
@@ -88,12 +88,12 @@ fn planted(plant: impl Fn(&mut monomorph_compiler::plan::cuda::Kernel)) -> Strin
 #[test]
 fn a_planted_defect_fails_the_build_naming_kernel_and_figure() {
     assert_eq!(planted(|_| ()), "nothing wrong");
-    // Eight blocks a multiprocessor leave a thread too few registers.
+    // Eight blocks per multiprocessor leave a thread too few registers.
     let error = planted(|kernel| kernel.resident = 8);
     assert!(error.contains("kernel `attention` of `decode_1` spills "), "{error}");
     let error = planted(|kernel| kernel.shared = 240_000);
     assert!(error.contains("kernel `attention` of `decode_1` uses 240000 bytes of shared memory"), "{error}");
-    // A figure of the plan that the kernel's header does not agree with never reaches a card.
+    // A figure that differs between the plan and the kernel's header never reaches a card.
     let error = planted(|kernel| kernel.shared = 1000);
     assert!(error.contains("the plan's figures"), "{error}");
 }

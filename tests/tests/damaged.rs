@@ -1,5 +1,5 @@
-//! Real weights that are damaged, or cut short while a server loads them: it ends with a word on it, and is
-//! never ready.
+//! Real weights that are damaged, or truncated while a server loads them: the server ends with a message and
+//! is never ready.
 
 use monomorph_tests::server::{Serving, build, get};
 use monomorph_tests::smollm2;
@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-/// Built once: a server is not to be installed anew while another test starts it.
+/// Built once: a server must not be reinstalled while another test starts it.
 static SERVER: LazyLock<PathBuf> = LazyLock::new(|| build(None, "cpu/smollm2-135m/q4_1"));
 
-/// A server that has said that it is loading.
+/// A server that has reported that it is loading.
 fn loading(server: &Path, weights: &Path, arguments: &[&str]) -> (Child, impl Iterator<Item = String>) {
     let mut process = Command::new(server)
         .args(["serve", "--port", "0", "--context", "512", "--weights"])
@@ -31,8 +31,7 @@ fn loading(server: &Path, weights: &Path, arguments: &[&str]) -> (Child, impl It
     (process, lines)
 }
 
-/// Standard error of a server that ends before it is ready, with exit code 1; `None` of one that is ready
-/// first.
+/// Standard error of a server that exits with code 1 before it is ready; `None` if it becomes ready.
 fn refusal((mut process, mut lines): (Child, impl Iterator<Item = String>)) -> Option<String> {
     if lines.any(|line| line.starts_with("ready in ")) {
         process.kill().expect("it runs");
@@ -47,8 +46,8 @@ fn refusal((mut process, mut lines): (Child, impl Iterator<Item = String>)) -> O
     Some(words)
 }
 
-/// Before, 4,000 bytes of 0xff in the middle of the file made a server that was ready, and whose every answer
-/// was empty.
+/// 4,000 bytes of 0xff in the middle of the file once gave a server that was ready and answered with empty
+/// texts.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn damaged_weights_are_never_ready() {
@@ -90,7 +89,7 @@ fn whole_weights_are_verified_and_known() {
     }
 }
 
-/// Before, the process ended by SIGBUS, without a word.
+/// The process once died of SIGBUS without a message.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn weights_that_are_cut_short_while_they_are_loaded_are_an_error() {
@@ -105,7 +104,8 @@ fn weights_that_are_cut_short_while_they_are_loaded_are_an_error() {
         std::thread::sleep(delay);
         let file = std::fs::OpenOptions::new().write(true).open(&copy).expect("it was just made");
         file.set_len(1 << 20).expect("it is writable");
-        // Before it was opened, the file is just too short; behind the load nobody needs it.
+        // If truncated before it is opened, the file is merely too short; after the load it is no longer
+        // needed.
         let words = refusal(process).unwrap_or_default();
         assert!(words.is_empty() || words.contains("cut.gguf"), "{words}");
         let now =

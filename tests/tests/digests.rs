@@ -1,9 +1,9 @@
-//! What is planned and written for every target that ships, as digests: a change of the compiler that is to
-//! change nothing changes none of them, and one that does says by them for which targets.
+//! Digests of the plan and the emitted text of every target that ships. A refactoring of the compiler changes
+//! none of them; any other change shows which targets it affects.
 //!
-//! A line a build: the target with its options; the report that `explain` prints; the generated Rust; the
-//! CUDA sources, of CUDA targets. The texts of builds whose digests differ are written below
-//! `target/digests/`, where those of the tree before can be put beside them.
+//! One line per build: the target with its options; the report that `explain` prints; the generated Rust; for
+//! CUDA targets, the CUDA sources. Builds whose digests differ have their texts written below
+//! `target/digests/`, to be compared with those of the previous tree.
 
 use monomorph_compiler::spec::types::Target;
 use monomorph_compiler::toolchain::BuildError;
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::Path;
 
-/// One text of all files of a kind, each under its path.
+/// The text of all files of a kind, each under its path.
 fn together<'a>(files: impl IntoIterator<Item = &'a emit::File>) -> String {
     files.into_iter().map(|file| format!("==> {}\n{}\n", file.path.display(), file.text)).collect()
 }
@@ -21,7 +21,7 @@ fn together<'a>(files: impl IntoIterator<Item = &'a emit::File>) -> String {
 /// The report, the Rust and the CUDA of a target.
 fn texts(target: &Target) -> Result<[(&'static str, String); 3], BuildError> {
     let plan = toolchain::plan(target)?;
-    // What this machine's processor has and where the workspace stands is nothing that is decided here.
+    // This machine's processor and the workspace's path must not affect the digest.
     let files = emit::emit(&plan, Path::new("/monomorph"), &[]);
     let (cuda, rust): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.path.starts_with("cuda"));
     Ok([("report", report::text(&plan)), ("rust", together(rust)), ("cuda", together(cuda))])

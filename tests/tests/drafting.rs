@@ -1,21 +1,21 @@
-//! Servers that draft, with a model's own head, with what is looked up, or with the model without its
-//! recurrent layers: they answer as those that do not, token for token, whoever joins or leaves the batch;
-//! and what a stack drafts is what the interpreter drafts.
+//! Servers that draft, with a model's own draft head, by lookup, or with the model without its recurrent
+//! layers. They answer token for token as servers that do not, while other sequences join and leave the
+//! batch; and a stack's drafts are the interpreter's.
 //!
 //! Planted, one at a time, in servers that draft without recurrent layers (docs/adr/0025), and caught here:
 //!
-//! * passes a position early: other answers, for they write over a token that holds, and other drafts; a
-//!   position late: no block is there. (Both by the unit test beside `Drafting`, too.)
-//! * A draft accepted that was not sampled: the engine ends with a word on it.
-//! * Keys and values of the token sampled last left as its pass wrote them, by the step that verifies: other
-//!   answers, other drafts.
-//! * Passes through the recurrent layers too, which so write state: other drafts, and the plan's test. No
-//!   answer was another: a CPU keeps state by position, and the step that verifies goes on from the one at
-//!   its own.
-//! * A reach of 2K − 1: blocks are short. (By `tests/engine/drafts.rs` of the engine, too.)
+//! * Passes one position early: different answers, because they overwrite an accepted token, and different
+//!   drafts. One position late: a block is missing. (The unit test beside `Drafting` catches both, too.)
+//! * A draft accepted that was not sampled: the engine ends with a message.
+//! * Keys and values of the last sampled token left as its pass wrote them, by the step that verifies:
+//!   different answers and drafts.
+//! * Passes through the recurrent layers too, which then write state: different drafts, and the plan's test
+//!   fails. The answers stay the same: a CPU keeps state by position, and the step that verifies continues
+//!   from its own position's.
+//! * A reach of 2K − 1: too few blocks. (Caught by the engine's `tests/engine/drafts.rs`, too.)
 //!
-//! By `kv_offload.rs`: passes that ask the disk for the last layer's part alone; a pass prepared behind the last,
-//! whose position no block holds, which is how it was for draft heads until then.
+//! Caught by `kv_offload.rs`: passes that read only the last layer's part from disk; a pass prepared after
+//! the last one, at a position without a block, as draft heads did until then.
 
 use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
@@ -31,7 +31,7 @@ use monomorph_weights::Checkpoint;
 use serde_json::json;
 use std::path::Path;
 
-/// What a server drafts with, how many at a time, and for how many tokens it has memory.
+/// Draft method, drafts per step, and the tokens that memory is limited to.
 type Drafts = (DraftMethod, usize, &'static str);
 
 /// Goldens and their servers.
@@ -39,11 +39,11 @@ const SERVERS: [(&str, &[Drafts]); 2] = [
     ("qwen35-vision", &[(Mtp, 1, ROOM), (Mtp, 3, "528"), (Ngram, 4, "528"), (Layers, 3, "528")]),
     ("qwen35-moe-vision", &[(Mtp, 2, "528"), (Layers, 1, ROOM)]),
 ];
-/// The longest sequence.
+/// Tokens of the longest sequence.
 const CONTEXT: usize = 505;
-/// Memory for all.
+/// Memory for all sequences.
 const ROOM: &str = "8192";
-/// At a time.
+/// Concurrent clients.
 const CLIENTS: usize = 12;
 
 fn golden(name: &str) -> Golden {
@@ -63,7 +63,7 @@ fn load(targets: &Path, name: &str) -> Target {
     spec::load(&search, &format!("cpu/{name}/f32")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Greedy, sampled and penalised requests, some of which leave midway.
+/// Greedy, sampled and penalised requests, some of which disconnect midway.
 fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     let sampling = |number: usize| match number % 6 {
         0 | 1 => json!({"temperature": 0}),
@@ -73,18 +73,19 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
         _ => json!({"temperature": 0.3, "seed": number, "top_p": 0.9, "frequency_penalty": 0.5}),
     };
     let request = |number: usize| {
-        // Long prompts are cut into chunks; long answers cross many blocks.
+        // Long prompts are cut into prefill chunks; long answers span many blocks.
         let length = random.within(if number.is_multiple_of(8) { 200..300 } else { 1..80 });
         let tokens = if number.is_multiple_of(10) { 200 } else { random.within(1..60) };
-        // To the end of the context: a server that learns late that they left is not done by then.
+        // Up to the end of the context, so that a server that notices the disconnect late is still
+        // generating.
         let surplus = if number % 9 == 4 { CONTEXT - length - tokens } else { 0 };
         Request { prompt: random.ids(length, vocabulary), tokens, sampling: sampling(number), surplus }
     };
     (0..90).map(request).collect()
 }
 
-/// One server with one set of weights: every request alone, of a server that does not draft, and together, of
-/// one that does.
+/// A server and its weights: every request alone on a server that does not draft, and all together on one
+/// that does.
 struct Case<'a> {
     name: &'a str,
     weights: &'a Path,
@@ -93,7 +94,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Drafts that were verified, those that held, and how many sequences were pre-empted.
+    /// Verified drafts, accepted drafts, and pre-empted sequences.
     fn check(&self, server: &Path, memory: &str) -> [f64; 3] {
         let serving = serve(server, self.weights, memory);
         let together = crowd(&serving.address, self.requests, CLIENTS);
@@ -154,7 +155,7 @@ fn drafts_change_no_answer() {
             assert!(*memory == ROOM || all_preempted > 0.0, "{name}: nobody was pre-empted");
             let [(random, random_rate), (repeats, repeats_rate)] = figures;
             match method {
-                // What a head of random weights drafts is random.
+                // A draft head of random weights drafts at random.
                 Mtp => assert!(
                     random > 1000.0
                         && repeats > 1000.0
@@ -162,7 +163,7 @@ fn drafts_change_no_answer() {
                         && (0.3..0.98).contains(&repeats_rate),
                     "{name}: {figures:?}"
                 ),
-                // So does a model of random weights without three of four layers, mostly.
+                // So, mostly, does a model of random weights without three of its four layers.
                 Layers => assert!(
                     random > 1000.0
                         && repeats > 1000.0
@@ -170,20 +171,20 @@ fn drafts_change_no_answer() {
                         && (0.3..0.99).contains(&repeats_rate),
                     "{name}: {figures:?}"
                 ),
-                // What random weights say comes again by chance only.
+                // The output of random weights repeats only by chance.
                 Ngram => assert!(repeats > 100.0 && repeats_rate > 0.1, "{name}: {figures:?}"),
             }
         }
     }
 }
 
-/// A build whose answers show what it drafts: drafts hold at this rate, whatever was sampled.
+/// A build whose answers show its drafts: it accepts drafts at this rate, whatever was sampled.
 const SHOWN: DraftOption =
     DraftOption { method: Mtp, drafts: 2, vocabulary: Some(23), forced_acceptance: Some(0.6) };
-/// The same by the model without its recurrent layers.
+/// The same with the model without its recurrent layers.
 const SKIPPED: DraftOption = DraftOption { method: Layers, ..SHOWN };
 
-/// Whether a draft fed at a position holds there, as compiler/src/plan/draft.rs states it.
+/// Whether a draft at a position is accepted, as compiler/src/plan/draft.rs states it.
 fn holds(slot: u64, position: usize) -> bool {
     let rate = SHOWN.forced_acceptance.expect("it is forced");
     let bits = ((slot << 32) + position as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -197,7 +198,7 @@ fn likeliest(logits: &[f32]) -> u32 {
     (0..logits.len()).fold(0, best) as u32
 }
 
-/// A sequence as the interpreter speculates with it: nothing is fed that does not hold.
+/// A sequence as the interpreter speculates with it: only accepted tokens are fed.
 #[derive(Clone)]
 struct Speculated<'a> {
     interpreter: &'a Interpreter<'a>,
@@ -206,14 +207,14 @@ struct Speculated<'a> {
     hidden: usize,
     model: Cache,
     draft: Cache,
-    /// Of both.
+    /// Positions of both.
     positions: usize,
     answer: Vec<u32>,
     drafts: Vec<u32>,
 }
 
 impl Speculated<'_> {
-    /// Feeds tokens that hold, and drafts after the one that is sampled then.
+    /// Feeds accepted tokens, then drafts after the token sampled from them.
     fn feed(&mut self, tokens: &[u32]) {
         let outcome = self.interpreter.forward_with_hidden(tokens, &mut self.model, Logits::All);
         let sampled = likeliest(&outcome.logits[(tokens.len() - 1) * self.vocabulary..]);
@@ -223,7 +224,7 @@ impl Speculated<'_> {
         self.drafts.clear();
         let most = SHOWN.vocabulary.expect("the head is cut");
         if self.method == Layers {
-            // What passes add does not hold, nor is recurrent state of the model's anything to them.
+            // What passes add is discarded, and they do not use the model's recurrent state.
             let (mut passes, mut last) = (self.model.clone(), sampled);
             for _ in 0..SHOWN.drafts {
                 last = likeliest(&self.interpreter.skip(&[last], &mut passes, Logits::Last)[..most]);
@@ -232,7 +233,7 @@ impl Speculated<'_> {
             return;
         }
         let mut drafted = self.interpreter.draft(&outcome.hidden, &following, &mut self.draft, Logits::Last);
-        // What passes after the first add does not hold.
+        // What passes after the first add is discarded.
         let mut further = self.draft.clone();
         loop {
             let draft = likeliest(&drafted.logits[..most]);
@@ -245,7 +246,7 @@ impl Speculated<'_> {
         }
     }
 
-    /// The answer of `tokens` tokens of a sequence in a slot.
+    /// The answer of `tokens` tokens for a sequence in a slot.
     fn answer(mut self, slot: u64, tokens: usize) -> Vec<u32> {
         while self.answer.len() < tokens {
             let last = *self.answer.last().expect("the prompt was fed");
@@ -261,13 +262,13 @@ impl Speculated<'_> {
 
 #[test]
 fn drafts_are_those_of_the_interpreter() {
-    // Of the second two of five layers attend, the first among them.
+    // In the second, two of five layers attend, the first among them.
     for (name, shown) in [("qwen35-vision", SHOWN), ("qwen35-quarters", SKIPPED)] {
         shows(name, shown);
     }
 }
 
-/// A server that accepts drafts by rate: what it drafted is part of its answers.
+/// A server that accepts drafts by rate, so that its answers contain its drafts.
 fn shows(name: &str, shown: DraftOption) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let golden = golden(name);
@@ -281,7 +282,7 @@ fn shows(name: &str, shown: DraftOption) {
     let server = build_with(Some(targets.path()), &target.name(), &drafting(shown));
     let serving = serve(&server, weights.path(), ROOM);
 
-    // Long prompts, which are cut into chunks when several come at a time, and short ones.
+    // Short prompts, and long ones, which are cut into chunks when several arrive at once.
     let mut random = Random(5);
     let mut request = |length: usize| Request {
         prompt: random.ids(length, target.model.vocabulary),
@@ -306,7 +307,7 @@ fn shows(name: &str, shown: DraftOption) {
             drafts: Vec::new(),
         };
         speculated.feed(&request.prompt);
-        // Which slot the server gave it, only the answer says.
+        // Only the answer shows which slot the server used.
         let alike = |slot: u64| {
             let answer = speculated.clone().answer(slot, request.tokens);
             answer.iter().zip(&found).take_while(|(a, b)| a == b).count()
@@ -342,7 +343,7 @@ fn a_pass_runs_the_layers_that_attend_and_adds_no_memory() {
         let phases = &plan.bodies[body.0].phases;
         assert!(phases.iter().all(|phase| !matches!(phase.kind, PhaseKind::Delta(_))));
     }
-    // What it reads stands there already; what it costs, it says.
+    // It reads only what is in memory already, and reports what that costs.
     assert_eq!(plan.memory, verifies.memory);
     let bytes = |plan: &Plan| plan.speculation.expect("it drafts").bytes;
     assert!(bytes(&plan) > bytes(&verifies) && plan.prediction == verifies.prediction);

@@ -1,5 +1,5 @@
-//! SmolLM2's prompts with log-probabilities (`echo` with `logprobs`), against the interpreter's, and against
-//! those that the same tokens had when they were generated.
+//! SmolLM2's prompts with log-probabilities (`echo` with `logprobs`), compared with the interpreter's and
+//! with those from when the same tokens were generated.
 
 use monomorph_compiler::graph;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 const TARGET: &str = "cpu/smollm2-135m/q4_1";
 
-/// How far a log-probability may be from another's: activations are rounded to int8, which sums in another
-/// order turn (oracle.rs, `ROUNDING`).
+/// Largest distance between two log-probabilities: activations are rounded to int8, and a different order of
+/// summation flips some roundings (oracle.rs, `ROUNDING`).
 const APART: f64 = 0.4;
-/// How far they may be on average.
+/// Largest average distance.
 const USUALLY: f64 = 0.08;
 
 fn ask(serving: &Serving, body: &Value) -> Value {
@@ -60,7 +60,7 @@ fn prompts_have_the_log_probabilities_of_the_interpreter_and_of_answers() {
     let scores = numbers(&echoed["logprobs"]["token_logprobs"]);
     assert_eq!(scores.len(), whole.len() - 1, "all but the first");
 
-    // What was said at temperature 0 is the likeliest, but for ties.
+    // At temperature 0 the answer is the likeliest token, except for ties.
     let said = numbers(&generated["logprobs"]["token_logprobs"]);
     compare("generated", &scores[prompt.len() - 1..], &said);
 
@@ -77,7 +77,7 @@ fn prompts_have_the_log_probabilities_of_the_interpreter_and_of_answers() {
     let expected: Vec<f64> = rows.chunks_exact(target.model.vocabulary).zip(&whole[1..]).map(score).collect();
     compare("interpreted", &scores, &expected);
 
-    // The answer behind an echo is the one without.
+    // The answer after an echo is the same as without one.
     let both = json!({
         "prompt": text, "max_tokens": 48, "temperature": 0, "logprobs": 2, "ignore_eos": true, "echo": true,
     });

@@ -1,5 +1,5 @@
-//! The emitted crate of one target, kept as a golden: what a change of the compiler does to generated code
-//! is seen in review.
+//! The emitted crate of one target as a golden, so that a review shows how a change of the compiler affects
+//! generated code.
 
 use monomorph_compiler::{emit, graph, passes, spec};
 use monomorph_tests::{check_golden, fixtures, root};
@@ -18,8 +18,8 @@ fn the_emitted_crate_is_the_golden() {
     }
 }
 
-/// Two programs and the stack of a CUDA target: one that streams its weights, one on tensor cores. Of a card
-/// that no tuning file is for, so that measuring another changes nothing here.
+/// Two programs and the stack of a CUDA target: one that streams its weights, one on tensor cores. The card
+/// has no tuning file, so that measuring another card changes nothing here.
 #[test]
 fn the_emitted_kernels_are_the_golden() {
     let target = spec::load(&[root().join("targets")], "h100/llama-3.2-1b/bf16")
@@ -33,7 +33,7 @@ fn the_emitted_kernels_are_the_golden() {
     }
 }
 
-/// The header that kernels read is printed from what the host writes.
+/// The header that kernels read is printed from the declarations that the host writes by.
 #[test]
 fn the_header_of_a_step_is_printed_from_the_hosts() {
     check_golden(&root().join("templates/cuda/core/step.cuh"), &monomorph_abi::step::header());
@@ -41,7 +41,7 @@ fn the_header_of_a_step_is_printed_from_the_hosts() {
 
 fn golden(target: &spec::types::Target, file: &emit::File) {
     let path = fixtures().join("emitted").join(target.name()).join(&file.path);
-    // Not `.rs` and `.toml`: cargo and its tools are to leave them alone.
+    // Not `.rs` and `.toml`, so that cargo and its tools ignore them.
     check_golden(
         &path.with_extension(format!("{}.txt", path.extension().unwrap_or_default().display())),
         &file.text,

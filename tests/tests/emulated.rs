@@ -1,5 +1,5 @@
 //! CUDA servers on an emulated card (tests/emulated): goldens of transformers, and wider random models
-//! against the interpreter, fed in every way that steps have. No card is needed.
+//! against the interpreter, fed in every way that steps allow. No card is needed.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
@@ -15,13 +15,13 @@ use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// How far rows may be apart: sums in another order (exact targets), operands rounded to f16, weights
-/// requantised as well.
+/// Largest distance between rows: with another order of summation (exact targets), with operands rounded to
+/// f16, and with requantised weights.
 const EXACT: f32 = 1e-4;
 const F16: f32 = 2e-2;
 const REQUANTISED: f32 = 3e-2;
 
-/// A server with what it is to compute.
+/// A server and its expected logits.
 struct Case {
     target: Target,
     server: Server,
@@ -29,11 +29,11 @@ struct Case {
     prompts: Vec<Vec<u32>>,
     expected: Logits,
     bound: f32,
-    /// By prompt and token, where experts are chosen clearly and a row can be told from another one.
+    /// Bounds by prompt and token, for models with clear choices of experts and distinguishable rows.
     rows: Option<Vec<Vec<f32>>>,
 }
 
-/// Lists of tokens that begin as prompts do, and the flags they are fed with.
+/// Lists of tokens that are prefixes of prompts, and the flags to feed them with.
 struct Feeding {
     name: &'static str,
     lists: Vec<(usize, usize)>,
@@ -45,14 +45,14 @@ fn whole(case: &Case) -> Vec<(usize, usize)> {
     case.prompts.iter().enumerate().map(|(number, prompt)| (number, prompt.len())).collect()
 }
 
-/// So many lists of a few tokens each, of which one after another ends.
+/// `count` short lists that end one after another.
 fn short(case: &Case, count: usize, least: usize) -> Vec<(usize, usize)> {
     let length = |number: usize| least + number % 4;
     let long: Vec<_> = whole(case).into_iter().filter(|(_, length)| *length >= least + 3).collect();
     (0..count).map(|number| (long[number % long.len()].0, length(number))).collect()
 }
 
-/// Each prompt by itself, all of them side by side, and batches that need every decode program.
+/// Each prompt alone, all of them together, and batches that need every decode program.
 fn feedings(case: &Case) -> Vec<Feeding> {
     let mut feedings = vec![
         Feeding { name: "prompts", lists: whole(case), flags: &[] },
@@ -117,7 +117,7 @@ fn target(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Targe
     spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Builds the server of a target; `None` where the compiler refuses it, which is said.
+/// Builds the server of a target; prints the reason and returns `None` if the compiler refuses it.
 fn case(
     target: Target,
     golden: &Golden,
@@ -152,7 +152,7 @@ fn case(
     })
 }
 
-/// A golden as it is stored.
+/// A golden as stored.
 fn stored(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Option<Case> {
     golden.import_into(targets, Compute::F16);
     let weights = golden.directory.join(quant);
@@ -180,8 +180,8 @@ fn restored(targets: &Path, hardware: &str, golden: &Golden, storage: &str, out:
     case(target(targets, hardware, golden, &quant), golden, &out.join("stored"), None, REQUANTISED)
 }
 
-/// Checks what is there, prints what it comes to, and returns what is wrong; `only` feedings of these names,
-/// or all.
+/// Checks a case, prints its distances, and appends failures to `wrong`; only feedings of these names, or
+/// all.
 fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
     let Some(case) = case else { return };
     for feeding in feedings(&case).iter().filter(|feeding| only.is_empty() || only.contains(&feeding.name)) {
@@ -192,7 +192,7 @@ fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
     }
 }
 
-/// Made-up weights, made by the card, answer something: the sampler by itself and with every filter.
+/// Weights made up by the card give answers: greedy, and sampled with every filter.
 fn answers(case: &Case) {
     let filters = "--temperature 0.9 --top-p 0.95 --top-k 40 --min-p 0.01 --repetition-penalty 1.1 --seed 7";
     for sampling in ["--temperature 0", filters] {
@@ -215,10 +215,9 @@ fn answers(case: &Case) {
     }
 }
 
-/// What is to stay free of the machine's memory does: a server that would take it does not load.
+/// The memory that must stay free does: a server that would take it does not load.
 fn guards(case: &Case) {
-    // More than any machine has: in the plan of what a server takes beside the card, and where memory is
-    // claimed.
+    // More than any machine has, so that both the plan of host memory and the allocation refuse it.
     let generate = ["generate", "--raw", "--prompt", "To begin with", "--max-tokens", "2"];
     let bench = "bench --prompt-tokens 8 --generate 2 --depth 4 --repeat 1 --streams 0"
         .split(' ')
@@ -238,7 +237,7 @@ fn guards(case: &Case) {
     }
 }
 
-/// What every run of the checks has time for: both kinds of card; exact products, bf16, fp8 and nvfp4; narrow
+/// Quick enough for every run of the checks: both kinds of card; exact products, bf16, fp8 and nvfp4; narrow
 /// and wide heads; prompts and batches.
 #[test]
 fn servers_agree_with_the_interpreter_and_with_transformers() {
@@ -262,8 +261,7 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The delta-net's kernels alone, against a reference in f64: every division, drafts that are taken back,
-/// chunks.
+/// The delta-net's kernels alone, against a reference in f64: every work split, rejected drafts, chunks.
 #[test]
 fn delta_net_kernels_agree_with_their_definition() {
     for part in 0..3 {
@@ -282,7 +280,7 @@ fn delta_net_kernels_agree_with_their_definition() {
     }
 }
 
-/// Every golden in every format, on both kinds of card, fed in every way: what is too long for every day.
+/// Every golden in every format, on both kinds of card, fed in every way; too slow for every run.
 #[test]
 #[ignore = "takes hours"]
 fn every_golden_in_every_format() {

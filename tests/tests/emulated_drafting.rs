@@ -1,5 +1,5 @@
-//! CUDA servers that draft, on an emulated card (tests/emulated): they answer as those that do not, token for
-//! token, and draft what a CPU's server does.
+//! CUDA servers that draft, on an emulated card (tests/emulated): they answer token for token as servers that
+//! do not, and draft what a CPU server drafts.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::DraftMethod::{Layers, Mtp, Ngram};
@@ -13,7 +13,7 @@ use monomorph_tests::server::{Serving, build_with, get};
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// An emulated card, a golden, its weights, with what it drafts and how many.
+/// An emulated card, a golden, its weights, its draft method and number of drafts.
 type Case = (&'static str, &'static str, &'static str, DraftMethod, usize);
 
 const CASES: [Case; 1] = [("h200", "qwen35-moe-vision", "bf16", Mtp, 2)];
@@ -35,9 +35,9 @@ const OTHERS: [Case; 16] = [
     ("h200", "qwen35-moe-vision", "bf16", Layers, 3),
     ("gb10", "qwen35-vision", "bf16", Layers, 2),
 ];
-/// Clients at a time.
+/// Concurrent clients.
 const CLIENTS: usize = 4;
-/// Nothing is kept: a prompt that is cut at another place may be rounded otherwise, which is no matter of
+/// No prefix cache: a prompt cut at a different place may round differently, which has nothing to do with
 /// drafts.
 const ARGUMENTS: [&str; 8] =
     ["--threads", "1", "--context", "256", "--kv-tokens", "2048", "--prefix-cache", "off"];
@@ -70,7 +70,7 @@ fn requests(vocabulary: usize, tokens: usize) -> Vec<Request> {
     let mut random = Random(5);
     let sampling = |at: usize| match at {
         0 => json!({"temperature": 0}),
-        // What comes next depends on where the answer stands: each draft has a mask of its own.
+        // The next token depends on the position in the answer, so each draft has its own mask.
         3 => json!({"temperature": 0, "guided_regex": "([!-9][^!-9])*", "ignore_eos": false}),
         1 => json!({"temperature": 0.7, "seed": at, "frequency_penalty": 0.5}),
         _ => json!({"temperature": 0, "presence_penalty": 0.4, "repetition_penalty": 1.2}),
@@ -82,7 +82,7 @@ fn requests(vocabulary: usize, tokens: usize) -> Vec<Request> {
     (0..4).map(request).collect()
 }
 
-/// Whether an answer has the format that it is held to, if any: characters up to `9` and others by turns.
+/// Whether an answer matches its format, if it has one: characters up to `9` and others alternate.
 fn fits(text: &str, request: &Request) -> bool {
     let held = request.sampling.get("guided_regex").is_some();
     !held || text.bytes().enumerate().all(|(at, byte)| (byte <= b'9') == at.is_multiple_of(2))
@@ -95,8 +95,7 @@ fn alone(serving: &Serving, requests: &[Request]) -> Vec<Answer> {
 fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     // Its own multiprocessors: with few, attention over one row and over several splits the context
-    // otherwise, and sums that differ in their last bits may choose otherwise among tokens that are as
-    // likely.
+    // differently, and sums that differ in their last bits may break ties differently.
     let hardware = emulated::hardware(targets.path(), hardware, None);
     let golden = golden(name);
     golden.import_into(targets.path(), Compute::F16);
@@ -130,9 +129,9 @@ fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
             let texts = |answers: &[Answer]| answers.iter().map(|it| it.text.clone()).collect::<Vec<_>>();
             let (found, expected) = (texts(found), texts(&expected));
             let other = found.iter().zip(&expected).filter(|(found, expected)| found != expected).count();
-            // How many rows a step of a crowd has depends on the time, and on that which program computes a
-            // row: sums of f16 products in another order, which may choose otherwise between tokens that are
-            // as likely. One such answer is no defect; exact products have none.
+            // The number of rows per step depends on timing, and with it the program that computes a row: f16
+            // products summed in another order may break ties differently. One such answer is no defect; with
+            // exact products there is none.
             let most = usize::from(crowded && quant != "f32");
             assert!(
                 other <= most,
@@ -146,7 +145,7 @@ fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
             (Mtp, false) => assert!(verified > 60.0 && rate < 0.1, "{rate}"),
             (Layers, true) => assert!(verified > 60.0 && rate > 0.2, "{rate}"),
             (Layers, false) => assert!(verified > 60.0 && rate < 0.7, "{rate}"),
-            // Few tokens of random weights come twice: nothing, or little, is found.
+            // Few tokens of random weights repeat, so lookup finds little or nothing.
             (Ngram, true) => assert!(verified > 30.0 && (0.2..0.99).contains(&rate), "{held} of {verified}"),
             (Ngram, false) => {}
         }
@@ -164,14 +163,13 @@ fn drafts_change_no_answer_of_any_kernels() {
     OTHERS.into_iter().for_each(changes_no_answer);
 }
 
-/// What is drafted shows in the answers of builds that accept it whatever is sampled, and cuts the draft's
-/// head.
+/// Both builds accept drafts whatever is sampled, so that their answers show them, and draft from a part of
+/// the vocabulary.
 fn drafts_as_a_cpu(hardware: &str, name: &str, method: DraftMethod, drafts: usize) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let quant = "f32";
     // Its own multiprocessors: with few, attention over one row and over several splits the context
-    // otherwise, and sums that differ in their last bits may choose otherwise among tokens that are as
-    // likely.
+    // differently, and sums that differ in their last bits may break ties differently.
     let hardware = emulated::hardware(targets.path(), hardware, None);
     let golden = golden(name);
     golden.import_into(targets.path(), Compute::F16);
@@ -181,10 +179,10 @@ fn drafts_as_a_cpu(hardware: &str, name: &str, method: DraftMethod, drafts: usiz
     let options = BuildOptions { draft: Some(shown), ..BuildOptions::default() };
     let cpu = build_with(Some(targets.path()), &format!("cpu/{name}/{quant}"), &options);
     let weights = weights(&golden, quant, target.model.vocabulary);
-    // What is accepted whatever was sampled keeps to no format.
+    // An answer of drafts accepted whatever was sampled follows no format.
     let mut requests = requests(target.model.vocabulary, 30);
     requests.retain(|request| request.sampling["guided_regex"].is_null());
-    // One at a time, so that both give them the same slot, which decides what is accepted.
+    // One at a time, so that both servers use the same slot, which decides what is accepted.
     let expected = alone(&Serving::start(&cpu, weights.path(), &ARGUMENTS), &requests);
     let found = alone(&serve(&server, weights.path()), &requests);
     for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {

@@ -1,9 +1,9 @@
-//! A CUDA server on an emulated card (tests/emulated) whose answers are held to formats: they fit, and are
-//! those of a processor's server, alone and many at once. Without drafts, where masks and counts follow a
-//! step that has begun; and with drafts that are looked up and verified: each row with the mask behind the
-//! drafts before it.
+//! A CUDA server on an emulated card (tests/emulated) whose answers are constrained to formats. They match
+//! the formats and equal a CPU server's, alone and many at once: without drafts, where masks and counts are
+//! uploaded after a step has begun; and with drafts that are looked up and verified, where each row has the
+//! mask after the drafts before it.
 //!
-//! Planted, and caught: what follows a step is not uploaded.
+//! Planted, and caught: the late upload left out.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 const GOLDEN: &str = "llama-aligned";
 const ARGUMENTS: [&str; 6] = ["--threads", "1", "--context", "200", "--kv-tokens", "1600"];
 
-/// Bodies: formats that bind much, little and not at all, each greedy, sampled, penalised, and with
+/// Bodies with formats that constrain much, little and not at all, each greedy, sampled, penalised, and with
 /// log-probabilities.
 fn requests(vocabulary: usize) -> Vec<Value> {
     let mut random = Random(3);
@@ -57,14 +57,14 @@ fn ask(address: &str, body: &Value) -> (String, String) {
     (text(&choice["text"]), text(&choice["finish_reason"]))
 }
 
-/// Whether a text fits the format of the first kind: pairs, and a sign at the end.
+/// Whether a text matches the first format: pairs, and a sign at the end.
 fn is_of_pairs(text: &str) -> bool {
     let Some(pairs) = text.strip_suffix('!') else { return false };
     let fits = |pair: &[u8]| matches!(pair, [b'%'..=b'\'', b'('..=b'+']);
     (6..=18).contains(&pairs.len()) && pairs.as_bytes().chunks(2).all(fits)
 }
 
-/// A token for each id: a character from `!` on as long as there are such, then two of them.
+/// A token for each id: single characters from `!` on, then pairs of them.
 fn tokens(vocabulary: usize) -> Map<String, Value> {
     let pairs = ('!'..='~').map(|letter| format!("%{letter}"));
     let all = ('!'..='~').map(String::from).chain(pairs);

@@ -1,14 +1,14 @@
-//! CUDA servers on an emulated card (tests/emulated) whose sequences are longer than their share of it: the
-//! same ids and log-probabilities as with everything on the card, alone and side by side; and a disk that
-//! goes bad ends the answers that need it, and no others.
+//! CUDA servers on an emulated card (tests/emulated) with K/V offload: the same ids and log-probabilities as
+//! with everything on the card, alone and in a batch; and a failing disk ends the answers that need it, and
+//! no others.
 //!
-//! Planted, one at a time, and caught here: a layer given the part of the one before; a group given another's
-//! place; the pages of the second window copied over the first's; a slot given back before it was copied, at
-//! a part's end and at a step's; a half filled while a layer attends to the other step's, or the other
-//! layer's; kernels that do not wait for copies (only since the emulated card runs some at once); a block
-//! table left as it was; blocks sent before they were fetched; a recorded graph launched all the same; losses
-//! told to nobody, and to those who lost nothing. Ids of the first layer's given to all stop the server when
-//! it starts.
+//! Planted, one at a time, and caught here: a layer given the previous layer's part; a group given another's
+//! slot; the pages of the second window copied over the first's; a slot released before it was copied, at a
+//! part's end and at a step's; a half filled while a layer attends to the other step's, or the other layer's;
+//! kernels that do not wait for copies (only since the emulated card runs some concurrently); a stale block
+//! table; blocks sent before they were fetched; a recorded graph launched all the same; losses not reported,
+//! and reported to sequences that lost nothing. Giving the first layer's ids to every layer stops the server
+//! at start.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -21,25 +21,25 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Instant;
 
-/// A card, a golden, its weights, sequences of a batch-invariant server's steps, and drafts that are looked
-/// up.
+/// A card, a golden, its weights, the step width of a batch-invariant server, and the number of drafts by
+/// lookup.
 type Case = (&'static str, &'static str, &'static str, Option<usize>, Option<usize>);
 
-/// Several layers with blocks of an odd size; steps of two parts.
+/// Several layers with an odd block size; steps of two parts.
 const CASE: Case = ("h200", "qwen3-moe-raw", "bf16", Some(8), None);
 const OTHERS: [Case; 5] = [
     ("gb10", "qwen3-moe-raw", "bf16", Some(8), None),
     ("h200", "qwen35-quarters", "f32", Some(4), None),
     ("h200", "qwen3-next", "bf16", Some(8), None),
-    // One at a time, a batch of it is as large with blocks on disk as without.
+    // A batch of one has the same size with blocks on disk as without.
     ("h200", "qwen3-moe", "bf16", None, None),
     ("h200", "qwen35-vision", "f32", None, Some(3)),
 ];
 const SERVER: [&str; 6] = ["--threads", "1", "--context", "250", "--prefix-cache", "off"];
-/// Of prompts in a step, with and without blocks on disk: pieces end alike.
+/// The same prefill chunks with and without blocks on disk.
 const PIECES: [&str; 2] = ["--prefill-tokens", "32"];
 
-/// Long prompts, which have blocks on disk, and short ones, which have none.
+/// Long prompts, which have blocks on disk, and short ones, which do not.
 fn requests(vocabulary: usize) -> Vec<Request> {
     let mut random = Random(3);
     let sampling = |at: usize| match at % 2 {
@@ -60,7 +60,7 @@ fn alone(serving: &Serving, requests: &[Request]) -> Vec<Answer> {
     requests.iter().map(|request| request.whole(&serving.address)).collect()
 }
 
-/// What a request that has to fail is told.
+/// The error of a request that must fail.
 fn refusal(serving: &Serving, request: &Request) -> String {
     let body = json!({"prompt": request.prompt, "max_tokens": 100, "temperature": 0, "ignore_eos": true});
     let (status, text) = post(&serving.address, "/v1/completions", &body.to_string()).expect("it answers");
@@ -99,7 +99,7 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
     let requests = requests(target.model.vocabulary);
     let whole = serve(&["--kv-tokens", "2048"]);
     let expected = alone(&whole, &requests);
-    // Is still being answered when a long one is and has blocks on disk.
+    // It is still being answered while a long one has blocks on disk.
     let beside = Request { tokens: 70, ..requests[3].clone() };
     let expected_beside = beside.whole(&whole.address);
     drop(whole);
@@ -107,8 +107,8 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
 
     let disk = tempfile::tempdir().expect("temporary directories can be made");
     let directory = disk.path().to_str().expect("a plain path");
-    // Of the longest sequence half; a file for several; groups of a few blocks, and windows of fewer than a
-    // sequence's.
+    // Half of the longest sequence is resident; one file serves several; groups of a few blocks, and windows
+    // smaller than a sequence.
     let offload = ["--blocks", "21", "--resident-blocks", "7", "--high-speed-swap", directory];
     let file =
         ["--high-speed-swap-space", "0.004", "--high-speed-swap-page", "8", "--high-speed-swap-depth", "2"];
@@ -125,12 +125,12 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
     if invariant.is_some() {
         assert_eq!(found, expected_beside, "beside one whose blocks are lost");
     }
-    // What is written anew is there again.
+    // Blocks written after the failure are intact.
     assert_eq!(requests[0].whole(&offload.address), expected[0], "after a disk was bad");
     println!("a disk gone bad: {:.1} s", begin.elapsed().as_secs_f32());
 }
 
-/// While a long sequence is answered its file is spoilt: it is refused, and what was asked for beside it is
+/// Overwrites the file of a long sequence while it is answered: the sequence fails, and the one beside it is
 /// answered.
 fn goes_bad(serving: &Serving, long: &Request, beside: &Request, disk: &Path) -> Answer {
     let sent = || metric(&serving.address, "monomorph:kv_blocks_offloaded");
@@ -139,7 +139,7 @@ fn goes_bad(serving: &Serving, long: &Request, beside: &Request, disk: &Path) ->
         let other = scope.spawn(|| beside.whole(&serving.address));
         let lost = scope.spawn(|| refusal(serving, long));
         let begin = Instant::now();
-        // More than it has when it decodes its first token: 9 blocks and a token, of which 7 stay.
+        // More than it has at its first decoded token: 9 blocks and a token, of which 7 blocks stay resident.
         while sent() < before + 3.0 {
             assert!(begin.elapsed().as_secs() < 60, "nothing is sent to disk");
         }

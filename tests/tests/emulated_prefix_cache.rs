@@ -1,6 +1,6 @@
-//! CUDA servers on an emulated card (tests/emulated) that go on from what earlier prompts left: blocks, and
-//! states by copies on the device. They answer as servers that keep nothing, with exact products, for there
-//! sums hardly depend on where a prompt is cut.
+//! CUDA servers on an emulated card (tests/emulated) that reuse cached prefixes: blocks, and recurrent states
+//! copied on the device. They answer as servers without a cache, with exact products, whose sums hardly
+//! depend on where a prompt is cut.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -12,13 +12,13 @@ use monomorph_tests::server::{Serving, get};
 use serde_json::{Value, json};
 
 const ARGUMENTS: [&str; 6] = ["--threads", "1", "--context", "256", "--kv-tokens", "2048"];
-/// Few, so that some go.
+/// Few, so that some are evicted.
 const SNAPSHOTS: [&str; 4] = ["--snapshots", "3", "--snapshot-interval", "64"];
-/// Answers of so many tokens.
+/// Tokens per answer.
 const TOKENS: usize = 20;
 
-/// Conversations of several turns, each of which begins with all that was said before it, and one that begins
-/// like another in its middle.
+/// Conversations of several turns, each a prefix of the next, and one that branches off another in the
+/// middle.
 fn requests(vocabulary: usize) -> Vec<Request> {
     let mut random = Random(11);
     let mut requests: Vec<Request> = Vec::new();
@@ -41,7 +41,7 @@ fn requests(vocabulary: usize) -> Vec<Request> {
 fn answers_alike(hardware: &str, name: &str, draft: Option<DraftOption>) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     // Its own multiprocessors: with few, attention over one row and over several splits the context
-    // otherwise.
+    // differently.
     let hardware = emulated::hardware(targets.path(), hardware, None);
     let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
     golden.import_into(targets.path(), Compute::F16);

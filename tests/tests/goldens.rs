@@ -1,5 +1,5 @@
-//! Tiny random checkpoints with logits computed by transformers: the interpreter against the goldens, then
-//! each server built from the imported config against them, prefill and decode alike.
+//! Tiny random checkpoints with logits computed by transformers: first the interpreter, then each server
+//! built from the imported config, in prefill and decode, against the goldens.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::Compute;
@@ -10,7 +10,7 @@ use monomorph_tests::{root, server};
 use monomorph_weights::Checkpoint;
 use std::path::Path;
 
-/// The stored formats goldens exist for, and how far logits may be from them, relative to the row's largest.
+/// Stored formats of the goldens, and the largest distance of logits, relative to the row's largest.
 const BOUNDS: [(&str, f32); 2] = [("f32", 2e-4), ("bf16", 2e-2)];
 
 fn target(targets: &Path, golden: &Golden, format: &str) -> spec::types::Target {
@@ -50,7 +50,7 @@ fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
             let (whole, stepped) =
                 (distance(&whole, &expected, vocabulary), distance(&stepped, &expected, vocabulary));
             println!("{} {format}: interpreter prefill {whole:.1e}, decode {stepped:.1e}", golden.name);
-            // Both compute in f32 from the same exact weights: rounding is all that may differ.
+            // Both compute in f32 from the same exact weights, so they differ only by rounding.
             assert!(whole <= 3e-5 && stepped <= 3e-5, "{} {format}: {whole:e} {stepped:e}", golden.name);
         }
     }
@@ -93,7 +93,7 @@ fn drafts_agree_with_the_reference_in_prompts_and_step_by_step() {
             let whole = distance(&golden.prompts.iter().map(whole).collect(), &expected, vocabulary);
             let stepped = distance(&golden.prompts.iter().map(stepped).collect(), &expected, vocabulary);
             println!("{} {format}: drafts of prompts {whole:.1e}, step by step {stepped:.1e}", golden.name);
-            // As of the models themselves: both compute in f32 from the same exact weights.
+            // As for the models themselves: both compute in f32 from the same exact weights.
             assert!(whole <= 3e-5 && stepped <= 3e-5, "{} {format}: {whole:e} {stepped:e}", golden.name);
             drafted += 1;
         }

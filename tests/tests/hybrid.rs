@@ -1,36 +1,35 @@
-//! Delta-net and expert models as servers run them: sequences join and leave the batch all the time, and each
-//! is answered as it is alone, from its first token on. What a slot remembers of the sequence before, or of
-//! its neighbours, would show; and so would a state that is not that of the prefix it is found under, for
-//! some prompts begin alike.
+//! Delta-net and expert models on servers: sequences join and leave the batch all the time, and each gets the
+//! answer of its lone run from the first token on. Some prompts share prefixes. State left in a slot by an
+//! earlier sequence or by a neighbour would show, and so would a cached state of the wrong prefix.
 
 use monomorph_tests::crowd::{Random, Request, Served, crowd};
 use monomorph_tests::server::{Serving, stats};
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Which goldens, and for how many tokens each server has memory: few make it pre-empt sequences, which then
-/// start again in a slot that others had.
+/// Goldens, and the tokens that each server's memory holds: little memory makes it pre-empt sequences, which
+/// restart in a slot that others have used.
 const SERVERS: [(&str, &str); 4] = [
     ("nemotron-h-mamba", "8192"),
     ("qwen3-next", "8192"),
     ("qwen35-moe-text", "640"),
     ("qwen35-quarters", "512"),
 ];
-/// At a time.
+/// Concurrent clients.
 const CLIENTS: usize = 16;
-/// Greedy tokens that are compared, over all servers.
+/// Greedy tokens compared, over all servers.
 const TOKENS: usize = 10_000;
 
-/// A model's own preset may draw lots.
+/// Greedy decoding, because a model's own preset may sample.
 fn greedily() -> Value {
     json!({"temperature": 0})
 }
 
-/// What one server is asked, in this order.
+/// One server's requests, in order.
 fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     let greedy = |prompt, tokens| Request { prompt, tokens, sampling: greedily(), surplus: 0 };
     let mut requests = Vec::new();
-    // Together far more than a step carries: prompts are cut into chunks, wherever the others leave room.
+    // Together far more than a step carries, so prompts are cut into chunks wherever there is room.
     for _ in 0..CLIENTS / 2 {
         let length = random.within(300..450);
         requests.push(greedy(random.ids(length, vocabulary), random.within(1..60)));
@@ -40,8 +39,7 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     for _ in 0..CLIENTS / 2 {
         requests.push(greedy(prompt.clone(), random.within(1..60)));
     }
-    // Admitted together, for their prompts are short; what all of them need in the end is more than a small
-    // memory has.
+    // Short prompts, so they are admitted together; in the end they need more than a small memory holds.
     for _ in 0..3 * CLIENTS {
         let length = random.within(1..16);
         requests.push(greedy(random.ids(length, vocabulary), 60));
@@ -49,7 +47,7 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     for number in 0..200 {
         let length = random.within(1..151);
         let mut prompt = random.ids(length, vocabulary);
-        // One in three begins like an earlier one.
+        // One in three shares a prefix with an earlier one.
         if random.within(0..3) == 0 {
             let earlier = &requests[requests.len() - 1 - random.within(0..20)].prompt;
             let alike = earlier.len().min(150);
@@ -57,7 +55,7 @@ fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
         }
         let mut request = greedy(prompt, random.within(1..61));
         match number % 10 {
-            // Leaves midway.
+            // Disconnects midway.
             0 => request.surplus = 300,
             1 => request.sampling = json!({"temperature": 0.9, "seed": number}),
             2 => {
@@ -111,7 +109,7 @@ fn sequences_that_come_and_go_are_answered_as_alone() {
         let tokens: usize = greedy.map(|request| request.tokens).sum();
         compared += tokens;
 
-        // It was what it was meant to be: crowded, left, and short of memory where it was to be.
+        // The run was as intended: crowded, with disconnects, and short of memory where it was meant to be.
         let count = |key: &str| stats[key].as_u64().expect("it is counted");
         let [steps, generated, cancelled, preempted, cached] =
             ["steps", "tokens_generated", "cancelled", "preemptions", "tokens_cached"].map(count);

@@ -1,5 +1,5 @@
-//! Sequences that join and leave batches, on an emulated card (tests/emulated) and on a processor: each is,
-//! ids and log-probabilities to the bit, what it is alone.
+//! Sequences that join and leave batches, on an emulated card (tests/emulated) and on a CPU: ids and
+//! log-probabilities are bit for bit those of the lone run.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute};
@@ -9,11 +9,11 @@ use monomorph_tests::{root, server};
 use std::process::Command;
 use std::time::Instant;
 
-/// Sequences that a step decodes.
+/// Sequences per decode step.
 const SEQUENCES: usize = 8;
 
-/// The prompts alone, all at once, and all at once with so little room that some are pre-empted. Says what
-/// differs.
+/// Runs the prompts alone, all at once, and all at once in so little memory that some are pre-empted; returns
+/// the differences.
 fn check(
     name: &str,
     stored: &Stored,
@@ -47,7 +47,7 @@ fn check(
         .collect()
 }
 
-/// Builds batch-invariant servers of the models for an emulated card, and checks each.
+/// Builds batch-invariant servers of the models for an emulated card and checks each.
 fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
@@ -67,15 +67,15 @@ fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What every run of the checks has time for: heads of the widths that the fast kernels are for, delta-nets
-/// in chunks, a mixture.
+/// Quick enough for every run of the checks: heads of the widths that the fast kernels need, delta-nets in
+/// chunks, a mixture.
 #[test]
 fn sequences_of_an_emulated_card_are_what_they_are_alone() {
     on_emulated_cards(&[("h200", "slim", "bf16", 8)], 40);
 }
 
-/// The rest: dense, narrow heads, other storages, the other kind of card, more sequences. `MONOMORPH_GOLDENS`
-/// as in `emulated.rs`.
+/// The rest: dense models, narrow heads, other storages, the other kind of card, more sequences.
+/// `MONOMORPH_GOLDENS` as in `emulated.rs`.
 #[test]
 #[ignore = "takes hours"]
 fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
@@ -96,7 +96,7 @@ fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
     on_emulated_cards(&cases, TOKENS);
 }
 
-/// A processor's servers need no option for it.
+/// CPU servers are batch-invariant without an option.
 #[test]
 fn sequences_of_processors_are_what_they_are_alone() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");

@@ -1,6 +1,6 @@
-//! Sequences longer than their share of memory, on real servers: the same ids and log-probabilities as with
-//! everything in memory, in memory that does not grow with them, and no file is left. With keys and values
-//! alone, and with recurrent state.
+//! K/V offload on real servers: the same ids and log-probabilities as with everything in memory, resident
+//! memory that does not grow with the sequence, and no file left behind. For models with keys and values
+//! only, and with recurrent state.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
@@ -19,7 +19,7 @@ struct Answer {
     seconds: f64,
 }
 
-/// Asks for greedy tokens with log-probabilities.
+/// Requests greedy tokens with log-probabilities.
 fn ask(serving: &Serving, prompt: &[u32], tokens: usize) -> Answer {
     let body = json!({
         "prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 3, "ignore_eos": true,
@@ -34,8 +34,8 @@ fn ask(serving: &Serving, prompt: &[u32], tokens: usize) -> Answer {
     Answer { choice, seconds: began.elapsed().as_secs_f64() }
 }
 
-/// The same turns of a growing conversation with both servers: prompts of `lengths` tokens, each of which
-/// begins as the one before.
+/// The turns of a growing conversation on both servers: prompts of `lengths` tokens, each a prefix of the
+/// next.
 fn compare(
     name: &str,
     server: &Path,
@@ -82,15 +82,15 @@ fn a_long_context_is_answered_as_with_everything_in_memory() {
     let weights = smollm2();
     let server = build(None, "cpu/smollm2-135m/q4_1");
     let share = ["--blocks", "64", "--resident-blocks", "32"];
-    // The last two thirds of the conversation are 120 MB of keys and values.
+    // The last two thirds of the conversation take 120 MB of keys and values.
     compare("smollm2", &server, &weights, 49_000, &[2600, 8000], share, 12 << 20);
 }
 
-/// A hybrid golden with a long context, which drafts or does not.
+/// A hybrid golden with a long context, with or without drafts.
 fn compare_hybrid(name: &str, draft: Option<DraftOption>, lengths: &[usize]) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let long = tempfile::tempdir().expect("temporary directories can be made");
-    // With room for what drafts take.
+    // With room for the drafts.
     let golden = golden(name).in_a_long_context(8256, long.path());
     golden.import_into(targets.path(), Compute::F32);
     let target = format!("cpu/{name}/f32");
@@ -98,7 +98,7 @@ fn compare_hybrid(name: &str, draft: Option<DraftOption>, lengths: &[usize]) {
     let vocabulary = spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
     let weights = tempfile::tempdir().expect("temporary directories can be made");
     with_tokenizer(&golden, vocabulary, weights.path());
-    // Where all drafts hold, passes reach as far behind a sequence as they ever do.
+    // If all drafts are accepted, passes reach as far past a sequence as they ever do.
     draft.iter().for_each(|_| repeat(weights.path()));
     let options = BuildOptions { draft, ..BuildOptions::default() };
     let server = build_with(Some(targets.path()), &target, &options);
@@ -113,10 +113,10 @@ fn it_is_so_with_recurrent_state() {
 
 #[test]
 fn it_is_so_with_drafts() {
-    // Of the second golden two layers attend, and so in every pass.
+    // In the second golden two layers attend, and they do so in every pass.
     for (name, method) in [("qwen35-vision", DraftMethod::Mtp), ("qwen35-quarters", DraftMethod::Layers)] {
         let option = DraftOption { method, drafts: 3, vocabulary: None, forced_acceptance: None };
-        // Steps of four tokens meet the end of a block in each way.
+        // Steps of four tokens that meet the end of a block at every offset.
         compare_hybrid(name, Some(option), &[1500, 3997, 3998, 3999, 4000]);
     }
 }

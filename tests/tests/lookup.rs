@@ -1,5 +1,5 @@
-//! SmolLM2 with drafts that are looked up: the same tokens with the same log-probabilities as without, greedy
-//! and sampled, one at a time and many at once; and in fewer steps where it says again what was said.
+//! SmolLM2 with drafts by lookup: the same tokens and log-probabilities as without, greedy and sampled, one
+//! at a time and many at once; and fewer steps where the answer repeats earlier text.
 
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption};
 use monomorph_tests::server::{Serving, build, build_with, post, stats};
@@ -11,12 +11,12 @@ const OPTION: DraftOption =
     DraftOption { method: DraftMethod::Ngram, drafts: 4, vocabulary: None, forced_acceptance: None };
 const ARGUMENTS: [&str; 6] = ["--threads", "2", "--context", "1024", "--prefix-cache", "off"];
 
-/// To be said again with little changed.
+/// Text that the answer repeats with small changes.
 const CODE: &str = "def total(prices, tax):\n    result = 0\n    for price in prices:\n        result = result + price\n    \
                     result = result + result * tax\n    return result\n\n\ndef mean(prices):\n    result = 0\n    for price in \
                     prices:\n        result = result + price\n    return result / len(prices)\n";
 
-/// Texts that repeat, and such that do not; greedy, sampled, and penalised for repeating themselves.
+/// Texts that repeat and texts that do not; greedy, sampled, and with repetition penalties.
 fn requests() -> Vec<Value> {
     let rewrite = format!("Write this code again, with `result` called `amount`:\n\n```python\n{CODE}```\n");
     let prompts = [
@@ -41,7 +41,7 @@ fn requests() -> Vec<Value> {
     prompts.iter().flat_map(|prompt| sampling.iter().map(move |it| request(prompt, it))).collect()
 }
 
-/// The choices and the counts of an answer.
+/// The choices and the usage of an answer.
 fn ask(address: &str, body: &Value) -> (Value, Value) {
     let (status, text) = post(address, "/v1/chat/completions", &body.to_string()).expect("it answers");
     assert_eq!(status, 200, "{text}");

@@ -1,9 +1,8 @@
-//! The path from a token to the next is decided at build time: no trait object, no lookup by name after
+//! The path from one token to the next is decided at build time: no trait object, no lookup by name after
 //! load, no branch on a model, a format or a hardware, in the emitted stack and the crates it calls.
 //!
-//! `runtime/grammar` is none of these and is not walked: what may come next is a request's to say, so it
-//! matches keywords of schemas when it compiles, and names in what the model wrote; and the library that it
-//! follows grammars with has trait objects of its own.
+//! `runtime/grammar` is not walked. A grammar comes with a request, so the crate matches schema keywords when
+//! it compiles and names in what the model wrote; and its parser library uses trait objects.
 
 use monomorph_compiler::spec::types::Target;
 use monomorph_compiler::{emit, spec, toolchain};
@@ -18,7 +17,7 @@ fn emitted(target: &Target) -> String {
 
 #[test]
 fn no_emitted_stack_dispatches_anything() {
-    // Of those with recurrent state, with experts, and with drafts that the stack makes.
+    // Counts of targets with recurrent state, with experts, and with drafts made by the stack.
     let mut walked = [0; 3];
     for build in shipped::builds() {
         let stack = emitted(&build);
@@ -35,7 +34,7 @@ fn no_emitted_stack_dispatches_anything() {
 fn the_crates_on_the_forward_path_dispatch_nothing() {
     let crates = ["device", "sampling", "engine", "cache", "model"];
     for directory in crates.map(|name| format!("runtime/{name}/src")) {
-        // What runs at load is about names and formats; the scripted model is for tests.
+        // Code that runs at load deals with names and formats; the scripted model is for tests.
         let skipped = ["tests.rs", "load.rs", "pack.rs", "name.rs", "scripted"];
         let (files, findings) = dispatch::walk_directory(&root().join(&directory), &skipped);
         assert!(files > 1, "{directory} has sources");

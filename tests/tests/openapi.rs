@@ -1,11 +1,10 @@
-//! The OpenAPI document of a server: valid, as openapi-spec-validator reads it, and true, as schemathesis
-//! finds who asks the scripted model's server all that the document says may be asked, and what it says may
-//! not.
+//! A server's OpenAPI document is valid, as openapi-spec-validator reads it, and true: schemathesis sends the
+//! scripted model's server the requests that the document allows, and some that it forbids.
 //!
-//! Planted, and caught here: a status that is not documented, an answer and an event of a stream that each
-//! lack a required field, a route that wants no key, a body that is invalid and taken, one that is valid and
-//! refused, a response that is deleted and still there. Not caught: one integer's bound that is wider than
-//! the document's, and an error of the server's own for an empty list, which the run did not come by.
+//! Planted, and caught here: an undocumented status, an answer and a stream event that each lack a required
+//! field, a route that requires no key, an invalid body that is accepted, a valid one that is refused, a
+//! deleted response that still exists. Not caught: an integer whose bound is wider than the document's, and a
+//! server error for an empty list, which the run did not generate.
 
 use monomorph_compiler::toolchain::python;
 use monomorph_tests::server::get_with;
@@ -21,7 +20,7 @@ fn the_document_is_valid_and_true() {
         .unwrap_or_else(|error| panic!("{error}"));
     let talking = scripted::talk(&["--api-key", KEY, "--max-body", "1000000"]);
     let address = &talking.serving.address;
-    // What the tools write down stays out of the sources.
+    // Keeps the tools' files out of the source tree.
     let directory = tempfile::tempdir().expect("a temporary directory");
     let at = |name: &str| directory.path().join(name);
     for file in ["schemathesis.toml", "hooks.py"] {

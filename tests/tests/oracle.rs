@@ -11,7 +11,7 @@ use std::path::Path;
 
 const STEPS: usize = 128;
 
-/// Prompts and what llama.cpp made of them.
+/// Prompts and llama.cpp's continuations.
 struct Prompt {
     name: String,
     ids: Vec<u32>,
@@ -92,7 +92,7 @@ fn continuations(weights: &Path, prompts: &[Prompt]) -> Vec<Vec<u32>> {
     serde_json::from_str(&server::verb(&server, &arguments)).expect("it prints lists of ids")
 }
 
-/// What the interpreter chose for every prompt (`ids`) or its leads there (`margins`), as committed.
+/// The interpreter's choices for every prompt (`ids`) or its margins (`margins`), as committed.
 fn recorded<T: serde::de::DeserializeOwned>(what: &str) -> Vec<Vec<T>> {
     let text = std::fs::read(fixtures().join("smollm2/oracle.json")).expect("the recording is committed");
     let recording: Value = serde_json::from_slice(&text).expect("it is JSON");
@@ -100,8 +100,8 @@ fn recorded<T: serde::de::DeserializeOwned>(what: &str) -> Vec<Vec<T>> {
     recording.as_array().expect("a list").iter().map(list).collect()
 }
 
-/// The whole recording takes the interpreter minutes, so every run makes again the beginning of the three
-/// shortest prompts, and `--bless` makes all of it.
+/// The whole recording takes the interpreter minutes. Every run repeats the beginning of the three shortest
+/// prompts, and `--bless` repeats all of it.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn the_interpreter_makes_its_recording_again() {
@@ -141,12 +141,12 @@ fn the_interpreter_makes_its_recording_again() {
     }
 }
 
-/// Rounding activations to int8 makes a model a discontinuous function: where a value lies on the edge
-/// between two codes, the last bit of an f32 sum decides, and thirty layers spread that. (With one layer the
-/// server's and the interpreter's logits agree to 1e-4 until such an edge is met; llama.cpp's leads move by
-/// `noise`, up to 0.7, when it merely sums in another order.) So the server is held to the interpreter's
-/// choice at every step along the interpreter's own continuation, except where the interpreter's lead is
-/// smaller than this.
+/// Rounding activations to int8 makes a model a discontinuous function: if a value lies on the edge between
+/// two codes, the last bit of an f32 sum decides, and thirty layers amplify that. (With one layer the
+/// server's and the interpreter's logits agree to 1e-4 until such an edge is met; llama.cpp's margins move by
+/// `noise`, up to 0.7, when it merely sums in another order.) So the server must make the interpreter's
+/// choice at every step along the interpreter's own continuation, unless the interpreter's margin is smaller
+/// than this.
 const ROUNDING: f32 = 0.4;
 
 #[test]
@@ -188,8 +188,8 @@ fn the_server_chooses_as_the_interpreter_does_but_for_ties() {
     assert!(ties * 20 <= steps, "{ties} of {steps} steps are too many to be ties");
 }
 
-/// The server's own greedy continuation is llama.cpp's until llama.cpp's lead is one that it would itself
-/// turn by summing in another order (`noise`, measured by tests/reference/llama_cpp_greedy.py).
+/// The server's own greedy continuation equals llama.cpp's up to a margin that llama.cpp itself would
+/// overturn by summing in another order (`noise`, measured by tests/reference/llama_cpp_greedy.py).
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn the_server_continues_as_llama_cpp_does_but_for_ties() {

@@ -3,7 +3,7 @@
 use monomorph_tests::npm::Npm;
 use monomorph_tests::scripted;
 
-/// Run by `cargo xtask test` where npm and Chromium are installed.
+/// Run by `cargo xtask test` if npm and Chromium are installed.
 #[test]
 #[ignore = "needs npm and Chromium: xtask/clients/debian.sh"]
 fn the_page_works_in_chromium() {

@@ -1,5 +1,6 @@
-//! The second turn of a conversation: it begins where the first ended, is answered as by a server that
-//! computes it all, and its first token comes at once. With keys and values alone, and with recurrent state.
+//! The second turn of a conversation reuses the first from the cache: the answer equals that of a server that
+//! computes everything, and its first token comes at once. For models with keys and values only, and with
+//! recurrent state.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
@@ -12,14 +13,15 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Instant;
 
-/// Of the first prompt.
+/// Tokens of the first prompt.
 const TOKENS: usize = 4096;
-/// Conversations: some, and more until one was not delayed by what else the machine does.
+/// Conversations: a minimum, and more until one ran without delays from the rest of the machine.
 const ROUNDS: std::ops::Range<usize> = 4..64;
-/// First token of the second turn over that of the first, at most: the quickest of each, as delays only add.
+/// Largest ratio of the second turn's first-token time to the first turn's: the fastest of each, as noise
+/// only adds.
 const BOUND: f64 = 0.1;
 
-/// What a turn of a conversation asks for, path and body, from the answer before.
+/// Path and body of a turn's request, from the previous answer.
 type Turn<'a> = &'a dyn Fn(usize, Option<&str>) -> (String, Value);
 
 /// A streamed answer.
@@ -67,8 +69,8 @@ fn converse(serving: &Serving, round: usize, turn: Turn) -> [Heard; 2] {
     [first, second]
 }
 
-/// Conversations with two servers, one that keeps nothing; `turn` says what a turn asks, from the answer
-/// before.
+/// Conversations with two servers, one of them without a cache; `turn` makes a turn's request from the
+/// previous answer.
 fn compare(name: &str, server: &Path, weights: &Path, arguments: &[&str], turn: Turn) {
     let start = |cache: &str| {
         let cache = ["--prefix-cache", cache];
@@ -120,7 +122,7 @@ fn the_second_turn_begins_where_the_first_ended() {
     let weights = smollm2();
     let server = build(None, "cpu/smollm2-135m/q4_1");
     let turn = |round: usize, answer: Option<&str>| {
-        // Another beginning in each conversation: about eleven tokens a line.
+        // A different beginning for each conversation: about eleven tokens per line.
         let lines = (0..TOKENS / 11 + 16)
             .map(|line| format!("{round}.{line}: one two three four\n"))
             .collect::<String>();

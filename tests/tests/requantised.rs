@@ -1,4 +1,4 @@
-//! The interpreter on goldens stored in every format, and computing in f16.
+//! The interpreter on goldens stored in every format, computing in f32 and in f16.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
@@ -43,22 +43,22 @@ fn computing_in_f16_stays_near_the_goldens() {
     }
 }
 
-/// How far weights may be from what they were, root mean square over root mean square: rounding error of the
-/// codes where a share of them has the largest scale. A scale or nibble in the wrong place costs far more.
+/// Largest distance of weights from the original ones, as a ratio of root mean squares: the rounding error of
+/// the codes. A scale or nibble in the wrong place costs far more.
 fn bound(storage: &Storage) -> f64 {
     match storage.matrices {
         Format::F32 => 0.0,
         Format::F16 => 5e-4,
         Format::Bf16 => 4e-3,
         Format::Q8_0 => 6e-3,
-        // A code's error is uniform within 1/16 of its power of two at most: 1/16/sqrt(3) where every value
-        // is just above one.
+        // A code's error is uniform within at most 1/16 of its power of two: 1/16/sqrt(3) if every value is
+        // just above a power of two.
         Format::Fp8E4m3 => 3.7e-2,
         Format::Nvfp4 | Format::Q4_1 => 0.12,
     }
 }
 
-/// The worst such distance of any tensor.
+/// The largest such distance of any tensor.
 fn weights_apart(found: &Path, original: &Path) -> f64 {
     let [found, original] = [found, original].map(|path| Checkpoint::open(path).expect("a checkpoint"));
     let values = |bytes: &[u8]| -> Vec<f64> {
@@ -77,7 +77,7 @@ fn weights_apart(found: &Path, original: &Path) -> f64 {
 fn every_storage_means_what_its_codes_and_scales_say() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, mut seen) = (directory.path().join("targets"), 0);
-    // Several blocks of 128 each way, the last ones cut short, and rows of whole blocks of 32.
+    // Several blocks of 128 each way, with partial last blocks, and rows of whole blocks of 32.
     let wide = json!({
         "model_type": "qwen3", "vocab_size": 211, "hidden_size": 288, "intermediate_size": 416, "num_hidden_layers": 2,
         "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128,

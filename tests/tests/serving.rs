@@ -1,4 +1,4 @@
-//! The default target with its real weights as people run it: start, memory, size, the official client.
+//! The default target with its real weights, as users run it: start, memory, size, the official client.
 
 use monomorph_compiler::toolchain::python;
 use monomorph_tests::server::{Serving, build, get, post};
@@ -18,7 +18,8 @@ fn it_starts_at_once_and_stays_small() {
     println!("binary: {binary} bytes");
     assert!(binary <= 20 * MEGABYTE, "{binary} bytes of binary");
 
-    // The first start brings the weights into the page cache; the best of the others is the server's own.
+    // The first start brings the weights into the page cache; the fastest of the others is the server's own
+    // time.
     let starts: Vec<f64> = (0..5)
         .map(|_| Serving::start(&server, &weights, &["--context", "4096"]).ready_after.as_secs_f64())
         .collect();
@@ -26,7 +27,7 @@ fn it_starts_at_once_and_stays_small() {
     let best = starts.iter().copied().fold(f64::INFINITY, f64::min);
     assert!(best <= 0.5, "ready after {best} s at best");
 
-    // A prompt that fills the context, so that every page of keys and values has been touched.
+    // A prompt that fills the context, so that every page of keys and values is touched.
     let serving = Serving::start(&server, &weights, &["--context", "4096", "--kv-tokens", "4096"]);
     let words = "one two three four five six seven eight nine ten ".repeat(405);
     let body = serde_json::json!({ "prompt": words, "max_tokens": 16 }).to_string();
@@ -41,7 +42,7 @@ fn it_starts_at_once_and_stays_small() {
     assert!(resident <= weight_bytes + 150 * MEGABYTE, "{resident} bytes resident");
 }
 
-/// Several answers to one request are those of the seeds from its own on.
+/// The choices of one request are the answers of consecutive seeds, its own first.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn choices_are_the_answers_of_seeds_in_a_row() {
@@ -88,7 +89,7 @@ fn a_client_that_vanishes_gives_its_blocks_back() {
         stream.write_all(head.as_bytes()).expect("it reads");
         let mut some = [0; 1024];
         assert!(stream.read(&mut some).expect("it streams") > 0);
-        // The answer's head may come before the engine has taken the request up.
+        // The answer's head may arrive before the engine has admitted the request.
         let asked = Instant::now();
         while free() == before {
             assert!(asked.elapsed().as_secs() < 5, "a running stream holds blocks");
@@ -115,7 +116,7 @@ fn the_official_openai_client_is_content() {
     python::run(&mut command).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// What a server wrote down is answered alike by another, and an answer that was changed is found.
+/// A dump of one server replays alike on another, and a changed answer is found.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn a_dump_is_answered_alike_again() {

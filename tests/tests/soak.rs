@@ -1,11 +1,10 @@
-//! Many clients of a server with real weights and far too little memory for them: prompts that share
-//! beginnings, sequences that are pre-empted and swapped to memory and to disk, clients that leave while they
-//! wait, while their prompt is computed and in the middle of their answer. Every answer that was finished is
-//! what a server says that computes it alone and keeps nothing; and afterwards blocks, places and files are
-//! as they were.
+//! Many clients of a server with real weights and far too little memory: prompts with shared prefixes,
+//! sequences pre-empted and swapped to memory and to disk, clients that disconnect while queued, during
+//! prefill and during the answer. Every completed answer equals that of a server that computes it alone
+//! without a cache; afterwards blocks, slots and files are as before.
 //!
-//! Planted, and caught here: the first block of a copy not put back (an answer is another), and a block put
-//! back without its last layer (the server ends).
+//! Planted, and caught here: the first block of a copy not restored (an answer differs), and a block restored
+//! without its last layer (the server ends).
 
 use monomorph_tests::crowd::{Answer, Random};
 use monomorph_tests::server::{Serving, build, metric, post_streamed, stats, verb};
@@ -18,22 +17,22 @@ use std::time::{Duration, Instant};
 
 const REQUESTS: usize = 200;
 const CLIENTS: usize = 32;
-/// Beginnings that prompts share, and their tokens.
+/// Prefixes that prompts share, and their tokens.
 const DOCUMENTS: usize = 5;
 const DOCUMENT: usize = 128;
-/// Tokens that all sequences together have room for: three or four that run at once.
+/// Tokens of K/V for all sequences together: three or four run at once.
 const KV_TOKENS: &str = "512";
-/// What a process may take beside what the plan counts; as `runtime/server/src/process/memory.rs` has it.
+/// Memory of a process beyond the plan's, as in `runtime/server/src/process/memory.rs`.
 const PROCESS_BYTES: u64 = 96 << 20;
 
-/// When a client leaves.
+/// When a client disconnects.
 #[derive(Clone, Copy, Debug)]
 enum Leave {
-    /// With the whole answer.
+    /// After the whole answer.
     Never,
-    /// So long after it asked, whatever came till then: in the queue, or in its prompt.
+    /// This long after the request, whatever has arrived: in the queue or during prefill.
     After(Duration),
-    /// Behind so many events with text.
+    /// After this many events with text.
     Events(usize),
 }
 
@@ -75,7 +74,7 @@ fn requests() -> Vec<Asked> {
         .collect()
 }
 
-/// Asks, and reads until the end or until it is time to leave; `None` of one that left.
+/// Sends a request and reads to the end, or until it disconnects (`None`).
 fn ask(address: &str, asked: &Asked) -> Option<Answer> {
     let body = asked.body.to_string();
     let began = Instant::now();
@@ -84,7 +83,7 @@ fn ask(address: &str, asked: &Asked) -> Option<Answer> {
         stream.set_read_timeout(Some(Duration::from_millis(2))).expect("timeouts can be set");
         while began.elapsed() < time {
             let mut some = [0; 4096];
-            // What came is of no interest, and that nothing came is none either.
+            // The content does not matter here, nor does a read that times out.
             if matches!(std::io::Read::read(&mut stream, &mut some), Ok(0)) {
                 break;
             }
@@ -111,8 +110,7 @@ fn ask(address: &str, asked: &Asked) -> Option<Answer> {
     Some(answer)
 }
 
-/// All requests, so many clients at a time; the answers of those that stayed, and the most bytes that were
-/// resident meanwhile.
+/// Sends all requests, `clients` at a time; returns the completed answers and the peak of resident bytes.
 fn crowd(serving: &Serving, asked: &[Asked], clients: usize) -> (Vec<Option<Answer>>, u64) {
     let (next, over, most) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicU64::new(0));
     let mut answers: Vec<(usize, Option<Answer>)> = std::thread::scope(|scope| {
@@ -202,7 +200,7 @@ fn a_crowd_with_too_little_memory_is_answered_as_if_each_were_alone() {
     }
 }
 
-/// The most that was resident is no more than the plan says.
+/// The resident peak is at most what the plan says.
 fn check_memory(server: &Path, resident: u64) {
     let info: Value = serde_json::from_str(&verb(server, &["info", "--json"])).expect("info is JSON");
     let bytes = |name: &str| info[name].as_u64().unwrap_or_else(|| panic!("no {name} in {info}"));
@@ -214,7 +212,7 @@ fn check_memory(server: &Path, resident: u64) {
     assert!(resident <= planned, "{resident} bytes resident, and {planned} are planned");
 }
 
-/// Sequences went to memory and to disk and came back, and nothing of them is left.
+/// Sequences were swapped to memory and to disk and came back, and nothing of them is left.
 fn swapped(serving: &Serving, after: &Value, directory: &Path) {
     let count =
         |stats: &Value, name: &str| stats[name].as_u64().unwrap_or_else(|| panic!("no {name} in {stats}"));
@@ -227,7 +225,7 @@ fn swapped(serving: &Serving, after: &Value, directory: &Path) {
     assert!(out > 5 && back > 3, "{out} copied out, {back} back");
     assert_eq!(count(after, "swap_failures"), 0);
     let began = Instant::now();
-    // A page may still be on its way.
+    // A page may still be in transfer.
     while count(&stats(&serving.address), "swap_host_bytes")
         + count(&stats(&serving.address), "swap_disk_bytes")
         > 0

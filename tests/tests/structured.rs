@@ -1,11 +1,11 @@
-//! SmolLM2 held to schemas of the kinds that agents send (tests/fixtures/schemas): every answer parses and is
-//! valid, as another implementation sees it, or the schema is refused by name; one at a time, and eight at
-//! once with drafts that are looked up, which answer the same.
+//! SmolLM2 constrained to schemas of the kinds that agents send (tests/fixtures/schemas): every answer parses
+//! and is valid by another implementation, or the schema is refused by name; one at a time, and eight at once
+//! with drafts by lookup, with the same answers.
 //!
 //!     cargo test --release -p monomorph-tests --test structured -- --ignored --nocapture     # all 400
 //!
-//! What a schema does not bound (digits of a number, a tree) a small model may write until `max_tokens` cuts
-//! it off. So all is asked for with DRY, under which what repeats becomes unlikely: then none is cut off.
+//! A small model may continue what a schema does not bound (digits of a number, a tree) until `max_tokens`
+//! cuts it off. So every request uses DRY, which makes repetition unlikely: then no answer is cut off.
 
 use jsonschema::Validator;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption};
@@ -19,10 +19,10 @@ const TARGET: &str = "cpu/smollm2-135m/q4_1";
 const OPTION: DraftOption =
     DraftOption { method: DraftMethod::Ngram, drafts: 4, vocabulary: None, forced_acceptance: None };
 const ARGUMENTS: [&str; 6] = ["--threads", "2", "--context", "4096", "--kv-tokens", "16384"];
-/// Where refusals of schemas point to.
+/// The path in refusals of schemas.
 const SCHEMA: &str = "response_format.json_schema.schema";
 
-/// A schema, the path that it is refused for, and the body that asks for an answer.
+/// A schema, the path that its refusal names, and the request's body.
 struct Case {
     name: String,
     schema: Value,
@@ -40,7 +40,7 @@ fn cases(step: usize) -> Vec<Case> {
         let members = schema["properties"].as_object().into_iter().flat_map(|members| members.keys());
         let members: Vec<&str> = members.take(8).map(String::as_str).collect();
         let question = format!("Give me an example as JSON, of something with: {}.", members.join(", "));
-        // Greedily, or at random.
+        // Greedy, or sampled.
         let temperature = if number % 2 == 0 { 0.0 } else { 0.8 };
         let format =
             json!({"type": "json_schema", "json_schema": {"name": "it", "strict": true, "schema": schema}});
@@ -54,7 +54,7 @@ fn cases(step: usize) -> Vec<Case> {
     lines.lines().enumerate().step_by(step).map(read).collect()
 }
 
-/// What is answered, and what is wrong with it if anything is.
+/// The answer, and what is wrong with it.
 fn ask(address: &str, case: &Case) -> (Option<String>, Result<(), String>) {
     let (status, text) = post(address, "/v1/chat/completions", &case.body).expect("it answers");
     let answer: Value = serde_json::from_str(&text).expect("answers are JSON");
@@ -77,7 +77,7 @@ fn ask(address: &str, case: &Case) -> (Option<String>, Result<(), String>) {
     (Some(content.to_owned()), found.map_err(|why| format!("{}: {why}", case.name)))
 }
 
-/// Asks for all of them, `clients` at once.
+/// Sends all of them, `clients` at once.
 fn ask_all(address: &str, cases: &[Case], clients: usize) -> (Vec<Option<String>>, Vec<String>) {
     let next = AtomicUsize::new(0);
     let client = || {

@@ -1,8 +1,7 @@
-//! Servers whose sequences are copied out when they have to make room, to memory and through it to a disk:
-//! each is answered as it is alone, in every digit. Delta-net models, so that blocks and states travel.
+//! Servers whose pre-empted sequences are swapped to memory and from there to disk: each is answered as in
+//! its lone run, to every digit. Delta-net models, so that both blocks and states are swapped.
 //!
-//! Seen here, and by nothing before: a plan that counted states without the room that their tiles are rounded
-//! up to.
+//! Found here first: a plan that counted states without the padding of their tiles.
 
 use monomorph_tests::crowd::{Random, Request, Served, crowd};
 use monomorph_tests::server::{Serving, metric, stats, verb};
@@ -10,19 +9,18 @@ use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-/// Which goldens, and GB of memory for copies: so little that one sequence of ten blocks takes more than the
-/// half that is to be free, and goes to disk whoever came first.
+/// Goldens, and GB of memory for copies: so little that one sequence of ten blocks takes more than the half
+/// that must stay free, and always goes to disk.
 const SERVERS: [(&str, &str); 2] = [("qwen35-moe-text", "0.00012"), ("qwen35-quarters", "0.00028")];
 /// Tokens that each server has memory for: few, so that sequences lose their blocks.
 const MEMORY: &str = "528";
-/// At a time.
+/// Concurrent clients.
 const CLIENTS: usize = 24;
 const DISK: &str = "0.02";
-/// Times that everything is asked, if need be: who makes room, and how long it is away, is the machine's
-/// doing.
+/// Most rounds of requests: which sequence is swapped, and for how long, depends on the machine.
 const ROUNDS: usize = 4;
 
-/// Prompts and answers of very different lengths; some leave midway, some draw lots.
+/// Prompts and answers of very different lengths; some disconnect midway, some are sampled.
 fn requests(vocabulary: usize, random: &mut Random) -> Vec<Request> {
     let mut requests: Vec<Request> = Vec::new();
     for number in 0..160 {
@@ -85,7 +83,7 @@ fn sequences_that_are_swapped_are_answered_as_alone() {
         });
         assert!(seen, "{name}: not copied out, or not to disk, or not back");
         assert_eq!(count(&busy.address, "swap_failures"), 0);
-        // Nobody is left, so nothing is: a page may still be on its way.
+        // All clients are done, so nothing is left; a page may still be in transfer.
         let began = std::time::Instant::now();
         while count(&busy.address, "swap_host_bytes") + count(&busy.address, "swap_disk_bytes") > 0 {
             assert!(began.elapsed().as_secs() < 10, "{name}: copies of nobody");
@@ -97,7 +95,7 @@ fn sequences_that_are_swapped_are_answered_as_alone() {
     }
 }
 
-/// Nonsense is refused before anything is loaded, with a word on what is wrong.
+/// Invalid options are refused with a message before anything is loaded.
 fn refusals(server: &Path, weights: &Path, directory: &str) {
     let refused = |arguments: &[&str]| {
         let mut server = Command::new(server);

@@ -1,11 +1,12 @@
-//! `cargo xtask import` as it is typed: a config.json given by its own path is one beside its checkpoint too.
+//! `cargo xtask import` on the command line: a config.json given by its own path uses the checkpoint beside
+//! it too.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What `import CONFIG` writes, by file name, started in `directory`.
+/// Files that `import CONFIG` writes when started in `directory`, by name.
 fn imported(directory: &Path, config: &str) -> BTreeMap<String, String> {
     let out = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
@@ -24,7 +25,7 @@ fn a_config_by_its_path_is_read_with_what_stands_beside_it() {
     let golden = monomorph_tests::fixtures().join("goldens/qwen3-deep");
     let directory = tempfile::tempdir().unwrap();
     fs::copy(golden.join("config.json"), directory.path().join("config.json")).unwrap();
-    // Without a checkpoint nothing says how it is stored: one spec for each guess.
+    // Without a checkpoint the storage is unknown: one spec per guess.
     let names = |files: &BTreeMap<String, String>| files.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&imported(directory.path(), "config.json")), ["MODEL.toml", "bf16.toml", "f32.toml"]);
 

@@ -1,4 +1,4 @@
-//! `cargo xtask list` as it is typed.
+//! `cargo xtask list` on the command line.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ fn list(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The three ways to print it say the same of every target.
+/// All three output forms agree on every target.
 #[test]
 fn what_can_be_built_stands_first_and_the_rest_is_counted() {
     let json: Vec<Value> = serde_json::from_str(&list(&["--json"])).unwrap();

@@ -1,6 +1,5 @@
-//! `cargo xtask quantize` end to end: what it writes is what the spec describes, means what the tests' own
-//! encoder says, and computes nearly what the original does; sources that are not what they should be are
-//! refused by name.
+//! `cargo xtask quantize` end to end: its output is what the spec describes, decodes to what the tests' own
+//! encoder stored, and computes nearly what the original does; bad sources are refused by name.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Container, Target};
@@ -27,7 +26,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         let directory = tempfile::tempdir().unwrap();
-        // Blocks of 128 cut short both ways, more rows than one band, and rows of whole blocks of 16.
+        // Partial blocks of 128 both ways, more rows than one band, and rows of whole blocks of 16.
         let config = json!({
             "model_type": "qwen3", "vocab_size": 211, "hidden_size": 288, "intermediate_size": 416,
             "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,
@@ -56,8 +55,8 @@ impl Bench {
         spec::load(&search, &format!("h200/wide/{quant}")).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Stores the golden as `storage` by the tests' means, at `NAME/stored` and `NAME/means`; its quant
-    /// spec's name.
+    /// Stores the golden as `storage` with the tests' own encoder, at `NAME/stored` and `NAME/means`; returns
+    /// the name of its quant spec.
     fn oracle(&self, storage: &Storage) -> String {
         let plain = self.target("f32");
         let (targets, out) = (self.path("targets"), self.path(storage.name));
@@ -88,7 +87,7 @@ impl Bench {
         self.golden.prompts.iter().map(forward).collect()
     }
 
-    /// The source once more, with one tensor made into others.
+    /// A copy of the source with one tensor replaced by others.
     fn defect(&self, name: &str, defect: impl Fn(Tensor) -> Vec<Tensor>) -> PathBuf {
         let file = std::fs::read(self.source().join("model.safetensors")).unwrap();
         let file = SafeTensors::deserialize(&file).unwrap();
@@ -109,7 +108,7 @@ impl Bench {
 /// Name, shape, bytes.
 type Tensor = (String, Vec<usize>, Vec<u8>);
 
-/// How far logits are apart, root mean square over root mean square.
+/// Distance of logits, as a ratio of root mean squares.
 fn apart(found: &Logits, expected: &Logits) -> f64 {
     let square = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>();
     let wide = |logits: &Logits| logits.concat().into_iter().map(f64::from).collect::<Vec<f64>>();
@@ -118,10 +117,10 @@ fn apart(found: &Logits, expected: &Logits) -> f64 {
     (error / square(&mut expected.into_iter())).sqrt()
 }
 
-/// How far the logits may be from those of the f32 weights. A product with weights of a relative error `e` is
-/// off by `e` (rms: 1.6e-3 for bf16, whose half step is 2^-9 to 2^-8 of a value, 0.026 for fp8, 0.09 for
-/// nvfp4), and some fourteen of them follow one another: `e * sqrt(14)`. Twice this is allowed, for what
-/// attention to random keys adds.
+/// Largest distance of the logits from those of the f32 weights. A product with weights of a relative error
+/// `e` is off by `e` (rms: 1.6e-3 for bf16, whose half step is 2^-9 to 2^-8 of a value, 0.026 for fp8, 0.09
+/// for nvfp4), and some fourteen of them follow one another: `e * sqrt(14)`. Twice this is allowed, because
+/// attention to random keys adds to it.
 fn bound(storage: &Storage) -> f64 {
     let error = match storage.matrices {
         Format::F32 => 0.0,
@@ -143,12 +142,12 @@ fn every_storage_is_written_and_means_what_it_should() {
     for storage in storages {
         let quant = bench.oracle(storage);
         let out = bench.path(&format!("made-{}", storage.name));
-        // Three files of everything.
+        // The output is split into three files.
         let said = bench.run(&quant, &bench.source(), &out, &["--shard-bytes", "1000000"]).unwrap();
         assert!(said.contains("copied: tokenizer.json\n"), "{said}");
         assert!(!out.join("pytorch_model.bin").exists());
 
-        // Tensor by tensor what the tests' own encoder stored.
+        // Every tensor equals what the tests' own encoder stored.
         let expected = Checkpoint::open(&bench.path(storage.name).join("stored")).unwrap();
         let found = Checkpoint::open(&out).unwrap();
         assert_eq!(found.tensors().count(), expected.tensors().count());
@@ -221,7 +220,7 @@ fn shards_are_cut_where_asked_and_the_index_is_right() {
         serde_json::from_slice(&std::fs::read(bench.path("one/config.json")).unwrap()).unwrap();
     let said = &config["quantization_config"];
     assert_eq!((&said["quant_method"], &said["quant_algo"]), (&json!("modelopt"), &json!("W4A16_NVFP4")));
-    // The embedding is no linear layer.
+    // The embedding is not a linear layer.
     assert_eq!(said["ignore"], json!(["lm_head"]));
 }
 
@@ -245,7 +244,7 @@ fn what_is_wrong_with_the_source_is_named_and_nothing_is_written() {
     let surplus =
         refused(&bench.defect(down, |it| vec![("model.mystery.weight".to_owned(), vec![1], vec![0; 4]), it]));
     assert!(surplus.contains("`model.mystery.weight` (f32 [1])"), "{surplus}");
-    // All of it at once.
+    // All problems are reported at once.
     let all = refused(&bench.defect(down, |it| vec![("model.mystery.weight".to_owned(), it.1, it.2)]));
     assert!(all.contains("is missing") && all.contains("model.mystery"), "{all}");
     for value in [f32::NAN, f32::INFINITY] {
@@ -259,14 +258,14 @@ fn what_is_wrong_with_the_source_is_named_and_nothing_is_written() {
             "{infinite}"
         );
     }
-    // A second time over, and over something that is there.
+    // Refused: an output directory that exists, and a checkpoint that is quantised already.
     let done = bench.path("done");
     bench.run(&quant, &bench.source(), &done, &[]).unwrap();
     let again = bench.run(&quant, &bench.source(), &done, &[]).unwrap_err();
     assert!(again.contains("exists; nothing is overwritten"), "{again}");
     let twice = refused(&done);
     assert!(twice.contains("is fp8-e4m3; only f32, bf16 and f16 are quantised"), "{twice}");
-    // Weights in floats beside a config that says they are not.
+    // Float weights beside a config that declares them quantised.
     let source = bench.source();
     std::fs::copy(done.join("config.json"), source.join("config.json")).unwrap();
     let claimed = refused(&source);

@@ -1,8 +1,8 @@
-//! `gpu_cases OUT HARDWARE`: what servers of a card are checked with on a machine where no cargo is. Writes
-//! `OUT/targets/`, specs of every golden; `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json`
-//! and the interpreter's `expected.safetensors`, the rows' `bounds.safetensors` and, where it is as stored,
-//! transformers' `golden.safetensors` beside it; and `OUT/cases.json`, which names them, and says why where
-//! the compiler refuses a combination. `cargo xtask gpu` runs it.
+//! `gpu_cases OUT HARDWARE`: test cases for servers on a machine with a card and without cargo; `cargo xtask
+//! gpu` runs it. Writes `OUT/targets/`, the specs of every golden; `OUT/goldens/<golden>/<quant>/`, a
+//! checkpoint with `tokens.json`, the interpreter's `expected.safetensors`, the rows' `bounds.safetensors`
+//! and, for a checkpoint as stored, transformers' `golden.safetensors`; and `OUT/cases.json`, which lists
+//! them and gives the compiler's reason for every combination that it refuses.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
@@ -17,10 +17,10 @@ use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// How far logits may be from the interpreter's, relative to the row's largest. Exact targets compute in f64
-/// what the interpreter computes in f64; what is left is a rounding decided otherwise now and then.
+/// Largest distance of logits from the interpreter's, relative to the row's largest. Exact targets compute in
+/// f64 what the interpreter computes in f64; what remains is an occasional rounding that goes the other way.
 const EXACT: f32 = 1e-4;
-/// Targets that round operands to f16 as the interpreter does, and sum in f32; rows that rounding moves by
+/// Targets that round operands to f16 as the interpreter does, and sum in f32. Rows that rounding moves by
 /// more have bounds of their own.
 const F16: f32 = 2e-2;
 
@@ -44,7 +44,7 @@ fn main() {
             cases.add(golden, quant, &golden.directory.join(quant));
         }
     }
-    // Every storage, on the first golden whose rows fill the blocks of all of them.
+    // Every storage, on the first golden whose rows fill whole blocks of all of them.
     let whole = |golden: &&Golden| {
         let plain = cases.target(golden, "f32");
         Storage::ALL.iter().all(|storage| storage.fits(&plain))
@@ -76,7 +76,7 @@ impl Cases {
         spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Copies a checkpoint and writes what the interpreter makes of it.
+    /// Copies a checkpoint and writes the interpreter's results for it.
     fn add(&mut self, golden: &Golden, quant: &str, checkpoint: &Path) {
         let target = self.target(golden, quant);
         let graph = graph::build(&target.model, &target.quant);
@@ -111,7 +111,7 @@ impl Cases {
         let bound = if exact { EXACT } else { F16 };
         let bounds = rounding::bounds(&target, checkpoint, &golden.prompts, &logits, bound);
         write_logits(&to.join("bounds.safetensors"), &bounds, 1);
-        // As stored, transformers has an answer of its own.
+        // For the checkpoint as stored, there are logits from transformers too.
         let golden = checkpoint.join("logits.safetensors");
         let golden = golden.is_file().then(|| read(&golden));
         if let Some(golden) = &golden {

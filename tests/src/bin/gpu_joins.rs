@@ -1,14 +1,14 @@
-//! `gpu_joins OUT`: what batch-invariant servers of a card are checked with on a machine where no cargo is.
-//! Writes `OUT/targets/`, specs; `OUT/stored/`, checkpoints; and `OUT/joins.json`, which names them, with
-//! their prompts. `cargo xtask gpu` runs it.
+//! `gpu_joins OUT`: test cases for batch-invariant servers on a machine with a card and without cargo; `cargo
+//! xtask gpu` runs it. Writes `OUT/targets/`, specs; `OUT/stored/`, checkpoints; and `OUT/joins.json`, which
+//! lists them with their prompts.
 
 use monomorph_compiler::spec::types::Compute;
 use monomorph_tests::joins::{TOKENS, store};
 use serde_json::json;
 use std::path::Path;
 
-/// Dense, a mixture of experts, delta-nets with a mixture, and those in the widths that the fast kernels are
-/// for.
+/// Dense, a mixture of experts, delta-nets with a mixture, and the same in the widths that the fast kernels
+/// need.
 const MODELS: [(&str, &str); 6] = [
     ("qwen3-deep", "bf16"),
     ("qwen3-moe", "bf16"),
