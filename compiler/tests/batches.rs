@@ -1,4 +1,4 @@
-//! Batch-invariant builds: what may be asked for, what it is called, and which programs it has.
+//! Batch-invariant builds: allowed options, names, and programs.
 
 use monomorph_compiler::plan::cuda::Regime;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};

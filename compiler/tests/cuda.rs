@@ -1,4 +1,4 @@
-//! Plans of CUDA targets: which launches there are, on which memory, and what the toolchain's figures mean.
+//! Plans of CUDA targets: their launches, the memory these use, and how the toolchain's figures are judged.
 
 use monomorph_compiler::blocks::products::kernels::StreamProduct;
 use monomorph_compiler::graph;
@@ -132,7 +132,7 @@ fn kernels_of_equal_instantiation_stand_in_one_module() {
             |it: &Kernel| (it.function(), it.constants.clone(), it.block, it.resident, it.cluster, it.shared);
         assert!(kernels[..at].iter().all(|earlier| key(earlier) != key(kernel)), "{}", kernel.name);
     }
-    // Buckets of eight rows and more differ in their grids alone.
+    // Buckets of eight rows and more differ only in their grids.
     assert!(cuda(&plan).modules.iter().all(|module| module.name != "decode_128"));
 }
 
@@ -162,7 +162,7 @@ fn buffers_hold_what_the_largest_program_that_uses_them_needs() {
     assert_eq!([most("context"), most("inner")], [8192, 8192]);
     let staged =
         |name: &str| cuda(&plan).scratch.iter().find(|it| it.name == name).expect("there is one").bytes;
-    // Halves, and what sums of a row are multiplied by.
+    // 16-bit values, and the factors of a row's sums.
     let bytes = |width: u64| 8192 * (2 * width + 4);
     assert_eq!([staged("staged_context"), staged("staged_inner")], [bytes(2048), bytes(8192)]);
     assert!(cuda(&plan).scratch.iter().any(|it| it.name == "attention_counters" && it.zeroed));
@@ -188,7 +188,7 @@ fn the_prediction_counts_every_launch() {
     // Embedding, five launches a layer, head, sampling.
     let boundaries = (1 + 16 * 5 + 1 + 1) as f64;
     let apart = plan.prediction.decode - boundaries * hardware.boundary_seconds;
-    // Phases are as long as their bytes, each by itself, so never shorter than all bytes at once.
+    // Each phase is bounded by its own bytes, so the sum is at least the time of all bytes together.
     assert!(apart >= plan.prediction.decode_floor * 0.999 && apart < plan.prediction.decode_floor * 1.05);
 }
 

@@ -1,4 +1,4 @@
-//! The emitted CUDA stack of models with delta-nets and experts: what it loads, and the state it claims.
+//! The emitted CUDA stack of models with delta-nets and experts: what it loads, and the state it allocates.
 
 use monomorph_abi::state::CudaState;
 use monomorph_compiler::blocks;
@@ -6,7 +6,7 @@ use monomorph_compiler::plan::{FieldKind, PhaseKind, Plan};
 use monomorph_compiler::{emit, graph, passes, spec};
 use std::path::Path;
 
-/// The plan, and the emitted text without any white space: however the printer broke the lines.
+/// The plan, and the emitted text without white space, so that line breaks do not matter.
 fn planned(target: &str) -> (Plan, String) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let target = spec::load(&[root.join("targets")], target).unwrap_or_else(|error| panic!("{error}"));
@@ -17,8 +17,8 @@ fn planned(target: &str) -> (Plan, String) {
     (plan, stack.text.split_whitespace().collect())
 }
 
-/// As the emitter writes it, but for underscores in numbers and commas before what closes a list: the
-/// printer's own choice.
+/// As the emitter writes it, without underscores in numbers and trailing commas, which are the printer's
+/// choice.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut characters = text.chars().peekable();
@@ -86,7 +86,7 @@ fn every_layer_of_a_delta_net_has_its_state_for_every_slot() {
                 (state.bytes(), state.journal_floats),
                 (4 * (state.window_floats + state.matrix_floats) as u64, 0)
             );
-            // Four taps: the ring has a row for the current token, too.
+            // Four taps: the ring has a row for the current token too.
             assert_eq!(state.window_floats, 4 * (2 * 2048 + 4096));
             assert_eq!(state.matrix_floats, 32 * 128 * 128);
             let (window, matrices) = (4 * state.window_floats, 4 * state.matrix_floats);

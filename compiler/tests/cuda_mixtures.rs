@@ -1,5 +1,5 @@
-//! Launches of hybrid models and mixtures of experts: which there are, that nothing is read before it is
-//! written, and what a token costs.
+//! Launches of hybrid models and mixtures of experts: which exist, that none reads what is not yet written,
+//! and the cost of a token.
 
 use monomorph_compiler::graph;
 use monomorph_compiler::kernels::Parameter;
@@ -27,8 +27,8 @@ fn program<'a>(cuda: &'a CudaPlan, name: &str) -> &'a Program {
     cuda.programs.iter().find(|program| program.name == name).unwrap_or_else(|| panic!("no program {name}"))
 }
 
-/// Attention by turns with delta-nets, with and without experts; a mixture without a shared expert; and what
-/// has neither, for the checks that hold for all.
+/// Attention alternating with delta-nets, with and without experts; a mixture without a shared expert; and
+/// models with neither, for the checks that apply to all.
 const ALL: [&str; 12] = [
     "gb10/qwen3.5-35b/nvfp4",
     "gb10/qwen3.5-122b/nvfp4",
@@ -71,7 +71,7 @@ fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
         body_templates(&plan, program(cuda, "decode_64"), "delta"),
         [&["stage", gemm, gemm, "delta_decode", "stage", gemm][..], &sorted].concat()
     );
-    // A step of more than 128 tokens is sorted in chunks, and places become rows by another launch.
+    // A step of more than 128 tokens is sorted in chunks, and another launch turns places into rows.
     let sorted =
         [&["route_batch", "stage", gemm, "experts_sort", "experts_place", grouped][..], &ends].concat();
     let delta = ["stage", gemm, gemm, "delta_prepare", "delta_chunks", "delta_gate", "stage", gemm];
@@ -92,7 +92,7 @@ fn every_phase_of_a_hybrid_is_launched_in_every_program_and_fits_its_card() {
             for (body, launches) in plan.bodies.iter().zip(&program.bodies).filter(|(_, it)| !it.is_empty()) {
                 for (at, phase) in body.phases.iter().enumerate() {
                     let skipped = program.regime == Regime::Decode && phase.name == "select";
-                    // Both of a mixture's products are one launch where rows are few.
+                    // With few rows, one launch computes both products of a mixture.
                     let before = |it: &&Launch| it.phase + 1 == at;
                     let together = launches
                         .iter()
@@ -116,9 +116,9 @@ fn every_phase_of_a_hybrid_is_launched_in_every_program_and_fits_its_card() {
     }
 }
 
-/// Behind attention of wide heads nothing stands on a multiprocessor, and two blocks of a kernel would share
-/// one if they could ([0016](../../docs/adr/0016-one-block-of-a-kernel.md)); behind narrow ones two kernels'
-/// rings are to stand side by side.
+/// After attention with wide heads the multiprocessors are empty, so two blocks of one kernel would share a
+/// multiprocessor if they could ([0016](../../docs/adr/0016-one-block-of-a-kernel.md)). After narrow heads
+/// the rings of two kernels must fit side by side.
 #[test]
 fn blocks_of_streaming_kernels_are_alone_where_heads_are_wide() {
     const STREAMING: [&str; 6] = [
@@ -153,7 +153,7 @@ fn blocks_of_streaming_kernels_are_alone_where_heads_are_wide() {
     }
 }
 
-/// Buffers and scratch of a launch: those only read, and those written (or both).
+/// Buffers and scratch of a launch: those it only reads, and those it writes.
 fn memory<'a>(cuda: &CudaPlan, launch: &'a Launch) -> (Vec<&'a Argument>, Vec<&'a Argument>) {
     let parameters = cuda.kernel(launch.kernel).signature.parameters;
     let all = parameters.iter().zip(&launch.arguments);
@@ -191,7 +191,7 @@ fn nothing_is_read_that_the_body_has_not_written() {
     }
 }
 
-/// GB that one token reads of the weights, in the published sizes of the same checkpoints' tensors.
+/// GB of weights that one token reads, from the published sizes of the same checkpoints' tensors.
 #[test]
 fn a_token_reads_the_weights_that_the_checkpoints_arithmetic_says() {
     let published = [

@@ -15,7 +15,7 @@ fn planned(target: &str) -> (Plan, String) {
     (plan, stack.text)
 }
 
-/// However the printer broke the lines.
+/// Without white space, so that line breaks do not matter.
 fn solid(text: &str) -> String {
     text.split_whitespace().collect()
 }

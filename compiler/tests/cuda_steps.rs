@@ -1,5 +1,5 @@
-//! What `explain` argues of a decode step on a GPU: its bytes by part against the checkpoints' own
-//! arithmetic, its boundaries, and its speed against what was measured where something was.
+//! `explain` on a GPU decode step: its bytes by part against the checkpoints' own arithmetic, its boundaries,
+//! and its speed against measurements.
 
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::Plan;
@@ -53,8 +53,7 @@ fn parts_add_up_to_what_the_phases_read() {
     }
 }
 
-/// MB a token of the 35B as shipped, from the numbers of parameters and the formats of its checkpoint's
-/// tensors.
+/// MB per token of the 35B as shipped, from the parameter counts and the formats of its checkpoint's tensors.
 #[test]
 fn parts_are_those_of_the_checkpoint() {
     let report = report(&plan("gb10/qwen3.5-35b/nvfp4"));
@@ -68,16 +67,17 @@ fn parts_are_those_of_the_checkpoint() {
         ("head", 1017.1),
     ];
     for (class, expected) in megabytes {
-        // The row that weighs the shared expert fills a tile of eight; scales of rows are f32.
+        // The row that weighs the shared expert fills a tile of eight; row scales are f32.
         let found = report.weights[class] / 1e6;
         assert!((found / expected - 1.0).abs() < 0.03, "{class}: {found:.1} MB against {expected}");
     }
-    // 30 layers: matrices of 2 MiB read and written, a window of four rows of 8,192 f32 of which one is
+    // 30 layers: matrices of 2 MiB read and written, and a window of four rows of 8,192 f32, one of them
     // written.
     assert_eq!(report.state, 30.0 * (2.0 * 2_097_152.0 + 131_072.0));
 }
 
-/// GB a token with state, and K/V after 1,024 tokens: weights as above, state, 10 layers of two heads of 256.
+/// GB per token with state, and K/V after 1,024 tokens: weights as above, state, 10 layers of two heads of
+/// 256.
 #[test]
 fn a_token_of_a_35b_moves_what_its_checkpoints_say() {
     let published = [
@@ -128,7 +128,7 @@ fn predictions_meet_what_was_measured() {
     }
 }
 
-/// nvfp4 goes at the pace of decoding on an H200 and of memory on a GB10.
+/// nvfp4 runs at the speed of decoding on an H200 and of memory on a GB10.
 #[test]
 fn nvfp4_is_predicted_at_the_pace_of_decoding() {
     let late = |target: &str| report(&plan(target)).decoding_microseconds;
@@ -138,8 +138,8 @@ fn nvfp4_is_predicted_at_the_pace_of_decoding() {
     assert_eq!(late("h200/qwen3.6-35b/fp8"), 0.0);
 }
 
-/// Weights, state of every sequence of a step, and what steps work in leave room for a sequence of a server's
-/// default length.
+/// Weights, the state of every sequence of a step, and the steps' work space leave room for a sequence of a
+/// server's default length.
 #[test]
 fn full_sizes_start_at_the_default_concurrency() {
     for target in FULL {

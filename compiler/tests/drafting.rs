@@ -1,4 +1,4 @@
-//! Which targets can be built to draft, and what that costs.
+//! Which targets can be built to draft, and the cost.
 
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::{Argument, Constant, Regime};
@@ -55,7 +55,7 @@ fn what_cannot_draft_is_refused_by_name() {
     }
 }
 
-/// By the model without its recurrent layers.
+/// Drafts by the model without its recurrent layers.
 const SKIPPING: DraftOption = DraftOption { method: DraftMethod::Layers, drafts: 2, ..ONE };
 
 #[test]
@@ -75,7 +75,7 @@ fn a_hybrid_can_be_built_to_draft_without_its_recurrent_layers() {
         );
         let cuda = plan.cuda.as_ref().expect("a CUDA target has a CUDA plan");
         let of = |regime: Regime| cuda.programs.iter().filter(move |it| it.regime == regime);
-        // All passes stand in the programs of passes, each of which has as many as drafts.
+        // All passes are in the programs of passes, which have one pass per draft.
         assert!(of(Regime::Decode).chain(of(Regime::Learn)).all(|it| it.passes.is_empty()), "{name}");
         assert_eq!(of(Regime::Decode).count(), of(Regime::Draft).count(), "{name}");
         let attends = |body: &str| body.contains("attention");
@@ -89,14 +89,14 @@ fn a_hybrid_can_be_built_to_draft_without_its_recurrent_layers() {
                     "{name}: {pass:?}"
                 );
             }
-            // Nothing of recurrent state is handed to a kernel of theirs, and every header is a pass's.
+            // Their kernels get no recurrent state, and every header is a pass's.
             for argument in program.launches().flat_map(|launch| &launch.arguments) {
                 assert!(!matches!(argument, Argument::State(..) | Argument::Step), "{name}: {argument:?}");
             }
         }
         let attending = plan.attending().count();
         assert_eq!((attending, plan.draft_schedule().len()), (layers, 2 * (2 + layers)), "{name}");
-        // What a pass attends to was written by the same graph: it is asked for when that is done.
+        // A pass attends to K/V that the same graph wrote, so it loads them only after that.
         let kernels = cuda.modules.iter().filter(|module| module.name.starts_with("draft_"));
         let mut attention = 0;
         for kernel in
@@ -119,7 +119,7 @@ fn any_model_can_be_built_to_verify_what_is_looked_up() {
         assert_eq!(target.build(), format!("{name}+ngram3"));
         let (model, quant, kind) = (&target.model, &target.quant, &target.hardware.kind);
         let plan = plan(&target);
-        // No draft head is held or read, nor has it keys and values.
+        // There is no draft head to hold or read, and it has no keys and values.
         assert!(plan.draft.is_none() && plan.drafts() == 3 && plan.speculation.is_some(), "{name}");
         assert_eq!(
             u128::from(plan.memory.kv_block),
@@ -156,7 +156,7 @@ fn programs_that_verify_stand_beside_those_that_decode() {
         let kernels = cuda.modules.iter().flat_map(|module| &module.kernels);
         let heads = kernels.filter(|it| ["accept", "draft_embed"].contains(&it.function())).count();
         assert_eq!(heads, 0, "{name}: the host decides which drafts hold");
-        // Whoever decodes plainly goes on from a state that may have been taken back, too.
+        // Plain decoding, too, may continue from a state whose drafts were rejected.
         let deltas = cuda
             .modules
             .iter()
@@ -187,7 +187,7 @@ fn builds_of_a_target_have_names_of_their_own() {
 
 #[test]
 fn a_draft_head_weighs_what_its_release_says() {
-    // Megabytes of the draft layer as releases have it, and a layer of keys and values more.
+    // Megabytes of the draft layer as released, and one more layer of keys and values.
     for (name, megabytes) in [("h200/qwen3.6-35b/fp8", 853.8), ("h200/qwen3.6-35b/nvfp4", 1689.3)] {
         let target = load(name, &ONE).unwrap_or_else(|error| panic!("{error}"));
         let (model, quant, kind) = (&target.model, &target.quant, &target.hardware.kind);

@@ -1,5 +1,5 @@
-//! The kernels of several targets are compiled together, each distinct one once, and what is wrong with one
-//! is said of the targets that have it. Needs nvcc, which is found or installed, and no card.
+//! The kernels of several targets are compiled together, each distinct one once, and an error names the
+//! targets it concerns. Needs nvcc, which is found or installed, but no card.
 
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::Kernel;
@@ -17,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it stands in the workspace").to_owned()
 }
 
-/// A target's plan with a few quick kernels of one module, after `change`.
+/// A target's plan with a few kernels of one module that compile quickly, after `change`.
 fn plan(name: &str, change: impl Fn(&mut Kernel)) -> Plan {
     let target = spec::load(&[root().join("targets")], name).unwrap_or_else(|error| panic!("{error}"));
     let mut plan = toolchain::plan(&target).unwrap_or_else(|error| panic!("{error}"));
@@ -49,7 +49,7 @@ fn a_spill_is_said_of_the_target_and_kernel_that_has_it_and_of_no_other() {
     let report = survey(cache.path(), &[whole(H100), whole(H200), whole(GB10)]);
     assert_eq!(report.defects, Vec::<String>::new());
     assert_eq!((report.targets, report.modules, report.kernels), (3, 3, 6));
-    // Eight blocks a multiprocessor leave a thread too few registers.
+    // Eight blocks per multiprocessor leave a thread too few registers.
     let spilling = plan(H200, |kernel| only(kernel, "attention", |it| it.resident = 8));
     let report = survey(cache.path(), &[whole(H100), spilling, whole(GB10)]);
     let [defect] = &report.defects[..] else { panic!("{:?}", report.defects) };
@@ -58,8 +58,8 @@ fn a_spill_is_said_of_the_target_and_kernel_that_has_it_and_of_no_other() {
         "{defect}"
     );
     assert_eq!(report.compiled, 1, "all but the planted kernel were known");
-    // Known figures are inspected as fresh ones are, against what each target asks for: the text is another
-    // one where shared memory is.
+    // Cached figures are checked against each target's limits like fresh ones; a different amount of shared
+    // memory changes the text.
     let greedy = plan(GB10, |kernel| only(kernel, "attention", |it| it.shared = 240_000));
     let report = survey(cache.path(), &[greedy]);
     let [defect] = &report.defects[..] else { panic!("{:?}", report.defects) };
@@ -83,7 +83,7 @@ fn what_differs_in_name_only_is_compiled_once_for_all_who_share_a_cache() {
     let names: Vec<&str> = report.usages.iter().map(|it| it.kernel.as_str()).collect();
     assert_eq!(names, ["one_embed_rows", "other_embed_rows", "third_embed_rows"]);
     assert!(report.usages.iter().all(|it| it.usage == report.usages[0].usage && it.usage.registers > 0));
-    // For another architecture it is another kernel; several surveys may be at it at a time.
+    // Another architecture makes another kernel; several surveys may run at the same time.
     let plans = [named(H100, "again"), named(GB10, "one")];
     let reports: Vec<Report> = std::thread::scope(|scope| {
         let surveys: Vec<_> = (0..2).map(|_| scope.spawn(|| survey(cache.path(), &plans))).collect();
@@ -93,7 +93,7 @@ fn what_differs_in_name_only_is_compiled_once_for_all_who_share_a_cache() {
         assert_eq!((report.distinct, report.defects.len()), (2, 0));
         assert_eq!(report.usages, reports[0].usages);
     }
-    // Nothing is left of those who were at work, and a damaged file is made again.
+    // No temporary files are left, and a damaged file is replaced.
     let files =
         || std::fs::read_dir(cache.path()).expect("it is there").map(|it| it.expect("it is readable").path());
     assert_eq!(files().count(), 2);

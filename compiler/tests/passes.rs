@@ -1,4 +1,4 @@
-//! Graph to plan on the shipped targets: what is fused, what is refused, what is predicted.
+//! Graph to plan on the shipped targets: fusion, its refusals, and predictions.
 
 use monomorph_compiler::blocks;
 use monomorph_compiler::graph::{self, Graph, Op};
@@ -11,13 +11,13 @@ use monomorph_compiler::spec::types::{Compute, PhaseTuning, Provenance, Quant, T
 use monomorph_formats::Format;
 use std::path::{Path, PathBuf};
 
-/// A rule of these tests, which only matches.
+/// A rule of these tests that only matches.
 fn rule(name: &'static str, pattern: &'static str) -> &'static Fusion {
     let lower = |_: &Lowering| unreachable!("nothing is lowered");
     Box::leak(Box::new(Fusion { name, pattern, matrices: &[], buffers: &[], lower }))
 }
 
-/// What fusion says of a graph with these rules.
+/// The error of fusing a graph with these rules.
 fn refused(graph: &Graph, fusions: impl IntoIterator<Item = &'static Fusion>) -> String {
     fuse::fuse(graph, &rules::parse(fusions).unwrap()).unwrap_err().0
 }
@@ -159,7 +159,7 @@ fn a_cpu_refuses_to_compute_otherwise_than_it_does() {
         let error = refusal(&storing(format));
         assert_eq!(error, format!("the CPU backend has no kernels for {format} (`attention`)"));
     }
-    // All that is missing is named at once, and each class once.
+    // Everything missing is named at once, and each class once.
     let error = refusal(&|quant: &mut Quant| {
         quant.stored.classes.insert(TensorClass::Attention, Format::Fp8E4m3);
         quant.stored.classes.insert(TensorClass::Ffn, Format::Nvfp4);

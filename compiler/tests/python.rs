@@ -1,4 +1,4 @@
-//! Environments of pinned packages are made anew when what they are built with changes, and only then.
+//! Environments of pinned packages are rebuilt when their inputs change, and only then.
 
 use monomorph_compiler::toolchain::python::environment_with;
 

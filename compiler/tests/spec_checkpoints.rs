@@ -1,5 +1,4 @@
-//! The forms of the checkpoints of the hybrid and mixture-of-experts families: as configs say them, and as
-//! files do.
+//! Checkpoint formats of the hybrid and mixture-of-experts families, from configs and from files.
 
 mod families;
 
@@ -14,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Formats by class, and what differs.
+/// Formats by class, and exceptions.
 fn stored(target: &Target) -> BTreeMap<String, &'static str> {
     let stored = &target.quant.stored;
     let classes = stored.classes.iter().map(|(class, format)| (class.name().to_owned(), format.name()));
@@ -27,7 +26,7 @@ fn expected(formats: &[(&str, &'static str)]) -> BTreeMap<String, &'static str> 
 
 #[test]
 fn quantised_releases_come_in_their_forms() {
-    // Qwen's blocks: every size a multiple of 128.
+    // Qwen's block scales: every size is a multiple of 128.
     let wide = json!({ "hidden_size": 128, "head_dim": 128, "linear_key_head_dim": 128,
         "linear_value_head_dim": 128, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128 });
     let kept: Vec<String> =
@@ -94,7 +93,7 @@ fn quantised_releases_come_in_their_forms() {
         assert!(unused.contains(&format!("model.layers.{{layer}}.{name}")), "{unused:?}");
     }
 
-    // Two kinds of codes by module.
+    // Two code formats, by module.
     let mut layers = serde_json::Map::new();
     for layer in 0..8 {
         let prefix = format!("model.language_model.layers.{layer}");
@@ -148,7 +147,7 @@ fn file_of(path: &Path, tensors: &BTreeMap<String, (&'static str, Vec<usize>)>) 
     fs::write(path, file).unwrap();
 }
 
-/// Names and shapes of what a target's checkpoint holds, and how each is to be stored.
+/// Names and shapes of the tensors in a target's checkpoint, and their formats.
 fn tensors_of(target: &Target) -> BTreeMap<String, (Format, Vec<usize>)> {
     let mut tensors = BTreeMap::new();
     for decl in spec::stored_tensors(&target.model, &target.quant) {
@@ -199,7 +198,7 @@ fn the_checkpoint_itself_says_what_it_is() {
     let down = ("model.layers.{layer}.mlp.experts.down_proj".to_owned(), Some([0, 64, 64]));
     assert_eq!(place(&stacked, "layers.{layer}.ffn.experts.{expert}.down"), down);
 
-    // The index alone tells names.
+    // The index alone gives names.
     let dir = tempfile::tempdir().unwrap();
     let one = "model.layers.0.mlp.experts.0.gate_proj.weight";
     let index = json!({ "metadata": {}, "weight_map": { one: "model-00001-of-00002.safetensors" } });
@@ -210,7 +209,7 @@ fn the_checkpoint_itself_says_what_it_is() {
     let gate = "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight".to_owned();
     assert_eq!(place(&single, "layers.{layer}.ffn.experts.{expert}.gate"), (gate, None));
 
-    // Files tell formats too: vectors in f32, layer by layer the same.
+    // Files give formats too: vectors in f32, the same in every layer.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model.safetensors");
     let mut tensors: Tensors =

@@ -1,8 +1,8 @@
-//! Planted mistakes in sound specs, and the rendered errors as goldens.
+//! Mistakes planted in sound specs, with the rendered errors as goldens.
 //!
 //! `bad-specs/base` is a targets directory without a mistake. `bad-specs/<case>.toml` names a target and
-//! edits to its files; `bad-specs/<case>.txt` is what the loader has to say about it. With
-//! `MONOMORPH_BLESS=1` the goldens are written instead of compared.
+//! edits to its files; `bad-specs/<case>.txt` is the loader's error. `MONOMORPH_BLESS=1` rewrites the goldens
+//! instead of comparing them.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Knobs, Provenance};
@@ -63,7 +63,7 @@ fn planted(name: &str, case: &Case) -> tempfile::TempDir {
     for Edit { file, replace, with } in &case.edit {
         let path = dir.path().join(file);
         let text = fs::read_to_string(&path).unwrap();
-        // An edit that hits nothing, or two places, plants another mistake than its author thinks.
+        // An edit that matches nothing, or two places, plants a different mistake than intended.
         assert_eq!(text.matches(replace.as_str()).count(), 1, "{name}: {replace:?} in {file}");
         fs::write(&path, text.replace(replace.as_str(), with)).unwrap();
     }
@@ -120,7 +120,7 @@ fn every_mistake_inside_a_file_has_its_line_and_a_remedy() {
 
 #[test]
 fn no_cut_of_a_spec_panics() {
-    // A file cut anywhere is refused or, rarely, still sound; neither may panic.
+    // A truncated file is refused or, rarely, still sound; neither may panic.
     let dir = tempfile::tempdir().unwrap();
     copy(&folder().join("base"), dir.path());
     for (target, file) in [

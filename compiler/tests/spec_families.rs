@@ -102,7 +102,7 @@ fn the_text_part_of_a_release_comes_through() {
     {
         assert!(imported.contains(note), "{note}: {imported}");
     }
-    // By itself the same part has shorter names.
+    // The same part shipped by itself has shorter names.
     let alone = target(&text(json!({ "architectures": ["Qwen3_5ForCausalLM"] })), "bf16");
     assert_eq!(place(&alone, "layers.{layer}.delta.o").0, "model.layers.{layer}.linear_attn.out_proj.weight");
     assert_eq!(alone.quant.checkpoint.unused, [""; 0]);
@@ -123,7 +123,7 @@ fn patterns_are_the_shortest_that_repeat() {
     };
     assert_eq!(pattern(json!({ "full_attention_interval": 2 })), ["delta", "attention"]);
     assert_eq!(pattern(json!({ "num_hidden_layers": 5, "full_attention_interval": 3 })).len(), 5);
-    // Said layer by layer goes before the interval.
+    // A per-layer list overrides the interval.
     assert_eq!(pattern(json!({ "layer_types": kinds("LFLFLFLF") })), ["delta", "attention"]);
     assert_eq!(pattern(json!({ "layer_types": kinds("FFFFFFFF") })), ["attention"]);
     assert_eq!(pattern(json!({ "layer_types": kinds("LLLLLLLF") })).len(), 8);
@@ -135,7 +135,7 @@ fn patterns_are_the_shortest_that_repeat() {
 #[test]
 fn next_takes_its_projections_apart_by_key_heads() {
     let it = target(&next(json!({})), "bf16");
-    // Three value heads of 32 a key head of 16: 16 + 16 + 96 + 96 rows.
+    // Three value heads of 32 per key head of 16: 16 + 16 + 96 + 96 rows.
     for (part, rows) in
         [("q", [0, 16, 224]), ("k", [16, 32, 224]), ("v", [32, 128, 224]), ("z", [128, 224, 224])]
     {
@@ -207,7 +207,7 @@ fn what_is_not_known_is_refused_by_name_and_value() {
     let packed = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
         "config_groups": group });
     refused(&quantized(packed), "quantization_config.config_groups.group_0.weights", "int");
-    // A recipe layer by layer.
+    // A recipe per layer.
     let some = json!({ "quant_method": "fp8", "weight_block_size": [128, 128],
         "modules_to_not_convert": ["lm_head", "model.layers.2.mlp"] });
     let problems = read(&quantized(some), &Seen::default()).expect_err("layers differ").problems;

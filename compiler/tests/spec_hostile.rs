@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// How long one load may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Targets whose files have something of everything: CPU and CUDA, dense and hybrid, drafts.
+/// Targets whose files cover every feature: CPU and CUDA, dense and hybrid, drafts.
 const TARGETS: [&str; 4] =
     ["cpu/smollm2-135m/q4_1", "h200/qwen3.5-35b/nvfp4", "h200/llama-3.2-1b/bf16", "gb10/qwen3-8b/fp8"];
 

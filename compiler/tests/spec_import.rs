@@ -1,4 +1,4 @@
-//! Hugging Face configs to specs and back: what transformers means is what the loader reads.
+//! Hugging Face configs to specs and back: the loader reads what transformers means.
 
 use monomorph_compiler::blocks::attention::spec::Attention;
 use monomorph_compiler::blocks::products::spec::Gated;
@@ -16,12 +16,12 @@ figures = { threads = 2, bandwidth = 30e9, boundary_seconds = 2e-6, copy_bandwid
 cpu = { target_cpu = "native" }
 "#;
 
-/// An import of a config whose checkpoint was not seen.
+/// Imports a config without its checkpoint.
 fn import(config: &str, name: &str, compute: Compute) -> Result<Imported, ImportError> {
     monomorph_compiler::import::import(config, name, compute, &Seen::default())
 }
 
-/// Imports a config, writes the files, and loads a target of them.
+/// Imports a config, writes the files, and loads a target from them.
 fn round_trip(config: &Value, quant: &str) -> Target {
     let imported = import(&config.to_string(), "it", Compute::F32).unwrap_or_else(|error| panic!("{error}"));
     let dir = tempfile::tempdir().unwrap();
@@ -43,7 +43,7 @@ fn attention(target: &Target) -> &Attention {
     attention
 }
 
-/// A small sound config; `changes` are put over it, and `null` stays `null`.
+/// A small sound config with `changes` merged over it; `null` stays `null`.
 fn with(base: Value, changes: Value) -> Value {
     let mut config = base;
     for (key, value) in changes.as_object().unwrap() {
@@ -168,7 +168,7 @@ fn rotary_settings_in_the_style_of_transformers_4_and_5() {
         llama(json!({ "rope_theta": 5e5, "rope_scaling": { "type": "linear", "factor": 2.5 } })),
         llama(json!({ "rope_theta": 5e5, "rope_scaling": { "rope_type": "linear", "factor": 2.5 } })),
         qwen3(json!({ "rope_parameters": { "rope_type": "linear", "factor": 2.5, "rope_theta": 5e5 } })),
-        // The inner base goes first.
+        // The inner base takes precedence.
         qwen3(json!({ "rope_theta": 7.0, "rope_parameters": {
             "rope_type": "linear", "factor": 2.5, "rope_theta": 500000 } })),
     ] {
@@ -183,7 +183,7 @@ fn rotary_settings_in_the_style_of_transformers_4_and_5() {
         "high_freq_factor": 4.0, "original_max_position_embeddings": 64 });
     let expected = RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, original: 64.0 };
     assert_eq!(scaling(llama(json!({ "rope_scaling": llama3 }))).scaling, expected);
-    // The config's own original context goes before the inner one; the model's context comes last.
+    // The config's own original context precedes the inner one; the model's context comes last.
     let outer = llama(json!({ "rope_scaling": llama3, "original_max_position_embeddings": 32 }));
     let RotaryScaling::Llama3 { original, .. } = scaling(outer).scaling else { panic!() };
     assert_eq!(original, 32.0);
@@ -218,7 +218,7 @@ fn yarn_defaults_are_those_of_transformers() {
     let scales = with(base.clone(), json!({ "mscale": 2.0, "mscale_all_dim": 1.0 }));
     let RotaryScaling::Yarn { attention_factor, .. } = yarn(scales) else { panic!() };
     assert!((attention_factor - 1.277258872223978 / 1.138629436111989).abs() < 1e-15);
-    // One of the two alone says nothing, and neither does zero.
+    // One of the two alone has no effect, nor does zero.
     assert_eq!(yarn(with(base.clone(), json!({ "mscale": 2.0 }))), expected(4.0, 1.138629436111989));
     let zero = with(base.clone(), json!({ "beta_fast": 0, "mscale": 0, "mscale_all_dim": 1.0 }));
     assert_eq!(yarn(zero), expected(4.0, 1.138629436111989));
@@ -335,7 +335,7 @@ fn drafts_compute_in_f16_where_asked_to() {
         assert!(f16[1].1.contains("[kv]\nformat = \"bf16\""), "{}", f16[1].1);
         assert_eq!(f16[1].1.matches(" = \"bf16\"").count(), if tied { 4 + 1 } else { 5 + 1 });
         assert_eq!(f16[1].1.matches(" = \"f16\"").count(), if tied { 3 } else { 4 });
-        // A format that only quantised weights compute in is refused as the loader refuses it.
+        // A format that only quantised weights can compute in is refused, as by the loader.
         assert!(import(&config, "it", Compute::Int8Block32).is_err());
     }
 }

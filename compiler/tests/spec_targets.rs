@@ -1,4 +1,4 @@
-//! The project's own targets: every one loads, and says what the checkpoint has to hold.
+//! The project's own targets: every one loads and lists its checkpoint's tensors.
 
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::spec::types::{Compute, Provenance, ScaleForm, Target, TensorClass};
@@ -25,7 +25,7 @@ fn every_target_loads_unless_its_hardware_is_too_small() {
                 assert_eq!(target.name(), *name);
                 assert_eq!(target.tuning.is_some(), target.hardware.cuda().is_some(), "{name}");
                 let graph = graph::build(&target.model, &target.quant);
-                // CPUs refuse what they have no kernels for; the shipped CUDA targets are all there.
+                // CPUs refuse formats without kernels; every shipped CUDA target has its kernels.
                 if target.hardware.cuda().is_some() {
                     assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{name}: {error}"));
                 }
@@ -46,7 +46,7 @@ fn cuda_hardware_says_what_kernels_may_claim() {
     for (name, capability, wgmma) in
         [("h200", (9, 0), true), ("h100", (9, 0), true), ("gb10", (12, 1), false)]
     {
-        // Nobody tunes exact arithmetic.
+        // Exact arithmetic is never tuned.
         let target = load(&format!("{name}/smollm2-135m/q4_1"));
         let cuda = target.hardware.cuda().expect("it is a CUDA device");
         assert!(target.hardware.cpu().is_none());
@@ -54,7 +54,8 @@ fn cuda_hardware_says_what_kernels_may_claim() {
         let tuning = target.tuning.as_ref().expect("CUDA hardware has defaults");
         assert_eq!(tuning.provenance, Provenance::Defaults);
         let knobs = tuning.of("ffn_down", Some(1));
-        // Two kernels' rings have to fit one multiprocessor, and one kernel's a block.
+        // A ring must fit one block's shared memory, and the rings of all resident blocks one
+        // multiprocessor's.
         let ring = knobs.ring_stages * knobs.stage_bytes;
         assert!(ring <= cuda.shared_per_block, "{name}");
         assert!(ring * knobs.blocks_per_multiprocessor <= cuda.shared_per_multiprocessor, "{name}");
@@ -64,7 +65,7 @@ fn cuda_hardware_says_what_kernels_may_claim() {
 #[test]
 fn every_tuning_file_is_of_a_target_and_of_its_phases() {
     let mut open = vec![targets().join("tuning")];
-    // There may be none: every target has the hardware's defaults.
+    // There may be none: the hardware's defaults apply to every target.
     open.retain(|directory| directory.is_dir());
     while let Some(path) = open.pop() {
         if path.is_dir() {
@@ -114,7 +115,7 @@ fn scales_stand_beside_their_weights() {
             (name("weight_scale_2"), vec![], Format::F32)
         ]
     );
-    // 4.5 bits an element, 6.95e9 elements of them, and embedding and head in bf16.
+    // 4.5 bits per element for 6.95e9 elements, and embedding and head in bf16.
     let bytes = spec::weight_bytes(&target.model, &target.quant, false) as f64;
     assert!((bytes / 6.397e9 - 1.0).abs() < 1e-3, "{bytes}");
 }
@@ -127,7 +128,7 @@ fn a_server_expects_the_scales_among_its_tensors_and_leaves_the_rest() {
     let files = emit::emit(&plan, Path::new("/"), &[]);
     let text = &files.iter().find(|file| file.path.ends_with("spec.rs")).expect("every crate has one").text;
     let (tensors, unused) = text.split_once("unused: &[").expect("tensors, then what is not read");
-    // 9 tensors a layer, 3 outside the layers, and a scale for each of 7 matrices a layer.
+    // 9 tensors per layer, 3 outside the layers, and a scale for each of 7 matrices per layer.
     assert_eq!(tensors.matches("TensorSpec {").count(), 9 + 3 + 7);
     for (name, place) in [("mlp.down_proj.weight_scale", tensors), ("mlp.down_proj.input_scale", unused)] {
         assert!(place.contains(&format!("\"model.layers.{{layer}}.{name}\"")), "{name}");
@@ -136,9 +137,9 @@ fn a_server_expects_the_scales_among_its_tensors_and_leaves_the_rest() {
 
 #[test]
 fn targets_have_their_published_sizes() {
-    // Parameters of the language model, as published or, where only rounded numbers are, as counted from the
-    // shapes by other means; bytes as counted from the formats of the released files, drafts and towers
-    // aside.
+    // Parameters of the language model as published, or counted independently from the shapes where only
+    // rounded numbers are published; bytes counted from the formats of the released files, without drafts and
+    // towers.
     for (name, parameters, bytes) in [
         ("qwen3-next-80b/nvfp4", 79_674_391_296_usize, 47_420_930_304.0),
         ("qwen3.5-122b/nvfp4", 122_111_526_912, 75_517_022_976.0),
@@ -162,7 +163,7 @@ fn targets_have_their_published_sizes() {
     }
 }
 
-/// What a MODEL.toml may name is what the server can read.
+/// The server knows every tool and reasoning format that a MODEL.toml may name.
 #[test]
 fn formats_have_the_names_that_the_server_knows() {
     use monomorph_compiler::spec::types::{REASONING_FORMATS, TOOL_FORMATS};

@@ -1,5 +1,4 @@
-//! What `cargo xtask list` says of the project's targets, held against planning them and against
-//! docs/performance.md.
+//! `cargo xtask list` agrees with planning the project's targets and with docs/performance.md.
 
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::spec::types::{Target, TensorClass};
@@ -27,8 +26,8 @@ fn plan(target: &Target) -> Result<(), String> {
     assemble::plan(target, &graph).map(drop).map_err(|error| error.to_string())
 }
 
-/// What is said to be buildable is, what waits is not, and the reason names the format or the memory that is
-/// missing.
+/// What is listed as buildable builds, what waits does not, and the reason names the missing format or
+/// memory.
 #[test]
 fn every_target_is_what_it_is_listed_as() {
     let listed = list(&[targets()]);
@@ -67,7 +66,7 @@ fn every_target_is_what_it_is_listed_as() {
     assert!(built >= 60, "{built} of {} can be built", listed.len());
 }
 
-/// A mistake in one spec is listed where it is, and hides no other target.
+/// A mistake in one spec is listed at that spec and hides no other target.
 #[test]
 fn a_spec_with_a_mistake_is_listed_with_its_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -86,8 +85,7 @@ fn a_spec_with_a_mistake_is_listed_with_its_place() {
     assert!(reason.contains("models/mine/typo.toml:2: "), "{reason}");
 }
 
-/// What was measured of one model says nothing of another that takes its name, and a name that is none is
-/// refused.
+/// Measurements of one model do not apply to another that takes its name, and an unknown name is refused.
 #[test]
 fn measurements_are_of_what_stands_beside_them() {
     let name = "cpu/smollm2-135m/q4_1";
@@ -117,8 +115,8 @@ fn measurements_are_of_what_stands_beside_them() {
     assert!(error.contains("\"cpu/smollm2-135m/q4_2\"") && error.contains("measured.toml"), "{error}");
 }
 
-/// Every line of measured.toml is of a target that can be built, with a day and a commit; docs/performance.md
-/// shows them all.
+/// Every line of measured.toml is of a buildable target, with a day and a commit; docs/performance.md shows
+/// them all.
 #[test]
 fn what_was_measured_stands_in_the_ledger() {
     let measured = standing::measured(&targets()).unwrap_or_else(|error| panic!("{error}"));

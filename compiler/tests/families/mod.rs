@@ -1,4 +1,4 @@
-//! Small configs of the hybrid and mixture-of-experts families, and the targets they make.
+//! Small configs of the hybrid and mixture-of-experts families, and targets made from them.
 
 use monomorph_compiler::import::{ImportError, Imported, Seen, import};
 use monomorph_compiler::spec;
@@ -13,7 +13,7 @@ figures = { threads = 2, bandwidth = 30e9, boundary_seconds = 2e-6, copy_bandwid
 cpu = { target_cpu = "native" }
 "#;
 
-/// A config of its family in small; `changes` are put over it, and `null` stays `null`.
+/// A small config of a family, with `changes` merged over it; `null` stays `null`.
 pub fn with(mut base: Value, changes: Value) -> Value {
     for (key, value) in changes.as_object().unwrap() {
         base[key] = value.clone();
@@ -21,7 +21,7 @@ pub fn with(mut base: Value, changes: Value) -> Value {
     base
 }
 
-/// Keys of Qwen3.5's text part, as its releases have them.
+/// Keys of Qwen3.5's text part, as in its releases.
 pub fn text(changes: Value) -> Value {
     let base = json!({
         "model_type": "qwen3_5_text", "attention_bias": false, "attention_dropout": 0.0, "attn_output_gate": true,
@@ -81,7 +81,7 @@ pub fn read(config: &Value, seen: &Seen) -> Result<Imported, ImportError> {
     import(&config.to_string(), "it", Compute::F16, seen)
 }
 
-/// Imports a config and loads the target its files make.
+/// Imports a config and loads the target that its files describe.
 pub fn loaded(config: &Value, quant: &str, seen: &Seen) -> Target {
     let imported = read(config, seen).unwrap_or_else(|error| panic!("{error}"));
     let dir = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ pub fn target(config: &Value, quant: &str) -> Target {
     loaded(config, quant, &Seen::default())
 }
 
-/// The name, and the rows `[first, last + 1]` of so many, of a tensor.
+/// A tensor's name in the checkpoint, and the rows `[first, last + 1]` of the total that it takes.
 pub fn place(target: &Target, name: &str) -> (String, Option<[usize; 3]>) {
     let file = &target.quant.checkpoint.names[name];
     (file.name.clone(), file.view.map(|view| [view.first, view.first + view.take, view.of]))
