@@ -1,4 +1,4 @@
-"""Models with a part left out: a golden is worth something only where that moves its logits."""
+"""Models with a part left out: a golden tests a part only if leaving it out moves the logits."""
 
 import contextlib
 import functools
@@ -24,7 +24,7 @@ def sparse_layers(model):
 
 @contextlib.contextmanager
 def hooked(modules, change):
-    """Every module's output goes through `change(module, arguments, output)`."""
+    """Passes every module's output through `change(module, arguments, output)`."""
     hooks = [module.register_forward_hook(change) for module in modules]
     yield
     for hook in hooks:
@@ -33,7 +33,7 @@ def hooked(modules, change):
 
 @contextlib.contextmanager
 def changed(tensors, change):
-    """Every tensor holds what `change` makes of it."""
+    """Replaces every tensor by `change(tensor)`."""
     before = [tensor.clone() for tensor in tensors]
     with torch.no_grad():
         for tensor in tensors:
@@ -45,7 +45,7 @@ def changed(tensors, change):
 
 
 def rule(model, *leave_out):
-    """Our own form of the delta rule in the place of transformers', with parts left out."""
+    """Replaces transformers' delta rule by our own, with parts left out."""
     replacement = functools.partial(delta.gated_delta_rule, leave_out=leave_out)
     return patch.object(sys.modules[type(model).__module__], "torch_chunk_gated_delta_rule", replacement)
 
@@ -63,7 +63,7 @@ def frequencies(model, dims):
 
 
 def whole_head(model):
-    """The rope over all of the head, for one over a part of it."""
+    """Rotates the whole head instead of a part of it."""
     return patch.object(model.model.rotary_emb, "inv_freq", frequencies(model, attention_layers(model)[0].head_dim))
 
 
@@ -74,7 +74,7 @@ def ungated(norm, given, _):
 
 @contextlib.contextmanager
 def gates_open(model):
-    """Every head's half of q_proj that is its gate gives what sigmoid takes to 1."""
+    """Sets the gate half of every head's q_proj output to a value whose sigmoid is 1."""
     with contextlib.ExitStack() as stack:
         for attention in attention_layers(model):
 
@@ -102,7 +102,7 @@ def even(_, __, routed):
 
 
 def ablations(model, layout):
-    """Name to a context in which the model does without, for all that this model has."""
+    """For every part that this model has: its name, and a context that leaves it out."""
     text = layout.text
     found = {}
     if linear := linear_layers(model):

@@ -1,4 +1,5 @@
-"""What every family of goldens shares: loading a checkpoint into transformers, running it, comparing, checking."""
+"""Shared by all families of goldens: loads a checkpoint into transformers, runs it, compares and checks the
+results."""
 
 import json
 
@@ -7,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from transformers.cache_utils import DynamicCache
 
-# Same machine: bit equal. Another machine's matrix products sum in another order.
+# Same machine: bit for bit equal. Another machine's matrix products sum in another order.
 CHECK_TOLERANCE = 2e-6
 
 
@@ -30,7 +31,7 @@ class Bf16Cache(RoundedCache):
 
 
 def load(directory, dtype, kind=AutoModelForCausalLM):
-    """The checkpoint as transformers reads it, which must find every tensor it wants and no other."""
+    """Loads the checkpoint with transformers, which must use every tensor and miss none."""
     model, report = kind.from_pretrained(
         directory,
         dtype=dtype,
@@ -73,14 +74,14 @@ def entropy(model, prompt):
 
 
 def write_facts(facts, file):
-    """Three digits are enough, and leave the file alone where another machine rounds elsewhere."""
+    """Three digits suffice, and keep the file unchanged on a machine that rounds differently."""
     facts = {k: float(f"{v:.3g}") if isinstance(v, float) else v for k, v in facts.items()}
     file.write_text(json.dumps(facts, indent=2) + "\n")
     print(file.parent.name, json.dumps(facts), flush=True)
 
 
 def check(made, committed):
-    """What differs between two trees of goldens."""
+    """The differences between two trees of goldens."""
     differences = []
     names = {str(p.relative_to(made)) for p in made.rglob("*") if p.is_file()}
     found = {str(p.relative_to(committed)) for p in committed.rglob("*") if p.is_file()}
@@ -101,7 +102,7 @@ def check(made, committed):
 
 
 def replace(made, committed):
-    """Puts a tree of goldens in the place of what is committed."""
+    """Replaces the committed goldens by a tree of new ones."""
     for old in sorted(committed.rglob("*"), reverse=True) if committed.exists() else []:
         old.unlink() if old.is_file() else old.rmdir()
     for file in sorted(made.rglob("*")):

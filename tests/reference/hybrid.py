@@ -19,7 +19,7 @@ from hybrid_catalogue import split
 from hybrid_weights import Layout, stacked, weights
 
 LENGTHS = [1, 7, 67, 131]
-# The last prompt is the second with this many greedy tokens after it.
+# The last prompt is the second followed by this many greedy tokens.
 STEPS = 200
 MOVED = 0.05
 
@@ -36,7 +36,7 @@ def readable(file, config, scratch, layout):
 
 @torch.inference_mode()
 def decoded(model, tokens):
-    """Logits of a prompt given one token at a time, with transformers' cache: the recurrent form of a linear layer."""
+    """Logits of a prompt fed one token at a time with transformers' cache: the recurrent form of a linear layer."""
     cache = DynamicCache(config=model.config)
     rows = [model(torch.tensor([[token]]), past_key_values=cache, use_cache=True).logits[0] for token in tokens]
     return torch.cat(rows).float()
@@ -44,7 +44,7 @@ def decoded(model, tokens):
 
 @torch.inference_mode()
 def layer_of_transformers(model, tensors, layout):
-    """How far our draft layer is from transformers' own decoder layer with the same weights."""
+    """The distance of our draft layer from transformers' own decoder layer with the same weights."""
     position = layout.kinds.index("full_attention")
     theirs = type(model.model.layers[position])(model.config, position).eval()
     prefix = "mtp.layers.0."
@@ -64,7 +64,7 @@ def refuse_unless(holds, what):
 
 
 def condition(name, model, layout, files, prompts, logits):
-    """What is worth knowing of an f32 golden; refuses a bad one."""
+    """Summarises an f32 golden; refuses a bad one."""
     mean = entropy(model, prompts[2])
     refuse_unless(0.3 < mean < 0.97, f"{name}: attention entropy {mean}")
     exact = load(files, torch.float64)

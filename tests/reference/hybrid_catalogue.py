@@ -2,7 +2,7 @@
 
 import transformers
 
-# What only our own scripts read; never written to config.json.
+# Read only by our own scripts; never written to config.json.
 OPTIONS = {"per_expert", "draft", "stored_f32", "seed"}
 
 
@@ -54,12 +54,12 @@ def rope(theta, sections=None, **keys):
 
 
 def kinds(pattern):
-    """"LLF" to what `layer_types` holds."""
+    """Expands "LLF" to a `layer_types` list."""
     return {"layer_types": [{"L": "linear_attention", "F": "full_attention"}[letter] for letter in pattern]}
 
 
 def qwen35(*parts, moe=False, **keys):
-    """The text part of Qwen3.5: a whole config of its own, or what a multimodal one holds as `text_config`."""
+    """The text part of Qwen3.5: a config of its own, or the `text_config` of a multimodal one."""
     config = {
         "attn_output_gate": True,
         "mamba_ssm_dtype": "float32",
@@ -77,12 +77,12 @@ def text_only(config):
 
 
 def multimodal(text, tied, **options):
-    """As releases are: the text part below `text_config`, a vision tower beside it."""
+    """As released: the text part below `text_config`, a vision tower beside it."""
     moe = "moe" in text["model_type"]
     vocabulary = text["vocab_size"]
     return {
         "architectures": ["Qwen3_5MoeForConditionalGeneration" if moe else "Qwen3_5ForConditionalGeneration"],
-        # Like releases: ids of the vocabulary. No prompt holds them.
+        # As in releases: ids of the vocabulary. No prompt contains them.
         "image_token_id": vocabulary - 2,
         "model_type": "qwen3_5_moe" if moe else "qwen3_5",
         "text_config": text,
@@ -111,7 +111,7 @@ def multimodal(text, tied, **options):
 
 
 def qwen3_next(*parts, **keys):
-    """As the release spells it: the rope's settings at the top, no key for the draft layer."""
+    """As the release spells it: rope settings at the top level, no key for the draft layer."""
     config = {
         "architectures": ["Qwen3NextForCausalLM"],
         "bos_token_id": 1,
@@ -149,7 +149,7 @@ def qwen3_moe(*parts, **keys):
 def catalogue():
     """Name to config, with our own options among the keys (see `split`)."""
     return {
-        # Three value heads to a key head; five layers by interval alone, so that the last is linear; tied; a
+        # Three value heads per key head; five layers by interval alone, so the last is linear; tied; a
         # quarter rotated, by default.
         "qwen35-text": text_only(
             qwen35(
@@ -162,7 +162,7 @@ def catalogue():
                 tie_word_embeddings=True,
             )
         ),
-        # Four to a key head, all of the head rotated, full attention first, three taps, untied; no interval.
+        # Four per key head, all of the head rotated, full attention first, three taps, untied; no interval.
         "qwen35-quarters": text_only(
             qwen35(
                 common(45, 5, 43, rms_norm_eps=1e-5),
@@ -193,7 +193,8 @@ def catalogue():
             draft=True,
             stored_f32=True,
         ),
-        # Stacked experts, a shared expert twice as wide and odd, no multiple of the interval, untied.
+        # Stacked experts, a shared expert twice as wide and odd, layer count no multiple of the interval,
+        # untied.
         "qwen35-moe-text": text_only(
             qwen35(
                 common(33, 5, 43),
@@ -206,10 +207,9 @@ def catalogue():
                 tie_word_embeddings=False,
             )
         )
-        # With that of its place, no first token is clear.
+        # With the seed of its position in the catalogue, no first token has a clear choice of experts.
         | {"seed": 107},
-        # Forty experts, eight active, one tensor each as in FP8 releases; a draft layer with experts of its
-        # own.
+        # Forty experts, eight active, one tensor each as in FP8 releases; a draft layer with its own experts.
         "qwen35-moe-vision": multimodal(
             qwen35(
                 common(32, 3, 41),
@@ -274,7 +274,7 @@ def catalogue():
             rope_theta=1000000.0,
             tie_word_embeddings=False,
         ),
-        # norm_topk_prob left out, which is false in this family; head_dim stated; every other layer dense;
+        # norm_topk_prob left out, which means false in this family; head_dim stated; every other layer dense;
         # tied.
         "qwen3-moe-raw": qwen3_moe(
             common(38, 4, 51),
@@ -287,8 +287,8 @@ def catalogue():
             rope_theta=1000000.0,
             tie_word_embeddings=True,
         ),
-        # 256 columns: of eight warps that read an expert's matrix each has 32, and scales its own part of a
-        # row of x. Mixtures with a shared expert stream where experts come in eights.
+        # 256 columns: of the eight warps that read an expert's matrix each gets 32 and scales its own part of
+        # a row of x. Mixtures with a shared expert stream if the number of experts is a multiple of eight.
         "qwen35-moe-wide": text_only(
             qwen35(
                 common(256, 1, 37),

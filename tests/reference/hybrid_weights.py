@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 HEAD_GAIN = 3.0
-# How much of a key's projection is the query's.
+# The share of a key's projection that is the query's.
 LIKE = 0.8
 
 
 class Layout:
-    """Which layers are what, from a config."""
+    """The kind of each layer, from a config."""
 
     def __init__(self, config):
         text = config.get("text_config", config)
@@ -27,7 +27,7 @@ class Layout:
         ]
         self.tied = (config if self.multimodal else text).get("tie_word_embeddings", False)
         self.head_dim = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
-        # The ids a prompt may hold: not those that stand for pictures.
+        # Ids that a prompt may contain: all but those that stand for images.
         self.vocabulary = text["vocab_size"] - (4 if self.multimodal else 0)
 
     def sparse(self, layer):
@@ -63,7 +63,7 @@ class Maker:
         self.linear(prefix + "q_proj", heads * dim * (1 if plain else 2), self.hidden)
         self.linear(prefix + "k_proj", kv_heads * dim, self.hidden)
         self.linear(prefix + "v_proj", kv_heads * dim, self.hidden)
-        # The gate halves what attention gives.
+        # The gate halves the output of attention.
         self.linear(prefix + "o_proj", self.hidden, heads * dim, 0.8 if plain else 1.6)
         self.norm(prefix + "q_norm", dim, plain)
         self.norm(prefix + "k_norm", dim, plain)
@@ -77,7 +77,7 @@ class Maker:
         def draw(*dims, mean=0.0, deviation=1.0):
             return torch.from_numpy((mean + deviation * self.rng.standard_normal(dims)).astype(np.float32))
 
-        # Keys are like queries, or outputs were sums of what cancels, which the norm after them blows up.
+        # Keys resemble queries; otherwise outputs were sums that cancel, which the norm after them amplifies.
         q, k = draw(keys, self.hidden), draw(keys, self.hidden)
         v, z = draw(values, self.hidden), draw(values, self.hidden)
         b, a = draw(value_heads, self.hidden), draw(value_heads, self.hidden)
@@ -93,7 +93,7 @@ class Maker:
         q, k = (draw(keys, 1, taps, mean=0.1, deviation=0.6) for _ in range(2))
         v = draw(values, 1, taps, mean=0.2, deviation=1.2)
         self.tensors[prefix + "conv1d.weight"] = torch.cat([q, LIKE * q + (1 - LIKE**2) ** 0.5 * k, v])
-        # Memories from two tokens to several chunks of 64.
+        # Decay times from two tokens to several chunks of 64.
         a_log = np.log(self.rng.uniform(0.05, 3.0, value_heads))
         self.tensors[prefix + "A_log"] = torch.from_numpy(a_log.astype(np.float32))
         self.normal(prefix + "dt_bias", (value_heads,), -2.0, 1.0)
@@ -108,11 +108,10 @@ class Maker:
     def mixture(self, prefix):
         text = self.text
         count, width, active = text["num_experts"], text["moe_intermediate_size"], text["num_experts_per_tok"]
-        # Many experts are close to one another: further apart, there are prompts that choose among them
-        # clearly.
+        # Many experts have close logits: with a wider spread, some prompts choose clearly.
         self.linear(prefix + "gate", count, self.hidden, 3.0 if count > 16 else 1.5)
         gate_up = self.rng.standard_normal((count, 2 * width, self.hidden)) / self.hidden**0.5
-        # A mean over the active experts, each its own direction, would be small.
+        # The mean over active experts with independent directions would be small.
         down = 1.2 * active**0.5 * self.rng.standard_normal((count, self.hidden, width)) / width**0.5
         gate_up, down = (torch.from_numpy(x.astype(np.float32)) for x in (gate_up, down))
         if self.per_expert:
@@ -147,7 +146,7 @@ class Maker:
         self.layer("mtp.layers.0.", True, "num_experts" in self.text)
 
     def vision(self, config):
-        """The whole tower, though no text reads it: transformers wants all of it, and so may others."""
+        """The whole tower: no text uses it, but transformers requires it, and other readers may."""
         prefix, hidden, width = "model.visual.", config["hidden_size"], config["intermediate_size"]
         patch = (config["in_channels"], config["temporal_patch_size"], config["patch_size"], config["patch_size"])
         merged = hidden * config["spatial_merge_size"] ** 2
@@ -171,7 +170,7 @@ class Maker:
 
 
 def weights(config, rng, per_expert=False, draft=False, **_):
-    """Weights under which every part of the model moves the logits, and none drowns the others."""
+    """Weights with which every part of the model moves the logits and none dominates."""
     maker = Maker(config, rng, per_expert)
     layout = maker.layout
     prefix = "model.language_model." if layout.multimodal else "model."
@@ -190,7 +189,7 @@ def weights(config, rng, per_expert=False, draft=False, **_):
 
 
 def stacked(tensors):
-    """The same weights with experts stacked: the one form of Qwen3.5's that transformers reads."""
+    """The same weights with experts stacked, the only form of Qwen3.5's that transformers reads."""
     pattern = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
     out, experts = {}, {}
     for name, tensor in tensors.items():

@@ -45,7 +45,7 @@ def quiet(level, text, _):
 
 
 class Context:
-    """One llama.cpp context; logits come after the last token fed."""
+    """One llama.cpp context that returns logits after the last token fed."""
 
     def __init__(self, model, flash_attention, cache):
         parameters = llama_cpp.llama_context_default_params()
@@ -85,7 +85,7 @@ def chat(text):
 
 
 def continuation(plain, other, ids):
-    """Greedy steps of `plain`, and how far `other`'s margins are from its."""
+    """Greedy steps of `plain`, and the differences of `other`'s margins from its own."""
     plain.clear()
     other.clear()
     logits = plain.feed(ids)
@@ -94,7 +94,7 @@ def continuation(plain, other, ids):
         check = other.feed(ids[start : start + PIECE])
     steps = []
     for _ in range(STEPS):
-        # The smallest id among equals, as every sampler of ours has it.
+        # The smallest id on a tie, as in our samplers.
         best, second = (int(i) for i in np.argsort(-logits, kind="stable")[:2])
         margin = float(logits[best] - logits[second])
         again = float(check[best] - check[second])
@@ -135,7 +135,7 @@ def main():
         ids = [[(p["name"], p["prompt"], p["ids"]) for p in each["prompts"]] for each in (committed, result)]
         print(f"{arguments.out}: {'as recorded' if ids[0] == ids[1] else 'holds other ids'}")
         return int(ids[0] != ids[1])
-    # One prompt a line: small, and a diff shows which of them changed.
+    # One prompt per line: compact, and a diff shows which prompts changed.
     lines = ",\n".join(json.dumps(p, separators=(",", ":")) for p in result.pop("prompts"))
     head = json.dumps(result)[:-1]
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

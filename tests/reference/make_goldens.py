@@ -36,7 +36,7 @@ GOLDENS = HERE.parent / "fixtures" / "goldens"
 
 
 def families():
-    """Every module of `families`: its `catalogue()` gives names and what `make` makes of them."""
+    """Every module of `families`: its `catalogue()` maps names to the arguments of `make`."""
     names = sorted(path.stem for path in (HERE / "families").glob("*.py"))
     return [importlib.import_module(f"families.{name}") for name in names]
 

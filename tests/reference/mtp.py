@@ -19,7 +19,8 @@ def rms(x, weight, eps):
 
 
 def rotate(x, theta, dims):
-    """x [..., heads, positions, head_dim]: its first `dims` dimensions turned by position, in pairs (i, i + dims/2)."""
+    """x [..., heads, positions, head_dim] with its first `dims` dimensions rotated by position, in pairs (i, i +
+    dims/2)."""
     frequencies = 1.0 / theta ** (torch.arange(0, dims, 2, dtype=torch.float32) / dims)
     angles = torch.arange(x.shape[-2], dtype=torch.float32)[:, None] * frequencies
     cos, sin = angles.cos().to(x), angles.sin().to(x)
@@ -66,7 +67,7 @@ def mixture(weight, x, text):
 
 
 def layer(tensors, x, text):
-    """`mtp.layers.0` of x [..., pairs, hidden]; also router logits, or None where the layer is dense."""
+    """`mtp.layers.0` of x [..., pairs, hidden]; also router logits, or None if the layer is dense."""
 
     def weight(name):
         return tensors[f"mtp.layers.0.{name}"].to(x)

@@ -13,7 +13,7 @@ import mtp
 
 # Router logits are a few units large. bf16 activations move them by about one hundredth.
 LEAD = 0.05
-# Root mean square of a head's output before its norm; they are a tenth, in the middle.
+# Root mean square of a head's output before its norm; the median is a tenth.
 FLOOR = 0.015
 CANDIDATES = 8
 RECENT = 16
@@ -28,8 +28,8 @@ class Model:
 
     @torch.inference_mode()
     def run(self, sequences):
-        """Logits [sequences, tokens, vocabulary], draft logits or None; each token's least router lead and least output
-        of a linear layer's head [sequences, tokens]."""
+        """Logits [sequences, tokens, vocabulary], draft logits or None; per token, the smallest router margin and the
+        smallest output of a linear layer's head [sequences, tokens]."""
         tokens = torch.tensor(sequences)
         with recorded(self.model) as (routed, outputs):
             hidden = self.model.model(tokens, use_cache=False).last_hidden_state
@@ -44,7 +44,7 @@ class Model:
             embedding, head = self.model.model.embed_tokens.weight, self.model.lm_head.weight
             drafted, router = mtp.draft(self.tensors, self.layout.text, tokens, hidden, embedding, head)
             if router is not None:
-                # Pair t stands or falls with token t+1.
+                # Pair t depends on token t+1.
                 leads[:, 1:] = torch.minimum(leads[:, 1:], lead(router, self.layout))
         return logits, drafted, leads, floors
 
@@ -65,14 +65,14 @@ def recorded(model):
 
 
 def lead(router, layout):
-    """How far the last chosen expert's logit is above the first not chosen."""
+    """The margin of the last chosen expert's logit over the first rejected one."""
     active = layout.text["num_experts_per_tok"]
     best = router.topk(active + 1).values
     return best[..., active - 1] - best[..., active]
 
 
 def clear(models, sequences):
-    """Which tokens all models are clear about [sequences, tokens]; logits of the first model."""
+    """Which tokens have a clear choice in all models [sequences, tokens]; logits of the first model."""
     good, logits = torch.ones(len(sequences), len(sequences[0]), dtype=torch.bool), None
     for model in models:
         found, _, leads, floors = model.run(sequences)
@@ -82,7 +82,7 @@ def clear(models, sequences):
 
 
 def prompt(models, rng, length):
-    """Random tokens, drawn again wherever a model is not clear. What follows a token changes nothing for it."""
+    """Random tokens, redrawn until every model's choice is clear. Later tokens do not affect earlier ones."""
     done, stuck = [], 0
     for _ in range(1000):
         tails = rng.integers(0, models[0].layout.vocabulary, (CANDIDATES, length - len(done))).tolist()
@@ -99,8 +99,8 @@ def prompt(models, rng, length):
 
 
 def continuation(models, sequence, steps):
-    """Greedy tokens of the first model, among those that all models are clear about and that are not among the last
-    few: small random models soon repeat themselves."""
+    """Greedy tokens of the first model among those that are clear in all models and differ from the last few: small
+    random models soon repeat themselves."""
     logits = clear(models, [sequence])[1][0, -1]
     for _ in range(steps):
         order = logits[: models[0].layout.vocabulary].argsort(descending=True, stable=True).tolist()

@@ -35,7 +35,7 @@ def llama(**keys):
 
 
 def llama_4(**keys):
-    """As transformers 4 wrote it: `rope_theta` and `rope_scaling` at the top, `torch_dtype`."""
+    """As transformers 4 wrote it: `rope_theta` and `rope_scaling` at the top level, `torch_dtype`."""
     config = llama(rope_scaling=None, rope_theta=10000.0, torch_dtype="float32", transformers_version="4.46.3")
     del config["rope_parameters"], config["dtype"]
     return config | keys
@@ -79,9 +79,9 @@ def shape(hidden, heads, kv_heads, head_dim, width, vocabulary, tied):
 
 
 def catalogue():
-    """Name to config. No dimension is a multiple of 32 unless its point is to be one."""
+    """Name to config. No dimension is a multiple of 32 unless that is what the config tests."""
     return {
-        # Odd heads, multi-query, tied, width below a vector.
+        # Odd heads, multi-query, tied, narrower than a vector.
         "llama-multi-query": llama(num_hidden_layers=2, **shape(36, 3, 1, 12, 50, 101, True)),
         # Nine heads in three groups, head_dim not hidden/heads, untied, odd hidden, the Llama 3 base.
         "llama-grouped": llama(
@@ -110,7 +110,7 @@ def catalogue():
             },
             **shape(42, 3, 3, 40, 61, 97, False),
         ),
-        # YaRN with everything left at its default; biases everywhere; GELU.
+        # YaRN with all defaults; biases everywhere; GELU.
         "llama-yarn": llama(
             num_hidden_layers=2,
             attention_bias=True,
@@ -124,7 +124,7 @@ def catalogue():
             },
             **shape(52, 4, 2, 24, 75, 113, False),
         ),
-        # transformers 4 spelling, YaRN with everything stated, tanh GELU, a large epsilon.
+        # transformers 4 spelling, YaRN with every field stated, tanh GELU, a large epsilon.
         "llama-yarn-stated": llama_4(
             num_hidden_layers=2,
             hidden_act="gelu_pytorch_tanh",
@@ -154,9 +154,9 @@ def catalogue():
             ).items()
             if key != "head_dim"
         },
-        # Tile-sized dimensions, so that the paths without remainders are goldens too.
+        # Dimensions of whole tiles, so that the paths without remainders have goldens too.
         "llama-aligned": llama(num_hidden_layers=2, **shape(64, 4, 2, 16, 96, 128, True)),
-        # Five heads on one, head_dim 24, untied.
+        # Five query heads per key head, head_dim 24, untied.
         "qwen3-multi-query": qwen3(3, **shape(40, 5, 1, 24, 59, 149, False)),
         # hidden no multiple of heads, odd hidden and width, tied.
         "qwen3-tied": qwen3(2, **shape(63, 10, 5, 8, 83, 127, True)),
@@ -225,7 +225,7 @@ def weights(config, rng):
 
 
 def unscale(model):
-    """Takes the rotary scaling out of a model; false if it has none."""
+    """Removes rotary scaling from a model; false if it has none."""
     rotary = model.model.rotary_emb
     if rotary.rope_type == "default":
         return False
@@ -248,7 +248,7 @@ def make(name, config, seed, directory):
         files = out / stored
         files.mkdir()
         save_file({k: v.to(dtype) for k, v in tensors.items()}, files / "model.safetensors", {"format": "pt"})
-        # transformers wants the config beside the weights; one committed copy serves both formats.
+        # transformers requires the config beside the weights; one committed copy serves both formats.
         (files / "config.json").write_text(text)
         model = load(files, torch.float32)
         logits = run(model, prompts)

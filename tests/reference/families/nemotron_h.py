@@ -1,4 +1,4 @@
-"""Nemotron-H, its layers Mamba-2: a recurrent state, one mixer a layer."""
+"""Nemotron-H, with Mamba-2 layers: recurrent state, one mixer per layer."""
 
 import json
 import tempfile
@@ -14,7 +14,7 @@ from ablations import changed, current_tap
 from common import distance, load, run, write_facts
 from hybrid import refuse_unless
 
-# The last is several of transformers' chunks long.
+# The last prompt spans several of transformers' chunks.
 LENGTHS = [1, 7, 67, 131]
 MOVED = 0.05
 HEAD_GAIN = 3.0
@@ -55,13 +55,13 @@ def nemotron(pattern, hidden, vocabulary, heads, head_dim, groups, state, **keys
 
 def catalogue():
     return {
-        # Two groups of three heads, no width a vector's, untied.
+        # Two groups of three heads, no width a multiple of a vector, untied.
         "nemotron-h-mamba": nemotron("MMMM", 36, 71, 6, 20, 2, 12),
     }
 
 
 def weights(config, rng):
-    """Weights under which every part of a layer moves the logits, under the names of releases."""
+    """Weights with which every part of a layer moves the logits, under the names of releases."""
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     heads, groups, state = config["mamba_num_heads"], config["n_groups"], config["ssm_state_size"]
     inner = heads * config["mamba_head_dim"]
@@ -80,10 +80,10 @@ def weights(config, rng):
         normal(mixer + "in_proj.weight", (inner + channels + heads, hidden), 0.0, hidden**-0.5)
         normal(mixer + "conv1d.weight", (channels, 1, config["conv_kernel"]), 0.2, 0.7)
         normal(mixer + "conv1d.bias", (channels,), 0.0, 0.3)
-        # Memories from two tokens to a hundred.
+        # Decay times from two tokens to a hundred.
         a_log = np.log(rng.uniform(0.05, 3.0, heads))
         tensors[mixer + "A_log"] = torch.from_numpy(a_log.astype(np.float32))
-        # Steps above the 0.001 that transformers raises them to, in prompts alone.
+        # Time steps above 0.001, to which transformers raises smaller ones, but only in prefill.
         normal(mixer + "dt_bias", (heads,), -1.0, 0.5)
         normal(mixer + "D", (heads,), 1.0, 0.5)
         normal(mixer + "norm.weight", (inner,), 1.0, 0.2)
@@ -94,7 +94,7 @@ def weights(config, rng):
 
 
 def ablations(model, config):
-    """Name to a context in which the model does without."""
+    """For every part of the model: its name, and a context that leaves it out."""
     mixers = [layer.mixer for layer in model.model.layers]
     heads, groups, state = config["mamba_num_heads"], config["n_groups"], config["ssm_state_size"]
     inner = heads * config["mamba_head_dim"]
@@ -124,10 +124,10 @@ def ablations(model, config):
 
 @torch.inference_mode()
 def decoded(model, tokens):
-    """Logits of a prompt given one token at a time, with transformers' cache: the recurrent form."""
+    """Logits of a prompt fed one token at a time with transformers' cache: the recurrent form."""
     cache, rows = DynamicCache(config=model.config), []
     for token in tokens:
-        # Layer by layer: the model as a whole asks the cache for what only attention has.
+        # Layer by layer: the whole model asks the cache for what only attention has.
         hidden = model.model.embeddings(torch.tensor([[token]]))
         for layer in model.model.layers:
             hidden = layer(hidden, past_key_values=cache, use_cache=True)
@@ -151,7 +151,7 @@ def make(name, config, seed, directory):
         held = {k: v.to(dtype) for k, v in tensors.items()}
         save_file(held, out / stored / "model.safetensors", {"format": "pt"})
         with tempfile.TemporaryDirectory() as scratch:
-            # transformers calls the backbone `model`, and wants the config beside the weights.
+            # transformers calls the backbone `model` and requires the config beside the weights.
             scratch = Path(scratch)
             named = {k.replace("backbone.", "model."): v for k, v in held.items()}
             save_file(named, scratch / "model.safetensors", {"format": "pt"})
