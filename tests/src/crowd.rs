@@ -160,7 +160,7 @@ impl Request {
         answer
     }
 
-    /// Streams the answer token by token; a request with `surplus` closes the connection midway.
+    /// Streams the answer token by token; a request for extra tokens closes the connection midway.
     ///
     /// # Panics
     /// If it is refused or fails.
