@@ -1,9 +1,14 @@
-//! One table of requests that are refused: each with its status, the field at fault, and what the message
-//! says of what is wrong, where and what would be right.
+//! Requests that are refused, and what they are told.
+//!
+//! `refused/*.txt` are tables of them, each request with its answer behind it: `POST PATH BODY` and `GET PATH`
+//! say what is asked, a line `> FIELDS` asks with these fields put into the body, `= BODY` with another body.
+//! An answer is its status, type, code, field and message. With `MONOMORPH_BLESS=1` answers are written
+//! instead of compared.
 
 use crate::client::Response;
 use crate::process::Server;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use std::path::Path;
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -28,15 +33,11 @@ fn body(path: &str) -> Value {
     }
 }
 
-fn tool(name: &str) -> Value {
-    json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}})
-}
-
-/// A line of the table.
+/// What goes by its length, and is not written down: path, fields put into a request that would be answered,
+/// status, field at fault, and words of the message.
 type Refusal = (&'static str, Value, u16, Option<&'static str>, Vec<&'static str>);
 
-/// Path, fields put into a request that would be answered, status, field at fault, and words of the message.
-fn table() -> Vec<Refusal> {
+fn long_ones() -> Vec<Refusal> {
     let long = || "x".repeat(CONTEXT);
     let said = || json!([{"role": "user", "content": long()}]);
     let too_long = || vec!["prompt is too long: 8", "tokens > 8191 maximum", "context is 8192 tokens"];
@@ -49,134 +50,6 @@ fn table() -> Vec<Refusal> {
         (RESPONSES, json!({"input": long()}), 400, Some("input"), too_long()),
         (RESPONSES, json!({"input": said()}), 400, Some("input"), too_long()),
         (MESSAGES, json!({"messages": said()}), 400, None, too_long()),
-        // Numbers say their range, and are told as they were written.
-        (CHAT, json!({"temperature": 1e308}), 400, Some("temperature"), vec!["from 0 to 2", "1e+308"]),
-        (CHAT, json!({"temperature": -1e308}), 400, Some("temperature"), vec!["from 0 to 2", "-1e+308"]),
-        (RESPONSES, json!({"temperature": 2.5}), 400, Some("temperature"), vec!["from 0 to 2", "2.5"]),
-        (MESSAGES, json!({"temperature": 1e39}), 400, None, vec!["`temperature`", "from 0 to 2", "1e+39"]),
-        (CHAT, json!({"top_p": 0}), 400, Some("top_p"), vec!["above 0 and at most 1", "is 0"]),
-        (TEXT, json!({"min_p": 1e308}), 400, Some("min_p"), vec!["from 0 to 1", "1e+308"]),
-        (TEXT, json!({"presence_penalty": -3}), 400, Some("presence_penalty"), vec!["from -2 to 2", "-3"]),
-        (
-            TEXT,
-            json!({"repetition_penalty": 1e300}),
-            400,
-            Some("repetition_penalty"),
-            vec!["above 0 and at most 3.4e38", "1e+300"],
-        ),
-        (TEXT, json!({"top_n_sigma": -2}), 400, Some("top_n_sigma"), vec!["at least 0", "-2"]),
-        (TEXT, json!({"dry_base": 0.5}), 400, Some("dry_base"), vec!["from 1 to 100", "0.5"]),
-        (
-            TEXT,
-            json!({"dry_multiplier": 1e308}),
-            400,
-            Some("dry_multiplier"),
-            vec!["from 0 to 100", "1e+308"],
-        ),
-        (CHAT, json!({"top_k": 1e308}), 400, Some("top_k"), vec!["between -1 and 4294967295"]),
-        (CHAT, json!({"n": 1e308}), 400, Some("n"), vec!["between 1 and 128"]),
-        (TEXT, json!({"n": 129}), 400, Some("n"), vec!["between 1 and 128", "129"]),
-        (TEXT, json!({"prompt": ["a", "b"], "n": 100}), 400, Some("n"), vec!["2 prompts", "200", "128"]),
-        (CHAT, json!({"seed": 1e308}), 400, Some("seed"), vec!["fit 64 bits"]),
-        (CHAT, json!({"logit_bias": {"1": 1e308}}), 400, Some("logit_bias.1"), vec!["-100 to 100", "1e+308"]),
-        (
-            CHAT,
-            json!({"logit_bias": {"x": 1}}),
-            400,
-            Some("logit_bias.x"),
-            vec!["\"x\" is not a token id below"],
-        ),
-        // Words say which there are, and what is not there is required: nobody is told of `Some` and `None`.
-        (
-            MESSAGES,
-            json!({"messages": [{"content": "Hi"}]}),
-            400,
-            None,
-            vec!["`messages[0].role` is required: user, assistant or system"],
-        ),
-        (
-            MESSAGES,
-            json!({"messages": [{"role": "king", "content": "Hi"}]}),
-            400,
-            None,
-            vec!["`messages[0].role` must be user, assistant or system, and is \"king\""],
-        ),
-        (
-            MESSAGES,
-            json!({"tools": [{"name": "f", "input_schema": {"type": "object"}}], "tool_choice": {"type": "maybe"}}),
-            400,
-            None,
-            vec!["`tool_choice.type` must be auto, any, tool or none, and is \"maybe\""],
-        ),
-        (
-            MESSAGES,
-            json!({"thinking": {"type": "much"}}),
-            400,
-            None,
-            vec!["must be enabled, adaptive or disabled, and is \"much\""],
-        ),
-        (MESSAGES, json!({"thinking": {}}), 400, None, vec!["`thinking.type` is required"]),
-        (
-            CHAT,
-            json!({"tools": [tool("f")], "tool_choice": {}}),
-            400,
-            Some("tool_choice.type"),
-            vec!["is required: function or allowed_tools"],
-        ),
-        (
-            CHAT,
-            json!({"tools": [tool("f")], "tool_choice": {"type": "x"}}),
-            400,
-            Some("tool_choice.type"),
-            vec!["must be function or allowed_tools, and is \"x\""],
-        ),
-        (RESPONSES, json!({"tools": [{"name": "f"}]}), 400, Some("tools[0].type"), vec!["required"]),
-        (
-            RESPONSES,
-            json!({"input": [{"role": "king", "content": "x"}]}),
-            400,
-            Some("input[0].role"),
-            vec!["must be system, developer, user or assistant", "\"king\""],
-        ),
-        (
-            CHAT,
-            json!({"reasoning_effort": "huge"}),
-            400,
-            Some("reasoning_effort"),
-            vec!["none, minimal, low", "or xhigh", "\"huge\""],
-        ),
-        (
-            CHAT,
-            json!({"response_format": {"type": "xml"}}),
-            400,
-            Some("response_format.type"),
-            vec!["text, json_object or json_schema"],
-        ),
-        // Names with a slip in them are guessed.
-        (
-            CHAT,
-            json!({"temprature": 1}),
-            400,
-            Some("temprature"),
-            vec!["not a field", "did you mean `temperature`?"],
-        ),
-        (TEXT, json!({"max_token": 1}), 400, Some("max_token"), vec!["did you mean `max_tokens`?"]),
-        (
-            RESPONSES,
-            json!({"instruction": "x"}),
-            400,
-            Some("instruction"),
-            vec!["did you mean `instructions`?"],
-        ),
-        (MESSAGES, json!({"stop_sequence": ["x"]}), 400, None, vec!["did you mean `stop_sequences`?"]),
-        (COUNT, json!({"sistem": "x"}), 400, None, vec!["did you mean `system`?"]),
-        (
-            CHAT,
-            json!({"messages": [{"role": "user", "contnet": "Hi"}]}),
-            400,
-            Some("messages[0].content"),
-            vec!["required"],
-        ),
         // Pictures and files are refused, and not repeated.
         (
             CHAT,
@@ -209,24 +82,6 @@ fn table() -> Vec<Refusal> {
         ),
         (CHAT, json!({"model": wide}), 404, Some("model"), vec!["characters]", "this server has \"talk\""]),
         (CHAT, json!({"tool_choice": wide}), 400, Some("tool_choice"), vec!["characters]"]),
-        // Other routes.
-        ("/tokenize", json!({"messages": []}), 400, Some("prompt"), vec!["not both"]),
-        (
-            "/tokenize",
-            json!({"prompt": null}),
-            400,
-            Some("prompt"),
-            vec!["`prompt` or `messages`", "required"],
-        ),
-        ("/detokenize", json!({"tokens": [1, -1]}), 400, Some("tokens[1]"), vec!["between 0 and", "-1"]),
-        ("/detokenize", json!({"tokens": "a"}), 400, Some("tokens"), vec!["an array of ids", "a string"]),
-        (
-            RESPONSES,
-            json!({"previous_response_id": "resp_1"}),
-            400,
-            Some("previous_response_id"),
-            vec!["\"resp_1\"", "kept here"],
-        ),
     ]
 }
 
@@ -276,36 +131,13 @@ pub fn table_of_refusals() {
             &["not valid JSON", "column"],
         );
     }
-    let table = table();
-    for (path, fields, status, param, words) in &table {
+    for (path, fields, status, param, words) in &long_ones() {
         let mut asked = body(path);
         let given = fields.as_object().expect("an object").clone();
         asked.as_object_mut().expect("an object").extend(given);
         let mut what = fields.to_string();
         what.truncate(200);
         check(&what, path, &server.post(path, &asked), *status, *param, words);
-    }
-    // What cannot be read in a chat's template is of the field that has it.
-    for (path, asked, param) in [
-        (
-            CHAT,
-            json!({"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}),
-            Some("messages"),
-        ),
-        (
-            "/tokenize",
-            json!({"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}),
-            Some("messages"),
-        ),
-    ] {
-        check(
-            "template",
-            path,
-            &server.post(path, &asked),
-            400,
-            param,
-            &["must be at the beginning", "`messages`"],
-        );
     }
     let id = server.post(RESPONSES, &body(RESPONSES)).json()["id"].as_str().expect("an id").to_owned();
     for (query, param, words) in [
@@ -320,6 +152,85 @@ pub fn table_of_refusals() {
     }
     let kept = server.get(&format!("{RESPONSES}/{id}?include=x"));
     check("query", RESPONSES, &kept, 400, Some("include"), &["it takes none"]);
-    println!("{} requests refused", table.len());
+    tables(&server);
     assert_eq!(server.post(CHAT, &body(CHAT)).status, 200);
+}
+
+/// The answer as the tables have it.
+fn told(response: &Response) -> String {
+    let body = response.json();
+    let error = &body["error"];
+    let word = |name: &str| error[name].as_str().unwrap_or("-");
+    let (kind, code, param, message) = (word("type"), word("code"), word("param"), word("message"));
+    let whole = match body.get("type") {
+        Some(_) => json!({"type": "error", "error": {"type": kind, "message": message}}),
+        None => json!({"error": {"message": message, "type": kind, "param": error["param"], "code": code}}),
+    };
+    assert_eq!(body, whole, "{}", response.text());
+    assert!(response.status >= 400, "{}", response.text());
+    format!("{} {kind} {code} {param}: {message}", response.status)
+}
+
+/// One table with the answers that `server` gives.
+fn asked(server: &Server, table: &str) -> String {
+    let (mut path, mut least) = ("", Value::Null);
+    let mut found = String::new();
+    let post = |path: &str, body: &[u8]| {
+        told(&server.connect().request("POST", path, &[("content-type", "application/json")], body))
+    };
+    for line in table.lines() {
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let answer = match kind {
+            "#" => None,
+            "POST" => {
+                let (to, body) = rest.split_once(' ').expect("a path and a body");
+                (path, least) = (to, serde_json::from_str(body).expect("JSON"));
+                None
+            }
+            "GET" | "DELETE" => Some(told(&server.connect().request(kind, rest, &[], b""))),
+            ">" => {
+                let mut body = least.clone();
+                let fields: Map<String, Value> = serde_json::from_str(rest).expect("JSON");
+                body.as_object_mut().expect("an object").extend(fields);
+                let answer = post(path, body.to_string().as_bytes());
+                // It is the same before a stream begins.
+                if path == CHAT && !rest.contains("\"stream") {
+                    body["stream"] = true.into();
+                    assert_eq!(post(path, body.to_string().as_bytes()), answer, "{body}");
+                }
+                Some(answer)
+            }
+            "=" => Some(post(path, rest.as_bytes())),
+            // An answer of before.
+            _ => continue,
+        };
+        found.push_str(line);
+        found.push('\n');
+        if let Some(answer) = answer {
+            found.push_str(&format!("{answer}\n"));
+        }
+    }
+    found
+}
+
+fn tables(server: &Server) {
+    let bless = std::env::var_os("MONOMORPH_BLESS").is_some_and(|value| value == "1");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/http/refused");
+    let mut wrong = Vec::new();
+    for name in ["chat", "conversation", "completions", "responses", "messages", "routes"] {
+        let file = folder.join(format!("{name}.txt"));
+        let written = std::fs::read_to_string(&file).expect("readable");
+        let found = asked(server, &written);
+        if bless {
+            std::fs::write(&file, found).expect("writable");
+            continue;
+        }
+        for (at, (before, now)) in (1..).zip(written.lines().zip(found.lines())) {
+            if before != now {
+                wrong.push(format!("refused/{name}.txt:{at}\n  written: {before}\n  now:     {now}"));
+            }
+        }
+        assert_eq!(written.lines().count(), found.lines().count(), "refused/{name}.txt lacks answers");
+    }
+    assert!(wrong.is_empty(), "{}\nMONOMORPH_BLESS=1 takes these", wrong.join("\n"));
 }

@@ -40,16 +40,6 @@ fn check(what: &str, response: &crate::client::Response, status: u16, param: Opt
 pub fn every_refusal() {
     let server = Server::start(&[]);
     for path in [CHAT, TEXT] {
-        for (body, words) in [
-            ("{\"model\": \n  oops}", &["line 2", "column"][..]),
-            ("", &["JSON"]),
-            ("{} {}", &["trailing"]),
-            ("[1]", &["object", "array"]),
-            ("{\"messages\": \"\\ud800\"}", &["JSON"]),
-        ] {
-            let response = server.connect().request("POST", path, &[], body.as_bytes());
-            check(body, &response, 400, None, words);
-        }
         let deep = "[".repeat(100_000);
         let response = server.connect().request("POST", path, &[], deep.as_bytes());
         check("deep", &response, 400, None, &["nested deeper than the 127 levels"]);
@@ -59,120 +49,15 @@ pub fn every_refusal() {
 
     let long = "x".repeat(CONTEXT);
     let context = CONTEXT.to_string();
-    let cases: &[(Value, u16, &str, &[&str])] = &[
-        (json!({"max_tokens": -1}), 400, "max_tokens", &["at least 1", "-1"]),
-        (json!({"max_tokens": 0}), 400, "max_tokens", &["at least 1"]),
-        (json!({"max_tokens": 1_000_000_000}), 400, "max_tokens", &["1000000000", &context]),
-        (json!({"max_tokens": u64::MAX}), 400, "max_tokens", &["18446744073709551615"]),
-        (json!({"max_completion_tokens": -5}), 400, "max_completion_tokens", &["-5"]),
-        (
-            json!({"max_tokens": 5, "max_completion_tokens": 6}),
-            400,
-            "max_completion_tokens",
-            &["contradicts"],
-        ),
-        (json!({"max_tokens": 1.5}), 400, "max_tokens", &["integer", "1.5"]),
-        (json!({"max_tokens": "5"}), 400, "max_tokens", &["integer", "string"]),
-        (json!({"max_tokens": true}), 400, "max_tokens", &["integer", "true"]),
-        (json!({"temperature": -0.1}), 400, "temperature", &["temperature"]),
-        (json!({"temperature": 2.1}), 400, "temperature", &["temperature"]),
-        (json!({"temperature": 1e300}), 400, "temperature", &["from 0 to 2", "1e+300"]),
-        (json!({"temperature": "hot"}), 400, "temperature", &["number", "string"]),
-        (json!({"top_p": 1.5}), 400, "top_p", &["top_p"]),
-        (json!({"top_k": -2}), 400, "top_k", &["top_k"]),
-        (json!({"min_p": 2}), 400, "min_p", &["min_p"]),
-        (json!({"presence_penalty": 3}), 400, "presence_penalty", &["presence_penalty"]),
-        (json!({"frequency_penalty": -3}), 400, "frequency_penalty", &["frequency_penalty"]),
-        (json!({"repetition_penalty": 0}), 400, "repetition_penalty", &["repetition_penalty"]),
-        (json!({"seed": 0.5}), 400, "seed", &["integer"]),
-        (json!({"priority": "high"}), 400, "priority", &["integer", "string"]),
-        (json!({"priority": 1.5}), 400, "priority", &["integer"]),
-        (json!({"user": 7}), 400, "user", &["string", "number 7"]),
-        (json!({"stream": "yes"}), 400, "stream", &["boolean"]),
-        (json!({"stream_options": {"include_usage": true}}), 400, "stream_options", &["stream"]),
-        (
-            json!({"stream": true, "stream_options": {"include_usage": 1}}),
-            400,
-            "stream_options.include_usage",
-            &[],
-        ),
-        (
-            json!({"stream": true, "stream_options": {"include": 1}}),
-            400,
-            "stream_options.include",
-            &["not a field"],
-        ),
-        (json!({"stop": 5}), 400, "stop", &["string"]),
-        (json!({"stop": ["a", 5]}), 400, "stop[1]", &["string"]),
-        (json!({"stop": ""}), 400, "stop", &["empty"]),
-        (json!({"stop": vec!["a"; 17]}), 400, "stop", &["17"]),
-        (json!({"stop_token_ids": [1, 259]}), 400, "stop_token_ids[1]", &["258"]),
-        (json!({"n": 129}), 400, "n", &["between 1 and 128"]),
-        (json!({"n": 0}), 400, "n", &["between 1 and 128"]),
-        (json!({"logit_bias": {"5": 101}}), 400, "logit_bias.5", &["-100 to 100", "101"]),
-        (json!({"logit_bias": {"259": 1}}), 400, "logit_bias.259", &["below 259"]),
-        (json!({"dry_multiplier": -1}), 400, "dry_multiplier", &["0 to 100"]),
-        (json!({"dry_sequence_breakers": [""]}), 400, "dry_sequence_breakers[0]", &["1 to 64"]),
-        (json!({"top_n_sigma": -2}), 400, "top_n_sigma", &["at least 0"]),
-        (json!({"return_token_ids": 1}), 400, "return_token_ids", &["boolean"]),
-        (
-            json!({"tools": [{"type": "function", "function": {"name": "f"}}]}),
-            400,
-            "tools",
-            &["no form of tool calls", "not supported yet"],
-        ),
-        (json!({"tool_choice": "required"}), 400, "tool_choice", &["none to call"]),
-        (json!({"functions": [{}]}), 400, "functions", &["not supported yet"]),
-        (json!({"modalities": ["audio"]}), 400, "modalities", &["not supported yet"]),
-        (json!({"reasoning_effort": "high"}), 400, "reasoning_effort", &["not supported yet"]),
-        (json!({"top_logprobs": 2}), 400, "top_logprobs", &["logprobs"]),
-        (json!({"logprobs": true, "top_logprobs": 21}), 400, "top_logprobs", &["20", "21"]),
-        (json!({"temprature": 1}), 400, "temprature", &["not a field"]),
-        (json!({"model": "gpt-4"}), 404, "model", &["gpt-4", "echo"]),
-        (json!({"model": 4}), 400, "model", &["string"]),
-        (json!({"messages": null}), 400, "messages", &["required"]),
-        (json!({"messages": []}), 400, "messages", &["empty"]),
-        (json!({"messages": "Hi"}), 400, "messages", &["array", "string"]),
-        (json!({"messages": ["Hi"]}), 400, "messages[0]", &["object"]),
-        (json!({"messages": [{"content": "Hi"}]}), 400, "messages[0].role", &["required"]),
-        (json!({"messages": [{"role": "king", "content": "Hi"}]}), 400, "messages[0].role", &["king"]),
-        (
-            json!({"messages": [{"role": "function", "content": "Hi"}]}),
-            400,
-            "messages[0].role",
-            &["not supported yet"],
-        ),
-        (json!({"messages": [{"role": "user"}]}), 400, "messages[0].content", &["required"]),
-        (json!({"messages": [{"role": "user", "content": 5}]}), 400, "messages[0].content", &["number 5"]),
-        (
-            json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}),
-            400,
-            "messages[0].content[0]",
-            &["image_url", "not supported yet"],
-        ),
-        (
-            json!({"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
-            400,
-            "messages[0].content[0].text",
-            &["required"],
-        ),
-        (
-            json!({"messages": [{"role": "user", "content": "Hi", "colour": 1}]}),
-            400,
-            "messages[0].colour",
-            &[],
-        ),
-        (json!({"messages": [{"role": "user", "content": long}]}), 400, "messages", &["tokens", &context]),
-    ];
-    for (fields, status, param, words) in cases {
-        let response = server.post(CHAT, &chat(fields.clone()));
-        check(&fields.to_string(), &response, *status, Some(param), words);
-        // The same before a stream begins.
-        if fields.get("stream").is_none() && fields.get("stream_options").is_none() {
-            let mut streamed = chat(fields.clone());
-            streamed["stream"] = json!(true);
-            check(&fields.to_string(), &server.post(CHAT, &streamed), *status, Some(param), words);
-        }
+    // Of a model that knows no calls and no reasoning; `refused/*.txt` have what is refused of any.
+    let tool = json!([{"type": "function", "function": {"name": "f"}}]);
+    for (fields, param, words) in [
+        (json!({"tools": tool}), "tools", &["no form of tool calls", "not supported yet"][..]),
+        (json!({"tool_choice": "required"}), "tool_choice", &["none to call"]),
+        (json!({"reasoning_effort": "high"}), "reasoning_effort", &["not supported yet"]),
+        (json!({"messages": [{"role": "user", "content": long}]}), "messages", &["tokens", &context]),
+    ] {
+        check(&fields.to_string(), &server.post(CHAT, &chat(fields.clone())), 400, Some(param), words);
     }
     // Both lengths are named: 512 bytes, and ChatML's 6 markers and line breaks around the roles "user" and
     // "assistant".
@@ -180,25 +65,8 @@ pub fn every_refusal() {
     let response = server.post(CHAT, &chat(json!({"messages": [{"role": "user", "content": long}]})));
     check("both lengths", &response, 400, Some("messages"), &[&tokens, &context]);
 
-    for (fields, param, words) in [
-        (json!({}), "prompt", &["required"][..]),
-        (json!({"prompt": ""}), "prompt", &["no tokens"]),
-        (json!({"prompt": []}), "prompt", &["no tokens"]),
-        (json!({"prompt": 5}), "prompt", &["number 5"]),
-        (json!({"prompt": [1, 259]}), "prompt[1]", &["258", "259"]),
-        (json!({"prompt": [1, -1]}), "prompt[1]", &["-1"]),
-        (json!({"prompt": [1, 1.5]}), "prompt[1]", &["integer"]),
-        (json!({"prompt": ["a", ""]}), "prompt[1]", &["no tokens"]),
-        (json!({"prompt": "a", "echo": 1}), "echo", &["boolean"]),
-        (json!({"prompt": "a", "max_tokens": -1}), "max_tokens", &["at least 0"]),
-        (json!({"prompt": "a", "suffix": "b"}), "suffix", &["not supported yet"]),
-        (json!({"prompt": "a", "best_of": 2}), "best_of", &["not supported yet"]),
-        (json!({"prompt": "a", "logprobs": 6}), "logprobs", &["5"]),
-        (json!({"prompt": "a", "messages": []}), "messages", &["not a field"]),
-        (json!({"prompt": vec![1; CONTEXT]}), "prompt", &["512 tokens", &context]),
-    ] {
-        check(&fields.to_string(), &server.post(TEXT, &fields), 400, Some(param), words);
-    }
+    let long = json!({"prompt": vec![1; CONTEXT]});
+    check("many ids", &server.post(TEXT, &long), 400, Some("prompt"), &["512 tokens", &context]);
     still_serves(&server);
     // Nothing that was refused is in the engine; the last answer's surplus step may still be.
     server.wait_for("all blocks", |stats| stats["free_blocks"] == stats["total_blocks"]);
