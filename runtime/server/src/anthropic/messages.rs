@@ -1,8 +1,10 @@
 //! Anthropic's messages, converted to those that chat templates take.
 
 use crate::error::ApiError;
+use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::conversation::append;
-use crate::request::fields::{Fields, text_of, wrong_type, wrong_word};
+use crate::request::described::described;
+use crate::request::fields::{Fields, text_of, text_schema, wrong_type, wrong_word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -14,7 +16,7 @@ type Called<'a> = HashMap<&'a str, &'a str>;
 
 /// The instructions, as the first message.
 pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
-    let text = match fields.value("system") {
+    let text = match fields.of(texts).value("system") {
         None => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(blocks)) => {
@@ -28,6 +30,7 @@ pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError
 
 /// The messages. Those of one speaker that follow each other are one turn.
 pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    fields.about("The last one is the user's.").of(|| some(of("AnthropicMessage")));
     let messages = match fields.required("messages")? {
         Value::Array(messages) if messages.is_empty() => {
             return Err(ApiError::field("messages", "`messages` must not be empty"));
@@ -46,6 +49,35 @@ pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError>
     Ok(turns)
 }
 
+/// The schemas of messages and of their texts, by their names.
+pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
+    let samples = ["user", "system", "assistant"].map(|role| json!({"role": role, "content": ""}));
+    let read = |message: &Value| read_message(0, message, &mut Called::new(), &mut Vec::new());
+    vec![
+        ("AnthropicMessage", described("messages[]", samples, read)),
+        ("AnthropicText", text_schema(&["text"], &OF_TEXTS)),
+    ]
+}
+
+/// Text, or blocks of text.
+fn texts() -> Value {
+    any_of([text(), array(of("AnthropicText"))])
+}
+
+/// What a message of a speaker is made of.
+fn content(assistant: bool) -> Value {
+    let blocks = if assistant {
+        let called = json!({"type": "tool_use", "id": "c", "name": "f"});
+        let samples = [called, json!({"type": "thinking", "thinking": ""})];
+        described("", samples, |block| read_block("", block, &mut Called::new(), &mut Vec::new()))
+    } else {
+        let called = Called::from([("c", "f")]);
+        let sample = json!({"type": "tool_result", "tool_use_id": "c"});
+        described("", [sample], |block| read_block_of_user("", block, &called, &mut Vec::new()))
+    };
+    any_of([text(), array(any_of([of("AnthropicText"), blocks]))])
+}
+
 fn read_message<'a>(
     at: usize,
     message: &'a Value,
@@ -54,14 +86,16 @@ fn read_message<'a>(
 ) -> Result<(), ApiError> {
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
-    let assistant = match fields.string("role")? {
+    let role = fields.tag("role")?;
+    fields.holds("role");
+    let assistant = match role {
         // Templates take a system message only at the beginning: later ones become the user's.
         Some("user" | "system") => false,
         Some("assistant") => true,
         other => return Err(wrong_word(&path, &["user", "assistant", "system"], other)),
     };
     let path = fields.path("content");
-    let content = fields.required("content")?;
+    let content = fields.of(|| content(assistant)).required("content")?;
     fields.finish()?;
     match content {
         Value::String(text) => add(turns, assistant, text),
@@ -106,7 +140,8 @@ fn read_block_of_user(
         return Ok(());
     }
     let mut fields = Fields::new(path, block)?;
-    fields.harmless(&["type", "cache_control"]);
+    fields.required_tag("type")?;
+    fields.harmless(&["cache_control"]);
     let at = fields.path("tool_use_id");
     let id = fields.required_string("tool_use_id")?;
     let Some(name) = called.get(id) else {
@@ -114,7 +149,7 @@ fn read_block_of_user(
         return Err(ApiError::field(&at, message));
     };
     let at = fields.path("content");
-    let text = match fields.value("content") {
+    let text = match fields.of(texts).value("content") {
         None => String::new(),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(blocks)) => {
@@ -140,11 +175,12 @@ fn read_block<'a>(
     match block["type"].as_str() {
         Some("tool_use") => {
             let mut fields = Fields::new(path, block)?;
-            fields.harmless(&["type", "cache_control", "caller"]);
+            fields.required_tag("type")?;
+            fields.harmless(&["cache_control", "caller"]);
             let id = fields.required_string("id")?;
             let name = fields.required_string("name")?;
             let at = fields.path("input");
-            let input = match fields.value("input") {
+            let input = match fields.of(any_object).value("input") {
                 None => Map::new(),
                 Some(Value::Object(input)) => input.clone(),
                 Some(other) => return Err(wrong_type(&at, "an object", other)),
@@ -161,7 +197,8 @@ fn read_block<'a>(
         Some("thinking") => {
             let mut fields = Fields::new(path, block)?;
             // A checksum that says nothing of who thought so.
-            fields.harmless(&["type", "cache_control", "signature"]);
+            fields.required_tag("type")?;
+            fields.harmless(&["cache_control", "signature"]);
             let text = fields.required_string("thinking")?;
             fields.finish()?;
             append(turn(turns, true), "reasoning_content", "", text);
@@ -171,7 +208,10 @@ fn read_block<'a>(
     Ok(())
 }
 
+/// What clients send with a text, and what changes no answer.
+const OF_TEXTS: [&str; 2] = ["cache_control", "citations"];
+
 /// A block of text.
 fn read_text<'a>(path: &str, block: &'a Value) -> Result<&'a str, ApiError> {
-    text_of(path, block, &["text"], &["cache_control", "citations"], "blocks")
+    text_of(path, block, &["text"], &OF_TEXTS, "blocks")
 }

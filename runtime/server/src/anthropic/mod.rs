@@ -2,5 +2,5 @@
 
 pub(crate) mod answers;
 pub(crate) mod errors;
-mod messages;
+pub(crate) mod messages;
 pub(crate) mod request;

@@ -2,14 +2,16 @@
 
 use super::messages::{read_messages, read_system};
 use crate::error::ApiError;
+use crate::openapi::schema::{any_object, array, of, only, words};
 use crate::request::conversation::{Conversation, Reasoning, Tools};
-use crate::request::fields::{Fields, missing, wrong_word};
-use crate::request::format::{Format, read_typed};
+use crate::request::described::described;
+use crate::request::fields::{Fields, Neutral, missing, wrong_word};
+use crate::request::format::{Format, read_typed, typed};
 use crate::request::generation::{
     GenerationParams, Limits, TEMPERATURE, TOP_P, read_length, read_numbers, read_stops,
 };
-use crate::request::tools::{read_given, tool_of};
-use serde_json::{Map, Value};
+use crate::request::tools::{read_given, tool_name, tool_of};
+use serde_json::{Map, Value, json};
 
 /// The path of the budget.
 const BUDGET: &str = "thinking.budget_tokens";
@@ -48,6 +50,7 @@ impl MessagesRequest {
         params.stream = fields.boolean("stream")?.unwrap_or(false);
         let max_tokens =
             read_length(&mut fields, "max_tokens", 1, limits)?.ok_or_else(|| missing("max_tokens"))?;
+        fields.holds("max_tokens");
         params.max_tokens = Some(max_tokens);
         if let Some(budget) = budget {
             if budget >= max_tokens {
@@ -98,7 +101,7 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
         ("output_format", "forms of output are"),
         ("speed", "a speed is"),
     ] {
-        fields.refuse_unless(name, crate::request::generation::is_empty, what)?;
+        fields.refuse_unless(name, &Neutral::Empty, what)?;
     }
     Ok(())
 }
@@ -119,15 +122,18 @@ fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiE
 }
 
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
+    fields.of(|| array(of("AnthropicTool")));
     let mut tools = read_given(fields, read_tool, "name", "input_schema")?;
     let Some(choice) = fields.value("tool_choice") else { return Ok(tools) };
     let mut choice = Fields::new("tool_choice", choice)?;
-    match choice.string("type")? {
+    let kind = choice.tag("type")?;
+    choice.holds("type");
+    match kind {
         Some("auto") => {}
         Some("none") => tools.forbidden = true,
         Some("any") => tools.require("tool_choice.type")?,
         Some("tool") => {
-            let name = choice.required_string("name")?.to_owned();
+            let name = choice.of(tool_name).required_string("name")?.to_owned();
             tools.allow(vec![name], "tool_choice.name")?;
             tools.require("tool_choice.type")?;
         }
@@ -138,16 +144,21 @@ fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(tools)
 }
 
+/// The schema of a tool.
+pub(crate) fn tool_schema() -> Value {
+    described("", [json!({"name": "f"})], |tool| read_tool("", tool))
+}
+
 fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
-    if let Some(kind) = fields.string("type")?.filter(|kind| *kind != "custom") {
+    if let Some(kind) = fields.of(|| only("custom")).string("type")?.filter(|kind| *kind != "custom") {
         let what = format!("tools of type {kind:?} are");
         return Err(ApiError::unsupported(fields.path("type"), &what));
     }
     let name_at = fields.path("name");
-    let name = fields.required_string("name")?;
+    let name = fields.of(tool_name).required_string("name")?;
     let description = fields.string("description")?;
-    let schema = fields.value("input_schema");
+    let schema = fields.about("A JSON schema.").of(any_object).value("input_schema");
     let schema_at = fields.path("input_schema");
     let strict = fields.boolean("strict")?.unwrap_or(false);
     // Arguments are streamed as they form.
@@ -169,9 +180,15 @@ fn read_thinking(
         };
     };
     let mut thinking = Fields::new("thinking", thinking)?;
-    let kind = thinking.string("type")?;
+    let kind = thinking.tag("type")?;
+    thinking.holds("type");
     let budget = thinking.integer("budget_tokens", 1..=i64::from(u32::MAX))?.map(|budget| budget as usize);
-    thinking.refuse_unless("display", |display| display == "summarized", "thinking that is not shown is")?;
+    let shown = Neutral::Only("summarized".into());
+    thinking.refuse_unless("display", &shown, "thinking that is not shown is")?;
+    match kind {
+        Some("enabled") => thinking.holds("budget_tokens"),
+        _ => thinking.lacks(&["budget_tokens"]),
+    }
     thinking.finish()?;
     match kind {
         Some("disabled") if effort.is_some() => {
@@ -193,7 +210,9 @@ fn read_thinking(
 fn read_output_config(fields: &mut Fields) -> Result<(Option<String>, Option<Format>), ApiError> {
     let Some(config) = fields.value("output_config") else { return Ok((None, None)) };
     let mut config = Fields::new("output_config", config)?;
+    config.about("With `thinking` only.").of(|| words(&EFFORTS));
     let effort = config.string("effort")?;
+    config.of(|| typed(None));
     let format = config.value("format").map(|format| read_typed(FORMAT, format, None)).transpose()?;
     config.finish()?;
     match effort {

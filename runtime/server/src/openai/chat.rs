@@ -2,9 +2,10 @@
 
 use super::messages::read_messages;
 use crate::error::ApiError;
+use crate::openapi::schema::{any_object, words};
 use crate::request::conversation::{Conversation, Reasoning};
-use crate::request::fields::{Fields, wrong_type, wrong_word};
-use crate::request::generation::{GenerationParams, Limits, is_empty};
+use crate::request::fields::{Fields, Neutral, wrong_type, wrong_word};
+use crate::request::generation::{GenerationParams, Limits};
 use crate::request::tools::read_tools;
 use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
@@ -30,11 +31,13 @@ impl ChatRequest {
         let conversation = read_conversation(&mut fields)?;
         let mut params = GenerationParams::read(&mut fields, limits)?;
         let logprobs = fields.boolean("logprobs")?.unwrap_or(false);
+        fields.about("With `logprobs` only.");
         let top = fields.integer("top_logprobs", 0..=i64::from(MAX_TOP_LOGPROBS))?;
         if top.is_some() && !logprobs {
             return Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"));
         }
         params.sampling.top_logprobs = logprobs.then_some(top.unwrap_or(0) as u8);
+        fields.about("Tokens that an answer may reason for.");
         let budget = fields.integer(BUDGET, 0..=i64::from(u32::MAX))?;
         params.reasoning_budget = budget.map(|budget| (BUDGET, budget as usize));
         if budget.is_some() && params.ignore_eos {
@@ -64,7 +67,7 @@ pub(super) fn read_effort(
     name: &'static str,
     field: &'static str,
 ) -> Result<Reasoning, ApiError> {
-    Ok(match fields.string(name)? {
+    Ok(match fields.of(|| words(&EFFORTS)).string(name)? {
         None => Reasoning::Unsaid,
         Some("none") => Reasoning::Off { field },
         Some(effort) if EFFORTS.contains(&effort) => Reasoning::On { field, effort: Some(effort.to_owned()) },
@@ -74,28 +77,23 @@ pub(super) fn read_effort(
 
 /// Refuses what would change the answer and is not done yet.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
-    let off = |value: &Value| value == "none" || value == "auto";
-    fields.refuse_unless("functions", is_empty, "functions are")?;
-    fields.refuse_unless("function_call", off, "functions are")?;
-    fields.refuse_unless(
-        "modalities",
-        |value| value == &json!(["text"]),
-        "modalities other than text are",
-    )?;
-    for (name, what) in [
-        ("audio", "audio is"),
-        ("prediction", "a predicted answer is"),
-        ("verbosity", "a verbosity is"),
-        ("web_search_options", "web search is"),
+    for (name, neutral, what) in [
+        ("functions", Neutral::Empty, "functions are"),
+        ("function_call", Neutral::Word(&["none", "auto"]), "functions are"),
+        ("modalities", Neutral::Only(json!(["text"])), "modalities other than text are"),
+        ("audio", Neutral::Nothing, "audio is"),
+        ("prediction", Neutral::Nothing, "a predicted answer is"),
+        ("verbosity", Neutral::Nothing, "a verbosity is"),
+        ("web_search_options", Neutral::Nothing, "web search is"),
     ] {
-        fields.refuse_unless(name, |_| false, what)?;
+        fields.refuse_unless(name, &neutral, what)?;
     }
     Ok(())
 }
 
 /// Further variables of the chat template.
 fn read_template_variables(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
-    match fields.value("chat_template_kwargs") {
+    match fields.about("Variables of the chat template.").of(any_object).value("chat_template_kwargs") {
         None => Ok(Map::new()),
         Some(Value::Object(map)) => Ok(map.clone()),
         Some(other) => Err(wrong_type("chat_template_kwargs", "an object", other)),

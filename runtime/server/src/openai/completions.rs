@@ -1,9 +1,10 @@
 //! A request to `/v1/completions`.
 
 use crate::error::ApiError;
-use crate::request::fields::{Fields, wrong_type};
-use crate::request::generation::{GenerationParams, Limits, MAX_CHOICES, token_ids};
-use serde_json::Value;
+use crate::openapi::schema::{self, any_of};
+use crate::request::fields::{Fields, Neutral, wrong_type};
+use crate::request::generation::{GenerationParams, Limits, MAX_CHOICES, ids, token_ids};
+use serde_json::{Value, json};
 
 /// Most alternatives a text completion reports, as OpenAI has it.
 pub(crate) const MAX_LOGPROBS: i64 = 5;
@@ -46,10 +47,12 @@ impl CompletionRequest {
         // Of an echo the prompt may be all that is wanted.
         let mut params = GenerationParams::of_at_least(0, &mut fields, limits)?;
         params.sampling.top_logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u8);
+        fields.about("The answer begins with the prompt, and with `logprobs` so do they.");
         let echo = fields.boolean("echo")?.unwrap_or(false);
         params.prompt_logprobs = params.sampling.top_logprobs.filter(|_| echo);
-        fields.refuse_unless("suffix", |value| value == "", "a suffix is")?;
-        fields.refuse_unless("best_of", |value| value == 1, "choosing the best of several answers is")?;
+        fields.refuse_unless("suffix", &Neutral::Only("".into()), "a suffix is")?;
+        let best = "choosing the best of several answers is";
+        fields.refuse_unless("best_of", &Neutral::Only(1.into()), best)?;
         params.ignored = fields.finish()?;
         check_choices(prompts.len(), params.choices)?;
         Ok(CompletionRequest { params, prompts, echo })
@@ -71,6 +74,16 @@ fn read_prompts(fields: &mut Fields, limits: &Limits) -> Result<Vec<(String, Pro
         other => Err(wrong_type(&path, "an array of token ids, as the prompts before it are", other)),
     };
     let at = |index: usize| format!("{NAME}[{index}]");
+    fields.of(|| {
+        let several =
+            |items: Value| json!({"type": "array", "items": items, "minItems": 1, "maxItems": MAX_CHOICES});
+        let ids = || ids(limits.vocabulary);
+        any_of([schema::text(), ids(), several(schema::text()), several(ids())])
+    });
+    fields.about(&format!(
+        "A text, or ids that are taken as they are; or several of one kind, of which choice `index` answers number `index / n`. Prompts times `n` \
+         are at most {MAX_CHOICES}."
+    ));
     let value = fields.required(NAME)?;
     match value {
         Value::String(_) => Ok(vec![text(NAME.to_owned(), value)?]),
@@ -108,7 +121,6 @@ fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     const LIMITS: Limits = Limits { context: 100, vocabulary: 10, preset: None };
 

@@ -1,14 +1,15 @@
 //! Messages of a chat, as OpenAI has them, made into what chat templates take.
 
 use crate::error::ApiError;
-use crate::request::fields::{Fields, missing, text_of, wrong_type, wrong_word};
-use crate::request::generation::is_empty;
+use crate::openapi::schema::{any_of, array, of, only, some, text};
+use crate::request::described::described;
+use crate::request::fields::{Fields, Neutral, missing, text_of, text_schema, wrong_type, wrong_word};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
 /// The messages as a chat template takes them: content is a string, and the arguments of calls are objects.
 pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    match fields.required("messages")? {
+    match fields.of(|| some(of("ChatMessage"))).required("messages")? {
         Value::Array(messages) if messages.is_empty() => {
             Err(ApiError::field("messages", "`messages` must not be empty"))
         }
@@ -21,6 +22,27 @@ pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError>
     }
 }
 
+/// The schemas of messages and of what they are made of, by their names.
+pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
+    let said = |role: &&str| json!({"role": role, "content": ""});
+    let mut samples: Vec<Value> = ["system", "developer", "user", "assistant"].iter().map(said).collect();
+    samples.push(json!({"role": "assistant", "tool_calls": [call_sample()]}));
+    samples.push(json!({"role": "tool", "content": "", "tool_call_id": "c"}));
+    let read = |message: &Value| read_message(0, message, &mut HashMap::from([("c", "f")])).map(drop);
+    vec![
+        ("ChatMessage", described("messages[]", samples, read)),
+        ("ChatTextPart", text_schema(&["text"], &[])),
+        (
+            "ChatCall",
+            described("", [call_sample()], |call| read_call("", call, &mut HashMap::new()).map(drop)),
+        ),
+    ]
+}
+
+fn call_sample() -> Value {
+    json!({"id": "c", "function": {"name": "f"}})
+}
+
 /// `calls` are those of the messages before: the tool's name by the call's id.
 fn read_message<'a>(
     at: usize,
@@ -29,7 +51,7 @@ fn read_message<'a>(
 ) -> Result<Value, ApiError> {
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
-    let role = match fields.required_string("role")? {
+    let role = match fields.required_tag("role")? {
         // The newer name of the same thing, which templates do not know.
         "developer" => "system",
         role @ ("system" | "user" | "assistant" | "tool") => role,
@@ -61,13 +83,13 @@ fn read_message<'a>(
         // Some templates want the tool's name, which OpenAI's clients do not send.
         read.insert("name".to_owned(), (*name).into());
     }
-    fields.refuse_unless("function_call", |_| false, "calls of functions are")?;
-    fields.refuse_unless("audio", |_| false, "audio is")?;
-    fields.refuse_unless("refusal", |_| false, "a refusal in the history is")?;
+    fields.refuse_unless("function_call", &Neutral::Nothing, "calls of functions are")?;
+    fields.refuse_unless("audio", &Neutral::Nothing, "audio is")?;
+    fields.refuse_unless("refusal", &Neutral::Nothing, "a refusal in the history is")?;
     // What clients send back of an earlier answer, and what this server said of markup.
     fields.harmless(&["annotations", "rejected_markup"]);
     if role != "assistant" {
-        fields.refuse_unless("tool_calls", is_empty, "calls of any but the assistant are")?;
+        fields.refuse_unless("tool_calls", &Neutral::Empty, "calls of any but the assistant are")?;
     }
     if let Some(name) = fields.string("name")? {
         read.insert("name".to_owned(), name.into());
@@ -79,7 +101,9 @@ fn read_message<'a>(
 /// A message's content as one string. It may be absent where there are calls.
 fn read_content(fields: &mut Fields, calls: bool) -> Result<String, ApiError> {
     let path = fields.path("content");
-    match fields.value("content") {
+    let content = fields.of(|| any_of([text(), array(of("ChatTextPart"))])).value("content");
+    fields.holds(if calls { "tool_calls" } else { "content" });
+    match content {
         None if calls => Ok(String::new()),
         None => Err(missing(&path)),
         Some(Value::String(text)) => Ok(text.clone()),
@@ -100,7 +124,8 @@ fn read_calls<'a>(
     calls: &mut HashMap<&'a str, &'a str>,
 ) -> Result<Vec<Value>, ApiError> {
     let path = fields.path("tool_calls");
-    match fields.value("tool_calls") {
+    let least = if fields.given("tool_calls").is_some() { some } else { array };
+    match fields.of(|| least(of("ChatCall"))).value("tool_calls") {
         None => Ok(Vec::new()),
         Some(Value::Array(called)) => {
             let read = |(at, call)| read_call(&format!("{path}[{at}]"), call, calls);
@@ -117,7 +142,7 @@ fn read_call<'a>(
 ) -> Result<Value, ApiError> {
     let mut fields = Fields::new(path, call)?;
     let id = fields.required_string("id")?;
-    if let Some(kind) = fields.string("type")?.filter(|kind| *kind != "function") {
+    if let Some(kind) = fields.of(|| only("function")).string("type")?.filter(|kind| *kind != "function") {
         let what = format!("calls of type {kind:?} are");
         return Err(ApiError::unsupported(fields.path("type"), &what));
     }

@@ -4,7 +4,7 @@ use super::chat::read_conversation;
 use crate::error::ApiError;
 use crate::request::conversation::Conversation;
 use crate::request::fields::{Fields, wrong_type};
-use crate::request::generation::token_ids;
+use crate::request::generation::{ids, token_ids};
 use serde_json::Value;
 
 /// What is to be made tokens of.
@@ -42,15 +42,21 @@ impl TokenizeRequest {
     pub(crate) fn read(body: &Value) -> Result<TokenizeRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let model = fields.string("model")?.map(str::to_owned);
-        let source = match (fields.string("prompt")?, fields.value("messages").is_some()) {
+        let source = match (fields.string("prompt")?, fields.given("messages").is_some()) {
             (Some(text), false) => {
+                fields.value("messages");
+                fields.lacks(&["messages"]);
+                fields.holds("prompt");
                 let add_special_tokens = fields.boolean("add_special_tokens")?.unwrap_or(true);
                 Source::Prompt { text: text.to_owned(), add_special_tokens }
             }
-            (None, true) => Source::Chat {
-                conversation: Box::new(read_conversation(&mut fields)?),
-                add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
-            },
+            (None, true) => {
+                fields.lacks(&["prompt"]);
+                Source::Chat {
+                    conversation: Box::new(read_conversation(&mut fields)?),
+                    add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
+                }
+            }
             (given, _) => {
                 let both = if given.is_some() { "not both" } else { "one of them is required" };
                 return Err(ApiError::field("prompt", format!("`prompt` or `messages`: {both}")));
@@ -78,7 +84,7 @@ impl DetokenizeRequest {
     pub(crate) fn read(body: &Value, vocabulary: usize) -> Result<DetokenizeRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let model = fields.string("model")?.map(str::to_owned);
-        let tokens = match fields.required("tokens")? {
+        let tokens = match fields.of(|| ids(vocabulary)).required("tokens")? {
             ids @ Value::Array(_) => token_ids("tokens", ids, vocabulary)?,
             other => return Err(wrong_type("tokens", "an array of ids", other)),
         };

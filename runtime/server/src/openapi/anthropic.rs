@@ -1,147 +1,19 @@
-//! `/v1/messages` and `/v1/messages/count_tokens`: requests, and what is answered.
+//! `/v1/messages` and `/v1/messages/count_tokens`: what is answered, and examples.
 
 use super::Facts;
-use super::generation::{U32, flat_format, length, model, stops, temperature_and_top_p, tool_name};
 use super::schema::{
-    Properties, about, any, any_object, any_of, array, boolean, count, empty, integer, of, only, or_null,
-    request, some, text, whole, words,
+    Properties, about, any_object, any_of, array, count, of, only, or_null, text, whole, words,
 };
-use crate::anthropic::request::EFFORTS;
 use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
     vec![
-        ("MessagesRequest", create(facts)),
-        ("CountTokensRequest", count_tokens(facts)),
-        ("AnthropicMessage", message()),
-        ("AnthropicText", text_block()),
-        ("AnthropicTool", tool()),
         ("AnthropicAnswer", answer(facts)),
         ("AnthropicEvent", event()),
         ("AnthropicError", error()),
         ("TokenCount", whole(vec![("input_tokens", count())])),
     ]
-}
-
-/// What makes the prompt.
-fn conversation(facts: &Facts) -> Properties {
-    let one = || ("disable_parallel_tool_use", boolean());
-    let choice = any_of([
-        request(&["type"], vec![("type", words(&["auto", "any", "none"])), one()]),
-        request(&["type", "name"], vec![("type", only("tool")), ("name", tool_name()), one()]),
-    ]);
-    let shown = || ("display", only("summarized"));
-    let thinking = any_of([
-        request(&["type"], vec![("type", words(&["adaptive", "disabled"])), shown()]),
-        request(
-            &["type", "budget_tokens"],
-            vec![("type", only("enabled")), ("budget_tokens", integer(1..=U32)), shown()],
-        ),
-    ]);
-    let config = request(
-        &[],
-        vec![("effort", about("With `thinking` only.", words(&EFFORTS))), ("format", flat_format())],
-    );
-    vec![
-        ("model", model(facts)),
-        ("messages", about("The last one is the user's.", some(of("AnthropicMessage")))),
-        ("system", any_of([text(), array(of("AnthropicText"))])),
-        ("tools", array(of("AnthropicTool"))),
-        ("tool_choice", choice),
-        ("thinking", thinking),
-        ("output_config", config),
-        ("cache_control", any()),
-        ("container", empty()),
-        ("context_management", empty()),
-        ("mcp_servers", empty()),
-        ("output_format", empty()),
-        ("speed", empty()),
-    ]
-}
-
-fn create(facts: &Facts) -> Value {
-    let own = vec![
-        ("max_tokens", length(facts)),
-        ("stream", boolean()),
-        ("stop_sequences", stops()),
-        ("top_k", integer(0..=U32)),
-        ("metadata", request(&[], vec![("user_id", text())])),
-        ("service_tier", any()),
-        ("inference_geo", any()),
-    ];
-    request(&["messages", "max_tokens"], [conversation(facts), own, temperature_and_top_p()].concat())
-}
-
-fn count_tokens(facts: &Facts) -> Value {
-    request(&["messages"], conversation(facts))
-}
-
-fn text_block() -> Value {
-    request(
-        &["type", "text"],
-        vec![("type", only("text")), ("text", text()), ("cache_control", any()), ("citations", any())],
-    )
-}
-
-/// A message, by who speaks.
-fn message() -> Value {
-    let result = request(
-        &["type", "tool_use_id"],
-        vec![
-            ("type", only("tool_result")),
-            ("tool_use_id", text()),
-            ("content", any_of([text(), array(of("AnthropicText"))])),
-            ("is_error", boolean()),
-            ("cache_control", any()),
-        ],
-    );
-    let called = request(
-        &["type", "id", "name"],
-        vec![
-            ("type", only("tool_use")),
-            ("id", text()),
-            ("name", text()),
-            ("input", any_object()),
-            ("cache_control", any()),
-            ("caller", any()),
-        ],
-    );
-    let thought = request(
-        &["type", "thinking"],
-        vec![
-            ("type", only("thinking")),
-            ("thinking", text()),
-            ("signature", any()),
-            ("cache_control", any()),
-        ],
-    );
-    let content = |block: Value| ("content", any_of([text(), array(block)]));
-    any_of([
-        request(
-            &["role", "content"],
-            vec![("role", words(&["user", "system"])), content(any_of([of("AnthropicText"), result]))],
-        ),
-        request(
-            &["role", "content"],
-            vec![("role", only("assistant")), content(any_of([of("AnthropicText"), called, thought]))],
-        ),
-    ])
-}
-
-fn tool() -> Value {
-    request(
-        &["name"],
-        vec![
-            ("type", only("custom")),
-            ("name", tool_name()),
-            ("description", text()),
-            ("input_schema", about("A JSON schema.", any_object())),
-            ("strict", boolean()),
-            ("cache_control", any()),
-            ("eager_input_streaming", any()),
-        ],
-    )
 }
 
 fn usage() -> Value {

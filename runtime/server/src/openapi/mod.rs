@@ -1,16 +1,15 @@
 //! The OpenAPI document: what stands at which path, and every field of requests and answers.
 //!
-//! It is written by hand, as the readers of requests are; `http/openapi/tests.rs` compares them. To add a
-//! field, write it into the request's schema here (`generation.rs` for chats and completions, `responses.rs`,
-//! `anthropic.rs`); to add a route, into `paths.rs`.
+//! Requests are described by their readers ([`crate::request::described`]): to add a field, read it. What is
+//! answered is written here by hand, and routes in `paths.rs`.
 
 mod answers;
 mod anthropic;
 mod examples;
-mod generation;
 mod paths;
+mod requests;
 mod responses;
-mod schema;
+pub(crate) mod schema;
 
 use serde_json::{Map, Value, json};
 
@@ -33,7 +32,7 @@ pub(crate) struct Facts<'a> {
 pub(crate) fn document(facts: &Facts) -> Value {
     let itself = schema::any_object();
     let schemas = [
-        generation::schemas(facts),
+        requests::schemas(facts),
         answers::schemas(facts),
         responses::schemas(facts),
         anthropic::schemas(facts),

@@ -1,7 +1,7 @@
 //! What stands at which path: requests, answers, errors.
 
 use super::schema::{Properties, text};
-use super::{Facts, anthropic, examples, generation, responses};
+use super::{Facts, anthropic, examples, requests, responses};
 use serde_json::{Map, Value, json};
 
 /// An operation.
@@ -77,7 +77,7 @@ pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
         errors,
         ..get(path, id, summary, answer)
     };
-    let mut named = generation::names(facts);
+    let mut named = requests::names(facts);
     named.retain(|name| !name.contains('/'));
     vec![
         get("/", "page", "The chat page.", Answer::Other("text/html")),

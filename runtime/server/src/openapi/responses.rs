@@ -1,153 +1,23 @@
-//! `/v1/responses`: requests, and what is answered.
+//! `/v1/responses`: what is answered, and examples.
 
 use super::Facts;
-use super::generation::{flat_format, length, model, temperature_and_top_p, tool_name};
 use super::schema::{
-    Properties, about, answer, any, any_object, any_of, array, boolean, count, empty, of, only, or_null,
-    request, some, text, unsupported, whole, words,
+    Properties, about, answer, any, any_object, any_of, array, boolean, count, integer, of, only, or_null,
+    text, whole, words,
 };
 use crate::openai::chat::EFFORTS;
-use crate::openai::responses::items::{DEFAULT_LIMIT, MAX_LIMIT, TEXTS};
+use crate::openai::responses::items::{DEFAULT_LIMIT, MAX_LIMIT};
 use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
     vec![
-        ("ResponseRequest", create(facts)),
-        ("ResponseItem", item()),
-        ("ResponsePart", part()),
-        ("ResponseTool", tool()),
         ("Response", response(facts)),
         ("ResponseOutputItem", output_item()),
         ("ResponseEvent", event()),
         ("ResponseItemList", list()),
         ("ResponseDeleted", deleted()),
     ]
-}
-
-fn create(facts: &Facts) -> Value {
-    let reasoning = request(
-        &[],
-        vec![("effort", words(&EFFORTS)), ("summary", only("auto")), ("generate_summary", unsupported())],
-    );
-    let format = request(&[], vec![("format", flat_format()), ("verbosity", only("medium"))]);
-    let function = || request(&["type", "name"], vec![("type", only("function")), ("name", tool_name())]);
-    let allowed = vec![
-        ("type", only("allowed_tools")),
-        ("mode", words(&["auto", "required"])),
-        ("tools", some(function())),
-    ];
-    let choice = any_of([
-        words(&["none", "auto", "required"]),
-        function(),
-        request(&["type", "mode", "tools"], allowed),
-    ]);
-    let input = any_of([text(), some(of("ResponseItem"))]);
-    let own = vec![
-        ("model", model(facts)),
-        ("input", input),
-        ("instructions", text()),
-        ("previous_response_id", about("A response that is kept, to go on from.", text())),
-        ("store", about("Whether the response is kept: true unless said otherwise.", boolean())),
-        ("stream", boolean()),
-        ("max_output_tokens", length(facts)),
-        ("user", text()),
-        ("tools", array(of("ResponseTool"))),
-        ("tool_choice", choice),
-        ("max_tool_calls", unsupported()),
-        ("parallel_tool_calls", boolean()),
-        ("reasoning", reasoning),
-        ("metadata", any()),
-        ("background", only(false)),
-        ("truncation", only("disabled")),
-        ("top_logprobs", only(0)),
-        ("include", array(only("reasoning.encrypted_content"))),
-        ("conversation", empty()),
-        ("prompt", empty()),
-        ("context_management", empty()),
-        ("text", format),
-        ("service_tier", any()),
-        ("safety_identifier", any()),
-        ("prompt_cache_key", any()),
-        ("prompt_cache_retention", any()),
-        ("stream_options", any()),
-        ("client_metadata", any()),
-    ];
-    request(&["input"], [own, temperature_and_top_p()].concat())
-}
-
-/// An item of the input, by its type.
-fn item() -> Value {
-    let of_all = || vec![("id", any()), ("status", any()), ("phase", any())];
-    let content = || any_of([text(), array(of("ResponsePart"))]);
-    any_of([
-        request(
-            &["role", "content"],
-            [
-                vec![
-                    ("type", only("message")),
-                    ("role", words(&["system", "developer", "user", "assistant"])),
-                    ("content", content()),
-                ],
-                of_all(),
-            ]
-            .concat(),
-        ),
-        request(
-            &["type", "call_id", "name"],
-            [
-                vec![
-                    ("type", only("function_call")),
-                    ("call_id", text()),
-                    ("name", text()),
-                    ("arguments", text()),
-                ],
-                of_all(),
-            ]
-            .concat(),
-        ),
-        request(
-            &["type", "call_id", "output"],
-            [
-                vec![("type", only("function_call_output")), ("call_id", text()), ("output", content())],
-                of_all(),
-            ]
-            .concat(),
-        ),
-        request(
-            &["type"],
-            [
-                vec![
-                    ("type", only("reasoning")),
-                    ("summary", any()),
-                    ("encrypted_content", any()),
-                    ("content", content()),
-                ],
-                of_all(),
-            ]
-            .concat(),
-        ),
-    ])
-}
-
-fn part() -> Value {
-    request(
-        &["type", "text"],
-        vec![("type", words(&TEXTS)), ("text", text()), ("annotations", any()), ("logprobs", any())],
-    )
-}
-
-fn tool() -> Value {
-    request(
-        &["type", "name"],
-        vec![
-            ("type", only("function")),
-            ("name", tool_name()),
-            ("description", text()),
-            ("parameters", about("A JSON schema.", any_object())),
-            ("strict", boolean()),
-        ],
-    )
 }
 
 /// The response, as it is told and as it is kept.
@@ -180,7 +50,7 @@ fn response(facts: &Facts) -> Value {
         ("output", array(of("ResponseOutputItem"))),
         ("usage", or_null(usage)),
         ("instructions", or_null(text())),
-        ("max_output_tokens", or_null(length(facts))),
+        ("max_output_tokens", or_null(integer(1..=facts.context as i64))),
         ("metadata", any()),
         ("parallel_tool_calls", boolean()),
         ("previous_response_id", or_null(text())),

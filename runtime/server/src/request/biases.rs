@@ -3,9 +3,10 @@
 use super::fields::{Fields, Numbers, wrong_type};
 use super::generation::Limits;
 use crate::error::ApiError;
+use crate::openapi::schema::{at_most, within};
 use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
 use monomorph_text::{Special, TextError, Tokenizer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -79,6 +80,13 @@ impl BiasParams {
 
 /// An object of token ids, as strings, with what each is biased by.
 fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, ApiError> {
+    fields.about("By token id.").of(|| {
+        json!({
+            "type": "object", "maxProperties": MAX_FIXED,
+            "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,9})$"},
+            "additionalProperties": within(-LARGEST, LARGEST),
+        })
+    });
     let map = match fields.value("logit_bias") {
         None => return Ok(Arc::default()),
         Some(Value::Object(map)) => map,
@@ -110,11 +118,13 @@ fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, 
 }
 
 fn read_dry(fields: &mut Fields) -> Result<Option<DryParams>, ApiError> {
-    let multiplier = fields.number("dry_multiplier", Numbers::within(0.0, MAX_DRY))?.unwrap_or(0.0);
+    let multiplier = fields.about("0: off.").number("dry_multiplier", Numbers::within(0.0, MAX_DRY))?;
+    let multiplier = multiplier.unwrap_or(0.0);
     let base = fields.number("dry_base", Numbers::within(1.0, MAX_DRY))?.unwrap_or(1.75);
     let allowed = fields.integer("dry_allowed_length", 1..=i64::from(u32::MAX))?.unwrap_or(2) as usize;
     // -1 means "all" elsewhere, and 0 turns it off.
-    let window = fields.integer("dry_penalty_last_n", -1..=i64::from(u32::MAX))?.unwrap_or(-1);
+    let window = fields.about("-1: all.").integer("dry_penalty_last_n", -1..=i64::from(u32::MAX))?;
+    let window = window.unwrap_or(-1);
     let window = usize::try_from(window).unwrap_or(usize::MAX);
     let breakers = read_breakers(fields)?;
     let wanted = multiplier > 0.0 && window > 0;
@@ -123,7 +133,8 @@ fn read_dry(fields: &mut Fields) -> Result<Option<DryParams>, ApiError> {
 
 fn read_breakers(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     const NAME: &str = "dry_sequence_breakers";
-    let given = match fields.value(NAME) {
+    let one = || json!({"type": "string", "minLength": 1, "maxLength": LONGEST_BREAKER});
+    let given = match fields.of(|| at_most(MOST_BREAKERS, one())).value(NAME) {
         None => return Ok(BREAKERS.map(str::to_owned).to_vec()),
         Some(Value::Array(given)) if given.len() <= MOST_BREAKERS => given,
         Some(Value::Array(given)) => {

@@ -1,8 +1,12 @@
 //! Strict reading of a JSON object field by field: every error names the path of its field, and an unknown
-//! field is refused.
+//! field is refused. What a reader asks for is also what the OpenAPI document says ([`super::described`]).
 
+use super::described::{Object, described, recording};
 use crate::error::ApiError;
-use serde_json::{Map, Value};
+use crate::openapi::schema::{
+    any, array, boolean, empty, integer as integers, only, text, unsupported, words,
+};
+use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
 
 /// A JSON object being read. `null` counts as absent, as in OpenAI's API.
@@ -12,6 +16,47 @@ pub(crate) struct Fields<'a> {
     known: Vec<&'static str>,
     /// Ignored fields that are present.
     ignored: Vec<&'static str>,
+    /// What was asked for, where that is to be described.
+    asked: Option<Box<Object>>,
+}
+
+/// What a field that is not supported may be nevertheless, beside null.
+#[derive(Clone, Debug)]
+pub(crate) enum Neutral {
+    Nothing,
+    /// An empty array or object.
+    Empty,
+    Only(Value),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// An array of this word.
+    All(&'static str),
+}
+
+impl Neutral {
+    fn is(&self, value: &Value) -> bool {
+        match self {
+            Neutral::Nothing => false,
+            Neutral::Empty => match value {
+                Value::Array(items) => items.is_empty(),
+                Value::Object(map) => map.is_empty(),
+                _ => false,
+            },
+            Neutral::Only(neutral) => value == neutral,
+            Neutral::Word(words) => value.as_str().is_some_and(|word| words.contains(&word)),
+            Neutral::All(word) => value.as_array().is_some_and(|all| all.iter().all(|one| one == word)),
+        }
+    }
+
+    fn schema(&self) -> Value {
+        match self {
+            Neutral::Nothing => unsupported(),
+            Neutral::Empty => empty(),
+            Neutral::Only(neutral) => only(neutral.clone()),
+            Neutral::Word(these) => words(these),
+            Neutral::All(word) => array(only(*word)),
+        }
+    }
 }
 
 impl<'a> Fields<'a> {
@@ -19,10 +64,11 @@ impl<'a> Fields<'a> {
     #[cfg_attr(test, track_caller)]
     pub(crate) fn new(path: &str, value: &'a Value) -> Result<Fields<'a>, ApiError> {
         #[cfg(test)]
-        seen::reader(path);
+        super::described::seen::reader();
         match value {
             Value::Object(map) => {
-                Ok(Fields { path: path.to_owned(), map, known: Vec::new(), ignored: Vec::new() })
+                let asked = recording().then(|| Box::new(Object::new(path)));
+                Ok(Fields { path: path.to_owned(), map, known: Vec::new(), ignored: Vec::new(), asked })
             }
             other if path.is_empty() => {
                 Err(ApiError::new_body(format!("the body must be a JSON object, and is {}", kind(other))))
@@ -36,41 +82,106 @@ impl<'a> Fields<'a> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// These are fields of this object.
-    fn knows(&mut self, names: &[&'static str]) {
-        #[cfg(test)]
-        seen::fields(&self.path, names);
-        self.known.extend_from_slice(names);
+    /// What the next field is, where the way in which it is read does not say that.
+    pub(crate) fn of(&mut self, schema: impl FnOnce() -> Value) -> &mut Self {
+        if let Some(asked) = &mut self.asked {
+            asked.next_is(schema());
+        }
+        self
     }
 
-    /// A field's value, unless absent or null.
-    pub(crate) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
-        self.knows(&[name]);
+    /// What is to be said of the next field.
+    pub(crate) fn about(&mut self, text: &str) -> &mut Self {
+        if let Some(asked) = &mut self.asked {
+            asked.next_about(text);
+        }
+        self
+    }
+
+    /// An object that was read so far has this field.
+    pub(crate) fn holds(&mut self, name: &'static str) {
+        if let Some(asked) = &mut self.asked {
+            asked.holds(name);
+        }
+    }
+
+    /// An object that was read so far has this field and no other.
+    pub(crate) fn has_only(&mut self, name: &'static str) {
+        if let Some(asked) = &mut self.asked {
+            asked.has_only(name);
+        }
+    }
+
+    /// An object that was read so far has none of these fields.
+    pub(crate) fn lacks(&mut self, names: &[&'static str]) {
+        if let Some(asked) = &mut self.asked {
+            asked.lacks(names);
+        }
+    }
+
+    /// This is a field of this object.
+    fn asks(&mut self, name: &'static str, schema: impl FnOnce() -> Option<Value>) {
+        self.known.push(name);
+        if let Some(asked) = &mut self.asked {
+            asked.add(name, schema());
+        }
+    }
+
+    /// What is given, unless null, whether it is a field of this object or not.
+    pub(crate) fn given(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
+    }
+
+    /// A field's value, unless absent or null: an object, unless [`Fields::of`] says what it is.
+    pub(crate) fn value(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.asks(name, || None);
+        self.given(name)
     }
 
     /// A field's value, which must be there.
     pub(crate) fn required(&mut self, name: &'static str) -> Result<&'a Value, ApiError> {
-        self.value(name).ok_or_else(|| missing(&self.path(name)))
+        let value = self.value(name);
+        self.holds(name);
+        value.ok_or_else(|| missing(&self.path(name)))
     }
 
     /// A string, which must be there.
     pub(crate) fn required_string(&mut self, name: &'static str) -> Result<&'a str, ApiError> {
-        self.string(name)?.ok_or_else(|| missing(&self.path(name)))
+        let text = self.string(name)?;
+        self.holds(name);
+        text.ok_or_else(|| missing(&self.path(name)))
     }
 
     /// A string.
     pub(crate) fn string(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
-        match self.value(name) {
+        self.asks(name, || Some(text()));
+        match self.given(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(wrong_type(&self.path(name), "a string", other)),
         }
     }
 
+    /// A word by which an object of one kind is told from those of others.
+    pub(crate) fn tag(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
+        let found = self.string(name)?;
+        if let Some((asked, found)) = self.asked.as_mut().zip(found) {
+            asked.tagged(name, found);
+        }
+        Ok(found)
+    }
+
+    /// One that must be there.
+    pub(crate) fn required_tag(&mut self, name: &'static str) -> Result<&'a str, ApiError> {
+        let found = self.tag(name)?;
+        self.holds(name);
+        found.ok_or_else(|| missing(&self.path(name)))
+    }
+
     /// A boolean.
     pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
-        match self.value(name) {
+        self.asks(name, || Some(boolean()));
+        match self.given(name) {
             None => Ok(None),
             Some(Value::Bool(value)) => Ok(Some(*value)),
             Some(other) => Err(wrong_type(&self.path(name), "a boolean", other)),
@@ -83,13 +194,15 @@ impl<'a> Fields<'a> {
         name: &'static str,
         range: RangeInclusive<i64>,
     ) -> Result<Option<i64>, ApiError> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        self.asks(name, || Some(integers(range.clone())));
+        let Some(value) = self.given(name) else { return Ok(None) };
         integer(&self.path(name), value, range).map(Some)
     }
 
     /// A number in a range.
     pub(crate) fn number(&mut self, name: &'static str, of: Numbers) -> Result<Option<f32>, ApiError> {
-        let Some(value) = self.value(name) else { return Ok(None) };
+        self.asks(name, || Some(of.schema()));
+        let Some(value) = self.given(name) else { return Ok(None) };
         let path = self.path(name);
         let Value::Number(number) = value else { return Err(wrong_type(&path, "a number", value)) };
         // Numbers beyond 32 bits become infinite, which no range has; one below them is not 0 where 0 is none
@@ -104,28 +217,34 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A field that is ignored because it changes no answer.
+    /// Fields that are ignored because they change no answer.
     pub(crate) fn harmless(&mut self, names: &[&'static str]) {
-        self.knows(names);
-        let given = |name: &&&str| self.map.get(**name).is_some_and(|value| !value.is_null());
-        self.ignored.extend(names.iter().filter(given));
+        for name in names {
+            self.asks(name, || Some(any()));
+        }
+        let given = names.iter().filter(|name| self.given(name).is_some());
+        self.ignored.extend(given.collect::<Vec<_>>());
     }
 
     /// A field that would change the answer: refused unless absent or `neutral`.
     pub(crate) fn refuse_unless(
         &mut self,
         name: &'static str,
-        neutral: impl Fn(&Value) -> bool,
+        neutral: &Neutral,
         what: &str,
     ) -> Result<(), ApiError> {
-        match self.value(name) {
-            Some(value) if !neutral(value) => Err(ApiError::unsupported(self.path(name), what)),
+        self.asks(name, || Some(neutral.schema()));
+        match self.given(name) {
+            Some(value) if !neutral.is(value) => Err(ApiError::unsupported(self.path(name), what)),
             _ => Ok(()),
         }
     }
 
     /// Refuses the first unknown field. Otherwise returns those present that are ignored.
-    pub(crate) fn finish(self) -> Result<Vec<&'static str>, ApiError> {
+    pub(crate) fn finish(mut self) -> Result<Vec<&'static str>, ApiError> {
+        if let Some(asked) = self.asked.take() {
+            asked.told();
+        }
         match self.map.keys().find(|name| !self.known.contains(&name.as_str())) {
             None => Ok(self.ignored),
             Some(name) => {
@@ -157,6 +276,11 @@ impl Numbers {
     /// Above `low` and up to `high`.
     pub(crate) const fn above(low: f32, high: f32) -> Numbers {
         Numbers { low, above: true, high }
+    }
+
+    pub(crate) fn schema(self) -> Value {
+        let least = if self.above { "exclusiveMinimum" } else { "minimum" };
+        json!({"type": "number", least: f64::from(self.low), "maximum": f64::from(self.high)})
     }
 
     fn contains(self, number: f32) -> bool {
@@ -249,6 +373,12 @@ pub(crate) fn missing(path: &str) -> ApiError {
     ApiError::field(path, format!("`{path}` is required"))
 }
 
+/// The schema of what [`text_of`] reads.
+pub(crate) fn text_schema(types: &[&str], harmless: &[&'static str]) -> Value {
+    let sample = |kind: &&str| json!({"type": kind, "text": ""});
+    described("", types.iter().map(sample), |part| text_of("", part, types, harmless, "").map(drop))
+}
+
 /// The text of an object with a `type` among these and a `text`; `what` is what such objects are called.
 pub(crate) fn text_of<'a>(
     path: &str,
@@ -258,7 +388,7 @@ pub(crate) fn text_of<'a>(
     what: &str,
 ) -> Result<&'a str, ApiError> {
     let mut fields = Fields::new(path, value)?;
-    let found = fields.required_string("type")?;
+    let found = fields.required_tag("type")?;
     if !types.contains(&found) {
         return Err(ApiError::unsupported(path, &format!("{what} of type {found:?} are")));
     }
@@ -283,47 +413,6 @@ fn kind(value: &Value) -> String {
         Value::String(_) => "a string".to_owned(),
         Value::Array(_) => "an array".to_owned(),
         Value::Object(_) => "an object".to_owned(),
-    }
-}
-
-/// What readers asked for, so that a test may compare it with the OpenAPI document.
-#[cfg(test)]
-pub(crate) mod seen {
-    use std::cell::RefCell;
-    use std::collections::{BTreeMap, BTreeSet};
-    use std::panic::Location;
-
-    /// What was asked for on this thread.
-    #[derive(Debug, Default)]
-    pub(crate) struct Seen {
-        /// The fields of the object at each path, indices left out.
-        pub(crate) fields: BTreeMap<String, BTreeSet<&'static str>>,
-        /// Files and lines that read objects.
-        pub(crate) readers: BTreeSet<(&'static str, u32)>,
-    }
-
-    thread_local!(static SEEN: RefCell<Seen> = RefCell::default());
-
-    #[track_caller]
-    pub(super) fn reader(path: &str) {
-        let at = Location::caller();
-        SEEN.with_borrow_mut(|seen| {
-            seen.readers.insert((at.file(), at.line()));
-            seen.fields.entry(without_indices(path)).or_default();
-        });
-    }
-
-    pub(super) fn fields(path: &str, names: &[&'static str]) {
-        SEEN.with_borrow_mut(|seen| seen.fields.entry(without_indices(path)).or_default().extend(names));
-    }
-
-    /// What has been asked for since this was called last.
-    pub(crate) fn take() -> Seen {
-        SEEN.take()
-    }
-
-    fn without_indices(path: &str) -> String {
-        path.chars().filter(|character| !character.is_ascii_digit()).collect()
     }
 }
 

@@ -1,10 +1,12 @@
 //! Formats that constrain an answer: OpenAI's `response_format` and its equivalents, vLLM's
 //! `structured_outputs` and the older `guided_` names.
 
-use super::fields::{Fields, no_json, wrong_type, wrong_word};
+use super::described::described;
+use super::fields::{Fields, Neutral, no_json, wrong_type, wrong_word};
 use crate::error::ApiError;
+use crate::openapi::schema::{any_object, any_of, array, boolean, of, only, text as text_schema};
 use monomorph_grammar::{GrammarError, Schema, Source};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A format, and the field that asks for it.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,15 +20,15 @@ pub(crate) struct Format {
 impl Format {
     /// Reads all fields that may ask for a format; at most one may be given.
     pub(crate) fn read(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
-        let mut found: Option<(&str, Format)> = None;
-        let asked = [
+        let mut asked = vec![
             ("response_format", read_response_format(fields)?),
             ("structured_outputs", read_structured_outputs(fields)?),
-            ("guided_json", read_source(fields, "guided_json", json)?),
-            ("guided_regex", read_source(fields, "guided_regex", regex)?),
-            ("guided_grammar", read_source(fields, "guided_grammar", lark)?),
-            ("guided_choice", read_source(fields, "guided_choice", choice)?),
         ];
+        for way in WAYS {
+            fields.about(&format!("As `structured_outputs.{}`.", way.name));
+            asked.push((way.guided, way.read_at(way.guided, fields)?));
+        }
+        let mut found: Option<(&str, Format)> = None;
         for (field, format) in asked {
             let Some(format) = format else { continue };
             if let Some((earlier, _)) = found {
@@ -41,7 +43,7 @@ impl Format {
             ("guided_decoding_backend", "a choice of backend is"),
             ("guided_whitespace_pattern", "a pattern of spacing is"),
         ] {
-            fields.refuse_unless(name, |_| false, what)?;
+            fields.refuse_unless(name, &Neutral::Nothing, what)?;
         }
         Ok(found.map(|(_, format)| format))
     }
@@ -56,7 +58,7 @@ impl Format {
 
 /// OpenAI's field, which chats have.
 fn read_response_format(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
-    match fields.value("response_format") {
+    match fields.of(|| of("ResponseFormat")).value("response_format") {
         None => Ok(None),
         Some(value) => read_typed("response_format", value, Some("json_schema")),
     }
@@ -69,7 +71,7 @@ pub(crate) fn read_typed(
     within: Option<&'static str>,
 ) -> Result<Option<Format>, ApiError> {
     let mut fields = Fields::new(path, value)?;
-    let format = match fields.required_string("type")? {
+    let format = match fields.required_tag("type")? {
         "text" => None,
         "json_object" => Some(Format { path: path.to_owned(), source: Source::JsonObject }),
         "json_schema" => Some(match within {
@@ -98,11 +100,22 @@ fn read_schema(fields: &mut Fields) -> Result<Format, ApiError> {
     // Every answer is valid.
     let strict = fields.boolean("strict")?.unwrap_or(false);
     let path = fields.path("schema");
+    fields.of(|| any_of([any_object(), boolean()]));
     let source = match schema(&path, fields.required("schema")?)? {
         Source::JsonSchema(schema) if strict => Source::JsonSchema(Schema::closed(&schema)),
         source => source,
     };
     Ok(Format { source, path })
+}
+
+/// The schema of what [`read_typed`] reads.
+pub(crate) fn typed(within: Option<&'static str>) -> Value {
+    let schema = match within {
+        None => json!({"type": "json_schema", "schema": {}}),
+        Some(within) => json!({"type": "json_schema", within: {"schema": {}}}),
+    };
+    let samples = [json!({"type": "text"}), json!({"type": "json_object"}), schema];
+    described("", samples, |format| read_typed("", format, within))
 }
 
 /// A schema, seen to be one also where nobody compiles it.
@@ -115,39 +128,65 @@ fn schema(path: &str, value: &Value) -> Result<Source, ApiError> {
 
 /// vLLM's field: an object with one member.
 fn read_structured_outputs(fields: &mut Fields) -> Result<Option<Format>, ApiError> {
-    let Some(value) = fields.value("structured_outputs") else { return Ok(None) };
+    let value = fields.of(|| of("StructuredOutputs")).value("structured_outputs");
+    value.map(read_outputs).transpose()
+}
+
+fn read_outputs(value: &Value) -> Result<Format, ApiError> {
     let mut fields = Fields::new("structured_outputs", value)?;
-    let mut sources = [
-        read_source(&mut fields, "json", json)?,
-        read_source(&mut fields, "regex", regex)?,
-        read_source(&mut fields, "grammar", lark)?,
-        read_source(&mut fields, "choice", choice)?,
-        fields.boolean("json_object")?.filter(|object| *object).map(|_| Format {
-            path: "structured_outputs.json_object".to_owned(),
-            source: Source::JsonObject,
-        }),
-    ]
-    .into_iter()
-    .flatten();
-    let (first, second) = (sources.next(), sources.next());
-    if second.is_some() || first.is_none() {
+    let mut sources = Vec::new();
+    for way in WAYS {
+        sources.extend(way.read_at(way.name, &mut fields)?.map(|format| (way.name, format)));
+    }
+    if fields.of(|| only(true)).boolean("json_object")? == Some(true) {
+        let path = "structured_outputs.json_object".to_owned();
+        sources.push(("json_object", Format { path, source: Source::JsonObject }));
+    }
+    let Ok([(name, format)]) = <[_; 1]>::try_from(sources) else {
         let message =
             "`structured_outputs` must have one of `json`, `regex`, `grammar`, `choice` and `json_object`";
         return Err(ApiError::field("structured_outputs", message));
-    }
+    };
+    fields.has_only(name);
     fields.finish()?;
-    Ok(first)
+    Ok(format)
 }
 
-/// A field that holds a source.
-fn read_source(
-    fields: &mut Fields,
+/// The schema of `structured_outputs`.
+pub(crate) fn outputs() -> Value {
+    let ways = [("json", json!({})), ("regex", json!("")), ("grammar", json!("")), ("choice", json!([]))];
+    let samples = ways.into_iter().chain([("json_object", json!(true))]);
+    described("structured_outputs", samples.map(|(name, value)| json!({name: value})), read_outputs)
+}
+
+/// A way to say what an answer is constrained to.
+#[derive(Clone, Copy)]
+struct Way {
+    /// In vLLM's field.
     name: &'static str,
-    source: fn(&str, &Value) -> Result<Source, ApiError>,
-) -> Result<Option<Format>, ApiError> {
-    let path = fields.path(name);
-    let Some(value) = fields.value(name) else { return Ok(None) };
-    Ok(Some(Format { source: source(&path, value)?, path }))
+    /// As a field of its own.
+    guided: &'static str,
+    read: fn(&str, &Value) -> Result<Source, ApiError>,
+    schema: fn() -> Value,
+}
+
+const WAYS: [Way; 4] = [
+    Way { name: "json", guided: "guided_json", read: json, schema: schema_or_text },
+    Way { name: "regex", guided: "guided_regex", read: regex, schema: text_schema },
+    Way { name: "grammar", guided: "guided_grammar", read: lark, schema: text_schema },
+    Way { name: "choice", guided: "guided_choice", read: choice, schema: || array(text_schema()) },
+];
+
+impl Way {
+    fn read_at(self, name: &'static str, fields: &mut Fields) -> Result<Option<Format>, ApiError> {
+        let path = fields.path(name);
+        let Some(value) = fields.of(self.schema).value(name) else { return Ok(None) };
+        Ok(Some(Format { source: (self.read)(&path, value)?, path }))
+    }
+}
+
+fn schema_or_text() -> Value {
+    any_of([any_object(), boolean(), text_schema()])
 }
 
 /// A schema, or its text.
@@ -183,7 +222,6 @@ fn choice(path: &str, value: &Value) -> Result<Source, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn read(body: Value) -> Result<Option<Format>, (String, String)> {
         let mut fields = Fields::new("", &body).expect("an object");

@@ -1,13 +1,15 @@
 //! Parameters common to all endpoints: sampling, limits, stops, streaming.
 
 use super::biases::BiasParams;
+use super::described::described;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
 use crate::error::ApiError;
+use crate::openapi::schema::{any_of, array, at_most, integer as integers, of, only};
 use crate::process::random::random_seed;
 use monomorph_model::SamplingPreset;
 use monomorph_sampling::Sampling;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Most stop strings of one request (OpenAI allows 4).
 pub(crate) const MAX_STOPS: usize = 16;
@@ -124,9 +126,12 @@ impl GenerationParams {
                 "`ignore_eos` contradicts the format that is asked for: an answer that is complete ends";
             return Err(ApiError::field("ignore_eos", message));
         }
-        let priority = fields.integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
+        let priority =
+            fields.about("The lower, the earlier.").integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
         let user = fields.string("user")?.map(str::to_owned);
-        let choices = fields.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize;
+        let choices =
+            fields.about("Answers, of the seeds from `seed` on.").integer("n", 1..=MAX_CHOICES)?.unwrap_or(1)
+                as usize;
         let biases = BiasParams::read(fields, limits)?;
         let token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
         fields.harmless(&["metadata", "store", "service_tier", "safety_identifier"]);
@@ -154,16 +159,8 @@ impl GenerationParams {
     }
 }
 
-/// Whether a value is an empty array or object.
-pub(crate) fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Array(items) => items.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
-}
-
 fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    fields.about("With `stream` only.").of(|| of("StreamOptions"));
     let Some(value) = fields.value("stream_options") else { return Ok(false) };
     if !stream {
         return Err(ApiError::field(
@@ -171,11 +168,20 @@ fn read_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiErr
             "`stream_options` is only allowed when `stream` is true",
         ));
     }
+    read_options(value)
+}
+
+fn read_options(value: &Value) -> Result<bool, ApiError> {
     let mut options = Fields::new("stream_options", value)?;
     let include_usage = options.boolean("include_usage")?.unwrap_or(false);
     options.harmless(&["include_obfuscation"]);
     options.finish()?;
     Ok(include_usage)
+}
+
+/// The schema of `stream_options`.
+pub(crate) fn stream_options() -> Value {
+    described("stream_options", [json!({})], read_options)
 }
 
 /// Most tokens of an answer, in the field `name`, and no fewer than `least`.
@@ -185,6 +191,7 @@ pub(crate) fn read_length(
     least: i64,
     limits: &Limits,
 ) -> Result<Option<usize>, ApiError> {
+    fields.of(|| integers(least..=limits.context as i64));
     let Some(tokens) = fields.integer(name, least..=i64::MAX)? else { return Ok(None) };
     if tokens as u64 > limits.context as u64 {
         let context = limits.context;
@@ -211,6 +218,9 @@ pub(crate) fn read_numbers<const N: usize>(
 fn read_max_tokens(fields: &mut Fields, least: i64, limits: &Limits) -> Result<Option<usize>, ApiError> {
     let mut found = None;
     for name in ["max_tokens", "max_completion_tokens"] {
+        if name != "max_tokens" {
+            fields.about("The newer name of `max_tokens`.");
+        }
         let Some(tokens) = read_length(fields, name, least, limits)? else { continue };
         if found.is_some_and(|earlier| earlier != tokens) {
             return Err(ApiError::field(
@@ -236,13 +246,15 @@ fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiEr
         ("frequency_penalty", penalty, &mut sampling.frequency_penalty),
     ];
     read_numbers(fields, targets)?;
-    if let Some(top_k) = fields.integer("top_k", -1..=i64::from(u32::MAX))? {
+    if let Some(top_k) = fields.about("0 and -1: all.").integer("top_k", -1..=i64::from(u32::MAX))? {
         // -1 means "all" elsewhere.
         sampling.top_k = u32::try_from(top_k).unwrap_or(0);
     }
     // -1 means "off" elsewhere, too.
+    let range = Numbers::within(0.0, f32::MAX);
+    fields.about("0 and -1: all.").of(|| any_of([range.schema(), only(-1)]));
     let off = fields.value("top_n_sigma").and_then(Value::as_f64) == Some(-1.0);
-    let sigmas = if off { None } else { fields.number("top_n_sigma", Numbers::within(0.0, f32::MAX))? };
+    let sigmas = if off { None } else { fields.number("top_n_sigma", range)? };
     sampling.top_n_sigma = sigmas.unwrap_or(0.0);
     // A seed is a bit pattern: negative ones are as good as others.
     sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
@@ -278,6 +290,10 @@ pub(crate) fn read_stops(fields: &mut Fields, name: &'static str) -> Result<Vec<
         Value::String(stop) => Ok(stop.clone()),
         other => Err(wrong_type(path, "a string", other)),
     };
+    fields.of(|| {
+        let one = json!({"type": "string", "minLength": 1, "maxLength": MAX_STOP_BYTES});
+        any_of([one.clone(), at_most(MAX_STOPS, one)])
+    });
     match fields.value(name) {
         None => Ok(Vec::new()),
         Some(Value::Array(stops)) if stops.len() > MAX_STOPS => {
@@ -292,10 +308,15 @@ pub(crate) fn read_stops(fields: &mut Fields, name: &'static str) -> Result<Vec<
 }
 
 fn read_stop_ids(fields: &mut Fields, limits: &Limits) -> Result<Vec<u32>, ApiError> {
-    match fields.value("stop_token_ids") {
+    match fields.of(|| ids(limits.vocabulary)).value("stop_token_ids") {
         None => Ok(Vec::new()),
         Some(value) => token_ids("stop_token_ids", value, limits.vocabulary),
     }
+}
+
+/// The schema of such an array.
+pub(crate) fn ids(vocabulary: usize) -> Value {
+    array(integers(0..=vocabulary.saturating_sub(1) as i64))
 }
 
 /// An array of token ids below `vocabulary`.

@@ -4,6 +4,7 @@
 pub(crate) mod biases;
 pub(crate) mod calls;
 pub(crate) mod conversation;
+pub(crate) mod described;
 pub(crate) mod fields;
 pub(crate) mod format;
 pub(crate) mod generation;

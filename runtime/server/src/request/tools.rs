@@ -1,7 +1,9 @@
 //! The tools of a request, and which of them may be called.
 
+use super::described::described;
 use super::fields::{Fields, wrong_type, wrong_word};
 use crate::error::ApiError;
+use crate::openapi::schema::{any_object, any_of, at_most, of, some, words};
 use crate::request::conversation::Tools;
 use serde_json::{Map, Value, json};
 
@@ -21,7 +23,7 @@ pub(crate) enum Place {
 
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`.
 pub(crate) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
-    if let Some(Value::Array(tools)) = fields.value("tools")
+    if let Some(Value::Array(tools)) = fields.of(|| at_most(MOST, of("ChatTool"))).value("tools")
         && tools.len() > MOST
     {
         let message = format!("`tools` has {} of them; at most {MOST}", tools.len());
@@ -56,6 +58,7 @@ pub(crate) fn read_given(
 /// Reads `tool_choice`.
 pub(crate) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
     const CHOICE: &str = "tool_choice";
+    fields.of(|| any_of([words(&["none", "auto", "required"]), name_schema(place), allowed_schema(place)]));
     let choice = match fields.value(CHOICE) {
         None => return Ok(()),
         Some(Value::String(choice)) => {
@@ -85,10 +88,33 @@ pub(crate) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) 
     }
 }
 
+fn named(place: Place) -> Value {
+    match place {
+        Place::Within => json!({"type": "function", "function": {"name": "f"}}),
+        Place::Beside => json!({"type": "function", "name": "f"}),
+    }
+}
+
+fn name_schema(place: Place) -> Value {
+    described("", [named(place)], |choice| read_name("", choice, place))
+}
+
+fn allowed_schema(place: Place) -> Value {
+    let mut allowed = json!({"mode": "auto", "tools": [named(place)]});
+    match place {
+        Place::Within => allowed = json!({"type": "allowed_tools", "allowed_tools": allowed}),
+        Place::Beside => allowed["type"] = "allowed_tools".into(),
+    }
+    let given = vec![json!({"function": {"name": "f"}})];
+    described("", [allowed], |choice| {
+        read_allowed("", choice, &mut Tools { given: given.clone(), ..Tools::default() }, place)
+    })
+}
+
 /// Some of the tools, and whether one of them has to be called.
 fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, choice)?;
-    fields.required_string("type")?;
+    fields.required_tag("type")?;
     let inner = fields.path("allowed_tools");
     if place == Place::Within {
         let within = fields.required("allowed_tools")?;
@@ -96,13 +122,13 @@ fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: Place) -> 
         fields = Fields::new(&inner, within)?;
     }
     let mode = fields.path("mode");
-    match fields.required_string("mode")? {
+    match fields.of(|| words(&["auto", "required"])).required_string("mode")? {
         "auto" => {}
         "required" => tools.require(&mode)?,
         other => return Err(wrong_word(&mode, &["auto", "required"], Some(other))),
     }
     let path = fields.path("tools");
-    let allowed = match fields.required("tools")? {
+    let allowed = match fields.of(|| some(name_schema(place))).required("tools")? {
         Value::Array(allowed) => allowed,
         other => return Err(wrong_type(&path, "an array of tools", other)),
     };
@@ -116,7 +142,7 @@ fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: Place) -> 
 fn read_name(path: &str, value: &Value, place: Place) -> Result<(String, String), ApiError> {
     let mut fields = Fields::new(path, value)?;
     let kind = fields.path("type");
-    match fields.required_string("type")? {
+    match fields.required_tag("type")? {
         "function" => {}
         other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?} are"))),
     }
@@ -126,15 +152,25 @@ fn read_name(path: &str, value: &Value, place: Place) -> Result<(String, String)
         fields.finish()?;
         fields = Fields::new(&inner, within)?;
     }
-    let (name, path) = (fields.required_string("name")?.to_owned(), fields.path("name"));
+    let (name, path) = (fields.of(tool_name).required_string("name")?.to_owned(), fields.path("name"));
     fields.finish()?;
     Ok((name, path))
+}
+
+/// The schema of a tool's name.
+pub(crate) fn tool_name() -> Value {
+    json!({"type": "string", "minLength": 1, "maxLength": LONGEST_NAME, "pattern": "^[\\w.:/-]+$"})
+}
+
+/// The schema of one of OpenAI's tools.
+pub(crate) fn tool_schema() -> Value {
+    described("", [named(Place::Within)], |tool| read_tool("", tool))
 }
 
 fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
     let kind = fields.path("type");
-    match fields.required_string("type")? {
+    match fields.required_tag("type")? {
         "function" => {}
         other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?} are"))),
     }
@@ -143,9 +179,9 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     fields.finish()?;
     let mut fields = Fields::new(&at, function)?;
     let name = fields.path("name");
-    let named = fields.required_string("name")?;
+    let named = fields.of(tool_name).required_string("name")?;
     let description = fields.string("description")?;
-    let parameters = fields.value("parameters");
+    let parameters = fields.about("A JSON schema.").of(any_object).value("parameters");
     let at = fields.path("parameters");
     let strict = fields.boolean("strict")?.unwrap_or(false);
     fields.finish()?;

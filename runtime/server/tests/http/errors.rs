@@ -1,9 +1,9 @@
 //! Requests that are refused, and what they are told.
 //!
-//! `refused/*.txt` are tables of them, each request with its answer behind it: `POST PATH BODY` and `GET PATH`
-//! say what is asked, a line `> FIELDS` asks with these fields put into the body, `= BODY` with another body.
-//! An answer is its status, type, code, field and message. With `MONOMORPH_BLESS=1` answers are written
-//! instead of compared.
+//! `refused/*.txt` are tables of them, each request with its answer behind it: `POST PATH BODY` and
+//! `GET PATH` say what is asked, a line `> FIELDS` asks with these fields put into the body, `= BODY` with
+//! another body. An answer is its status, type, code, field and message. With `MONOMORPH_BLESS=1` answers are
+//! written instead of compared.
 
 use crate::client::Response;
 use crate::process::Server;

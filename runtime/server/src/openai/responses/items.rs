@@ -2,8 +2,10 @@
 
 use crate::error::ApiError;
 use crate::openai::messages::arguments_of;
+use crate::openapi::schema::{any_of, array, of, text, words};
 use crate::request::conversation::append;
-use crate::request::fields::{Fields, text_of, wrong_type, wrong_word};
+use crate::request::described::described;
+use crate::request::fields::{Fields, missing, text_of, text_schema, wrong_type, wrong_word};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -17,6 +19,19 @@ pub(crate) const LIST_QUERY: [&str; 3] = ["limit", "order", "after"];
 /// Parts that are text, and what comes back with them of an earlier answer.
 pub(crate) const TEXTS: [&str; 4] = ["input_text", "output_text", "text", "reasoning_text"];
 const OF_TEXTS: [&str; 2] = ["annotations", "logprobs"];
+const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+
+/// The schemas of items and of their parts, by their names.
+pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
+    let samples = [
+        json!({"type": "message", "role": "user", "content": ""}),
+        json!({"type": "function_call", "call_id": "c", "name": "f"}),
+        json!({"type": "function_call_output", "call_id": "c", "output": ""}),
+        json!({"type": "reasoning"}),
+    ];
+    let read = |item: &Value| read_item("", item, &mut HashMap::from([("c", "f")]), &mut Vec::new());
+    vec![("ResponseItem", described("", samples, read)), ("ResponsePart", text_schema(&TEXTS, &OF_TEXTS))]
+}
 
 /// The messages that items are. Those of the assistant that follow each other are one turn.
 pub(super) fn messages_of(items: &[Value]) -> Result<Vec<Value>, ApiError> {
@@ -36,17 +51,19 @@ fn read_item<'a>(
     let mut fields = Fields::new(path, item)?;
     // What clients send back of an earlier answer.
     fields.harmless(&["id", "status", "phase"]);
-    match fields.string("type")? {
+    let kind = fields.tag("type")?;
+    if !matches!(kind, None | Some("message")) {
+        fields.holds("type");
+    }
+    match kind {
         None | Some("message") => {
             let at = fields.path("role");
-            let role = match fields.required_string("role")? {
+            let role = match fields.of(|| words(&ROLES)).required_string("role")? {
                 "developer" => "system",
                 role @ ("system" | "user" | "assistant") => role,
-                other => {
-                    return Err(wrong_word(&at, &["system", "developer", "user", "assistant"], Some(other)));
-                }
+                other => return Err(wrong_word(&at, &ROLES, Some(other))),
             };
-            let text = read_text(&mut fields, "content")?;
+            let text = read_required_text(&mut fields, "content")?;
             if role == "assistant" {
                 append(turn(turns), "content", "", &text);
             } else {
@@ -73,14 +90,12 @@ fn read_item<'a>(
                 let message = format!("`{at}` is {id:?}, which is not the id of a call in an earlier item");
                 return Err(ApiError::field(&at, message));
             };
-            let text = read_text(&mut fields, "output")?;
+            let text = read_required_text(&mut fields, "output")?;
             turns.push(json!({"role": "tool", "content": text, "tool_call_id": id, "name": name}));
         }
         Some("reasoning") => {
             fields.harmless(&["summary", "encrypted_content"]);
-            let text =
-                if item["content"].is_null() { String::new() } else { read_text(&mut fields, "content")? };
-            fields.harmless(&["content"]);
+            let text = read_text(&mut fields, "content")?.unwrap_or_default();
             if !text.is_empty() {
                 append(turn(turns), "reasoning_content", "", &text);
             }
@@ -122,16 +137,23 @@ fn turn(turns: &mut Vec<Value>) -> &mut Value {
 }
 
 /// A string, or an array of parts with text.
-fn read_text(fields: &mut Fields, name: &'static str) -> Result<String, ApiError> {
+fn read_text(fields: &mut Fields, name: &'static str) -> Result<Option<String>, ApiError> {
     let path = fields.path(name);
-    match fields.required(name)? {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(parts) => {
+    match fields.of(|| any_of([text(), array(of("ResponsePart"))])).value(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Array(parts)) => {
             let read = |(at, part)| text_of(&format!("{path}[{at}]"), part, &TEXTS, &OF_TEXTS, "parts");
-            parts.iter().enumerate().map(read).collect()
+            parts.iter().enumerate().map(read).collect::<Result<_, _>>().map(Some)
         }
-        other => Err(wrong_type(&path, "a string or an array of parts", other)),
+        Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
     }
+}
+
+fn read_required_text(fields: &mut Fields, name: &'static str) -> Result<String, ApiError> {
+    let text = read_text(fields, name)?;
+    fields.holds(name);
+    text.ok_or_else(|| missing(&fields.path(name)))
 }
 
 #[cfg(test)]

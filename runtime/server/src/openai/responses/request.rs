@@ -4,14 +4,14 @@ use super::items::{instructions_first, messages_of};
 use super::store::{Store, Stored};
 use crate::error::ApiError;
 use crate::openai::chat::read_effort;
+use crate::openapi::schema::{any, any_object, any_of, array, of, some, text};
 use crate::process::random::random_seed;
 use crate::request::conversation::{Conversation, Reasoning, Tools};
-use crate::request::fields::{Fields, wrong_type};
-use crate::request::format::read_typed;
-use crate::request::generation::{
-    GenerationParams, Limits, TEMPERATURE, TOP_P, is_empty, read_length, read_numbers,
-};
-use crate::request::tools::{Place, read_choice, read_given, tool_of};
+use crate::request::described::described;
+use crate::request::fields::{Fields, Neutral, wrong_type};
+use crate::request::format::{read_typed, typed};
+use crate::request::generation::{GenerationParams, Limits, TEMPERATURE, TOP_P, read_length, read_numbers};
+use crate::request::tools::{Place, read_choice, read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 
 /// A request, checked.
@@ -46,6 +46,7 @@ impl ResponsesRequest {
         read_numbers(&mut fields, targets)?;
         sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
         let instructions = fields.string("instructions")?;
+        fields.about("A response that is kept, to go on from.");
         let previous = fields.string("previous_response_id")?;
         let before = match previous {
             None => None,
@@ -65,7 +66,8 @@ impl ResponsesRequest {
         let messages = instructions_first(messages);
         let tools = read_tools(&mut fields)?;
         let (reasoning, effort) = read_reasoning(&mut fields)?;
-        let metadata = fields.value("metadata").cloned().unwrap_or_else(|| json!({}));
+        let metadata = fields.of(any).value("metadata").cloned().unwrap_or_else(|| json!({}));
+        fields.about("Whether the response is kept: true unless said otherwise.");
         let store = fields.boolean("store")?.unwrap_or(true);
         let text = read_text(&mut fields, &mut params)?;
         refuse_unsupported(&mut fields)?;
@@ -105,7 +107,7 @@ fn own_path(error: ApiError, before: usize) -> ApiError {
 
 /// The input as items with ids.
 fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    let items = match fields.required("input")? {
+    let items = match fields.of(|| any_of([text(), some(of("ResponseItem"))])).required("input")? {
         Value::String(text) => {
             vec![
                 json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}),
@@ -130,16 +132,22 @@ fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
 }
 
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
+    fields.of(|| array(of("ResponseTool")));
     let mut tools = read_given(fields, read_tool, "name", "parameters")?;
     read_choice(fields, &mut tools, Place::Beside)?;
-    fields.refuse_unless("max_tool_calls", |_| false, "a limit of calls is")?;
+    fields.refuse_unless("max_tool_calls", &Neutral::Nothing, "a limit of calls is")?;
     tools.one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     Ok(tools)
 }
 
+/// The schema of a tool.
+pub(crate) fn tool_schema() -> Value {
+    described("", [json!({"type": "function", "name": "f"})], |tool| read_tool("", tool))
+}
+
 fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
-    match fields.required_string("type")? {
+    match fields.required_tag("type")? {
         "function" => {}
         other => {
             let what = format!("tools of type {other:?} are");
@@ -147,9 +155,9 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
         }
     }
     let name_at = fields.path("name");
-    let name = fields.required_string("name")?;
+    let name = fields.of(tool_name).required_string("name")?;
     let description = fields.string("description")?;
-    let schema = fields.value("parameters");
+    let schema = fields.about("A JSON schema.").of(any_object).value("parameters");
     let schema_at = fields.path("parameters");
     let strict = fields.boolean("strict")?.unwrap_or(false);
     fields.finish()?;
@@ -161,9 +169,9 @@ fn read_text(fields: &mut Fields, params: &mut GenerationParams) -> Result<Value
     let plain = || json!({"type": "text"});
     let Some(text) = fields.value("text") else { return Ok(plain()) };
     let mut text = Fields::new("text", text)?;
-    let format = text.value("format");
+    let format = text.of(|| typed(None)).value("format");
     params.format = format.map_or(Ok(None), |format| read_typed("text.format", format, None))?;
-    text.refuse_unless("verbosity", |value| value == "medium", "a verbosity is")?;
+    text.refuse_unless("verbosity", &Neutral::Only("medium".into()), "a verbosity is")?;
     text.finish()?;
     Ok(format.cloned().unwrap_or_else(plain))
 }
@@ -174,28 +182,24 @@ fn read_reasoning(fields: &mut Fields) -> Result<(Reasoning, Option<String>), Ap
     let mut reasoning = Fields::new("reasoning", value)?;
     let read = read_effort(&mut reasoning, "effort", "reasoning.effort")?;
     // There are no summaries: reasoning is told as it is.
-    let summary = |value: &Value| value == "auto";
-    reasoning.refuse_unless("summary", summary, "a summary of the reasoning is")?;
-    reasoning.refuse_unless("generate_summary", |_| false, "a summary of the reasoning is")?;
+    reasoning.refuse_unless("summary", &Neutral::Only("auto".into()), "a summary of the reasoning is")?;
+    reasoning.refuse_unless("generate_summary", &Neutral::Nothing, "a summary of the reasoning is")?;
     reasoning.finish()?;
     Ok((read, value["effort"].as_str().map(str::to_owned)))
 }
 
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
-    fields.refuse_unless("background", |value| value == false, "answering in the background is")?;
-    fields.refuse_unless("truncation", |value| value == "disabled", "leaving items out is")?;
-    fields.refuse_unless("top_logprobs", |value| value == 0, "log-probabilities in responses are")?;
-    let told = |value: &Value| {
-        value.as_array().is_some_and(|all| all.iter().all(|one| one == "reasoning.encrypted_content"))
-    };
-    // Reasoning is in the response as it is, and needs no second form.
-    fields.refuse_unless("include", told, "further parts of the response are")?;
-    for (name, what) in [
-        ("conversation", "a kept conversation is"),
-        ("prompt", "a kept prompt is"),
-        ("context_management", "editing of the context is"),
+    for (name, neutral, what) in [
+        ("background", Neutral::Only(false.into()), "answering in the background is"),
+        ("truncation", Neutral::Only("disabled".into()), "leaving items out is"),
+        ("top_logprobs", Neutral::Only(0.into()), "log-probabilities in responses are"),
+        // Reasoning is in the response as it is, and needs no second form.
+        ("include", Neutral::All("reasoning.encrypted_content"), "further parts of the response are"),
+        ("conversation", Neutral::Empty, "a kept conversation is"),
+        ("prompt", Neutral::Empty, "a kept prompt is"),
+        ("context_management", Neutral::Empty, "editing of the context is"),
     ] {
-        fields.refuse_unless(name, is_empty, what)?;
+        fields.refuse_unless(name, &neutral, what)?;
     }
     fields.harmless(&["service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"]);
     fields.harmless(&["stream_options", "client_metadata"]);
