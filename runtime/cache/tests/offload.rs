@@ -58,6 +58,7 @@ impl Memory {
 fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, reuse: Reuse) -> [usize; 3] {
     let share = Share::new(resident, group, SIZE, FED, REACH);
     let mut cache = PrefixCache::new(blocks, SIZE, SIZE, reuse).with_offload(share, places);
+    assert_eq!(cache.kept_tokens(), share.kept * SIZE);
     let (mut random, mut memory) = (Random(seed), Memory::default());
     let mut held: Vec<Held> = Vec::new();
     let [mut sent, mut found, mut longest] = [0; 3];

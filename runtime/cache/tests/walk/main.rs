@@ -81,10 +81,14 @@ impl Walk {
 
     fn begin(&mut self) {
         let prompt = self.prompt();
-        let expected = self.truth.lookup(&prompt);
-        assert_eq!(self.cache.lookup(&prompt), expected, "{prompt:?} among {:?}", self.truth);
+        // One in four has a copy of its state and restores what is not cached.
+        let restores = self.random.below(4) == 0;
+        let expected = if restores { self.truth.lookup_blocks(&prompt) } else { self.truth.lookup(&prompt) };
+        let found = if restores { self.cache.lookup_blocks(&prompt) } else { self.cache.lookup(&prompt) };
+        assert_eq!(found, expected, "{prompt:?} among {:?}", self.truth);
         let before = self.cache.available();
-        let (lease, found) = self.cache.admit(&prompt).expect("the books balance");
+        let admitted = if restores { self.cache.admit_blocks(&prompt) } else { self.cache.admit(&prompt) };
+        let (lease, found) = admitted.expect("the books balance");
         assert_eq!(found, expected);
         let Match { tokens, in_use, snapshot } = found;
         let blocks = tokens / self.truth.size;
@@ -191,6 +195,7 @@ impl Walk {
     /// Ends the last few sequences: as many blocks come back as was said before.
     fn end_some(&mut self, at: usize) {
         let returns = self.cache.returns(self.truth.held.iter().map(|one| &one.lease));
+        assert_eq!(returns.len(), self.truth.held.len());
         for (at, returns) in returns.into_iter().enumerate().skip(at).rev() {
             let before = self.cache.available();
             self.end(at);

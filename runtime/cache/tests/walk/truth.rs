@@ -105,6 +105,14 @@ impl Truth {
         Match { tokens: prefix.len(), in_use, snapshot: known.snapshot.map(|(place, _)| place) }
     }
 
+    /// All full blocks that are known, from the first on.
+    pub fn lookup_blocks(&self, tokens: &[u32]) -> Match {
+        let ends = (1..=tokens.len() / self.size).map(|blocks| &tokens[..blocks * self.size]);
+        let known: Vec<&[u32]> = ends.take_while(|end| self.known.contains_key(*end)).collect();
+        let in_use = known.iter().filter(|end| self.is_pinned(end)).count();
+        Match { tokens: known.len() * self.size, in_use, snapshot: None }
+    }
+
     fn remove(&mut self, prefix: &[u32]) -> Evicted {
         let known = self.known.remove(prefix).expect("it is known");
         let snapshot = known.snapshot.map(|(place, _)| place);
@@ -188,8 +196,14 @@ impl Truth {
             assert_eq!(cache.uses(block), Ok((held + known) as u32), "uses of {block:?}");
         }
         assert_eq!((cache.available(), cache.indexed()), (self.available(), self.known.len()));
+        assert_eq!((cache.capacity(), cache.cached()), (self.capacity, self.available() - self.free()));
         assert_eq!(cache.free_places(), self.free_places());
         let kept = self.known.values().filter(|known| known.snapshot.is_some()).count();
         assert_eq!(cache.snapshots(), kept);
+        for one in &self.held {
+            let (lease, fed) = (&one.lease, one.tokens.len());
+            assert_eq!(lease.indexed_blocks() * self.size, one.known);
+            assert_eq!(lease.on_device(fed), &lease.blocks()[..fed.div_ceil(self.size)]);
+        }
     }
 }
