@@ -12,6 +12,7 @@ mod import;
 mod kernels;
 mod licences;
 mod list;
+mod mutants;
 mod options;
 mod paths;
 mod peer;
@@ -69,6 +70,8 @@ enum Verb {
     Replay(replay::Options),
     /// Check what rustfmt and clippy do not: comments, the book's index, links and command lines.
     Tidy,
+    /// Mutate the code that only decides, and compare what its tests miss with tests/mutants.toml.
+    Mutants(mutants::Options),
     /// Run every check.
     Test(test::Options),
 }
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Verb::Tune(options) => tune::tune(options),
         Verb::Replay(options) => replay::replay(options),
         Verb::Tidy => tidy::tidy(),
+        Verb::Mutants(options) => mutants::mutants(options),
         Verb::Test(options) => test::test(options),
     };
     match result {

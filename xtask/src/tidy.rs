@@ -27,13 +27,13 @@ fn breaches(root: &Path) -> Vec<String> {
 }
 
 /// A file's text; an unreadable file is a breach too.
-fn read(path: &Path) -> Result<String, String> {
+pub(crate) fn read(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Writes files below a temporary directory, given by path and text, for tests.
 #[cfg(test)]
-fn planted(files: &[(&str, &str)]) -> tempfile::TempDir {
+pub(crate) fn planted(files: &[(&str, &str)]) -> tempfile::TempDir {
     let root = tempfile::tempdir().expect("temporary directories can be made");
     for (path, text) in files {
         let path = root.path().join(path);

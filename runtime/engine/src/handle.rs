@@ -89,8 +89,8 @@ pub struct ScheduleOptions {
     pub policy: Policy,
     /// Target of the time between tokens: the policy `slai` keeps it, and tokens that miss it are counted.
     pub tbt: Duration,
-    /// Most prefilled tokens of a step, from the model's [`chunk_alignment`](ModelSpec::chunk_alignment) to its
-    /// `step_tokens`; 0 is as many as there is room for.
+    /// Most prefilled tokens of a step, from the model's [`chunk_alignment`](ModelSpec::chunk_alignment) to
+    /// its `step_tokens`; 0 is as many as there is room for.
     pub prefill_tokens: usize,
 }
 

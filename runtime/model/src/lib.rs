@@ -77,8 +77,8 @@ pub trait Model: Sized + Send + 'static {
         0
     }
 
-    /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::offload`]. None of
-    /// a model that keeps none there.
+    /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::offload`]. None
+    /// of a model that keeps none there.
     fn offload(&self) -> Option<OffloadRoom> {
         None
     }

@@ -46,8 +46,8 @@ pub struct Step {
     /// earlier steps fed its sequence; a sequence that goes on from a copy goes on from that position.
     pub copies: Vec<StateCopy>,
     /// The groups of blocks that its sequences have on disk: block `Model::blocks() + i * group + j` of a
-    /// sequence is the `j`th of those [sent](crate::Model::offload_blocks) to place `offloaded[i]`. They are only
-    /// read, each whole and by one sequence, in the order in which sequences and their blocks name them.
+    /// sequence is the `j`th of those [sent](crate::Model::offload_blocks) to place `offloaded[i]`. They are
+    /// only read, each whole and by one sequence, in the order in which sequences and their blocks name them.
     pub offloaded: Vec<OffloadSlot>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,

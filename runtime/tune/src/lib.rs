@@ -40,8 +40,8 @@ fn open<'a>(manifest: &'a Manifest, directory: &Path) -> Result<Session<'a>, Err
     Session::new(manifest, card, Kernels::new(manifest, directory))
 }
 
-/// Measures all variants of the target in `directory` and writes what was found, and the tuning file if one is
-/// worth it, to `out`.
+/// Measures all variants of the target in `directory` and writes what was found, and the tuning file if one
+/// is worth it, to `out`.
 ///
 /// # Errors
 /// When the card is another, something is missing, or a default has wrong results.

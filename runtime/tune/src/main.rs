@@ -17,7 +17,7 @@ struct Options {
     /// Where figures and tuning files go [default: the same]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Tokens cached of each sequence in decode: the mean counts, and phases alone are timed with the middle one
+    /// Tokens cached of each sequence in decode: the mean counts, the middle one for phases alone
     #[arg(long, value_delimiter = ',', default_value = "128,1024,4096")]
     contexts: Vec<usize>,
     /// Tokens of the prompt in prefill

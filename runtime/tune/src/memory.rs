@@ -9,8 +9,8 @@ use monomorph_device::cuda::measure::{AnyKernel, Call, Card, FillShape};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-/// Copies of a weight come to at least so many times the bytes of the second-level cache: nothing is read from
-/// there twice.
+/// Copies of a weight come to at least so many times the bytes of the second-level cache: nothing is read
+/// from there twice.
 const CACHES: u64 = 3;
 const MOST_COPIES: u64 = 128;
 /// Bytes of random keys and values, repeated over the cache.

@@ -199,8 +199,8 @@ impl<'a> Survey<'a> {
                         let planes = field.planes().expect("a matrix has planes");
                         let gated = *packing == Packing::Gated;
                         let rows = if gated { rows / 2 } else { *rows };
-                        // Experts stand one behind the other: one long matrix, but for rows that tiles are padded
-                        // with.
+                        // Experts stand one behind the other: one long matrix, but for rows that tiles are
+                        // padded with.
                         let (rows, all) = match experts {
                             Some(experts) => (rows.next_multiple_of(TILE_ROWS) * experts, *experts as u64),
                             None => (rows, 1),

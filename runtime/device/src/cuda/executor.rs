@@ -414,8 +414,8 @@ impl Executor {
     }
 
     /// Runs a portion of the smallest recorded program that takes the part's sequences and their rows: one
-    /// each, or one and its drafts. If the step has blocks on disk, `offloaded`, the kernels are launched layer by
-    /// layer instead.
+    /// each, or one and its drafts. If the step has blocks on disk, `offloaded`, the kernels are launched
+    /// layer by layer instead.
     fn decode<P: Programs>(
         &mut self,
         programs: &P,

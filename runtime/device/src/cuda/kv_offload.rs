@@ -1,9 +1,9 @@
 //! K/V offload: blocks on disk, staged on the device layer by layer while a step runs.
 //!
-//! [`crate::kv_offload`] cuts blocks into pages and prefetches them. Kernels find a block of a layer at the layer's
-//! address plus its id times the block size, for any id. So the blocks that a layer attends to are copied to
-//! a staging area after all layers' blocks, reached by ids that are large enough. These ids differ from
-//! layer to layer, so the block table is rewritten before each layer that attends. The kernels contain
+//! [`crate::kv_offload`] cuts blocks into pages and prefetches them. Kernels find a block of a layer at the
+//! layer's address plus its id times the block size, for any id. So the blocks that a layer attends to are
+//! copied to a staging area after all layers' blocks, reached by ids that are large enough. These ids differ
+//! from layer to layer, so the block table is rewritten before each layer that attends. The kernels contain
 //! nothing of this, and steps without blocks on disk do not pay for it.
 //!
 //! The area has two halves. Each has room for one layer's part of every group that can be on disk. While a

@@ -1,0 +1,105 @@
+//! `cargo xtask mutants`: mutation testing of the crates that only decide, with a pinned cargo-mutants.
+//!
+//! What survives is compared with tests/mutants.toml, where each survivor has its reason.
+
+mod survivors;
+
+use crate::{paths, tidy};
+use clap::Args;
+use monomorph_compiler::toolchain::python::run;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use survivors::{Mutant, Outcome};
+
+const VERSION: &str = "27.1.0";
+
+#[derive(Args)]
+pub struct Options {
+    /// Crates to mutate; by default all: cache, engine, sampling, grammar.
+    #[arg(value_parser = PARTS.map(|part| part.name))]
+    crates: Vec<String>,
+    /// Mutate only files that match this glob; entries of others are not compared.
+    #[arg(long, value_name = "GLOB")]
+    file: Option<String>,
+}
+
+struct Part {
+    name: &'static str,
+    files: &'static str,
+    /// Which tests of the crate are run on each mutant; all where none is named.
+    tests: &'static [&'static str],
+}
+
+const PARTS: [Part; 4] = [
+    Part { name: "cache", files: "runtime/cache/src/**", tests: &[] },
+    // The other tests run whole engines and take minutes.
+    Part { name: "engine", files: "runtime/engine/src/scheduler/**", tests: &["--lib", "--test=scheduler"] },
+    Part { name: "sampling", files: "runtime/sampling/src/**", tests: &[] },
+    Part { name: "grammar", files: "runtime/grammar/src/**", tests: &["--lib", "--tests"] },
+];
+
+pub fn mutants(options: Options) -> Result<(), String> {
+    let listed = survivors::list(&paths::root())?;
+    let tool = tool()?;
+    let mut complaints = Vec::new();
+    for part in &PARTS {
+        if !options.crates.is_empty() && !options.crates.iter().any(|name| name == part.name) {
+            continue;
+        }
+        let files = options.file.as_deref().unwrap_or(part.files);
+        let outcome = mutate(&tool, part, files)?;
+        println!("{}: {outcome}", part.name);
+        let listed: Vec<Mutant> = listed
+            .get(part.name)
+            .into_iter()
+            .flatten()
+            // Of a file that is gone, or not to be mutated, the entry is to go too.
+            .filter(|it| options.file.is_none() || outcome.files.contains(&it.file))
+            .cloned()
+            .collect();
+        complaints.extend(survivors::compare(part.name, &outcome.survivors, &listed));
+    }
+    if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
+}
+
+/// The program, installed below target/ unless it is there.
+fn tool() -> Result<PathBuf, String> {
+    let root = paths::root().join(format!("target/tools/cargo-mutants-{VERSION}"));
+    let program = root.join("bin/cargo-mutants");
+    if !program.is_file() {
+        let mut command = Command::new("cargo");
+        command.args(["install", "cargo-mutants", "--locked", "--version", &format!("={VERSION}"), "--root"]);
+        run(command.arg(&root))?;
+    }
+    Ok(program)
+}
+
+/// Tests every mutant of a part, in a copy of the workspace.
+fn mutate(tool: &Path, part: &Part, files: &str) -> Result<Outcome, String> {
+    let root = paths::root();
+    let directory = root.join("target/mutants");
+    let output = directory.join(part.name);
+    std::fs::create_dir_all(&output).map_err(|error| format!("{}: {error}", output.display()))?;
+    let mut command = Command::new(tool);
+    command
+        .arg("mutants")
+        .arg("--dir")
+        .arg(&root)
+        .arg("--output")
+        .arg(&output)
+        .args(["--package", &format!("monomorph-{}", part.name), "--file", files])
+        // What a mutant lets run for ever must end, and a busy machine must not look like that.
+        .args(["--no-shuffle", "--timeout-multiplier", "6", "--minimum-test-timeout", "20"])
+        .arg("--")
+        .args(part.tests)
+        // One for all copies, so that dependencies are compiled once.
+        .env("CARGO_TARGET_DIR", directory.join("build"))
+        .env("CARGO_PROFILE_DEV_DEBUG", "none");
+    let status = command.status().map_err(|error| format!("{command:?} could not be started: {error}"))?;
+    // 2 says that some were missed, 3 that some timed out.
+    if !matches!(status.code(), Some(0 | 2 | 3)) {
+        return Err(format!("{command:?}: {status}"));
+    }
+    let json = tidy::read(&output.join("mutants.out/outcomes.json"))?;
+    Outcome::of(&json, |file| tidy::read(&root.join(file)))
+}
