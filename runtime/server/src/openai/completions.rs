@@ -80,7 +80,7 @@ fn read_prompts(fields: &mut Fields, limits: &Limits) -> Result<Vec<(String, Pro
         let ids = || ids(limits.vocabulary);
         any_of([schema::text(), ids(), several(schema::text()), several(ids())])
     });
-    fields.about(&format!(
+    fields.about(format_args!(
         "A text, or ids that are taken as they are; or several of one kind, of which choice `index` answers number `index / n`. Prompts times `n` \
          are at most {MAX_CHOICES}."
     ));

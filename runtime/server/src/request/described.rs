@@ -85,8 +85,8 @@ impl Object {
         self.next.schema = Some(schema);
     }
 
-    pub(super) fn next_about(&mut self, text: &str) {
-        self.next.about = Some(text.to_owned());
+    pub(super) fn next_about(&mut self, text: String) {
+        self.next.about = Some(text);
     }
 
     fn property(&mut self, name: &str) -> Option<&mut Property> {

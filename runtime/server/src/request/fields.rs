@@ -91,9 +91,9 @@ impl<'a> Fields<'a> {
     }
 
     /// What is to be said of the next field.
-    pub(crate) fn about(&mut self, text: &str) -> &mut Self {
+    pub(crate) fn about(&mut self, text: impl std::fmt::Display) -> &mut Self {
         if let Some(asked) = &mut self.asked {
-            asked.next_about(text);
+            asked.next_about(text.to_string());
         }
         self
     }

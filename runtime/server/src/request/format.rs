@@ -25,7 +25,7 @@ impl Format {
             ("structured_outputs", read_structured_outputs(fields)?),
         ];
         for way in WAYS {
-            fields.about(&format!("As `structured_outputs.{}`.", way.name));
+            fields.about(format_args!("As `structured_outputs.{}`.", way.name));
             asked.push((way.guided, way.read_at(way.guided, fields)?));
         }
         let mut found: Option<(&str, Format)> = None;
