@@ -285,8 +285,8 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
             Some(Keeps::Blocks(heads)) => {
                 let (cache, parts) = (body_ident(body, "_cache"), kv_offload::table(body));
-                let bytes =
-                    number(heads.layout(&plan.target.hardware.kind, &plan.target.quant).block_bytes());
+                let layout = heads.layout(&plan.target.hardware.kind, &plan.target.quant);
+                let bytes = number(layout.block_bytes());
                 kept.push(quote!(let #cache = from.memory.cache(&#parts, #bytes)?;));
                 names.push(cache);
                 areas += 1;

@@ -114,6 +114,44 @@ wire! {
     }
 }
 
+impl SamplingRow {
+    /// Samples the largest logit, and reports nothing beside it.
+    pub const GREEDY: SamplingRow = SamplingRow {
+        temperature: 0.0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        top_k: 0,
+        top_logprobs: -1,
+        seed: 0,
+        draw: 0,
+        slot: -1,
+        history_start: 0,
+        history_count: 0,
+        mask: -1,
+        bias_start: 0,
+        bias_count: 0,
+        top_n_sigma: 0.0,
+        reserved: 0,
+    };
+}
+
+impl SequenceRow {
+    /// The row of no sequence.
+    pub const NONE: SequenceRow = SequenceRow {
+        first_token: 0,
+        count: 0,
+        position: 0,
+        block_start: 0,
+        token: 0,
+        slot: -1,
+        drafted: -1,
+        following: -1,
+    };
+}
+
 /// The beginning of the printed header.
 const HEAD: &str = "\
 // Printed from runtime/abi/src/step.rs: `cargo xtask test --bless` does it again.

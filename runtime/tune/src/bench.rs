@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::choice::{self, Candidate, Clock, Kept, PhaseResult, ProgramResult, Row};
 use crate::manifest::{Argument, Launch, Manifest, Program, Unit, Variant};
-use crate::memory::{Areas, Kernels, Memory, Places, Weights};
+use crate::memory::{Areas, Kernels, Memory, Places, Weights, random_kv};
 use monomorph_device::cuda::measure::{Call, Card, Recording};
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const LONG: usize = 4096;
 
 /// What is measured: contexts of decode steps, of which the mean counts, and the tokens of a prompt.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct Workload {
     /// Tokens cached of each sequence.
     pub contexts: Vec<usize>,
     /// Tokens of the prompt.
@@ -36,6 +36,8 @@ pub(crate) struct Session<'a> {
     pub(crate) kernels: Kernels<'a>,
     weights: Weights,
     areas: Areas,
+    /// Random keys and values, which all caches repeat.
+    chunk: u64,
 }
 
 impl<'a> Session<'a> {
@@ -46,7 +48,8 @@ impl<'a> Session<'a> {
     ) -> Result<Session<'a>, Error> {
         let weights = Weights::new(manifest, &mut card, &mut kernels)?;
         let areas = crate::memory::areas(manifest, &mut card)?;
-        Ok(Session { manifest, card, kernels, weights, areas })
+        let chunk = card.uploaded(&random_kv(&manifest.kv.format)?)?;
+        Ok(Session { manifest, card, kernels, weights, areas, chunk })
     }
 
     fn call(
@@ -56,7 +59,7 @@ impl<'a> Session<'a> {
         layer: usize,
         following: [u64; 2],
     ) -> Result<Call, Error> {
-        let Session { manifest, card, kernels, weights, areas } = self;
+        let Session { manifest, card, kernels, weights, areas, .. } = self;
         let places = Places { manifest, weights, areas };
         places.call((card, kernels), memory, launch, layer, following)
     }
@@ -80,12 +83,12 @@ impl<'s, 'a> Bench<'s, 'a> {
     pub(crate) fn new(
         session: &'s mut Session<'a>,
         program: &'a Program,
-        settings: &Settings,
+        workload: &Workload,
     ) -> Result<Bench<'s, 'a>, Error> {
-        let contexts = if program.decode { settings.contexts.clone() } else { vec![settings.tokens] };
+        let contexts = if program.decode { workload.contexts.clone() } else { vec![workload.tokens] };
         let memories = contexts
             .iter()
-            .map(|context| Memory::new(session.manifest, &mut session.card, program, *context))
+            .map(|context| Memory::new(session.manifest, &mut session.card, session.chunk, program, *context))
             .collect::<Result<_, _>>()?;
         Ok(Bench { session, program, contexts, memories })
     }

@@ -10,7 +10,7 @@ mod memory;
 mod step;
 mod trace;
 
-use bench::{Bench, Session, Settings};
+use bench::{Bench, Session, Workload};
 use choice::Results;
 use manifest::Manifest;
 use memory::Kernels;
@@ -45,13 +45,13 @@ fn open<'a>(manifest: &'a Manifest, directory: &Path) -> Result<Session<'a>, Err
 ///
 /// # Errors
 /// When the card is another, something is missing, or a default has wrong results.
-pub fn tune(directory: &Path, out: &Path, settings: &Settings) -> Result<(), Error> {
+pub fn tune(directory: &Path, out: &Path, workload: &Workload) -> Result<(), Error> {
     let manifest = read(directory)?;
     let mut session = open(&manifest, directory)?;
     let mut programs = Vec::new();
     for program in &manifest.programs {
         let began = Instant::now();
-        let found = Bench::new(&mut session, program, settings)?.measure()?;
+        let found = Bench::new(&mut session, program, workload)?.measure()?;
         print!("{}", choice::table(&found));
         for unit in &program.units {
             for refused in &unit.refused {
@@ -61,7 +61,8 @@ pub fn tune(directory: &Path, out: &Path, settings: &Settings) -> Result<(), Err
         println!("  {:.1} s", began.elapsed().as_secs_f64());
         programs.push(found);
     }
-    let (card, date) = (session.card.name().to_owned(), today());
+    let card = session.card.name().to_owned();
+    let date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
     let results = Results { card, date, command: manifest.command.clone(), programs };
     std::fs::create_dir_all(out)?;
     let file = |ending: &str| out.join(format!("{}.{ending}", manifest.target.replace('/', "_")));
@@ -80,13 +81,7 @@ pub fn tune(directory: &Path, out: &Path, settings: &Settings) -> Result<(), Err
 ///
 /// # Errors
 /// When the card is another, something is missing, or the target was gathered without clocks.
-pub fn trace(directory: &Path, settings: &Settings) -> Result<(), Error> {
+pub fn trace(directory: &Path, workload: &Workload) -> Result<(), Error> {
     let manifest = read(directory)?;
-    trace::run(&mut open(&manifest, directory)?, settings)
-}
-
-/// The day in UTC, as `2026-11-24`.
-fn today() -> String {
-    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    jiff::Timestamp::from_second(time.as_secs() as i64).unwrap_or_default().strftime("%Y-%m-%d").to_string()
+    trace::run(&mut open(&manifest, directory)?, workload)
 }

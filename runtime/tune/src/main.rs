@@ -42,14 +42,14 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<(), monomorph_tune::Error> {
     let beside = std::env::current_exe()?.parent().map(PathBuf::from).unwrap_or_default();
     let from = options.from.as_ref().unwrap_or(&beside);
-    let settings =
-        monomorph_tune::bench::Settings { contexts: options.contexts.clone(), tokens: options.tokens };
+    let workload =
+        monomorph_tune::bench::Workload { contexts: options.contexts.clone(), tokens: options.tokens };
     for target in &options.targets {
         let directory = from.join(target);
         if options.trace {
-            monomorph_tune::trace(&directory, &settings)?;
+            monomorph_tune::trace(&directory, &workload)?;
         } else {
-            monomorph_tune::tune(&directory, options.out.as_ref().unwrap_or(from), &settings)?;
+            monomorph_tune::tune(&directory, options.out.as_ref().unwrap_or(from), &workload)?;
         }
     }
     Ok(())

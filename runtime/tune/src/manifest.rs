@@ -15,8 +15,6 @@ pub struct Manifest {
     pub card: Hardware,
     /// Most sequences of a step.
     pub max_sequences: usize,
-    /// Most tokens of a step.
-    pub tokens: usize,
     /// The K/V cache.
     pub kv: Kv,
     /// Weights, by their number.
@@ -252,8 +250,6 @@ pub struct Unit {
     pub places: Vec<(usize, usize)>,
     /// Whether it adds to what it finds.
     pub in_place: bool,
-    /// Variants that compile to the same kernels as another.
-    pub same: usize,
     /// What could not be planned.
     pub refused: Vec<Refused>,
     /// What is measured.
@@ -291,16 +287,12 @@ pub struct Kernel {
     pub name: String,
     /// Its cubin, without `.cubin`; none where it did not compile.
     pub module: Option<String>,
-    /// The kernel of the library that it is made from.
-    pub template: String,
     /// Threads of a block.
     pub block: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
     /// Percentage of a multiprocessor's memory that is shared memory.
     pub shared_part: Option<u32>,
-    /// Registers of a thread.
-    pub registers: u32,
     /// Why it must not be used.
     pub defects: Vec<String>,
 }

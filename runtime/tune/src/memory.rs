@@ -1,7 +1,7 @@
 //! Everything that kernels are handed: weights, K/V, activations, the step.
 
 use crate::Error;
-use crate::manifest::{Argument, Attention, ExtentOf, Launch, Manifest, Plane, Program, Shape};
+use crate::manifest::{Argument, ExtentOf, Launch, Manifest, Plane, Program, Shape};
 use crate::step::Step;
 use half::{bf16, f16};
 use monomorph_device::cuda::Module;
@@ -83,21 +83,25 @@ impl Weights {
             for _ in 0..copies {
                 seed += 1;
                 let planes = match field.shape {
-                    Shape::Matrix { codes, scales, row_scales, .. } => {
+                    Shape::Matrix { rows, columns, gated, codes, scales, row_scales } => {
                         let mut plane = |bytes| if bytes > 0 { card.allocate(bytes) } else { Ok(0) };
-                        [plane(codes)?, plane(scales)?, plane(row_scales)?]
-                    }
-                    Shape::Vector { length, .. } => [card.allocate(4 * length as u64)?, 0, 0],
-                };
-                let module = kernels.module(card, field.fill)?;
-                match field.shape {
-                    Shape::Matrix { rows, columns, gated, .. } => {
-                        card.fill_matrix(module, fill, planes, FillShape::new(rows, columns, gated, seed))?;
+                        let planes = [plane(codes)?, plane(scales)?, plane(row_scales)?];
+                        let shape = FillShape::new(rows, columns, gated, seed);
+                        card.fill_matrix(kernels.module(card, field.fill)?, fill, planes, shape)?;
+                        planes
                     }
                     Shape::Vector { length, centre } => {
-                        card.fill_vector(module, fill, (planes[0], length), centre, seed)?;
+                        let values = card.allocate(4 * length as u64)?;
+                        card.fill_vector(
+                            kernels.module(card, field.fill)?,
+                            fill,
+                            (values, length),
+                            centre,
+                            seed,
+                        )?;
+                        [values, 0, 0]
                     }
-                }
+                };
                 made.push(planes);
             }
             instances.push(made);
@@ -146,6 +150,7 @@ impl Memory {
     pub(crate) fn new(
         manifest: &Manifest,
         card: &mut Card,
+        chunk: u64,
         program: &Program,
         context: usize,
     ) -> Result<Memory, Error> {
@@ -155,7 +160,6 @@ impl Memory {
             false => Step::prefill(context, block_tokens),
         };
         let (mut caches, mut rotary, mut states) = (Vec::new(), Vec::new(), Vec::new());
-        let chunk = card.uploaded(&random_kv(&manifest.kv.format)?)?;
         for body in &manifest.bodies {
             let attention = body.attention.as_ref();
             caches.push(match attention {
@@ -163,7 +167,7 @@ impl Memory {
                 None => Vec::new(),
             });
             rotary.push(match attention {
-                Some(it) => card.uploaded(&angles(it, context + 1))?,
+                Some(it) => card.uploaded_angles(&it.inverse, it.factor, context + 1)?,
                 None => 0,
             });
             let mut parts = BTreeMap::new();
@@ -222,8 +226,8 @@ fn cache(
     Ok(caches)
 }
 
-/// Values of mean 0 and deviation 1, the same at every call.
-fn random_kv(format: &str) -> Result<Vec<u8>, Error> {
+/// [`CHUNK`] bytes of values of mean 0 and deviation 1, the same at every call.
+pub(crate) fn random_kv(format: &str) -> Result<Vec<u8>, Error> {
     let mut state = 1_u64;
     let mut uniform = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -241,17 +245,6 @@ fn random_kv(format: &str) -> Result<Vec<u8>, Error> {
         }
     }
     Ok(bytes)
-}
-
-/// Cosine and sine of each pair at each position.
-fn angles(attention: &Attention, positions: usize) -> Vec<u8> {
-    let pairs = (0..positions).flat_map(|position| {
-        attention.inverse.iter().flat_map(move |inverse| {
-            let (sin, cos) = (position as f32 * inverse).sin_cos();
-            [cos * attention.factor, sin * attention.factor]
-        })
-    });
-    pairs.flat_map(f32::to_le_bytes).collect()
 }
 
 /// Where arguments of launches are found.

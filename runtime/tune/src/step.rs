@@ -19,38 +19,6 @@ pub(crate) struct Step {
     pub(crate) outputs: usize,
 }
 
-/// A token whose logits are sampled greedily.
-const GREEDY: SamplingRow = SamplingRow {
-    temperature: 0.0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    top_k: 0,
-    top_logprobs: -1,
-    seed: 0,
-    draw: 0,
-    slot: -1,
-    history_start: 0,
-    history_count: 0,
-    mask: -1,
-    bias_start: 0,
-    bias_count: 0,
-    top_n_sigma: 0.0,
-    reserved: 0,
-};
-const NO_SEQUENCE: SequenceRow = SequenceRow {
-    first_token: 0,
-    count: 0,
-    position: 0,
-    block_start: 0,
-    token: 0,
-    slot: 0,
-    drafted: 0,
-    following: 0,
-};
-
 /// An id for each sequence and position, so that rows choose experts of their own; all are in any vocabulary.
 fn token_id(index: usize) -> i32 {
     (11 + 5 * index % 499) as i32
@@ -68,8 +36,7 @@ impl Step {
                 block_start: (row * each) as i32,
                 token: token_id(row),
                 slot: row as i32,
-                drafted: -1,
-                following: -1,
+                ..SequenceRow::NONE
             })
             .collect();
         Step::new(rows, &sequences, rows, rows * each, Vec::new())
@@ -79,7 +46,7 @@ impl Step {
     pub(crate) fn prefill(tokens: usize, block_tokens: usize) -> Step {
         let rows: Vec<TokenRow> = (0..tokens).map(|at| TokenRow { id: token_id(at), sequence: 0 }).collect();
         let (count, token) = (tokens as i32, token_id(0));
-        let prompt = SequenceRow { count, token, drafted: -1, following: -1, ..NO_SEQUENCE };
+        let prompt = SequenceRow { count, token, slot: 0, ..SequenceRow::NONE };
         Step::new(tokens, &[prompt], 0, tokens.div_ceil(block_tokens), bytes_of(&rows).to_vec())
     }
 
@@ -90,11 +57,11 @@ impl Step {
             outputs: outputs as i32,
             blocks_at: size_of::<Header>() as i32,
             output_rows: std::array::from_fn(|at| if at < outputs { at as i32 } else { 0 }),
-            sequence: std::array::from_fn(|at| rows.get(at).copied().unwrap_or(NO_SEQUENCE)),
+            sequence: std::array::from_fn(|at| rows.get(at).copied().unwrap_or(SequenceRow::NONE)),
             sampling: std::array::from_fn(|at| SamplingRow {
                 slot: if at < outputs { at as i32 } else { -1 },
                 seed: at as u64,
-                ..GREEDY
+                ..SamplingRow::GREEDY
             }),
         };
         assert!(rows.len() <= MAX_SEQUENCES && outputs <= MAX_SEQUENCES, "a step carries no more");

@@ -2,7 +2,7 @@
 //! `cargo xtask tune --trace` puts into kernels.
 
 use crate::Error;
-use crate::bench::{Bench, Session, Settings};
+use crate::bench::{Bench, Session, Workload};
 use crate::choice::Kept;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -123,14 +123,14 @@ fn summary(launches: &[Traced]) -> String {
 }
 
 /// Runs every program once with clocks in and prints where its time goes.
-pub(crate) fn run(session: &mut Session, settings: &Settings) -> Result<(), Error> {
+pub(crate) fn run(session: &mut Session, workload: &Workload) -> Result<(), Error> {
     let manifest = session.manifest;
     if !manifest.trace {
         return Err(format!("{} was gathered without --trace", manifest.target).into());
     }
     for program in &manifest.programs {
         let (recording, milliseconds, what) = {
-            let mut bench = Bench::new(session, program, settings)?;
+            let mut bench = Bench::new(session, program, workload)?;
             let recording = bench.chain(0, &Kept::new())?;
             let milliseconds = bench.timed(&recording)?;
             (recording, milliseconds, bench.what())

@@ -158,11 +158,9 @@ impl Pool {
         manifest::Kernel {
             name: kernel.name.clone(),
             module: Some(cubin.module.clone()),
-            template: kernel.function().to_owned(),
             block: kernel.block,
             shared: kernel.shared,
             shared_part: *shared_part,
-            registers: usage.map_or(0, |usage| usage.registers),
             defects,
         }
     }

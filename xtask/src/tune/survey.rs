@@ -97,12 +97,13 @@ impl<'a> Survey<'a> {
             .iter()
             .find_map(|launch| self.cut(plan, launch, places[0].1, kind))?;
         let base = calls(plan, program, &places);
-        let (mut seen, mut found, mut refused, mut same) = (vec![], Vec::new(), Vec::new(), 0);
+        let (mut seen, mut found, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for knobs in variants(cut, program.rows, self.knobs, self.target.hardware.cuda()?) {
             let settings = settings(knobs, self.knobs);
             match self.variant(program, bucket, phase, &places, &settings, &base.1) {
                 Err(why) => refused.push(Refused { settings, why }),
-                Ok(launches) if seen.contains(&nameless(&launches)) => same += 1,
+                // It compiles to the same kernels as another.
+                Ok(launches) if seen.contains(&nameless(&launches)) => {}
                 Ok(launches) => {
                     let pooled = launches
                         .iter()
@@ -124,7 +125,7 @@ impl<'a> Survey<'a> {
         });
         let in_place = adds_up || matches!(kind, PhaseKind::Accumulate(_) | PhaseKind::Combine(_));
         let phase = phase.to_owned();
-        Some(Unit { phase, places, in_place, same, refused, variants: found })
+        Some(Unit { phase, places, in_place, refused, variants: found })
     }
 
     fn cut(&self, plan: &Plan, launch: &Launch, phase: usize, kind: &PhaseKind) -> Option<Cut> {
@@ -225,8 +226,7 @@ impl<'a> Survey<'a> {
             .bodies
             .iter()
             .map(|body| {
-                let attention = plan.kv_heads(body).zip(body.frequencies()).map(|(heads, frequencies)| {
-                    let layout = heads.layout(&plan.target.hardware.kind, &plan.target.quant);
+                let attention = plan.kv_layout(body).zip(body.frequencies()).map(|(layout, frequencies)| {
                     let block_bytes = layout.block_bytes() as u64;
                     Attention {
                         inverse: frequencies.inverse.clone(),
@@ -258,7 +258,6 @@ impl<'a> Survey<'a> {
                 l2_bytes: card.l2_bytes,
             },
             max_sequences: plan.buckets.sequences,
-            tokens: plan.buckets.tokens,
             kv: Kv { block_tokens: quant.kv_block, format: quant.kv_format.name().to_owned() },
             fields,
             buffers: self.buffers.clone(),

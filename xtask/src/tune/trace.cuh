@@ -1,5 +1,6 @@
 // Clocks in kernels, for `cargo xtask tune --trace`: when each block of each launch began, came past its wait and ended, and on which multiprocessor.
-// xtask puts this at the top of a copy of lib/async.cuh and calls into it from every kernel. One record a block and launch, read by runtime/tune.
+// xtask puts this at the top of a copy of lib/async.cuh and calls into it from every kernel. One record a
+// block and launch, read by runtime/tune.
 namespace monomorph {
 
 enum { TRACE_KERNELS = 6, TRACE_LAUNCHES = 96, TRACE_BLOCKS = 544 };

@@ -12,7 +12,7 @@ use super::weights::Matrix;
 /// Blocks that fill a card; the kernels stride over larger inputs.
 const GRID: [u32; 3] = [1024, 1, 1];
 /// Standard deviation of dummy norm weights and biases.
-const VECTOR_DEVIATION: f32 = 0.02;
+pub(crate) const VECTOR_DEVIATION: f32 = 0.02;
 
 /// `FillShape` of fill.cuh.
 #[derive(Clone, Copy, Debug)]
@@ -85,13 +85,10 @@ impl Filler {
         let gated = shape.packing == Packing::Gated;
         let (launches, rows) = launches(shape);
         for launch in 0..launches {
-            let matrix = matrix.starting_at_tile(shape, launch * shape.matrix().tiles());
-            fill_matrix(
-                stream,
-                kernel,
-                matrix,
-                FillShape::new(rows, shape.columns, gated, self.next_seed()),
-            )?;
+            let Matrix { codes, scales, row_scales } =
+                matrix.starting_at_tile(shape, launch * shape.matrix().tiles());
+            let shape = FillShape::new(rows, shape.columns, gated, self.next_seed());
+            run(stream, kernel, FillMatrix { codes, scales, row_scales, shape })?;
         }
         Ok(())
     }
@@ -124,30 +121,6 @@ impl FillShape {
     }
 }
 
-/// Fills rows of one matrix.
-pub(crate) fn fill_matrix(
-    stream: &Stream,
-    kernel: &Kernel<FillMatrix>,
-    matrix: Matrix,
-    shape: FillShape,
-) -> Result<(), Fault> {
-    let Matrix { codes, scales, row_scales } = matrix;
-    run(stream, kernel, FillMatrix { codes, scales, row_scales, shape })
-}
-
-/// Fills a vector with values around `centre`, as of norms.
-pub(crate) fn fill_vector(
-    stream: &Stream,
-    kernel: &Kernel<FillVector>,
-    values: Pointer,
-    count: usize,
-    centre: f32,
-    seed: u64,
-) -> Result<(), Fault> {
-    let arguments = FillVector { values, count: count as i64, centre, deviation: VECTOR_DEVIATION, seed };
-    run(stream, kernel, arguments)
-}
-
 /// The launches that fill a matrix, and the rows of each (of one part, where parts alternate). Experts of
 /// whole tiles form one matrix of all their rows: their tiles lie exactly where that matrix's would. Other
 /// experts have padding of their own and take a launch each.
@@ -159,7 +132,8 @@ fn launches(shape: &MatrixShape) -> (usize, usize) {
     if rows.is_multiple_of(TILE_ROWS) { (1, shape.experts * rows) } else { (shape.experts, rows) }
 }
 
-fn run<A: Arguments>(stream: &Stream, kernel: &Kernel<A>, arguments: A) -> Result<(), Fault> {
+/// Runs a kernel that fills.
+pub(crate) fn run<A: Arguments>(stream: &Stream, kernel: &Kernel<A>, arguments: A) -> Result<(), Fault> {
     let mut queue = Queue::new(stream, "fill", false, Extents::default(), StepTables::NONE);
     queue.launch(kernel, GRID, arguments);
     queue.finish()

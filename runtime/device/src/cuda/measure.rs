@@ -3,13 +3,13 @@
 
 use super::driver::{Claim, Event};
 use super::fault::Fault;
-use super::fill;
 pub use super::fill::FillShape;
+use super::fill::{self, FillMatrix, FillVector, VECTOR_DEVIATION};
 use super::gpu::{Gpu, settle};
 use super::memory::Pointer;
 use super::module::{Kernel, Module};
 use super::queue::{Graph, launch};
-use super::weights::Matrix;
+use super::rotary;
 use monomorph_model::{CudaSpec, LoadError};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -87,6 +87,21 @@ impl Card {
         unsafe { self.gpu.stream().upload(start, bytes)? };
         self.wait()?;
         Ok(start)
+    }
+
+    /// The table of rotary angles of all positions below `positions`.
+    ///
+    /// # Errors
+    /// When the card has no room for it.
+    pub fn uploaded_angles(
+        &mut self,
+        inverse_frequencies: &[f32],
+        factor: f32,
+        positions: usize,
+    ) -> Result<u64, Fault> {
+        let table = rotary::table(inverse_frequencies, factor, positions, 1);
+        let bytes: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.uploaded(&bytes)
     }
 
     /// Sets every byte of a range.
@@ -186,7 +201,7 @@ impl Card {
     ) -> Result<(), Fault> {
         let kernel = module.kernel(lasting(kernel.0), kernel.1, 0)?;
         let [codes, scales, row_scales] = planes.map(Pointer);
-        fill::fill_matrix(self.gpu.stream(), &kernel, Matrix { codes, scales, row_scales }, shape)
+        fill::run(self.gpu.stream(), &kernel, FillMatrix { codes, scales, row_scales, shape })
     }
 
     /// Makes up a vector around `centre`.
@@ -197,12 +212,13 @@ impl Card {
         &self,
         module: &Module,
         kernel: (&str, u32),
-        values: (u64, usize),
+        (values, count): (u64, usize),
         centre: f32,
         seed: u64,
     ) -> Result<(), Fault> {
         let kernel = module.kernel(lasting(kernel.0), kernel.1, 0)?;
-        fill::fill_vector(self.gpu.stream(), &kernel, Pointer(values.0), values.1, centre, seed)
+        let (values, count, deviation) = (Pointer(values), count as i64, VECTOR_DEVIATION);
+        fill::run(self.gpu.stream(), &kernel, FillVector { values, count, centre, deviation, seed })
     }
 
     /// Launches a kernel behind all earlier work.

@@ -90,7 +90,8 @@ impl Module {
             let part = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
             set("the shared memory's part", part, percent)?;
         }
-        Ok(Kernel { name, function, block, shared, arguments: PhantomData })
+        let parameters = parameter_count(function);
+        Ok(Kernel { name, function, block, shared, parameters, arguments: PhantomData })
     }
 
     /// A variable of the module: its address and bytes.
@@ -124,13 +125,14 @@ pub struct Kernel<A> {
     pub(super) function: sys::CUfunction,
     pub(super) block: u32,
     pub(super) shared: u32,
+    parameters: usize,
     arguments: PhantomData<fn(A)>,
 }
 
 impl<A> Kernel<A> {
     /// Checks its number of parameters.
     pub(crate) fn takes(&self, given: usize) -> Result<(), Fault> {
-        let found = parameter_count(self.function);
+        let found = self.parameters;
         if found == given {
             return Ok(());
         }

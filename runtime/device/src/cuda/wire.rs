@@ -11,7 +11,7 @@ pub(crate) use tables::{Ids, Tables, device_bytes};
 use monomorph_abi::step::SamplingRow;
 use monomorph_model::{Output, SequenceStep, Tokens};
 use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
-use rows::{NO_SEQUENCE, UNWANTED, sampling_row};
+use rows::sampling_row;
 use std::sync::Arc;
 
 /// The bounds of a step.
@@ -77,8 +77,8 @@ impl StepBuffer {
             outputs: 0,
             blocks_at: size_of::<Header>() as i32,
             output_rows: [0; MAX_SEQUENCES],
-            sequence: [NO_SEQUENCE; MAX_SEQUENCES],
-            sampling: [UNWANTED; MAX_SEQUENCES],
+            sequence: [SequenceRow::NONE; MAX_SEQUENCES],
+            sampling: [SamplingRow::GREEDY; MAX_SEQUENCES],
         };
         StepBuffer {
             limits,
@@ -168,7 +168,7 @@ impl StepBuffer {
                     drafted: if at == 0 { index as i32 } else { -1 },
                     following: -1,
                 };
-                let mut wanted = UNWANTED;
+                let mut wanted = SamplingRow::GREEDY;
                 if let Some(drafts) = ids.get(1..=at) {
                     wanted = sampling_row(sampling, draw + at as u64, Ids::of(&limits).row(row));
                     if sampling.needs_history() {
@@ -304,9 +304,11 @@ impl StepBuffer {
         let last = self.tokens.len() - 1;
         self.first_outputs.push(self.outputs.len());
         match &step.output {
-            Output::None if self.decodes => self.outputs.push(row(last, UNWANTED, false)),
+            Output::None if self.decodes => self.outputs.push(row(last, SamplingRow::GREEDY, false)),
             Output::None => {}
-            Output::Logits => self.outputs.extend((first..=last).map(|at| row(at, UNWANTED, true))),
+            Output::Logits => {
+                self.outputs.extend((first..=last).map(|at| row(at, SamplingRow::GREEDY, true)))
+            }
             Output::Sample { sampling, draw, history, biases, masks } => {
                 let slot = step.slot.0 as usize;
                 let mut wanted = sampling_row(sampling, *draw, slot);

@@ -21,7 +21,7 @@ use super::batch::Batch;
 use super::epilogue::Activation;
 use super::loader::Vector;
 use super::norm::{NormWeight, RmsNorm};
-use super::recurrent::{Convolution, RecurrentState, check};
+use super::recurrent::{Convolution, RecurrentState};
 use super::rows::Rows;
 use super::team::Lane;
 pub use prepare::DeltaScratch;
@@ -81,7 +81,7 @@ pub fn delta<
         assert!(BA == 2 * VALUE_HEADS, "a row of ba holds two numbers a value head");
         assert!(OUT == VALUE_HEADS * VALUE_DIM, "a row of results holds the value heads");
     }
-    check(batch, layer, state, scratch.capacity());
+    state.check(batch, layer, scratch.capacity());
 
     let work = Work {
         batch,

@@ -15,7 +15,7 @@ mod recurrence;
 
 use super::batch::Batch;
 use super::loader::Vector;
-use super::recurrent::{Convolution, RecurrentState, check};
+use super::recurrent::{Convolution, RecurrentState};
 use super::rows::Rows;
 use super::team::Lane;
 pub use prepare::Mamba2Scratch;
@@ -67,7 +67,7 @@ pub fn mamba2<
         assert!(PROJECTED == INNER + CHANNELS + HEADS, "a row of projections holds z, x, B, C and dt");
         assert!(GROUPS > 0 && HEADS.is_multiple_of(GROUPS), "heads are a multiple of groups");
     }
-    check(batch, layer, state, scratch.capacity());
+    state.check(batch, layer, scratch.capacity());
 
     let work = Work {
         batch,

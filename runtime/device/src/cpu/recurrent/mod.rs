@@ -13,34 +13,6 @@ pub use convolution::Convolution;
 pub use state::RecurrentState;
 use std::ops::Range;
 
-/// Checks that a batch may run on a layer's state and in scratch for `capacity` tokens.
-///
-/// # Panics
-/// When the batch admits more slots than the state has or more tokens than the scratch holds, two of its
-/// sequences have the same slot, or there is no such layer.
-pub(super) fn check<
-    const HEADS: usize,
-    const ROWS: usize,
-    const COLUMNS: usize,
-    const CHANNELS: usize,
-    const TAPS: usize,
-    const DRAFTS: usize,
->(
-    batch: &Batch,
-    layer: usize,
-    state: &RecurrentState<HEADS, ROWS, COLUMNS, CHANNELS, TAPS, DRAFTS>,
-    capacity: usize,
-) {
-    let limits = batch.limits();
-    assert!(
-        limits.sequences <= state.states().sequences,
-        "the batch admits slots that the state does not have"
-    );
-    assert!(limits.tokens <= capacity, "the batch admits more tokens than the scratch has room for");
-    assert!(layer < state.layers(), "the state has no layer {layer}");
-    assert!(batch.slots_differ(), "two sequences of the batch have the same slot");
-}
-
 /// The inputs under the convolution's taps for row `row`: those of the step from column `from` of `projected`
 /// on, those before it from `state`, and `zeros` before the first token.
 ///

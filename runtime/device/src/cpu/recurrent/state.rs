@@ -1,5 +1,6 @@
 //! The recurrent state of sequences.
 
+use super::super::batch::Batch;
 use super::super::keeps::Keeps;
 use super::super::memory::Memory;
 use monomorph_abi::state::{CpuState, Recurrence};
@@ -53,6 +54,22 @@ impl<
 
     /// Bytes of one slot's state in one layer.
     pub const BYTES: usize = Self::LAYOUT.bytes();
+
+    /// Checks that a batch may run on a layer's state and in scratch for `capacity` tokens.
+    ///
+    /// # Panics
+    /// When the batch admits more slots than the state has or more tokens than the scratch holds, two of its
+    /// sequences have the same slot, or there is no such layer.
+    pub(in super::super) fn check(&self, batch: &Batch, layer: usize, capacity: usize) {
+        let limits = batch.limits();
+        assert!(
+            limits.sequences <= self.states.sequences,
+            "the batch admits slots that the state does not have"
+        );
+        assert!(limits.tokens <= capacity, "the batch admits more tokens than the scratch has room for");
+        assert!(layer < self.layers, "the state has no layer {layer}");
+        assert!(batch.slots_differ(), "two sequences of the batch have the same slot");
+    }
 
     /// State for `layers` layers, with a slot for each running sequence, and room for snapshots.
     ///

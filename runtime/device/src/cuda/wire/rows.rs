@@ -1,6 +1,6 @@
 //! Encodes sampling requests for the header of a step, and decodes sampled rows.
 
-use monomorph_abi::step::{MAX_TOP_LOGPROBS, SampledRow, SamplingRow, SequenceRow};
+use monomorph_abi::step::{MAX_TOP_LOGPROBS, SampledRow, SamplingRow};
 use monomorph_sampling::Sampling;
 
 /// Decodes the sampled row of an output row.
@@ -19,40 +19,6 @@ pub(crate) fn read_sampled(bytes: &[u8]) -> SampledRow {
     }
 }
 
-/// For rows whose token is discarded: the largest logit.
-pub(crate) const UNWANTED: SamplingRow = SamplingRow {
-    temperature: 0.0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    top_k: 0,
-    top_logprobs: -1,
-    seed: 0,
-    draw: 0,
-    slot: -1,
-    history_start: 0,
-    history_count: 0,
-    mask: -1,
-    bias_start: 0,
-    bias_count: 0,
-    top_n_sigma: 0.0,
-    reserved: 0,
-};
-
-/// The row of no sequence.
-pub(crate) const NO_SEQUENCE: SequenceRow = SequenceRow {
-    first_token: 0,
-    count: 0,
-    position: 0,
-    block_start: 0,
-    token: 0,
-    slot: -1,
-    drafted: -1,
-    following: -1,
-};
-
 /// The sampling inputs of a request at position `draw` of its random stream.
 pub(crate) fn sampling_row(sampling: &Sampling, draw: u64, slot: usize) -> SamplingRow {
     SamplingRow {
@@ -67,12 +33,7 @@ pub(crate) fn sampling_row(sampling: &Sampling, draw: u64, slot: usize) -> Sampl
         seed: sampling.seed,
         draw,
         slot: slot as i32,
-        history_start: 0,
-        history_count: 0,
-        mask: -1,
-        bias_start: 0,
-        bias_count: 0,
         top_n_sigma: sampling.top_n_sigma,
-        reserved: 0,
+        ..SamplingRow::GREEDY
     }
 }
