@@ -51,6 +51,8 @@ pub struct Serving {
     pub address: String,
     /// Time from the process's start until `/health` answered 200.
     pub ready_after: std::time::Duration,
+    /// Processors' seconds that the process had used by then.
+    pub ready_processor: f64,
 }
 
 impl Serving {
@@ -88,7 +90,9 @@ impl Serving {
             assert!(started.elapsed().as_secs() < 60, "the server is not ready after a minute");
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
-        Serving { process, address, ready_after: started.elapsed() }
+        let ready_after = started.elapsed();
+        let ready_processor = processor_seconds(process.id());
+        Serving { process, address, ready_after, ready_processor }
     }
 
     /// Overwrites every unlinked file that it has open in `directory`, as a failing disk would; returns how
@@ -130,6 +134,15 @@ impl Drop for Serving {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Processors' seconds that a process has used: fields 14 and 15 of `/proc/PID/stat` (proc(5)), in hundredths.
+/// The name before them ends at the last parenthesis.
+fn processor_seconds(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    ticks.map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
 }
 
 /// One GET request; status and body, or `None` without an answer.

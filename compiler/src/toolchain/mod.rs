@@ -264,13 +264,13 @@ fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Copies the binary beside its destination and renames it, so that a running server is not disturbed.
+/// Copies the binary beside its destination and renames it, so that a running server is not disturbed and
+/// builds of one target at the same time do not take each other's copy.
 fn install(built: &Path, server: &Path) -> Result<(), BuildError> {
     let io = |error| BuildError::Io(server.to_owned(), error);
     std::fs::create_dir_all(server.parent().expect("dist is a directory")).map_err(io)?;
-    let fresh = server.with_extension("new");
-    std::fs::copy(built, &fresh).map_err(io)?;
-    std::fs::rename(&fresh, server).map_err(io)
+    let own = fresh(server);
+    std::fs::copy(built, &own).and_then(|_| std::fs::rename(&own, server)).map_err(io)
 }
 
 fn rust_flags(cpu: &Cpu) -> Vec<String> {
@@ -302,4 +302,24 @@ pub fn cpu_features(cpu: &Cpu) -> Result<Vec<String>, BuildError> {
         line.strip_prefix("target_feature=\"").and_then(|rest| rest.strip_suffix('"')).map(str::to_owned)
     };
     Ok(text.lines().filter_map(feature).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two copies of one name were one once: the first rename took the second's away.
+    #[test]
+    fn one_server_may_be_installed_by_many_at_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (built, server) = (directory.path().join("built"), directory.path().join("dist/server"));
+        std::fs::write(&built, vec![7; 1 << 20]).expect("it is written");
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20).for_each(|_| install(&built, &server).expect("it is installed")));
+            }
+        });
+        assert_eq!(std::fs::read(&server).expect("it is there"), vec![7; 1 << 20]);
+        assert_eq!(std::fs::read_dir(directory.path().join("dist")).expect("it is there").count(), 1);
+    }
 }

@@ -65,7 +65,7 @@ fn a_step_that_does_not_come_back_shows_its_age<const STEPS: usize>() {
     assert_eq!(answer(held).0, expected(&request, &Tokens::Hash));
     wait_for(&engine, "the thread to sleep", |stats| stats.in_turn.is_none());
     // One that is slow comes back by itself.
-    controls.slow_next(Duration::from_millis(80));
+    controls.slow_next(Duration::from_millis(400));
     let slow = engine.submit(request.clone()).unwrap();
     wait_for(&engine, "the step to age", |stats| stats.in_turn > Some(Duration::from_millis(50)));
     assert_eq!(answer(slow).0, expected(&request, &Tokens::Hash));
