@@ -1,7 +1,6 @@
 //! The backends: what transfers one page.
 
 use crate::page::PageMemory;
-use crate::store::{Kind, Place};
 use std::io;
 
 /// A transfer of a page.
@@ -33,4 +32,17 @@ pub(crate) trait Backend<M>: Send + 'static {
 
     /// Returns completed transfers in any order; waits for at least one if any is in flight.
     fn finish(&mut self, done: &mut Vec<(Transfer<M>, io::Result<()>)>);
+}
+
+/// A page's place in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place(pub(crate) u32);
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// From memory to its place.
+    Write,
+    /// From its place to memory.
+    Read,
 }

@@ -1,8 +1,7 @@
 //! Fault injection: transfers that fail on command.
 
-use crate::backend::{Backend, Transfer};
+use crate::backend::{Backend, Kind, Transfer};
 use crate::page::PageMemory;
-use crate::store::Kind;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -22,8 +22,10 @@ mod worker;
 #[cfg(feature = "test-support")]
 mod faults;
 
+pub use backend::{Kind, Place};
 pub use error::{OpenError, PageError};
 #[cfg(feature = "test-support")]
 pub use faults::{Fault, Faults};
+pub use open::Options;
 pub use page::{ALIGN, Page, PageMemory, whole_page};
-pub use store::{Completion, DiskStore, Kind, Options, Place, Refused};
+pub use store::{Completion, DiskStore, Refused};

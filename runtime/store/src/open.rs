@@ -4,7 +4,6 @@ use crate::error::OpenError;
 use crate::file;
 use crate::page::{ALIGN, Page, PageMemory};
 use crate::ring::Ring;
-use crate::store::Options;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -71,4 +70,15 @@ fn open(directory: &Path, bytes: u64, page_bytes: usize, direct: bool) -> Result
         error,
     });
     tried.map(|()| file)
+}
+
+/// Options of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of a page: a multiple of [`ALIGN`](crate::ALIGN), see [`whole_page`](crate::whole_page).
+    pub page_bytes: usize,
+    /// Bytes of all pages, claimed at once and rounded down to whole pages.
+    pub capacity_bytes: u64,
+    /// Most transfers at a time; at least 1.
+    pub depth: u32,
 }

@@ -1,8 +1,7 @@
 //! Plain reads and writes, one after another, for systems that forbid io_uring.
 
-use crate::backend::{Backend, Transfer};
+use crate::backend::{Backend, Kind, Transfer};
 use crate::page::PageMemory;
-use crate::store::Kind;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -1,8 +1,7 @@
 //! io_uring: several transfers at a time, with two system calls for all of them.
 
-use crate::backend::{Backend, Transfer};
+use crate::backend::{Backend, Kind, Transfer};
 use crate::page::PageMemory;
-use crate::store::Kind;
 use io_uring::{IoUring, Probe, opcode, squeue, types};
 use rustix::io::Errno;
 use std::fs::File;
@@ -151,8 +150,8 @@ impl<M: PageMemory> Drop for Ring<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Place;
     use crate::page::{ALIGN, Page};
-    use crate::store::Place;
 
     #[test]
     fn only_a_whole_page_is_a_page() {

@@ -1,8 +1,8 @@
 //! The store: places, transfers and completions.
 
-use crate::backend::{Backend, Transfer};
+use crate::backend::{Backend, Kind, Place, Transfer};
 use crate::error::{OpenError, PageError};
-use crate::open::{How, prepare};
+use crate::open::{How, Options, prepare};
 use crate::page::{Page, PageMemory};
 use crate::plain::Plain;
 use crate::worker::{Done, Worker};
@@ -15,30 +15,6 @@ use std::time::{Duration, Instant};
 /// How long dropping a store waits for transfers. A disk that hangs longer keeps its thread and its pages,
 /// but blocks no one.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// Options of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Bytes of a page: a multiple of [`ALIGN`](crate::ALIGN), see [`whole_page`](crate::whole_page).
-    pub page_bytes: usize,
-    /// Bytes of all pages, claimed at once and rounded down to whole pages.
-    pub capacity_bytes: u64,
-    /// Most transfers at a time; at least 1.
-    pub depth: u32,
-}
-
-/// A page's place in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(pub(crate) u32);
-
-/// The direction of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// From memory to its place.
-    Write,
-    /// From its place to memory.
-    Read,
-}
 
 /// A completed transfer.
 #[derive(Debug)]

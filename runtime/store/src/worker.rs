@@ -1,9 +1,8 @@
 //! The store's thread: takes transfers, runs as many at a time as it may, and returns them.
 
-use crate::backend::{Backend, Transfer};
+use crate::backend::{Backend, Kind, Transfer};
 use crate::error::PageError;
 use crate::page::PageMemory;
-use crate::store::Kind;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
