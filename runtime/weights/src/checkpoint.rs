@@ -1,42 +1,12 @@
 //! An opened checkpoint: its files and its tensors.
 
+use crate::entry::{Encoding, Entry};
 use crate::file::{Bytes, WeightsFile};
 use crate::metadata::Metadata;
 use crate::{Tensor, WeightsError, gguf, safetensors};
 use monomorph_formats::Format;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
-
-/// The storage of a tensor's elements.
-#[derive(Clone, Debug)]
-pub(crate) enum Encoding {
-    /// A format that this crate knows.
-    Known(Format),
-    /// Any other format, by its name in the file.
-    Unsupported(String),
-}
-
-impl std::fmt::Display for Encoding {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Encoding::Known(format) => format.fmt(f),
-            Encoding::Unsupported(name) => write!(f, "{name}, which is not supported"),
-        }
-    }
-}
-
-/// A tensor in one of the files, its range checked.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) name: String,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) encoding: Encoding,
-    /// Index of its file in the checkpoint.
-    pub(crate) file: usize,
-    /// Range of its bytes in that file.
-    pub(crate) bytes: Range<usize>,
-}
 
 /// An opened checkpoint: one GGUF file, or the safetensors files of a directory.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! are then checked against the file and against each other.
 
 use crate::WeightsError;
-use crate::checkpoint::{Encoding, Entry as TensorEntry};
+use crate::entry::{Encoding, Entry as TensorEntry};
 use crate::file::WeightsFile;
 use crate::ggml::ggml_type;
 use crate::metadata::{Entry, Metadata, MetadataType, little_endian};

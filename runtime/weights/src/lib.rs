@@ -5,6 +5,7 @@
 //! whatever its counts say.
 
 mod checkpoint;
+mod entry;
 mod error;
 mod file;
 mod ggml;

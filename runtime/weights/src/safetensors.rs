@@ -1,7 +1,7 @@
 //! Safetensors files, read through the `safetensors` crate, and the index of a sharded checkpoint.
 
 use crate::WeightsError;
-use crate::checkpoint::{Encoding, Entry};
+use crate::entry::{Encoding, Entry};
 use crate::file::WeightsFile;
 use crate::metadata::little_endian;
 use ::safetensors::tensor::Metadata as SafeTensorsMetadata;
