@@ -2,7 +2,8 @@
 //! text from `tokenizer_config.json` and `generation_config.json`.
 
 use crate::error::TextError;
-use crate::tokenizer::Parts;
+use crate::parts::Parts;
+use crate::side_file::{read_config, read_file};
 use crate::vocabulary::{Kind, Speller, Spelling, Vocabulary};
 use monomorph_weights::Checkpoint;
 use serde_json::Value;
@@ -94,18 +95,6 @@ fn pipeline_of(text: &[u8]) -> Result<tokenizers::Tokenizer, String> {
         Ok(pipeline)
     };
     std::panic::catch_unwind(read).unwrap_or_else(|_| Err("a part of it cannot be read or used".to_owned()))
-}
-
-pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TextError> {
-    std::fs::read(path).map_err(|error| TextError::malformed(path, error.to_string()))
-}
-
-/// A JSON file beside the weights; `None` if it does not exist.
-pub(crate) fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<Value>, TextError> {
-    let Some(path) = checkpoint.side_file(name) else { return Ok(None) };
-    serde_json::from_slice(&read_file(&path)?)
-        .map(Some)
-        .map_err(|error| TextError::malformed(&path, format!("is not JSON: {error}")))
 }
 
 /// The content of a token given as a string, or as an object with `content`.

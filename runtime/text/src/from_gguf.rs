@@ -2,7 +2,7 @@
 //! most of a server's start.
 
 use crate::error::TextError;
-use crate::tokenizer::Parts;
+use crate::parts::Parts;
 use crate::vocabulary::{Kind, Speller, Spelling, Vocabulary};
 use monomorph_weights::Metadata;
 use std::collections::BTreeSet;

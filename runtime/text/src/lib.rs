@@ -14,6 +14,9 @@ mod escape;
 mod from_directory;
 mod from_gguf;
 mod json;
+mod parts;
+mod prompt;
+mod side_file;
 mod stand_in;
 mod stop;
 mod template;
@@ -24,6 +27,7 @@ pub use answer::{AnswerEvent, AnswerParser, CallOutcome, ReasoningFormat, ToolFo
 pub use chat::Chat;
 pub use detokeniser::Detokeniser;
 pub use error::TextError;
+pub use prompt::Prompt;
 pub use stop::{StopMatcher, StopOutput};
 pub use template::ChatTemplate;
-pub use tokenizer::{Prompt, Special, Tokenizer};
+pub use tokenizer::{Special, Tokenizer};

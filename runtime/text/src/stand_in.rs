@@ -1,7 +1,7 @@
 //! A stand-in tokenizer for speed measurements without a checkpoint.
 
 use crate::error::TextError;
-use crate::tokenizer::Parts;
+use crate::parts::Parts;
 use crate::vocabulary::{Kind, Speller, Spelling, Vocabulary};
 use std::path::Path;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};

@@ -6,8 +6,8 @@
 
 use crate::chat::Chat;
 use crate::error::TextError;
-use crate::from_directory::{read_config, read_file};
 use crate::json::{python_float, tojson};
+use crate::side_file::{read_config, read_file};
 use crate::tokenizer::Tokenizer;
 use jiff::Zoned;
 use minijinja::syntax::SyntaxConfig;

@@ -1,15 +1,13 @@
 //! The tokenizer: text to ids and back.
 
-use crate::chat::Chat;
 use crate::detokeniser::Detokeniser;
 use crate::error::TextError;
-use crate::escape::{Controls, Stretch};
-use crate::template::ChatTemplate;
-use crate::vocabulary::{Kind, Vocabulary};
+use crate::parts::Parts;
+use crate::vocabulary::Kind;
 use crate::{from_directory, from_gguf, stand_in};
 use monomorph_weights::Checkpoint;
 use std::sync::Arc;
-use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
+use tokenizers::{Model, OffsetType, PreTokenizer};
 
 /// The treatment of control tokens (`<|im_end|>`) spelled out in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,62 +18,10 @@ pub enum Special {
     Plain,
 }
 
-/// A rendered chat.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prompt {
-    /// The prompt's tokens.
-    pub ids: Vec<u32>,
-    /// The text that the template wrote. In it, control tokens spelled out in messages are broken up.
-    pub text: String,
-}
-
 /// A model's tokenizer. Cloning it is cheap.
 #[derive(Clone)]
 pub struct Tokenizer {
-    parts: Arc<Parts>,
-}
-
-/// The parts of a tokenizer, as read from a checkpoint.
-pub(crate) struct Parts {
-    pub(crate) pipeline: tokenizers::Tokenizer,
-    pub(crate) vocabulary: Arc<Vocabulary>,
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Option<u32>,
-    /// Every id that ends an answer.
-    pub(crate) ends: Vec<u32>,
-    /// Whether a prompt begins with `bos`.
-    pub(crate) add_bos: bool,
-    /// The pipeline's added tokens, configured to ignore control tokens.
-    plain: AddedVocabulary,
-    controls: Controls,
-}
-
-impl Parts {
-    pub(crate) fn new(
-        pipeline: tokenizers::Tokenizer,
-        vocabulary: Vocabulary,
-    ) -> Result<Parts, aho_corasick::BuildError> {
-        let mut plain = pipeline.get_added_vocabulary().clone();
-        plain.set_encode_special_tokens(true);
-        let mut controls: Vec<(String, u32)> = pipeline
-            .get_added_vocabulary()
-            .get_added_tokens_decoder()
-            .iter()
-            .filter(|(_, token)| token.special)
-            .map(|(&id, token)| (token.content.clone(), id))
-            .collect();
-        controls.sort_unstable_by_key(|(_, id)| *id);
-        Ok(Parts {
-            pipeline,
-            vocabulary: Arc::new(vocabulary),
-            bos: None,
-            eos: None,
-            ends: Vec::new(),
-            add_bos: false,
-            plain,
-            controls: Controls::new(&controls)?,
-        })
-    }
+    pub(crate) parts: Arc<Parts>,
 }
 
 impl Tokenizer {
@@ -132,36 +78,7 @@ impl Tokenizer {
         Ok(self.with_bos(self.encode(text, Special::Parse)?))
     }
 
-    /// A rendered chat and its ids. The template's own control tokens are parsed; those spelled out in
-    /// messages, tools and the like are text. `bos` is put first if the model wants it and the template did
-    /// not write it.
-    ///
-    /// # Errors
-    /// When the template rejects the chat, or the tokenizer library the text.
-    pub fn encode_chat(&self, template: &ChatTemplate, chat: &Chat) -> Result<Prompt, TextError> {
-        let controls = &self.parts.controls;
-        let mut escaped = false;
-        let messages: Vec<serde_json::Value> =
-            chat.messages.iter().map(|message| controls.escape_value(message, &mut escaped)).collect();
-        let extra = controls.escape_map(chat.extra, &mut escaped);
-        if !escaped {
-            let text = template.render(chat)?;
-            return Ok(Prompt { ids: self.with_bos(self.encode(&text, Special::Parse)?), text });
-        }
-        let chat =
-            Chat { messages: &messages, extra: &extra, add_generation_prompt: chat.add_generation_prompt };
-        let text = template.render(&chat)?;
-        let mut ids = Vec::new();
-        for stretch in controls.split(&text) {
-            match stretch {
-                Stretch::Control(id) => ids.push(id),
-                Stretch::Text(text) => ids.extend(self.encode(&text, Special::Plain)?),
-            }
-        }
-        Ok(Prompt { ids: self.with_bos(ids), text })
-    }
-
-    fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
+    pub(crate) fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
         if let Some(bos) = self.parts.bos
             && self.parts.add_bos
             && ids.first() != Some(&bos)

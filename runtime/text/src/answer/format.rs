@@ -1,14 +1,12 @@
 //! The formats by name, and an enum of all their readers.
 
+use super::flow::Flow;
 use super::gemma::{self, Gemma};
 use super::json_calls::JsonCalls;
 use super::mistral::{self, Mistral};
 use super::output::Output;
 use super::xml_calls::XmlCalls;
 use super::{bare, hermes, minimax, qwen};
-
-/// Most bytes in the name of a tool or a key; longer names are malformed.
-pub(crate) const LONGEST_NAME: usize = 256;
 
 /// How a model writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,18 +139,6 @@ impl ReasoningFormat {
             ReasoningFormat::Gemma => ["<|channel>thought", "<channel|>"],
         }
     }
-}
-
-/// The result of reading a character or tag.
-pub(crate) enum Flow {
-    /// It was consumed.
-    Stay,
-    /// It was consumed, and the block is over.
-    Leave,
-    /// The block was over before this character.
-    Again(char),
-    /// There was no block: the consumed text is plain text, and so is this character.
-    Text(char),
 }
 
 /// A reader of a block of calls.

@@ -2,7 +2,7 @@
 //! are between tags.
 
 use super::event::CallOutcome;
-use super::format::{Flow, LONGEST_NAME};
+use super::flow::{Flow, LONGEST_NAME};
 use super::json_text::{Quoted, QuotedRead, escape, quote};
 use super::output::Output;
 

@@ -2,7 +2,7 @@
 //! Mistral's older form and bare JSON.
 
 use super::event::CallOutcome;
-use super::format::{Flow, LONGEST_NAME};
+use super::flow::{Flow, LONGEST_NAME};
 use super::json_text::{JsonText, Quoted, QuotedRead, Read};
 use super::output::Output;
 

@@ -3,7 +3,7 @@
 //! tag.
 
 use super::event::CallOutcome;
-use super::format::{Flow, LONGEST_NAME};
+use super::flow::{Flow, LONGEST_NAME};
 use super::json_calls::{JsonCalls, JsonDialect};
 use super::json_text::{JsonText, Read};
 use super::output::Output;

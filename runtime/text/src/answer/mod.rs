@@ -6,6 +6,7 @@
 
 mod bare;
 mod event;
+mod flow;
 mod format;
 mod gemma;
 mod hermes;
@@ -23,7 +24,8 @@ pub use event::{AnswerEvent, CallOutcome};
 pub use format::{ReasoningFormat, ToolFormat};
 pub use schema::ToolSet;
 
-use format::{Flow, Reader};
+use flow::Flow;
+use format::Reader;
 use output::Output;
 use scanner::{Found, Scanner};
 use std::sync::Arc;

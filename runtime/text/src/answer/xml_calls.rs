@@ -2,7 +2,7 @@
 //! escaped, and only its closing tag ends a value.
 
 use super::event::CallOutcome;
-use super::format::{Flow, LONGEST_NAME};
+use super::flow::{Flow, LONGEST_NAME};
 use super::json_text::{escape, quote};
 use super::output::Output;
 use super::schema::Types;
