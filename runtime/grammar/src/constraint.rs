@@ -1,8 +1,8 @@
 //! The state of a grammar within one answer.
 
 use crate::error::{GrammarError, Stopped};
-use crate::grammars::{Shared, set};
 use crate::head::Head;
+use crate::shared::{Shared, set};
 use crate::thinking::{Beside, Thinking};
 use crate::watch::{Openers, Watch, both};
 use crate::words;

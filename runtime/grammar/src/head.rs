@@ -1,7 +1,7 @@
 //! Detects calls as JSON without tags, at the beginning of an answer or after a call. A call has begun once
 //! it names a tool.
 
-use crate::grammars::Shared;
+use crate::shared::Shared;
 use llguidance::Matcher;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;

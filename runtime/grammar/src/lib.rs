@@ -20,6 +20,7 @@ mod patience;
 mod pattern;
 mod references;
 mod schema;
+mod shared;
 mod source;
 mod stack;
 mod thinking;

@@ -1,6 +1,6 @@
 //! JSON schemas: which keywords are enforced, and which are rejected by name.
 
-use crate::bounds;
+use crate::bounds::{self, ANNOTATIONS};
 use crate::error::GrammarError;
 use crate::numbers::{self, Multiple, kind};
 use crate::references::{References, Target};
@@ -8,26 +8,6 @@ use crate::{width, words};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Keywords that constrain nothing; they are dropped. The contents of `$defs` are read when something refers
-/// to them.
-pub(crate) const ANNOTATIONS: &[&str] = &[
-    "$id",
-    "id",
-    "$comment",
-    "$anchor",
-    "$defs",
-    "definitions",
-    "title",
-    "description",
-    "default",
-    "examples",
-    "example",
-    "deprecated",
-    "readOnly",
-    "writeOnly",
-    "contentMediaType",
-    "contentEncoding",
-];
 /// The types of JSON schemas.
 const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 /// Formats of strings that are enforced.

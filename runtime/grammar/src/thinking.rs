@@ -1,6 +1,6 @@
 //! Reasoning before an answer: free text, except for the tags around it and a budget.
 
-use crate::grammars::Shared;
+use crate::shared::Shared;
 use monomorph_sampling::TokenMask;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Detects the beginning of calls in otherwise free text.
 
-use crate::grammars::Shared;
 use crate::head::Head;
+use crate::shared::Shared;
 use crate::thinking::{Scan, scan};
 use llguidance::Matcher;
 use monomorph_sampling::TokenMask;

@@ -15,7 +15,7 @@ mod tests;
 
 pub(crate) use lark::lark;
 pub(crate) use regex::regex;
-pub(crate) use schema::schema;
+pub(crate) use schema::{ANNOTATIONS, schema};
 
 use crate::error::GrammarError;
 use crate::source::Source;

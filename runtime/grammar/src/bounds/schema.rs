@@ -5,7 +5,6 @@ use super::{
     MAX_OPTIONAL, MAX_PATTERN_PROPERTIES, MAX_PROPERTIES, MAX_SCHEMAS, MAX_VALUES, Size, at_most, regex,
 };
 use crate::error::GrammarError;
-use crate::schema::ANNOTATIONS;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
@@ -392,3 +391,24 @@ fn percent_decoded(text: &str) -> String {
     }
     String::from_utf8_lossy(&decoded).into_owned()
 }
+
+/// Keywords that constrain nothing; they are dropped. The contents of `$defs` are read when something refers
+/// to them.
+pub(crate) const ANNOTATIONS: &[&str] = &[
+    "$id",
+    "id",
+    "$comment",
+    "$anchor",
+    "$defs",
+    "definitions",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "example",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentMediaType",
+    "contentEncoding",
+];
