@@ -1,28 +1,10 @@
 //! Flattens a step to what the kernels index.
 
-use super::kv_offload::KvOffload;
 use super::outputs::Outputs;
-use super::windows::Windows;
-pub(crate) use super::windows::{Stretch, Window};
+use super::shape::{BatchLimits, Sequence};
+use super::windows::{Stretch, Window, Windows};
 use monomorph_model::{Output, Step, Tokens};
 use std::ops::Range;
-
-/// The bounds of a batch's steps, which [`Batch::fill`] enforces.
-#[derive(Clone, Copy, Debug)]
-pub struct BatchLimits {
-    /// Most tokens of a step, over all sequences.
-    pub tokens: usize,
-    /// Most sequences of a step; slots lie below it.
-    pub sequences: usize,
-    /// Token ids lie below it.
-    pub vocabulary: usize,
-    /// Positions lie below it.
-    pub context: usize,
-    /// Tokens per K/V block.
-    pub block_tokens: usize,
-    /// Block ids lie below it.
-    pub blocks: usize,
-}
 
 /// The tokens of a step as rows, with the blocks of their keys and values.
 #[derive(Debug)]
@@ -35,8 +17,8 @@ pub struct Batch {
     blocks: Vec<u32>,
     outputs: Vec<u32>,
     /// Blocks on disk staged at a time, and blocks of a group.
-    window: usize,
-    group: usize,
+    pub(super) window: usize,
+    pub(super) group: usize,
     /// Whether the step has blocks on disk.
     streams: bool,
     windows: Windows,
@@ -45,23 +27,6 @@ pub struct Batch {
     slots_differ: bool,
     /// Positions after the tokens of a sampled sequence that its blocks also cover.
     ahead: usize,
-}
-
-/// One sequence's part of a batch.
-#[derive(Clone, Debug)]
-pub(crate) struct Sequence {
-    /// Index of its recurrent state; below the limit on sequences.
-    pub(crate) slot: usize,
-    /// Rows of its tokens.
-    pub(crate) rows: Range<usize>,
-    /// Position of its first token.
-    pub(crate) position: usize,
-    /// How many of its last tokens are drafts.
-    pub(crate) drafts: usize,
-    /// Its part of the block table.
-    pub(crate) blocks: Range<usize>,
-    /// Its part of the output rows.
-    pub(super) outputs: Range<usize>,
 }
 
 impl Batch {
@@ -83,12 +48,6 @@ impl Batch {
             slots_differ: true,
             ahead: 0,
         }
-    }
-
-    /// The batch, for steps with blocks on disk if `offload` has any.
-    #[must_use]
-    pub fn streamed(self, offload: &KvOffload) -> Batch {
-        Batch { window: offload.window(), group: offload.group(), ..self }
     }
 
     /// The batch, for steps that write `ahead` more positions after the tokens of a sampled sequence.

@@ -9,7 +9,7 @@
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::memory::Plain;
-use super::norm::Normalise;
+use super::normalise::Normalise;
 use super::rows::{Int8Block, Int8Rows, Rows};
 use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut, unrolled};
 use half::{bf16, f16};

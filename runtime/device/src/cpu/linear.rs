@@ -4,7 +4,8 @@
 use super::epilogue::{Epilogue, GatedEpilogue};
 use super::format::{Input, WeightFormat};
 use super::loader::{GatedMatrix, Matrix};
-use super::norm::{NoNorm, NormWeight, Normalise, RmsNorm};
+use super::norm::{NormWeight, RmsNorm};
+use super::normalise::{NoNorm, Normalise};
 use super::rows::Rows;
 use super::simd::{LANES, MAX_TOKENS, PARTS, TILE};
 use super::team::Lane;

@@ -24,16 +24,19 @@ mod mamba2;
 mod memory;
 mod model;
 mod norm;
+mod normalise;
 mod outputs;
 mod recurrent;
 mod rotary;
 mod rows;
+mod sample;
+mod shape;
 mod simd;
 mod team;
 mod windows;
 
 pub use attention::{AttentionScratch, HeadNorm, attention};
-pub use batch::{Batch, BatchLimits};
+pub use batch::Batch;
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
 pub use draft::Forced;
@@ -54,9 +57,11 @@ pub use linear::{Staging, gated, linear, norm_gated, norm_linear, norm_linear_to
 pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
 pub use mamba2::{Mamba2Scratch, mamba2};
 pub use model::{Model, Room, Stack};
-pub use norm::{NoNorm, NormWeight, OnePlus, Plain, RmsNorm};
+pub use norm::{NormWeight, OnePlus, Plain, RmsNorm};
+pub use normalise::NoNorm;
 pub use outputs::Outputs;
 pub use recurrent::{Convolution, RecurrentState};
 pub use rotary::{Adjacent, Halves, RotaryPairs, rotary_angles};
 pub use rows::{Int8Rows, Rows};
+pub use shape::BatchLimits;
 pub use team::{Lane, Team};

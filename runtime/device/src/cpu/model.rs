@@ -1,12 +1,13 @@
 //! The implementation of [`monomorph_model::Model`] for all layer stacks of CPUs.
 
-use super::batch::{Batch, BatchLimits};
+use super::batch::Batch;
 use super::draft::{Behind, Drafts};
 use super::keeps::Keeps;
 use super::kv_offload::KvOffload;
 use super::loader::Loader;
 use super::outputs::Outputs;
 use super::rows::Rows;
+use super::shape::BatchLimits;
 use super::team::{Lane, Team};
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, States, Step,

@@ -1,6 +1,7 @@
 //! RMS norm, fused in front of products.
 
 use super::loader::{Loader, Part, Vector};
+use super::normalise::Normalise;
 use super::simd::{F32s, LANES, TILE, at};
 use monomorph_weights::WeightsError;
 use std::marker::PhantomData;
@@ -67,19 +68,6 @@ impl<K: NormWeight, const N: usize> RmsNorm<K, N> {
     }
 }
 
-/// The transformation of a row of `N` activations before a product.
-#[doc(hidden)]
-pub trait Normalise<const N: usize>: Sync {
-    /// Whether rows pass unchanged.
-    const IDENTITY: bool;
-
-    /// The property of the whole (padded) row that [`Normalise::apply`] needs.
-    fn scale(&self, x: &[f32]) -> f32;
-
-    /// The vector at `at` of the row, normalised.
-    fn apply(&self, x: F32s, at: usize, scale: f32) -> F32s;
-}
-
 impl<K: NormWeight, const N: usize> Normalise<N> for RmsNorm<K, N> {
     const IDENTITY: bool = false;
 
@@ -96,23 +84,5 @@ impl<K: NormWeight, const N: usize> Normalise<N> for RmsNorm<K, N> {
     #[inline(always)]
     fn apply(&self, x: F32s, from: usize, scale: f32) -> F32s {
         x * F32s::splat(scale) * F32s::load(at(self.factors.padded(), from))
-    }
-}
-
-/// Rows pass unchanged.
-#[derive(Clone, Copy, Debug)]
-pub struct NoNorm;
-
-impl<const N: usize> Normalise<N> for NoNorm {
-    const IDENTITY: bool = true;
-
-    #[inline(always)]
-    fn scale(&self, _: &[f32]) -> f32 {
-        1.0
-    }
-
-    #[inline(always)]
-    fn apply(&self, x: F32s, _: usize, _: f32) -> F32s {
-        x
     }
 }

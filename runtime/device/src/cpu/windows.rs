@@ -1,7 +1,6 @@
 //! The order of attention in a step with blocks on disk: stretch by stretch, as blocks are staged.
 
-use super::attention::SEGMENT;
-use super::batch::{BatchLimits, Sequence};
+use super::shape::{BatchLimits, SEGMENT, Sequence};
 use std::ops::Range;
 
 /// Consecutive segments of one sequence's keys to attend to.

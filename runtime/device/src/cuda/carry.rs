@@ -15,8 +15,8 @@
 use super::driver::{Event, Stream};
 use super::fault::Fault;
 use super::host::Pinned;
-use super::memory::Pointer;
 use super::pack::{NotANumber, PackError, Planes, Source, pack_tiles};
+use super::pointer::Pointer;
 use super::shape::MatrixShape;
 use super::sources::mismatch;
 use super::weights::Matrix;

@@ -22,46 +22,15 @@ use super::fault::Fault;
 use super::gpu::{Gpu, settle};
 use super::host::Pinned;
 use super::kv_offload::KvOffload;
-use super::memory::{Memory, Pointer};
+use super::memory::Memory;
+use super::pointer::Pointer;
 use super::queue::{Extents, Graph, Portion, Queue};
+use super::ring::SlotRing;
 use super::states::Places;
 use super::wire::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
 use in_flight::{InFlight, Want};
 use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, Part, parts};
-use std::ops::Range;
-
-/// Most steps in flight for a stack that verifies no drafts. A stack that verifies drafts has one: drafts are
-/// fed in the step after the one they come from, and are known only when that one is collected.
-const STEPS_IN_FLIGHT: usize = 2;
-
-/// The ring of sets: how many steps may be in flight, and how many parts each has. Every part has its own
-/// tables and pinned memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotRing {
-    pub(super) steps: usize,
-    parts: usize,
-}
-
-impl SlotRing {
-    pub(crate) const fn of(spec: &ModelSpec) -> SlotRing {
-        let drafts = spec.drafts() > 0;
-        SlotRing {
-            steps: if drafts { 1 } else { STEPS_IN_FLIGHT },
-            parts: if drafts || spec.batch_invariant.is_some() { 2 } else { 1 },
-        }
-    }
-
-    pub(crate) fn count(self) -> usize {
-        self.steps * self.parts
-    }
-
-    /// The sets of the `step`th step submitted, counted from 0.
-    fn of_step(self, step: u64) -> Range<usize> {
-        let first = (step % self.steps as u64) as usize * self.parts;
-        first..first + self.parts
-    }
-}
 
 /// The launches of a layer stack, by program.
 pub trait Programs: Send + 'static {

@@ -3,8 +3,8 @@
 use super::arguments::Arguments;
 use super::driver::Stream;
 use super::fault::Fault;
-use super::memory::Pointer;
 use super::module::Kernel;
+use super::pointer::Pointer;
 use super::queue::{Extents, Queue, StepTables};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::weights::Matrix;

@@ -2,7 +2,7 @@
 
 use super::driver::check;
 use super::fault::Fault;
-use super::memory::Pointer;
+use super::pointer::Pointer;
 use cudarc::driver::sys;
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};

@@ -14,7 +14,7 @@
 use super::driver::{Event, Stream};
 use super::fault::Fault;
 use super::host::Pinned;
-use super::memory::Pointer;
+use super::pointer::Pointer;
 use crate::kv_offload::{Area, Layout, Prefetcher, SLOTS, Staging};
 use monomorph_model::{BlockId, LoadError, OffloadOptions, OffloadRoom, OffloadSlot};
 use std::ptr::NonNull;

@@ -4,6 +4,7 @@ use super::driver::Claim;
 use super::fault::Fault;
 use super::gpu::Gpu;
 use super::kv_offload::{self, Blocks, Disk, KvOffload};
+use super::pointer::{Cache, Pointer};
 use super::states::{Places, State};
 use super::wire;
 use crate::kv_offload::Layout;
@@ -14,25 +15,6 @@ use std::num::NonZero;
 /// Left to the driver for graphs, kernels and bookkeeping. An estimate: graphs of a few hundred kernels take
 /// a few MiB each.
 const DRIVER_BYTES: u64 = 192 << 20;
-
-/// An address in the arena on the device, or null.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Pointer(pub(super) u64);
-
-impl Pointer {
-    /// The argument for a parameter that a kernel's instantiation does not use.
-    pub const NULL: Pointer = Pointer(0);
-
-    /// Start and end of a range of `bytes` bytes that begins here.
-    pub fn range(self, bytes: u64) -> [Pointer; 2] {
-        [self, self.offset(bytes)]
-    }
-
-    pub(crate) fn offset(self, bytes: u64) -> Pointer {
-        Pointer(self.0 + bytes)
-    }
-}
 
 /// Bytes that a stack needs, by purpose, as counted by its build.
 #[derive(Clone, Copy, Debug)]
@@ -412,20 +394,6 @@ impl Memory {
     /// Longest sequence, in tokens.
     pub fn context(&self) -> usize {
         self.context
-    }
-}
-
-/// The K/V blocks of the layers of one body.
-#[derive(Clone, Copy, Debug)]
-pub struct Cache {
-    pub(super) start: Pointer,
-    pub(super) layer_bytes: u64,
-}
-
-impl Cache {
-    /// The K/V blocks of one layer, numbered within the body.
-    pub fn layer(&self, layer: usize) -> Pointer {
-        self.start.offset(self.layer_bytes * layer as u64)
     }
 }
 

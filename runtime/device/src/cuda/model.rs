@@ -1,10 +1,12 @@
 //! The implementation of [`monomorph_model::Model`] for all layer stacks of CUDA devices.
 
-use super::executor::{Executor, Programs, SlotRing};
+use super::executor::{Executor, Programs};
 use super::fault::Fault;
 use super::gpu::Gpu;
 use super::load::Loader;
-use super::memory::{Memory, Needs, Pointer};
+use super::memory::{Memory, Needs};
+use super::pointer::Pointer;
+use super::ring::SlotRing;
 use super::rotary;
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,

@@ -2,7 +2,8 @@
 
 use super::driver::Stream;
 use super::fault::Fault;
-use super::memory::{Memory, Pointer};
+use super::memory::Memory;
+use super::pointer::Pointer;
 
 /// Positions a thread computes at a time.
 const PIECE: usize = 512;

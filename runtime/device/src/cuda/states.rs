@@ -2,7 +2,7 @@
 
 use super::driver::Stream;
 use super::fault::Fault;
-use super::memory::{Cache, Pointer};
+use super::pointer::{Cache, Pointer};
 use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace, States};
 
 /// The recurrent state of the layers of one body, by part: for each layer that of all slots, followed by that

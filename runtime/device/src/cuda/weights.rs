@@ -1,7 +1,8 @@
 //! Weights on the device, and a stack's description of the tensors it needs.
 
 use super::fault::Fault;
-use super::memory::{Memory, Pointer};
+use super::memory::Memory;
+use super::pointer::Pointer;
 use super::shape::MatrixShape;
 use crate::rows_of::FileRows;
 

@@ -1,6 +1,8 @@
 //! Splits attention into work items.
 
-use super::super::batch::{Batch, Sequence, Stretch};
+use super::super::batch::Batch;
+use super::super::shape::Sequence;
+use super::super::windows::Stretch;
 use super::{ITEMS_PER_LANE, SEGMENT};
 use std::ops::Range;
 

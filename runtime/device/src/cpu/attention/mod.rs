@@ -17,13 +17,11 @@ use super::kv::KvCache;
 use super::memory::Memory;
 use super::rotary::RotaryPairs;
 use super::rows::Rows;
+use super::shape::SEGMENT;
 use super::simd::{QUERY_ROWS, TILE};
 use super::team::Lane;
 pub use rotate::HeadNorm;
 use work::Work;
-
-/// Keys between two merges.
-pub(super) const SEGMENT: usize = 128;
 
 /// Most query rows (tokens times heads of a group) of an item, unless one token has more.
 const ITEM_ROWS: usize = 96;

@@ -3,7 +3,8 @@
 use super::super::batch::Batch;
 use super::super::format::KvElement;
 use super::super::kv::KvCache;
-use super::super::norm::{NoNorm, NormWeight, RmsNorm};
+use super::super::norm::{NormWeight, RmsNorm};
+use super::super::normalise::NoNorm;
 use super::super::rotary::RotaryPairs;
 use super::super::rows::Rows;
 use super::super::simd::{at, at_mut};

@@ -1,12 +1,13 @@
 //! Second half of attention: the work items, segment by segment.
 
-use super::super::batch::{Batch, Stretch};
+use super::super::batch::Batch;
 use super::super::epilogue::sigmoid_times;
 use super::super::format::KvElement;
 use super::super::kv::{KvCache, StagedWindow};
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, QUERY_ROWS, TILE, at, at_mut};
 use super::super::team::Lane;
+use super::super::windows::Stretch;
 use super::items::{Item, Items};
 use super::segment::{Cached, Gathered, KeyValues, Tile, merge};
 use super::{AttentionScratch, GATHER_ROWS, LaneScratch, SEGMENT};

@@ -1,10 +1,10 @@
 //! The recurrence, token by token, followed by norm and gate.
 
-use super::super::batch::Sequence;
 use super::super::epilogue::Activation;
 use super::super::norm::NormWeight;
 use super::super::recurrent::tile::{COLUMNS, Columns, Read, Tile, VECTORS, columns};
 use super::super::recurrent::{keep, load, store, through_versions};
+use super::super::shape::Sequence;
 use super::super::simd::{F32s, LANES, at_mut};
 use super::super::team::Lane;
 use super::Work;

@@ -9,11 +9,12 @@ pub use accept::Forced;
 pub use accept::{Acceptance, Verify};
 pub use embed::draft_embed;
 
-use super::batch::{Batch, BatchLimits};
+use super::batch::Batch;
 use super::gather::each_row;
 use super::kv_offload::KvOffload;
 use super::outputs::{Outputs, drafts};
 use super::rows::Rows;
+use super::shape::BatchLimits;
 use super::team::{Lane, Team};
 use monomorph_model::{RowOutput, SequenceStep, Step};
 use monomorph_sampling::{Sampled, Sampling, sample};

@@ -4,7 +4,7 @@ use super::super::epilogue::{Epilogue, Store, sigmoid_times};
 use super::super::format::{Input, WeightFormat};
 use super::super::linear::{Single, multiply_tile};
 use super::super::loader::Matrix;
-use super::super::norm::NoNorm;
+use super::super::normalise::NoNorm;
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, PARTS, TILE, at};
 use super::super::team::Lane;

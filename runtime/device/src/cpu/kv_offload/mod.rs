@@ -2,7 +2,7 @@
 //! the disk holds.
 //!
 //! [`crate::kv_offload`] cuts blocks into pages and prefetches them. The first lane has the store read
-//! [`Window`](super::batch::Window)s some way ahead of the one that the lanes attend to. The memory claimed
+//! [`Window`](super::windows::Window)s some way ahead of the one that the lanes attend to. The memory claimed
 //! does not depend on the lengths of sequences.
 //!
 //! A page that cannot be read becomes zeros, and the step continues with these; its rows are
@@ -10,10 +10,10 @@
 
 mod staged;
 
-use super::attention::SEGMENT;
 use super::batch::Batch;
 use super::memory::Memory;
 use super::outputs::Outputs;
+use super::shape::SEGMENT;
 use super::team::Lane;
 use crate::kv_offload::{Layout, Prefetcher, SLOTS, Staging};
 use monomorph_model::{LoadError, OffloadOptions, OffloadRoom, OffloadSlot, RowOutput, Step};
@@ -122,6 +122,15 @@ impl KvOffload {
                 *row = RowOutput::Lost(why.clone());
             }
         }
+    }
+}
+
+impl Batch {
+    /// The batch, for steps with blocks on disk if `offload` has any.
+    #[must_use]
+    pub fn streamed(mut self, offload: &KvOffload) -> Batch {
+        (self.window, self.group) = (offload.window(), offload.group());
+        self
     }
 }
 

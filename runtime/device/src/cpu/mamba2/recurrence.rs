@@ -1,10 +1,10 @@
 //! The recurrence, token by token, followed by gate and norm.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
-use super::super::batch::Sequence;
 use super::super::epilogue::{Activation, Silu};
 use super::super::recurrent::tile::{COLUMNS, Columns, Tile, VECTORS, columns};
 use super::super::recurrent::{keep, load, store, through_versions};
+use super::super::shape::Sequence;
 use super::super::simd::{F32s, LANES, at, at_mut, unrolled};
 use super::super::team::Lane;
 use super::Work;

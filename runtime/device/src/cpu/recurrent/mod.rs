@@ -5,9 +5,10 @@ mod convolution;
 mod state;
 pub(super) mod tile;
 
-use super::batch::{Batch, Sequence};
+use super::batch::Batch;
 use super::memory::Memory;
 use super::rows::Rows;
+use super::shape::Sequence;
 use super::simd::{F32s, LANES, at, at_mut};
 pub use convolution::Convolution;
 pub use state::RecurrentState;

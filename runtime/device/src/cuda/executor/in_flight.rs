@@ -3,7 +3,8 @@
 use super::super::driver::Event;
 use super::super::fault::Fault;
 use super::super::host::Pinned;
-use super::super::memory::{Memory, Pointer};
+use super::super::memory::Memory;
+use super::super::pointer::Pointer;
 use super::super::queue::StepTables;
 use super::super::wire::{Header, SampledRow, Tables, read_sampled};
 use monomorph_model::{RowOutput, Verified};

@@ -5,7 +5,7 @@
 
 use super::super::fault::Fault;
 use super::super::host::Pinned;
-use super::super::memory::Pointer;
+use super::super::pointer::Pointer;
 use super::Executor;
 use monomorph_model::{BlockId, StatePlace};
 

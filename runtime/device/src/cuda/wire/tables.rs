@@ -1,7 +1,7 @@
 //! Device memory that steps take besides weights, K/V and activations.
 
 use super::{Bias, Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
-use crate::cuda::executor::SlotRing;
+use crate::cuda::ring::SlotRing;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::ModelSpec;
 use monomorph_sampling::{MAX_BIASES, TokenMask};
