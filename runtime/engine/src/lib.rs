@@ -25,6 +25,7 @@ mod forward;
 mod generation;
 mod handle;
 mod latencies;
+mod options;
 mod request;
 pub mod scheduler;
 #[cfg(feature = "scripted")]
@@ -34,11 +35,9 @@ mod shared;
 mod swap;
 
 pub use generation::Generation;
-pub use handle::{
-    EngineHandle, EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, StartError,
-    TBT, start,
-};
+pub use handle::{EngineHandle, StartError, start};
 pub use latencies::Latencies;
+pub use options::{EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, TBT};
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use scheduler::Policy;
 pub use sequence::{LONGEST_NGRAM, LookupOptions};

@@ -2,7 +2,7 @@
 
 use super::Forward;
 use super::contract::{self, Expects};
-use super::in_flight::Row;
+use super::row::Row;
 use crate::request::{EngineError, Event, Finished};
 use crate::scheduler::GENERATED;
 use monomorph_model::{NOT_NUMBERS, RowOutput, StepOutput, Verified};

@@ -1,7 +1,7 @@
 //! What a model may answer to a row. Everything else ends the engine with a word on what was wrong: going on
 //! from it would mix tokens up.
 
-use super::in_flight::Row;
+use super::row::Row;
 use monomorph_model::{ModelSpec, RowOutput};
 use monomorph_sampling::Sampled;
 

@@ -5,31 +5,11 @@
 //! waits for the last step that holds them.
 
 use super::memory::Memory;
-use monomorph_cache::{Lease, Snapshot};
+use super::row::Row;
+use monomorph_cache::Lease;
 use monomorph_model::{Slot, Ticket};
 use std::collections::VecDeque;
 use std::time::Instant;
-
-/// A row of a step in flight.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
-    /// Whose it is. A slot is not given to another sequence before the step is collected.
-    pub slot: Slot,
-    /// Tokens fed that count as prefill.
-    pub prefilled: usize,
-    /// Whether they end before the prompt does.
-    pub chunk: bool,
-    /// Whether a token is sampled.
-    pub samples: bool,
-    /// The position that all logits are wanted from, where they are.
-    pub scores: Option<usize>,
-    /// Tokens of the sequence that are in the cache when the step is collected, drafts that hold aside.
-    pub end: usize,
-    /// Whether it has blocks on disk.
-    pub offloaded: bool,
-    /// Where the state of the sequence is saved in this step, and behind how many tokens.
-    pub save: Option<(Snapshot, usize)>,
-}
 
 /// A step in flight.
 #[derive(Debug)]

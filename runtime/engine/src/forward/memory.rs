@@ -5,8 +5,8 @@
 //! next step. The device works on steps in their order, so a place may be promised anew as soon as the step
 //! that reads it is planned.
 
-use super::in_flight::Row;
-use crate::handle::{EngineOptions, OffloadShare};
+use super::row::Row;
+use crate::options::{EngineOptions, OffloadShare};
 use crate::scheduler::comes;
 use crate::sequence::Sequence;
 use crate::shared::Stats;

@@ -22,12 +22,13 @@ mod offload;
 mod outputs;
 mod plan;
 mod queue;
+mod row;
 mod step;
 mod swap;
 #[cfg(test)]
 mod walk;
 
-use crate::handle::EngineOptions;
+use crate::options::EngineOptions;
 use crate::request::{EngineError, Event};
 use crate::sequence::Sequence;
 use crate::shared::{Health, Shared};

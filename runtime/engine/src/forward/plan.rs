@@ -3,7 +3,7 @@
 use super::Forward;
 use super::offload::Offload;
 use super::swap::Copied;
-use crate::handle::ScheduleOptions;
+use crate::options::ScheduleOptions;
 use crate::scheduler::{HOLDS, Limits, Pace, Plan, Running, View, Waiting, schedule};
 use crate::sequence::Sequence;
 use monomorph_model::ModelSpec;

@@ -2,8 +2,9 @@
 
 use super::batch::Batch;
 use super::contract::Contract;
-use super::in_flight::{Pipeline, Row};
+use super::in_flight::Pipeline;
 use super::memory::Memory;
+use super::row::Row;
 use crate::request::EngineError;
 use crate::scheduler::Row as Planned;
 use monomorph_cache::BlockPlace;
