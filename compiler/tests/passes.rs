@@ -2,8 +2,7 @@
 
 use monomorph_compiler::blocks;
 use monomorph_compiler::graph::{self, Graph, Op};
-use monomorph_compiler::passes::lower::Lowering;
-use monomorph_compiler::passes::rules::Fusion;
+use monomorph_compiler::passes::lower::{Fusion, Lowering};
 use monomorph_compiler::passes::{assemble, fuse, rules};
 use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::spec;

@@ -23,13 +23,13 @@ pub use mamba2::Mamba2;
 pub use products::{Accumulate, Gated, Linear, Project};
 
 use crate::emit::call::Call;
-use crate::emit::cpu::{Scratch, Working};
+use crate::emit::names::{Scratch, Working};
 use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, ValueId, WeightId};
 use crate::import::names::Place;
 use crate::kernels::Signature;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
-use crate::passes::rules::Fusion;
+use crate::passes::lower::Fusion;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};
 use crate::reference::Evaluation;
@@ -114,8 +114,11 @@ pub(crate) trait Operation {
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
         Vec::new()
     }
+}
 
-    /// Computes its result: the reference.
+/// The reference of an op.
+pub(crate) trait Computed {
+    /// Computes its result.
     fn run(&self, it: &mut Evaluation) -> Vec<f32>;
 }
 
@@ -142,12 +145,6 @@ pub(crate) trait MixerSpec: Sized {
     /// Adds its tensors, in order of use.
     fn tensors(&self, list: &mut LayerTensors);
 
-    /// Finds one of its tensors in a Hugging Face checkpoint; `None` if the tensor is not its own.
-    fn place(&self, place: &Place) -> Option<FileTensor>;
-
-    /// Adds its ops. `x` is normed; the result is added to the residual stream.
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
-
     /// Heads of the K/V cache it keeps, if any.
     fn kv(&self) -> Option<KvHeads> {
         None
@@ -162,7 +159,17 @@ pub(crate) trait FfnSpec: Sized {
     fn read(source: &Source, table: Table) -> Option<Self>;
     fn write(&self) -> String;
     fn tensors(&self, list: &mut LayerTensors);
+}
+
+/// A mixer or a feed-forward part in checkpoints of Hugging Face.
+pub(crate) trait Placed {
+    /// Finds one of its tensors; `None` if the tensor is not its own.
     fn place(&self, place: &Place) -> Option<FileTensor>;
+}
+
+/// A mixer or a feed-forward part as ops.
+pub(crate) trait Built {
+    /// Adds its ops. `x` is normed; the result is added to the residual stream.
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
 }
 
@@ -208,14 +215,14 @@ macro_rules! kinds {
                 }
             }
 
-            /// See [`MixerSpec`].
+            /// See [`Placed`].
             pub(crate) fn place(&self, place: &Place) -> Option<FileTensor> {
                 match self {
                     $($enum::$name(it) => it.place(place),)*
                 }
             }
 
-            /// See [`MixerSpec`].
+            /// See [`Built`].
             pub(crate) fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
                 match self {
                     $($enum::$name(it) => it.build(graph, body, x),)*
@@ -325,7 +332,7 @@ macro_rules! blocks {
                 }
             }
 
-            /// See [`Operation::run`].
+            /// See [`Computed::run`].
             pub(crate) fn run(&self, it: &mut Evaluation) -> Vec<f32> {
                 match self {
                     $($($(BlockOp::$op(op) => op.run(it),)*)?)*

@@ -1,6 +1,6 @@
 //! Helpers to write a phase's call on a CPU: they name its weights and buffers.
 
-use super::cpu::{body_ident, staging};
+use super::names::{body_ident, staging};
 use super::{format_ident, quote};
 use crate::graph::Rows;
 use crate::plan::{BufferId, FieldId, FieldKind, Phase, Plan, PlanBody};

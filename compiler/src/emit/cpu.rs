@@ -1,11 +1,12 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
 use super::call::{Place, phase};
-use super::{cpu_draft, float, format_ident, kv_offload, layer_type, number, quote, spec, weights};
-use crate::graph::{RotaryFrequencies, Rows};
-use crate::plan::{FieldId, FieldKind, Keeps, KvHeads, Plan, PlanBody, State};
-use monomorph_formats::Format;
-use proc_macro2::{Ident, TokenStream};
+use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer};
+use super::names::{Scratch, Working, body_ident, cache_type, logits_name, staging};
+use super::{cpu_draft, format_ident, kv_offload, layer_type, number, quote, weights};
+use crate::graph::Rows;
+use crate::plan::{Keeps, Plan, PlanBody, State};
+use proc_macro2::TokenStream;
 
 /// The items of `stack.rs`.
 pub fn stack(plan: &Plan) -> TokenStream {
@@ -41,32 +42,6 @@ pub fn stack(plan: &Plan) -> TokenStream {
 
         /// What the server runs.
         pub type Model = cpu::Model<Stack, #vocabulary, #drafts>;
-    }
-}
-
-/// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
-pub type Working = (Ident, TokenStream, TokenStream);
-
-/// Scratch of a body's phases.
-pub struct Scratch {
-    /// The type.
-    pub kind: TokenStream,
-    /// The expression that makes it; `lanes` is in scope.
-    pub new: TokenStream,
-}
-
-/// A body's name as an identifier.
-pub fn body_ident(body: &PlanBody, suffix: &str) -> Ident {
-    format_ident!("{}{suffix}", body.name.replace('-', "_"))
-}
-
-pub fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> TokenStream {
-    let name = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
-    let (count, values) = (number(frequencies.inverse.len()), frequencies.inverse.iter().map(|f| float(*f)));
-    let documentation = format!(" Radians a position by which each pair of an `{}` head turns.", body.name);
-    quote! {
-        #[doc = #documentation]
-        static #name: [f32; #count] = [#(#values),*];
     }
 }
 
@@ -116,27 +91,6 @@ fn buffers(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The K/V cache type of a body's layers.
-pub fn cache_type(plan: &Plan, heads: KvHeads) -> TokenStream {
-    let kv = format_ident!("{}", plan.target.quant.kv_format.name());
-    let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
-    quote!(KvCache<#kv, #kv_heads, #head_dim, #block>)
-}
-
-/// A format's name as part of an identifier.
-pub fn format_name(format: Format) -> String {
-    format.name().replace('-', "_")
-}
-
-/// The staging buffer of a product's input, one for each format and width.
-pub fn staging(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
-    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
-        unreachable!("a product has a matrix")
-    };
-    let (kind, width) = (format_ident!("{}", spec::variant(format)), number(columns));
-    (format_ident!("staged_{}_{columns}", format_name(format)), quote!(Staging<#kind, #width>))
-}
-
 fn stack_struct(plan: &Plan) -> TokenStream {
     let fields = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
@@ -165,54 +119,6 @@ fn stack_struct(plan: &Plan) -> TokenStream {
             #(#fields,)*
             #draft
             buffers: Buffers,
-        }
-    }
-}
-
-/// The statement that finds rotary cosines and sines for a batch's positions; only for bodies with rotary
-/// heads.
-pub fn angles(body: &PlanBody) -> Option<TokenStream> {
-    let factor = float(body.frequencies()?.factor);
-    let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
-    let angles = body_ident(body, "_angles");
-    Some(quote!(rotary_angles(lane, batch, &#table, #factor, &self.buffers.#angles);))
-}
-
-/// The bodies of the model's layers in order.
-pub fn layer_order(plan: &Plan) -> Vec<usize> {
-    plan.schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect()
-}
-
-/// Runs the layers in schedule order. If bodies alternate, they do so with a period, and the loop runs over
-/// its repetitions. `run` is the statement that runs a layer of a body; `layer` and `weights` are in scope.
-pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> TokenStream) -> TokenStream {
-    let repeats = |period: &usize| order.iter().enumerate().all(|(i, body)| order[i % period] == *body);
-    let period = (1..=order.len()).find(repeats).unwrap_or(order.len());
-    if period == 1 {
-        let body = &plan.bodies[order[0]];
-        let (layers, run) = (body_ident(body, "_layers"), run(body));
-        return quote! {
-            for (layer, weights) in self.#layers.iter().enumerate() {
-                #run
-            }
-        };
-    }
-    let steps = (0..period).map(|at| {
-        let body = &plan.bodies[order[at]];
-        let (layers, run) = (body_ident(body, "_layers"), run(body));
-        let before = number(order[..at].iter().filter(|other| **other == order[at]).count());
-        let each = number(order[..period].iter().filter(|other| **other == order[at]).count());
-        quote! {
-            let layer = repetition * #each + #before;
-            if let Some(weights) = self.#layers.get(layer) {
-                #run
-            }
-        }
-    });
-    let repetitions = number(order.len().div_ceil(period));
-    quote! {
-        for repetition in 0..#repetitions {
-            #(#steps)*
         }
     }
 }
@@ -315,16 +221,6 @@ fn contract(plan: &Plan) -> TokenStream {
 fn cache(body: &PlanBody) -> TokenStream {
     let parts = kv_offload::table(body);
     quote!(KvCache::new(&#parts, room.blocks)?)
-}
-
-/// The statement that runs a layer of a body.
-pub fn run_layer(body: &PlanBody) -> TokenStream {
-    let run = body_ident(body, "_layer");
-    quote!(self.#run(lane, batch, layer, weights);)
-}
-
-pub fn logits_name(plan: &Plan) -> &str {
-    &plan.buffer(plan.logits()).name
 }
 
 /// Columns of the logits.

@@ -1,7 +1,7 @@
 //! The parts of a CPU's `stack.rs` that only a drafting target has.
 
 use super::call::{Place, phase};
-use super::cpu::{angles, layer_loop, run_layer};
+use super::layers::{angles, layer_loop, run_layer};
 use super::{format_ident, kv_offload, number, quote};
 use crate::graph::BodyId;
 use crate::plan::{Buffer, DraftPlan, Plan, PlanBody};

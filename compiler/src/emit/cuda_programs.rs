@@ -1,6 +1,7 @@
 //! The programs of a CUDA stack: one function each, with the grid and arguments of every launch.
 
-use super::cpu::{body_ident, layer_loop, layer_order};
+use super::layers::{layer_loop, layer_order};
+use super::names::body_ident;
 use super::{format_ident, kv_offload, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime};

@@ -1,9 +1,10 @@
 //! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function per program,
 //! with the grid and arguments of every launch.
 
-use super::cpu::{body_ident, frequency_table, logits_name};
 use super::cuda_programs::{looks_ahead, program, rotary_body};
 use super::cuda_weights;
+use super::layers::frequency_table;
+use super::names::{body_ident, logits_name};
 use super::{float, format_ident, kv_offload, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Program, Regime};

@@ -1,6 +1,6 @@
 //! The weights of a CUDA stack: shapes as constants, structs of addresses, and the code that loads them.
 
-use super::cpu::body_ident;
+use super::names::body_ident;
 use super::spec::{format, variant};
 use super::{format_ident, layer_type, number, quote};
 use crate::plan::cuda::CudaPlan;

@@ -1,6 +1,6 @@
 //! K/V offload in `stack.rs`: which part of an offloaded block belongs to each attention layer.
 
-use super::cpu::body_ident;
+use super::names::body_ident;
 use super::{format_ident, number, quote};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};

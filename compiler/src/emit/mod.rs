@@ -1,7 +1,7 @@
 //! Plan to text. An emitter decides nothing: the plan contains every number and name it writes.
 
 pub(crate) mod call;
-pub(crate) mod cpu;
+mod cpu;
 mod cpu_draft;
 pub mod cuda;
 mod cuda_programs;
@@ -9,7 +9,9 @@ mod cuda_stack;
 pub mod cuda_templates;
 mod cuda_weights;
 mod kv_offload;
+mod layers;
 mod manifest;
+pub(crate) mod names;
 mod spec;
 mod weights;
 

@@ -1,5 +1,6 @@
 //! Which layers are attention and which are recurrent.
 
+use super::draft::Layer;
 use super::families::Family;
 use super::keys::{Findings, Keys};
 use crate::blocks::experts::import as mixture;
@@ -8,20 +9,6 @@ use serde_json::Value;
 /// Names of the mixers in patterns.
 pub(super) const FULL: &str = "attention";
 pub(super) const LINEAR: &str = "delta";
-
-/// A layer: its mixer's name in patterns, and whether it has a dense block where the rest have experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layer {
-    pub(crate) mixer: &'static str,
-    pub(crate) dense: bool,
-}
-
-impl Layer {
-    /// The layer's name in the pattern of MODEL.toml.
-    pub(super) fn name(self) -> String {
-        if self.dense { format!("{}/dense", self.mixer) } else { self.mixer.to_owned() }
-    }
-}
 
 /// The mixer for a value of `layer_types`.
 fn of_layer_type(value: &Value) -> Option<&'static str> {

@@ -4,6 +4,7 @@
 //! error that names it: a model that computes something else is never guessed.
 
 pub(crate) mod dimensions;
+mod draft;
 pub(crate) mod families;
 mod family;
 pub(crate) mod keys;
@@ -19,7 +20,7 @@ mod storage;
 
 pub use seen::Seen;
 
-use self::family::{Draft, DraftHead};
+use self::draft::{Draft, DraftHead};
 use crate::spec;
 use crate::spec::types::Compute;
 use monomorph_formats::Format;

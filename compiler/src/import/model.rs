@@ -1,6 +1,6 @@
 //! Writes a draft as a readable MODEL.toml.
 
-use super::family::{Draft, DraftHead};
+use super::draft::{Draft, DraftHead};
 use super::layers::FULL;
 use crate::spec::types::Ffn;
 use crate::spec::words;

@@ -1,6 +1,6 @@
 //! Names of the model's tensors in a family's checkpoints.
 
-use super::family::Draft;
+use super::draft::Draft;
 use crate::spec::types::{DRAFT_PREFIX, FileTensor, RowView};
 use crate::spec::{LAYER_PREFIX, TensorDecl};
 
@@ -57,7 +57,7 @@ pub(crate) struct Place<'a> {
     pub(crate) stem: &'a [&'a str],
     /// `weight` or `bias`.
     pub(crate) kind: &'a str,
-    /// As in [`super::family::Naming`].
+    /// As in [`super::draft::Naming`].
     pub(crate) fused: bool,
     /// Whether the experts of a layer are stacked in two tensors.
     pub(crate) stacked: bool,

@@ -1,6 +1,6 @@
 //! Writes the storage of a checkpoint as a readable quant spec.
 
-use super::family::{Draft, DraftHead};
+use super::draft::{Draft, DraftHead};
 use super::layers::FULL;
 use super::storage::{Placed, classes};
 use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClass};

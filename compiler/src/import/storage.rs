@@ -1,6 +1,6 @@
 //! Storage of every tensor of a model, summarised by class for a quant spec.
 
-use super::family::Draft;
+use super::draft::Draft;
 use super::names::place;
 use super::quantization::Storage;
 use super::seen::Seen;

@@ -6,14 +6,14 @@
 //! that the emitted stack passes to its kernels. A missing argument, swapped arguments of different types and
 //! the arguments of another kernel do not compile.
 
+mod argument;
 mod fill;
 mod operands;
 
+pub use argument::{Argument, Edge};
 pub use fill::*;
 pub(crate) use operands::operands;
 pub use operands::*;
-
-use crate::plan::cuda::Argument;
 
 /// The declaration of a kernel. In its strings `{config}` is replaced by the name of the struct of constants,
 /// `{block}`, `{cluster}` and `{shared}` by the figures of the launch, and a constant's name in braces by its
@@ -110,7 +110,7 @@ macro_rules! kernels {
                 body: concat!($($body)?),
             };
 
-            fn list(&self) -> Vec<$crate::plan::cuda::Argument> {
+            fn list(&self) -> Vec<$crate::kernels::Argument> {
                 vec![$($crate::kernels::Operand::argument(self.$parameter)),*]
             }
         }

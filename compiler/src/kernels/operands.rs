@@ -1,8 +1,9 @@
 //! Kernel operands: device addresses, typed by what they point to.
 
+use super::argument::{Argument, Edge};
 use crate::graph::BodyId;
-use crate::plan::cuda::{Argument, Edge, Plane};
 use crate::plan::{BufferId, FieldId};
+use monomorph_abi::packed::Plane;
 
 /// A device address with a declared use.
 pub trait Operand: Copy {
@@ -23,22 +24,22 @@ macro_rules! operands {
     ($($(#[$doc:meta])* $name:ident: $element:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name($crate::plan::cuda::Argument);
+        pub struct $name($crate::kernels::Argument);
 
         impl $name {
             /// A null pointer, for an instantiation that does not use it.
-            pub const NULL: $name = $name($crate::plan::cuda::Argument::Null);
+            pub const NULL: $name = $name($crate::kernels::Argument::Null);
         }
 
         impl $crate::kernels::Operand for $name {
             const READ: &'static str = concat!("const ", $element, "*");
             const WRITE: &'static str = concat!($element, "*");
 
-            fn argument(self) -> $crate::plan::cuda::Argument {
+            fn argument(self) -> $crate::kernels::Argument {
                 self.0
             }
 
-            fn new(argument: $crate::plan::cuda::Argument) -> $name {
+            fn new(argument: $crate::kernels::Argument) -> $name {
                 $name(argument)
             }
         }

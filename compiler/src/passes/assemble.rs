@@ -1,7 +1,8 @@
 //! Runs the passes in order and assembles their results into a plan.
 
-use super::fuse::{Fused, Group};
+use super::fuse::Fused;
 use super::layout::Layout;
+use super::lower::Group;
 use super::lower::Lowering;
 use super::memory::Assignment;
 use super::{PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules};

@@ -1,20 +1,8 @@
 //! Limits of one step: fixed at build time, because buffers and code are.
 
-use crate::plan::cuda::{DECODE_BUCKETS, MAX_SEQUENCES};
-use crate::spec::types::{BatchInvariant, HardwareKind, Target};
-
-/// Limits of one step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buckets {
-    /// Most tokens over all sequences.
-    pub tokens: usize,
-    /// Most sequences; also the most rows whose logits are computed at once.
-    pub sequences: usize,
-    /// Sequences of the decode programs, ascending; empty if one program takes any number.
-    pub decode: &'static [usize],
-    /// Tokens of the prefill programs below `tokens`, ascending.
-    pub prefill: &'static [usize],
-}
+use crate::plan::Buckets;
+use crate::plan::cuda::MAX_SEQUENCES;
+use crate::spec::types::{BatchInvariant, DECODE_BUCKETS, HardwareKind, Target};
 
 /// Chooses the buckets for a target.
 pub fn buckets(target: &Target) -> Buckets {

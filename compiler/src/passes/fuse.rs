@@ -1,6 +1,7 @@
 //! Covers every op of a graph with exactly one fusion rule.
 
-use super::rules::{Fusion, Rule};
+use super::lower::Group;
+use super::rules::Rule;
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, ValueId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,32 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Fused {
     /// One list per body, in which every group comes after those it reads from.
     pub bodies: Vec<Vec<Group>>,
-}
-
-/// The nodes that one rule matched.
-#[derive(Clone, Debug)]
-pub struct Group {
-    /// The rule that matched.
-    pub fusion: &'static Fusion,
-    /// The nodes, in the order of the rule's terms.
-    pub nodes: Vec<NodeId>,
-    /// Values by the names they have in the rule.
-    pub values: BTreeMap<String, ValueId>,
-    /// Values kept for others although the group reads them itself.
-    pub kept: Vec<ValueId>,
-}
-
-impl Group {
-    /// The value that the rule calls `name`.
-    ///
-    /// # Panics
-    /// If the rule has no such name: lowering and rule disagree.
-    pub fn value(&self, name: &str) -> ValueId {
-        *self
-            .values
-            .get(name)
-            .unwrap_or_else(|| panic!("rule `{}` names no value `{name}`", self.fusion.name))
-    }
 }
 
 /// Matches `rules` against `graph`.

@@ -1,6 +1,7 @@
 //! The layout of each group's weights: which tensors are stacked into one matrix, and in what order.
 
-use super::fuse::{Fused, Group};
+use super::fuse::Fused;
+use super::lower::{Group, Uses};
 use super::{PassError, pass_error};
 use crate::blocks::FieldForm;
 use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
@@ -15,19 +16,6 @@ pub struct Layout {
     /// Fields by body and group, under the rule's names for values. Products fused into one matrix map to the
     /// same field.
     pub uses: BTreeMap<(BodyId, usize), Uses>,
-}
-
-/// The fields that one group reads, under its rule's names for values.
-#[derive(Clone, Debug, Default)]
-pub struct Uses {
-    /// Weights of norms.
-    pub norms: BTreeMap<String, FieldId>,
-    /// The matrix that holds a product.
-    pub matrices: BTreeMap<String, FieldId>,
-    /// The bias of a product, or of all products of a matrix.
-    pub biases: BTreeMap<String, FieldId>,
-    /// Fields that a block's op reads besides matrices, in its order.
-    pub own: BTreeMap<String, Vec<FieldId>>,
 }
 
 /// Lays out the weights of every group.

@@ -1,14 +1,74 @@
 //! Turns a group of ops into a phase: the matching rule picks the phase, and finds fields and buffers by its
 //! names for values.
 
-use super::fuse::Group;
-use super::layout::Uses;
-use super::memory::Slice;
 use super::{PassError, pass_error};
 use crate::blocks::PhaseKind;
-use crate::graph::{Body, Op, ValueId};
-use crate::plan::{BufferId, FieldId};
+use crate::graph::{Body, NodeId, Op, ValueId};
+use crate::plan::{BufferId, FieldId, Packing};
 use std::collections::BTreeMap;
+
+/// A fusion rule: the ops that become a phase, the layout of their weights and results, and the phase.
+#[derive(Debug)]
+pub struct Fusion {
+    /// Name in errors.
+    pub name: &'static str,
+    /// The pattern of ops.
+    pub pattern: &'static str,
+    /// Products of the pattern that share a matrix.
+    pub matrices: &'static [(&'static [&'static str], Packing)],
+    /// Values of the pattern that share a buffer, unless all of its results do.
+    pub buffers: &'static [&'static [&'static str]],
+    /// Builds the phase.
+    pub lower: fn(&Lowering) -> Result<PhaseKind, PassError>,
+}
+
+/// The nodes that one rule matched.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The rule that matched.
+    pub fusion: &'static Fusion,
+    /// The nodes, in the order of the rule's terms.
+    pub nodes: Vec<NodeId>,
+    /// Values by the names they have in the rule.
+    pub values: BTreeMap<String, ValueId>,
+    /// Values kept for others although the group reads them itself.
+    pub kept: Vec<ValueId>,
+}
+
+impl Group {
+    /// The value that the rule calls `name`.
+    ///
+    /// # Panics
+    /// If the rule has no such name: lowering and rule disagree.
+    pub fn value(&self, name: &str) -> ValueId {
+        *self
+            .values
+            .get(name)
+            .unwrap_or_else(|| panic!("rule `{}` names no value `{name}`", self.fusion.name))
+    }
+}
+
+/// The fields that one group reads, under its rule's names for values.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    /// Weights of norms.
+    pub norms: BTreeMap<String, FieldId>,
+    /// The matrix that holds a product.
+    pub matrices: BTreeMap<String, FieldId>,
+    /// The bias of a product, or of all products of a matrix.
+    pub biases: BTreeMap<String, FieldId>,
+    /// Fields that a block's op reads besides matrices, in its order.
+    pub own: BTreeMap<String, Vec<FieldId>>,
+}
+
+/// A range of a buffer's columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// First column.
+    pub column: usize,
+}
 
 /// One group about to become a phase.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! Assigns a buffer to every value that leaves its group. Fused products lie side by side, the residual
 //! stream stays in place, and values of equal shape share a buffer if they are never live at the same time.
 
-use super::buckets::Buckets;
-use super::fuse::{Fused, Group};
+use super::fuse::Fused;
+use super::lower::{Group, Slice};
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, Rows, ValueId};
-use crate::plan::{Buffer, BufferId};
+use crate::plan::{Buckets, Buffer, BufferId};
 use std::collections::BTreeMap;
 
 /// Buffers, and the slices of each body's values.
@@ -15,15 +15,6 @@ pub struct Assignment {
     pub buffers: Vec<Buffer>,
     /// One map per body.
     pub slices: Vec<BTreeMap<ValueId, Slice>>,
-}
-
-/// A range of a buffer's columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
-    /// The buffer.
-    pub buffer: BufferId,
-    /// First column.
-    pub column: usize,
 }
 
 /// The buffer that bodies pass on.

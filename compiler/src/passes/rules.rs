@@ -11,26 +11,9 @@
 //! body passes on (`is handed on`). Every op of a body must be matched exactly once: an op that two rules
 //! match, or none, is a build error. The order of rules is irrelevant.
 
-use super::lower::Lowering;
+use super::lower::Fusion;
 use super::{PassError, pass_error};
-use crate::blocks::PhaseKind;
 use crate::graph::Op;
-use crate::plan::Packing;
-
-/// A fusion rule: the ops that become a phase, the layout of their weights and results, and the phase.
-#[derive(Debug)]
-pub struct Fusion {
-    /// Name in errors.
-    pub name: &'static str,
-    /// The pattern of ops.
-    pub pattern: &'static str,
-    /// Products of the pattern that share a matrix.
-    pub matrices: &'static [(&'static [&'static str], Packing)],
-    /// Values of the pattern that share a buffer, unless all of its results do.
-    pub buffers: &'static [&'static [&'static str]],
-    /// Builds the phase.
-    pub lower: fn(&Lowering) -> Result<PhaseKind, PassError>,
-}
 
 /// A rule with its parsed pattern.
 #[derive(Clone, Debug)]
@@ -135,6 +118,7 @@ fn known_op(name: &str) -> Result<String, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::lower::Lowering;
     use super::*;
 
     /// A rule that consists of its pattern only.

@@ -1,14 +1,11 @@
 //! The CUDA part of a plan: programs of kernel launches, each with its grid and arguments.
 
-use super::{BufferId, FieldId};
 use crate::graph::BodyId;
 use crate::kernels::Signature;
 
+pub use crate::kernels::{Argument, Edge};
 pub use monomorph_abi::packed::Plane;
 pub use monomorph_abi::step::MAX_SEQUENCES;
-
-/// Batch sizes of decode programs.
-pub const DECODE_BUCKETS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
 
 /// Everything the CUDA emitters need besides the phases.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +18,7 @@ pub struct CudaPlan {
     pub modules: Vec<Module>,
     /// Device memory besides weights, K/V and [`super::Buffer`]s.
     pub scratch: Vec<Scratch>,
-    /// Module and kernel that generate each field's dummy weights on the device, by [`FieldId`].
+    /// Module and kernel that generate each field's dummy weights on the device, by [`FieldId`](super::FieldId).
     /// (templates/cuda/core/fill.cuh documents the arguments.)
     pub fills: Vec<(usize, usize)>,
     /// Chunk alignment in tokens: a prompt cut at its multiples gives every row the same bits as the whole
@@ -211,54 +208,4 @@ pub enum Extent {
     Sequences(u32),
     /// One per this many output rows of the step.
     Outputs(u32),
-}
-
-/// A pointer passed to a kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Argument {
-    /// The step header.
-    Step,
-    /// The header of a draft pass, from 0; made on the device.
-    Pass(usize),
-    /// Token rows of a prefill.
-    Tokens,
-    /// Ids sampled last, by slot.
-    SampledIds,
-    /// Ids from an offset on (templates/cuda/draft/accept.cuh).
-    Ids(usize),
-    /// Token history for penalties.
-    History,
-    /// Output for sampled rows.
-    SampledOut,
-    /// Output for drafted rows, from a row on.
-    DraftedOut(usize),
-    /// Output for the number of accepted drafts of each sequence.
-    Held,
-    /// An activation buffer.
-    Buffer(BufferId),
-    /// A plane of a weight. If experts have a matrix each, this is expert 0's; the others follow at
-    /// [`super::packed::Planes::expert_stride`].
-    Field(FieldId, Plane),
-    /// This layer's K/V cache; the body's layers count from 0.
-    Cache(BodyId),
-    /// A named [part](super::StatePart) of this layer's recurrent state: that of slot 0, followed by the
-    /// other slots; the body's layers count from 0.
-    State(BodyId, &'static str),
-    /// Begin or end of the codes of the first matrix that the schedule reads after this layer.
-    Following(Edge),
-    /// The rotary table of a body.
-    Rotary(BodyId),
-    /// Index into [`CudaPlan::scratch`].
-    Scratch(usize),
-    /// Not used by this instantiation.
-    Null,
-}
-
-/// An end of a range of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
-    /// First byte.
-    Begin,
-    /// One past the last byte.
-    End,
 }

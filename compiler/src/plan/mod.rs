@@ -1,36 +1,31 @@
 //! The plan: what runs, in what order, over which bytes. It holds everything an emitter needs and leaves it
 //! no decision.
 
+mod buckets;
 mod cost;
 pub mod cuda;
 mod draft;
 mod field;
 mod figures;
+mod id;
 mod keeps;
 pub mod packed;
 mod work;
 
+pub use buckets::Buckets;
 pub use cost::{Cost, Prediction, touched_experts};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
 pub use field::{Field, FieldKind, Part};
+pub use id::{BufferId, FieldId};
 pub use keeps::{Keeps, KvHeads, State, StatePart};
 pub use packed::Packing;
 pub use work::{Given, Work};
 
-pub use crate::blocks::{PhaseKind, SharedDown, SharedUp};
+pub use crate::blocks::PhaseKind;
 
 use crate::graph::{BodyId, Rows};
-use crate::passes::buckets::Buckets;
 use crate::spec::types::Target;
 use std::ops::Deref;
-
-/// Index into [`Plan::fields`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FieldId(pub usize);
-
-/// Index into [`Plan::buffers`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BufferId(pub usize);
 
 /// The phases and operands of one target. `P` is what is known about each phase.
 #[derive(Clone, Debug)]

@@ -1,8 +1,7 @@
 //! Checks that a target can be batch-invariant, if a build asks for it.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
-use super::types::{BatchInvariant, Target};
-use crate::plan::cuda::DECODE_BUCKETS;
+use super::types::{BatchInvariant, DECODE_BUCKETS, Target};
 use std::path::Path;
 
 /// `target`, built so that the batch size changes no bit of a row; its one decode program takes `sequences`.

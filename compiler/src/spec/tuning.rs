@@ -2,8 +2,7 @@
 
 use super::diagnostic::Source;
 use super::reader::{Table, Value};
-use super::types::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
-use crate::plan::cuda::DECODE_BUCKETS;
+use super::types::{DECODE_BUCKETS, Knobs, PhaseTuning, Provenance, Settings, Tuning};
 use std::collections::BTreeMap;
 
 /// Reads every knob: `[defaults]` of HARDWARE.toml.

@@ -2,7 +2,7 @@
 
 use super::Attention;
 use crate::emit::call::Call;
-use crate::emit::cpu::Scratch;
+use crate::emit::names::Scratch;
 use crate::emit::{float, number};
 use crate::plan::Plan;
 use crate::spec::types::RotaryPairs;

@@ -1,9 +1,8 @@
 //! Attention's op and the layers built from it.
 
 use super::spec;
-use crate::blocks::Operation;
+use crate::blocks::{Built, Operation};
 use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId};
-use crate::reference::Evaluation;
 
 /// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache. `k` and `v` of every row of the step are
 /// added to the cache first; a query attends to positions up to its own. Query head `h` reads K/V head `h *
@@ -23,46 +22,39 @@ pub struct Attention {
 impl Operation for Attention {
     const NAME: &'static str = "attention";
     const ATTENDS: bool = true;
-
-    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        super::reference::attention(self, it)
-    }
 }
 
-pub(super) fn build(
-    it: &spec::Attention,
-    graph: &mut Builder,
-    body: &mut BodyBuilder,
-    x: ValueId,
-) -> ValueId {
-    let mut project = |body: &mut BodyBuilder, part: &str| {
-        graph.linear(body, part, &format!("layers.{{layer}}.attention.{part}"), x, it.qkv_bias)
-    };
-    let mut q = project(body, "q");
-    let gate = it.gate.then(|| project(body, "gate"));
-    let mut k = project(body, "k");
-    let v = project(body, "v");
-    if let Some(norm) = it.qk_norm {
-        q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, it.heads);
-        k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, it.kv_heads);
+impl Built for spec::Attention {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+        let mut project = |body: &mut BodyBuilder, part: &str| {
+            graph.linear(body, part, &format!("layers.{{layer}}.attention.{part}"), x, self.qkv_bias)
+        };
+        let mut q = project(body, "q");
+        let gate = self.gate.then(|| project(body, "gate"));
+        let mut k = project(body, "k");
+        let v = project(body, "v");
+        if let Some(norm) = self.qk_norm {
+            q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, self.heads);
+            k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, self.kv_heads);
+        }
+        let frequencies = RotaryFrequencies::new(&self.rotary);
+        let mut rotate = |name: &str, x, heads| {
+            let op = Op::Rotary { heads, head_dim: self.head_dim, frequencies: frequencies.clone() };
+            body.node(name, Rows::Tokens, heads * self.head_dim, op, &[x])
+        };
+        let q = rotate("q_rotated", q, self.heads);
+        let k = rotate("k_rotated", k, self.kv_heads);
+        let op = Attention {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            head_dim: self.head_dim,
+            scale: 1.0 / (self.head_dim as f32).sqrt(),
+        };
+        let width = self.heads * self.head_dim;
+        let mut mixed = body.node("context", Rows::Tokens, width, op, &[q, k, v]);
+        if let Some(gate) = gate {
+            mixed = body.node("context_gated", Rows::Tokens, width, Op::SigmoidGate, &[mixed, gate]);
+        }
+        graph.linear(body, "o", "layers.{layer}.attention.o", mixed, self.output_bias)
     }
-    let frequencies = RotaryFrequencies::new(&it.rotary);
-    let mut rotate = |name: &str, x, heads| {
-        let op = Op::Rotary { heads, head_dim: it.head_dim, frequencies: frequencies.clone() };
-        body.node(name, Rows::Tokens, heads * it.head_dim, op, &[x])
-    };
-    let q = rotate("q_rotated", q, it.heads);
-    let k = rotate("k_rotated", k, it.kv_heads);
-    let op = Attention {
-        heads: it.heads,
-        kv_heads: it.kv_heads,
-        head_dim: it.head_dim,
-        scale: 1.0 / (it.head_dim as f32).sqrt(),
-    };
-    let width = it.heads * it.head_dim;
-    let mut mixed = body.node("context", Rows::Tokens, width, op, &[q, k, v]);
-    if let Some(gate) = gate {
-        mixed = body.node("context_gated", Rows::Tokens, width, Op::SigmoidGate, &[mixed, gate]);
-    }
-    graph.linear(body, "o", "layers.{layer}.attention.o", mixed, it.output_bias)
 }

@@ -1,6 +1,7 @@
 //! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::Attention;
+use crate::blocks::Placed;
 use crate::import::dimensions::{head_dim, kv_heads};
 use crate::import::families::Family;
 use crate::import::keys::{Findings, Keys};
@@ -32,17 +33,19 @@ pub(crate) fn read(
     })
 }
 
-/// Finds a tensor in the checkpoint.
-pub(super) fn place(it: &Attention, place: &Place) -> Option<FileTensor> {
-    let ["attention", part] = *place.stem else { return None };
-    let kind = place.kind;
-    Some(match part {
-        norm @ ("q_norm" | "k_norm") => whole(format!("self_attn.{norm}.weight")),
-        projection @ ("q" | "gate") if it.gate => {
-            // Each head's query is followed by its gate.
-            let (wide, first) = (it.head_dim, usize::from(projection == "gate"));
-            rows(format!("self_attn.q_proj.{kind}"), first * wide, wide, 2 * wide)
-        }
-        projection => whole(format!("self_attn.{projection}_proj.{kind}")),
-    })
+impl Placed for Attention {
+    /// Finds a tensor in the checkpoint.
+    fn place(&self, place: &Place) -> Option<FileTensor> {
+        let ["attention", part] = *place.stem else { return None };
+        let kind = place.kind;
+        Some(match part {
+            norm @ ("q_norm" | "k_norm") => whole(format!("self_attn.{norm}.weight")),
+            projection @ ("q" | "gate") if self.gate => {
+                // Each head's query is followed by its gate.
+                let (wide, first) = (self.head_dim, usize::from(projection == "gate"));
+                rows(format!("self_attn.q_proj.{kind}"), first * wide, wide, 2 * wide)
+            }
+            projection => whole(format!("self_attn.{projection}_proj.{kind}")),
+        })
+    }
 }

@@ -3,12 +3,10 @@
 use super::super::{Kind, PhaseKind};
 use super::graph;
 use crate::emit::call::Call;
-use crate::emit::cpu::Scratch;
+use crate::emit::names::Scratch;
 use crate::graph::{Op, RotaryFrequencies};
 use crate::passes::launch::{Launcher, Site};
-use crate::passes::lower::Lowering;
-use crate::passes::memory::Slice;
-use crate::passes::rules::Fusion;
+use crate::passes::lower::{Fusion, Lowering, Slice};
 use crate::passes::{PassError, pass_error};
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};

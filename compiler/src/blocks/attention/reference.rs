@@ -1,6 +1,7 @@
 //! The reference of attention, written as plainly as possible.
 
 use super::graph::Attention;
+use crate::blocks::Computed;
 use crate::reference::Evaluation;
 use crate::reference::ops::{dot, round};
 
@@ -13,14 +14,16 @@ struct State {
     values: Vec<f32>,
 }
 
-/// Takes q, k and v, one row per token.
-pub(super) fn attention(op: &Attention, it: &mut Evaluation) -> Vec<f32> {
-    let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
-    let (format, first) = (it.kv_format(), it.first_position());
-    let State { keys, values } = it.state::<State>();
-    keys.extend(round(k, format));
-    values.extend(round(v, format));
-    attend(op, q, keys, values, first)
+impl Computed for Attention {
+    /// Takes q, k and v, one row per token.
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
+        let (format, first) = (it.kv_format(), it.first_position());
+        let State { keys, values } = it.state::<State>();
+        keys.extend(round(k, format));
+        values.extend(round(v, format));
+        attend(self, q, keys, values, first)
+    }
 }
 
 /// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows.

@@ -1,13 +1,11 @@
 //! `[mixer.*]` of the kind `attention`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::MixerSpec;
-use crate::graph::{BodyBuilder, Builder, ValueId};
-use crate::import::names::Place;
 use crate::plan::KvHeads;
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{MAX_HEADS, divides, flag, norm, rotary};
 use crate::spec::reader::{Table, Value};
-use crate::spec::types::{FileTensor, Norm, Rotary, TensorClass};
+use crate::spec::types::{Norm, Rotary, TensorClass};
 use crate::spec::{LayerTensors, words};
 
 /// Causal grouped-query attention over a paged cache.
@@ -108,14 +106,6 @@ impl MixerSpec for Attention {
             list.vector("attention.q_norm", self.head_dim);
             list.vector("attention.k_norm", self.head_dim);
         }
-    }
-
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        super::import::place(self, place)
-    }
-
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-        super::graph::build(self, graph, body, x)
     }
 
     fn kv(&self) -> Option<KvHeads> {

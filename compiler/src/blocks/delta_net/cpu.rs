@@ -2,7 +2,7 @@
 
 use super::{Delta, ProjectDelta};
 use crate::emit::call::{Call, activation};
-use crate::emit::cpu::Scratch;
+use crate::emit::names::Scratch;
 use crate::emit::number;
 use crate::plan::Plan;
 use crate::spec::types::DeltaShape;

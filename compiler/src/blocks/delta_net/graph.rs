@@ -1,9 +1,8 @@
 //! The delta-net's op and the layers built from it.
 
 use super::spec;
-use crate::blocks::{FieldForm, Operation};
+use crate::blocks::{Built, FieldForm, Operation};
 use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
-use crate::reference::Evaluation;
 use crate::spec::types::DeltaShape;
 
 /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a gated
@@ -34,26 +33,24 @@ impl Operation for DeltaNet {
         let vectors = [self.a_log, self.dt_bias].map(|it| (it, FieldForm::Vector));
         [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()
     }
-
-    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        super::reference::delta_net(self, it)
-    }
 }
 
-pub(super) fn build(it: &spec::DeltaNet, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-    let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
-    let [q, k, v, z, b, a] =
-        ["q", "k", "v", "z", "b", "a"].map(|part| graph.linear(body, part, &name(part), x, false));
-    let op = DeltaNet {
-        convolution: graph.weight(&name("convolution")),
-        a_log: graph.weight(&name("a_log")),
-        dt_bias: graph.weight(&name("dt_bias")),
-        shape: it.shape,
-    };
-    let width = it.shape.value_width();
-    let read = body.node("read", Rows::Tokens, width, op, &[q, k, v, b, a]);
-    let normed = graph.norm(body, &name("norm"), it.norm, read, it.shape.value_heads);
-    let op = Op::Gate { activation: it.activation };
-    let gated = body.node("gated", Rows::Tokens, width, op, &[z, normed]);
-    graph.linear(body, "o", &name("o"), gated, false)
+impl Built for spec::DeltaNet {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+        let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
+        let [q, k, v, z, b, a] =
+            ["q", "k", "v", "z", "b", "a"].map(|part| graph.linear(body, part, &name(part), x, false));
+        let op = DeltaNet {
+            convolution: graph.weight(&name("convolution")),
+            a_log: graph.weight(&name("a_log")),
+            dt_bias: graph.weight(&name("dt_bias")),
+            shape: self.shape,
+        };
+        let width = self.shape.value_width();
+        let read = body.node("read", Rows::Tokens, width, op, &[q, k, v, b, a]);
+        let normed = graph.norm(body, &name("norm"), self.norm, read, self.shape.value_heads);
+        let op = Op::Gate { activation: self.activation };
+        let gated = body.node("gated", Rows::Tokens, width, op, &[z, normed]);
+        graph.linear(body, "o", &name("o"), gated, false)
+    }
 }

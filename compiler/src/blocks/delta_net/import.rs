@@ -1,6 +1,7 @@
 //! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::DeltaNet;
+use crate::blocks::Placed;
 use crate::import::keys::{Findings, Keys};
 use crate::import::names::{Place, rows, whole};
 use crate::spec::types::{Activation, DeltaShape, FileTensor, Norm, NormWeight};
@@ -29,34 +30,37 @@ fn shape(keys: &mut Keys, found: &mut Findings) -> Option<DeltaShape> {
     Some(DeltaShape { key_heads, value_heads, key_dim: key_dim?, value_dim: value_dim?, taps: taps? })
 }
 
-/// Finds a tensor in the checkpoint.
-pub(super) fn place(it: &DeltaNet, place: &Place) -> Option<FileTensor> {
-    let ["delta", part] = *place.stem else { return None };
-    let shape = it.shape;
-    let name = |part: &str| format!("linear_attn.{part}");
-    let (key, value) = (shape.key_width(), shape.value_width());
-    // Value heads per key head.
-    let heads = shape.value_heads / shape.key_heads;
-    let (key_group, value_group) = (shape.key_dim, heads * shape.value_dim);
-    let group = |first, take| rows(name("in_proj_qkvz.weight"), first, take, 2 * (key_group + value_group));
-    let gates = |first| rows(name("in_proj_ba.weight"), first, heads, 2 * heads);
-    let below = |first, take| rows(name("in_proj_qkv.weight"), first, take, 2 * key + value);
-    Some(match (part, place.fused) {
-        ("q", true) => group(0, key_group),
-        ("k", true) => group(key_group, key_group),
-        ("v", true) => group(2 * key_group, value_group),
-        ("z", true) => group(2 * key_group + value_group, value_group),
-        ("b", true) => gates(0),
-        ("a", true) => gates(heads),
-        ("q", false) => below(0, key),
-        ("k", false) => below(key, key),
-        ("v", false) => below(2 * key, value),
-        ("z" | "b" | "a", false) => whole(name(&format!("in_proj_{part}.weight"))),
-        ("o", _) => whole(name("out_proj.weight")),
-        ("convolution", _) => whole(name("conv1d.weight")),
-        ("norm", _) => whole(name("norm.weight")),
-        ("a_log", _) => whole(name("A_log")),
-        ("dt_bias", _) => whole(name("dt_bias")),
-        _ => unreachable!("a delta-net has no {part:?}"),
-    })
+impl Placed for DeltaNet {
+    /// Finds a tensor in the checkpoint.
+    fn place(&self, place: &Place) -> Option<FileTensor> {
+        let ["delta", part] = *place.stem else { return None };
+        let shape = self.shape;
+        let name = |part: &str| format!("linear_attn.{part}");
+        let (key, value) = (shape.key_width(), shape.value_width());
+        // Value heads per key head.
+        let heads = shape.value_heads / shape.key_heads;
+        let (key_group, value_group) = (shape.key_dim, heads * shape.value_dim);
+        let group =
+            |first, take| rows(name("in_proj_qkvz.weight"), first, take, 2 * (key_group + value_group));
+        let gates = |first| rows(name("in_proj_ba.weight"), first, heads, 2 * heads);
+        let below = |first, take| rows(name("in_proj_qkv.weight"), first, take, 2 * key + value);
+        Some(match (part, place.fused) {
+            ("q", true) => group(0, key_group),
+            ("k", true) => group(key_group, key_group),
+            ("v", true) => group(2 * key_group, value_group),
+            ("z", true) => group(2 * key_group + value_group, value_group),
+            ("b", true) => gates(0),
+            ("a", true) => gates(heads),
+            ("q", false) => below(0, key),
+            ("k", false) => below(key, key),
+            ("v", false) => below(2 * key, value),
+            ("z" | "b" | "a", false) => whole(name(&format!("in_proj_{part}.weight"))),
+            ("o", _) => whole(name("out_proj.weight")),
+            ("convolution", _) => whole(name("conv1d.weight")),
+            ("norm", _) => whole(name("norm.weight")),
+            ("a_log", _) => whole(name("A_log")),
+            ("dt_bias", _) => whole(name("dt_bias")),
+            _ => unreachable!("a delta-net has no {part:?}"),
+        })
+    }
 }

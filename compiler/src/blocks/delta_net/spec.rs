@@ -1,12 +1,10 @@
 //! `[mixer.*]` of the kind `gated-delta-net`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::MixerSpec;
-use crate::graph::{BodyBuilder, Builder, ValueId};
-use crate::import::names::Place;
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{ACTIVATIONS, MAX_HEADS, divides, norm};
 use crate::spec::reader::Table;
-use crate::spec::types::{Activation, FileTensor, Norm, TensorClass};
+use crate::spec::types::{Activation, Norm, TensorClass};
 use crate::spec::{LayerTensors, words};
 use monomorph_abi::state::DeltaShape;
 
@@ -79,13 +77,5 @@ impl MixerSpec for DeltaNet {
         list.vector("delta.dt_bias", shape.value_heads);
         list.vector("delta.norm", shape.value_dim);
         list.matrix("delta.o", TensorClass::DeltaNet, hidden, value);
-    }
-
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        super::import::place(self, place)
-    }
-
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-        super::graph::build(self, graph, body, x)
     }
 }

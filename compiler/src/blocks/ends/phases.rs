@@ -6,7 +6,7 @@ use crate::blocks::draft::Propose;
 use crate::emit::call::Call;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
-use crate::passes::rules::Fusion;
+use crate::passes::lower::Fusion;
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};

@@ -2,7 +2,7 @@
 
 use super::{Combine, Experts};
 use crate::emit::call::{Call, activation};
-use crate::emit::cpu::{Working, format_name};
+use crate::emit::names::{Working, format_name};
 use crate::emit::{number, variant};
 use crate::plan::{FieldId, FieldKind, Plan};
 use proc_macro2::{Ident, TokenStream};

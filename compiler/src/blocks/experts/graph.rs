@@ -1,10 +1,9 @@
 //! The ops of a mixture and the layers built from them.
 
 use super::spec::Experts;
-use crate::blocks::Operation;
 use crate::blocks::products::spec::gated;
+use crate::blocks::{Built, Operation};
 use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
-use crate::reference::Evaluation;
 use crate::spec::types::Activation;
 
 /// `logits -> [weights | experts]`: the largest entries of the softmax over all logits, in descending order,
@@ -43,10 +42,6 @@ pub struct ExpertDown {
 
 impl Operation for Route {
     const NAME: &'static str = "route";
-
-    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        super::reference::route(self, it)
-    }
 }
 
 impl Operation for ExpertGate {
@@ -54,10 +49,6 @@ impl Operation for ExpertGate {
 
     fn weights(&self) -> Vec<WeightId> {
         vec![self.gate, self.up]
-    }
-
-    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        super::reference::gate(self, it)
     }
 }
 
@@ -67,30 +58,28 @@ impl Operation for ExpertDown {
     fn weights(&self) -> Vec<WeightId> {
         vec![self.down]
     }
-
-    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        super::reference::down(self, it)
-    }
 }
 
-pub(super) fn build(it: &Experts, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-    let Experts { experts, active, width, activation, renormalise, shared } = *it;
-    let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
-    let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
-    let op = Route { experts, active, renormalise };
-    let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
-    let (gate, up) = (graph.weight(&expert("gate")), graph.weight(&expert("up")));
-    let op = ExpertGate { gate, up, activation, active };
-    let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[x, routing]);
-    let op = ExpertDown { down: graph.weight(&expert("down")), active };
-    let hidden = body.width(x);
-    let routed = body.node("routed", Rows::Tokens, hidden, op, &[inner, routing]);
-    if shared.is_none() {
-        return routed;
+impl Built for Experts {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+        let Experts { experts, active, width, activation, renormalise, shared } = *self;
+        let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
+        let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
+        let op = Route { experts, active, renormalise };
+        let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
+        let (gate, up) = (graph.weight(&expert("gate")), graph.weight(&expert("up")));
+        let op = ExpertGate { gate, up, activation, active };
+        let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[x, routing]);
+        let op = ExpertDown { down: graph.weight(&expert("down")), active };
+        let hidden = body.width(x);
+        let routed = body.node("routed", Rows::Tokens, hidden, op, &[inner, routing]);
+        if shared.is_none() {
+            return routed;
+        }
+        let op = Op::Gate { activation };
+        let common = gated(graph, body, ("ffn.shared", "shared_"), op, x, false);
+        let scale = graph.linear(body, "shared_scale", "layers.{layer}.ffn.shared.scale", x, false);
+        let common = body.node("shared_scaled", Rows::Tokens, hidden, Op::SigmoidGate, &[common, scale]);
+        body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])
     }
-    let op = Op::Gate { activation };
-    let common = gated(graph, body, ("ffn.shared", "shared_"), op, x, false);
-    let scale = graph.linear(body, "shared_scale", "layers.{layer}.ffn.shared.scale", x, false);
-    let common = body.node("shared_scaled", Rows::Tokens, hidden, Op::SigmoidGate, &[common, scale]);
-    body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])
 }

@@ -1,6 +1,7 @@
 //! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::{Experts, SharedExpert};
+use crate::blocks::Placed;
 use crate::import::families::Mixture;
 use crate::import::keys::{Findings, Keys};
 use crate::import::names::{Place, rows, whole};
@@ -99,19 +100,21 @@ fn count(family: Mixture, keys: &mut Keys, found: &mut Findings) -> Option<usize
     }
 }
 
-/// Finds a tensor in the checkpoint.
-pub(super) fn place(it: &Experts, place: &Place) -> Option<FileTensor> {
-    let (wide, hidden) = (it.width, place.hidden);
-    Some(match place.stem {
-        ["ffn", "router"] => whole("mlp.gate.weight".to_owned()),
-        ["ffn", "experts", _, part] if place.stacked => match *part {
-            "gate" => rows("mlp.experts.gate_up_proj".to_owned(), 0, wide, 2 * wide),
-            "up" => rows("mlp.experts.gate_up_proj".to_owned(), wide, wide, 2 * wide),
-            _ => rows("mlp.experts.down_proj".to_owned(), 0, hidden, hidden),
-        },
-        ["ffn", "experts", _, part] => whole(format!("mlp.experts.{{expert}}.{part}_proj.weight")),
-        ["ffn", "shared", "scale"] => whole("mlp.shared_expert_gate.weight".to_owned()),
-        ["ffn", "shared", part] => whole(format!("mlp.shared_expert.{part}_proj.weight")),
-        _ => return None,
-    })
+impl Placed for Experts {
+    /// Finds a tensor in the checkpoint.
+    fn place(&self, place: &Place) -> Option<FileTensor> {
+        let (wide, hidden) = (self.width, place.hidden);
+        Some(match place.stem {
+            ["ffn", "router"] => whole("mlp.gate.weight".to_owned()),
+            ["ffn", "experts", _, part] if place.stacked => match *part {
+                "gate" => rows("mlp.experts.gate_up_proj".to_owned(), 0, wide, 2 * wide),
+                "up" => rows("mlp.experts.gate_up_proj".to_owned(), wide, wide, 2 * wide),
+                _ => rows("mlp.experts.down_proj".to_owned(), 0, hidden, hidden),
+            },
+            ["ffn", "experts", _, part] => whole(format!("mlp.experts.{{expert}}.{part}_proj.weight")),
+            ["ffn", "shared", "scale"] => whole("mlp.shared_expert_gate.weight".to_owned()),
+            ["ffn", "shared", part] => whole(format!("mlp.shared_expert.{part}_proj.weight")),
+            _ => return None,
+        })
+    }
 }

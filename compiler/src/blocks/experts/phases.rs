@@ -3,11 +3,10 @@
 use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
 use crate::emit::call::Call;
-use crate::emit::cpu::Working;
+use crate::emit::names::Working;
 use crate::graph::Op;
 use crate::passes::launch::{Launcher, Site};
-use crate::passes::lower::Lowering;
-use crate::passes::rules::Fusion;
+use crate::passes::lower::{Fusion, Lowering};
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::{self, Stacked};
 use crate::plan::cuda::Launch;

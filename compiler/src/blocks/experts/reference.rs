@@ -1,24 +1,28 @@
 //! The reference of a mixture of experts, written as plainly as possible.
 
 use super::graph::{ExpertDown, ExpertGate, Route};
+use crate::blocks::Computed;
 use crate::reference::{Evaluation, ops};
 
-/// Computes rows of `[weights | experts]`.
-pub(super) fn route(op: &Route, it: &mut Evaluation) -> Vec<f32> {
-    let Route { experts, active, renormalise } = *op;
-    let row = |logits: &[f32]| -> Vec<f32> {
-        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let powers: Vec<f64> = logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
-        let mut order: Vec<usize> = (0..experts).collect();
-        // A stable sort: the first of equals comes first.
-        order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-        order.truncate(active);
-        let over: f64 =
-            if renormalise { order.iter().map(|e| powers[*e]).sum() } else { powers.iter().sum() };
-        let weights = order.iter().map(|e| (powers[*e] / over) as f32);
-        weights.chain(order.iter().map(|e| *e as f32)).collect()
-    };
-    it.input(0).chunks_exact(experts).flat_map(row).collect()
+impl Computed for Route {
+    /// Computes rows of `[weights | experts]`.
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        let Route { experts, active, renormalise } = *self;
+        let row = |logits: &[f32]| -> Vec<f32> {
+            let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let powers: Vec<f64> =
+                logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
+            let mut order: Vec<usize> = (0..experts).collect();
+            // A stable sort: the first of equals comes first.
+            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+            order.truncate(active);
+            let over: f64 =
+                if renormalise { order.iter().map(|e| powers[*e]).sum() } else { powers.iter().sum() };
+            let weights = order.iter().map(|e| (powers[*e] / over) as f32);
+            weights.chain(order.iter().map(|e| *e as f32)).collect()
+        };
+        it.input(0).chunks_exact(experts).flat_map(row).collect()
+    }
 }
 
 /// Weight and expert of each slot of a row of `routing`.
@@ -27,33 +31,39 @@ fn slots(routing: &[f32]) -> impl Iterator<Item = (f32, usize)> {
     weights.iter().copied().zip(experts.iter().map(|e| *e as usize))
 }
 
-/// The gated halves of the chosen experts, side by side.
-pub(super) fn gate(op: &ExpertGate, it: &mut Evaluation) -> Vec<f32> {
-    let [(gate, gates), (up, ups)] = [op.gate, op.up].map(|weight| it.experts(weight));
-    let rows = it.input(0).chunks_exact(gate.columns).zip(it.input(1).chunks_exact(2 * op.active));
-    let slot = |x: &[f32], expert: usize| {
-        ops::gate(
-            &ops::linear(x, gate, &gates[expert], None),
-            &ops::linear(x, up, &ups[expert], None),
-            op.activation,
-        )
-    };
-    rows.flat_map(|(x, routing)| slots(routing).flat_map(|(_, expert)| slot(x, expert)).collect::<Vec<_>>())
+impl Computed for ExpertGate {
+    /// The gated halves of the chosen experts, side by side.
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        let [(gate, gates), (up, ups)] = [self.gate, self.up].map(|weight| it.experts(weight));
+        let rows = it.input(0).chunks_exact(gate.columns).zip(it.input(1).chunks_exact(2 * self.active));
+        let slot = |x: &[f32], expert: usize| {
+            ops::gate(
+                &ops::linear(x, gate, &gates[expert], None),
+                &ops::linear(x, up, &ups[expert], None),
+                self.activation,
+            )
+        };
+        rows.flat_map(|(x, routing)| {
+            slots(routing).flat_map(|(_, expert)| slot(x, expert)).collect::<Vec<_>>()
+        })
         .collect()
+    }
 }
 
-/// The weighted sum of the chosen experts.
-pub(super) fn down(op: &ExpertDown, it: &mut Evaluation) -> Vec<f32> {
-    let (down, downs) = it.experts(op.down);
-    let inner = it.input(0).chunks_exact(op.active * down.columns);
-    let rows = inner.zip(it.input(1).chunks_exact(2 * op.active));
-    let row = |(inner, routing): (&[f32], &[f32])| -> Vec<f32> {
-        let mut sums = vec![0.0f64; down.rows];
-        for (x, (weight, expert)) in inner.chunks_exact(down.columns).zip(slots(routing)) {
-            let product = ops::linear(x, down, &downs[expert], None);
-            sums.iter_mut().zip(product).for_each(|(sum, y)| *sum += f64::from(weight) * f64::from(y));
-        }
-        sums.into_iter().map(|sum| sum as f32).collect()
-    };
-    rows.flat_map(row).collect()
+impl Computed for ExpertDown {
+    /// The weighted sum of the chosen experts.
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        let (down, downs) = it.experts(self.down);
+        let inner = it.input(0).chunks_exact(self.active * down.columns);
+        let rows = inner.zip(it.input(1).chunks_exact(2 * self.active));
+        let row = |(inner, routing): (&[f32], &[f32])| -> Vec<f32> {
+            let mut sums = vec![0.0f64; down.rows];
+            for (x, (weight, expert)) in inner.chunks_exact(down.columns).zip(slots(routing)) {
+                let product = ops::linear(x, down, &downs[expert], None);
+                sums.iter_mut().zip(product).for_each(|(sum, y)| *sum += f64::from(weight) * f64::from(y));
+            }
+            sums.into_iter().map(|sum| sum as f32).collect()
+        };
+        rows.flat_map(row).collect()
+    }
 }

@@ -1,12 +1,10 @@
 //! `[ffn]` of the kind `experts`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::FfnSpec;
-use crate::graph::{BodyBuilder, Builder, ValueId};
-use crate::import::names::Place;
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{ACTIVATIONS, MAX_EXPERTS, MAX_WIDTH};
 use crate::spec::reader::Table;
-use crate::spec::types::{Activation, FileTensor, TensorClass};
+use crate::spec::types::{Activation, TensorClass};
 use crate::spec::{LayerTensors, words};
 
 /// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021). The largest values of the softmax of the
@@ -100,14 +98,6 @@ impl FfnSpec for Experts {
             list.gated("ffn.shared", TensorClass::Shared, shared.width, false);
             list.matrix("ffn.shared.scale", TensorClass::Router, 1, hidden);
         }
-    }
-
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        super::import::place(self, place)
-    }
-
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-        super::graph::build(self, graph, body, x)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::Mamba2;
 use super::spec::Shape;
 use crate::emit::call::Call;
-use crate::emit::cpu::Scratch;
+use crate::emit::names::Scratch;
 use crate::emit::{float, number};
 use crate::plan::Plan;
 use proc_macro2::TokenStream;

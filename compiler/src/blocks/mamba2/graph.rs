@@ -1,9 +1,8 @@
 //! Mamba-2's op and the layers built from it.
 
 use super::spec::{self, Shape};
-use crate::blocks::{FieldForm, Operation};
+use crate::blocks::{Built, FieldForm, Operation};
 use crate::graph::{BodyBuilder, Builder, Rows, ValueId, WeightId};
-use crate::reference::Evaluation;
 
 /// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, which gives every head its part `x`
 /// and its group's `B` and `C`; then for every head a state `S` `[state, head_dim]` that starts at zero; then
@@ -42,25 +41,23 @@ impl Operation for Mamba2 {
         let vectors = vectors.map(|it| (it, FieldForm::Vector));
         [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()
     }
-
-    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        super::reference::mamba2(self, it)
-    }
 }
 
-pub(super) fn build(it: &spec::Mamba2, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-    let name = |part: &str| format!("layers.{{layer}}.mamba2.{part}");
-    let projected = ["z", "xbc", "dt"].map(|part| graph.linear(body, part, &name(part), x, false));
-    let op = Mamba2 {
-        convolution: graph.weight(&name("convolution")),
-        convolution_bias: graph.weight(&name("convolution_bias")),
-        a_log: graph.weight(&name("a_log")),
-        dt_bias: graph.weight(&name("dt_bias")),
-        d: graph.weight(&name("d")),
-        norm: graph.weight(&name("norm")),
-        eps: it.eps,
-        shape: it.shape,
-    };
-    let read = body.node("read", Rows::Tokens, it.shape.inner(), op, &projected);
-    graph.linear(body, "o", &name("o"), read, false)
+impl Built for spec::Mamba2 {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+        let name = |part: &str| format!("layers.{{layer}}.mamba2.{part}");
+        let projected = ["z", "xbc", "dt"].map(|part| graph.linear(body, part, &name(part), x, false));
+        let op = Mamba2 {
+            convolution: graph.weight(&name("convolution")),
+            convolution_bias: graph.weight(&name("convolution_bias")),
+            a_log: graph.weight(&name("a_log")),
+            dt_bias: graph.weight(&name("dt_bias")),
+            d: graph.weight(&name("d")),
+            norm: graph.weight(&name("norm")),
+            eps: self.eps,
+            shape: self.shape,
+        };
+        let read = body.node("read", Rows::Tokens, self.shape.inner(), op, &projected);
+        graph.linear(body, "o", &name("o"), read, false)
+    }
 }

@@ -1,6 +1,7 @@
 //! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::{Mamba2, Shape};
+use crate::blocks::Placed;
 use crate::import::keys::{Findings, Keys};
 use crate::import::names::{Place, rows, whole};
 use crate::spec::types::FileTensor;
@@ -32,23 +33,25 @@ pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> O
     Some(Mamba2 { shape, eps: eps? as f32 })
 }
 
-/// Finds a tensor in the checkpoint.
-pub(super) fn place(it: &Mamba2, place: &Place) -> Option<FileTensor> {
-    let ["mamba2", part] = *place.stem else { return None };
-    let (inner, channels, heads) = (it.shape.inner(), it.shape.channels(), it.shape.heads);
-    let projected =
-        |first, take| rows("mixer.in_proj.weight".to_owned(), first, take, inner + channels + heads);
-    Some(match part {
-        "z" => projected(0, inner),
-        "xbc" => projected(inner, channels),
-        "dt" => projected(inner + channels, heads),
-        "o" => whole("mixer.out_proj.weight".to_owned()),
-        "convolution" => whole("mixer.conv1d.weight".to_owned()),
-        "convolution_bias" => whole("mixer.conv1d.bias".to_owned()),
-        "norm" => whole("mixer.norm.weight".to_owned()),
-        "a_log" => whole("mixer.A_log".to_owned()),
-        "dt_bias" => whole("mixer.dt_bias".to_owned()),
-        "d" => whole("mixer.D".to_owned()),
-        _ => unreachable!("a Mamba-2 has no {part:?}"),
-    })
+impl Placed for Mamba2 {
+    /// Finds a tensor in the checkpoint.
+    fn place(&self, place: &Place) -> Option<FileTensor> {
+        let ["mamba2", part] = *place.stem else { return None };
+        let (inner, channels, heads) = (self.shape.inner(), self.shape.channels(), self.shape.heads);
+        let projected =
+            |first, take| rows("mixer.in_proj.weight".to_owned(), first, take, inner + channels + heads);
+        Some(match part {
+            "z" => projected(0, inner),
+            "xbc" => projected(inner, channels),
+            "dt" => projected(inner + channels, heads),
+            "o" => whole("mixer.out_proj.weight".to_owned()),
+            "convolution" => whole("mixer.conv1d.weight".to_owned()),
+            "convolution_bias" => whole("mixer.conv1d.bias".to_owned()),
+            "norm" => whole("mixer.norm.weight".to_owned()),
+            "a_log" => whole("mixer.A_log".to_owned()),
+            "dt_bias" => whole("mixer.dt_bias".to_owned()),
+            "d" => whole("mixer.D".to_owned()),
+            _ => unreachable!("a Mamba-2 has no {part:?}"),
+        })
+    }
 }

@@ -1,13 +1,11 @@
 //! `[mixer.*]` of the kind `mamba-2`: its keys in MODEL.toml and its tensors.
 
 use crate::blocks::MixerSpec;
-use crate::graph::{BodyBuilder, Builder, ValueId};
-use crate::import::names::Place;
 use crate::spec::LayerTensors;
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{MAX_HEADS, divides};
 use crate::spec::reader::Table;
-use crate::spec::types::{FileTensor, TensorClass};
+use crate::spec::types::TensorClass;
 use monomorph_abi::state::Recurrence;
 
 /// Mamba-2 (Dao & Gu, 2024) as in Nemotron-H: a short causal convolution of inputs, `B` and `C`; a state
@@ -105,13 +103,5 @@ impl MixerSpec for Mamba2 {
         }
         list.vector("mamba2.norm", shape.inner());
         list.matrix("mamba2.o", TensorClass::Mamba2, hidden, shape.inner());
-    }
-
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        super::import::place(self, place)
-    }
-
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-        super::graph::build(self, graph, body, x)
     }
 }

@@ -3,6 +3,7 @@
 mod cpu;
 pub(crate) mod cuda;
 pub mod kernels;
+pub(crate) mod operands;
 mod phases;
 pub mod spec;
 

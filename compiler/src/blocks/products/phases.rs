@@ -1,13 +1,12 @@
 //! Phases of matrix products: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
-use crate::blocks::products::cuda::Operands;
+use super::operands::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
-use crate::passes::lower::Lowering;
-use crate::passes::rules::Fusion;
+use crate::passes::lower::{Fusion, Lowering};
 use crate::plan::Packing::{self, Stacked};
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};

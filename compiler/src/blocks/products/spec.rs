@@ -1,6 +1,6 @@
 //! `[ffn]` of the kinds `gated` and `none`: their keys in MODEL.toml and their tensors.
 
-use crate::blocks::FfnSpec;
+use crate::blocks::{Built, FfnSpec, Placed};
 use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId};
 use crate::import::names::{Place, whole};
 use crate::spec::diagnostic::Source;
@@ -40,12 +40,16 @@ impl FfnSpec for Gated {
     fn tensors(&self, list: &mut LayerTensors) {
         list.gated("ffn", TensorClass::Ffn, self.width, self.bias);
     }
+}
 
+impl Placed for Gated {
     fn place(&self, place: &Place) -> Option<FileTensor> {
         let ["ffn", part] = *place.stem else { return None };
         Some(whole(format!("mlp.{part}_proj.{}", place.kind)))
     }
+}
 
+impl Built for Gated {
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
         let op = Op::Gate { activation: self.activation };
         gated(graph, body, ("ffn", ""), op, x, self.bias)
@@ -70,11 +74,15 @@ impl FfnSpec for Nothing {
     }
 
     fn tensors(&self, _: &mut LayerTensors) {}
+}
 
+impl Placed for Nothing {
     fn place(&self, _: &Place) -> Option<FileTensor> {
         None
     }
+}
 
+impl Built for Nothing {
     fn build(&self, _: &mut Builder, _: &mut BodyBuilder, x: ValueId) -> ValueId {
         x
     }

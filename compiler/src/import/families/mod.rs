@@ -3,7 +3,7 @@
 
 mod nemotron_h;
 
-use super::family::Draft;
+use super::draft::Draft;
 use super::keys::{Findings, Keys};
 
 /// Reads the config of a family that a [`Family`] cannot describe.

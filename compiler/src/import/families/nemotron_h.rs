@@ -3,9 +3,8 @@
 use crate::blocks::mamba2::import as mamba2;
 use crate::blocks::products::spec::Nothing;
 use crate::import::dimensions::stop_ids;
-use crate::import::family::{Draft, DraftHead, Naming};
+use crate::import::draft::{Draft, DraftHead, Layer, Naming};
 use crate::import::keys::{Findings, Keys};
-use crate::import::layers::Layer;
 use crate::import::quantization;
 use crate::spec::types::{Norm, NormWeight};
 use serde_json::{Value, json};

@@ -1,6 +1,9 @@
 //! Batch invariance of a build.
 
-use crate::plan::cuda::DECODE_BUCKETS;
+use monomorph_abi::step::MAX_SEQUENCES;
+
+/// Batch sizes of decode programs.
+pub const DECODE_BUCKETS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, MAX_SEQUENCES];
 
 /// Batch invariance: the batch size changes no bit of a row. It is a [`super::BuildOptions::batch_invariant`]
 /// that fits its target.

@@ -8,7 +8,7 @@ mod quant;
 mod tuning;
 
 pub use crate::blocks::{Ffn, Mixer};
-pub use batch::BatchInvariant;
+pub use batch::{BatchInvariant, DECODE_BUCKETS};
 pub use draft::{DraftMethod, DraftOption, Drafting};
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
 pub use model::{

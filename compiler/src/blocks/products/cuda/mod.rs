@@ -4,6 +4,7 @@ pub(crate) mod gemm;
 pub(crate) mod stream;
 
 use crate::blocks::products::kernels::Stage;
+pub(crate) use crate::blocks::products::operands::Operands;
 use crate::blocks::products::{Accumulate, Gated, Project};
 use crate::kernels::{Staged, Vector};
 use crate::passes::PassError;
@@ -14,33 +15,6 @@ use crate::plan::cuda::{Constant, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Activation, NormWeight};
 use monomorph_formats::{Format, ScaleForm};
-
-/// The operands of a product.
-#[derive(Clone, Copy)]
-pub(crate) struct Operands {
-    pub x: BufferId,
-    pub norm: Option<FieldId>,
-    pub matrix: FieldId,
-    /// Rows of the matrix, if not all.
-    pub rows: Option<usize>,
-    pub biases: [Option<FieldId>; 2],
-    pub epilogue: &'static str,
-    pub activation: Activation,
-    pub out: BufferId,
-}
-
-impl Operands {
-    /// A product of plain rows that stores its sums.
-    pub fn stored(x: BufferId, matrix: FieldId, out: BufferId) -> Operands {
-        let (biases, activation) = ([None, None], Activation::Relu);
-        Operands { x, norm: None, matrix, rows: None, biases, epilogue: "STORE", activation, out }
-    }
-
-    /// The same product of normed rows.
-    pub fn normed(self, norm: FieldId) -> Operands {
-        Operands { norm: Some(norm), ..self }
-    }
-}
 
 impl Project {
     pub(super) fn operands(&self) -> Operands {

@@ -1,0 +1,31 @@
+//! The operands of a product, whatever kernel multiplies it.
+
+use crate::plan::{BufferId, FieldId};
+use crate::spec::types::Activation;
+
+/// The operands of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub x: BufferId,
+    pub norm: Option<FieldId>,
+    pub matrix: FieldId,
+    /// Rows of the matrix, if not all.
+    pub rows: Option<usize>,
+    pub biases: [Option<FieldId>; 2],
+    pub epilogue: &'static str,
+    pub activation: Activation,
+    pub out: BufferId,
+}
+
+impl Operands {
+    /// A product of plain rows that stores its sums.
+    pub fn stored(x: BufferId, matrix: FieldId, out: BufferId) -> Operands {
+        let (biases, activation) = ([None, None], Activation::Relu);
+        Operands { x, norm: None, matrix, rows: None, biases, epilogue: "STORE", activation, out }
+    }
+
+    /// The same product of normed rows.
+    pub fn normed(self, norm: FieldId) -> Operands {
+        Operands { norm: Some(norm), ..self }
+    }
+}

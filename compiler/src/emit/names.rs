@@ -1,0 +1,47 @@
+//! Names that more than one part of a stack is written with.
+
+use super::{format_ident, number, quote, variant};
+use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody};
+use monomorph_formats::Format;
+use proc_macro2::{Ident, TokenStream};
+
+/// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
+pub type Working = (Ident, TokenStream, TokenStream);
+
+/// Scratch of a body's phases.
+pub struct Scratch {
+    /// The type.
+    pub kind: TokenStream,
+    /// The expression that makes it; `lanes` is in scope.
+    pub new: TokenStream,
+}
+
+/// A body's name as an identifier.
+pub fn body_ident(body: &PlanBody, suffix: &str) -> Ident {
+    format_ident!("{}{suffix}", body.name.replace('-', "_"))
+}
+
+/// The K/V cache type of a body's layers.
+pub fn cache_type(plan: &Plan, heads: KvHeads) -> TokenStream {
+    let kv = format_ident!("{}", plan.target.quant.kv_format.name());
+    let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
+    quote!(KvCache<#kv, #kv_heads, #head_dim, #block>)
+}
+
+/// A format's name as part of an identifier.
+pub fn format_name(format: Format) -> String {
+    format.name().replace('-', "_")
+}
+
+/// The staging buffer of a product's input, one for each format and width.
+pub fn staging(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
+    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
+        unreachable!("a product has a matrix")
+    };
+    let (kind, width) = (format_ident!("{}", variant(format)), number(columns));
+    (format_ident!("staged_{}_{columns}", format_name(format)), quote!(Staging<#kind, #width>))
+}
+
+pub fn logits_name(plan: &Plan) -> &str {
+    &plan.buffer(plan.logits()).name
+}

@@ -1,0 +1,77 @@
+//! What a config says, in terms of MODEL.toml.
+
+use super::quantization::Quantization;
+use crate::spec::types::{Ffn, Mixer, Norm};
+
+/// The contents of a config, in terms of MODEL.toml.
+pub(super) struct Draft {
+    pub(super) family: &'static str,
+    pub(super) hidden: usize,
+    pub(super) layers: usize,
+    pub(super) vocabulary: usize,
+    pub(super) context: usize,
+    pub(super) tied: bool,
+    pub(super) norm: Norm,
+    /// Kinds of layers, repeated over all of them.
+    pub(super) pattern: Vec<Layer>,
+    /// The family's mixers, by their names in patterns.
+    pub(super) mixers: Vec<(&'static str, Mixer)>,
+    pub(super) ffn: Ffn,
+    /// The block that some layers have instead of experts.
+    pub(super) dense: Option<Ffn>,
+    /// The draft head: at first what the config says of it, later whether there is one.
+    pub(super) head: DraftHead,
+    pub(super) stop_ids: Vec<u64>,
+    pub(super) naming: Naming,
+    /// Which tensors are codes, if the config says so.
+    pub(super) quantization: Option<Quantization>,
+    /// Keys whose absence means transformers' default.
+    pub(super) defaulted: Vec<String>,
+    /// Sentences for readers of the draft.
+    pub(super) notes: Vec<String>,
+}
+
+/// Tensor names in a family's checkpoints.
+pub(super) struct Naming {
+    /// Prefix of all names but the head's.
+    pub(super) prefix: &'static str,
+    /// Names after that prefix, or after a layer's: the embedding, the final norm, and the norms before a
+    /// mixer and before the block after it.
+    pub(super) embedding: &'static str,
+    pub(super) norm: &'static str,
+    pub(super) mixer_norm: &'static str,
+    pub(super) ffn_norm: &'static str,
+    /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
+    pub(super) fused: bool,
+    /// Whether unquantised experts are stacked, if the checkpoint was not inspected.
+    pub(super) stacked: bool,
+    /// Whether there is a vision tower besides the text part.
+    pub(super) vision: bool,
+}
+
+/// State of knowledge about a draft head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DraftHead {
+    /// The family has none.
+    Never,
+    /// There is none, or none of a known kind.
+    Absent,
+    /// The config does not say.
+    Unsaid,
+    /// There is one.
+    Present,
+}
+
+/// A layer: its mixer's name in patterns, and whether it has a dense block where the rest have experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layer {
+    pub(crate) mixer: &'static str,
+    pub(crate) dense: bool,
+}
+
+impl Layer {
+    /// The layer's name in the pattern of MODEL.toml.
+    pub(super) fn name(self) -> String {
+        if self.dense { format!("{}/dense", self.mixer) } else { self.mixer.to_owned() }
+    }
+}
