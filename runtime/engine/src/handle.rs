@@ -24,13 +24,13 @@ use tokio::sync::mpsc::unbounded_channel;
 pub struct EngineOptions {
     /// K/V blocks that the model was loaded with.
     pub blocks: usize,
-    /// Most tokens of a sequence, prompt and answer together. What the model was made for and what the blocks
-    /// hold limit it too: see [`EngineHandle::context`].
+    /// Most tokens of a sequence, prompt and answer together. The model's context and the number of blocks
+    /// limit it too: see [`EngineHandle::context`].
     pub context: usize,
     /// Most sequences that run at a time, no more than the model was loaded for. A step's limits bound them
     /// too: see [`EngineHandle::sequences`].
     pub sequences: usize,
-    /// Most requests that may wait for their admission.
+    /// Most requests that may wait for admission.
     pub max_waiting: usize,
     /// The prefix cache.
     pub prefix: PrefixOptions,
@@ -44,7 +44,7 @@ pub struct EngineOptions {
     pub swap: SwapOptions,
 }
 
-/// K/V offload: how much of a sequence is on the device, and the room for the rest.
+/// K/V offload: a sequence's share of the device, and the room for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadShare {
     /// The room on disk that the model was loaded with.
@@ -62,8 +62,8 @@ impl OffloadShare {
 }
 
 impl EngineOptions {
-    /// Options with a cache of prefixes that has no room for snapshots, the defaults of scheduler and lookup,
-    /// as many sequences as a step takes, and no room to swap to.
+    /// Options with a prefix cache without snapshots, the defaults of scheduler and lookup, as many sequences
+    /// as a step takes, and no swapping.
     pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
         let (lookup, swap) = (LookupOptions::default(), SwapOptions::default());
@@ -85,16 +85,16 @@ impl EngineOptions {
 /// How sequences share steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleOptions {
-    /// In which order.
+    /// The order of admission and prefill.
     pub policy: Policy,
     /// Target of the time between tokens: the policy `slai` keeps it, and tokens that miss it are counted.
     pub tbt: Duration,
     /// Most prefilled tokens of a step, from the model's [`chunk_alignment`](ModelSpec::chunk_alignment) to
-    /// its `step_tokens`; 0 is as many as there is room for.
+    /// its `step_tokens`; 0 means as many as fit.
     pub prefill_tokens: usize,
 }
 
-/// Default target of the time between tokens: ten tokens a second, about twice as fast as people read.
+/// Default target of the time between tokens: ten tokens a second, about twice reading speed.
 pub const TBT: Duration = Duration::from_millis(100);
 
 impl Default for ScheduleOptions {
@@ -105,7 +105,7 @@ impl Default for ScheduleOptions {
 }
 
 impl ScheduleOptions {
-    /// Checks them against a model.
+    /// Checks the options against a model.
     ///
     /// # Errors
     /// When a step cannot carry so many prefilled tokens, or a prefill chunk would not fit; the message says
@@ -140,7 +140,7 @@ pub struct PrefixOptions {
 pub const SNAPSHOT_INTERVAL: usize = 2048;
 
 impl Default for PrefixOptions {
-    /// On, with no room for snapshots.
+    /// An enabled cache without room for snapshots.
     fn default() -> PrefixOptions {
         PrefixOptions { enabled: true, snapshots: 0, snapshot_interval: SNAPSHOT_INTERVAL }
     }
@@ -172,7 +172,7 @@ impl std::error::Error for StartError {}
 /// Starts the forward thread, which owns `model` from now on.
 ///
 /// # Errors
-/// When an option or a limit of the model is zero, there is no such room to swap to, or the system refuses a
+/// When an option or a limit of the model is zero, the room to swap to cannot be had, or the system refuses a
 /// thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
     let (handle, forward) = prepare(M::SPEC, options)?;
@@ -233,8 +233,8 @@ pub(crate) fn prepare(
             spec.step_tokens
         )));
     }
-    // A lone sequence must always fit, with all that a step writes behind it: then the oldest one can always
-    // go on.
+    // A lone sequence must always fit, with all that a step writes behind it, so that the oldest can always
+    // be fed.
     let mut most = blocks;
     if let Some(OffloadShare { room, resident }) = offload {
         let least = OffloadShare::least(spec, room);
@@ -274,7 +274,7 @@ pub(crate) fn prepare(
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     spec: &'static ModelSpec,
-    /// With the context that was found usable, and the sequences that may run.
+    /// The usable context, and the sequences that may run.
     options: EngineOptions,
     commands: Sender<Command>,
     shared: Arc<Shared>,
@@ -285,7 +285,7 @@ impl EngineHandle {
     /// Queues a request. Never blocks, so that async code may call it.
     ///
     /// # Errors
-    /// When the request does not suit the model, the queue is full, or the engine accepts none any more.
+    /// When the request does not suit the model, the queue is full, or the engine no longer accepts requests.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
         self.accept(request, false)
     }
@@ -391,7 +391,7 @@ impl EngineHandle {
         self.options.sequences
     }
 
-    /// What is kept of sequences that are over.
+    /// Options of the prefix cache.
     pub fn prefix(&self) -> &PrefixOptions {
         &self.options.prefix
     }
@@ -407,17 +407,17 @@ impl EngineHandle {
         draft.map(|_| self.options.lookup)
     }
 
-    /// Room for what sequences that have to make room had computed.
+    /// Room for copies of pre-empted sequences.
     pub fn swap(&self) -> &SwapOptions {
         &self.options.swap
     }
 
-    /// Counters at this moment.
+    /// The current counters.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
     }
 
-    /// Distributions of what requests waited for.
+    /// Histograms of request latencies.
     pub fn latencies(&self) -> &Latencies {
         &self.shared.latencies
     }
@@ -427,7 +427,7 @@ impl EngineHandle {
         self.shared.health()
     }
 
-    /// Whether accepted requests are being worked on.
+    /// Whether accepted requests are in progress.
     pub fn is_healthy(&self) -> bool {
         matches!(self.health(), Health::Running | Health::Draining)
     }
@@ -446,7 +446,7 @@ impl EngineHandle {
     /// Ends the engine because its answers are wrong: `cause` says how that is known. Every client is told
     /// after the step in flight, and nothing is accepted from then on. Returns at once.
     pub fn condemn(&self, cause: &str) {
-        // An engine that is gone answers nothing wrong.
+        // A stopped engine gives no more answers.
         let _ = self.commands.send(Command::Condemn(cause.to_owned()));
     }
 
