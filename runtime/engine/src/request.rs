@@ -52,7 +52,7 @@ impl Request {
 /// Why a request was refused; nothing was queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubmitError {
-    /// The prompt is empty.
+    /// The prompt has no tokens.
     PromptEmpty,
     /// The prompt leaves no room in the context for one token of answer.
     PromptTooLong {
@@ -63,14 +63,14 @@ pub enum SubmitError {
     },
     /// The prompt or the stop ids name a token that the model does not have.
     TokenOutOfVocabulary {
-        /// Its id.
+        /// The token's id.
         id: u32,
         /// Tokens of the vocabulary.
         vocabulary: usize,
     },
     /// The constraint allows no answer; the message says why.
     Constraint(String),
-    /// The queue is full.
+    /// As many requests wait as are allowed.
     QueueFull {
         /// Requests waiting.
         waiting: usize,

@@ -28,7 +28,7 @@ pub unsafe trait PageMemory: Send + 'static {
         self.len() == 0
     }
 
-    /// The bytes.
+    /// The page's content.
     fn bytes(&self) -> &[u8] {
         // SAFETY: what the trait demands.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len()) }

@@ -94,7 +94,7 @@ impl Memory {
         *self.cache.share()
     }
 
-    /// Free slots.
+    /// Slots that no sequence holds.
     pub fn free_slots(&self) -> &[Slot] {
         &self.free_slots
     }

@@ -89,7 +89,7 @@ pub(crate) struct Asked {
     pub sampling: SamplingState,
     pub lookup: Option<Lookup>,
     pub scoring: Option<Scoring>,
-    /// Tokens of a block.
+    /// Number of tokens that a K/V block holds.
     pub block_tokens: usize,
     pub reporter: Reporter,
 }

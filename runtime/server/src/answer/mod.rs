@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 /// Why an answer ended before it was complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerError {
-    /// The engine could not go on with it.
+    /// The engine could not finish it.
     Engine(EngineError),
     /// It was not complete within this time.
     Timeout(Duration),
@@ -116,12 +116,12 @@ impl Answer {
         }
     }
 
-    /// Tokens of its prompt.
+    /// Length of its prompt, in tokens.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Makes it return its prompt's tokens.
+    /// Makes the answer return its prompt's tokens.
     pub(crate) fn with_prompt(self, prompt: Option<Arc<[u32]>>) -> Answer {
         Answer { prompt, ..self }
     }
@@ -253,7 +253,7 @@ impl Answer {
         self.end(piece, reason, timings)
     }
 
-    /// Hands parts on; `at_call` is the reason for ending an answer whose first call ends it.
+    /// Passes parts on; `at_call` is the reason for ending an answer whose first call ends it.
     fn take(&mut self, parts: Vec<Part>, at_call: EndReason) -> Piece {
         let mut piece = Piece::default();
         for part in parts {

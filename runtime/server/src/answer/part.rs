@@ -9,7 +9,7 @@ pub(crate) enum Part {
     Text(String),
     /// The model's reasoning.
     Reasoning(String),
-    /// The reasoning ends.
+    /// End of the reasoning; text or calls follow.
     ReasoningEnd,
     /// A tool call begins.
     CallBegin {
@@ -27,7 +27,7 @@ pub(crate) enum Part {
         /// The text.
         delta: String,
     },
-    /// A call ends.
+    /// The arguments of a call are complete.
     CallEnd {
         /// Index of the call.
         index: usize,
@@ -97,7 +97,7 @@ impl Piece {
 /// How an answer ended.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
-    /// Why.
+    /// Reason for the end.
     pub(crate) reason: EndReason,
     /// How many calls of tools are in it.
     pub(crate) calls: usize,
@@ -121,11 +121,11 @@ pub(crate) enum EndReason {
 /// Tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Of the prompt.
+    /// Length of the prompt, in tokens.
     pub(crate) prompt_tokens: usize,
     /// How many of these were cached.
     pub(crate) cached_tokens: usize,
-    /// Generated.
+    /// Generated tokens.
     pub(crate) completion_tokens: usize,
     /// How many of these are reasoning and its tags.
     pub(crate) reasoning_tokens: usize,

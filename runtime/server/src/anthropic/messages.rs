@@ -44,7 +44,7 @@ pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError>
     }
     if turns.last().is_some_and(|turn| turn["role"] == "assistant") {
         let path = format!("messages[{}].role", messages.len() - 1);
-        return Err(ApiError::unsupported(path, "an answer that the request begins is"));
+        return Err(ApiError::unsupported(path, "prefilled assistant messages"));
     }
     Ok(turns)
 }
@@ -196,7 +196,7 @@ fn read_block<'a>(
         }
         Some("thinking") => {
             let mut fields = Fields::new(path, block)?;
-            // A checksum that says nothing of who thought so.
+            // The signature is a checksum and does not prove who wrote the reasoning.
             fields.required_tag("type")?;
             fields.harmless(&["cache_control", "signature"]);
             let text = fields.required_string("thinking")?;

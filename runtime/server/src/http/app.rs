@@ -93,7 +93,7 @@ pub(crate) struct Ready {
 
 /// Work for the engine.
 pub(crate) struct Begun {
-    /// The prompts.
+    /// Prompts to answer, each with the path of its field.
     pub(crate) prompts: Vec<PromptIds>,
     /// The parser of answers.
     pub(crate) reading: Reading,
@@ -203,7 +203,7 @@ impl App {
         let Prepared { ids, reading, calls, share, .. } = prepared;
         if let Some((field, _)) = params.reasoning_budget {
             if ready.text.reasoning.is_none() {
-                return Err(ApiError::unsupported(field, "this model does not reason, so it is"));
+                return Err(ApiError::unsupported(field, "this model does not reason"));
             }
             if !self.reasoning.is_on() {
                 let message = format!("`{field}`: this server was started with --reasoning off");

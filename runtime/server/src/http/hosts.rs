@@ -122,10 +122,10 @@ impl Guests {
             (None, _) if request.version() < Version::HTTP_11 => return None,
             (None, _) => {
                 return wrong(
-                    "the header `Host` is missing: it says what this server is called by".to_owned(),
+                    "the header `Host` is missing; send the server's name".to_owned(),
                 );
             }
-            (Some(_), Some(_)) => return wrong("the header `Host` is there more than once".to_owned()),
+            (Some(_), Some(_)) => return wrong("the header `Host` is given more than once".to_owned()),
         };
         let text = String::from_utf8_lossy(host.as_bytes());
         // An absolute request target takes precedence.

@@ -57,7 +57,7 @@ fn registry(app: &App) -> Registry {
     }
     registry.register(
         "monomorph:ignored_fields",
-        "Fields of requests that are read by nobody and change no answer",
+        "Ignored request fields",
         ignored,
     );
     if let Some(dump) = &app.dump {
@@ -204,17 +204,17 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         ),
         (
             "monomorph:prefilled_tokens",
-            "Tokens fed before a first token, again after pre-emption too",
+            "Prefilled tokens, those prefilled again after pre-emption included",
             stats.tokens_prefilled,
         ),
         (
             "monomorph:late_tokens",
-            "Tokens that came later behind those before than --tbt-ms allows",
+            "Tokens later than --tbt-ms after the previous one",
             stats.late_tokens,
         ),
         (
             "monomorph:prompts_cut",
-            "Steps in which prompts waited so that a token comes in time",
+            "Steps with prefill reduced to meet --tbt-ms",
             stats.prompts_cut,
         ),
         ("monomorph:steps", "Forward steps completed", stats.steps),

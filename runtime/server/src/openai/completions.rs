@@ -12,14 +12,14 @@ pub(crate) const MAX_LOGPROBS: i64 = 5;
 /// What is to be continued.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Prompt {
-    /// Text.
+    /// Text to tokenize.
     Text(String),
     /// Tokens, taken as they are.
     Tokens(Vec<u32>),
 }
 
 impl Prompt {
-    /// How long it is: in bytes, or as good as.
+    /// Its size in bytes, or a comparable measure.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Prompt::Text(text) => text.len(),
@@ -50,8 +50,8 @@ impl CompletionRequest {
         fields.about("The answer begins with the prompt, and with `logprobs` so do they.");
         let echo = fields.boolean("echo")?.unwrap_or(false);
         params.prompt_logprobs = params.sampling.top_logprobs.filter(|_| echo);
-        fields.refuse_unless("suffix", &Neutral::Only("".into()), "a suffix is")?;
-        let best = "choosing the best of several answers is";
+        fields.refuse_unless("suffix", &Neutral::Only("".into()), "text after the completion")?;
+        let best = "choosing the best of several answers";
         fields.refuse_unless("best_of", &Neutral::Only(1.into()), best)?;
         params.ignored = fields.finish()?;
         check_choices(prompts.len(), params.choices)?;

@@ -55,7 +55,7 @@ fn read_message<'a>(
         // The newer name of the same thing, which templates do not know.
         "developer" => "system",
         role @ ("system" | "user" | "assistant" | "tool") => role,
-        "function" => return Err(ApiError::unsupported(path, "answers of functions are")),
+        "function" => return Err(ApiError::unsupported(path, "function messages; use the role `tool`")),
         other => {
             let roles = ["system", "developer", "user", "assistant", "tool"];
             return Err(wrong_word(&path, &roles, Some(other)));
@@ -83,13 +83,13 @@ fn read_message<'a>(
         // Some templates want the tool's name, which OpenAI's clients do not send.
         read.insert("name".to_owned(), (*name).into());
     }
-    fields.refuse_unless("function_call", &Neutral::Nothing, "calls of functions are")?;
-    fields.refuse_unless("audio", &Neutral::Nothing, "audio is")?;
-    fields.refuse_unless("refusal", &Neutral::Nothing, "a refusal in the history is")?;
+    fields.refuse_unless("function_call", &Neutral::Nothing, "function calls; use `tool_calls`")?;
+    fields.refuse_unless("audio", &Neutral::Nothing, "audio")?;
+    fields.refuse_unless("refusal", &Neutral::Nothing, "a refusal in the history")?;
     // What clients send back of an earlier answer, and what this server said of markup.
     fields.harmless(&["annotations", "rejected_markup"]);
     if role != "assistant" {
-        fields.refuse_unless("tool_calls", &Neutral::Empty, "calls of any but the assistant are")?;
+        fields.refuse_unless("tool_calls", &Neutral::Empty, "calls in messages of other roles than `assistant`")?;
     }
     if let Some(name) = fields.string("name")? {
         read.insert("name".to_owned(), name.into());
@@ -143,7 +143,7 @@ fn read_call<'a>(
     let mut fields = Fields::new(path, call)?;
     let id = fields.required_string("id")?;
     if let Some(kind) = fields.of(|| only("function")).string("type")?.filter(|kind| *kind != "function") {
-        let what = format!("calls of type {kind:?} are");
+        let what = format!("calls of type {kind:?}");
         return Err(ApiError::unsupported(fields.path("type"), &what));
     }
     // In streams clients number them, and some send that back.

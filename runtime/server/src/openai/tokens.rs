@@ -7,12 +7,12 @@ use crate::request::fields::{Fields, wrong_type};
 use crate::request::generation::{ids, token_ids};
 use serde_json::Value;
 
-/// What is to be made tokens of.
+/// The input of tokenization.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Source {
     /// A text, with the tokens that a prompt begins with or without them.
     Prompt {
-        /// The text.
+        /// Its source.
         text: String,
         /// Whether what a prompt begins with goes before it.
         add_special_tokens: bool,
@@ -31,7 +31,7 @@ pub(crate) enum Source {
 pub(crate) struct TokenizeRequest {
     /// The model asked for.
     pub(crate) model: Option<String>,
-    /// What is to be cut.
+    /// The text or conversation to tokenize.
     pub(crate) source: Source,
     /// Whether the text of every token is wanted too.
     pub(crate) return_token_strs: bool,

@@ -1,10 +1,10 @@
-//! What stands at which path: requests, answers, errors.
+//! Paths of the OpenAPI document: requests, answers, errors.
 
 use super::schema::{Properties, text};
 use super::{Facts, anthropic, examples, requests, responses};
 use serde_json::{Map, Value, json};
 
-/// An operation.
+/// A method at a path, with its request and its answers.
 pub(super) struct Operation {
     /// In small letters.
     pub(super) method: &'static str,

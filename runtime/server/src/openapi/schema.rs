@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
 
-/// Anything at all, null too: fields that are read by nobody.
+/// Anything, null included: fields that are not read.
 pub(crate) fn any() -> Value {
     json!({})
 }

@@ -152,7 +152,7 @@ impl<'a> Fields<'a> {
         text.ok_or_else(|| missing(&self.path(name)))
     }
 
-    /// A string.
+    /// A field that holds a string, unless absent or null.
     pub(crate) fn string(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
         self.asks(name, || Some(text()));
         match self.given(name) {
@@ -162,7 +162,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A word by which an object of one kind is told from those of others.
+    /// A string that names the kind of this object.
     pub(crate) fn tag(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
         let found = self.string(name)?;
         if let Some((asked, found)) = self.asked.as_mut().zip(found) {
@@ -171,14 +171,14 @@ impl<'a> Fields<'a> {
         Ok(found)
     }
 
-    /// One that must be there.
+    /// As [`Fields::tag`], of a field that must be there.
     pub(crate) fn required_tag(&mut self, name: &'static str) -> Result<&'a str, ApiError> {
         let found = self.tag(name)?;
         self.holds(name);
         found.ok_or_else(|| missing(&self.path(name)))
     }
 
-    /// A boolean.
+    /// A field that holds a boolean, unless absent or null.
     pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
         self.asks(name, || Some(boolean()));
         match self.given(name) {
@@ -346,7 +346,7 @@ const DEEPEST: usize = 127;
 /// An integer within `range`.
 pub(crate) fn integer(path: &str, value: &Value, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
     let Value::Number(number) = value else { return Err(wrong_type(path, "an integer", value)) };
-    // As JSON schemas have it, 1.0 is an integer; beyond these nobody knows which.
+    // As JSON schemas have it, 1.0 is an integer; larger floats are not exact integers.
     let exact = (1u64 << f64::MANTISSA_DIGITS) as f64;
     let written = match number.as_f64().filter(|_| number.is_f64()) {
         Some(float) if float.fract() != 0.0 => return Err(wrong_type(path, "an integer", value)),
@@ -390,7 +390,7 @@ pub(crate) fn text_of<'a>(
     let mut fields = Fields::new(path, value)?;
     let found = fields.required_tag("type")?;
     if !types.contains(&found) {
-        return Err(ApiError::unsupported(path, &format!("{what} of type {found:?} are")));
+        return Err(ApiError::unsupported(path, &format!("{what} of type {found:?}")));
     }
     let text = fields.required_string("text")?;
     fields.harmless(harmless);

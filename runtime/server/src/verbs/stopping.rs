@@ -191,7 +191,7 @@ impl Attendant {
         say(format!(
             "{name}: finishing accepted requests, for {seconds} s at most; SIGTERM or Ctrl-C leaves at once"
         ));
-        // Last: an idle server may end before the next line, and nobody would read why.
+        // Logged before the drain begins: an idle server may end at once, and the reason would be lost.
         self.begin.send_replace(true);
     }
 }

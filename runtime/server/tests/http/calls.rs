@@ -291,7 +291,7 @@ pub fn refusals() {
             "tool_choice.allowed_tools.tools",
             "empty",
         ),
-        (&server, json!({"tool_choice": "required", "ignore_eos": true}), "ignore_eos", "contradicts"),
+        (&server, json!({"tool_choice": "required", "ignore_eos": true}), "ignore_eos", "cannot be combined"),
         (&bare, json!({}), "tools[0].function.parameters", "not required"),
     ] {
         let response = server.post(CHAT, &asking("Hi", &fields));
@@ -299,7 +299,7 @@ pub fn refusals() {
         assert_eq!((response.status, error["param"].as_str()), (400, Some(param)), "{fields}: {error}");
         assert!(error["message"].as_str().is_some_and(|it| it.contains(word)), "{fields}: {error}");
     }
-    // What need not be held to is told.
+    // Schema parts that are not enforced are reported.
     let said = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 1]}}\n</tool_call>";
     let response = server.post(CHAT, &asking(said, &json!({"tools": of(&bad, false)})));
     let path = "tools[0].function.parameters.properties.a.uniqueItems";

@@ -1,4 +1,4 @@
-//! Time that the machine had for these tests: what a bound is held to.
+//! CPU time available to these tests, to scale time limits.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};

@@ -212,7 +212,7 @@ pub fn while_everything_is_stuck() {
     }
 }
 
-/// What a terminal says that goes, and what says nothing to a server. All of them would have killed it.
+/// Signals of a closing terminal, and others the server ignores; by default each would kill it.
 pub fn other_signals() {
     let mut server = Server::start(&[]);
     for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM, libc::SIGXFSZ] {
@@ -220,7 +220,7 @@ pub fn other_signals() {
     }
     std::thread::sleep(Duration::from_millis(100));
     let mut running = begin(&server, "[[slow]]");
-    // The terminal says so, and the shell again.
+    // The terminal sends it, and its shell again.
     server.signal(libc::SIGHUP);
     server.wait_for_status("draining", Instant::now());
     server.signal(libc::SIGHUP);
@@ -235,7 +235,7 @@ pub fn other_signals() {
         assert!(stderr.contains(words), "{words}: {stderr}");
     }
     assert!(!stderr.contains("SIGXFSZ"), "{stderr}");
-    // Who is told to stop after that leaves.
+    // A second signal ends the process.
     let mut server = Server::start(&[]);
     let _running = begin(&server, "[[slow]]");
     server.signal(libc::SIGHUP);

@@ -212,7 +212,7 @@ impl Writer for ResponseWriter {
 
     fn failure(&mut self, error: &ApiError) -> Bytes {
         let code = if error.status.is_server_error() { "server_error" } else { error.code };
-        let error = json!({"code": code, "message": error.told()});
+        let error = json!({"code": code, "message": error.shortened_message()});
         let response = self.response("failed", None, error);
         self.event(json!({"type": "response.failed", "response": response}))
     }

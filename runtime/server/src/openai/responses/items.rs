@@ -100,7 +100,7 @@ fn read_item<'a>(
                 append(turn(turns), "reasoning_content", "", &text);
             }
         }
-        Some(other) => return Err(ApiError::unsupported(path, &format!("items of type {other:?} are"))),
+        Some(other) => return Err(ApiError::unsupported(path, &format!("items of type {other:?}"))),
     }
     fields.finish()?;
     Ok(())
