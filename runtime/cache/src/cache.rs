@@ -197,7 +197,7 @@ impl PrefixCache {
     /// A lease of what [`Self::lookup`] finds. It takes no other blocks, so it cannot run out of them.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn admit(&mut self, prompt: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find(prompt);
         self.lease(found, nodes)
@@ -212,7 +212,7 @@ impl PrefixCache {
     /// A lease of what [`Self::lookup_blocks`] finds.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn admit_blocks(&mut self, tokens: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find_blocks(tokens);
         self.lease(found, nodes)
@@ -302,7 +302,7 @@ impl PrefixCache {
     /// Books the [departing](Self::departing) group as written to its slot: its blocks are free.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn sent(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
         lease.table.remove(self.share.kept..self.share.kept + self.share.group, &mut self.pool)?;
         lease.offloaded.extend(self.offloaded.pop());
@@ -315,7 +315,7 @@ impl PrefixCache {
     /// snapshots can be resumed from: see [`Self::keep`].
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn extend(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
         if self.reuse == Reuse::Blocks { self.index_blocks(lease, tokens) } else { Ok(()) }
     }
@@ -363,7 +363,7 @@ impl PrefixCache {
     /// when one of the same tokens exists: then the place is free again.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn keep(&mut self, lease: &mut Lease, tokens: &[u32], place: Snapshot) -> Result<bool, PoolError> {
         self.index_blocks(lease, tokens)?;
         let node = lease.path.filter(|_| lease.indexed_tokens() == tokens.len());
@@ -383,7 +383,7 @@ impl PrefixCache {
     /// Releases everything; indexed blocks stay cached until they are evicted.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn release(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
         if let Some(node) = lease.path.take() {
             self.index.unpin(node);

@@ -38,7 +38,7 @@ impl<M: PageMemory, B: Backend<M>> Worker<M, B> {
                 None => {
                     self.backend.finish(&mut done);
                     for (transfer, result) in done.drain(..) {
-                        // Nobody may be there to hear it.
+                        // The receiver may be gone.
                         let _ = self.outbox.send(finished(transfer, result));
                     }
                 }

@@ -1,7 +1,7 @@
 //! Runs steps on the device: uploads, launches, and results.
 //!
-//! Steps run in order on one stream. The host fills pinned memory and returns. There are two sets of pinned
-//! memory and device tables, so that the second step is uploaded, on a stream of its own, while the first
+//! Steps run in order on one stream. The host fills pinned memory and returns. There are two slots of pinned
+//! memory and step metadata, so that the second step is uploaded, on a stream of its own, while the first
 //! runs. Kernels write the sampled tokens to pinned memory themselves, so there is no copy between the last
 //! kernel of a step and the first of the next.
 //!
@@ -35,8 +35,8 @@ use std::ops::Range;
 /// fed in the step after the one they come from, and are known only when that one is collected.
 const STEPS_IN_FLIGHT: usize = 2;
 
-/// The ring of sets: how many steps may be in flight, and how many parts each has. Every part has its own
-/// tables and pinned memory.
+/// The slot ring: how many steps may be in flight, and how many parts each has. Every part has a slot with
+/// its own step metadata and pinned memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotRing {
     pub(super) steps: usize,
@@ -56,7 +56,7 @@ impl SlotRing {
         self.steps * self.parts
     }
 
-    /// The sets of the `step`th step submitted, counted from 0.
+    /// The slots of the `step`th step submitted, counted from 0.
     fn of_step(self, step: u64) -> Range<usize> {
         let first = (step % self.steps as u64) as usize * self.parts;
         first..first + self.parts
@@ -128,7 +128,7 @@ struct Recorded {
     /// Rows of each sequence: 1, or 1 and the drafts to verify.
     tokens: usize,
     extents: Extents,
-    /// One for the tables of each step in flight.
+    /// One graph a slot of the ring.
     graphs: Vec<Portions>,
 }
 

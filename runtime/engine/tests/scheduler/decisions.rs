@@ -129,7 +129,7 @@ fn what_is_cached_is_neither_fed_nor_paid_for_twice() {
     let cached = Waiting { cached: 8, shared: 2, ..fresh(12, 40) };
     let plan = schedule(&view(2, &[running(20, 19, 20, 5)], &[cached]), &limits);
     assert_eq!((plan.admit, &plan.rows[1]), (1, &Row { sequence: 1, tokens: 4 }));
-    // What nobody holds counts among the free ones until it is taken.
+    // Cached blocks that no sequence holds count as free until they are taken.
     let plan = schedule(&view(3, &[running(20, 19, 20, 5)], &[Waiting { shared: 0, ..cached }]), &limits);
     assert_eq!(plan.admit, 0);
 }

@@ -5,8 +5,8 @@
 //! is not; one end that counts and another that does not; an end that is text; tokens of the same bytes of
 //! which one is forgotten, or is told to the library; a token that completes the tag and runs on into the
 //! answer; an end within the reasoning; a budget that is forgotten; spacing behind the tag for ever; a mask
-//! that is kept when a token comes; formats of strings that nobody knows; numbers of schemas that are
-//! rounded; names that come twice, or in another spelling; alternatives of any number.
+//! that is kept when a token comes; unknown formats of strings; numbers of schemas that are rounded; names
+//! that come twice, or in another spelling; alternatives of any number.
 
 mod answers;
 mod corpus;

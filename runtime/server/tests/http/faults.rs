@@ -1,5 +1,5 @@
 //! Everything that can go wrong with an engine, on command: readiness is red within two seconds and says why,
-//! nobody is left waiting, and what comes back answers as before.
+//! no client is left waiting, and an engine that recovers answers as before.
 
 use crate::clock;
 use crate::lifecycle::{CHAT, begin};
