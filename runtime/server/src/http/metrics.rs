@@ -126,7 +126,7 @@ fn gauges(registry: &mut Registry, stats: &Stats) {
             "Part of the K/V blocks in use, from 0 to 1",
             used as f64 / stats.total_blocks.max(1) as f64,
         ),
-        ("monomorph:kv_blocks_free", "K/V blocks nobody uses", stats.free_blocks as f64),
+        ("monomorph:kv_blocks_free", "Free K/V blocks", stats.free_blocks as f64),
         ("monomorph:kv_blocks", "All K/V blocks", stats.total_blocks as f64),
         (
             "monomorph:kv_blocks_cached",

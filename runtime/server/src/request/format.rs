@@ -33,7 +33,7 @@ impl Format {
             let Some(format) = format else { continue };
             if let Some((earlier, _)) = found {
                 let message = format!(
-                    "`{field}` and `{earlier}` both say what the answer is held to; give one of them"
+                    "`{field}` and `{earlier}` both constrain the answer; give one of them"
                 );
                 return Err(ApiError::field(field, message));
             }
