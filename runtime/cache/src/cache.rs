@@ -1,4 +1,4 @@
-//! The prefix cache: pool, index and snapshots, booked together.
+//! The prefix cache: pool, index and snapshots, accounted for together.
 
 use crate::admission::blocks_for;
 use crate::index::{Index, Node, Removed};
@@ -98,7 +98,7 @@ pub struct PrefixCache {
     index: Index,
     reuse: Reuse,
     block_tokens: usize,
-    /// What is found ends at multiples of it, in tokens.
+    /// Matches end at multiples of it, in tokens.
     granule: usize,
     /// Free places for snapshots.
     places: Vec<Snapshot>,
@@ -299,7 +299,7 @@ impl PrefixCache {
         Some((group, self.offloaded.last().copied()))
     }
 
-    /// Books the [departing](Self::departing) group as written to its slot: its blocks are free.
+    /// Records that the [departing](Self::departing) group is written to its slot, and frees its blocks.
     ///
     /// # Errors
     /// On an accounting error.
@@ -322,13 +322,13 @@ impl PrefixCache {
 
     fn index_blocks(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
         let size = self.block_tokens;
-        // What may go to disk is not indexed.
+        // Blocks that may be offloaded are not indexed.
         let full = (tokens.len() / size).min(lease.blocks().len()).min(self.share.kept);
         while lease.indexed < full {
             let at = lease.indexed;
             let tokens = &tokens[at * size..(at + 1) * size];
             let node = match self.index.child(lease.path, tokens) {
-                // What two sequences computed is stored once.
+                // Blocks that two sequences computed are stored once.
                 Some(node) => {
                     lease.table.replace(at, self.index.block(node), &mut self.pool)?;
                     node

@@ -163,7 +163,7 @@ impl From<EngineError> for ApiError {
 }
 
 impl ApiError {
-    /// The error for messages that do not make a prompt; `at` is their path in the body.
+    /// The error for messages that the template refuses; `at` is their path in the body.
     pub(crate) fn of_text(at: &str, error: TextError) -> ApiError {
         match error {
             TextError::Template { .. } => ApiError::field(at, format!("`{at}`: {error}")),
@@ -172,7 +172,7 @@ impl ApiError {
     }
 }
 
-/// Where no template is involved.
+/// Errors of rendering without a template.
 impl From<TextError> for ApiError {
     fn from(error: TextError) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "text", error.to_string())

@@ -1,4 +1,4 @@
-//! What is allowed, against what it is to be: JSON schemas of the kinds that agents send, with answers drawn
+//! Allowed tokens against their specification: JSON schemas of the kinds that agents send, with answers drawn
 //! at random and checked by another implementation; texts that fit and that do not; drafts; reasoning.
 //!
 //! Planted, one at a time, and caught here: tokens behind drafts that are not rolled back, or reasoning that

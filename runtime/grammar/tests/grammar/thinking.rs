@@ -1,4 +1,4 @@
-//! Reasoning before an answer: what is allowed where, and when it has to end.
+//! Reasoning before an answer: allowed tokens, and the budget.
 
 use crate::support::{
     CLOSED, END, OPENED, Random, VOCABULARY, compiled, draw, grammars, ids, next, text, word,

@@ -74,11 +74,11 @@ pub(crate) struct Echoed {
 /// The next piece of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
-    /// On the first piece, where asked for.
+    /// On the first piece, if requested.
     pub(crate) echoed: Option<Echoed>,
     /// Parts, in whole characters; may be empty.
     pub(crate) parts: Vec<Part>,
-    /// Tokens of the text, where asked for.
+    /// Tokens of the text, if requested.
     pub(crate) logprobs: Vec<TokenLogprob>,
     /// All tokens since the piece before, including those without a part.
     pub(crate) ids: Vec<u32>,
@@ -87,7 +87,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The text in it.
+    /// The text of its parts.
     pub(crate) fn text(&self) -> String {
         let text = |part: &Part| if let Part::Text(text) = part { Some(text.clone()) } else { None };
         self.parts.iter().filter_map(text).collect()
@@ -101,7 +101,7 @@ pub(crate) struct End {
     pub(crate) reason: EndReason,
     /// How many calls of tools are in it.
     pub(crate) calls: usize,
-    /// Its tokens.
+    /// Token counts.
     pub(crate) usage: Usage,
     /// Times of its phases; absent when a stop string or a call ended it before the engine did.
     pub(crate) timings: Option<Timings>,

@@ -30,7 +30,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     completions::respond(&app, writer.with_tools(tools).with_prompts(vec![told]), &params, answers).await
 }
 
-/// Hands a conversation to the engine.
+/// Submits a conversation to the engine.
 pub(super) async fn begin(
     app: &App,
     ready: &Ready,
@@ -61,7 +61,8 @@ fn check_calls(params: &GenerationParams, calls: Option<&Wanted>, reasons: bool)
         return Ok(());
     }
     if params.format.is_some() {
-        let what = "tools together with an answer format, because this model writes calls as JSON without a tag";
+        let what =
+            "tools together with an answer format, because this model writes calls as JSON without a tag";
         return Err(ApiError::unsupported("tools", what));
     }
     // Reasoning that is not parsed would hide the beginning of the answer.

@@ -55,11 +55,7 @@ fn registry(app: &App) -> Registry {
     for (field, count) in app.ignored.counts() {
         ignored.get_or_create(&vec![("field", field)]).inc_by(count);
     }
-    registry.register(
-        "monomorph:ignored_fields",
-        "Ignored request fields",
-        ignored,
-    );
+    registry.register("monomorph:ignored_fields", "Ignored request fields", ignored);
     if let Some(dump) = &app.dump {
         let lost = Counter::<u64>::default();
         lost.inc_by(dump.lost());
@@ -207,16 +203,8 @@ fn counters(registry: &mut Registry, stats: &Stats) {
             "Prefilled tokens, those prefilled again after pre-emption included",
             stats.tokens_prefilled,
         ),
-        (
-            "monomorph:late_tokens",
-            "Tokens later than --tbt-ms after the previous one",
-            stats.late_tokens,
-        ),
-        (
-            "monomorph:prompts_cut",
-            "Steps with prefill reduced to meet --tbt-ms",
-            stats.prompts_cut,
-        ),
+        ("monomorph:late_tokens", "Tokens later than --tbt-ms after the previous one", stats.late_tokens),
+        ("monomorph:prompts_cut", "Steps with prefill reduced to meet --tbt-ms", stats.prompts_cut),
         ("monomorph:steps", "Forward steps completed", stats.steps),
     ] {
         self::count(registry, name, help, count);

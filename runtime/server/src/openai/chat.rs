@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub(crate) struct ChatRequest {
     /// What it shares with text completions.
     pub(crate) params: GenerationParams,
-    /// What is to be answered.
+    /// The conversation to answer.
     pub(crate) conversation: Conversation,
 }
 
@@ -75,7 +75,7 @@ pub(super) fn read_effort(
     })
 }
 
-/// Refuses what would change the answer and is not done yet.
+/// Refuses unsupported fields that would change the answer.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, neutral, what) in [
         ("functions", Neutral::Empty, "functions; use `tools`"),

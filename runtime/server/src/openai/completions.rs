@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// Most alternatives a text completion reports, as OpenAI has it.
 pub(crate) const MAX_LOGPROBS: i64 = 5;
 
-/// What is to be continued.
+/// A prompt to continue.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Prompt {
     /// Text to tokenize.
@@ -33,7 +33,7 @@ impl Prompt {
 pub(crate) struct CompletionRequest {
     /// What it shares with chats.
     pub(crate) params: GenerationParams,
-    /// What is to be continued: one prompt or several, each with the path at which it stands.
+    /// The prompts to continue, each with its path in the body.
     pub(crate) prompts: Vec<(String, Prompt)>,
     /// Whether each answer begins with its prompt.
     pub(crate) echo: bool,
@@ -44,7 +44,7 @@ impl CompletionRequest {
     pub(crate) fn read(body: &Value, limits: &Limits) -> Result<CompletionRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let prompts = read_prompts(&mut fields, limits)?;
-        // Of an echo the prompt may be all that is wanted.
+        // With an echo no token need be generated.
         let mut params = GenerationParams::of_at_least(0, &mut fields, limits)?;
         params.sampling.top_logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u8);
         fields.about("The answer begins with the prompt, and with `logprobs` so do they.");
@@ -106,7 +106,7 @@ fn read_prompts(fields: &mut Fields, limits: &Limits) -> Result<Vec<(String, Pro
     }
 }
 
-/// Every prompt has `n` answers, and a request so many in all.
+/// Checks that the prompts' `n` answers each are not too many in all.
 fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
     let all = prompts.saturating_mul(each);
     if all <= MAX_CHOICES as usize {

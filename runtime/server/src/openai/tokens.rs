@@ -10,18 +10,18 @@ use serde_json::Value;
 /// The input of tokenization.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Source {
-    /// A text, with the tokens that a prompt begins with or without them.
+    /// A text, with or without the tokens that begin a prompt.
     Prompt {
         /// Its source.
         text: String,
-        /// Whether what a prompt begins with goes before it.
+        /// Whether to add the tokens that begin a prompt.
         add_special_tokens: bool,
     },
     /// A conversation, as the chat template writes it.
     Chat {
         /// As [`super::chat::ChatRequest`] has it.
         conversation: Box<Conversation>,
-        /// Whether the beginning of an answer goes behind it.
+        /// Whether to add the beginning of an answer.
         add_generation_prompt: bool,
     },
 }
@@ -33,7 +33,7 @@ pub(crate) struct TokenizeRequest {
     pub(crate) model: Option<String>,
     /// The text or conversation to tokenize.
     pub(crate) source: Source,
-    /// Whether the text of every token is wanted too.
+    /// Whether to return the text of every token.
     pub(crate) return_token_strs: bool,
 }
 

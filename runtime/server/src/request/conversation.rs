@@ -20,7 +20,7 @@ pub(crate) struct Conversation {
     pub(crate) messages: Vec<Value>,
     /// Tools that the model is shown and may call.
     pub(crate) tools: Tools,
-    /// What is asked of the reasoning.
+    /// The requested reasoning.
     pub(crate) reasoning: Reasoning,
     /// Further template variables.
     pub(crate) variables: Map<String, Value>,
@@ -46,7 +46,7 @@ pub(crate) struct Tools {
     pub(crate) one: bool,
 }
 
-/// What is asked of the reasoning.
+/// The requested reasoning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reasoning {
     /// Nothing: the model's default.
@@ -265,8 +265,7 @@ impl Conversation {
                 return Err(ApiError::unsupported(field, "this model does not reason"));
             }
             (Some((field, false)), Some(_)) if !switch && !effort => {
-                let what =
-                    "this checkpoint's chat template has no switch for reasoning";
+                let what = "this checkpoint's chat template has no switch for reasoning";
                 return Err(ApiError::unsupported(field, what));
             }
             _ => {}

@@ -32,9 +32,8 @@ impl Format {
         for (field, format) in asked {
             let Some(format) = format else { continue };
             if let Some((earlier, _)) = found {
-                let message = format!(
-                    "`{field}` and `{earlier}` both constrain the answer; give one of them"
-                );
+                let message =
+                    format!("`{field}` and `{earlier}` both constrain the answer; give one of them");
                 return Err(ApiError::field(field, message));
             }
             found = Some((field, format));

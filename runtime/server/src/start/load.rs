@@ -185,7 +185,7 @@ impl MemoryArgs {
         let guard = self.guard.bytes(host);
         let room = || Room::new(spec, swap_bytes, host, fraction, guard);
         if spec.hardware.cuda.is_some() {
-            // What the server takes beside the device's memory, which its own plan is of.
+            // Host memory that the server takes besides the device's memory, which has a plan of its own.
             beside_device(host, guard, swap_bytes)?;
         }
         Ok(spec.hardware.cuda.is_none().then(room))

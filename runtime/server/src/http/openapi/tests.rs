@@ -29,7 +29,7 @@ const FACTS: Facts =
     Facts { model: "m", names: &["m", "cpu/m/none"], context: 1000, vocabulary: 300, keys: true };
 const LIMITS: Limits = Limits { context: FACTS.context, vocabulary: FACTS.vocabulary, preset: None };
 
-/// Where to write what is missing.
+/// The message that says where to describe what is missing.
 const WHERE: &str = "a sample of `described` is missing (runtime/server/src/openapi/requests.rs)";
 
 type Reader = fn(&Value) -> Result<(), ApiError>;

@@ -17,22 +17,22 @@ use serde_json::{Map, Value, json};
 /// A request, checked.
 #[derive(Debug)]
 pub(crate) struct ResponsesRequest {
-    /// How it is to be answered.
+    /// Parameters of the answer.
     pub(crate) params: GenerationParams,
-    /// What is to be answered.
+    /// The conversation to answer.
     pub(crate) conversation: Conversation,
-    /// What the response says of its request.
+    /// Fields of the response that repeat the request.
     pub(crate) said: Map<String, Value>,
     /// The request's own items, each with an id.
     pub(crate) input: Vec<Value>,
     /// The items before these.
     pub(crate) before: Option<Stored>,
-    /// Whether the response is to be kept.
+    /// Whether to store the response.
     pub(crate) store: bool,
 }
 
 impl ResponsesRequest {
-    /// Reads a body; `kept` is what it may go on from.
+    /// Reads a body; `kept` has the responses that it may continue.
     pub(crate) fn read(body: &Value, limits: &Limits, kept: &Store) -> Result<ResponsesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let mut params = GenerationParams::of_preset(limits);
@@ -94,7 +94,7 @@ impl ResponsesRequest {
     }
 }
 
-/// Items before a request's own are no concern of its author.
+/// Errors in earlier items have no path in this request's body.
 fn own_path(error: ApiError, before: usize) -> ApiError {
     let Some(rest) = error.param.as_deref().and_then(|param| param.strip_prefix("input[")) else {
         return error;
@@ -181,7 +181,7 @@ fn read_reasoning(fields: &mut Fields) -> Result<(Reasoning, Option<String>), Ap
     let Some(value) = fields.value("reasoning") else { return Ok((Reasoning::Unsaid, None)) };
     let mut reasoning = Fields::new("reasoning", value)?;
     let read = read_effort(&mut reasoning, "effort", "reasoning.effort")?;
-    // There are no summaries: reasoning is told as it is.
+    // There are no summaries: reasoning is returned in full.
     reasoning.refuse_unless("summary", &Neutral::Only("auto".into()), "a summary of the reasoning")?;
     reasoning.refuse_unless("generate_summary", &Neutral::Nothing, "a summary of the reasoning")?;
     reasoning.finish()?;
