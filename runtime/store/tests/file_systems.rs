@@ -1,4 +1,4 @@
-//! Stores on file systems without direct I/O.
+//! Stores on a file system in memory.
 
 use monomorph_store::{DiskStore, Options, Page, PageMemory};
 use std::path::Path;

@@ -103,16 +103,16 @@ fn drafts_take_budget_and_blocks() {
 }
 
 #[test]
-fn pieces_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
+fn chunks_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
     let limits = Limits { chunk_tokens: 8, ..limits(4, 20, 16) };
-    assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a piece");
+    assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a chunk");
     let decode = Running { prefill: 5, ..running(6, 5, 9, 2) };
     let prompt = running(30, 8, 40, 8);
     let plan = schedule(&view(99, &[decode, prompt, prompt], &[]), &limits);
     assert_eq!(
         plan.rows,
         [Row { sequence: 0, tokens: 1 }, Row { sequence: 1, tokens: 16 }],
-        "three tokens are left, and no piece"
+        "three tokens are left, and no chunk"
     );
     // A pre-empted sequence: a chunk, the rest of the prompt and no token of the answer, then token by token.
     for (cached, tokens) in [(0, 19), (16, 3), (19, 1), (20, 1)] {
@@ -256,11 +256,11 @@ fn prompts_share_a_step_by_the_policy() {
     let few = Limits { prefill_tokens: 24, ..limits };
     assert_eq!(prompts(Policy::Fifo, &few, None, Pace::default()), (vec![24, 0, 0], false));
     assert_eq!(prompts(Policy::Slai, &few, None, Pace::default()), (vec![3, 11, 10], false));
-    let pieces = Limits { chunk_tokens: 16, ..few };
+    let chunks = Limits { chunk_tokens: 16, ..few };
     assert_eq!(
-        prompts(Policy::Slai, &pieces, None, Pace::default()),
+        prompts(Policy::Slai, &chunks, None, Pace::default()),
         (vec![16, 0, 6], false),
-        "three are no piece"
+        "three are no chunk"
     );
 }
 
@@ -274,8 +274,8 @@ fn a_deadline_cuts_prompts_and_never_to_nothing() {
     assert_eq!(prompts(Policy::Slai, &limits, Some(4_630), pace), (vec![4, 16, 10], true));
     assert_eq!(prompts(Policy::Slai, &limits, Some(9_500), pace), (vec![14, 40, 10], false));
     assert_eq!(prompts(Policy::Slai, &limits, Some(0), pace), (vec![1, 0, 7], true), "an eighth is left");
-    let pieces = Limits { chunk_tokens: 16, ..limits };
-    assert_eq!(prompts(Policy::Slai, &pieces, Some(0), pace), (vec![16, 0, 0], true), "a piece is");
+    let chunks = Limits { chunk_tokens: 16, ..limits };
+    assert_eq!(prompts(Policy::Slai, &chunks, Some(0), pace), (vec![16, 0, 0], true), "a chunk is");
     assert_eq!(prompts(Policy::Fifo, &limits, Some(0), pace), (vec![60, 4, 0], false));
 }
 
@@ -296,7 +296,7 @@ fn prompts_that_are_scored_share_the_room_for_their_logits() {
     assert_eq!(fed(&[scored, last], &limits), [(0, 6)]);
     assert_eq!(fed(&[last, scored], &limits), [(0, 1), (1, 5)]);
     // A whole chunk fits; less than one is not fed.
-    let pieces = Limits { chunk_tokens: 6, ..limits };
-    assert_eq!(fed(&[scored, scored], &pieces), [(0, 6)]);
-    assert_eq!(fed(&[last, scored], &pieces), [(0, 1)]);
+    let chunks = Limits { chunk_tokens: 6, ..limits };
+    assert_eq!(fed(&[scored, scored], &chunks), [(0, 6)]);
+    assert_eq!(fed(&[last, scored], &chunks), [(0, 1)]);
 }

@@ -178,11 +178,11 @@ fn late(policy: Policy, depth: usize, chunk_tokens: usize) -> (usize, u64) {
 
 #[test]
 fn tokens_come_in_time_and_prompts_go_on() {
-    for (depth, piece) in [(1, 1), (2, 1), (1, 64)] {
-        let (fifo, served) = late(Policy::Fifo, depth, piece);
-        let (slai, served_slai) = late(Policy::Slai, depth, piece);
+    for (depth, chunk) in [(1, 1), (2, 1), (1, 64)] {
+        let (fifo, served) = late(Policy::Fifo, depth, chunk);
+        let (slai, served_slai) = late(Policy::Slai, depth, chunk);
         println!(
-            "{depth} in flight, pieces of {piece}: {fifo} late by fifo, {slai} by slai; {served} and {served_slai} served"
+            "{depth} in flight, chunks of {chunk}: {fifo} late by fifo, {slai} by slai; {served} and {served_slai} served"
         );
         // A step full of prompts takes 53 ms, an eighth of one 9 ms, and 20 ms are allowed.
         assert!(fifo > 1_000, "without a deadline many are late: {fifo}");

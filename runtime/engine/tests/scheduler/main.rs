@@ -180,11 +180,11 @@ fn random_worlds_end_well() {
         simulate(&requests, rules, &mut seen);
         replays += if invariant { seen.preemptions - before } else { 0 };
     }
-    let Seen { steps, preemptions, mixed, discarded, accepted, waits, pieces, cuts, overtaken, .. } = seen;
+    let Seen { steps, preemptions, mixed, discarded, accepted, waits, chunks, cuts, overtaken, .. } = seen;
     println!("{cuts} steps cut, {overtaken} overtaken");
     assert!(cuts > 1_000 && overtaken > 10_000);
-    println!("batch-invariant: {replays} pre-emptions, {pieces} pieces");
-    assert!(replays > 1_000 && pieces > 1_000);
+    println!("batch-invariant: {replays} pre-emptions, {chunks} chunks");
+    assert!(replays > 1_000 && chunks > 1_000);
     println!(
         "{steps} steps, {preemptions} pre-emptions, {mixed} mixed, {discarded} discarded, {waits} waits"
     );

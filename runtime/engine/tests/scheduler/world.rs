@@ -119,7 +119,7 @@ pub(crate) struct Seen {
     /// Turns in which nothing could be planned before a step was collected.
     pub(crate) waits: usize,
     /// Prefill chunks of a batch-invariant model.
-    pub(crate) pieces: usize,
+    pub(crate) chunks: usize,
     /// Steps whose prefill was cut for a deadline.
     pub(crate) cuts: usize,
     /// Tokens that came late.
@@ -367,12 +367,12 @@ impl World {
             assert!(tokens <= sequence.left() + sequence.drafts, "fed more than there is: {what}");
             assert!(tokens > sequence.drafts, "some drafts, or no token with them: {what}");
             let prefill = sequence.prefill().saturating_sub(sequence.cached);
-            assert!(!invariant || tokens <= prefill.max(1), "an answer in a piece: {what}");
+            assert!(!invariant || tokens <= prefill.max(1), "an answer in a chunk: {what}");
             prompts += if sequence.left() > 1 && prefill > 0 { tokens } else { 0 };
             sequence.cached += tokens - sequence.drafts;
             if invariant && sequence.cached < sequence.prefill() {
                 assert_eq!(sequence.cached % limits.chunk_tokens, 0, "cut anywhere: {what}");
-                self.seen.pieces += 1;
+                self.seen.chunks += 1;
             }
             sequence.last = self.submitted;
             if sequence.cached == sequence.tokens {
