@@ -34,7 +34,7 @@ auto& pieces = *new std::map<uintptr_t, Piece>();
 constexpr size_t PAGE = 4096;
 constexpr unsigned char BEFORE = 0xa5;
 
-// Ends where a page ends that nobody may touch, and begins behind another.
+// Ends at a guard page, and begins behind another.
 CUresult claim(size_t bytes, bool device, void** at) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     if (device && claimed + bytes > CARD_MEMORY) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -98,7 +98,7 @@ namespace {
 
 int context;  // there is one, and its address is its handle
 
-// Bytes of an ELF image, whose length nobody says.
+// Bytes of an ELF image, whose length the caller does not pass.
 size_t image_bytes(const Elf64_Ehdr& header) {
     size_t end = header.e_shoff + size_t(header.e_shnum) * header.e_shentsize;
     const auto* sections = reinterpret_cast<const Elf64_Shdr*>(reinterpret_cast<const unsigned char*>(&header) + header.e_shoff);

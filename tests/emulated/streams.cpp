@@ -1,6 +1,7 @@
-// Streams, events and graphs. Work is done as late as it can be: when somebody waits for it. So a host that reads or writes memory
-// before it has waited for the copy sees, or spoils, what it should not. Of kernels that are launched one by one every other hundred
-// is run at once, with all that its stream was told before: what should have waited for another stream's copy has not seen it.
+// Streams, events and graphs. Work is done as late as it can be: when the host waits for it. So a host that
+// reads or writes memory before it has waited for the copy sees, or spoils, what it should not. Of kernels
+// that are launched one by one every other hundred is run at once, with all that its stream was told before:
+// what should have waited for another stream's copy has not seen it.
 
 #include <cstring>
 #include <deque>

@@ -99,10 +99,10 @@ impl Served {
     }
 }
 
-/// A request.
+/// A prompt with its sampling parameters.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Ids.
+    /// Token ids.
     pub prompt: Vec<u32>,
     /// Tokens to generate; end tokens do not stop it.
     pub tokens: usize,

@@ -30,7 +30,7 @@ const ENGINE: [&str; 3] = ["engine.cpp", "launch.cpp", "memory.cpp"];
 /// A server, and the directory of its driver.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// The binary.
+    /// Path of the server's binary.
     pub binary: PathBuf,
     driver: PathBuf,
 }

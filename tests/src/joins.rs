@@ -105,7 +105,7 @@ pub struct Generated {
     /// The lists as JSON.
     pub lists: Vec<Value>,
     /// Prefill chunks that did not end their prompt.
-    pub pieces: usize,
+    pub chunks: usize,
     /// Pre-empted sequences.
     pub preempted: usize,
 }
@@ -131,7 +131,7 @@ pub fn generate(mut server: Command, stored: &Stored, prompts: &[Vec<u32>], flag
         let number = said.split_once(what).and_then(|(before, _)| before.split_whitespace().next_back());
         number.and_then(|it| it.parse().ok()).unwrap_or_else(|| panic!("it says nothing of {what:?}: {said}"))
     };
-    Generated { lists, pieces: before(" pieces of prompts"), preempted: before(" sequences pre-empted") }
+    Generated { lists, chunks: before(" prefill chunks"), preempted: before(" sequences pre-empted") }
 }
 
 /// Prompts with different answers, each with the first token that differs.

@@ -47,7 +47,7 @@ pub fn verb(server: &Path, arguments: &[&str]) -> String {
 /// A server answering on loopback, ended when dropped.
 pub struct Serving {
     process: std::process::Child,
-    /// `host:port`.
+    /// Where it listens, as `host:port`.
     pub address: String,
     /// Time from the process's start until `/health` answered 200.
     pub ready_after: std::time::Duration,

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// An agent.
+/// A coding agent and how to run it.
 struct Agent {
     name: &'static str,
     /// Its program in the package.

@@ -33,10 +33,10 @@ fn check(
     let alone = run(&["--kv-tokens", &roomy, "--one-by-one"]);
     let joined = run(&["--kv-tokens", &roomy]);
     let preempted = run(&["--kv-tokens", &tight]);
-    let (pieces, sequences) = (joined.pieces + preempted.pieces, preempted.preempted);
-    println!("{name}: {pieces} pieces cut off, {sequences} sequences pre-empted");
-    assert!(pieces > 0 && sequences > 0, "{name} shows less than it says");
-    assert_eq!((alone.pieces, alone.preempted), (0, 0), "{name}: alone is whole");
+    let (chunks, sequences) = (joined.chunks + preempted.chunks, preempted.preempted);
+    println!("{name}: {chunks} chunks cut off, {sequences} sequences pre-empted");
+    assert!(chunks > 0 && sequences > 0, "{name} shows less than it says");
+    assert_eq!((alone.chunks, alone.preempted), (0, 0), "{name}: alone is whole");
     let ways = [("joined", &joined), ("pre-empted", &preempted)];
     let differing = ways.map(|(way, found)| (way, others(&alone, found)));
     let differing = differing.into_iter().filter(|(_, others)| !others.is_empty());

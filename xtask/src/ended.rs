@@ -9,9 +9,9 @@ const SIGNALS: [(i32, &str, &str); 8] = [
     (6, "SIGABRT", "it gave itself up"),
     (7, "SIGBUS", "it read memory that is not there, such as the end of a file that was cut"),
     (8, "SIGFPE", "it computed what has no result"),
-    (9, "SIGKILL", "somebody ended it, the system too where memory runs out"),
+    (9, "SIGKILL", "killed by a person, or by the system when memory ran out"),
     (11, "SIGSEGV", "it touched memory that is not its own"),
-    (13, "SIGPIPE", "nobody read what it wrote"),
+    (13, "SIGPIPE", "its output was closed"),
     (15, "SIGTERM", "it was told to end"),
 ];
 

@@ -102,7 +102,7 @@ fn main() -> ExitCode {
         Verb::Gpu(options) => gpu::gpu(options),
         Verb::Tune(options) => tune::tune(options),
         Verb::Replay(options) => replay::replay(options),
-        Verb::Tidy => tidy::tidy(),
+        Verb::Tidy => tidy::tidy(false),
         Verb::Mutants(options) => mutants::mutants(options),
         Verb::Test(options) => test::test(options),
     };

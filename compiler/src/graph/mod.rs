@@ -152,7 +152,7 @@ pub enum Rows {
 /// An op with its operands.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// The op.
+    /// What the node computes.
     pub op: Op,
     /// Operands in the op's order.
     pub inputs: Vec<ValueId>,

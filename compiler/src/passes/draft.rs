@@ -21,7 +21,7 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
         DraftMethod::Mtp => {
             let draft = whole.draft.take();
             let draft =
-                draft.ok_or_else(|| pass_error!("{} is to draft and has no draft head", target.name()))?;
+                draft.ok_or_else(|| pass_error!("{}: `--draft mtp` needs a draft head", target.name()))?;
             whole.bodies.extend(draft.bodies);
             let [first, layer, head] = [behind, behind + 1, behind + 2].map(BodyId);
             DraftPlan { drafts, first, again: first, layers: DraftLayers::Own(layer), head }

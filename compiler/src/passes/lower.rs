@@ -64,7 +64,7 @@ pub struct Uses {
 /// A range of a buffer's columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// The buffer.
+    /// Buffer that holds the value.
     pub buffer: BufferId,
     /// First column.
     pub column: usize,

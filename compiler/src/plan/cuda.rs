@@ -90,13 +90,13 @@ impl Kernel {
 pub enum Constant {
     /// An `int`.
     Integer(i64),
-    /// A `float`.
+    /// A constant `float`.
     Float(f32),
     /// A `bool`.
     Flag(bool),
     /// A C++ expression, such as an enumerator.
     Value(String),
-    /// A type.
+    /// A C++ type, as written.
     Type(String),
 }
 

@@ -74,7 +74,7 @@ pub enum FieldKind {
 pub struct Part {
     /// The model's name for it, with `{layer}`.
     pub weight: String,
-    /// Its class.
+    /// Which kind of tensor it is.
     pub class: TensorClass,
     /// Rows (or elements of a vector).
     pub rows: usize,

@@ -107,13 +107,13 @@ pub struct PhaseReport {
 /// Bytes, operations and time.
 #[derive(Debug, Serialize)]
 pub struct CostReport {
-    /// Bytes of weights.
+    /// Weights read, in bytes.
     pub weight_bytes: f64,
     /// Bytes of keys and values.
     pub kv_bytes: f64,
     /// Bytes of recurrent state.
     pub state_bytes: f64,
-    /// Bytes of activations.
+    /// Activations read and written, in bytes.
     pub activation_bytes: f64,
     /// Floating-point or integer operations, two per multiply-add.
     pub flops: f64,
@@ -294,7 +294,7 @@ pub fn text(plan: &Plan) -> String {
     line(format_args!(""));
     if let Some(BatchInvariantReport { sequences, chunk_alignment }) = report.batch_invariant {
         line(format_args!(
-            "the size of a batch changes no bit: one program decodes {sequences} sequences, one prefills, prompts are cut at \
+            "results do not depend on batch size: one program decodes {sequences} sequences, one prefills, prefill chunks end at \
              multiples of {chunk_alignment}"
         ));
         line(format_args!(""));

@@ -313,7 +313,7 @@ impl<'a> Value<'a> {
         None
     }
 
-    /// A table.
+    /// The value as a table; records a diagnostic if it is not one.
     pub(crate) fn table(self) -> Option<Table<'a>> {
         let DeValue::Table(map) = self.value.get_ref() else {
             self.wrong_type("a table");

@@ -60,7 +60,7 @@ impl From<passes::PassError> for BuildError {
 /// Result of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Built {
-    /// A server.
+    /// The path of a built server.
     Server(PathBuf),
     /// A crate with compiled kernels, to be linked elsewhere.
     Crate {

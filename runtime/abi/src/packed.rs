@@ -45,14 +45,14 @@ pub enum Plane {
     Codes,
     /// Block scales.
     Scales,
-    /// Row scales.
+    /// One scale a row.
     RowScales,
 }
 
 /// Bytes of the planes of a packed matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Planes {
-    /// Elements.
+    /// Number of code elements.
     pub codes: u64,
     /// Block scales.
     pub scales: u64,

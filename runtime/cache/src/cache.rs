@@ -1,4 +1,4 @@
-//! The prefix cache: pool, index and snapshots, booked together.
+//! The prefix cache: pool, index and snapshots, accounted for together.
 
 use crate::admission::blocks_for;
 use crate::index::{Index, Node, Removed};
@@ -98,7 +98,7 @@ pub struct PrefixCache {
     index: Index,
     reuse: Reuse,
     block_tokens: usize,
-    /// What is found ends at multiples of it, in tokens.
+    /// Matches end at multiples of it, in tokens.
     granule: usize,
     /// Free places for snapshots.
     places: Vec<Snapshot>,
@@ -197,7 +197,7 @@ impl PrefixCache {
     /// A lease of what [`Self::lookup`] finds. It takes no other blocks, so it cannot run out of them.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn admit(&mut self, prompt: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find(prompt);
         self.lease(found, nodes)
@@ -212,7 +212,7 @@ impl PrefixCache {
     /// A lease of what [`Self::lookup_blocks`] finds.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn admit_blocks(&mut self, tokens: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find_blocks(tokens);
         self.lease(found, nodes)
@@ -299,10 +299,10 @@ impl PrefixCache {
         Some((group, self.offloaded.last().copied()))
     }
 
-    /// Books the [departing](Self::departing) group as written to its slot: its blocks are free.
+    /// Records that the [departing](Self::departing) group is written to its slot, and frees its blocks.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn sent(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
         lease.table.remove(self.share.kept..self.share.kept + self.share.group, &mut self.pool)?;
         lease.offloaded.extend(self.offloaded.pop());
@@ -315,20 +315,20 @@ impl PrefixCache {
     /// snapshots can be resumed from: see [`Self::keep`].
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn extend(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
         if self.reuse == Reuse::Blocks { self.index_blocks(lease, tokens) } else { Ok(()) }
     }
 
     fn index_blocks(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
         let size = self.block_tokens;
-        // What may go to disk is not indexed.
+        // Blocks that may be offloaded are not indexed.
         let full = (tokens.len() / size).min(lease.blocks().len()).min(self.share.kept);
         while lease.indexed < full {
             let at = lease.indexed;
             let tokens = &tokens[at * size..(at + 1) * size];
             let node = match self.index.child(lease.path, tokens) {
-                // What two sequences computed is stored once.
+                // Blocks that two sequences computed are stored once.
                 Some(node) => {
                     lease.table.replace(at, self.index.block(node), &mut self.pool)?;
                     node
@@ -363,7 +363,7 @@ impl PrefixCache {
     /// when one of the same tokens exists: then the place is free again.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn keep(&mut self, lease: &mut Lease, tokens: &[u32], place: Snapshot) -> Result<bool, PoolError> {
         self.index_blocks(lease, tokens)?;
         let node = lease.path.filter(|_| lease.indexed_tokens() == tokens.len());
@@ -383,7 +383,7 @@ impl PrefixCache {
     /// Releases everything; indexed blocks stay cached until they are evicted.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn release(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
         if let Some(node) = lease.path.take() {
             self.index.unpin(node);

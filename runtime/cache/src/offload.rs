@@ -79,7 +79,7 @@ mod tests {
             assert_eq!(share.kept, 0);
             let (mut offloaded, mut tokens) = (0, 0);
             for step in 0..500 {
-                // As long as it can, it sends; then what it holds is enough for any step.
+                // It offloads as long as it can; what it then holds is enough for any step.
                 let needed = blocks_for(tokens + fed + reach, block);
                 while share.due(needed, offloaded) > 0 {
                     assert!(

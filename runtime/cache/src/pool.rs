@@ -16,12 +16,12 @@ pub(crate) enum Release {
     },
 }
 
-/// A caller's mistake: the pool is unchanged by the call that returns it.
+/// Misuse of the pool: the pool is unchanged by the call that returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolError {
     /// The block is not of this pool.
     OutOfRange {
-        /// The block.
+        /// Block that the caller named.
         block: Block,
         /// Blocks of the pool.
         capacity: usize,

@@ -7,7 +7,7 @@ pub struct Snapshot(pub u32);
 /// What is cached of sequences, for others with the same beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
-    /// Nothing.
+    /// Nothing is cached.
     Nothing,
     /// Blocks: for models with attention alone. A sequence takes the full blocks of its prompt's beginning.
     Blocks,

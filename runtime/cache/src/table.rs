@@ -42,7 +42,7 @@ impl BlockTable {
         &self.blocks
     }
 
-    /// Tokens of a block.
+    /// Number of tokens that a block holds.
     pub(crate) fn block_tokens(&self) -> usize {
         self.block_tokens
     }

@@ -1,11 +1,11 @@
 //! Random walks of sequences that have more blocks than their share of the device, beside a model that is too
 //! simple to be wrong: a memory of what is in which block and in which place on disk.
 //!
-//! After every step every sequence reads its own tokens, whoever else came and went; no sequence holds more
-//! than its share; nothing is lost. Planted, one at a time, and caught here: a group taken from the first
-//! block in place of the first that is not kept; a block sent that is not full; places that are not given
-//! back with the lease; an index that knows blocks behind the kept ones; a lease that takes blocks beyond its
-//! share.
+//! After every step every sequence reads its own tokens, whatever other sequences came and went; no sequence
+//! holds more than its share; nothing is lost. Planted, one at a time, and caught here: a group taken from
+//! the first block in place of the first that is not kept; a block sent that is not full; places that are not
+//! given back with the lease; an index that knows blocks behind the kept ones; a lease that takes blocks
+//! beyond its share.
 
 mod random;
 

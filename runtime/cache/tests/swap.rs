@@ -2,9 +2,9 @@
 //! step.
 //!
 //! Planted, one at a time, and caught here: an image that is written and keeps its pages of the host's, or is
-//! written though the disk lacks the room; one dropped on its way that is gone at once; one that could not be
-//! read and stays; the newest that leaves first; one that returns and takes no pages; one that leaves though
-//! it is wanted.
+//! written though the disk lacks the room; one dropped in transfer that is gone at once; one that could not
+//! be read and stays; the newest that leaves first; one that returns and takes no pages; one that leaves
+//! though it is wanted.
 
 mod random;
 
@@ -61,7 +61,7 @@ impl Truth {
     }
 }
 
-/// How often what was worth checking happened.
+/// Counts of the cases that a walk must cover.
 #[derive(Debug, Default)]
 struct Seen {
     refused: usize,
@@ -150,7 +150,7 @@ fn walk(seed: u64, all: Pages, steps: usize, seen: &mut Seen) {
                     false => truth.forget(one.image),
                 }
             }
-            // What has not left cannot have arrived, and the like: nothing happens.
+            // Reports that do not fit an image's state change nothing.
             (_, Some(one)) => {
                 if one.place != Place::Leaving {
                     tiers.left(one.image, random.below(2) == 0);

@@ -121,7 +121,7 @@ fn run<
     let frequencies: [f32; HALF] = std::array::from_fn(|i| 0.7f32.powi(i as i32 * 3));
     let gains = Owned::new("gains", &[DIM], Format::F32, &data.vector(DIM, 1.5));
     let blocks_needed: usize = lengths.iter().map(|n| n.div_ceil(BLOCK)).sum();
-    // Blocks in no order, and some that nobody uses.
+    // Blocks in no order, and some unused.
     let mut ids: Vec<u32> = (0..blocks_needed as u32 + 3).collect();
     for i in (1..ids.len()).rev() {
         ids.swap(i, cuts.below(i + 1));

@@ -3,7 +3,7 @@
 //!
 //! Planted, one at a time, and caught here: a window's blocks taken one too early; the states of rows not
 //! carried from one window to the next; a window released before the lanes are done with it; a pass that
-//! reads the parts of the layer before; a failed read that nobody hears of (its rows are not lost).
+//! reads the parts of the layer before; a failed read that is not reported (its rows are not lost).
 
 mod common;
 

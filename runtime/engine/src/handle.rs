@@ -44,7 +44,7 @@ impl std::error::Error for StartError {}
 /// Starts the forward thread, which owns `model` from now on.
 ///
 /// # Errors
-/// When an option or a limit of the model is zero, there is no such room to swap to, or the system refuses a
+/// When an option or a limit of the model is zero, the room to swap to cannot be had, or the system refuses a
 /// thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
     let (handle, forward) = prepare(M::SPEC, options)?;
@@ -105,8 +105,8 @@ pub(crate) fn prepare(
             spec.step_tokens
         )));
     }
-    // A lone sequence must always fit, with all that a step writes behind it: then the oldest one can always
-    // go on.
+    // A lone sequence must always fit, with all that a step writes behind it, so that the oldest can always
+    // be fed.
     let mut most = blocks;
     if let Some(OffloadShare { room, resident }) = offload {
         let least = OffloadShare::least(spec, room);
@@ -146,7 +146,7 @@ pub(crate) fn prepare(
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     spec: &'static ModelSpec,
-    /// With the context that was found usable, and the sequences that may run.
+    /// The usable context, and the sequences that may run.
     options: EngineOptions,
     commands: Sender<Command>,
     shared: Arc<Shared>,
@@ -157,7 +157,7 @@ impl EngineHandle {
     /// Queues a request. Never blocks, so that async code may call it.
     ///
     /// # Errors
-    /// When the request does not suit the model, the queue is full, or the engine accepts none any more.
+    /// When the request does not suit the model, the queue is full, or the engine no longer accepts requests.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
         self.accept(request, false)
     }
@@ -263,7 +263,7 @@ impl EngineHandle {
         self.options.sequences
     }
 
-    /// What is kept of sequences that are over.
+    /// Options of the prefix cache.
     pub fn prefix(&self) -> &PrefixOptions {
         &self.options.prefix
     }
@@ -279,17 +279,17 @@ impl EngineHandle {
         draft.map(|_| self.options.lookup)
     }
 
-    /// Room for what sequences that have to make room had computed.
+    /// Room for copies of pre-empted sequences.
     pub fn swap(&self) -> &SwapOptions {
         &self.options.swap
     }
 
-    /// Counters at this moment.
+    /// The current counters.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
     }
 
-    /// Distributions of what requests waited for.
+    /// Histograms of request latencies.
     pub fn latencies(&self) -> &Latencies {
         &self.shared.latencies
     }
@@ -299,7 +299,7 @@ impl EngineHandle {
         self.shared.health()
     }
 
-    /// Whether accepted requests are being worked on.
+    /// Whether accepted requests are in progress.
     pub fn is_healthy(&self) -> bool {
         matches!(self.health(), Health::Running | Health::Draining)
     }
@@ -318,7 +318,7 @@ impl EngineHandle {
     /// Ends the engine because its answers are wrong: `cause` says how that is known. Every client is told
     /// after the step in flight, and nothing is accepted from then on. Returns at once.
     pub fn condemn(&self, cause: &str) {
-        // An engine that is gone answers nothing wrong.
+        // A stopped engine gives no more answers.
         let _ = self.commands.send(Command::Condemn(cause.to_owned()));
     }
 

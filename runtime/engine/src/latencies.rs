@@ -1,4 +1,4 @@
-//! What requests wait for, as distributions that a scrape can read at any time.
+//! Latencies of requests, as histograms that a scrape can read at any time.
 
 use prometheus_client::metrics::histogram::Histogram;
 

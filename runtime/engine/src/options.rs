@@ -18,7 +18,7 @@ pub struct EngineOptions {
     /// Most sequences that run at a time, no more than the model was loaded for. A step's limits bound them
     /// too: see [`EngineHandle::sequences`](crate::EngineHandle::sequences).
     pub sequences: usize,
-    /// Most requests that may wait for their admission.
+    /// Most requests that may wait for admission.
     pub max_waiting: usize,
     /// The prefix cache.
     pub prefix: PrefixOptions,
@@ -32,7 +32,7 @@ pub struct EngineOptions {
     pub swap: SwapOptions,
 }
 
-/// K/V offload: how much of a sequence is on the device, and the room for the rest.
+/// K/V offload: a sequence's share of the device, and the room for the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffloadShare {
     /// The room on disk that the model was loaded with.
@@ -50,8 +50,8 @@ impl OffloadShare {
 }
 
 impl EngineOptions {
-    /// Options with a cache of prefixes that has no room for snapshots, the defaults of scheduler and lookup,
-    /// as many sequences as a step takes, and no room to swap to.
+    /// Options with a prefix cache without snapshots, the defaults of scheduler and lookup, as many sequences
+    /// as a step takes, and no swapping.
     pub fn new(blocks: usize, context: usize, max_waiting: usize) -> EngineOptions {
         let (prefix, schedule) = (PrefixOptions::default(), ScheduleOptions::default());
         let (lookup, swap) = (LookupOptions::default(), SwapOptions::default());
@@ -73,16 +73,16 @@ impl EngineOptions {
 /// How sequences share steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScheduleOptions {
-    /// In which order.
+    /// The order of admission and prefill.
     pub policy: Policy,
     /// Target of the time between tokens: the policy `slai` keeps it, and tokens that miss it are counted.
     pub tbt: Duration,
     /// Most prefilled tokens of a step, from the model's [`chunk_alignment`](ModelSpec::chunk_alignment) to
-    /// its `step_tokens`; 0 is as many as there is room for.
+    /// its `step_tokens`; 0 means as many as fit.
     pub prefill_tokens: usize,
 }
 
-/// Default target of the time between tokens: ten tokens a second, about twice as fast as people read.
+/// Default target of the time between tokens: ten tokens a second, about twice reading speed.
 pub const TBT: Duration = Duration::from_millis(100);
 
 impl Default for ScheduleOptions {
@@ -93,7 +93,7 @@ impl Default for ScheduleOptions {
 }
 
 impl ScheduleOptions {
-    /// Checks them against a model.
+    /// Checks the options against a model.
     ///
     /// # Errors
     /// When a step cannot carry so many prefilled tokens, or a prefill chunk would not fit; the message says
@@ -128,7 +128,7 @@ pub struct PrefixOptions {
 pub const SNAPSHOT_INTERVAL: usize = 2048;
 
 impl Default for PrefixOptions {
-    /// On, with no room for snapshots.
+    /// An enabled cache without room for snapshots.
     fn default() -> PrefixOptions {
         PrefixOptions { enabled: true, snapshots: 0, snapshot_interval: SNAPSHOT_INTERVAL }
     }

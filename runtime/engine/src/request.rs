@@ -18,7 +18,7 @@ pub struct Request {
     pub biases: Biases,
     /// Ids that end the answer, beside the model's own.
     pub stop_ids: Vec<u32>,
-    /// Whether the model's own stop ids are tokens like any other.
+    /// Whether the model's own stop ids count as ordinary tokens.
     pub ignore_eos: bool,
     /// Whether the log-probabilities of the prompt's tokens are returned, from the second on and before the
     /// answer begins, and with how many alternatives.
@@ -27,7 +27,7 @@ pub struct Request {
     pub constraint: Option<Constraint>,
     /// Requests of a lower value are served first and keep their blocks longest.
     pub priority: i64,
-    /// The client that asks; clients get equal service.
+    /// The client, by number; clients get equal service.
     pub client: u64,
 }
 
@@ -52,25 +52,25 @@ impl Request {
 /// Why a request was refused; nothing was queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SubmitError {
-    /// There is nothing to continue.
+    /// The prompt has no tokens.
     PromptEmpty,
     /// The prompt leaves no room in the context for one token of answer.
     PromptTooLong {
-        /// Tokens of the prompt.
+        /// Length of the prompt, in tokens.
         prompt: usize,
         /// Tokens a sequence may have, prompt and answer together.
         context: usize,
     },
     /// The prompt or the stop ids name a token that the model does not have.
     TokenOutOfVocabulary {
-        /// The token.
+        /// The token's id.
         id: u32,
-        /// Tokens there are.
+        /// Tokens of the vocabulary.
         vocabulary: usize,
     },
-    /// Nothing can be answered under the constraint; the message says why.
+    /// The constraint allows no answer; the message says why.
     Constraint(String),
-    /// As many requests wait as may.
+    /// As many requests wait as are allowed.
     QueueFull {
         /// Requests waiting.
         waiting: usize,
@@ -106,7 +106,7 @@ impl std::fmt::Display for SubmitError {
 
 impl std::error::Error for SubmitError {}
 
-/// What a client hears. Exactly one [`Event::Finished`] or [`Event::Failed`] comes, and it comes last.
+/// An event of an answer. Exactly one [`Event::Finished`] or [`Event::Failed`] is sent, as the last.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The next tokens of the prompt, from its second on, with their log-probabilities.
@@ -122,15 +122,15 @@ pub enum Event {
 /// How an answer ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finished {
-    /// Why.
+    /// Reason for the end.
     pub reason: FinishReason,
-    /// The stop id with its log-probabilities as they were asked for, where one ended it.
+    /// The stop id that ended the answer, if one did, with the requested log-probabilities.
     pub stop: Option<Sampled>,
-    /// Tokens of the prompt.
+    /// Length of the prompt, in tokens.
     pub prompt_tokens: usize,
     /// Tokens sampled, the stop id included.
     pub generated_tokens: usize,
-    /// Where the time went.
+    /// Durations of its phases.
     pub timings: Timings,
 }
 
@@ -139,14 +139,14 @@ pub struct Finished {
 pub enum FinishReason {
     /// A stop id was sampled. It is counted as generated and not sent as [`Event::Token`].
     Stop {
-        /// Which.
+        /// The stop id.
         id: u32,
     },
     /// `max_tokens` were generated, or the context is full.
     Length,
     /// [`crate::Generation::cancel`] was called, or the generation was dropped.
     Cancelled,
-    /// [`crate::Generation::satisfied`] was called. Nobody listens any more to hear it.
+    /// [`crate::Generation::satisfied`] was called. The client is gone and does not receive it.
     Satisfied,
 }
 
@@ -161,7 +161,7 @@ pub struct Timings {
     pub decode: Duration,
 }
 
-/// Why the engine could not go on with an accepted request.
+/// Why the engine could not finish an accepted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
     /// The forward thread panicked, the model broke its contract, or its answers are wrong; the message says

@@ -1,4 +1,4 @@
-//! What the forward thread and the handles both see: health and counters.
+//! State shared by the forward thread and the handles: health and counters.
 
 use crate::latencies::Latencies;
 use crate::request::FinishReason;
@@ -17,7 +17,7 @@ pub enum Health {
     Draining,
     /// It was drained, or its last handle was dropped.
     Stopped,
-    /// Its answers are wrong, so it gives none; the message says how that is known.
+    /// Its answers are wrong, so it stopped; the message says how that is known.
     Poisoned(String),
     /// The forward thread failed; the message says how.
     Dead(String),
@@ -37,9 +37,9 @@ impl Health {
 /// Swapping: counters, and the memory in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapStats {
-    /// Sequences copied out, of those pre-empted.
+    /// Pre-empted sequences that were copied out.
     pub out: u64,
-    /// Sequences that went on from a copy.
+    /// Sequences that resumed from a copy.
     pub back: u64,
     /// Bytes copied out.
     pub bytes_out: u64,
@@ -53,7 +53,7 @@ pub struct SwapStats {
     pub bytes_written: u64,
     /// Bytes read from disk.
     pub bytes_read: u64,
-    /// Copies that could not be written to disk, and stayed in memory, or could not be read back, so that
+    /// Copies that could not be written to disk and stayed in memory, or could not be read back, so that
     /// their sequences were prefilled again.
     pub failures: u64,
     /// Bytes of the host's memory that hold copies.
@@ -65,12 +65,11 @@ pub struct SwapStats {
 /// Counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
-    /// Requests that hold no blocks yet, or none any more because they were pre-empted.
+    /// Requests without blocks: not admitted yet, or pre-empted.
     pub waiting: usize,
     /// Sequences that are being answered.
     pub running: usize,
-    /// K/V blocks no sequence uses; those of an answer that ended come back when no step in flight holds
-    /// them.
+    /// Free K/V blocks; those of an ended answer are freed when no step in flight holds them.
     pub free_blocks: usize,
     /// How many of them hold cached prefixes.
     pub cached_blocks: usize,
@@ -90,11 +89,11 @@ pub struct Stats {
     pub tokens_cached: u64,
     /// Blocks of earlier sequences that were given to others.
     pub blocks_evicted: u64,
-    /// Snapshots that were given up for others, or with their blocks.
+    /// Snapshots evicted for others or with their blocks.
     pub snapshots_evicted: u64,
     /// Blocks written to disk because sequences had more than their share.
     pub blocks_offloaded: u64,
-    /// Places on disk for groups of blocks that nobody has.
+    /// Free offload slots.
     pub free_offload_places: usize,
     /// Tokens sampled for an answer; those of discarded rows do not count.
     pub tokens_generated: u64,
@@ -102,15 +101,15 @@ pub struct Stats {
     pub drafts: u64,
     /// Drafts fed to be verified.
     pub drafts_verified: u64,
-    /// How many of them were the tokens sampled, those behind the end of an answer included.
+    /// How many of them were accepted, those behind the end of an answer included.
     pub drafts_accepted: u64,
     /// Sequences that lost their blocks to others, and were copied out or prefilled again.
     pub preemptions: u64,
-    /// How their memory was kept.
+    /// Swapping of pre-empted sequences.
     pub swap: SwapStats,
-    /// Steps in which prefill got less than there was room for, so that a token comes in time.
+    /// Steps with prefill reduced to meet [`crate::ScheduleOptions::tbt`].
     pub prompts_cut: u64,
-    /// Tokens that came later than [`crate::ScheduleOptions::tbt`] after the one before.
+    /// Tokens later than [`crate::ScheduleOptions::tbt`] after the previous one.
     pub late_tokens: u64,
     /// Tokens of prompts whose answers have begun, each counted once.
     pub prompt_tokens: u64,
@@ -118,9 +117,9 @@ pub struct Stats {
     pub finished: u64,
     /// How many of them did not end by length.
     pub stopped: u64,
-    /// Answers whose client went away or cancelled.
+    /// Answers whose client disconnected or cancelled.
     pub cancelled: u64,
-    /// Answers that the engine could not go on with.
+    /// Answers that the engine could not finish.
     pub failed: u64,
     /// Answers that ended per second, recently; `None` before the second has.
     pub departures_per_second: Option<f64>,
@@ -172,7 +171,7 @@ impl Counters {
         self.departures.push_back(now);
     }
 
-    /// Counts a step that took so long.
+    /// Counts a step and its duration.
     pub fn stepped(&mut self, time: Duration) {
         self.stats.steps += 1;
         self.stats.device_time += time;
@@ -192,7 +191,7 @@ impl Counters {
         second
     }
 
-    /// The rate at which answers ended recently. The time since the last one counts too.
+    /// Answers that ended per second, recently. The time since the last one counts too.
     fn departures_per_second(&self) -> Option<f64> {
         let intervals = self.departures.len().checked_sub(1).filter(|&count| count > 0)?;
         let seconds = self.departures.front()?.elapsed().as_secs_f64();
@@ -210,7 +209,7 @@ pub(crate) struct Shared {
     over: (Mutex<bool>, Condvar),
 }
 
-/// One place in the queue, given up when dropped: wherever a request ends, it is counted no more.
+/// One place in the queue, returned when dropped, wherever the request ends.
 #[derive(Debug)]
 pub(crate) struct Place(Arc<Shared>);
 
@@ -249,7 +248,7 @@ impl Shared {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the forward thread sleeps from now on, or that it is at work.
+    /// Records that the forward thread sleeps from now on, or works.
     pub fn sleeps(&self, sleeps: bool) {
         self.counters().awake = (!sleeps).then(Instant::now);
     }

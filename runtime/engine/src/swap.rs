@@ -7,10 +7,10 @@ use std::path::PathBuf;
 /// Pages in transfer at a time: as many as keep an NVMe drive busy with pages of a few hundred KB.
 const DEPTH: u32 = 32;
 
-/// Room for the memory of pre-empted sequences. Without any they are prefilled again from their first token.
+/// Memory for copies of pre-empted sequences. Without it they are prefilled again from their first token.
 #[derive(Clone, Debug)]
 pub struct SwapOptions {
-    /// Bytes of the host's memory, claimed as they are needed.
+    /// Bytes of host memory, allocated as needed.
     pub host_bytes: u64,
     /// A second tier on disk, if there is one.
     pub disk: Option<SwapDisk>,
@@ -28,7 +28,7 @@ pub struct SwapOptions {
 pub struct SwapDisk {
     /// Directory of the file, which has no name there and is removed with the engine.
     pub directory: PathBuf,
-    /// Size of the file, claimed at once.
+    /// Size of the file in bytes, allocated at start.
     pub bytes: u64,
 }
 
@@ -53,11 +53,11 @@ impl SwapOptions {
         (tokens.div_ceil(spec.block_tokens) as u64 + spec.state_bytes.div_ceil(page)) * page
     }
 
-    /// Checks them against a model, without keeping anything.
+    /// Checks the options against a model.
     ///
     /// # Errors
-    /// When not even a sequence of one block fits, or the disk lacks the room; the message says what would
-    /// do.
+    /// When not even a sequence of one block fits, or the disk lacks the room; the message says how much is
+    /// enough.
     pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
         let least = self.bytes_of(1, spec);
         if self.disk.is_some() && self.host_bytes == 0 {

@@ -9,7 +9,7 @@ use monomorph_model::{
 use monomorph_sampling::Sampled;
 use std::marker::PhantomData;
 
-/// Answers every step at once, always with the same token; all its drafts hold.
+/// Answers every step at once, always with the same token; all its drafts are accepted.
 struct Nothing<S>(Vec<RowOutput>, PhantomData<fn() -> S>);
 
 impl<S: Shape> Model for Nothing<S> {

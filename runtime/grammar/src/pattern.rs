@@ -9,7 +9,7 @@ use serde_json::Value;
 /// A text described by parts.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
-    /// This text.
+    /// Exactly this text.
     Text(String),
     /// This control token.
     Token(u32),
@@ -54,7 +54,7 @@ pub enum End {
 }
 
 impl Pattern {
-    /// A text.
+    /// Matches exactly this text.
     pub fn text(text: impl Into<String>) -> Pattern {
         Pattern::Text(text.into())
     }

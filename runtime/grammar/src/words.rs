@@ -62,11 +62,11 @@ pub(crate) fn refusal(message: &str) -> String {
     } else if known("Unable to determine if regex is empty") {
         "a pattern, with the lengths and formats beside it, has too many states to see whether any text fits"
     } else if known("schema too large") || known("stack level exceeded") {
-        "it has too many parts, put together as they are"
+        "the schema is too large; split or simplify it"
     } else if known("lexer configuration (grammar) too big") || known("grammar size") || known("too many") {
         "it is too large, with all that it repeats or refers to"
     } else if known("NoExtension") {
-        "it comes to a place where no text fits"
+        "no text can satisfy the schema"
     } else if known("Too many items") || known("Current row has") {
         "it has too many alternatives that are open at one time"
     } else {
@@ -98,7 +98,7 @@ fn placed(message: &str) -> String {
         let (line, rest) = message.strip_prefix("at ").unwrap_or(message).split_once('(')?;
         let (column, rest) = rest.split_once("): ")?;
         let (line, column) = (line.parse::<u32>().ok()?, column.parse::<u32>().ok()?);
-        let what = if rest == "lexer error" { "nothing of the notation begins here" } else { rest };
+        let what = if rest == "lexer error" { "unexpected character" } else { rest };
         Some(format!("{what}, in line {line} at character {column}"))
     };
     match message {
@@ -111,7 +111,7 @@ fn placed(message: &str) -> String {
 pub(crate) fn stopped(message: &str) -> (bool, String) {
     let known = |text: &str| message.contains(text);
     let (grammar, what) = if known("NoExtension") {
-        (true, "it comes to a place where no text fits".to_owned())
+        (true, "no text can satisfy the schema".to_owned())
     } else if known("Too many items") || known("Current row has") {
         (true, "too many of its alternatives have begun at one time".to_owned())
     } else {

@@ -1,5 +1,4 @@
-//! Schemas, expressions and grammars put together by chance: each is a grammar, or is refused, in bounded
-//! time and with bounded memory.
+//! Random schemas, expressions and grammars: each compiles or is refused in bounded time and memory.
 //!
 //! Planted, and caught here: sources of any size are compiled (`large_ones_are_bounded`); a `$ref` that is no
 //! string panics (`schemas`). Planted and not caught: the library's own limits a hundred times as large; it

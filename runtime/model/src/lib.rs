@@ -185,7 +185,7 @@ pub struct LoadOptions {
     /// whose memory is planned before.
     pub shorter: bool,
     /// Sequences and snapshots to claim recurrent state for, each of [`ModelSpec::state_bytes`]; ignored by a
-    /// model without such state. A CPU, whose memory is planned before, is told both.
+    /// model without such state. On a CPU both are fixed by the memory plan.
     pub states: StatesWanted,
     /// Where K/V blocks that the device need not hold are kept, if anywhere.
     pub offload: Option<OffloadOptions>,

@@ -78,9 +78,9 @@ impl ModelSpec {
         }
     }
 
-    /// Positions that its passes which draft write behind the last token that holds and was fed. A draft
-    /// head's rows stand at the position before the token that they are about, so that its first pass writes
-    /// none; the model's own layers are fed that token.
+    /// Positions that draft passes write behind the last accepted token. A draft head's rows stand at the
+    /// position before the token that they are about, so that its first pass writes none; the model's own
+    /// layers are fed that token.
     const fn written(&self) -> usize {
         match &self.draft {
             Some(DraftSpec { drafter: Drafter::Head, drafts, .. }) => *drafts - 1,

@@ -86,8 +86,8 @@ pub struct SequenceStep {
     /// `blocks[p / block_tokens]` at row `p % block_tokens`. Where a token is to be sampled there are also
     /// those of [`ahead`](crate::ModelSpec::ahead) positions more. A stack that drafts itself writes the keys
     /// and values there of the drafts that its passes after the first go on from, behind the last token that
-    /// holds; one that is given drafts may fill the rows of sequences without any up to as many as the others
-    /// have, and what it writes there nobody reads.
+    /// holds; one that is given drafts may pad rows without drafts to the length of the others; padding is
+    /// never read.
     pub blocks: Vec<BlockId>,
     /// What to return.
     pub output: Output,
@@ -135,9 +135,8 @@ pub enum Output {
         /// of every further one. Each list has an id once, and at most `monomorph_sampling::MAX_BIASES`.
         biases: Vec<Arc<[TokenBias]>>,
         /// Which ids may be sampled: none for any, else the mask of the first token that is sampled, and of
-        /// every further one those of as many drafts as hold; all of the vocabulary's words. A token for
-        /// which there is none is one behind a draft that the mask before it does not allow: nobody asks what
-        /// it is.
+        /// every further one those of as many drafts as hold; all of the vocabulary's words. No mask follows
+        /// a draft that the mask before it forbids; that sample is unused.
         masks: Vec<TokenMask>,
     },
     /// The logits after every token fed.
@@ -170,7 +169,7 @@ pub const NOT_NUMBERS: &str =
 /// What a step produced for one sequence.
 #[derive(Clone, Debug)]
 pub enum RowOutput {
-    /// [`Output::None`].
+    /// Answer to [`Output::None`].
     None,
     /// [`Output::Sample`] of a model that verifies no drafts.
     Sampled(Sampled),

@@ -15,7 +15,7 @@ pub const MAX_BIASES: usize = 2 * MAX_FIXED;
 pub struct TokenBias {
     /// The token.
     pub id: u32,
-    /// Finite.
+    /// Added to the logit; must be finite.
     pub bias: f32,
 }
 

@@ -43,7 +43,7 @@ impl ApiError {
     /// 400: a field that would change the answer and that this server does not support.
     pub(crate) fn unsupported(param: impl Into<String>, what: &str) -> ApiError {
         let param = param.into();
-        let message = format!("`{param}`: {what} not supported yet");
+        let message = format!("`{param}`: not supported: {what}");
         ApiError { code: "unsupported_parameter", ..ApiError::field(param, message) }
     }
 
@@ -59,22 +59,22 @@ impl ApiError {
 
     /// The message, shortened: it may quote what a client sent, which may be megabytes.
     pub(crate) fn told(&self) -> Cow<'_, str> {
-        shortened(&self.message, MOST_TOLD)
+        shortened(&self.message, MAX_MESSAGE)
     }
 
     /// The envelope.
     pub(crate) fn body(&self) -> Value {
-        let param = self.param.as_deref().map(|param| shortened(param, MOST_OF_PARAM));
+        let param = self.param.as_deref().map(|param| shortened(param, MAX_PARAM));
         json!({"error": {
-            "message": self.told(), "type": self.kind(), "param": param, "code": self.code,
+            "message": self.shortened_message(), "type": self.kind(), "param": param, "code": self.code,
         }})
     }
 }
 
 /// Most characters of a message.
-const MOST_TOLD: usize = 1500;
+const MAX_MESSAGE: usize = 1500;
 /// Most characters of a field's path.
-const MOST_OF_PARAM: usize = 300;
+const MAX_PARAM: usize = 300;
 
 /// A text of at most `most` characters: the two ends of a longer one.
 fn shortened(text: &str, most: usize) -> Cow<'_, str> {
@@ -163,7 +163,7 @@ impl From<EngineError> for ApiError {
 }
 
 impl ApiError {
-    /// The error for messages that do not make a prompt; `at` is their path in the body.
+    /// The error for messages that the template refuses; `at` is their path in the body.
     pub(crate) fn of_text(at: &str, error: TextError) -> ApiError {
         match error {
             TextError::Template { .. } => ApiError::field(at, format!("`{at}`: {error}")),
@@ -172,7 +172,7 @@ impl ApiError {
     }
 }
 
-/// Where no template is involved.
+/// Errors of rendering without a template.
 impl From<TextError> for ApiError {
     fn from(error: TextError) -> ApiError {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "text", error.to_string())

@@ -20,7 +20,7 @@ pub enum OpenError {
     },
     /// The directory's disk has too little room.
     Space {
-        /// The directory.
+        /// Directory of the store's file.
         directory: PathBuf,
         /// Bytes asked for.
         needed: u64,
@@ -31,7 +31,7 @@ pub enum OpenError {
     Io {
         /// What was attempted.
         what: &'static str,
-        /// The directory.
+        /// Directory of the store's file.
         directory: PathBuf,
         /// The system's error.
         error: io::Error,

@@ -15,8 +15,8 @@ pub const fn whole_page(bytes: usize) -> usize {
 ///
 /// # Safety
 /// `start` and `len` say the same for the life of the value, wherever it is moved. The address is a multiple
-/// of [`ALIGN`], and the memory belongs to the value: it is initialised, and nobody reads or writes it but
-/// through the value or with its consent.
+/// of [`ALIGN`], and the memory belongs to the value: it is initialised, and read or written only through the
+/// value or with its consent.
 pub unsafe trait PageMemory: Send + 'static {
     /// The first byte.
     fn start(&self) -> NonNull<u8>;
@@ -28,7 +28,7 @@ pub unsafe trait PageMemory: Send + 'static {
         self.len() == 0
     }
 
-    /// The bytes.
+    /// The page's content.
     fn bytes(&self) -> &[u8] {
         // SAFETY: what the trait demands.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len()) }

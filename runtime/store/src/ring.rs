@@ -44,7 +44,7 @@ impl<M: PageMemory> Ring<M> {
         let Some((transfer, _)) = &self.slots[slot] else { return };
         let entry = entry(&self.file, transfer).user_data(slot as u64);
         // SAFETY: the file is open and the memory alive for as long as the slot is occupied, which is until
-        // the system says that it is done; nobody touches the memory meanwhile.
+        // the system says that it is done; nothing else touches the memory meanwhile.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
             // Only with more transfers at a time than the ring was made for.
             self.call(0);

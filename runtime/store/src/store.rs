@@ -23,11 +23,11 @@ pub struct Completion<M = Page> {
     pub tag: u64,
     /// The direction.
     pub kind: Kind,
-    /// The place.
+    /// Where the page is in the file.
     pub place: Place,
     /// The page, returned to the caller. Its contents are undefined after a failed read.
     pub page: M,
-    /// The result.
+    /// Whether the transfer succeeded.
     pub result: Result<(), PageError>,
 }
 
@@ -150,7 +150,7 @@ impl<M: PageMemory> DiskStore<M> {
         })
     }
 
-    /// Bytes of a page.
+    /// Size of every page, in bytes.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }

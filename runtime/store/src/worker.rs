@@ -14,7 +14,7 @@ pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
-/// What the thread returns. A page that was written has its checksum in `sum`.
+/// A message from the thread. `sum` is the checksum of a written page.
 pub(crate) type Done<M> = (Transfer<M>, Result<(), PageError>);
 
 pub(crate) struct Worker<M, B> {
@@ -37,7 +37,7 @@ impl<M: PageMemory, B: Backend<M>> Worker<M, B> {
                 None => {
                     self.backend.finish(&mut done);
                     for (transfer, result) in done.drain(..) {
-                        // Nobody may be there to hear it.
+                        // The receiver may be gone.
                         let _ = self.outbox.send(finished(transfer, result));
                     }
                 }
@@ -71,7 +71,7 @@ impl<M: PageMemory, B: Backend<M>> Worker<M, B> {
     }
 }
 
-/// What became of a page.
+/// The result of a page's transfer.
 fn finished<M: PageMemory>(transfer: Transfer<M>, result: io::Result<()>) -> Done<M> {
     let result = match (transfer.kind, result) {
         (_, Err(error)) => Err(PageError::Io(error)),

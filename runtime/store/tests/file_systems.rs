@@ -1,4 +1,4 @@
-//! What a store does where the file system is another one than a disk's.
+//! Stores on a file system in memory.
 
 use monomorph_store::{DiskStore, Options, Page, PageMemory};
 use std::path::Path;

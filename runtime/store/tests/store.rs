@@ -1,11 +1,11 @@
 //! The store against a map of what was written to it, with a file system that works and with one that fails.
 //!
 //! Planted, one at a time, and caught here: a checksum that is not compared (both tests of failing disks); a
-//! place given out again while a page is on its way to it, or from it (the walks); a failed write that counts
-//! as done (the walk on a failing disk); places that overlap (the walk); a file that keeps its name, and old
-//! ones that are not removed (the tests of what is left); a store that works off its queue before it is gone
-//! (the slow disk). Less than a page taken for a page: `ring.rs`. Not caught: room that is not looked for
-//! before it is claimed, because claiming it fails too.
+//! place given out again while a page is in transfer to it, or from it (the walks); a failed write that
+//! counts as done (the walk on a failing disk); places that overlap (the walk); a file that keeps its name,
+//! and old ones that are not removed (the tests of what is left); a store that works off its queue before it
+//! is gone (the slow disk). Less than a page taken for a page: `ring.rs`. Not caught: room that is not looked
+//! for before it is claimed, because claiming it fails too.
 
 use monomorph_store::{
     ALIGN, Completion, DiskStore, Fault, Faults, Kind, OpenError, Options, Page, PageError, PageMemory, Place,
@@ -61,7 +61,7 @@ fn read_back(store: &mut DiskStore, place: Place) -> Result<Page, PageError> {
     done.result.map(|()| done.page)
 }
 
-/// What a walk knows of a place.
+/// A walk's record of a place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
     Writing(u64),
@@ -73,7 +73,7 @@ enum Known {
 fn walk(mut store: DiskStore, steps: usize, seed: u64, faulty: bool) -> (usize, usize) {
     let mut random = Random(seed);
     let mut known: HashMap<Place, Known> = HashMap::new();
-    // By tag: what is on its way, and whether its place was given up meanwhile.
+    // By tag: transfers in flight, and whether their places were freed meanwhile.
     let mut under_way: HashMap<u64, (Kind, Place, u64, bool)> = HashMap::new();
     let (mut reads, mut failures, mut tag) = (0, 0, 0);
     for step in 0..steps {

@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     /// No token has this id.
     #[default]
     Absent,
-    /// Text.
+    /// Ordinary text.
     Normal,
     /// A control token: parsed only in texts that may contain them, and left out of text for readers.
     Special,

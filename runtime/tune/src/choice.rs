@@ -20,7 +20,7 @@ pub type Kept = BTreeMap<String, usize>;
 /// A variant and what was measured of it.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// Its phase.
+    /// Phase that it is a variant of.
     pub phase: String,
     /// Its number among the phase's; 0 is the default.
     pub variant: usize,
@@ -162,7 +162,7 @@ pub struct Results {
 /// What was measured of a program.
 #[derive(Debug, Serialize)]
 pub struct ProgramResult {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// Its bucket in the tuning file.
     pub bucket: String,
@@ -181,7 +181,7 @@ pub struct ProgramResult {
 /// A variant that is kept.
 #[derive(Debug, Serialize)]
 pub struct PhaseResult {
-    /// Its phase.
+    /// Phase that it is a variant of.
     pub phase: String,
     /// Its knobs.
     pub settings: Settings,
@@ -194,7 +194,7 @@ pub struct PhaseResult {
 /// A variant that was measured or refused.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// Its phase.
+    /// Phase that it is a variant of.
     pub phase: String,
     /// Its knobs.
     pub settings: Settings,

@@ -53,7 +53,7 @@ pub struct Hardware {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kv {
-    /// Tokens of a block.
+    /// Number of tokens that a K/V block holds.
     pub block_tokens: usize,
     /// `bf16`, `f16` or `f32`.
     pub format: String,
@@ -63,7 +63,7 @@ pub struct Kv {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Field {
-    /// Its name.
+    /// Name of the weight.
     pub name: String,
     /// How many there are.
     pub instances: usize,
@@ -81,20 +81,20 @@ pub enum Shape {
     Matrix {
         /// Rows of one part.
         rows: usize,
-        /// Columns.
+        /// Columns of the matrix.
         columns: usize,
         /// Whether tiles of two parts alternate.
         gated: bool,
-        /// Bytes.
+        /// Bytes of the plane of codes.
         codes: u64,
-        /// Bytes.
+        /// Bytes of the plane of scales.
         scales: u64,
-        /// Bytes.
+        /// Bytes of the plane of row scales.
         row_scales: u64,
     },
     /// So many f32 values around `centre`.
     Vector {
-        /// Values.
+        /// Number of values.
         length: usize,
         /// Their mean.
         centre: f32,
@@ -105,7 +105,7 @@ pub enum Shape {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Body {
-    /// Its name.
+    /// Name of the kind of layer.
     pub name: String,
     /// Layers of it; 0 for the ends of the model.
     pub layers: usize,
@@ -133,7 +133,7 @@ pub struct Attention {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
-    /// Its name.
+    /// Name of the program.
     pub name: String,
     /// Its bucket in a tuning file.
     pub bucket: String,
@@ -155,11 +155,11 @@ pub struct Program {
 pub struct Entry {
     /// Number of the phase in its body.
     pub phase: usize,
-    /// The launch.
+    /// What to launch, and with which arguments.
     pub launch: Launch,
 }
 
-/// A launch.
+/// A kernel launch: grid, threads, shared memory and arguments.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
@@ -224,7 +224,7 @@ pub enum Argument {
     Following(usize),
     /// A body's table of angles.
     Rotary(usize),
-    /// Nothing.
+    /// A null pointer.
     Null,
 }
 
@@ -236,7 +236,7 @@ pub enum Plane {
     Codes,
     /// Its block scales.
     Scales,
-    /// Its row scales.
+    /// One scale a row.
     RowScales,
 }
 
@@ -244,7 +244,7 @@ pub enum Plane {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unit {
-    /// Its name.
+    /// Name of the phase.
     pub phase: String,
     /// `(body, phase)` of each of its places.
     pub places: Vec<(usize, usize)>,
@@ -265,7 +265,7 @@ pub type Settings = BTreeMap<String, u32>;
 pub struct Refused {
     /// Its knobs.
     pub settings: Settings,
-    /// Why.
+    /// Why it could not be planned.
     pub why: String,
 }
 
@@ -283,7 +283,7 @@ pub struct Variant {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kernel {
-    /// Its name.
+    /// Name of the kernel.
     pub name: String,
     /// Its cubin, without `.cubin`; none where it did not compile.
     pub module: Option<String>,

@@ -11,9 +11,9 @@ pub(crate) struct Step {
     pub(crate) rows: Vec<u8>,
     /// K/V blocks that it names.
     pub(crate) blocks: usize,
-    /// Rows.
+    /// Token rows of the step.
     pub(crate) tokens: usize,
-    /// Sequences.
+    /// Number of sequences of the step.
     pub(crate) sequences: usize,
     /// Rows whose logits are wanted.
     pub(crate) outputs: usize,

@@ -6,7 +6,7 @@ pub struct Program {
     pub name: &'static str,
     /// Its source below tests/cuda, without `.cu`.
     pub source: &'static str,
-    /// Macros.
+    /// Macros of the preprocessor.
     pub defines: &'static [&'static str],
     /// Of a run that must pass.
     pub arguments: &'static [&'static str],

@@ -112,7 +112,7 @@ fn sources(tests: &Path) -> Result<BTreeSet<String>, String> {
         let name =
             path.strip_prefix(tests).unwrap_or(&path).with_extension("").to_string_lossy().into_owned();
         if !known.contains(&*name) {
-            return Err(format!("tests/cuda/{name}.cu is run by nobody: add it to xtask/src/gpu/listed.rs"));
+            return Err(format!("no check runs tests/cuda/{name}.cu; add it to xtask/src/gpu/listed.rs"));
         }
         names.insert(name);
     }
@@ -226,7 +226,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("core")).unwrap();
         std::fs::write(directory.path().join("core/forgotten.cu"), "").unwrap();
-        assert!(sources(directory.path()).unwrap_err().contains("core/forgotten.cu is run by nobody"));
+        assert!(
+            sources(directory.path()).unwrap_err().contains("no check runs tests/cuda/core/forgotten.cu")
+        );
     }
 
     /// Two identical entries would pay for nvcc twice; a run without a build would never happen.

@@ -1,24 +1,74 @@
-//! Every `cargo xtask` command in the book exists: its verb and its flags.
+//! Commands in the book exist: verbs and flags of `cargo xtask`, groups of `run.py --only` and tests of
+//! `cargo test --test`.
 
-use super::docs;
+use super::files::{ROOTS, walk};
+use super::{docs, read};
 use crate::Cli;
 use clap::CommandFactory;
+use std::collections::BTreeSet;
 use std::path::Path;
+
+/// The script whose groups of checks `--only` names.
+const RUN: &str = "xtask/src/gpu/run.py";
 
 pub fn breaches(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
+    let (groups, tests) = (groups(root), tests(root));
     for (_, name, text) in docs::book(root) {
         match text {
             Err(why) => found.push(why),
             Ok(text) => {
-                found.extend(wrong(&text).into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
+                let wrong = [wrong(&text), unknown(&text, &groups, &tests)].concat();
+                found.extend(wrong.into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
             }
         }
     }
     found
 }
 
-/// What is wrong with the command lines of a page, with line numbers.
+/// Keys of `GROUPS` in [`RUN`], and `unpack`, which it takes too.
+fn groups(root: &Path) -> BTreeSet<String> {
+    let text = read(&root.join(RUN)).unwrap_or_default();
+    let table =
+        text.split_once("GROUPS = {").and_then(|(_, rest)| rest.split_once('}')).unwrap_or_default().0;
+    let keys = table.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once('"'));
+    keys.map(|(key, _)| key.to_owned()).chain(["unpack".to_owned()]).collect()
+}
+
+/// Integration tests of all crates: `tests/NAME.rs` and `tests/NAME/main.rs`.
+fn tests(root: &Path) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for directory in ROOTS {
+        walk(&root.join(directory), &mut |path| {
+            let target = if path.ends_with("main.rs") { path.parent().unwrap_or(path) } else { path };
+            let in_tests = target.parent().is_some_and(|parent| parent.ends_with("tests"));
+            if in_tests && path.extension().is_some_and(|it| it == "rs") {
+                names.extend(target.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+            }
+        });
+    }
+    names
+}
+
+/// Groups and tests that a page names and that do not exist, with line numbers.
+fn unknown(text: &str, groups: &BTreeSet<String>, tests: &BTreeSet<String>) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        for (option, known, what) in
+            [("run.py --only ", groups, "`run.py` has no group"), ("--test ", tests, "there is no test")]
+        {
+            for rest in line.split(option).skip(1) {
+                let end = |c: char| !c.is_alphanumeric() && !"_-,".contains(c);
+                let names = rest.split(end).next().unwrap_or_default().split(',');
+                let missing = names.filter(|name| !name.is_empty() && !known.contains(*name));
+                found.extend(missing.map(|name| (at + 1, format!("{what} `{name}`"))));
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with the `cargo xtask` commands of a page, with line numbers.
 fn wrong(text: &str) -> Vec<(usize, String)> {
     let cli = Cli::command();
     let mut found = Vec::new();
@@ -51,7 +101,8 @@ fn wrong(text: &str) -> Vec<(usize, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::wrong;
+    use super::super::planted;
+    use super::{breaches, wrong};
 
     #[test]
     fn verbs_and_flags_that_there_are_not_are_named() {
@@ -60,5 +111,23 @@ mod tests {
                     cargo xtask run -- --port 1 `--nothing`\n";
         let expected = [(2, "there is no verb `bild`"), (2, "`cargo xtask list` has no flag --al")];
         assert_eq!(wrong(text), expected.map(|(line, what)| (line, what.to_owned())));
+    }
+
+    #[test]
+    fn groups_and_tests_that_there_are_not_are_named() {
+        let root = planted(&[
+            ("README.md", ""),
+            (super::RUN, "GROUPS = {\n    \"serving\": serving.run,\n    \"logits\": logits.run,\n}\n"),
+            ("tests/tests/soak.rs", ""),
+            ("runtime/a/tests/http/main.rs", ""),
+            ("runtime/a/tests/http/errors.rs", ""),
+            (
+                "docs/a.md",
+                "`run.py --only serving,logits`, `run.py --only far,unpack`\n`cargo test --test soak -- --ignored`, \
+                 `cargo test -p a --test http`, `--test errors`.\n",
+            ),
+        ]);
+        let expected = ["docs/a.md:1: `run.py` has no group `far`", "docs/a.md:2: there is no test `errors`"];
+        assert_eq!(breaches(root.path()), expected);
     }
 }

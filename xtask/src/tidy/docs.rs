@@ -1,4 +1,4 @@
-//! The book is complete: its index names every page and every decision by title, and no link is dead.
+//! The book is complete: its index names every page and every decision by title, and no link or anchor is dead.
 
 use super::read;
 use std::collections::BTreeMap;
@@ -13,13 +13,18 @@ pub fn breaches(root: &Path) -> Vec<String> {
     [pages_missing(&docs, &index), decisions(&docs, &index), links_to_nothing(root)].concat()
 }
 
+/// Pages outside of `docs`.
+const READMES: [&str; 3] = ["README.md", "generated/README.md", "tests/reference/README.md"];
+
 /// A page's path, its name below the root, and its text or the error of reading it.
 type Page = (PathBuf, String, Result<String, String>);
 
-/// The README and every page and decision of the book.
+/// The README files, and every page and decision of the book.
 pub fn book(root: &Path) -> impl Iterator<Item = Page> {
     let docs = root.join("docs");
-    let all = [vec![root.join("README.md")], pages(&docs), pages(&docs.join("adr"))].concat();
+    // Links to a README that is missing are dead, which is reported anyway.
+    let there = READMES.map(|name| root.join(name)).into_iter().filter(|path| path.exists()).collect();
+    let all: Vec<PathBuf> = [there, pages(&docs), pages(&docs.join("adr"))].concat();
     all.into_iter().map(move |page| {
         let name = page.strip_prefix(root).unwrap_or(&page).display().to_string();
         let text = read(&page);
@@ -40,15 +45,24 @@ fn name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The targets of a page's links, without the part after `#`.
-fn links(text: &str) -> impl Iterator<Item = &str> {
+/// The paths and anchors of a page's links within the book; either may be empty.
+fn links(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link));
-    targets.map(|link| link.split_once('#').map_or(link, |(path, _)| path)).filter(|link| !link.is_empty())
+    targets.filter(|link| !link.contains("://")).map(|link| link.split_once('#').unwrap_or((link, "")))
+}
+
+/// Whether a page has a heading with this anchor, as GitHub makes anchors of headings.
+fn has_anchor(page: &str, anchor: &str) -> bool {
+    let headings = page.lines().filter_map(|line| line.strip_prefix('#'));
+    headings.map(|line| line.trim_start_matches('#').trim().to_lowercase()).any(|heading| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        kept.map(|c| if c == ' ' { '-' } else { c }).eq(anchor.chars())
+    })
 }
 
 fn pages_missing(docs: &Path, index: &str) -> Vec<String> {
     let names = pages(docs).into_iter().map(|page| name(&page));
-    let missing = names.filter(|page| page != "README.md" && !links(index).any(|link| link == page));
+    let missing = names.filter(|page| page != "README.md" && !links(index).any(|(link, _)| link == page));
     missing.map(|page| format!("docs/README.md: {page} is not named")).collect()
 }
 
@@ -98,8 +112,14 @@ fn links_to_nothing(root: &Path) -> Vec<String> {
             Err(why) => found.push(why),
             Ok(text) => {
                 let beside = page.parent().unwrap_or(root);
-                let gone = links(&text).filter(|link| !link.contains("://") && !beside.join(link).exists());
-                found.extend(gone.map(|link| format!("{name}: {link} is not there")));
+                for (link, anchor) in links(&text) {
+                    let path = if link.is_empty() { page.clone() } else { beside.join(link) };
+                    if !path.exists() {
+                        found.push(format!("{name}: {link} is not there"));
+                    } else if !anchor.is_empty() && !read(&path).is_ok_and(|text| has_anchor(&text, anchor)) {
+                        found.push(format!("{name}: {link} has no heading #{anchor}"));
+                    }
+                }
             }
         }
     }
@@ -112,9 +132,12 @@ mod tests {
     use super::*;
 
     const WHOLE: [(&str, &str); 4] = [
-        ("README.md", "[a page](docs/a.md)"),
+        ("README.md", "[a page](docs/a.md)\n# Part\n"),
         ("docs/README.md", "[a](a.md)\n| [0001](adr/0001-so.md) | So it is |\n"),
-        ("docs/a.md", "[up](../README.md#part), [elsewhere](https://example.com)"),
+        (
+            "docs/a.md",
+            "## It is `so`\n[up](../README.md#part), [elsewhere](https://example.com#x), [here](#it-is-so)",
+        ),
         ("docs/adr/0001-so.md", "# 0001: So it is\n"),
     ];
 
@@ -134,6 +157,10 @@ mod tests {
             (("docs/adr/0001-so.md", "# 0003: So it is\n"), "docs/adr/0001-so.md: it is titled 0003"),
             (("docs/adr/0001-so.md", "So it is\n"), "docs/adr/0001-so.md: `` is not a number and a title"),
             (("docs/a.md", "[gone](gone.md)"), "docs/a.md: gone.md is not there"),
+            (("docs/a.md", "[up](../README.md#parts)"), "docs/a.md: ../README.md has no heading #parts"),
+            (("docs/a.md", "# Here\n[here](#there)"), "docs/a.md:  has no heading #there"),
+            (("generated/README.md", "[gone](gone.md)"), "generated/README.md: gone.md is not there"),
+            (("tests/reference/README.md", "[x](#x)"), "tests/reference/README.md:  has no heading #x"),
         ] {
             let root = planted(&[&WHOLE[..], &[(path, text)]].concat());
             assert!(breaches(root.path()).contains(&expected.to_owned()), "{:?}", breaches(root.path()));

@@ -7,12 +7,12 @@ const MAX_WIDTH: usize = 110;
 /// A larger file is split.
 const MAX_BYTES: u64 = 30_000;
 /// Directories with sources.
-const ROOTS: [&str; 5] = ["compiler", "runtime", "templates", "tests", "xtask"];
+pub(super) const ROOTS: [&str; 5] = ["compiler", "runtime", "templates", "tests", "xtask"];
 /// Directories below them without sources of ours: test data, and what tests install.
 const SKIPPED: [&str; 4] = ["fixtures", "node_modules", "__pycache__", ".venv"];
 
-/// File endings of sources, and what begins a comment whose width is checked. CUDA headers have tables in
-/// their comments, so theirs is not.
+/// File endings of sources, and what begins a comment whose width is checked. C++, CUDA and JavaScript are
+/// not: their comments have tables and longer lines.
 const SOURCES: [(&str, Option<&str>); 7] = [
     ("rs", Some("//")),
     ("py", Some("#")),

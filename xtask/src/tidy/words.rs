@@ -1,29 +1,21 @@
 //! Words that this project dropped for the field's own, and the subjects of its commits.
 
-use super::files::walk;
-use super::read;
+use super::files::{ROOTS, walk};
+use super::{docs, read};
 use std::path::Path;
 use std::process::Command;
 
-/// Directories whose comments must be free of these words.
-const ROOTS: [&str; 12] = [
-    "compiler",
-    "runtime/cache/src",
-    "runtime/device/src",
-    "runtime/engine/src",
-    "runtime/grammar/src",
-    "runtime/model/src",
-    "runtime/sampling/src",
-    "runtime/server/src",
-    "runtime/store/src",
-    "runtime/text/src",
-    "tests",
-    "xtask",
-];
+/// Endings of the sources whose comments are checked, and what begins a comment. CUDA sources are not
+/// covered.
+const COMMENTS: [(&str, &str); 5] = [("rs", "//"), ("cpp", "//"), ("js", "//"), ("py", "#"), ("sh", "#")];
+/// The one source that has to quote the words.
+const THIS: &str = "xtask/src/tidy/words.rs";
+/// Begins a row of the index of decisions, whose titles stay.
+const DECISION: &str = "| [0";
 /// Words no longer used, in lower case, and what to write instead.
-const DROPPED: [(&str, &str); 11] = [
+const DROPPED: [(&str, &str); 12] = [
     ("by turns", "alternating"),
-    ("a word on it", "a message"),
+    ("a word on", "a message, an error"),
     ("draws lots", "samples"),
     ("whoever", "name the client, the caller or the thread"),
     ("somebody", "name the client, the caller or the thread"),
@@ -31,6 +23,7 @@ const DROPPED: [(&str, &str); 11] = [
     ("of late", "recent, recently"),
     ("on their way", "in flight, in transfer"),
     ("pieces of prompts", "prefill chunks"),
+    ("piece of a prompt", "prefill chunk"),
     ("surplus", "discarded"),
     ("worked off", "processed, applied"),
 ];
@@ -39,44 +32,117 @@ const COMMITS: &str = "20";
 /// Most characters of a subject.
 const MAX_SUBJECT: usize = 72;
 
+/// Lines of prose that belong together, in lower case, each with its number.
+type Paragraph = Vec<(usize, String)>;
+
+/// Checks comments and one-line strings of sources, the pages of the book except decisions, and commits.
 pub fn breaches(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    for name in ROOTS {
-        walk(&root.join(name), &mut |path| {
-            if path.extension().is_some_and(|it| it == "rs") {
-                comments(root, path, &mut found);
+    for directory in ROOTS {
+        walk(&root.join(directory), &mut |path| {
+            let name = path.strip_prefix(root).unwrap_or(path).display().to_string();
+            let ending = path.extension().map(|it| it.to_string_lossy().into_owned()).unwrap_or_default();
+            let Some((_, mark)) = COMMENTS.iter().find(|(known, _)| *known == ending) else { return };
+            if name == THIS {
+                return;
+            }
+            match read(path) {
+                Ok(text) => {
+                    report(&name, "a comment", comments(&text, mark), &mut found);
+                    if ending == "rs" && name.contains("/src/") {
+                        report(&name, "a string", strings(&text), &mut found);
+                    }
+                }
+                Err(why) => found.push(why),
             }
         });
+    }
+    for (_, name, text) in docs::book(root).filter(|(_, name, _)| !name.starts_with("docs/adr/")) {
+        match text {
+            Ok(text) => report(&name, "a page", page(&text), &mut found),
+            Err(why) => found.push(why),
+        }
     }
     found.extend(subjects(root).iter().filter_map(|subject| wrong_subject(subject)));
     found
 }
 
-/// Reports dropped words in a file's comments. It reads line by line, so it misses a phrase that a line end
-/// splits.
-fn comments(root: &Path, path: &Path, found: &mut Vec<String>) {
-    let name = path.strip_prefix(root).unwrap_or(path).display();
-    let text = match read(path) {
-        Ok(text) => text,
-        Err(why) => return found.push(why),
-    };
-    for (at, line) in text.lines().enumerate() {
-        if !line.trim_start().starts_with("//") {
-            continue;
-        }
-        let line = line.to_lowercase();
-        for (word, right) in DROPPED.iter().filter(|(word, _)| has_word(&line, word)) {
-            found.push(format!("{name}:{}: `{word}` in a comment; write: {right}", at + 1));
-        }
-    }
+/// Reports the dropped words of a file's paragraphs, in the order of its lines.
+fn report(name: &str, place: &str, paragraphs: Vec<Paragraph>, found: &mut Vec<String>) {
+    let mut hits: Vec<_> = paragraphs.iter().flat_map(|paragraph| dropped(paragraph)).collect();
+    hits.sort_unstable();
+    found.extend(
+        hits.into_iter()
+            .map(|(line, word, right)| format!("{name}:{line}: `{word}` in {place}; write: {right}")),
+    );
 }
 
-/// Whether a line contains a word or phrase as a whole, not as a part of longer words.
-fn has_word(line: &str, word: &str) -> bool {
+/// The dropped words of a paragraph, across its line ends, each with its line and what to write instead.
+fn dropped(paragraph: &Paragraph) -> Vec<(usize, &'static str, &'static str)> {
+    let lines: Vec<&str> = paragraph.iter().map(|(_, line)| line.as_str()).collect();
+    let text = lines.join(" ");
+    let line_at = |at: usize| {
+        let mut end = 0;
+        let line = paragraph.iter().find(|(_, line)| {
+            end += line.len() + 1;
+            at < end
+        });
+        line.map_or(0, |(number, _)| *number)
+    };
+    let places = DROPPED
+        .iter()
+        .flat_map(|(word, right)| places(&text, word).into_iter().map(|at| (line_at(at), *word, *right)));
+    places.collect()
+}
+
+/// Where a text contains a word or phrase as a whole, not as a part of longer words.
+fn places(text: &str, word: &str) -> Vec<usize> {
     let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-    line.match_indices(word).any(|(at, _)| {
-        !is_letter(line[..at].chars().next_back()) && !is_letter(line[at + word.len()..].chars().next())
-    })
+    let whole = |at: &usize| {
+        !is_letter(text[..*at].chars().next_back()) && !is_letter(text[*at + word.len()..].chars().next())
+    };
+    text.match_indices(word).map(|(at, _)| at).filter(whole).collect()
+}
+
+/// Groups lines of prose, where `prose` finds any, into paragraphs.
+fn paragraphs<'a>(text: &'a str, prose: impl Fn(&'a str) -> Option<&'a str>) -> Vec<Paragraph> {
+    let mut found: Vec<Paragraph> = Vec::new();
+    let mut goes_on = false;
+    for (at, line) in text.lines().enumerate() {
+        let Some(prose) = prose(line.trim()).filter(|prose| !prose.is_empty()) else {
+            goes_on = false;
+            continue;
+        };
+        let line = (at + 1, prose.to_lowercase());
+        match found.last_mut().filter(|_| goes_on) {
+            Some(paragraph) => paragraph.push(line),
+            None => found.push(vec![line]),
+        }
+        goes_on = true;
+    }
+    found
+}
+
+fn comments(text: &str, mark: &str) -> Vec<Paragraph> {
+    paragraphs(text, |line| Some(line.strip_prefix(mark)?.trim_start_matches(['/', '!', '#']).trim()))
+}
+
+fn page(text: &str) -> Vec<Paragraph> {
+    paragraphs(text, |line| Some(line).filter(|line| !line.starts_with(DECISION)))
+}
+
+/// The string literals of code, those that begin and end on one line.
+fn strings(text: &str) -> Vec<Paragraph> {
+    let code = text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+    let literals = code.flat_map(|(at, line)| {
+        let line = line.replace("\\\"", "'").to_lowercase();
+        line.split('"')
+            .skip(1)
+            .step_by(2)
+            .map(|literal| vec![(at + 1, literal.to_owned())])
+            .collect::<Vec<_>>()
+    });
+    literals.collect()
 }
 
 /// The subjects of the last commits; none outside of a git checkout, as in a tarball.
@@ -114,26 +180,37 @@ mod tests {
     #[test]
     fn dropped_words_are_named_with_the_right_ones() {
         let root = planted(&[
+            ("compiler/tests/a.rs", "// So held to it.\nlet held = \"held to\"; // not in src\n"),
+            ("docs/README.md", "Of late.\n\n| [0028](adr/0028-a.md) | Calls are held to it |\n"),
+            ("docs/adr/0028-a.md", "# 0028: Calls are held to it\n"),
+            ("docs/page.md", "Requests on\ntheir way.\n"),
+            ("README.md", "Somebody's.\n"),
             (
-                "runtime/engine/src/a.rs",
-                "//! Whoever asks.\nlet surplus = 1; // not at the line's start\n    /// A surplus row\n",
+                "runtime/engine/src/b.rs",
+                "//! Whoever asks.\nlet surplus = 1; // not at the line's start\n    /// A row is held\n    /// to it: \
+                 surplus\n    say(\"a \\\"surplus\\\" row\");\n",
             ),
-            ("runtime/engine/src/deep/b.rs", "// Surpluses of later days, seen of late.\n"),
-            ("runtime/engine/tests/c.rs", "// Whoever.\n"),
-            ("runtime/other/src/d.rs", "// Whoever.\n"),
-            ("compiler/tests/e.rs", "// So held to it.\n"),
-            ("tests/src/f.rs", "// Each by turns.\n"),
+            ("runtime/engine/tests/c.rs", "// Surpluses of later days.\n"),
+            ("templates/d.py", "# Each by\n# turns.\n"),
+            ("tests/fixtures/e.rs", "// Whoever.\n"),
+            ("tests/f.cpp", "// Worked off.\n"),
+            ("xtask/src/tidy/words.rs", "// Whoever.\n"),
         ]);
-        let found = breaches(root.path());
-        let begins = [
-            "compiler/tests/e.rs:1: `held to`",
-            "runtime/engine/src/a.rs:1: `whoever`",
-            "runtime/engine/src/a.rs:3: `surplus` in a comment; write: discarded",
-            "runtime/engine/src/deep/b.rs:1: `of late`",
-            "tests/src/f.rs:1: `by turns`",
+        let expected = [
+            "compiler/tests/a.rs:1: `held to` in a comment; write: constrained to, checked against",
+            "runtime/engine/src/b.rs:1: `whoever` in a comment",
+            "runtime/engine/src/b.rs:3: `held to` in a comment",
+            "runtime/engine/src/b.rs:4: `surplus` in a comment",
+            "runtime/engine/src/b.rs:5: `surplus` in a string",
+            "templates/d.py:1: `by turns` in a comment",
+            "tests/f.cpp:1: `worked off` in a comment",
+            "README.md:1: `somebody` in a page",
+            "docs/README.md:1: `of late` in a page",
+            "docs/page.md:1: `on their way` in a page",
         ];
-        assert_eq!(found.len(), begins.len(), "{found:?}");
-        assert!(found.iter().zip(begins).all(|(found, begin)| found.starts_with(begin)), "{found:?}");
+        let found = breaches(root.path());
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        assert!(found.iter().zip(expected).all(|(found, begin)| found.starts_with(begin)), "{found:?}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Program, Regime};
 use crate::plan::{Boundaries, BufferId, DraftLayers, DraftPlan, Lowered, PhaseKind};
 use std::collections::BTreeSet;
 
-/// Threads of `accept`.
+/// One thread a sequence.
 const ACCEPT_THREADS: usize = MAX_SEQUENCES;
 
 /// Bodies and their launches, in order.

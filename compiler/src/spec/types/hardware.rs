@@ -38,7 +38,7 @@ impl Hardware {
 /// The kinds of hardware that have a backend.
 #[derive(Clone, Debug)]
 pub enum HardwareKind {
-    /// A CPU.
+    /// A CPU with its caches and instruction set.
     Cpu(Cpu),
     /// One NVIDIA GPU.
     Cuda(Cuda),

@@ -1,4 +1,4 @@
-//! What the walks are led by.
+//! Random numbers for the walks.
 
 /// xorshift64*: a walk is the same on every run and needs no crate.
 pub struct Random(pub u64);

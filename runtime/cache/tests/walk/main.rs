@@ -21,7 +21,7 @@ use monomorph_cache::{Match, PrefixCache, Reuse, Shortage};
 use random::Random;
 use truth::{Held, Truth};
 
-/// Of each walk.
+/// Steps of each walk.
 const STEPS: usize = 1_000_000;
 /// Different tokens: few, so that prompts begin alike.
 const KINDS: usize = 3;
@@ -33,7 +33,7 @@ impl Random {
     }
 }
 
-/// How often what was worth checking happened.
+/// Counts of the cases that a walk must cover.
 #[derive(Debug, Default)]
 struct Seen {
     matched: usize,

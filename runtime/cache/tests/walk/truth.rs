@@ -119,7 +119,7 @@ impl Truth {
         Evicted { depth: prefix.len() / self.size, block: true, snapshot }
     }
 
-    /// What goes along with a prefix that lost what stood behind it.
+    /// Prefixes that are evicted with one that lost its children.
     fn prune(&mut self, mut prefix: Vec<u32>, evicted: &mut Vec<Evicted>) {
         while self.places() > 0
             && self.known.get(&prefix).is_some_and(|known| known.snapshot.is_none())
@@ -130,7 +130,7 @@ impl Truth {
         }
     }
 
-    /// What must go until so many blocks are free.
+    /// The prefixes to evict until so many blocks are free.
     pub fn make_room(&mut self, blocks: usize) -> Vec<Evicted> {
         let mut evicted = Vec::new();
         while self.free() < blocks {
@@ -143,7 +143,7 @@ impl Truth {
         evicted
     }
 
-    /// What must go for a place; `None` when there is no snapshot that could.
+    /// The snapshot to evict for a place; `None` when there is none that can be.
     pub fn make_place(&mut self) -> Option<Vec<Evicted>> {
         let mut evicted = Vec::new();
         if self.free_places() == 0 {
@@ -187,7 +187,7 @@ impl Truth {
         one
     }
 
-    /// Compares the books of all blocks.
+    /// Compares the use counts of all blocks.
     pub fn balance(&self, cache: &PrefixCache) {
         for block in (0..self.capacity as u32).map(Block) {
             let held = self.held.iter().filter(|one| one.lease.blocks().contains(&block)).count();

@@ -26,7 +26,7 @@ struct Layer {
     down: Matrix<Q4_1, 576, 1536>,
 }
 
-/// The stack.
+/// Weights, cache and buffers of a whole model.
 pub struct Stack {
     embedding: Matrix<Q8_0, 49_152, 576>,
     layers: Vec<Layer>,

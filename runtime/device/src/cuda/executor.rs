@@ -1,7 +1,7 @@
 //! Runs steps on the device: uploads, launches, and results.
 //!
-//! Steps run in order on one stream. The host fills pinned memory and returns. There are two sets of pinned
-//! memory and device tables, so that the second step is uploaded, on a stream of its own, while the first
+//! Steps run in order on one stream. The host fills pinned memory and returns. There are two slots of pinned
+//! memory and step metadata, so that the second step is uploaded, on a stream of its own, while the first
 //! runs. Kernels write the sampled tokens to pinned memory themselves, so there is no copy between the last
 //! kernel of a step and the first of the next.
 //!
@@ -97,7 +97,7 @@ struct Recorded {
     /// Rows of each sequence: 1, or 1 and the drafts to verify.
     tokens: usize,
     extents: Extents,
-    /// One for the tables of each step in flight.
+    /// One graph a slot of the ring.
     graphs: Vec<Portions>,
 }
 

@@ -56,8 +56,9 @@ fn first_ids(blocks: Blocks, area: Pointer, half_bytes: u64) -> Result<[i32; 2],
         let id = bytes.div_ceil(blocks.bytes.max(1));
         // The ids that follow must fit, too.
         let last = id + half_bytes / blocks.bytes.max(1);
-        i32::try_from(last)
-            .map_err(|_| Fault::new(format!("no id leads {bytes} bytes behind a layer's blocks")))?;
+        i32::try_from(last).map_err(|_| {
+            Fault::new(format!("the offload area is {bytes} bytes away, beyond the range of block ids"))
+        })?;
         Ok(id as i32)
     };
     Ok([id(0)?, id(1)?])

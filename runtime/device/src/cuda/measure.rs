@@ -39,7 +39,7 @@ pub struct Card {
 /// One launch: kernel, blocks, arguments.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The kernel.
+    /// Kernel to time.
     pub kernel: AnyKernel,
     /// Its blocks.
     pub grid: [u32; 3],

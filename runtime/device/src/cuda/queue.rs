@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 pub struct Extents {
     /// Token rows.
     pub tokens: u32,
-    /// Sequences.
+    /// Number of sequences in the step.
     pub sequences: u32,
     /// Rows that need logits.
     pub outputs: u32,

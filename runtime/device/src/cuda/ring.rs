@@ -7,8 +7,8 @@ use std::ops::Range;
 /// fed in the step after the one they come from, and are known only when that one is collected.
 const STEPS_IN_FLIGHT: usize = 2;
 
-/// The ring of sets: how many steps may be in flight, and how many parts each has. Every part has its own
-/// tables and pinned memory.
+/// The slot ring: how many steps may be in flight, and how many parts each has. Every part has a slot with
+/// its own step metadata and pinned memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotRing {
     pub(super) steps: usize,
@@ -28,7 +28,7 @@ impl SlotRing {
         self.steps * self.parts
     }
 
-    /// The sets of the `step`th step submitted, counted from 0.
+    /// The slots of the `step`th step submitted, counted from 0.
     pub(super) fn of_step(self, step: u64) -> Range<usize> {
         let first = (step % self.steps as u64) as usize * self.parts;
         first..first + self.parts

@@ -1,4 +1,4 @@
-//! From what a step produced to events, and to sequences that go on or end.
+//! Applies a step's output: sends events, and continues or ends sequences.
 
 use super::Forward;
 use super::contract::{self, Expects};
@@ -9,8 +9,8 @@ use monomorph_model::{NOT_NUMBERS, RowOutput, StepOutput, Verified};
 use monomorph_sampling::{Sampled, is_finite};
 use std::time::Instant;
 
-/// Whether a row shows that its logits are no numbers. A device that samples itself and passes such logits
-/// over shows it where log-probabilities are asked for.
+/// Whether a row's logits are not finite. A device that samples itself reports this only through
+/// log-probabilities.
 fn is_poison(output: &RowOutput) -> bool {
     let of = |sampled: &Sampled| {
         let likeliest = sampled.top.first().map(|(_, logprob)| *logprob);
@@ -25,11 +25,11 @@ fn is_poison(output: &RowOutput) -> bool {
 }
 
 impl Forward {
-    /// Lets those whose prompts are scored wait to be answered: like any that waits, behind what is kept of
-    /// them.
+    /// Requeues sequences whose prompts are scored. They then wait like any other request and may reuse what
+    /// the cache kept of them.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     fn feed_anew(&mut self) -> Result<(), String> {
         for index in (0..self.batch.len()).rev() {
             if self.batch[index].is_scored() {
@@ -43,10 +43,10 @@ impl Forward {
         Ok(())
     }
 
-    /// Books what the step collected last produced and hands it out.
+    /// Updates sequences from the step collected last and sends its tokens.
     ///
     /// # Errors
-    /// When the output is not what was asked for.
+    /// When the output breaks the model's contract, or on an accounting error.
     pub(super) fn apply(&mut self, rows: &[Row], output: StepOutput, now: Instant) -> Result<(), String> {
         self.pipeline.release(&mut self.memory)?;
         let (asked, got) = (rows.len(), output.rows.len());
@@ -60,7 +60,7 @@ impl Forward {
         let (mut prompts, mut late, mut scored, tbt) = (0, 0, false, self.planner.tbt());
         for (at, (row, output)) in rows.iter().zip(output.rows).enumerate() {
             let place = self.batch.at_slot(row.slot);
-            // Of a canary nothing is counted.
+            // Canaries are not counted.
             let counts = place.is_none_or(|index| !self.batch[index].is_canary());
             late += u64::from(
                 counts && place.is_some_and(|index| row.samples && self.batch[index].is_late(now, tbt)),
@@ -90,7 +90,7 @@ impl Forward {
                 }
                 (Expects::Token, RowOutput::Sampled(sampled)) => {
                     self.contract.check_token(at, sampled.id)?;
-                    // A sequence that ended while the step was in flight has no use for its token.
+                    // The sequence ended while the step was in flight; its token is discarded.
                     let Some(index) = place else { continue };
                     self.batch[index].take([sampled], Vec::new(), now)
                 }
@@ -108,7 +108,7 @@ impl Forward {
                 (expects, other) => return Err(contract::unasked(at, expects, &other)),
             };
             if let Some(index) = place {
-                // All that was sampled but the last was fed as a draft.
+                // All sampled tokens but the last were fed as drafts.
                 {
                     let done = row.end + (taken as usize).saturating_sub(1);
                     self.memory.book(row, &mut self.batch[index], done)?
@@ -117,14 +117,14 @@ impl Forward {
                     let sequence = &self.batch[index];
                     self.queue.serve(sequence.account, taken * GENERATED);
                     generated += taken;
-                    // An answer of no tokens has begun when it ends.
+                    // An answer without tokens begins when it ends.
                     let first = (taken > 0 || end.is_some()) && sequence.generated() as u64 == taken;
                     prompts += if first { sequence.prompt() as u64 } else { 0 };
                 }
             }
             finished.extend(place.zip(end));
         }
-        // From the end no index moves before its turn.
+        // In reverse, so that removal keeps the remaining indices valid.
         finished.sort_by_key(|(index, _)| *index);
         for (index, finished) in finished.into_iter().rev() {
             let mut sequence = self.batch.remove(index);

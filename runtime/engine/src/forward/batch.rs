@@ -1,20 +1,20 @@
-//! The sequences that run.
+//! Running sequences.
 
 use crate::scheduler::rank;
 use crate::sequence::Sequence;
 use monomorph_model::Slot;
 use std::ops::{Index, IndexMut};
 
-/// The sequences that run. When a step is planned they stand in the scheduler's order, which pre-empts the
-/// last; otherwise in any.
+/// Running sequences. While a step is planned they are in the scheduler's order, which pre-empts the last;
+/// otherwise their order is arbitrary.
 pub(super) struct Batch {
     running: Vec<Sequence>,
-    /// Index among them by slot, as of [`Batch::index_slots`].
+    /// Index of a sequence by its slot, as of the last [`Batch::index_slots`].
     by_slot: Vec<Option<usize>>,
 }
 
 impl Batch {
-    /// An empty one, for so many sequences at most.
+    /// An empty batch for at most so many sequences.
     pub fn new(slots: usize) -> Batch {
         Batch { running: Vec::new(), by_slot: vec![None; slots] }
     }
@@ -39,7 +39,7 @@ impl Batch {
         self.running.push(sequence);
     }
 
-    /// Takes the last out, which is the first to be pre-empted.
+    /// Removes the last sequence, the first to be pre-empted.
     pub fn pop(&mut self) -> Option<Sequence> {
         self.running.pop()
     }
@@ -48,17 +48,17 @@ impl Batch {
         self.running.remove(at)
     }
 
-    /// Takes all of them out.
+    /// Removes all sequences.
     pub fn drain(&mut self) -> std::vec::Drain<'_, Sequence> {
         self.running.drain(..)
     }
 
-    /// Brings them into the scheduler's order.
+    /// Sorts the sequences into the scheduler's order.
     pub fn rank(&mut self) {
         rank(&mut self.running, |one| (one.priority, one.number));
     }
 
-    /// Notes which sequence has which slot, for [`Batch::at_slot`].
+    /// Records which sequence has which slot, for [`Batch::at_slot`].
     pub fn index_slots(&mut self) {
         self.by_slot.fill(None);
         for (index, sequence) in self.running.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Batch {
         self.by_slot[slot.0 as usize]
     }
 
-    /// Those that a client waits for.
+    /// Sequences whose clients are still there.
     pub fn answering(&self) -> usize {
         self.running.iter().filter(|one| !one.is_canary()).count()
     }

@@ -1,21 +1,21 @@
-//! What a model may answer to a row. Everything else ends the engine with a word on what was wrong: going on
-//! from it would mix tokens up.
+//! What a model may answer to a row. Anything else stops the engine with an error: to go on would mix up
+//! tokens.
 
 use super::row::Row;
 use monomorph_model::{ModelSpec, RowOutput};
 use monomorph_sampling::Sampled;
 
-/// The part of a model's contract that its answers are checked against.
+/// Checks a model's output against its specification.
 #[derive(Debug)]
 pub(super) struct Contract {
     spec: &'static ModelSpec,
 }
 
-/// What a row is due.
+/// The expected output of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expects {
     Nothing,
-    /// As many rows.
+    /// Logits of this many positions.
     Logits(usize),
     Token,
     Verified,
@@ -26,13 +26,13 @@ impl Contract {
         Contract { spec }
     }
 
-    /// Positions behind what is fed to a sequence that is sampled for, so many `drafts` among it, which its
-    /// blocks hold too.
+    /// Positions that a step may write behind what it feeds a sampling sequence, `drafts` among that; its
+    /// blocks must hold them too.
     pub fn ahead(&self, drafts: usize) -> usize {
         self.spec.ahead(drafts)
     }
 
-    /// What a row is due.
+    /// The expected output of a row.
     pub fn expects(&self, row: &Row) -> Expects {
         match (row.scores, row.samples, self.spec.drafts()) {
             (Some(first), _, _) => Expects::Logits(row.end - first),
@@ -42,7 +42,7 @@ impl Contract {
         }
     }
 
-    /// Checks the logits of row `at`, which was fed so many tokens.
+    /// Checks the logits of row `at`, which was fed `fed` tokens.
     ///
     /// # Errors
     /// When there are too few or too many.
@@ -109,7 +109,7 @@ impl Contract {
     }
 }
 
-/// What to say of a row that answers another question than it was asked.
+/// The error for a row whose output has the wrong kind.
 pub(super) fn unasked(at: usize, expects: Expects, output: &RowOutput) -> String {
     let asked = match expects {
         Expects::Nothing => "nothing",

@@ -27,16 +27,16 @@ struct Leaving {
     last_step: u64,
 }
 
-/// The steps in flight, oldest first, with the books of what they hold.
+/// The steps in flight, oldest first, and the memory they still hold.
 #[derive(Debug, Default)]
 pub(super) struct Pipeline {
     steps: VecDeque<InFlight>,
     /// Steps collected so far. Steps count from 1, so this is also the number of the last one collected.
     collected: u64,
-    /// When that was.
+    /// When the last step was collected.
     collected_at: Option<Instant>,
     leaving: Vec<Leaving>,
-    /// Rows of steps collected, kept for the memory they hold.
+    /// Row lists of collected steps, kept for reuse.
     spare: Vec<Vec<Row>>,
 }
 
@@ -49,7 +49,7 @@ impl Pipeline {
         self.steps.is_empty()
     }
 
-    /// The number that the next step will have.
+    /// The number of the next step.
     pub fn next_step(&self) -> u64 {
         self.collected + self.steps.len() as u64 + 1
     }
@@ -64,25 +64,25 @@ impl Pipeline {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Notes a step as submitted.
+    /// Adds a submitted step.
     pub fn push(&mut self, step: InFlight) {
         self.steps.push_back(step);
     }
 
-    /// The oldest step, to be collected at once.
+    /// Removes the oldest step, which the caller collects at once.
     pub fn pop(&mut self) -> Option<InFlight> {
         let step = self.steps.pop_front()?;
         self.collected += 1;
         Some(step)
     }
 
-    /// Notes when a step was collected; when the device turned to it, which is when it was submitted and the
-    /// step before it was done.
+    /// Records the collection; returns when the device started the step: when it was submitted, or when the
+    /// step before was collected, if that came later.
     pub fn collected(&mut self, submitted: Instant, now: Instant) -> Instant {
         self.collected_at.replace(now).map_or(submitted, |before| before.max(submitted))
     }
 
-    /// Takes back the rows of a step that was applied.
+    /// Takes back the row list of an applied step.
     pub fn recycle(&mut self, mut rows: Vec<Row>) {
         rows.clear();
         self.spare.push(rows);
@@ -92,7 +92,7 @@ impl Pipeline {
     /// `memory` now, or when that step is collected.
     ///
     /// # Errors
-    /// When the books do not know the blocks.
+    /// On an accounting error.
     pub fn give_back(
         &mut self,
         lease: Lease,
@@ -104,10 +104,10 @@ impl Pipeline {
         self.release(memory)
     }
 
-    /// Gives back what no step in flight holds.
+    /// Returns to the pools what no step in flight holds any more.
     ///
     /// # Errors
-    /// When the books do not know a block.
+    /// On an accounting error.
     pub fn release(&mut self, memory: &mut Memory) -> Result<(), String> {
         let collected = self.collected;
         for gone in self.leaving.extract_if(.., |one| one.last_step <= collected) {
@@ -127,7 +127,7 @@ impl Pipeline {
         self.leaving.iter().map(|one| (&one.lease, one.slot))
     }
 
-    /// Gives everything up: no step will be collected any more, and nothing will run again.
+    /// Drops everything: no step will be collected any more.
     pub fn abandon(&mut self, memory: &mut Memory) {
         self.steps.clear();
         for mut gone in self.leaving.drain(..) {

@@ -9,16 +9,16 @@ use std::time::Instant;
 pub(crate) enum Command {
     /// A new sequence.
     Submit(Box<Sequence>),
-    /// Stop when all accepted sequences are finished, or at the deadline; `None` is never.
+    /// Stop when all accepted sequences are finished, or at the deadline, if there is one.
     Drain {
-        /// When to give up what is not finished.
+        /// When unfinished sequences fail.
         deadline: Option<Instant>,
     },
-    /// Stop now: answers are wrong, for the reason given.
+    /// Stop now, because answers are wrong; `cause` says how that is known.
     Condemn(String),
 }
 
-/// The receiving end, and what the commands received so far mean for every turn to come.
+/// The receiving end, and the lasting effect of the commands received so far.
 pub(super) struct Inbox {
     commands: Receiver<Command>,
     closed: bool,
@@ -49,7 +49,7 @@ impl Inbox {
         }
     }
 
-    /// Sleeps until a command arrives; the request, if it was one.
+    /// Sleeps until a command arrives; returns the request if it was one.
     pub fn sleep(&mut self) -> Option<Sequence> {
         match self.commands.recv() {
             Ok(command) => self.receive(command),
@@ -85,7 +85,7 @@ impl Inbox {
         self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Why answers are wrong, once that is known.
+    /// Why answers are known to be wrong, if they are.
     pub fn condemned(&self) -> Option<&str> {
         self.condemned.as_deref()
     }

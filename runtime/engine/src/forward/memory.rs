@@ -1,9 +1,8 @@
-//! Blocks, slots and snapshots: what sequences hold of the device's memory, and what earlier ones left there.
+//! Blocks, slots and snapshots: the device memory of sequences, and what the cache keeps of earlier ones.
 //!
-//! The index comes to know a block when the step that filled it is collected, and a snapshot when the step
-//! that saved it is: what a lookup finds is there, whatever is in flight. Copies of states are part of the
-//! next step. The device works on steps in their order, so a place may be promised anew as soon as the step
-//! that reads it is planned.
+//! A block is indexed when the step that filled it is collected, a snapshot when the step that saved it is:
+//! what a lookup finds is there, whatever is in flight. Copies of states are part of the next step. The
+//! device runs steps in order, so a place may be reused as soon as the step that reads it is planned.
 
 use super::row::Row;
 use crate::options::{EngineOptions, OffloadShare};
@@ -16,24 +15,26 @@ use monomorph_cache::{
 use monomorph_model::{BlockId, ModelSpec, Slot, SnapshotId, StateCopy, StatePlace};
 use std::time::Instant;
 
-/// The memory of all sequences, in the books. What the books say of a block or a slot is decided here alone.
+/// Accounts for all device memory; only this module changes the accounts.
 pub(super) struct Memory {
     cache: PrefixCache,
     free_slots: Vec<Slot>,
     /// Copies of states that the next step begins with.
     copies: Vec<StateCopy>,
-    /// What was evicted since the counters heard of it last.
+    /// Evictions not yet added to the counters.
     evictions: Evictions,
     /// Where states are saved; `None` where they are not.
     saves: Option<SavePoints>,
-    /// Whether blocks are found as soon as they are computed, and at the multiples of how many tokens.
+    /// Whether blocks can be found as soon as they are computed. Matches end at multiples of `granule`
+    /// tokens.
     shares: bool,
     granule: usize,
-    /// Whether a sequence that was pre-empted decodes again, a token a step, what it had generated.
+    /// Whether a pre-empted sequence decodes its generated tokens again, one a step, instead of prefilling
+    /// them.
     replays: bool,
 }
 
-/// What was evicted, until the counters hear of it.
+/// Numbers of evictions not yet added to the counters.
 #[derive(Debug, Default)]
 struct Evictions {
     blocks: u64,
@@ -50,7 +51,7 @@ impl Evictions {
 }
 
 impl Memory {
-    /// All of it free, for so many sequences at a time.
+    /// All memory free, for at most so many running sequences.
     pub fn new(spec: &ModelSpec, options: &EngineOptions, sequences: usize) -> Memory {
         let EngineOptions { blocks, ref prefix, offload, .. } = *options;
         let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
@@ -58,7 +59,7 @@ impl Memory {
             (true, _, 1..) => Reuse::Snapshots { places: prefix.snapshots },
             (false, ..) | (true, _, 0) => Reuse::Nothing,
         };
-        // What is gone on from holds whole blocks, and ends where prefill chunks may.
+        // A reused prefix consists of whole blocks and ends where prefill chunks may.
         let granule =
             spec.block_tokens * spec.chunk_alignment() / gcd(spec.block_tokens, spec.chunk_alignment());
         let points = SavePoints { granule, interval: prefix.snapshot_interval };
@@ -83,22 +84,22 @@ impl Memory {
         }
     }
 
-    /// The books of blocks and snapshots, to be read.
+    /// The accounts of blocks and snapshots.
     pub fn cache(&self) -> &PrefixCache {
         &self.cache
     }
 
-    /// How much of the device a sequence may have.
+    /// Most blocks of the device that a sequence may have.
     pub fn share(&self) -> Share {
         *self.cache.share()
     }
 
-    /// Slots that no sequence has.
+    /// Slots that no sequence holds.
     pub fn free_slots(&self) -> &[Slot] {
         &self.free_slots
     }
 
-    /// Whether what a pre-empted sequence had generated is decoded again and not prefilled.
+    /// Whether a pre-empted sequence decodes its generated tokens again instead of prefilling them.
     pub fn replays(&self) -> bool {
         self.replays
     }
@@ -113,13 +114,13 @@ impl Memory {
         self.cache.lookup(sequence.sought(self.replays))
     }
 
-    /// What the index has of the blocks of a sequence that goes on from its copy.
+    /// What the index has of the blocks of a sequence that resumes from its copy.
     pub fn lookup_copied(&self, sequence: &Sequence) -> Match {
         self.cache.lookup_blocks(sequence.stored(self.replays))
     }
 
-    /// Whether one of `others`, each with the tokens that it is found under so far, is about to leave more of
-    /// a sequence's prompt in the cache than was `found` there.
+    /// Whether a running sequence will soon cache more of this prompt than `found`. `others` are those
+    /// sequences, each with its number of indexed tokens.
     pub fn is_coming<'a>(
         &self,
         sequence: &Sequence,
@@ -127,21 +128,21 @@ impl Memory {
         mut others: impl Iterator<Item = (&'a Sequence, usize)>,
     ) -> bool {
         let prompt = sequence.sought(self.replays);
-        // What may come to be on disk nobody finds.
+        // Blocks that may be offloaded are not indexed.
         let known = |one: &Sequence| one.reusable(self.replays).len().min(self.cache.kept_tokens());
         self.shares
             && others.any(|(one, left)| comes(prompt, found, &one.tokens()[..known(one)], left, self.granule))
     }
 
-    /// For each of `leases`, how many blocks come back when it is given up, and all behind it are.
+    /// For each of `leases`, how many blocks it frees if it and all after it are given up.
     pub fn returns<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Vec<usize> {
         self.cache.returns(leases)
     }
 
-    /// Gives a sequence a slot, and what the cache has of its tokens; returns that.
+    /// Gives a sequence a slot and the cached prefix of its tokens, and returns that.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn admit(&mut self, sequence: &mut Sequence, now: Instant) -> Result<Match, String> {
         let (lease, found) = self.cache.admit(sequence.sought(self.replays)).map_err(unbalanced)?;
         sequence.slot = self.free_slots.pop();
@@ -153,11 +154,11 @@ impl Memory {
         Ok(found)
     }
 
-    /// Gives a sequence that was copied a slot again, and those of its blocks that the index knows. The
-    /// others are written when it has them.
+    /// Gives a swapped-out sequence a slot, and those of its blocks that are indexed. The others are written
+    /// back once it has blocks for them.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn resume(&mut self, sequence: &mut Sequence, now: Instant) -> Result<(), String> {
         let (lease, _) = self.cache.admit_blocks(sequence.stored(self.replays)).map_err(unbalanced)?;
         sequence.slot = self.free_slots.pop();
@@ -165,20 +166,20 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives a sequence the blocks of so many tokens.
+    /// Gives a sequence blocks for so many tokens.
     ///
     /// # Errors
-    /// When they are not there.
+    /// When there are too few.
     pub fn grow(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<(), String> {
         let grown = self.cache.grow(&mut sequence.lease, tokens);
         self.evictions.count(&grown.map_err(|error| format!("planned, but {error}"))?);
         Ok(())
     }
 
-    /// Books what a step did for a sequence of which `done` tokens are in the cache by it.
+    /// Records that `done` tokens of a sequence are in the cache.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn book(&mut self, row: &Row, sequence: &mut Sequence, done: usize) -> Result<(), String> {
         let done = done.min(sequence.reusable(self.replays).len());
         let (lease, tokens) = sequence.lease_and_tokens();
@@ -188,13 +189,13 @@ impl Memory {
         self.cache.extend(lease, &tokens[..done]).map_err(unbalanced)
     }
 
-    /// Takes back the place of a snapshot that nobody will find.
+    /// Frees a snapshot that was never indexed.
     pub fn forget(&mut self, snapshot: Snapshot) {
         self.cache.forget(snapshot);
     }
 
-    /// Saves the state of a sequence that is about to be fed, where a save is due: where to, and behind how
-    /// many tokens.
+    /// Saves the state of a sequence about to be fed, if a save is due; returns where to, and the number of
+    /// tokens before it.
     pub fn save(&mut self, sequence: &mut Sequence, slot: Slot) -> Option<(Snapshot, usize)> {
         let most = sequence.reusable(self.replays).len().min(self.cache.kept_tokens());
         let at = sequence.due_save(self.saves.as_ref()?, most)?;
@@ -203,11 +204,11 @@ impl Memory {
         Some((snapshot, at))
     }
 
-    /// Saves the state of a sequence that is over and that no step in flight feeds, if no step fed it more
-    /// than its tokens, and they fill their blocks.
+    /// Saves the state of an ended sequence that no step in flight feeds, if no step fed it more than its
+    /// tokens, and they fill their blocks.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn save_last(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         let Some(saves) = &self.saves else { return Ok(()) };
         let (Some(slot), Some(at)) = (sequence.slot, sequence.last_save()) else { return Ok(()) };
@@ -229,43 +230,43 @@ impl Memory {
         Some(snapshot)
     }
 
-    /// Copies of states that the next step begins with, so far.
+    /// Copies of states collected so far for the next step.
     pub fn copies(&mut self) -> &mut Vec<StateCopy> {
         &mut self.copies
     }
 
-    /// The group of a sequence's blocks that goes to disk next, and its place there if one is free; `None`
-    /// where none can go, of a sequence of which `done` tokens are fed.
+    /// The group of blocks to offload next from a sequence of which `done` tokens are fed, and its place on
+    /// disk if one is free; `None` where no group can go.
     pub fn departing(&self, lease: &Lease, done: usize) -> Option<(Vec<BlockId>, Option<OffloadPlace>)> {
         let (blocks, place) = self.cache.departing(lease, done)?;
         Some((blocks.iter().map(|block| BlockId(block.0)).collect(), place))
     }
 
-    /// Books the group that [`Memory::departing`] named as written to disk.
+    /// Records that the group named by [`Memory::departing`] is on disk.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub fn sent(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         self.cache.sent(&mut sequence.lease).map_err(unbalanced)
     }
 
-    /// Takes blocks and slot back. No step in flight may hold them.
+    /// Frees a sequence's blocks and slot. No step in flight may hold them.
     ///
     /// # Errors
-    /// When the books do not know the blocks.
+    /// On an accounting error.
     pub fn release(&mut self, mut lease: Lease, slot: Slot) -> Result<(), String> {
         self.cache.release(&mut lease).map_err(unbalanced)?;
         self.free_slots.push(slot);
         Ok(())
     }
 
-    /// Takes blocks back whatever the books say: after a panic they need not balance, and nobody will
-    /// allocate from them again.
+    /// Frees blocks and ignores accounting errors: after a panic the accounts need not balance, and nothing
+    /// is allocated from them again.
     pub fn abandon(&mut self, lease: &mut Lease) {
         let _ = self.cache.release(lease);
     }
 
-    /// Brings the counters of memory up to date.
+    /// Updates the memory counters.
     pub fn count(&mut self, stats: &mut Stats) {
         stats.free_blocks = self.cache.available();
         let Evictions { blocks, snapshots } = std::mem::take(&mut self.evictions);
@@ -277,12 +278,12 @@ impl Memory {
     }
 }
 
-/// Where the model keeps a snapshot.
+/// The place of a snapshot in the model's terms.
 fn place(snapshot: Snapshot) -> StatePlace {
     StatePlace::Snapshot(SnapshotId(snapshot.0))
 }
 
-/// What to say when the books do not know the blocks of a sequence.
+/// The message of an accounting error.
 fn unbalanced(error: PoolError) -> String {
     format!("the blocks of a sequence cannot come back: {error}")
 }

@@ -1,15 +1,15 @@
 //! The forward thread: the loop that carries the scheduler's decisions out.
 //!
-//! One turn: take what arrived, drop what nobody wants, plan and submit a step, collect the oldest in flight
+//! One turn: take what arrived, drop cancelled requests, plan and submit a step, collect the oldest in flight
 //! and hand its tokens out. With [`Model::STEPS_IN_FLIGHT`] at 1 that is the step just submitted; with 2 the
-//! device works on the next one meanwhile, planned as if no row of the step before it ended its sequence. A
-//! row whose sequence did end is discarded: its token is dropped.
+//! device works on the next one meanwhile, planned as if no row of the step before it ended its sequence. The
+//! row of a sequence that did end is discarded with its token.
 //!
 //! Each part owns what it changes, and no field of one is seen outside it: `inbox` what handles send, `queue`
 //! the sequences that wait, `batch` those that run, `memory` blocks, slots and snapshots, `swap` the copies
-//! of sequences that made room, `pipeline` the steps in flight, `step` the one that is written down,
-//! `outputs` what is told. [`Forward`] connects them: `plan` decides a step, `apply` books what came of one,
-//! which `contract` checks; `offload` sends blocks to disk between steps. Only [`Forward::run`] and
+//! of pre-empted sequences, `pipeline` the steps in flight, `step` the one being built; `outputs` sends
+//! events and counters. [`Forward`] connects them: `plan` decides a step, `apply` updates sequences from its
+//! output, which `contract` checks; `offload` sends blocks to disk between steps. Only [`Forward::run`] and
 //! [`Forward::turn`] are compiled for each model. An engine with nothing to do sleeps on its inbox.
 
 mod apply;
@@ -92,9 +92,9 @@ impl Forward {
         self.planner.limits().running()
     }
 
-    /// The life of the forward thread.
+    /// Runs the forward thread until the engine stops.
     pub fn serve<M: Model>(mut self, mut model: M) {
-        // After a panic nothing of the model is used again, and of the engine only the clients.
+        // After a panic the model is not used again, and of the engine only the client channels are.
         let fault = match guarded(|| self.run(&mut model)) {
             Ok(outcome) => outcome.err(),
             Err(message) => Some(format!("the forward thread panicked: {message}")),
@@ -110,7 +110,7 @@ impl Forward {
             }
             None => Some(Health::Stopped),
         };
-        // A model that broke may break again on its way out.
+        // A model that panicked may panic again when dropped.
         if let Err(message) = guarded(|| drop(model)) {
             self.outputs.set_health(Health::Dead(format!("the model panicked when dropped: {message}")));
         }
@@ -139,9 +139,9 @@ impl Forward {
     fn turn<M: Model>(&mut self, model: &mut M) -> Result<(), String> {
         const { assert!(M::STEPS_IN_FLIGHT > 0, "a model that takes no step") };
         const { assert!(M::DRAFTS == M::SPEC.drafts(), "a model that drafts otherwise than it says") };
-        // What to feed next is known when a step is collected, and not before.
+        // With drafts, what to feed next is known only when the step is collected.
         const { assert!(M::DRAFTS == 0 || M::STEPS_IN_FLIGHT == 1, "drafts with two steps in flight") };
-        // Nor what to sample by, of answers that the host has a hand in.
+        // Sampling inputs may also depend on the previous token.
         const {
             assert!(
                 M::SPLIT_SAMPLING || M::STEPS_IN_FLIGHT == 1,
@@ -150,7 +150,7 @@ impl Forward {
         };
         self.images.poll();
         let began = Instant::now();
-        // What is sent to disk and cannot be ends its sequence, which may have been all there was.
+        // A failed write to disk ends its sequence, which may have been the only one.
         let ready = self.make_room(model)?;
         let planned =
             ready && self.has_sequences() && !self.step.awaits_sampling() && self.plan(M::SPLIT_SAMPLING)?;
@@ -184,8 +184,8 @@ impl Forward {
         Ok(())
     }
 
-    /// Tells the step submitted last what its rows are sampled by, if it waits for that and the tokens of all
-    /// before it are known. Masks are computed here: the device has begun the step.
+    /// Binds the sampling inputs of the step submitted last, if it waits for them and the tokens of all steps
+    /// before it are known. Masks are computed here, while the device runs the step.
     ///
     /// # Errors
     /// See [`Forward::free`].
@@ -198,8 +198,8 @@ impl Forward {
         Ok(())
     }
 
-    /// Takes in what has arrived and drops what nobody wants; sleeps while there is nothing to do. False when
-    /// there never will be.
+    /// Takes in new requests and drops cancelled ones; sleeps while there is nothing to do. False when there
+    /// never will be.
     ///
     /// # Errors
     /// See [`Forward::free`]; and when answers are known to be wrong.
@@ -224,7 +224,7 @@ impl Forward {
     }
 
     fn has_work(&self) -> bool {
-        // What a disk is still writing for nobody does not keep a drained engine.
+        // Pending writes of dropped images do not delay a drain.
         let writes = !self.inbox.is_closed() && self.images.under_way();
         self.has_sequences() || !self.pipeline.is_empty() || writes
     }
@@ -263,7 +263,7 @@ impl Forward {
         Ok(())
     }
 
-    /// Ends a sequence that is not complete and that nobody wants, or nobody can wait for.
+    /// Ends an incomplete sequence whose client left or whose deadline passed.
     ///
     /// # Errors
     /// See [`Forward::free`].
@@ -303,10 +303,10 @@ impl Forward {
         self.outputs.sleeps(true);
     }
 
-    /// Takes blocks and slot of a sequence back, from when no step in flight holds them.
+    /// Returns a sequence's blocks and slot to their pools once no step in flight holds them.
     ///
     /// # Errors
-    /// When the books do not know its blocks: they do not balance, and going on would mix tokens up.
+    /// On an accounting error: its blocks are not known, and to go on would mix up tokens.
     fn free(&mut self, sequence: &mut Sequence) -> Result<(), String> {
         if let Some(image) = sequence.image {
             self.images.drop(image);
@@ -315,7 +315,7 @@ impl Forward {
         self.give_back(sequence)
     }
 
-    /// The same of one that keeps what it knows.
+    /// As [`Forward::free`], without forgetting what was computed.
     ///
     /// # Errors
     /// See [`Forward::free`].

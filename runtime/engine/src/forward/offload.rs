@@ -1,10 +1,10 @@
 //! K/V offload: sequences that have more blocks than their share of the device send their oldest to disk
 //! before a step is planned.
 //!
-//! Only full blocks go, and only while no step is in flight: nothing writes them any more, and nobody reads
-//! them meanwhile. A sequence that could not be given its blocks otherwise sends as many groups as it has and
-//! needs to; where there are no places for them the last of the running makes room. To the scheduler a
-//! sequence looks as long as the blocks reach that it may have in this step.
+//! Only full blocks are offloaded, and only while no step is in flight: nothing writes or reads them then. A
+//! sequence that could not get its blocks otherwise offloads as many groups as it must; if the disk has no
+//! places for them, the last running sequence is pre-empted. The scheduler sees a sequence as no longer than
+//! the blocks that it may have in this step.
 
 use super::Forward;
 use crate::request::EngineError;
@@ -13,24 +13,24 @@ use monomorph_cache::admission::blocks_for;
 use monomorph_cache::{OffloadPlace, Share};
 use monomorph_model::{BlockId, Model, OffloadSlot};
 
-/// What has to be done before the next step is planned.
+/// What to do before the next step is planned.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Nothing,
-    /// A step in flight has to be collected.
+    /// Collect a step in flight.
     Collect,
-    /// The last of the running has to go.
+    /// Pre-empt the last running sequence.
     PreEmpt,
-    /// A group of a sequence's blocks has to go to a place.
+    /// Offload a group of a sequence's blocks to a place.
     Send(usize, Vec<BlockId>, OffloadPlace),
 }
 
 impl Forward {
-    /// Sends to disk what has to go there before the next step can be planned. False when a step in flight
-    /// has to be collected first. What cannot be sent ends its sequence.
+    /// Offloads what must go to disk before the next step can be planned. False when a step in flight must be
+    /// collected first. A failed write ends its sequence.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     pub(super) fn make_room<M: Model>(&mut self, model: &mut M) -> Result<bool, String> {
         loop {
             match self.next_departure() {
@@ -70,7 +70,7 @@ impl Forward {
             match self.memory.departing(&one.lease, one.fed()) {
                 Some((blocks, Some(place))) => return Next::Send(at, blocks, place),
                 Some((_, None)) => return Next::PreEmpt,
-                // Of a prompt that is not fed yet.
+                // The blocks of a prompt that is not fed yet.
                 None => {}
             }
         }
@@ -78,7 +78,7 @@ impl Forward {
     }
 }
 
-/// What a sequence's share of the device lets it have, and what of it has to be on disk.
+/// What fits a sequence's share of the device, and how much of it must be on disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offload {
     share: Share,
@@ -90,28 +90,27 @@ impl Offload {
         Offload { share, limits: *limits }
     }
 
-    /// Most tokens that a sequence can come to have in a step with so many blocks on disk.
+    /// Most tokens that a sequence can have after a step with so many blocks on disk.
     fn most(&self, on_disk: usize) -> usize {
         let blocks = self.share.resident.saturating_add(on_disk);
         blocks.saturating_mul(self.limits.block_tokens).saturating_sub(self.limits.reach)
     }
 
-    /// A running sequence with so many blocks on disk, as the scheduler is to see it.
+    /// The scheduler's view of a running sequence with so many blocks on disk.
     pub fn running(&self, on_disk: usize, one: Running) -> Running {
         let most = self.most(on_disk);
         let (tokens, limit) = (one.tokens.min(most), one.limit.min(most));
         Running { tokens, prefill: one.prefill.min(most), limit, blocks: one.blocks + on_disk, ..one }
     }
 
-    /// A waiting sequence as the scheduler is to see it.
+    /// The scheduler's view of a waiting sequence.
     pub fn waiting(&self, one: Waiting) -> Waiting {
         let most = self.most(0);
         let (tokens, limit) = (one.tokens.min(most), one.limit.min(most));
         Waiting { tokens, prefill: one.prefill.min(most), limit, ..one }
     }
 
-    /// Places on disk that a sequence with so many tokens, and blocks there, is still going to need for
-    /// those.
+    /// Places on disk that a sequence with so many tokens and offloaded blocks will still need.
     pub fn due(&self, tokens: usize, on_disk: usize) -> usize {
         self.share.due(blocks_for(tokens + self.limits.reach, self.limits.block_tokens), on_disk)
     }

@@ -1,4 +1,4 @@
-//! What the forward thread tells the world: counters, and the last event of every answer.
+//! Publishes counters and final events.
 
 use crate::request::{EngineError, Event, FinishReason};
 use crate::sequence::{Client, Sequence};
@@ -6,14 +6,14 @@ use crate::shared::{Counters, Health, Shared};
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// When the device turned to a step, and when that was collected.
+/// When a step started on the device, and when it was collected.
 pub(super) struct Turn {
     pub began: Instant,
     pub collected: Instant,
 }
 
 impl Turn {
-    /// Counts the step, which took so long to plan; `busy` says whether another is in flight.
+    /// Counts the step. `planning`: time it took to plan; `busy`: whether another step is in flight.
     pub fn count(self, counters: &mut Counters, planning: Duration, busy: bool) {
         let Turn { began, collected } = self;
         let now = Instant::now();
@@ -24,13 +24,13 @@ impl Turn {
     }
 }
 
-/// Counters, and the last events that wait for them.
+/// The counters, and the final events that wait for them.
 pub(super) struct Outputs {
     shared: Arc<Shared>,
-    /// Last events of answers. They are sent when the counters are up to date: a client that has one sees its
-    /// blocks returned, but for those that a step in flight holds.
+    /// Final events of answers. They are sent after the counters are updated: a client that has one sees its
+    /// blocks returned, except those that a step in flight holds.
     last_events: Vec<(Client, Event)>,
-    /// Time spent on planning that no counter has yet.
+    /// Planning time not yet added to the counters.
     planning: Duration,
 }
 
@@ -44,14 +44,14 @@ impl Outputs {
         self.shared.counters()
     }
 
-    /// Counts the end of an answer, unless it was a canary's.
+    /// Counts the end of an answer, unless it is a canary's.
     pub fn count_end(&self, sequence: &Sequence, reason: FinishReason, now: Instant) {
         if !sequence.is_canary() {
             self.counters().ended(reason, now);
         }
     }
 
-    /// Counts an answer that ends with `error`; the event that says so.
+    /// Counts an answer that ends with `error`, and returns its event.
     pub fn failed(&self, sequence: &Sequence, error: EngineError) -> Event {
         sequence.log(|| tracing::warn!(%error, generated = sequence.generated(), "failed"));
         if !sequence.is_canary() {
@@ -60,34 +60,34 @@ impl Outputs {
         Event::Failed(error)
     }
 
-    /// Keeps the last event of an answer until [`Outputs::deliver`].
+    /// Keeps the final event of an answer until [`Outputs::deliver`].
     pub fn end(&mut self, client: Client, event: Event) {
         self.last_events.push((client, event));
     }
 
-    /// Sends the last events. The counters must be up to date.
+    /// Sends the final events. The counters must be up to date.
     pub fn deliver(&mut self) {
         for (client, event) in self.last_events.drain(..) {
             client.tell(event);
         }
     }
 
-    /// Notes time spent on planning.
+    /// Adds planning time.
     pub fn planned(&mut self, time: Duration) {
         self.planning += time;
     }
 
-    /// The time spent on planning since this was asked last.
+    /// Planning time since the last call.
     pub fn take_planning(&mut self) -> Duration {
         std::mem::take(&mut self.planning)
     }
 
-    /// Moves on to a health.
+    /// Changes the engine's health.
     pub fn set_health(&self, health: Health) {
         self.shared.set_health(health);
     }
 
-    /// Notes that the forward thread sleeps from now on, or that it is at work.
+    /// Records that the forward thread sleeps from now on, or works.
     pub fn sleeps(&self, sleeps: bool) {
         self.shared.sleeps(sleeps);
     }

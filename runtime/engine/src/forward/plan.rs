@@ -1,4 +1,4 @@
-//! From the state of the engine to a step.
+//! Plans the next step from the state of the engine.
 
 use super::Forward;
 use super::offload::Offload;
@@ -9,24 +9,24 @@ use crate::sequence::Sequence;
 use monomorph_model::ModelSpec;
 use std::time::{Duration, Instant};
 
-/// Bytes of logits that a step may hand back for prompts, but for a chunk's. Each row is summed up by the
-/// forward thread, which keeps the others waiting meanwhile.
+/// Bytes of logits that a step may return for prompts, beyond those of one chunk. The forward thread
+/// normalizes each row, and other sequences wait meanwhile.
 const SCORED_BYTES: usize = 16 << 20;
 
-/// What the scheduler is asked with, and the memory that its view of both queues is written to.
+/// Scheduler inputs, with reusable buffers for both queues.
 pub(super) struct Planner {
     limits: Limits,
     schedule: ScheduleOptions,
-    /// How long steps take.
+    /// Estimate of step times.
     pace: Pace,
     running: Vec<Running>,
     waiting: Vec<Waiting>,
-    /// Whether the next that waits does so for the pages of its copy.
+    /// Whether the next request waits for its image's pages.
     awaits_pages: bool,
 }
 
 impl Planner {
-    /// For steps of at most so many `sequences`.
+    /// A planner of steps of at most so many `sequences`.
     pub fn new(spec: &ModelSpec, sequences: usize, schedule: ScheduleOptions) -> Planner {
         Planner {
             limits: limits(spec, sequences, schedule.prefill_tokens),
@@ -48,19 +48,19 @@ impl Planner {
         &mut self.limits
     }
 
-    /// How long after one token the next is late.
+    /// The target time between tokens.
     pub fn tbt(&self) -> Duration {
         self.schedule.tbt
     }
 
-    /// Notes a step that was fed so many tokens of prompts and took so long.
+    /// Records the prefilled tokens and the duration of a step.
     pub fn observe(&mut self, prefilled: usize, time: Duration) {
         self.pace.observe(prefilled, u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 }
 
-/// What the steps of a model may carry: at most so many `sequences`, and `prefill_tokens` of prompts, where 0
-/// is as many as there is room for.
+/// The limits of a model's steps: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 means
+/// as many as fit.
 fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
     let prefill_tokens = if prefill_tokens == 0 { spec.step_tokens } else { prefill_tokens };
     Limits {
@@ -77,12 +77,12 @@ fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
 }
 
 impl Forward {
-    /// Decides the next step of a model that samples `apart` or not, and writes it down. False when a step in
-    /// flight has to be collected first, or a page from disk waited for.
+    /// Plans and builds the next step. `split`: whether sampling inputs may follow. False: collect a step, or
+    /// wait for a page, first.
     ///
     /// # Errors
-    /// When there is nothing to run, or the blocks promised are not there: both would be mistakes in here.
-    pub(super) fn plan(&mut self, apart: bool) -> Result<bool, String> {
+    /// When no step can be planned, or promised blocks are missing: either is a bug in the engine.
+    pub(super) fn plan(&mut self, split: bool) -> Result<bool, String> {
         self.view();
         let view = View {
             free_blocks: self.memory.cache().available(),
@@ -94,7 +94,7 @@ impl Forward {
             pace: self.planner.pace,
         };
         let Plan { preempt, admit, rows, cut } = schedule(&view, &self.planner.limits);
-        // Blocks are written between steps.
+        // Images are copied back between steps.
         let resumes = self.queue.picks().take(admit).any(|one| one.image.is_some());
         if view.in_flight && (rows.is_empty() || resumes) {
             return Ok(false);
@@ -131,14 +131,14 @@ impl Forward {
             self.publish(None);
         }
         let Forward { step, batch, memory, pipeline, contract, .. } = self;
-        step.build(&rows, apart, batch, memory, pipeline, contract)?;
+        step.build(&rows, split, batch, memory, pipeline, contract)?;
         if !self.step.awaits_sampling() {
             self.bind_sampling()?;
         }
         Ok(true)
     }
 
-    /// How both queues look to the scheduler, as far as it can make use of them.
+    /// Writes the scheduler's view of both queues, as far as it can use them.
     fn view(&mut self) {
         self.batch.rank();
         let limits = self.planner.limits;
@@ -147,7 +147,7 @@ impl Forward {
         let ScheduleOptions { policy, tbt, .. } = self.planner.schedule;
         let now = Instant::now();
         self.planner.running.clear();
-        // Nobody is admitted to places on disk that those before it are still going to need.
+        // Offload slots that earlier requests will still need are not given away.
         let mut free_places = self.memory.cache().free_offload_places();
         self.planner.running.extend(self.batch.iter().map(|one| {
             let on_disk = one.lease.offloaded_blocks();
@@ -157,8 +157,8 @@ impl Forward {
         self.planner.waiting.clear();
         self.queue.order(policy, &self.memory);
         self.planner.awaits_pages = false;
-        // Looking a prompt up takes time: only for those that there is a slot for, and that fill one step.
-        // The later a prompt is looked up, the more of it is found.
+        // Lookups take time, so only as many requests are looked up as have slots and fill one step. The
+        // later a prompt is looked up, the more of it is found.
         let (mut budget, mut turns) = (limits.prefill_tokens, self.queue.turns());
         for _ in 0..self.memory.free_slots().len() {
             let before = turns;
@@ -195,8 +195,8 @@ impl Forward {
         self.view_returns();
     }
 
-    /// Corrects how many blocks come back with each running sequence, without those that others share. It
-    /// matters only when one has to be pre-empted.
+    /// Corrects how many blocks each running sequence frees, without those that others share. It matters only
+    /// when one must be pre-empted.
     fn view_returns(&mut self) {
         let Planner { limits, running, .. } = &mut self.planner;
         let missing = running.iter().map(|one| one.missing(limits)).sum::<usize>();
@@ -211,18 +211,18 @@ impl Forward {
         }
     }
 
-    /// Whether one that runs, or that was picked before, is about to leave more of a waiting sequence's
-    /// prompt in the cache than was found there.
+    /// Whether a running or already picked sequence will soon cache more of a waiting sequence's prompt than
+    /// was found there.
     fn is_coming(&self, sequence: &Sequence, found: usize) -> bool {
         let running = self.batch.iter().map(|one| (one, one.lease.indexed_tokens()));
         let picked = self.queue.picks().zip(self.planner.waiting.iter().map(|view| view.cached));
         self.memory.is_coming(sequence, found, running.chain(picked))
     }
 
-    /// Admits the first `count` of those picked, with all that is there of their tokens.
+    /// Admits the first `count` of the picked requests with their cached prefixes.
     ///
     /// # Errors
-    /// When the books do not balance.
+    /// On an accounting error.
     fn admit(&mut self, count: usize) -> Result<(), String> {
         if count == 0 {
             return Ok(());
@@ -245,14 +245,14 @@ impl Forward {
         Ok(())
     }
 
-    /// Tells the next step, or the one submitted last, what its rows are sampled by. Where no token may come
-    /// next the sequence ends, and its row is discarded.
+    /// Binds the sampling inputs of the next step, or of the one submitted last. A sequence whose constraint
+    /// allows no token ends, and its row is discarded.
     ///
     /// # Errors
     /// See [`Forward::free`].
     pub(super) fn bind_sampling(&mut self) -> Result<(), String> {
         let stuck = self.step.bind_sampling(&mut self.batch);
-        // From the end no index moves before its turn.
+        // In reverse, so that removal keeps the remaining indices valid.
         for (index, why) in stuck.into_iter().rev() {
             let sequence = self.batch.remove(index);
             self.fail(sequence, why)?;

@@ -1,23 +1,23 @@
-//! The sequences that wait, and who of them is next.
+//! Waiting sequences and the order of admission.
 
 use super::memory::Memory;
 use crate::scheduler::{Candidate, Clients, Policy, Turns, pick};
 use crate::sequence::Sequence;
 use std::collections::VecDeque;
 
-/// How many of those that wait are looked up in the cache a step, only to order them.
+/// Waiting sequences looked up in the cache each step for ordering only.
 const LOOKUPS: usize = 4;
 
-/// The sequences that wait, in the order of their arrival, and what decides who is next.
+/// Waiting sequences in the order of their arrival, and the state of the admission order.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Sequence>,
-    /// Those picked for this step, by index.
+    /// Indices of the sequences picked for this step.
     picked: Vec<usize>,
     candidates: Vec<Candidate>,
     turns: Turns,
     clients: Clients,
-    /// The one that was looked up last, only to order them.
+    /// Index of the last sequence looked up for ordering.
     looked_up: usize,
 }
 
@@ -43,29 +43,29 @@ impl Queue {
         &mut self.waiting[at]
     }
 
-    /// Lets a sequence wait for its turn.
+    /// Adds a sequence.
     pub fn push(&mut self, sequence: Sequence) {
         let at = self.waiting.partition_point(|one| one.number < sequence.number);
         self.waiting.insert(at, sequence);
     }
 
-    /// Takes the last out of those that `gone` is true of.
+    /// Removes the last sequence for which `gone` is true.
     pub fn pop_gone(&mut self, gone: impl Fn(&Sequence) -> bool) -> Option<Sequence> {
         let at = self.waiting.iter().rposition(gone)?;
         self.waiting.remove(at)
     }
 
-    /// Takes all of them out.
+    /// Removes all sequences.
     pub fn drain(&mut self) -> std::collections::vec_deque::Drain<'_, Sequence> {
         self.waiting.drain(..)
     }
 
-    /// Those that were admitted before, and that a client waits for.
+    /// Sequences that were admitted before and whose clients are still there.
     pub fn preempted(&self) -> usize {
         self.waiting.iter().filter(|one| one.was_admitted() && !one.is_canary()).count()
     }
 
-    /// Begins to pick for a step: nobody is picked yet.
+    /// Begins the picks of a step.
     pub fn order(&mut self, policy: Policy, memory: &Memory) {
         self.picked.clear();
         self.candidates.clear();
@@ -74,8 +74,7 @@ impl Queue {
             return;
         }
         if policy == Policy::Slai && !self.waiting.is_empty() {
-            // What the cache has of a prompt changes while it waits. To order them, what it had a moment ago
-            // will do.
+            // Cached prefixes change while a request waits; a slightly stale lookup is enough for ordering.
             for _ in 0..LOOKUPS {
                 self.looked_up = (self.looked_up + 1) % self.waiting.len();
                 let one = &mut self.waiting[self.looked_up];
@@ -86,27 +85,27 @@ impl Queue {
         self.candidates.extend(self.waiting.iter().map(|one| one.as_candidate(clients.ahead(one.account))));
     }
 
-    /// Whose turn it is to be admitted, as counted up to now.
+    /// The turns of admission counted so far.
     pub fn turns(&self) -> Turns {
         self.turns
     }
 
-    /// The next candidate; `turns` counts it.
+    /// Picks the next candidate and counts it in `turns`.
     pub fn pick(&mut self, policy: Policy, turns: &mut Turns) -> Option<usize> {
         pick(&mut self.candidates, policy, turns)
     }
 
-    /// Notes that a candidate may be admitted in this step.
+    /// Records that a candidate may be admitted in this step.
     pub fn picked(&mut self, at: usize) {
         self.picked.push(at);
     }
 
-    /// Those picked, first to last.
+    /// The picked sequences, first to last.
     pub fn picks(&self) -> impl Iterator<Item = &Sequence> {
         self.picked.iter().map(|at| &self.waiting[*at])
     }
 
-    /// Takes out the one picked at `place`, when all before it are taken.
+    /// Removes the sequence picked at `place`, after all before it were removed.
     pub fn take(&mut self, place: usize) -> Option<Sequence> {
         let (before, at) = (&self.picked[..place], self.picked[place]);
         let gone = before.iter().filter(|earlier| **earlier < at).count();
@@ -115,7 +114,7 @@ impl Queue {
         Some(sequence)
     }
 
-    /// Counts so many tokens of service for a client.
+    /// Counts tokens of service for a client.
     pub fn serve(&mut self, client: u64, tokens: u64) {
         self.clients.serve(client, tokens);
     }

@@ -6,7 +6,7 @@ use monomorph_model::Slot;
 /// A row of a step in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
-    /// Whose it is. A slot is not given to another sequence before the step is collected.
+    /// Slot of the row's sequence. It is not given to another before the step is collected.
     pub slot: Slot,
     /// Tokens fed that count as prefill.
     pub prefilled: usize,
@@ -14,12 +14,12 @@ pub(super) struct Row {
     pub chunk: bool,
     /// Whether a token is sampled.
     pub samples: bool,
-    /// The position that all logits are wanted from, where they are.
+    /// First position whose logits are returned, if any.
     pub scores: Option<usize>,
-    /// Tokens of the sequence that are in the cache when the step is collected, drafts that hold aside.
+    /// Tokens of the sequence in the cache once the step is collected, accepted drafts not counted.
     pub end: usize,
-    /// Whether it has blocks on disk.
+    /// Whether the sequence has blocks on disk.
     pub offloaded: bool,
-    /// Where the state of the sequence is saved in this step, and behind how many tokens.
+    /// Snapshot that the step saves the sequence's state to, and the number of tokens before it.
     pub save: Option<(Snapshot, usize)>,
 }

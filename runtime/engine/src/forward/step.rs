@@ -1,4 +1,4 @@
-//! The next step, written down for the model.
+//! Builds the next step.
 
 use super::batch::Batch;
 use super::contract::Contract;
@@ -11,26 +11,26 @@ use monomorph_cache::BlockPlace;
 use monomorph_model::{BlockId, OffloadSlot, Output, SequenceStep, Slot, StateCopy, Step, Tokens};
 use monomorph_sampling::Sampling;
 
-/// The step that is submitted next, or was last, and what to remember of it until it is collected.
+/// The step that is submitted next, or was last, and its bookkeeping until it is collected.
 #[derive(Default)]
 pub(super) struct StepBuilder {
     step: Step,
     rows: Vec<Row>,
-    /// Rows of earlier steps and their token lists, kept for the memory they hold.
+    /// Rows of earlier steps and their token lists, kept for reuse.
     spare: Vec<SequenceStep>,
     spare_ids: Vec<Vec<u32>>,
 }
 
 impl StepBuilder {
-    /// Writes the planned rows down, reusing the memory of earlier steps: nothing is allocated once the rows
-    /// have seen their longest sequence. A model that samples `apart` may be told later by what.
+    /// Builds the rows, reusing earlier steps' memory: nothing is allocated once they have held their longest
+    /// sequence. With split sampling, inputs may be bound later.
     ///
     /// # Errors
-    /// When a sequence that runs has no slot, which would be a mistake in here.
+    /// When a running sequence has no slot, which is a bug in the engine.
     pub fn build(
         &mut self,
         rows: &[Planned],
-        apart: bool,
+        split: bool,
         batch: &mut Batch,
         memory: &mut Memory,
         pipeline: &mut Pipeline,
@@ -54,9 +54,9 @@ impl StepBuilder {
             row.begins = sequence.begins();
             row.drafts = drafts;
             row.generated = position >= sequence.prompt();
-            // `None` behind the last: that is sampled now.
+            // `None` after the last known token: the next is being sampled.
             row.following = sequence.tokens().get(end).copied();
-            // Beyond the known there is one token to feed, which is the one sampled last.
+            // Only one token can be fed beyond the known ones: the one sampled last.
             if end <= sequence.tokens().len() {
                 let mut ids = self.spare_ids.pop().unwrap_or_default();
                 ids.clear();
@@ -71,7 +71,7 @@ impl StepBuilder {
                 Output::None | Output::Logits => (Vec::new(), Vec::new(), Vec::new()),
             };
             if samples {
-                self.step.sampling_follows |= apart && sequence.binds_later();
+                self.step.sampling_follows |= split && sequence.binds_later();
                 let (sampling, draw) = (sequence.sampling().clone(), sequence.draw());
                 row.output = Output::Sample { sampling, draw, history, biases, masks };
             }
@@ -87,7 +87,7 @@ impl StepBuilder {
         Ok(())
     }
 
-    /// A row with the memory of an earlier one, from which everything but the output is to be set.
+    /// A row in the memory of an earlier one; the caller sets everything but its output.
     fn row(&mut self, slot: Slot, position: usize) -> SequenceStep {
         let Some(mut row) = self.spare.pop() else {
             return SequenceStep {
@@ -110,8 +110,8 @@ impl StepBuilder {
         row
     }
 
-    /// Writes down where the blocks of a row are. Those on disk stand behind the device's, group by group in
-    /// the order in which the step names their places.
+    /// Writes the block ids of a row. Ids of offloaded blocks come after the device's, group by group in the
+    /// order in which the step lists their places.
     fn write_blocks(
         &mut self,
         row: &mut SequenceStep,
@@ -132,14 +132,14 @@ impl StepBuilder {
         }));
     }
 
-    /// Writes down what the rows are sampled by. Returns the sequences that no token may follow in, by index
-    /// from low to high: nothing of what is sampled for them counts.
+    /// Fills in sampling inputs. Returns the indices of sequences whose constraint allows no token,
+    /// ascending; their samples are discarded.
     pub fn bind_sampling(&mut self, batch: &mut Batch) -> Vec<(usize, EngineError)> {
         batch.index_slots();
         let mut stuck = Vec::new();
         for row in &mut self.step.sequences {
             let Output::Sample { sampling, history, biases, masks, .. } = &mut row.output else { continue };
-            // Of one that ended meanwhile nobody asks what is sampled.
+            // The sequence has ended; its sample is discarded.
             let bound = batch.at_slot(row.slot).map_or(Err(None), |index| {
                 let bound = batch[index].bind_sampling(row.drafts, history, biases, masks);
                 bound.map_err(|why| Some((index, why)))
@@ -156,17 +156,17 @@ impl StepBuilder {
         stuck
     }
 
-    /// Whether the step submitted last still has to be told what its rows are sampled by.
+    /// Whether the step submitted last waits for its sampling inputs.
     pub fn awaits_sampling(&self) -> bool {
         self.step.sampling_follows
     }
 
-    /// Notes that it was told.
+    /// Records that its sampling inputs are bound.
     pub fn sampling_bound(&mut self) {
         self.step.sampling_follows = false;
     }
 
-    /// The step, which begins with these copies; there are none left of them then.
+    /// The step, which begins with these copies of states; drains `copies`.
     pub fn with_copies(&mut self, copies: &mut Vec<StateCopy>) -> &Step {
         self.step.copies.append(copies);
         &self.step
@@ -177,7 +177,7 @@ impl StepBuilder {
         &self.step
     }
 
-    /// Notes that the step was submitted; what to remember of it until it is collected.
+    /// Takes the bookkeeping of the step just submitted.
     pub fn submitted(&mut self) -> Vec<Row> {
         self.step.copies.clear();
         std::mem::take(&mut self.rows)

@@ -106,8 +106,7 @@ fn spoken_by(spec: &ModelSpec) -> Tokens {
     if spec.drafts() > spec.drafted() { repeating() } else { tokens() }
 }
 
-/// What a request is answered with nobody beside it and without drafts, in a context of `most` tokens, and
-/// how it ends.
+/// The answer to a lone request without drafts, in a context of `most` tokens, and how it ends.
 fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishReason) {
     let spec = Tight::SPEC;
     let mut context = request.prompt.clone();
@@ -131,8 +130,8 @@ fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishRea
     (context.split_off(request.prompt.len()), FinishReason::Length)
 }
 
-/// What a request hears of its prompt with nobody beside it, if it asks: what the scripted model says has a
-/// logit of 1, and all else 0.
+/// The prompt log-probabilities of a lone request, if it asks for them: the scripted token has a logit of 1,
+/// all others 0.
 fn scores(tokens: &Tokens, request: &Request) -> VecDeque<Sampled> {
     let Some(top) = request.prompt_logprobs else { return VecDeque::new() };
     let spec = Tight::SPEC;
@@ -145,19 +144,19 @@ fn scores(tokens: &Tokens, request: &Request) -> VecDeque<Sampled> {
     (1..request.prompt.len()).map(score_at).collect()
 }
 
-/// A client that counts what it hears against what it should.
+/// A client that checks its events against the expected ones.
 struct Client {
     generation: Generation,
     answer: Vec<u32>,
     reason: FinishReason,
     heard: usize,
-    /// What it is to hear of its prompt before that, if anything.
+    /// Expected log-probabilities of the prompt, which come first, if any.
     scores: VecDeque<Sampled>,
     cancelled: bool,
 }
 
 impl Client {
-    /// Hears what has been said; true when that was all.
+    /// Receives the pending events; true after the last.
     fn listen(&mut self) -> bool {
         while let Some(event) = self.generation.try_recv() {
             match event {
@@ -522,7 +521,7 @@ fn every_answer_of_a_batch_invariant_model_with_state_is_its_lone_one() {
 fn walks_offload<S: Shape>() {
     let mut sent = 0;
     let whole_steps = |group| Share::least(group, 4, S::SPEC.step_tokens, S::SPEC.reach());
-    // With the least share pieces are cut to it and nothing is found; with more, what is kept is found.
+    // With the least share chunks are cut to it and nothing is found; with more, cached prefixes are found.
     for (seed, (group, kept, places, enabled)) in
         (1..).zip([(1, 0, 16, true), (2, 0, 8, true), (2, 3, 40, true), (3, 5, 30, false), (1, 4, 96, true)])
     {

@@ -94,7 +94,7 @@ impl Limits {
 /// A sequence that holds blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// Prompt, and what was generated when the steps in flight are done.
+    /// Prompt and generated tokens when the steps in flight are done.
     pub tokens: usize,
     /// How many of them are in the cache by then; below `tokens`.
     pub cached: usize,
@@ -106,22 +106,22 @@ pub struct Running {
     /// Whether it may be fed in this step. It need not be when a step in flight samples a token that the host
     /// must see first, or its last.
     pub ready: bool,
-    /// Most tokens it can come to have.
+    /// Most tokens it can have.
     pub limit: usize,
     /// Blocks it holds.
     pub blocks: usize,
-    /// How many come back when it is pre-empted, if all behind it are: those that nobody before it shares.
+    /// Blocks freed if it and all after it are pre-empted: those that no earlier sequence shares.
     pub returns: usize,
-    /// Whether the logits behind all tokens that it is fed come back.
+    /// Whether the logits of all tokens it is fed are returned.
     pub scored: bool,
-    /// Lower is earlier.
+    /// Lower is served first.
     pub priority: i64,
-    /// Microseconds until its next token is late; `None` where none has come yet, or nobody minds.
+    /// Microseconds until its next token is late; `None` where none has come yet, or there is no deadline.
     pub slack: Option<u64>,
 }
 
 impl Running {
-    /// Blocks that it needs besides those it holds, to be fed.
+    /// Blocks it needs to be fed, besides those it holds.
     pub fn missing(&self, limits: &Limits) -> usize {
         let tokens = if self.ready { self.tokens + limits.reach } else { 0 };
         blocks_for(tokens, limits.block_tokens).saturating_sub(self.blocks)
@@ -140,13 +140,13 @@ pub struct Waiting {
     pub shared: usize,
     /// As [`Running::prefill`].
     pub prefill: usize,
-    /// As [`Running::drafts`], of one that was pre-empted and goes on where it was.
+    /// As [`Running::drafts`], for a pre-empted sequence that resumes from its copy.
     pub drafts: usize,
-    /// Most tokens it can come to have.
+    /// Most tokens it can have.
     pub limit: usize,
     /// As [`Running::scored`].
     pub scored: bool,
-    /// Lower is earlier.
+    /// Lower is served first.
     pub priority: i64,
 }
 
@@ -188,16 +188,16 @@ pub struct Plan {
     /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then.
     /// Empty when a step in flight has to be collected first.
     pub rows: Vec<Row>,
-    /// Whether prefill got less than there was room for, so that a token comes in time.
+    /// Whether prefill was reduced so that a token comes in time.
     pub cut: bool,
 }
 
-/// Brings those that run into the order in which they keep what they have: the oldest, then by priority, then
-/// by age. `key` gives the priority and the number of one, which is lower the earlier it arrived.
+/// Sorts running sequences by who keeps its blocks longest: the oldest, then by priority, then by age. `key`
+/// returns a sequence's priority and its number, which ascends by arrival.
 ///
 /// Every wait is bounded because no priority can take the oldest's place.
 pub fn rank<T>(running: &mut [T], key: impl Fn(&T) -> (i64, u64)) {
-    // Nearly always they stand so already.
+    // They are nearly always sorted already.
     running.sort_by_key(|one| key(one));
     if let Some(oldest) = (0..running.len()).min_by_key(|&at| key(&running[at]).1) {
         running[..=oldest].rotate_right(1);

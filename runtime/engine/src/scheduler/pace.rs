@@ -1,4 +1,4 @@
-//! How long a step will take: an estimate from those that were seen.
+//! An estimate of step times from recent steps.
 
 /// Decay of an observation's weight with every later one: half after eleven.
 const KEEP: f64 = 15.0 / 16.0;
@@ -15,7 +15,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Notes a step that was fed so many tokens of prompts and took so many microseconds.
+    /// Records the prefilled tokens and the duration in microseconds of a step.
     pub fn observe(&mut self, tokens: usize, micros: u64) {
         let (tokens, micros) = (tokens as f64, micros as f64);
         for (sum, seen) in [
@@ -29,8 +29,8 @@ impl Pace {
         }
     }
 
-    /// Microseconds that a step takes with no token of a prompt, and for each of them; `None` before a prompt
-    /// was seen.
+    /// Microseconds of a step without prefill, and for each prefilled token; `None` before any prefill was
+    /// seen.
     pub fn line(&self) -> Option<(f64, f64)> {
         let Pace { weight, tokens, micros, tokens_squared, tokens_micros } = *self;
         // Prompts of long ago have decayed to nothing: at least a token's weight must be left.
@@ -39,8 +39,8 @@ impl Pace {
         }
         let spread = weight * tokens_squared - tokens * tokens;
         let origin = tokens_micros / tokens_squared;
-        // Where all carried the same, and where noise makes a line that no machine has, all of the time is
-        // the tokens'.
+        // If all steps prefilled the same, or noise makes a negative intercept, the tokens account for all of
+        // the time.
         if spread <= 1e-6 * weight * tokens_squared {
             return Some((0.0, origin));
         }

@@ -26,7 +26,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Its name.
+    /// The name that `--schedule` takes.
     pub fn name(self) -> &'static str {
         match self {
             Policy::Fifo => "fifo",
@@ -42,13 +42,13 @@ pub struct Candidate {
     pub front: bool,
     /// Lower is earlier.
     pub priority: i64,
-    /// Who asks.
+    /// The client, by number.
     pub client: u64,
     /// Its client's [`Clients::ahead`].
     pub ahead: u64,
     /// Tokens to feed before its first token comes.
     pub prompt: usize,
-    /// Whether its client was charged for them already.
+    /// Whether its client was already charged for them.
     pub paid: bool,
     /// Whether it has had its turn.
     pub taken: bool,
@@ -71,8 +71,8 @@ impl Turns {
     }
 }
 
-/// Whose turn is next among `candidates`, which stand in the order of their arrival; `None` when all have had
-/// theirs. Notes the turn, and counts as served to its client what it will be fed.
+/// Picks the next of `candidates`, which are in the order of their arrival; `None` when all were picked.
+/// Records the turn, and counts what it will be fed as service to its client.
 ///
 /// First those that go before all others. Then, in one turn of [`AGE_TURN`], the one that arrived first; in
 /// the other turns the lowest priority, among equals the client that is the fewest [`QUANTUM`]s ahead, and of
@@ -99,9 +99,9 @@ pub fn pick(candidates: &mut [Candidate], policy: Policy, turns: &mut Turns) -> 
     Some(at)
 }
 
-/// Whether a sequence with the tokens `known`, whose first `left` are in the cache, is about to add more of
-/// `prompt` than the `found` tokens already there: a request that waits for it need not compute them. Matches
-/// end at multiples of `granule`, before the prompt's end.
+/// Whether a sequence with the tokens `known`, whose first `left` are cached, will soon cache more of
+/// `prompt` than the `found` tokens: a request that waits for it need not compute them. Matches end at
+/// multiples of `granule`, before the prompt's end.
 pub fn comes(prompt: &[u32], found: usize, known: &[u32], left: usize, granule: usize) -> bool {
     let next = (found.max(left) / granule + 1) * granule;
     next < prompt.len() && next <= known.len() && prompt[..next] == known[..next]
@@ -127,7 +127,7 @@ impl Clients {
         *served = (*served).max(floor) + tokens;
     }
 
-    /// By how many tokens of service a client is ahead of the least served of those who wait.
+    /// Tokens of service by which a client is ahead of the least served waiting one.
     pub fn ahead(&self, client: u64) -> u64 {
         self.served.get(&client).map_or(0, |served| served.saturating_sub(self.floor))
     }

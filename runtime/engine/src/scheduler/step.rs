@@ -1,11 +1,11 @@
-//! One step: who keeps blocks, who is admitted, who is fed how much.
+//! One step: which sequences keep their blocks, which are admitted, and how much each is fed.
 
 use super::{Limits, Plan, Policy, Row, Running, View};
 use monomorph_cache::admission::{admission_need, blocks_for};
 use monomorph_model::chunk;
 
-/// The part of what prompts may take in a step that no deadline cuts, and that the first of those in their
-/// prompts gets whatever the others are: one in so many.
+/// The fraction of a step's prefill that no deadline cuts and that the first prefilling sequence always gets:
+/// one in so many.
 pub const LEAST_PART: usize = 8;
 
 /// Decides the next step.
@@ -18,7 +18,7 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
     }
     let running = &view.running[..kept];
 
-    // Those pre-empted now stand before all that wait, and do not fit.
+    // The sequences pre-empted now precede all waiting ones, and do not fit.
     let mut admit = 0;
     if preempt == 0 {
         let can_grow =
@@ -93,12 +93,12 @@ struct Prompt {
 /// What is left of a step for prompts.
 struct Room {
     tokens: usize,
-    /// Of these, such whose logits all come back.
+    /// Of these, tokens whose logits are all returned.
     scored: usize,
 }
 
 impl Prompt {
-    /// Feeds it a chunk of at most so many tokens, from what room there is for it.
+    /// Feeds it a chunk of at most so many tokens, as the room allows.
     fn feed(&mut self, most: usize, room: &mut Room, limits: &Limits, rows: &mut [Row]) {
         let most = if self.scored { most.min(room.scored) } else { most };
         let chunk = chunk(self.cached, self.left, most, limits.chunk_tokens);
@@ -112,7 +112,7 @@ impl Prompt {
     }
 }
 
-/// How much of the `room` for prompts lets every decoding sequence have its token in time.
+/// The part of the prefill `room` that leaves every decoding sequence its token in time.
 fn in_time(view: &View<'_>, running: &[Running], limits: &Limits, room: usize) -> usize {
     let decodes = |one: &&Running| one.ready && one.tokens == one.cached + 1;
     let Some(slack) = running.iter().filter(decodes).filter_map(|one| one.slack).min() else { return room };
@@ -121,7 +121,7 @@ fn in_time(view: &View<'_>, running: &[Running], limits: &Limits, room: usize) -
     view.pace.fits(slack - slack / 8).max(least).min(room)
 }
 
-/// What a sequence is to be fed next.
+/// What a sequence is fed next.
 #[derive(Clone, Copy)]
 enum Due {
     Nothing,
@@ -156,8 +156,8 @@ impl Due {
     }
 }
 
-/// How many of the running keep running when each that is ready is given the blocks its tokens need and those
-/// in its reach, and the blocks that are free afterwards.
+/// How many running sequences keep running when each ready one gets the blocks for its tokens and its reach,
+/// and how many blocks are free afterwards.
 fn grow(view: &View<'_>, limits: &Limits) -> (usize, usize) {
     let mut kept = view.running.len();
     let mut free = view.free_blocks;

@@ -16,7 +16,7 @@ pub(super) enum Fault {
 pub enum Poison {
     /// Every token is another than the script's.
     WrongTokens,
-    /// Logits are no numbers: as the samplers do, it gives token 0 at a log-probability of minus infinity.
+    /// Logits are not finite: as the samplers do, it gives token 0 at a log-probability of minus infinity.
     NotANumber,
 }
 
@@ -167,7 +167,7 @@ impl Controls {
         self.state().poison
     }
 
-    /// The breach commanded, which `commit` may take upon itself: then it is done.
+    /// Offers the commanded breach to `commit`, and clears it if `commit` carried it out.
     pub(super) fn commit_breach(&self, commit: impl FnOnce(Breach) -> bool) {
         let mut state = self.state();
         if state.breach.is_some_and(commit) {

@@ -15,10 +15,10 @@ pub(super) struct Memory {
     blocks: usize,
     /// Grown as blocks are first used; `None` where nothing was written.
     cells: Vec<Option<u32>>,
-    /// What is on disk: of each place the cells of its blocks.
+    /// Offloaded blocks: the cells of each place.
     offloaded: HashMap<OffloadSlot, Vec<Option<u32>>>,
     room: Option<OffloadRoom>,
-    /// What the step at hand has there.
+    /// The places that the current step names.
     offloaded_of_step: Vec<OffloadSlot>,
     fed: HashMap<Slot, Vec<u32>>,
     /// Whether what a slot was fed stands for a recurrent state, which a sequence can go on from only where
@@ -33,9 +33,9 @@ pub(super) struct Memory {
     spec: &'static ModelSpec,
     /// What was drafted last for a slot, where the model drafts itself.
     drafted: HashMap<Slot, Vec<u32>>,
-    /// What a slot was told that it will be fed next.
+    /// The announced next token of a slot.
     following: HashMap<Slot, u32>,
-    /// Steps submitted and not collected, oldest first: the last is the one at hand.
+    /// Steps submitted and not collected, oldest first: the last is the current one.
     steps: VecDeque<Held>,
 }
 
@@ -212,8 +212,7 @@ impl Memory {
         context
     }
 
-    /// A sequence that was in another slot comes with what was sampled and drafted for it there: nobody here
-    /// knows better.
+    /// Takes over the token and drafts that a sequence brings from another slot.
     fn take_back_drafts(&mut self, row: &SequenceStep) {
         if let (1.., Tokens::Known(ids)) = (row.drafts, &row.tokens) {
             assert!(row.generated && row.position > 0, "{:?} begins with drafts", row.slot);
@@ -318,7 +317,7 @@ fn reach(row: &SequenceStep, spec: &ModelSpec) -> usize {
     row.position + row.tokens.len() + ahead
 }
 
-/// Token ids as bytes, and the sign in the place of one that nobody wrote.
+/// Token ids as bytes, with a sign for a position that was never written.
 const UNWRITTEN: u32 = u32::MAX;
 
 impl Memory {

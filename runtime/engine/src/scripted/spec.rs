@@ -1,4 +1,4 @@
-//! What a scripted model says about itself.
+//! Specifications of scripted models.
 
 use monomorph_formats::Format;
 use monomorph_model::{
@@ -75,13 +75,13 @@ impl<S: Shape, const DRAFTS: usize> Shape for Verifying<S, DRAFTS> {
     };
 }
 
-/// Another shape, of a batch-invariant model whose prompts' pieces end at multiples of `PIECE` tokens.
+/// Another shape, of a batch-invariant model whose prefill chunks end at multiples of `CHUNK` tokens.
 #[derive(Debug)]
-pub struct Invariant<S, const PIECE: usize>(PhantomData<fn() -> S>);
+pub struct Invariant<S, const CHUNK: usize>(PhantomData<fn() -> S>);
 
-impl<S: Shape, const PIECE: usize> Shape for Invariant<S, PIECE> {
+impl<S: Shape, const CHUNK: usize> Shape for Invariant<S, CHUNK> {
     const SPEC: &'static ModelSpec =
-        &ModelSpec { batch_invariant: Some(BatchInvariantSpec { chunk_alignment: PIECE }), ..*S::SPEC };
+        &ModelSpec { batch_invariant: Some(BatchInvariantSpec { chunk_alignment: CHUNK }), ..*S::SPEC };
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
 }
 
@@ -105,7 +105,7 @@ impl Shape for Small {
 }
 
 /// [`Small`] with blocks of 4 and steps of 24 tokens, a context of 64, and at most 6 sequences a step: one in
-/// which everything runs out often. Of its vocabulary there is as much as makes logits cheap.
+/// which everything runs out often. Its vocabulary is small, so that logits are cheap.
 #[derive(Debug)]
 pub struct Tight;
 

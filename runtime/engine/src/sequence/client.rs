@@ -1,4 +1,4 @@
-//! A sequence's way back to its client: events, signals, times and the log.
+//! A sequence's client channel: events, signals, times and the log.
 
 use crate::latencies::Latencies;
 use crate::request::{Event, FinishReason, Timings};
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::Span;
 
-/// The way back to the client.
+/// The client channel.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub events: UnboundedSender<Event>,
     pub signals: Arc<Signals>,
 }
 
-/// What a client and the engine tell each other besides events.
+/// Signals between a client and the engine besides events.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     pub interest: Interest,
@@ -42,7 +42,7 @@ impl Interest {
         self.0.store(Self::SATISFIED, Ordering::Relaxed);
     }
 
-    /// Why the client wants no more, if it said so.
+    /// Why the client wants no more tokens, if it cancelled.
     fn lost(&self) -> Option<FinishReason> {
         match self.0.load(Ordering::Relaxed) {
             Self::CANCELLED => Some(FinishReason::Cancelled),
@@ -58,7 +58,7 @@ impl Client {
         let _ = self.events.send(event);
     }
 
-    /// Why the client wants no more; `None` while it does.
+    /// Why the client wants no more tokens; `None` while it does.
     pub fn gone(&self) -> Option<FinishReason> {
         self.signals.interest.lost().or_else(|| self.events.is_closed().then_some(FinishReason::Cancelled))
     }
@@ -74,20 +74,20 @@ struct Clock {
     last_token: Option<Instant>,
 }
 
-/// What a sequence reports of itself: events to its client, times to the histograms, lines to the log.
+/// A sequence's reports: events to its client, times to the histograms, lines to the log.
 #[derive(Debug)]
 pub(crate) struct Reporter {
     client: Client,
     clock: Clock,
     /// Its place in the queue, until it is admitted first.
     place: Option<Place>,
-    /// Where its times are counted; `None` of a canary, which is in no count.
+    /// Histograms of its times; `None` for a canary, which is not counted.
     latencies: Option<Arc<Latencies>>,
     span: Span,
 }
 
 impl Reporter {
-    /// Of a sequence that is submitted now. A canary has neither a place nor latencies.
+    /// The reporter of a sequence submitted now. A canary has neither a place nor latencies.
     pub fn new(
         client: Client,
         place: Option<Place>,
@@ -98,13 +98,13 @@ impl Reporter {
         Reporter { client, clock, place, latencies, span }
     }
 
-    /// Whether the sequence only asks after the engine's health.
+    /// Whether the sequence only checks the engine's health.
     pub fn is_canary(&self) -> bool {
         self.latencies.is_none()
     }
 
-    /// Logs what `event` logs, as of this request. Canaries come as often as health is asked for: of them
-    /// nothing is logged.
+    /// Calls `event` in this request's log span. Canaries run as often as health is checked, so they are not
+    /// logged.
     pub fn log(&self, event: impl FnOnce()) {
         if !self.is_canary() {
             self.span.in_scope(event);
@@ -133,14 +133,14 @@ impl Reporter {
         self.clock.last_token
     }
 
-    /// Notes how many of the prompt's tokens were found in the cache.
+    /// Records how many of the prompt's tokens were found in the cache.
     pub fn found(&self, tokens: usize) {
         if !self.was_admitted() {
             self.client.signals.cached_tokens.store(tokens, Ordering::Relaxed);
         }
     }
 
-    /// Notes an admission, of which the first ends its wait in the queue.
+    /// Records an admission; the first ends its wait in the queue.
     pub fn admitted(&mut self, now: Instant) {
         self.place = None;
         if self.was_admitted() {
@@ -155,7 +155,7 @@ impl Reporter {
         }
     }
 
-    /// Notes that tokens came.
+    /// Records the arrival of tokens.
     pub fn tokens_came(&mut self, now: Instant) {
         let Clock { submitted, admitted, last_token, .. } = self.clock;
         self.clock.last_token = Some(now);
@@ -174,7 +174,7 @@ impl Reporter {
         }
     }
 
-    /// The times of a generation of so many tokens that ends now, which are logged and counted.
+    /// Logs, counts and returns the times of a generation that ends now.
     pub fn finished(&self, reason: FinishReason, prompt: usize, generated: usize, now: Instant) -> Timings {
         let Clock { submitted, admitted, first_token, .. } = self.clock;
         let since = |from: Option<Instant>, to: Instant| from.map_or(Duration::ZERO, |from| to - from);

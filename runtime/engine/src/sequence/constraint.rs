@@ -3,20 +3,20 @@
 use monomorph_grammar::{Constraint, Stopped};
 use monomorph_sampling::TokenMask;
 
-/// A constraint that has seen all of an answer's tokens, and the masks of the tokens that come next.
+/// A constraint advanced over all of an answer's tokens, and the masks of the next tokens.
 #[derive(Debug)]
 pub(crate) struct AnswerConstraint {
     constraint: Constraint,
-    /// As they were looked at last: none where any token may come next, also behind the drafts; else that of
-    /// the next token, and those behind as many drafts as may come.
+    /// Masks as computed last: none if every next token is allowed, also behind the drafts; otherwise that of
+    /// the next token and those behind the allowed drafts.
     masks: Vec<TokenMask>,
 }
 
 impl AnswerConstraint {
-    /// Before the first token.
+    /// The constraint before the first token.
     ///
     /// # Errors
-    /// When no token may be the first.
+    /// When no token is allowed first.
     pub fn new(constraint: Constraint) -> Result<AnswerConstraint, Stopped> {
         let mut new = AnswerConstraint { constraint, masks: Vec::new() };
         new.look_ahead(&[])?;
@@ -26,15 +26,16 @@ impl AnswerConstraint {
     /// Takes the next token of the answer.
     ///
     /// # Errors
-    /// When it may not come here, or the grammar cannot be followed behind it.
+    /// When it is not allowed here, or the grammar cannot be followed after it.
     pub fn take(&mut self, id: u32) -> Result<(), Stopped> {
         self.constraint.take(id)
     }
 
-    /// Computes the masks of the next step, which verifies these drafts. Whether the first of them may come.
+    /// Computes the masks of the next step, which verifies these drafts. Returns whether the first draft is
+    /// allowed.
     ///
     /// # Errors
-    /// When no token may come next.
+    /// When no token is allowed next.
     pub fn look_ahead(&mut self, drafts: &[u32]) -> Result<bool, Stopped> {
         self.constraint.masks(drafts, &mut self.masks)?;
         Ok(self.masks.len() != 1)
@@ -45,7 +46,7 @@ impl AnswerConstraint {
         &self.masks[..self.masks.len().min(1 + drafts)]
     }
 
-    /// How many of the tokens that come next may be any, whatever they are.
+    /// How many of the next tokens are unconstrained, whatever they are.
     pub fn free_for(&self) -> usize {
         self.constraint.free_for()
     }

@@ -49,27 +49,27 @@ impl LookupOptions {
     }
 }
 
-/// The index of one sequence, and how its drafts fared.
+/// The n-gram index of one sequence, and the record of its drafts.
 #[derive(Debug)]
 pub(crate) struct Lookup {
     /// Drafts at a time.
     drafts: usize,
     least: usize,
     hasher: RandomState,
-    /// By length, from `least` on: behind which token each n-gram ended last.
+    /// By n-gram length, from `least` on: the position after the last occurrence of each n-gram.
     ends: Vec<HashTable<u32>>,
     /// Tokens in the index.
     known: usize,
-    /// What followed the longest n-gram at the end of the tokens when it came before begins here.
+    /// Position after the last occurrence of the longest n-gram that ends the tokens.
     found: Option<usize>,
     /// Steps to go without drafts.
     rest: u32,
-    /// The rest after the next drafts of which none holds.
+    /// Length of the next pause after a full rejection, in steps.
     next_rest: u32,
 }
 
 impl Lookup {
-    /// The index of no tokens, for `drafts` drafts at a time.
+    /// An empty index, for `drafts` drafts at a time.
     pub fn new(options: LookupOptions, drafts: usize) -> Lookup {
         let LookupOptions { most, least } = options;
         Lookup {
@@ -84,7 +84,7 @@ impl Lookup {
         }
     }
 
-    /// Adds those of a sequence's tokens that came since.
+    /// Adds a sequence's tokens since the last call.
     pub fn learn(&mut self, tokens: &[u32]) {
         let hasher = &self.hasher;
         for end in self.known + 1..=tokens.len() {
@@ -105,7 +105,7 @@ impl Lookup {
         self.known = tokens.len();
     }
 
-    /// Notes how many of the drafts of a step held, where there were some.
+    /// Records how many of a step's drafts were accepted, if it had any.
     pub fn judge(&mut self, held: usize) {
         if held > 0 {
             self.next_rest = 1;
@@ -115,8 +115,8 @@ impl Lookup {
         }
     }
 
-    /// What to verify in the next step behind `tokens`, which the index knows; nothing where they end as
-    /// never before, or where the sequence rests. Of one that `ends` with the next token, nothing either.
+    /// The drafts to verify behind `tokens`, which must be indexed. None if their last n-gram is new, if
+    /// drafting pauses, or if the sequence `ends` with the next token.
     pub fn draft(&mut self, tokens: &[u32], ends: bool) -> Vec<u32> {
         if self.rest > 0 {
             self.rest -= 1;

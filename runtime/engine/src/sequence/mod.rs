@@ -1,8 +1,7 @@
-//! One generation in flight: everything the engine knows about a request after it was accepted.
+//! One generation: everything the engine knows about an accepted request.
 //!
-//! `sampling` is what its tokens are sampled by, with the `constraint` of its answer; `lookup` drafts from
-//! its own tokens; `scoring` computes the log-probabilities of its prompt; `client` is the way back to its
-//! client.
+//! `sampling` holds its sampling inputs with the `constraint` of its answer; `lookup` drafts from its own
+//! tokens; `scoring` computes the log-probabilities of its prompt; `client` is its client channel.
 
 mod client;
 mod constraint;
@@ -26,78 +25,77 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A sequence.
+/// A generation, waiting or running.
 #[derive(Debug)]
 pub(crate) struct Sequence {
-    /// Requests are numbered as they come.
+    /// Number of the request, ascending by arrival.
     pub number: u64,
-    /// Lower is earlier.
+    /// Lower is served first.
     pub priority: i64,
-    /// Who asked: a number of the server's.
+    /// Client, as numbered by the server.
     pub account: u64,
-    /// Its blocks. They belong to the pools of `forward`, as its slot does and its image.
+    /// Its blocks. Like its slot and its image they belong to the pools of `forward`.
     pub lease: Lease,
     /// `Some` while it runs.
     pub slot: Option<Slot>,
-    /// What it had computed, while it waits to go on from there.
+    /// Its swapped-out copy, while it waits to resume from that.
     pub image: Option<Image>,
     /// Prompt, then answer.
     tokens: Vec<u32>,
-    /// How many of `tokens` were the request's.
+    /// Length of the prompt, in tokens.
     prompt: usize,
-    /// Most tokens it may come to have.
+    /// Most tokens it may have, prompt and answer together.
     limit: usize,
     stop_ids: Vec<u32>,
     /// How many of `tokens` are in the cache.
     fed: usize,
-    /// How many of `tokens` there were when it was admitted.
+    /// Number of `tokens` when it was admitted.
     begun: usize,
-    /// Whether no step has fed it since.
+    /// Whether no step has fed it since it was admitted.
     begins: bool,
-    /// Whether it was fed more than `fed`: drafts that hold, behind the token that ended it.
+    /// Whether it was fed more than `fed`: accepted drafts behind the token that ended it.
     overran: bool,
-    /// Up to where its recurrent state was saved or restored last.
+    /// Position at which its recurrent state was last saved or restored.
     saved: usize,
-    /// Tokens that steps in flight sample for it: they come after `tokens`.
+    /// Tokens being sampled for it by steps in flight: they come after `tokens`.
     coming: usize,
     /// The last step that feeds it; 0 is none.
     last_step: u64,
-    /// What was drafted after the last of `tokens`, by the model or by `lookup`. Of sequences that run and
-    /// that a token was sampled for since they were admitted, where drafts are verified: then there is one
-    /// token to feed, and these with it.
+    /// Drafts for the next step, from the model or `lookup`. Only a running sequence that sampled a token
+    /// since it was admitted has any: they are fed with that one token.
     drafts: Vec<u32>,
-    /// Where the model verifies what the engine drafts.
+    /// The n-gram index, if the model verifies drafts made by the engine.
     lookup: Option<Lookup>,
-    /// How many of its tokens were in the cache when it was looked up last, while it waits.
+    /// Cached tokens found by the last lookup while it waits.
     found: usize,
-    /// For how many steps it has waited for what another computes of its prompt.
+    /// Steps it was held back for a prefix another sequence is computing.
     held_back: usize,
     sampling: SamplingState,
-    /// While its prompt is fed to tell the log-probabilities of its tokens. Then it is fed anew.
+    /// Scoring state while its prompt is scored; then it is prefilled again.
     scoring: Option<Scoring>,
     reporter: Reporter,
 }
 
-/// What a sequence is made of.
+/// The inputs of a new sequence.
 pub(crate) struct Asked {
     pub number: u64,
     pub priority: i64,
     pub account: u64,
     /// The prompt.
     pub tokens: Vec<u32>,
-    /// Most tokens it may come to have.
+    /// Most tokens it may have, prompt and answer together.
     pub limit: usize,
     pub stop_ids: Vec<u32>,
     pub sampling: SamplingState,
     pub lookup: Option<Lookup>,
     pub scoring: Option<Scoring>,
-    /// Tokens of a block.
+    /// Number of tokens that a K/V block holds.
     pub block_tokens: usize,
     pub reporter: Reporter,
 }
 
 impl Sequence {
-    /// As it was asked for, before anything of it is computed.
+    /// A new sequence of which nothing is computed.
     pub fn new(asked: Asked) -> Sequence {
         let Asked { number, priority, account, tokens, limit, stop_ids, .. } = asked;
         let Asked { sampling, lookup, scoring, block_tokens, reporter, .. } = asked;
@@ -131,23 +129,22 @@ impl Sequence {
         sequence
     }
 
-    /// Prompt, then answer, as far as the host knows them.
+    /// Prompt, then the answer as far as the host knows it.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// How many of them were the request's.
+    /// Length of the prompt, in tokens.
     pub fn prompt(&self) -> usize {
         self.prompt
     }
 
-    /// How many of its tokens are in the cache: found there when it was admitted, or fed since, in steps in
-    /// flight too.
+    /// Tokens in the cache: found there when it was admitted, or fed since, steps in flight included.
     pub fn fed(&self) -> usize {
         self.fed
     }
 
-    /// What the next step verifies behind its tokens.
+    /// The drafts that the next step verifies.
     pub fn drafts(&self) -> &[u32] {
         &self.drafts
     }
@@ -157,7 +154,7 @@ impl Sequence {
         self.last_step
     }
 
-    /// Its blocks, to be booked, and its tokens.
+    /// Its blocks, to be changed, and its tokens.
     pub fn lease_and_tokens(&mut self) -> (&mut Lease, &[u32]) {
         (&mut self.lease, &self.tokens)
     }
@@ -167,7 +164,7 @@ impl Sequence {
         self.begins
     }
 
-    /// Notes that `step` feeds it up to `end`, and whether it samples a token.
+    /// Records that `step` feeds it up to `end`, and whether it samples a token.
     pub fn submitted(&mut self, end: usize, samples: bool, step: u64) {
         self.begins = false;
         self.fed = end;
@@ -175,47 +172,46 @@ impl Sequence {
         self.last_step = step;
     }
 
-    /// Behind how many of its tokens, `most` at most, its state is due to be saved before the next step.
+    /// The position, at most `most`, at which its state must be saved before the next step, if any.
     pub fn due_save(&self, points: &SavePoints, most: usize) -> Option<usize> {
         let at = self.fed;
-        // A token that is not known yet cannot be looked for.
+        // A snapshot is found by its tokens, so all of them must be known.
         let due = at <= most.min(self.tokens.len()) && points.is_due(at, self.saved, self.begun);
         due.then_some(at)
     }
 
-    /// Behind how many of its tokens its state stands when it is over, if that is not saved, and no step fed
-    /// it more.
+    /// The position of its state when it has ended, if that is not saved yet and no step fed it more.
     pub fn last_save(&self) -> Option<usize> {
         let at = self.fed;
         (at <= self.tokens.len() && !self.overran && at > self.saved).then_some(at)
     }
 
-    /// Notes that its state is saved behind so many tokens.
+    /// Records that its state is saved at position `at`.
     pub fn saved(&mut self, at: usize) {
         self.saved = at;
     }
 
-    /// Notes how many of its tokens a lookup found, while it waits.
+    /// Records how many of its tokens a lookup found while it waits.
     pub fn looked_up(&mut self, found: usize) {
         self.found = found;
     }
 
-    /// For how many steps it was held back because another computes the beginning of its prompt.
+    /// Steps it was held back for a prefix another sequence is computing.
     pub fn held_back(&self) -> usize {
         self.held_back
     }
 
-    /// Holds it back for a step.
+    /// Counts a step that it is held back.
     pub fn hold_back(&mut self) {
         self.held_back += 1;
     }
 
-    /// Whether its prompt is fed to tell the log-probabilities of its tokens.
+    /// Whether its prompt is being scored.
     pub fn is_scoring(&self) -> bool {
         self.scoring.is_some()
     }
 
-    /// Goes on to its answer: its prompt is scored.
+    /// Ends scoring: the prompt is prefilled again, for the answer.
     pub fn end_scoring(&mut self) {
         self.scoring = None;
     }
@@ -230,11 +226,11 @@ impl Sequence {
         self.sampling.binds_later(self.coming)
     }
 
-    /// What its next token is sampled by beside the logits, in place of what stood there; all its tokens are
-    /// known but the drafts, of which a step verifies so many.
+    /// Replaces the sampling inputs of its next token and of the `drafts` that the step verifies. All its
+    /// tokens before these must be known.
     ///
     /// # Errors
-    /// When no token may come next.
+    /// When the constraint allows no token.
     pub fn bind_sampling(
         &mut self,
         drafts: usize,
@@ -245,12 +241,12 @@ impl Sequence {
         self.sampling.bind(&self.tokens, &self.drafts[..drafts], history, biases, masks)
     }
 
-    /// Whether it only asks after the engine's health.
+    /// Whether it only checks the engine's health.
     pub fn is_canary(&self) -> bool {
         self.reporter.is_canary()
     }
 
-    /// Logs what `event` logs, as of this request, unless it is a canary.
+    /// Calls `event` in this request's log span, unless it is a canary.
     pub fn log(&self, event: impl FnOnce()) {
         self.reporter.log(event);
     }
@@ -260,23 +256,23 @@ impl Sequence {
         self.reporter.was_admitted()
     }
 
-    /// Why the client wants no more; `None` while it does.
+    /// Why the client wants no more tokens; `None` while it does.
     pub fn gone(&self) -> Option<FinishReason> {
         self.reporter.gone()
     }
 
-    /// The way back to the client, of a sequence that has ended.
+    /// The client channel of an ended sequence.
     pub fn into_client(self) -> Client {
         self.reporter.into_client()
     }
 
-    /// Tokens generated that the host knows.
+    /// Generated tokens known to the host.
     pub fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
     }
 
-    /// Its tokens when the steps in flight are done, if none of them ends it. While its prompt is scored, all
-    /// but the last: nothing is asked of the logits behind that.
+    /// Its length when the steps in flight are done, if none of them ends it. While its prompt is scored, the
+    /// last token does not count: its logits are not needed.
     pub fn length(&self) -> usize {
         match self.scoring {
             Some(_) => self.prompt - 1,
@@ -289,30 +285,31 @@ impl Sequence {
         (self.generated() + self.coming) as u64
     }
 
-    /// Whether only the token sampled last is to be fed.
+    /// Whether only the token sampled last remains to be fed.
     pub fn decodes(&self) -> bool {
         self.draw() > 0 && self.length() - self.fed == 1
     }
 
-    /// Whether the next step may feed it: no token is coming, or the one after it is wanted whatever it is.
+    /// Whether it can be scheduled: no sampled token is pending, or the pending one cannot reach its length
+    /// limit.
     pub fn is_ready(&self) -> bool {
         self.coming == 0 || self.length() < self.limit
     }
 
-    /// How many of its tokens go through prefill: all that are known when it is admitted, or where `replays`
-    /// what was generated before it was pre-empted is decoded again, the prompt only.
+    /// How many of its tokens are prefilled: all known ones when it is admitted, or only the prompt where
+    /// `replays` (generated tokens of a pre-empted sequence are decoded again).
     fn prefill(&self, replays: bool) -> usize {
         if replays { self.prompt.min(self.length()) } else { self.length() }
     }
 
-    /// The tokens that it can leave to others: those that go through prefill, where what was generated has
-    /// other bits.
+    /// The tokens whose blocks others may reuse: with `replays` only the prefilled ones, because decoded ones
+    /// have other bits.
     pub fn reusable(&self, replays: bool) -> &[u32] {
         &self.tokens[..self.prefill(replays).min(self.tokens.len())]
     }
 
-    /// The tokens that it can go on behind when it is admitted: what it can leave itself, and while its
-    /// prompt is scored no more than is scored already.
+    /// The tokens whose cached prefix it may use when it is admitted: the reusable ones, but while its prompt
+    /// is scored no more than are already scored.
     pub fn sought(&self, replays: bool) -> &[u32] {
         match &self.scoring {
             Some(scoring) => &self.tokens[..scoring.scored()],
@@ -320,13 +317,13 @@ impl Sequence {
         }
     }
 
-    /// Whether a step that feeds it up to `end` tells something of its prompt's tokens: then it wants all
-    /// logits.
+    /// Whether a step that feeds it up to `end` scores tokens of its prompt, so that all logits must be
+    /// returned.
     pub fn scores(&self, end: usize) -> bool {
         self.scoring.as_ref().is_some_and(|scoring| end > scoring.scored())
     }
 
-    /// As one that waits, and whose client is so far ahead of others.
+    /// The view of the admission order, for a client that is so far ahead of others.
     pub fn as_candidate(&self, ahead: u64) -> Candidate {
         Candidate {
             front: self.is_canary(),
@@ -339,18 +336,18 @@ impl Sequence {
         }
     }
 
-    /// Microseconds from `now` until its next token is late, if it is to come within `tbt` of the one before.
+    /// Microseconds from `now` until its next token is more than `tbt` after the one before.
     fn slack(&self, now: Instant, tbt: Duration) -> Option<u64> {
         let since = match (self.coming, self.reporter.last_token()) {
             (0, None) => return None,
             (0, Some(last)) => now - last,
-            // Its next token but one is meant, and the next comes when the step can begin.
+            // This is about the token after the pending one, which arrives when the step can begin.
             (_, _) => Duration::ZERO,
         };
         Some(u64::try_from(tbt.saturating_sub(since).as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Whether a token that comes `now` comes later than `tbt` after the one before.
+    /// Whether a token at `now` is more than `tbt` after the one before.
     pub fn is_late(&self, now: Instant, tbt: Duration) -> bool {
         self.reporter.last_token().is_some_and(|last| now - last > tbt)
     }
@@ -361,7 +358,8 @@ impl Sequence {
         &reusable[..self.fed.min(reusable.len())]
     }
 
-    /// As one that runs, and whose state is saved at `saves`; all its blocks come back when it is pre-empted.
+    /// The scheduler's view while it runs. Its state is saved at `saves`; all its blocks are taken to be
+    /// freed when it is pre-empted.
     pub fn as_running(
         &self,
         replays: bool,
@@ -386,7 +384,7 @@ impl Sequence {
         }
     }
 
-    /// As one that waits, of whose tokens so much is in the cache.
+    /// The scheduler's view while it waits, with what the cache has of its tokens.
     pub fn as_waiting(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
         let (tokens, cached, prefill) = (self.length(), found.tokens, self.prefill(replays));
         let until = saves.map_or(tokens, |saves| saves.until(cached, cached, prefill, tokens));
@@ -404,7 +402,7 @@ impl Sequence {
         }
     }
 
-    /// As one whose copy is there, and so much of that in the cache, too.
+    /// The scheduler's view while its copy is in memory, with what the cache has of its blocks.
     pub fn as_resuming(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
         let tokens = self.length();
         let until = saves.map_or(tokens, |saves| saves.until(self.fed, self.saved, self.begun, tokens));
@@ -420,22 +418,22 @@ impl Sequence {
         }
     }
 
-    /// Goes on from its copy, in another place.
+    /// Resumes from its copy in new blocks and another slot.
     pub fn resume(&mut self, lease: Lease, now: Instant) {
         self.reporter.admitted(now);
         self.lease = lease;
         self.begins = true;
     }
 
-    /// Forgets what was computed: it is fed again from its first token.
+    /// Drops what was computed: it is fed again from its first token.
     pub fn forget(&mut self) {
         self.image = None;
         self.fed = 0;
-        // They were drafted from what is forgotten; prefilling it again brings others.
+        // They were drafted from the dropped state; prefilling again yields others.
         self.drafts.clear();
     }
 
-    /// Begins to run, or to run again, with a lease of what was found.
+    /// Starts or restarts it with a lease of the cached prefix.
     pub fn begin(&mut self, lease: Lease, found: &Match, replays: bool, now: Instant) {
         self.reporter.found(found.tokens);
         self.reporter.admitted(now);
@@ -444,7 +442,7 @@ impl Sequence {
         (self.begun, self.begins) = (self.prefill(replays), true);
     }
 
-    /// Takes the next token of the answer: tells the client, or says why the answer is over, or cannot go on.
+    /// Takes the next token of the answer: sends it to the client, or returns why the answer ends or fails.
     fn push(&mut self, sampled: Sampled, now: Instant) -> Option<Result<Finished, EngineError>> {
         let id = sampled.id;
         self.tokens.push(id);
@@ -459,8 +457,8 @@ impl Sequence {
         (self.tokens.len() >= self.limit).then(|| Ok(self.finished(FinishReason::Length, now)))
     }
 
-    /// Takes what a step sampled for it, which is at least one token, and what was drafted after that; how
-    /// many of the tokens it took, and the end if one of them is the last, or why none can follow.
+    /// Takes the tokens a step sampled for it, at least one, and the drafts after them. Returns how many of
+    /// the tokens it took, and the end if one of them is the last or none can follow.
     pub fn take(
         &mut self,
         sampled: impl IntoIterator<Item = Sampled>,
@@ -475,7 +473,7 @@ impl Sequence {
         let mut end = sampled.find_map(|one| self.push(one, now));
         self.overran = sampled.next().is_some();
         let taken = self.tokens.len() - known;
-        // All but the last were fed as drafts.
+        // All sampled tokens but the last were fed as drafts.
         self.fed += taken - 1;
         if let (Some(lookup), None) = (&mut self.lookup, &end) {
             if !fed.is_empty() {
@@ -484,7 +482,7 @@ impl Sequence {
             lookup.learn(&self.tokens);
             self.drafts = lookup.draft(&self.tokens, self.tokens.len() + 1 == self.limit);
             match self.sampling.look_ahead(&self.drafts) {
-                // What was looked up and cannot come is not worth a row.
+                // Drafts that the constraint forbids are not worth a row.
                 Ok(false) => self.drafts.clear(),
                 Ok(true) => {}
                 Err(why) => end = Some(Err(why.into())),
@@ -493,8 +491,8 @@ impl Sequence {
         (taken as u64, end)
     }
 
-    /// Takes the logits behind the tokens `fed` and tells the client what they say of its prompt; the end if
-    /// that was all that was wanted.
+    /// Takes the logits of the tokens `fed` and sends the client the log-probabilities of its prompt; returns
+    /// the end if only those were requested.
     pub fn score(&mut self, fed: Range<usize>, logits: &mut [f32], now: Instant) -> Option<Finished> {
         let (scoring, prompt) = (self.scoring.as_mut()?, self.prompt);
         let scores = scoring.take(&self.tokens[..prompt], fed, logits);
@@ -502,12 +500,12 @@ impl Sequence {
         (self.is_scored() && self.limit == prompt).then(|| self.finished(FinishReason::Length, now))
     }
 
-    /// Whether all of its prompt is scored, and it has not been fed anew since.
+    /// Whether all of its prompt is scored and it has not been requeued yet.
     pub fn is_scored(&self) -> bool {
         self.scoring.as_ref().is_some_and(|scoring| scoring.scored() + 1 == self.prompt)
     }
 
-    /// The last word on a generation that ends now.
+    /// The final record of a generation that ends now.
     pub fn finished(&self, reason: FinishReason, now: Instant) -> Finished {
         let (prompt_tokens, generated_tokens) = (self.prompt, self.generated());
         let timings = self.reporter.finished(reason, prompt_tokens, generated_tokens, now);

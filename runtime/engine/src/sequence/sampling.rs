@@ -1,4 +1,4 @@
-//! What a sequence's tokens are sampled by, kept up token by token.
+//! A sequence's sampling inputs, updated token by token.
 
 use super::constraint::AnswerConstraint;
 use crate::request::EngineError;
@@ -8,22 +8,22 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What the tokens of a sequence are sampled by beside the logits.
+/// Sampling inputs besides the logits.
 #[derive(Debug)]
 pub(crate) struct SamplingState {
     parameters: Sampling,
     biases: Biases,
-    /// `None` unless the sampler asks for it.
+    /// Token counts; `None` unless the sampling parameters need them.
     history: Option<History>,
-    /// What its answer is constrained to, if anything.
+    /// The answer's constraint, if any.
     constraint: Option<Box<AnswerConstraint>>,
-    /// Whether masks are computed when drafts are looked up: they decide which are worth a row.
+    /// Whether masks are computed when drafts are looked up: they decide which drafts are worth a row.
     masks_first: bool,
 }
 
 impl SamplingState {
-    /// Before the first token behind `prompt`. With `masks_first` masks are there before a step is planned:
-    /// [`SamplingState::look_ahead`] is called with what it verifies.
+    /// The state before the first token after `prompt`. With `masks_first` masks are computed before a step
+    /// is planned: [`SamplingState::look_ahead`] is called with the drafts it verifies.
     pub fn new(
         prompt: &[u32],
         parameters: Sampling,
@@ -49,11 +49,11 @@ impl SamplingState {
         (counts && coming > 0) || constraint.is_some_and(|constraint| constraint.free_for() <= coming)
     }
 
-    /// What the next token is sampled by beside the logits, in place of what stood there, behind all `tokens`
-    /// and behind each of the `drafts` that the step verifies.
+    /// Replaces the sampling inputs of the token after `tokens` and after each of the `drafts` that the step
+    /// verifies.
     ///
     /// # Errors
-    /// When no token may come next.
+    /// When no token is allowed next.
     pub fn bind(
         &mut self,
         tokens: &[u32],
@@ -87,10 +87,10 @@ impl SamplingState {
         Ok(())
     }
 
-    /// Computes the masks of a step that verifies `drafts`. Whether the first of them may come.
+    /// Computes the masks of a step that verifies `drafts`. Returns whether the first draft is allowed.
     ///
     /// # Errors
-    /// When no token may come next.
+    /// When no token is allowed next.
     pub fn look_ahead(&mut self, drafts: &[u32]) -> Result<bool, Stopped> {
         self.constraint.as_mut().map_or(Ok(true), |constraint| constraint.look_ahead(drafts))
     }
@@ -98,7 +98,7 @@ impl SamplingState {
     /// Takes a token of the answer.
     ///
     /// # Errors
-    /// When it may not come here, or the constraint cannot be followed behind it.
+    /// When it is not allowed here, or the constraint cannot be followed after it.
     pub fn take(&mut self, id: u32) -> Result<(), Stopped> {
         self.constraint.as_mut().map_or(Ok(()), |constraint| constraint.take(id))?;
         if let Some(history) = &mut self.history {
@@ -108,7 +108,7 @@ impl SamplingState {
     }
 }
 
-/// Tokens seen so far with their counts, kept up token by token.
+/// Tokens seen so far with their counts.
 #[derive(Debug)]
 struct History {
     uses: Vec<TokenUse>,

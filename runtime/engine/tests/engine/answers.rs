@@ -1,4 +1,4 @@
-//! What requests are answered, and which are refused.
+//! Answers to requests, and refusals.
 
 use crate::support::*;
 use monomorph_engine::scripted::{Script, Scripted, Shape, Small, Tokens};
@@ -226,7 +226,7 @@ fn the_host_works_while_the_device_does() {
         assert_eq!(answer(engine.submit(Request::new(vec![5], 25)).unwrap()).0.len(), 25);
         (began.elapsed(), engine.stats())
     }
-    // A machine with other things to do may hold one of both up; without any overlap none of five would pass.
+    // A busy machine may delay one of the two; without overlap none of five attempts would pass.
     let overlaps = (0..5).any(|_| {
         let (one, _) = elapsed::<1>();
         let (two, stats) = elapsed::<2>();

@@ -1,6 +1,5 @@
-//! Answers that are held to something: they are, they end, and they fail alone. What holds of them in crowds,
-//! with drafts and when they have to make room, is seen in the walks of the loop (src/forward/walk.rs), where
-//! a third of the requests is held to something.
+//! Constrained answers: they obey, they end, and they fail alone. The walks of the loop
+//! (src/forward/walk.rs), where a third of the requests is constrained, cover crowds, drafts and pre-emption.
 
 use crate::support::*;
 use monomorph_engine::scripted::{Poison, Script, Shape, Small, Tokens};
@@ -27,7 +26,7 @@ fn says(ids: &[u32]) -> Script {
 fn an_answer_that_is_complete_ends<const STEPS: usize>() {
     let (engine, _) = engine::<STEPS>(says(&[9; 30]), EngineOptions::new(8, 40, 8));
     let stop = FinishReason::Stop { id: 2 };
-    // The model would say `j` for ever: it is given what comes next in the order of ids.
+    // The model would say `j` for ever; the constraint makes it say the next allowed id.
     for (regex, expected) in
         [("[a-f]{3}", vec![0; 3]), ("jk(x|y)j", vec![9, 10, 23, 9]), ("j{7}", vec![9; 7])]
     {

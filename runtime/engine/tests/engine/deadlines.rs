@@ -1,7 +1,7 @@
-//! Whether tokens come in time, on the clock on the wall: a long answer beside prompts without end.
+//! Whether tokens come in time by the wall clock: a long answer beside endless prompts.
 //!
-//! Planted, and caught here: a scheduler that looks at no deadline; a loop that does not say how long a token
-//! has been waited for; one that does not note what steps take.
+//! Planted, and caught here: a scheduler that ignores deadlines; a loop that does not report how long a token
+//! is due; one that does not record step times.
 
 use crate::support::*;
 use monomorph_engine::scripted::Script;

@@ -1,4 +1,4 @@
-//! How answers end before their time, or where they end by themselves: clients that leave, drains, panics.
+//! How answers end: by stop ids and length, when clients leave, in drains and after panics.
 
 use crate::support::*;
 use monomorph_engine::scripted::{Script, Tokens};
@@ -40,7 +40,7 @@ fn nothing_is_computed_beyond_a_known_end<const STEPS: usize>() {
     assert_eq!(stats.tokens_generated, 1 + 3 + 17 + 4 + 4, "discarded rows count for nobody");
 }
 
-/// What a stop string does: the text ends between tokens that are on their way already. The others go on.
+/// A stop string ends the text while later tokens are in flight. Other answers continue.
 fn a_client_that_stops_listening_between_two_tokens_ends_there<const STEPS: usize>() {
     let (engine, controls) = with_blocks::<STEPS>(64);
     controls.set_step_time(Duration::from_micros(200));
@@ -105,7 +105,7 @@ fn cancelled_requests_give_everything_back_in_every_phase<const STEPS: usize>() 
     assert_eq!((stats.cancelled, stats.finished), (3, 1));
     assert!(stats.tokens_prefilled < 200, "the prompt of 900 was not worked off: {stats:?}");
 
-    // By word instead of by leaving: the end is told.
+    // Cancelled instead of dropped: the end is reported.
     controls.hold();
     let told = engine.submit(Request::new(vec![5], 900)).unwrap();
     told.cancel();

@@ -1,4 +1,4 @@
-//! What asks after the engine's health: canaries, signs of life, the end of one whose answers are wrong.
+//! Signs of the engine's health: canaries, progress, and the end of an engine whose answers are wrong.
 
 use crate::support::*;
 use monomorph_engine::scripted::Tokens;
@@ -61,7 +61,7 @@ fn a_step_that_does_not_come_back_shows_its_age<const STEPS: usize>() {
     let stats = wait_for(&engine, "the step to age", |stats| stats.in_turn > Some(Duration::from_millis(50)));
     assert_eq!(stats.running, 1);
     controls.release();
-    // A step that comes back after all has changed nothing.
+    // A step that returns after all has changed nothing.
     assert_eq!(answer(held).0, expected(&request, &Tokens::Hash));
     wait_for(&engine, "the thread to sleep", |stats| stats.in_turn.is_none());
     // One that is slow comes back by itself.
@@ -69,7 +69,7 @@ fn a_step_that_does_not_come_back_shows_its_age<const STEPS: usize>() {
     let slow = engine.submit(request.clone()).unwrap();
     wait_for(&engine, "the step to age", |stats| stats.in_turn > Some(Duration::from_millis(50)));
     assert_eq!(answer(slow).0, expected(&request, &Tokens::Hash));
-    // One that stalls is no measure of what steps take; two are.
+    // One stalled step does not raise the measure of long steps; two do.
     assert!(engine.stats().long_step >= Duration::from_millis(45), "both of the above: {:?}", engine.stats());
     // Many quick steps are no long one: the age begins anew with each.
     controls.set_step_time(Duration::from_millis(2));
@@ -83,7 +83,7 @@ fn a_step_that_does_not_come_back_shows_its_age<const STEPS: usize>() {
     answer(busy);
     let younger = ages.iter().filter(|age| std::mem::replace(&mut oldest, **age) > **age).count();
     assert!(younger > 2, "{ages:?}");
-    // Longer than a machine stands still that does other things.
+    // Longer than a busy machine may pause.
     let stall = Duration::from_millis(1500);
     controls.slow_next(stall);
     answer(engine.submit(Request::new(vec![5; 40], 60)).unwrap());

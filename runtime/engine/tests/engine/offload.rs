@@ -1,9 +1,9 @@
 //! Sequences with blocks on disk: longer than all blocks, and a disk that fails.
 //!
-//! Planted, one at a time, and caught here: a row that is lost and ends nobody's answer; rows that are not
+//! Planted, one at a time, and caught here: a row that is lost without ending its answer; rows that are not
 //! known to have blocks on disk; groups of the step before that stay in the next; blocks sent with a step in
 //! flight (the model sees it). The walks of the loop (`src/forward/walk.rs`) see the last two as well, and
-//! that nobody makes room where there is no place left on disk.
+//! that no sequence is pre-empted where no place is left on disk.
 
 use crate::support::*;
 use monomorph_engine::scripted::{Controls, Script, Tokens};

@@ -1,4 +1,4 @@
-//! What the tests share: engines of two depths, requests, and what a script says the answer is.
+//! Shared by the tests: engines of two depths, requests, and the answers that a script gives.
 
 use monomorph_engine::scripted::{Controls, InFlight, Script, Scripted, Shape, Small, Tokens};
 use monomorph_engine::{EngineError, EngineHandle, EngineOptions, Event, FinishReason, Finished, Generation};
@@ -121,7 +121,7 @@ pub(crate) fn crowded_answers(
     stats
 }
 
-/// A request with this prompt fails, and so does the engine, with the word.
+/// A request with this prompt fails, and so does the engine; the error contains `word`.
 pub(crate) fn check_fault(engine: &EngineHandle, prompt: Vec<u32>, what: &str, word: &str) {
     let (_, end) = answer(engine.submit(Request::new(prompt, 50)).unwrap());
     match end {

@@ -7,13 +7,13 @@ use monomorph_engine::scheduler::{
     pick, rank, schedule,
 };
 
-/// A view with places enough and nothing in flight.
+/// A view with enough slots and nothing in flight.
 fn view<'a>(free_blocks: usize, running: &'a [Running], waiting: &'a [Waiting]) -> View<'a> {
     let (policy, pace) = (Policy::Fifo, Pace::default());
     View { free_blocks, free_slots: 4 - running.len(), in_flight: false, running, waiting, policy, pace }
 }
 
-/// One of which so much is in the cache, ready to be fed all its tokens.
+/// A sequence with `cached` tokens in the cache, ready to be fed the others.
 fn running(tokens: usize, cached: usize, limit: usize, blocks: usize) -> Running {
     let (prefill, returns) = (tokens, blocks);
     Running {
@@ -103,19 +103,18 @@ fn drafts_take_budget_and_blocks() {
 }
 
 #[test]
-fn pieces_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
+fn chunks_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
     let limits = Limits { chunk_tokens: 8, ..limits(4, 20, 16) };
-    assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a piece");
+    assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a chunk");
     let decode = Running { prefill: 5, ..running(6, 5, 9, 2) };
     let prompt = running(30, 8, 40, 8);
     let plan = schedule(&view(99, &[decode, prompt, prompt], &[]), &limits);
     assert_eq!(
         plan.rows,
         [Row { sequence: 0, tokens: 1 }, Row { sequence: 1, tokens: 16 }],
-        "three tokens are left, and no piece"
+        "three tokens are left, and no chunk"
     );
-    // Of one that was pre-empted: a piece, the rest of the prompt and no token of the answer, then token by
-    // token.
+    // A pre-empted sequence: a chunk, the rest of the prompt and no token of the answer, then token by token.
     for (cached, tokens) in [(0, 19), (16, 3), (19, 1), (20, 1)] {
         let again = Running { tokens: 22, cached, prefill: 19, ..prompt };
         let plan = schedule(&view(99, &[again], &[]), &limits);
@@ -130,7 +129,7 @@ fn what_is_cached_is_neither_fed_nor_paid_for_twice() {
     let cached = Waiting { cached: 8, shared: 2, ..fresh(12, 40) };
     let plan = schedule(&view(2, &[running(20, 19, 20, 5)], &[cached]), &limits);
     assert_eq!((plan.admit, &plan.rows[1]), (1, &Row { sequence: 1, tokens: 4 }));
-    // What nobody holds counts among the free ones until it is taken.
+    // Cached blocks that no sequence holds count as free until they are taken.
     let plan = schedule(&view(3, &[running(20, 19, 20, 5)], &[Waiting { shared: 0, ..cached }]), &limits);
     assert_eq!(plan.admit, 0);
 }
@@ -152,12 +151,12 @@ fn nobody_is_fed_beyond_where_its_state_is_saved() {
     assert_eq!(plan.rows, [Row { sequence: 0, tokens: 8 }, Row { sequence: 1, tokens: 8 }]);
 }
 
-/// One that waits, of client 0.
+/// A waiting request of client 0.
 fn candidate(priority: i64, client: u64, ahead: u64, prompt: usize) -> Candidate {
     Candidate { front: false, priority, client, ahead, prompt, paid: false, taken: false }
 }
 
-/// All of them, next first.
+/// All requests in the order of admission.
 fn order(mut candidates: Vec<Candidate>, policy: Policy) -> Vec<usize> {
     let mut turns = Turns::default();
     std::iter::from_fn(|| pick(&mut candidates, policy, &mut turns)).collect()
@@ -238,7 +237,7 @@ fn clients_that_come_late_or_come_back_start_with_the_least_served() {
     assert!(clients.is_empty(), "nobody waits: what was served was taken from nobody");
 }
 
-/// What prompts get of steps of `limits`, those that run and `slack` microseconds until a token is late.
+/// Prefill of a step with these `limits` and running sequences, `slack` microseconds before a token is late.
 fn prompts(policy: Policy, limits: &Limits, slack: Option<u64>, pace: Pace) -> (Vec<usize>, bool) {
     let decode = Running { slack, ..running(6, 5, 90, 50) };
     let all = [running(60, 0, 90, 50), decode, running(40, 0, 90, 50), running(20, 10, 90, 50)];
@@ -257,11 +256,11 @@ fn prompts_share_a_step_by_the_policy() {
     let few = Limits { prefill_tokens: 24, ..limits };
     assert_eq!(prompts(Policy::Fifo, &few, None, Pace::default()), (vec![24, 0, 0], false));
     assert_eq!(prompts(Policy::Slai, &few, None, Pace::default()), (vec![3, 11, 10], false));
-    let pieces = Limits { chunk_tokens: 16, ..few };
+    let chunks = Limits { chunk_tokens: 16, ..few };
     assert_eq!(
-        prompts(Policy::Slai, &pieces, None, Pace::default()),
+        prompts(Policy::Slai, &chunks, None, Pace::default()),
         (vec![16, 0, 6], false),
-        "three are no piece"
+        "three are no chunk"
     );
 }
 
@@ -275,8 +274,8 @@ fn a_deadline_cuts_prompts_and_never_to_nothing() {
     assert_eq!(prompts(Policy::Slai, &limits, Some(4_630), pace), (vec![4, 16, 10], true));
     assert_eq!(prompts(Policy::Slai, &limits, Some(9_500), pace), (vec![14, 40, 10], false));
     assert_eq!(prompts(Policy::Slai, &limits, Some(0), pace), (vec![1, 0, 7], true), "an eighth is left");
-    let pieces = Limits { chunk_tokens: 16, ..limits };
-    assert_eq!(prompts(Policy::Slai, &pieces, Some(0), pace), (vec![16, 0, 0], true), "a piece is");
+    let chunks = Limits { chunk_tokens: 16, ..limits };
+    assert_eq!(prompts(Policy::Slai, &chunks, Some(0), pace), (vec![16, 0, 0], true), "a chunk is");
     assert_eq!(prompts(Policy::Fifo, &limits, Some(0), pace), (vec![60, 4, 0], false));
 }
 
@@ -292,12 +291,12 @@ fn prompts_that_are_scored_share_the_room_for_their_logits() {
     assert_eq!(fed(&[prompt], &limits), [(0, 12)]);
     assert_eq!(fed(&[scored], &limits), [(0, 6)]);
     assert_eq!(fed(&[scored, prompt, scored], &limits), [(0, 6), (1, 12)], "what others need no logits of");
-    // The last token of one takes of that room too, and is no decode, which would have its own.
+    // The last token of a prompt takes of that room too: it is no decode, which would have its own.
     let last = Running { cached: 11, ..scored };
     assert_eq!(fed(&[scored, last], &limits), [(0, 6)]);
     assert_eq!(fed(&[last, scored], &limits), [(0, 1), (1, 5)]);
-    // The whole of a piece fits, and less than one is none.
-    let pieces = Limits { chunk_tokens: 6, ..limits };
-    assert_eq!(fed(&[scored, scored], &pieces), [(0, 6)]);
-    assert_eq!(fed(&[last, scored], &pieces), [(0, 1)]);
+    // A whole chunk fits; less than one is not fed.
+    let chunks = Limits { chunk_tokens: 6, ..limits };
+    assert_eq!(fed(&[scored, scored], &chunks), [(0, 6)]);
+    assert_eq!(fed(&[last, scored], &chunks), [(0, 1)]);
 }

@@ -1,11 +1,11 @@
-//! Requests that try to starve others, without end: whoever came before them is answered within the stated
-//! bound, clients get their share, and tokens come in time.
+//! Endless requests that try to starve others: every earlier request is answered within the stated bound,
+//! clients get their share, and tokens come in time.
 //!
-//! The world asserts the bound at every turn, of everybody in it: `truth::bound`.
+//! The world asserts the bound for every request at every turn: `truth::bound`.
 //!
-//! Planted, with `truth` looking away: no turn goes by age, the oldest that runs has no place of its own, by
-//! `slai` the first in line gets no part of a step. Each time somebody was not answered by the bound. Planted
-//! as well: a deadline that is not looked at, and one that leaves nothing for what no estimate knows (tokens
+//! Planted, with `truth` looking away: no turn goes by age, the oldest running sequence is not ranked first,
+//! with `slai` the first in line gets no part of a step. Each time a request exceeded the bound. Planted as
+//! well: a deadline that is not looked at, and one that leaves nothing for what no estimate knows (tokens
 //! came late); a client that comes back with service saved up, and a least served that never moves on (shares
 //! are not alike).
 
@@ -13,7 +13,7 @@ use crate::world::{Request, Rules, World};
 use crate::{limits, rules};
 use monomorph_engine::scheduler::{AGE_TURN, CLIENTS, Limits, Policy, QUANTUM};
 
-/// What each request of a flood is like, to come before those that wait already.
+/// How each request of a flood tries to overtake those already waiting.
 #[derive(Clone, Copy, Debug)]
 enum Flood {
     /// Its prompt is as short as can be.
@@ -178,11 +178,11 @@ fn late(policy: Policy, depth: usize, chunk_tokens: usize) -> (usize, u64) {
 
 #[test]
 fn tokens_come_in_time_and_prompts_go_on() {
-    for (depth, piece) in [(1, 1), (2, 1), (1, 64)] {
-        let (fifo, served) = late(Policy::Fifo, depth, piece);
-        let (slai, served_slai) = late(Policy::Slai, depth, piece);
+    for (depth, chunk) in [(1, 1), (2, 1), (1, 64)] {
+        let (fifo, served) = late(Policy::Fifo, depth, chunk);
+        let (slai, served_slai) = late(Policy::Slai, depth, chunk);
         println!(
-            "{depth} in flight, pieces of {piece}: {fifo} late by fifo, {slai} by slai; {served} and {served_slai} served"
+            "{depth} in flight, chunks of {chunk}: {fifo} late by fifo, {slai} by slai; {served} and {served_slai} served"
         );
         // A step full of prompts takes 53 ms, an eighth of one 9 ms, and 20 ms are allowed.
         assert!(fifo > 1_000, "without a deadline many are late: {fifo}");

@@ -1,12 +1,12 @@
 //! The scheduler by simulation: every small world exhaustively, then many larger ones at random, with one
-//! step in flight or several, with drafts or without, by both policies; `floods` has those that try to starve
-//! somebody, and `decisions` single decisions. The world outside the scheduler is small here, so that it
-//! cannot share the scheduler's mistakes, and `truth` says what is right once more, plainly.
+//! step in flight or several, with drafts or without, by both policies; `floods` has adversarial floods, and
+//! `decisions` single decisions. The world outside the scheduler is small here, so that it cannot share the
+//! scheduler's mistakes, and `truth` restates the guarantees plainly.
 //!
 //! Planted, one at a time, and seen by worlds here: no turn goes by age; the oldest that runs has no place of
 //! its own; by `slai` the first in line gets no part of a step; a deadline cuts prompts to nothing;
-//! `prefill_tokens` is ignored; prompts are given the room of those that decode; a client that comes back has
-//! saved service up; the least served never moves on.
+//! `prefill_tokens` is ignored; prompts are given the room of decoding sequences; a client that comes back
+//! has saved service up; the least served never moves on.
 
 mod decisions;
 mod floods;
@@ -180,11 +180,11 @@ fn random_worlds_end_well() {
         simulate(&requests, rules, &mut seen);
         replays += if invariant { seen.preemptions - before } else { 0 };
     }
-    let Seen { steps, preemptions, mixed, discarded, accepted, waits, pieces, cuts, overtaken, .. } = seen;
+    let Seen { steps, preemptions, mixed, discarded, accepted, waits, chunks, cuts, overtaken, .. } = seen;
     println!("{cuts} steps cut, {overtaken} overtaken");
     assert!(cuts > 1_000 && overtaken > 10_000);
-    println!("batch-invariant: {replays} pre-emptions, {pieces} pieces");
-    assert!(replays > 1_000 && pieces > 1_000);
+    println!("batch-invariant: {replays} pre-emptions, {chunks} chunks");
+    assert!(replays > 1_000 && chunks > 1_000);
     println!(
         "{steps} steps, {preemptions} pre-emptions, {mixed} mixed, {discarded} discarded, {waits} waits"
     );

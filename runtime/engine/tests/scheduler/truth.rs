@@ -1,15 +1,15 @@
-//! What the scheduler's decisions are held to, said again in the plainest way.
+//! Reference restatement of the scheduler's guarantees.
 
 use crate::world::Sequence;
 use monomorph_engine::scheduler::{AGE_TURN, CLIENTS, Candidate, Policy, QUANTUM};
 use std::collections::BTreeMap;
 
-/// The stated bound: steps after which a request is answered that so many older ones were in the system with.
+/// The stated bound: steps within which a request is answered, given the number of older ones in the system.
 pub(crate) fn bound(older: usize, running: usize, context: usize) -> usize {
     (older + 1) * (running + AGE_TURN) * context
 }
 
-/// The oldest stands first, the others by priority and age.
+/// The oldest is first, the others by priority and age.
 pub(crate) fn check_rank(running: &[Sequence]) {
     let Some((first, others)) = running.split_first() else { return };
     assert!(others.iter().all(|one| one.number > first.number), "the oldest is not first: {running:?}");
@@ -21,11 +21,11 @@ pub(crate) fn check_rank(running: &[Sequence]) {
     assert!(others.windows(2).all(sorted), "not in order: {running:?}");
 }
 
-/// Virtual token counters that forget nobody.
+/// Virtual token counters that forget no client.
 #[derive(Default)]
 pub(crate) struct Counters {
     served: BTreeMap<u64, u64>,
-    /// Where the least served of those who waited stood last: nobody is treated as if served less.
+    /// The last count of the least served waiting client: no client is treated as served less.
     least: u64,
     /// Admissions since one went by age.
     since: usize,
@@ -41,20 +41,20 @@ impl Counters {
         self.served.insert(client, served);
     }
 
-    /// Holds what the scheduler believes of those who wait against the counters.
+    /// Compares the scheduler's view of waiting clients with the counters.
     pub(crate) fn check(&mut self, candidates: &[Candidate]) {
         match candidates.iter().map(|one| self.of(one.client)).min() {
             None => self.served.values_mut().for_each(|served| *served = 0),
             Some(least) => self.least = least,
         }
-        // Who is forgotten among very many has no say here.
+        // Clients forgotten because there are too many are not compared.
         for one in candidates.iter().filter(|_| self.served.len() < CLIENTS) {
             assert_eq!(one.ahead, self.of(one.client) - self.least, "{one:?} of {:?}", self.served);
         }
     }
 
-    /// The one at `at` of those that wait may be admitted: it is the oldest and its turn by age, or nobody
-    /// has a better claim.
+    /// The waiting request at `at` may be admitted: it is the oldest and its turn by age, or no other has a
+    /// better claim.
     pub(crate) fn check_turn(&mut self, waiting: &[Sequence], at: usize, policy: Policy) {
         self.since += 1;
         if self.since == AGE_TURN {

@@ -26,14 +26,14 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
-    /// Whether the answers of those that were pre-empted are decoded again.
+    /// Whether pre-empted sequences decode their answers again.
     pub(crate) invariant: bool,
-    /// Blocks there are.
+    /// Number of blocks.
     pub(crate) total: usize,
     /// Steps in flight.
     pub(crate) depth: usize,
     pub(crate) policy: Policy,
-    /// Whether all requests have one priority and one client, and nobody overtakes anybody.
+    /// Whether all requests have one priority and one client, and none overtakes another.
     pub(crate) alike: bool,
     /// Most tokens of a request, its answer included.
     pub(crate) context: usize,
@@ -47,7 +47,7 @@ pub(crate) struct Rules {
 pub(crate) struct Sequence {
     pub(crate) number: usize,
     pub(crate) request: Request,
-    /// As many as there will be when the steps in flight are done.
+    /// Tokens when the steps in flight are done.
     tokens: usize,
     cached: usize,
     /// How many tokens are fed as a prompt; `None` for all.
@@ -114,21 +114,21 @@ pub(crate) struct Seen {
     pub(crate) mixed: usize,
     /// Rows of sequences that had ended.
     pub(crate) discarded: usize,
-    /// Drafts that held.
+    /// Accepted drafts.
     pub(crate) accepted: usize,
     /// Turns in which nothing could be planned before a step was collected.
     pub(crate) waits: usize,
-    /// Pieces of the prompts of a batch-invariant model.
-    pub(crate) pieces: usize,
-    /// Steps whose prompts were cut for a deadline.
+    /// Prefill chunks of a batch-invariant model.
+    pub(crate) chunks: usize,
+    /// Steps whose prefill was cut for a deadline.
     pub(crate) cuts: usize,
     /// Tokens that came late.
     pub(crate) late: usize,
-    /// Admissions of those that somebody older waited behind.
+    /// Admissions that overtook an older request.
     pub(crate) overtaken: usize,
 }
 
-/// Where something is wrong: worlds are the same on every run.
+/// Identifies the world in failures; worlds are the same on every run.
 #[derive(Clone, Copy, Debug)]
 struct What {
     step: usize,
@@ -162,7 +162,7 @@ pub(crate) struct World {
     truth: truth::Counters,
     pace: Pace,
     now: u64,
-    /// By which step those before are answered where nobody overtakes.
+    /// The step by which earlier requests are answered where none overtakes.
     fifo: usize,
     /// Tokens fed by client, those sampled counted as the scheduler counts them.
     pub(crate) service: Vec<u64>,
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// What to say where something is wrong: worlds are the same on every run.
+    /// The prefix of a failure's message; worlds are the same on every run.
     fn what(&self) -> What {
         What { step: self.submitted, rules: self.rules }
     }
@@ -367,12 +367,12 @@ impl World {
             assert!(tokens <= sequence.left() + sequence.drafts, "fed more than there is: {what}");
             assert!(tokens > sequence.drafts, "some drafts, or no token with them: {what}");
             let prefill = sequence.prefill().saturating_sub(sequence.cached);
-            assert!(!invariant || tokens <= prefill.max(1), "an answer in a piece: {what}");
+            assert!(!invariant || tokens <= prefill.max(1), "an answer in a chunk: {what}");
             prompts += if sequence.left() > 1 && prefill > 0 { tokens } else { 0 };
             sequence.cached += tokens - sequence.drafts;
             if invariant && sequence.cached < sequence.prefill() {
                 assert_eq!(sequence.cached % limits.chunk_tokens, 0, "cut anywhere: {what}");
-                self.seen.pieces += 1;
+                self.seen.chunks += 1;
             }
             sequence.last = self.submitted;
             if sequence.cached == sequence.tokens {
@@ -424,7 +424,7 @@ impl World {
         sequence.coming -= 1;
         let mut taken = 1;
         if self.rules.limits.drafts > 0 {
-            // As many of the drafts fed hold as the place in the answer says, and none behind its end.
+            // The position in the answer decides how many drafts are accepted; none are behind its end.
             let end = request.prompt + request.stops;
             let place = 5 * sequence.tokens + sequence.number;
             let held = (place % (1 + sequence.drafts)).min(end - sequence.tokens);

@@ -1,4 +1,4 @@
-//! Texts that may be answered, and those that may not; what is refused.
+//! Allowed and forbidden texts, and refused sources.
 
 use crate::support::{
     DOUBLE, END, OTHER_END, Random, TOOL, accepts, compiled, draw, grammars, ids, next, word,
@@ -169,7 +169,7 @@ fn as_many_alternatives_as_are_taken_can_be_followed() {
     }
 }
 
-/// What cannot be known before an answer comes there is the grammar's fault all the same.
+/// A failure that shows only while an answer is generated is the grammar's fault all the same.
 #[test]
 fn a_grammar_that_grows_beyond_what_can_be_followed_is_at_fault() {
     let alternatives: Vec<String> = (0..6_000).map(|at| format!("(x{0} y{0})?", at % 50)).collect();
@@ -221,7 +221,7 @@ fn what_is_taken_can_be_followed_to_its_end() {
         match grammars().compile(&source) {
             Ok(constraint) => {
                 taken += 1;
-                // Nothing on its way is too much.
+                // No point before it has too many alternatives.
                 (0..3).for_each(|_| drop(draw(&mut constraint.clone(), &mut random)));
             }
             Err(error) => {

@@ -1,5 +1,5 @@
-//! What keywords mean that the library reads otherwise, or not at all: answers drawn at random are valid to
-//! another implementation, and texts are allowed that are, and not those that are not.
+//! Keywords that the library reads otherwise, or not at all: answers drawn at random are valid to another
+//! implementation, and texts are allowed that are, and not those that are not.
 
 use crate::support::{Random, accepts, draw, grammars, text};
 use monomorph_grammar::{Schema, Source};

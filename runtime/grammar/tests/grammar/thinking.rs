@@ -1,4 +1,4 @@
-//! Reasoning before an answer: what is allowed where, and when it has to end.
+//! Reasoning before an answer: allowed tokens, and the budget.
 
 use crate::support::{
     CLOSED, END, OPENED, Random, VOCABULARY, compiled, draw, grammars, ids, next, text, word,
@@ -111,7 +111,7 @@ fn a_budget_without_a_grammar_leaves_the_rest_free() {
     held.masks(&[END, 7], &mut masks).expect("anything");
     assert!(masks.is_empty());
 
-    // Who does not reason, or ends it alone, is held to nothing.
+    // No constraint without reasoning, or after it ended by itself.
     for said in ["hello", "<think>a<>b"] {
         let mut held = grammars().thinking(Thinking::new(&tags, false, Some(3)));
         if said.starts_with("<think>") {

@@ -24,11 +24,11 @@ pub(crate) enum Block {
 /// The kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// [`Block::Text`].
+    /// Kind of a [`Block::Text`].
     Text,
-    /// [`Block::Reasoning`].
+    /// Kind of a [`Block::Reasoning`].
     Reasoning,
-    /// [`Block::Call`].
+    /// Kind of a [`Block::Call`].
     Call,
 }
 

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 /// Why an answer ended before it was complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerError {
-    /// The engine could not go on with it.
+    /// The engine could not finish it.
     Engine(EngineError),
     /// It was not complete within this time.
     Timeout(Duration),
@@ -60,7 +60,7 @@ pub(crate) struct Answer {
     tokenizer: Tokenizer,
     detokeniser: Detokeniser,
     reading: Reading,
-    /// Matched in text only, each run of it by itself.
+    /// Stop strings; matched in text only, each run of text by itself.
     stops: StopMatcher,
     prompt_tokens: usize,
     /// The prompt's tokens, where the request asks for them.
@@ -70,14 +70,14 @@ pub(crate) struct Answer {
     /// Whether its tokens include the stop id that ends it.
     tells_stop: bool,
     generated: usize,
-    /// How many of them are reasoning.
+    /// How many of its tokens are reasoning.
     reasoned: usize,
     calls: usize,
     /// Bytes of text read.
     read: usize,
-    /// Bytes of text handed on.
+    /// Bytes of text passed on.
     emitted: usize,
-    /// Tokens with log-probabilities whose text is not handed on yet, each with the offset of its text.
+    /// Tokens with log-probabilities whose text is not passed on yet, each with the offset of its text.
     pending: Vec<(usize, TokenLogprob)>,
     /// Tokens since the last piece.
     ids: Vec<u32>,
@@ -116,12 +116,12 @@ impl Answer {
         }
     }
 
-    /// Tokens of its prompt.
+    /// Length of its prompt, in tokens.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
     }
 
-    /// Makes it return its prompt's tokens.
+    /// Makes the answer return its prompt's tokens.
     pub(crate) fn with_prompt(self, prompt: Option<Arc<[u32]>>) -> Answer {
         Answer { prompt, ..self }
     }
@@ -183,7 +183,7 @@ impl Answer {
                             EndReason::Stop
                         }
                         FinishReason::Length => EndReason::Length,
-                        // A generation with a listener is not cancelled.
+                        // Not cancelled: the client still listens.
                         FinishReason::Cancelled | FinishReason::Satisfied => {
                             return Err(stopped);
                         }
@@ -253,7 +253,7 @@ impl Answer {
         self.end(piece, reason, timings)
     }
 
-    /// Hands parts on; `at_call` is the reason for ending an answer whose first call ends it.
+    /// Passes parts on; `at_call` is the reason for ending an answer whose first call ends it.
     fn take(&mut self, parts: Vec<Part>, at_call: EndReason) -> Piece {
         let mut piece = Piece::default();
         for part in parts {
@@ -264,14 +264,15 @@ impl Answer {
                         StopOutput::Emit(text) => self.emit(text, &mut piece),
                         StopOutput::Stopped { before, which } => {
                             self.emit(before, &mut piece);
-                            // The engine need not go on.
+                            // The rest of the generation is not needed.
                             return self.end(piece, EndReason::StopString(which), None);
                         }
                     }
                 }
                 Part::Rejected(_) => part.append(&mut piece.parts),
                 part => {
-                    // Another kind of part ends a run of text: the beginning of a stop string in it was none.
+                    // Another kind of part ends a run of text, so a pending prefix of a stop string is plain
+                    // text.
                     let text = self.stops.finish();
                     self.emit(text, &mut piece);
                     let ends = matches!(part, Part::CallEnd { .. });
@@ -301,7 +302,7 @@ impl Answer {
     }
 
     fn end(&mut self, mut piece: Piece, reason: EndReason, timings: Option<Timings>) -> Piece {
-        // The engine does not know of the stop string and would go on.
+        // The engine does not see stop strings and would go on.
         let cached_tokens = self.generation.take().map_or(0, |generation| {
             let cached = generation.cached_tokens();
             generation.satisfied();

@@ -9,7 +9,7 @@ pub(crate) enum Part {
     Text(String),
     /// The model's reasoning.
     Reasoning(String),
-    /// The reasoning ends.
+    /// End of the reasoning; text or calls follow.
     ReasoningEnd,
     /// A tool call begins.
     CallBegin {
@@ -27,7 +27,7 @@ pub(crate) enum Part {
         /// The text.
         delta: String,
     },
-    /// A call ends.
+    /// The arguments of a call are complete.
     CallEnd {
         /// Index of the call.
         index: usize,
@@ -74,11 +74,11 @@ pub(crate) struct Echoed {
 /// The next piece of an answer.
 #[derive(Debug, Default)]
 pub(crate) struct Piece {
-    /// On the first piece, where asked for.
+    /// On the first piece, if requested.
     pub(crate) echoed: Option<Echoed>,
     /// Parts, in whole characters; may be empty.
     pub(crate) parts: Vec<Part>,
-    /// Tokens of the text, where asked for.
+    /// Tokens of the text, if requested.
     pub(crate) logprobs: Vec<TokenLogprob>,
     /// All tokens since the piece before, including those without a part.
     pub(crate) ids: Vec<u32>,
@@ -87,7 +87,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The text in it.
+    /// The text of its parts.
     pub(crate) fn text(&self) -> String {
         let text = |part: &Part| if let Part::Text(text) = part { Some(text.clone()) } else { None };
         self.parts.iter().filter_map(text).collect()
@@ -97,11 +97,11 @@ impl Piece {
 /// How an answer ended.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
-    /// Why.
+    /// Reason for the end.
     pub(crate) reason: EndReason,
     /// How many calls of tools are in it.
     pub(crate) calls: usize,
-    /// Its tokens.
+    /// Token counts.
     pub(crate) usage: Usage,
     /// Times of its phases; absent when a stop string or a call ended it before the engine did.
     pub(crate) timings: Option<Timings>,
@@ -121,11 +121,11 @@ pub(crate) enum EndReason {
 /// Tokens of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Of the prompt.
+    /// Length of the prompt, in tokens.
     pub(crate) prompt_tokens: usize,
     /// How many of these were cached.
     pub(crate) cached_tokens: usize,
-    /// Generated.
+    /// Generated tokens.
     pub(crate) completion_tokens: usize,
     /// How many of these are reasoning and its tags.
     pub(crate) reasoning_tokens: usize,

@@ -18,7 +18,7 @@ pub(crate) struct MessageWriter {
     model: String,
     /// Tokens of the prompt, which the first event reports.
     prompt_tokens: usize,
-    /// Most tokens that were asked for.
+    /// The requested limit of tokens.
     max_tokens: usize,
     /// The request's stop strings.
     stops: Vec<String>,
@@ -46,7 +46,7 @@ impl MessageWriter {
         })
     }
 
-    /// Why it ended, and by which string.
+    /// The stop reason, and the stop string if one ended it.
     fn stop(&self, end: Option<&End>) -> (Option<&'static str>, Option<&str>) {
         let Some(end) = end else { return (None, None) };
         match end.reason {
@@ -141,7 +141,7 @@ fn whole(block: &Block) -> Value {
             let input = match serde_json::from_str(arguments) {
                 Ok(input @ Value::Object(_)) => input,
                 _ if arguments.is_empty() => json!({}),
-                // A call that was cut off: its text so far, in a form that no tool accepts as arguments.
+                // A call that was cut off: its text so far, wrapped so that no tool accepts it as arguments.
                 _ => json!({"malformed": arguments}),
             };
             json!({"type": "tool_use", "id": id, "name": name, "input": input})

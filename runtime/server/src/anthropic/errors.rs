@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 /// The envelope. The field at fault is named in the message.
 pub(crate) fn body(error: &ApiError) -> Value {
-    json!({"type": "error", "error": {"type": kind(error.status), "message": error.told()}})
+    json!({"type": "error", "error": {"type": kind(error.status), "message": error.shortened_message()}})
 }
 
 fn kind(status: StatusCode) -> &'static str {

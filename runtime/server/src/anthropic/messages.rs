@@ -28,7 +28,7 @@ pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError
     Ok((!text.is_empty()).then(|| json!({"role": "system", "content": text})))
 }
 
-/// The messages. Those of one speaker that follow each other are one turn.
+/// The messages; consecutive ones of one speaker become one turn.
 pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     fields.about("The last one is the user's.").of(|| some(of("AnthropicMessage")));
     let messages = match fields.required("messages")? {
@@ -44,7 +44,7 @@ pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError>
     }
     if turns.last().is_some_and(|turn| turn["role"] == "assistant") {
         let path = format!("messages[{}].role", messages.len() - 1);
-        return Err(ApiError::unsupported(path, "an answer that the request begins is"));
+        return Err(ApiError::unsupported(path, "prefilled assistant messages"));
     }
     Ok(turns)
 }
@@ -64,7 +64,7 @@ fn texts() -> Value {
     any_of([text(), array(of("AnthropicText"))])
 }
 
-/// What a message of a speaker is made of.
+/// The parts of a message.
 fn content(assistant: bool) -> Value {
     let blocks = if assistant {
         let called = json!({"type": "tool_use", "id": "c", "name": "f"});
@@ -158,7 +158,7 @@ fn read_block_of_user(
         }
         Some(other) => return Err(wrong_type(&at, "a string or an array of blocks", other)),
     };
-    // Templates have no other place for it.
+    // Templates have no other place for an error flag.
     let failed = fields.boolean("is_error")?.unwrap_or(false);
     let text = if failed { format!("Error: {text}") } else { text };
     fields.finish()?;
@@ -196,7 +196,7 @@ fn read_block<'a>(
         }
         Some("thinking") => {
             let mut fields = Fields::new(path, block)?;
-            // A checksum that says nothing of who thought so.
+            // The signature is a checksum and does not prove who wrote the reasoning.
             fields.required_tag("type")?;
             fields.harmless(&["cache_control", "signature"]);
             let text = fields.required_string("thinking")?;

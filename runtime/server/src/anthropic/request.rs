@@ -32,7 +32,7 @@ pub(crate) struct MessagesRequest {
     pub(crate) conversation: Conversation,
 }
 
-/// What is said of the answer together with the prompt.
+/// Parameters of the answer that are read with the prompt.
 struct Config {
     /// Tokens that it may reason for.
     budget: Option<usize>,
@@ -95,18 +95,18 @@ impl MessagesRequest {
 /// Refuses unsupported fields that would change the answer.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, what) in [
-        ("container", "containers are"),
-        ("context_management", "editing of the context is"),
-        ("mcp_servers", "servers of tools are"),
-        ("output_format", "forms of output are"),
-        ("speed", "a speed is"),
+        ("container", "code containers"),
+        ("context_management", "context editing"),
+        ("mcp_servers", "MCP servers"),
+        ("output_format", "output formats in this field; use `output_config.format`"),
+        ("speed", "a choice of speed"),
     ] {
         fields.refuse_unless(name, &Neutral::Empty, what)?;
     }
     Ok(())
 }
 
-/// Everything that makes the prompt, and what is said with it of the answer.
+/// Reads the prompt, and the parameters of the answer that come with it.
 fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiError> {
     // Prefixes are always cached.
     fields.harmless(&["cache_control"]);
@@ -144,7 +144,7 @@ fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(tools)
 }
 
-/// The schema of a tool.
+/// JSON schema of an entry of `tools`.
 pub(crate) fn tool_schema() -> Value {
     described("", [json!({"name": "f"})], |tool| read_tool("", tool))
 }
@@ -152,7 +152,7 @@ pub(crate) fn tool_schema() -> Value {
 fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let mut fields = Fields::new(path, tool)?;
     if let Some(kind) = fields.of(|| only("custom")).string("type")?.filter(|kind| *kind != "custom") {
-        let what = format!("tools of type {kind:?} are");
+        let what = format!("tools of type {kind:?}");
         return Err(ApiError::unsupported(fields.path("type"), &what));
     }
     let name_at = fields.path("name");
@@ -176,7 +176,7 @@ fn read_thinking(
     let Some(thinking) = fields.value("thinking") else {
         return match effort {
             None => Ok((Reasoning::Unwanted, None)),
-            Some(_) => Err(ApiError::unsupported(EFFORT, "an effort without thinking is")),
+            Some(_) => Err(ApiError::unsupported(EFFORT, "an effort without thinking")),
         };
     };
     let mut thinking = Fields::new("thinking", thinking)?;
@@ -184,7 +184,7 @@ fn read_thinking(
     thinking.holds("type");
     let budget = thinking.integer("budget_tokens", 1..=i64::from(u32::MAX))?.map(|budget| budget as usize);
     let shown = Neutral::Only("summarized".into());
-    thinking.refuse_unless("display", &shown, "thinking that is not shown is")?;
+    thinking.refuse_unless("display", &shown, "hidden thinking")?;
     match kind {
         Some("enabled") => thinking.holds("budget_tokens"),
         _ => thinking.lacks(&["budget_tokens"]),
@@ -192,7 +192,7 @@ fn read_thinking(
     thinking.finish()?;
     match kind {
         Some("disabled") if effort.is_some() => {
-            Err(ApiError::unsupported(EFFORT, "an effort without thinking is"))
+            Err(ApiError::unsupported(EFFORT, "an effort without thinking"))
         }
         Some("enabled") if budget.is_none() => {
             Err(ApiError::field(BUDGET, format!("`{BUDGET}` is required where thinking is enabled")))

@@ -1,6 +1,6 @@
-//! Canaries: prompts whose answers are known. Those of the quant spec are asked once, at the start: their
-//! answers come from the reference interpreter, so damaged weights are found. The health check asks one again
-//! later and compares it with the answer at the start.
+//! Canaries: prompts whose answers are known. Those of the quant spec run once, at the start: their answers
+//! come from the reference interpreter, so damaged weights are found. The health check runs one again later
+//! and compares its answer with the one at the start.
 
 use crate::failure::Failure;
 use monomorph_engine::{EngineError, EngineHandle, Event, Generation, Request};
@@ -54,8 +54,7 @@ fn is_forced(spec: &ModelSpec) -> bool {
     spec.draft.as_ref().is_some_and(|draft| draft.forced_acceptance.is_some())
 }
 
-/// Asks the quant spec's canaries, other than those longer than the context; returns how many were answered
-/// rightly.
+/// Runs the quant spec's canaries that fit the context; returns how many were answered rightly.
 ///
 /// # Errors
 /// When an answer is wrong, or there is none.
@@ -65,7 +64,7 @@ pub(crate) fn check_known(
     canaries: &[CanarySpec],
 ) -> Result<usize, Failure> {
     let fits = |canary: &&CanarySpec| canary.prompt.len() + canary.answer.len() <= engine.context();
-    // All at once: their steps are shared.
+    // All at once, so that they share steps.
     let asked = canaries.iter().enumerate().filter(|(_, canary)| fits(canary)).map(|(place, canary)| {
         let question = question(canary.prompt.to_vec(), canary.answer.len());
         let generation = engine.submit_canary(question).map_err(|error| error.to_string())?;
@@ -93,7 +92,7 @@ fn first_wrong(why: &str) -> Failure {
     format!("the first answer is wrong: {why}; --verify compares the weights with their digests").into()
 }
 
-/// A greedy question of so many tokens' answer.
+/// A greedy request for so many tokens.
 fn question(prompt: Vec<u32>, tokens: usize) -> Request {
     let sampling = Sampling { top_logprobs: Some(2), ..Sampling::default() };
     Request { ignore_eos: true, sampling, ..Request::new(prompt, tokens) }
@@ -124,7 +123,7 @@ pub(crate) struct Canary {
     question: Request,
     /// The answer at the start; `None` for a build whose answers are meaningless.
     known: Option<Vec<Sampled>>,
-    /// Ids there are.
+    /// Size of the vocabulary.
     vocabulary: usize,
     /// When the last right answer came.
     answered: watch::Sender<Instant>,
@@ -133,7 +132,7 @@ pub(crate) struct Canary {
 }
 
 impl Canary {
-    /// Asks for the first time and remembers the answer; `first` hears of its first token.
+    /// Runs the canary for the first time and keeps the answer; `first` is called at its first token.
     ///
     /// # Errors
     /// When the engine does not answer, or not with numbers.
@@ -162,8 +161,8 @@ impl Canary {
         })
     }
 
-    /// Asks again unless a question is pending or the last answer is fresh; whether an answer is to come. An
-    /// answer that is wrong condemns the engine.
+    /// Runs it again unless it is pending or the last answer is fresh; returns whether an answer is pending.
+    /// A wrong answer poisons the engine.
     pub(crate) fn ask(self: &Arc<Canary>, engine: &EngineHandle) -> bool {
         let mut asked = self.asked();
         if asked.is_some() {
@@ -172,7 +171,7 @@ impl Canary {
         if self.age() < FRESH {
             return false;
         }
-        // One that takes no questions says why itself.
+        // An engine that refuses requests reports the reason itself.
         let Ok(generation) = engine.submit_canary(self.question.clone()) else { return false };
         *asked = Some(Instant::now());
         drop(asked);
@@ -186,12 +185,12 @@ impl Canary {
         self.answered.borrow().elapsed()
     }
 
-    /// For how long a question has not been answered.
+    /// How long the pending canary has run.
     pub(crate) fn unanswered(&self) -> Option<Duration> {
         self.asked().map(|asked| asked.elapsed())
     }
 
-    /// Hears of right answers.
+    /// Receives the times of right answers.
     pub(crate) fn answers(&self) -> watch::Receiver<Instant> {
         self.answered.subscribe()
     }
@@ -207,7 +206,7 @@ impl Canary {
                     lost = Some(why);
                     break true;
                 }
-                // The engine is over, and says why itself.
+                // The engine has stopped and reports the reason itself.
                 Some(Event::Failed(_)) | None => break false,
             }
         };
@@ -218,10 +217,10 @@ impl Canary {
                 let cause = format!("a canary was answered wrongly: {wrong}");
                 tracing::error!(cause);
                 engine.condemn(&cause);
-                // Before the question counts as answered, so that a probe that waits for it sees this.
+                // Before the canary counts as answered, so that a waiting probe sees this.
                 engine.stopped().await;
             }
-            // Before the question counts as answered, because a waiting probe reads the age then.
+            // Before the canary counts as answered, because a waiting probe reads the age then.
             _ if complete => drop(self.answered.send_replace(Instant::now())),
             _ => {}
         }

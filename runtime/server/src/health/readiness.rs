@@ -23,7 +23,7 @@ impl StepLimit {
     /// From what the plan predicts for the largest step of an empty cache.
     pub(crate) fn predicted(spec: &ModelSpec) -> StepLimit {
         let predicted = spec.step_tokens as f64 / spec.figures.predicted_prefill;
-        // A build without figures gives no finite number.
+        // Without predictions the number is not finite.
         let predicted = Duration::try_from_secs_f64(predicted).unwrap_or_default();
         StepLimit::Learned(predicted.saturating_mul(TOLERANCE).max(LEAST_STEP_LIMIT))
     }
@@ -85,13 +85,13 @@ impl Signs {
 /// Whether a request would be answered, and if not, why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// It would.
+    /// A request would be answered.
     Ready,
     /// The model is still being loaded.
     Loading,
     /// The server is shutting down.
     Draining,
-    /// It has.
+    /// The server has shut down.
     Stopped,
     /// A step hangs; it may still come back.
     Hung(String),
@@ -113,7 +113,7 @@ impl Readiness {
         self.cause().is_none()
     }
 
-    /// One word for it.
+    /// The state in one word.
     pub(crate) fn status(&self) -> &'static str {
         match self {
             Readiness::Ready => "ok",
@@ -126,7 +126,7 @@ impl Readiness {
         }
     }
 
-    /// What is wrong, if anything.
+    /// The reason, if a request would not be answered.
     pub(crate) fn cause(&self) -> Option<&str> {
         match self {
             Readiness::Hung(cause) | Readiness::Poisoned(cause) | Readiness::Dead(cause) => Some(cause),

@@ -39,7 +39,7 @@ pub(crate) struct App {
     pub(crate) keys: Keys,
     /// Origins and host names that are accepted.
     pub(crate) guests: Guests,
-    /// Where requests and answers are written, if anywhere.
+    /// The dump of requests and answers, if any.
     pub(crate) dump: Option<Arc<Dump>>,
     /// Counts of fields that were ignored.
     pub(crate) ignored: Ignored,
@@ -51,7 +51,7 @@ pub(crate) struct App {
     pub(crate) forced: Option<String>,
     /// Whether models may reason.
     pub(crate) reasoning: ReasoningArgs,
-    /// Whether calls are constrained to their tools' schemas even where that is not asked for.
+    /// Whether calls are constrained to their tools' schemas even if the request does not ask for it.
     pub(crate) hold_calls: bool,
     /// How long an answer may take; `None` is no limit.
     pub(crate) request_timeout: Option<Duration>,
@@ -59,19 +59,19 @@ pub(crate) struct App {
     pub(crate) step_limit: StepLimit,
     /// Guards host memory.
     pub(crate) guard: Guard,
-    /// Turns for work on long texts.
+    /// Limits concurrent work on texts.
     pub(crate) turns: Turns,
     /// Stored responses.
     pub(crate) responses: Arc<Store>,
-    /// How far loading has come.
+    /// Progress of loading.
     pub(crate) progress: Progress,
     /// When serving began.
     pub(crate) started: Instant,
-    /// When, in seconds since 1970.
+    /// The same, in seconds since 1970.
     pub(crate) created: u64,
     /// Hashes clients to numbers.
     pub(crate) askers: RandomState,
-    /// When a drain that has begun ends.
+    /// Deadline of a drain, once one has begun.
     pub(crate) drained: OnceLock<Instant>,
     /// Set once, when the model is loaded.
     pub(crate) ready: OnceLock<Ready>,
@@ -81,7 +81,7 @@ pub(crate) struct App {
 pub(crate) struct Ready {
     /// The running engine.
     pub(crate) engine: EngineHandle,
-    /// Its text side.
+    /// Its tokenizer, template and formats.
     pub(crate) text: Arc<Text>,
     /// The grammars that constrain answers.
     pub(crate) grammars: Arc<GrammarStore>,
@@ -93,7 +93,7 @@ pub(crate) struct Ready {
 
 /// Work for the engine.
 pub(crate) struct Begun {
-    /// The prompts.
+    /// Prompts to answer, each with the path of its field.
     pub(crate) prompts: Vec<PromptIds>,
     /// The parser of answers.
     pub(crate) reading: Reading,
@@ -123,9 +123,8 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
-    /// Submits prompts to the engine, each for as many answers as are asked for: all of them or none. The
-    /// answers are in the order of the prompts. `max_tokens` is the endpoint's default for requests that name
-    /// none.
+    /// Submits prompts to the engine, each for `n` answers: all of them or none. The answers are in the order
+    /// of the prompts. `max_tokens` is the endpoint's default for requests that name none.
     pub(crate) async fn begin(
         &self,
         ready: &Ready,
@@ -203,7 +202,7 @@ impl App {
         let Prepared { ids, reading, calls, share, .. } = prepared;
         if let Some((field, _)) = params.reasoning_budget {
             if ready.text.reasoning.is_none() {
-                return Err(ApiError::unsupported(field, "this model does not reason, so it is"));
+                return Err(ApiError::unsupported(field, "this model does not reason"));
             }
             if !self.reasoning.is_on() {
                 let message = format!("`{field}`: this server was started with --reasoning off");

@@ -36,7 +36,7 @@ pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>,
         "this server requires a key: `Authorization: Bearer KEY` or `x-api-key: KEY`"
     };
     let mut response = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message).into_response();
-    // The chat page's script asks for the key itself: the browser need not.
+    // The chat page's script asks for the key itself, so the browser is not challenged.
     let by_script =
         request.headers().get("sec-fetch-mode").is_some_and(|mode| mode.as_bytes() != b"navigate");
     for challenge in &CHALLENGES[..if by_script { 1 } else { 2 }] {
@@ -47,7 +47,7 @@ pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>,
     response
 }
 
-/// What headers show as keys.
+/// Keys in the headers.
 fn shown(headers: &HeaderMap) -> impl Iterator<Item = Vec<u8>> {
     let authorized =
         headers.get_all(header::AUTHORIZATION).iter().filter_map(|value| of_authorization(value.as_bytes()));

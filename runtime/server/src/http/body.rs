@@ -11,8 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 /// A body must have arrived within this time.
 const BODY_TIME: Duration = Duration::from_secs(60);
-/// A body over the limit is read on and thrown away for this long, and up to [`DISCARD_FACTOR`] limits: a
-/// client that is still writing when the connection closes would see a broken pipe instead of the answer.
+/// A body over the limit is read and discarded for this long, and up to [`DISCARD_FACTOR`] limits: a client
+/// that is still writing when the connection closes would see a broken pipe instead of the answer.
 const DISCARD_TIME: Duration = Duration::from_secs(10);
 /// See [`DISCARD_TIME`].
 const DISCARD_FACTOR: usize = 16;
@@ -48,7 +48,7 @@ fn has_body(headers: &HeaderMap) -> bool {
 
 async fn read(request: Request<Body>, limit: usize) -> Result<Vec<u8>, ApiError> {
     let announced = announced(request.headers());
-    // Such a client waits for leave to send: nothing needs to be thrown away.
+    // The client waits for `100 Continue`, so there is nothing to discard.
     let waits = request.headers().contains_key(header::EXPECT);
     if let Some(refusal) = untold(request.headers()) {
         if !waits {
@@ -78,7 +78,7 @@ async fn read(request: Request<Body>, limit: usize) -> Result<Vec<u8>, ApiError>
     Err(too_large(limit))
 }
 
-/// Reads on for a while, for a client that is still writing.
+/// Reads and discards for a while, for a client that is still writing.
 async fn discard(stream: &mut BodyDataStream, limit: usize) {
     let deadline = Instant::now() + DISCARD_TIME;
     let mut discarded = 0;

@@ -30,7 +30,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
     completions::respond(&app, writer.with_tools(tools).with_prompts(vec![told]), &params, answers).await
 }
 
-/// Hands a conversation to the engine.
+/// Submits a conversation to the engine.
 pub(super) async fn begin(
     app: &App,
     ready: &Ready,
@@ -54,21 +54,22 @@ pub(super) async fn begin(
 fn check_calls(params: &GenerationParams, calls: Option<&Wanted>, reasons: bool) -> Result<(), ApiError> {
     let Some(calls) = calls else { return Ok(()) };
     if params.ignore_eos && calls.required {
-        let message = "`ignore_eos` contradicts the call that is asked for: an answer that is complete ends";
+        let message = "`ignore_eos` cannot be combined with a required call";
         return Err(ApiError::field("ignore_eos", message));
     }
     if calls.required || calls.has_tags() {
         return Ok(());
     }
     if params.format.is_some() {
-        let what = "in this model's form of calls, which are JSON without a tag, tools beside a format of the answer are";
+        let what =
+            "tools together with an answer format, because this model writes calls as JSON without a tag";
         return Err(ApiError::unsupported("tools", what));
     }
     // Reasoning that is not parsed would hide the beginning of the answer.
     match calls.tools.iter().find(|tool| tool.strict && reasons) {
         None => Ok(()),
         Some(tool) => {
-            let what = "in this model's form of calls, which are JSON without a tag, behind reasoning, strict arguments of calls that are not required are";
+            let what = "strict arguments of optional calls after reasoning, because this model writes calls as JSON without a tag";
             Err(ApiError::unsupported(&tool.path, what))
         }
     }

@@ -22,7 +22,7 @@ use tower_service::Service;
 
 /// Pause after the system could not accept a connection for lack of descriptors.
 const SHORTAGE: Duration = Duration::from_millis(100);
-/// How long the answer to a connection that is turned away may take.
+/// Time to send the 503 on a rejected connection.
 const TURN_AWAY: Duration = Duration::from_secs(1);
 
 /// Limits of connections.
@@ -111,7 +111,7 @@ async fn talk(
     let (mut stream, refused) = io.into_parts();
     let error = match (refused, ended) {
         (Some(status), _) => protocol::refusal(status),
-        // A client that sent nothing gets nothing: it would take it for the answer to its next request.
+        // A client that sent nothing gets no response: it would take it for the answer to its next request.
         (None, Err(error)) if error.is_timeout() && !read_buf.is_empty() => protocol::late(head_seconds),
         // An aborted connection is not the server's error.
         _ => {

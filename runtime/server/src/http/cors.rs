@@ -19,9 +19,9 @@ pub struct CorsArgs {
 /// The allowed origins.
 #[derive(Clone, Debug)]
 pub(crate) enum Origins {
-    /// All.
+    /// Every origin.
     Any,
-    /// These.
+    /// Only these origins.
     Listed(Vec<HeaderValue>),
 }
 

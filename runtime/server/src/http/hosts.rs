@@ -1,7 +1,7 @@
-//! Protection of browsers: a foreign page may send requests with its reader's access to this server, which
-//! its author lacks.
+//! Protection of browsers: a foreign page can send requests to this server with its reader's network access,
+//! which its author lacks.
 //!
-//! There are two ways. A cross-origin request is answered even though the page may not see the answer; it
+//! There are two ways. A cross-origin request has effects even though the page may not see the answer; it
 //! carries an `Origin`. With DNS rebinding the page's own name resolves to this machine, so that browsers see
 //! one origin; such a request carries that name as `Host`. An address cannot be rebound.
 
@@ -121,11 +121,9 @@ impl Guests {
             // HTTP/1.0 programs, which are no browsers, send none.
             (None, _) if request.version() < Version::HTTP_11 => return None,
             (None, _) => {
-                return wrong(
-                    "the header `Host` is missing: it says what this server is called by".to_owned(),
-                );
+                return wrong("the header `Host` is missing; send the server's name".to_owned());
             }
-            (Some(_), Some(_)) => return wrong("the header `Host` is there more than once".to_owned()),
+            (Some(_), Some(_)) => return wrong("the header `Host` is given more than once".to_owned()),
         };
         let text = String::from_utf8_lossy(host.as_bytes());
         // An absolute request target takes precedence.

@@ -13,7 +13,7 @@ const LOOSE: &str = "tools.parameters";
 const MOST_LOOSE: usize = 16;
 const HEADER: HeaderName = HeaderName::from_static("x-monomorph-ignored");
 
-/// How often each was ignored.
+/// Counts by field.
 #[derive(Debug, Default)]
 pub(crate) struct Ignored(Mutex<BTreeMap<&'static str, u64>>);
 

@@ -19,7 +19,7 @@ const SHORT_AT_ONCE: usize = 16;
 const LONG_AT_ONCE: usize = 2;
 /// Bytes of a body after which memory is returned to the system.
 const LARGE: u64 = 256 << 10;
-/// How long after such a request; the next one may reuse it.
+/// Delay before memory is returned; the next request may reuse it.
 const LATER: Duration = Duration::from_secs(1);
 
 /// Turns for work on texts. Short texts do not wait for long ones.

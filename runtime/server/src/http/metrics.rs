@@ -55,11 +55,7 @@ fn registry(app: &App) -> Registry {
     for (field, count) in app.ignored.counts() {
         ignored.get_or_create(&vec![("field", field)]).inc_by(count);
     }
-    registry.register(
-        "monomorph:ignored_fields",
-        "Fields of requests that are read by nobody and change no answer",
-        ignored,
-    );
+    registry.register("monomorph:ignored_fields", "Ignored request fields", ignored);
     if let Some(dump) = &app.dump {
         let lost = Counter::<u64>::default();
         lost.inc_by(dump.lost());
@@ -126,7 +122,7 @@ fn gauges(registry: &mut Registry, stats: &Stats) {
             "Part of the K/V blocks in use, from 0 to 1",
             used as f64 / stats.total_blocks.max(1) as f64,
         ),
-        ("monomorph:kv_blocks_free", "K/V blocks nobody uses", stats.free_blocks as f64),
+        ("monomorph:kv_blocks_free", "Free K/V blocks", stats.free_blocks as f64),
         ("monomorph:kv_blocks", "All K/V blocks", stats.total_blocks as f64),
         (
             "monomorph:kv_blocks_cached",
@@ -204,19 +200,11 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         ),
         (
             "monomorph:prefilled_tokens",
-            "Tokens fed before a first token, again after pre-emption too",
+            "Prefilled tokens, those prefilled again after pre-emption included",
             stats.tokens_prefilled,
         ),
-        (
-            "monomorph:late_tokens",
-            "Tokens that came later behind those before than --tbt-ms allows",
-            stats.late_tokens,
-        ),
-        (
-            "monomorph:prompts_cut",
-            "Steps in which prompts waited so that a token comes in time",
-            stats.prompts_cut,
-        ),
+        ("monomorph:late_tokens", "Tokens later than --tbt-ms after the previous one", stats.late_tokens),
+        ("monomorph:prompts_cut", "Steps with prefill reduced to meet --tbt-ms", stats.prompts_cut),
         ("monomorph:steps", "Forward steps completed", stats.steps),
     ] {
         self::count(registry, name, help, count);

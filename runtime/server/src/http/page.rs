@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 use std::sync::LazyLock;
 
-/// The page.
+/// The chat page, with its style and script in one text.
 const PAGE: &str = concat!(
     include_str!("../page/head.html"),
     "<style>\n",

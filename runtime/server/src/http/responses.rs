@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Answers.
+/// Creates a response, whole or streamed.
 pub(super) async fn create(
     State(app): State<Arc<App>>,
     request: Request<Body>,

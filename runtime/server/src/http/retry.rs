@@ -3,7 +3,7 @@
 use std::num::NonZero;
 use std::time::Instant;
 
-/// Longest wait in seconds: a longer estimate means little.
+/// Longest wait in seconds; longer estimates are unreliable.
 const LONGEST: f64 = 60.0;
 
 /// Seconds to wait after a shortage of host memory.

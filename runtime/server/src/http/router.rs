@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// The handler of a method at a path.
 pub(crate) struct Route {
-    /// What the OpenAPI document is compared with.
+    /// The list that the OpenAPI document is compared with.
     #[cfg(test)]
     pub(crate) method: MethodFilter,
     pub(crate) path: &'static str,

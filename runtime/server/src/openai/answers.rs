@@ -45,19 +45,19 @@ pub(crate) struct AnswerWriter {
     offsets: Vec<usize>,
 }
 
-/// What answers return of their prompt.
+/// What answers return of their prompt, if requested.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Told {
-    /// Its text, if an echo was asked for. With log-probabilities the answer's first piece brings those of
-    /// its tokens.
+    /// Its text, if an echo is requested. With log-probabilities the answer's first piece has those of its
+    /// tokens.
     pub(crate) echo: Option<String>,
-    /// Its ids, where they are wanted.
+    /// Its ids, if requested.
     pub(crate) ids: Option<Arc<[u32]>>,
 }
 
 impl AnswerWriter {
-    /// A writer for the answer to a request of these parameters. What `mark` says of all answers stands in
-    /// their fingerprint.
+    /// A writer for the answer to a request of these parameters. `mark` becomes part of the fingerprint of
+    /// all answers.
     pub(crate) fn new(
         endpoint: Endpoint,
         model: &str,
@@ -87,23 +87,23 @@ impl AnswerWriter {
         }
     }
 
-    /// One of as many prompts, whose answers tell this of them: choices are numbered prompt by prompt.
+    /// A writer for several prompts with their echoes: choices are numbered prompt by prompt.
     pub(crate) fn with_prompts(self, told: Vec<Told>) -> AnswerWriter {
         AnswerWriter { offsets: vec![0; told.len() * self.each], told, ..self }
     }
 
-    /// What is told of the prompt that a choice answers.
+    /// The echo of the prompt that a choice answers.
     fn told(&self, index: usize) -> &Told {
         static NOTHING: Told = Told { echo: None, ids: None };
         self.told.get(index / self.each.max(1)).unwrap_or(&NOTHING)
     }
 
-    /// One whose answers may be calls.
+    /// A writer whose answers may be calls.
     pub(crate) fn with_tools(self, tools: bool) -> AnswerWriter {
         AnswerWriter { tools, ..self }
     }
 
-    /// A chunk of one choice: its `body`, and what every chunk says.
+    /// A chunk of one choice: its `body` and the common fields.
     fn chunk(&mut self, index: usize, body: Value, beside: Beside<'_>) -> Bytes {
         let name = if self.endpoint == Endpoint::Chat { "delta" } else { "text" };
         let choice = self.choice(index, (name, body), beside);
@@ -119,7 +119,7 @@ impl AnswerWriter {
         self.include_usage.then_some(Value::Null)
     }
 
-    /// A choice, or a part of one, with its number, its `body`, and what every piece says.
+    /// A choice, or a part of one: its number, its `body` and the common fields.
     fn choice(
         &mut self,
         index: usize,
@@ -156,7 +156,7 @@ impl AnswerWriter {
         }
     }
 
-    /// What text completions say of their prompt, as a chunk.
+    /// The echo of a text completion, as a chunk.
     fn echoed(&mut self, index: usize, echoed: Option<&Echoed>) -> Bytes {
         let text = self.told(index).echo.clone().unwrap_or_default();
         let mut choice = self.choice(index, ("text", text.into()), Beside { echoed, ..Beside::default() });
@@ -279,7 +279,7 @@ impl Writer for AnswerWriter {
             let text = matches!(part, Part::Text(_));
             let Some(body) = self.delta(part) else { continue };
             let logprobs = if text { std::mem::take(&mut logprobs) } else { &[] };
-            // All that the piece took go with its first chunk.
+            // All tokens of the piece go with its first chunk.
             events.push(self.chunk(
                 index,
                 body,
@@ -312,7 +312,7 @@ impl Writer for AnswerWriter {
     }
 }
 
-/// What stands beside a choice's text.
+/// The fields beside a choice's text.
 #[derive(Clone, Copy, Default)]
 struct Beside<'a> {
     echoed: Option<&'a Echoed>,
@@ -328,8 +328,8 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// A whole chat's message. What is not there is left out, but for the content: it is null where there are
-/// calls instead.
+/// A whole chat's message. Absent fields are left out, except the content, which is null if there are only
+/// calls.
 fn message(parts: &[Part]) -> Value {
     let (mut content, mut reasoning) = (String::new(), String::new());
     let mut calls: Vec<Value> = Vec::new();

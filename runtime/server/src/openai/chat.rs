@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 pub(crate) struct ChatRequest {
     /// What it shares with text completions.
     pub(crate) params: GenerationParams,
-    /// What is to be answered.
+    /// The conversation to answer.
     pub(crate) conversation: Conversation,
 }
 
@@ -75,16 +75,16 @@ pub(super) fn read_effort(
     })
 }
 
-/// Refuses what would change the answer and is not done yet.
+/// Refuses unsupported fields that would change the answer.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, neutral, what) in [
-        ("functions", Neutral::Empty, "functions are"),
-        ("function_call", Neutral::Word(&["none", "auto"]), "functions are"),
-        ("modalities", Neutral::Only(json!(["text"])), "modalities other than text are"),
-        ("audio", Neutral::Nothing, "audio is"),
-        ("prediction", Neutral::Nothing, "a predicted answer is"),
-        ("verbosity", Neutral::Nothing, "a verbosity is"),
-        ("web_search_options", Neutral::Nothing, "web search is"),
+        ("functions", Neutral::Empty, "functions; use `tools`"),
+        ("function_call", Neutral::Word(&["none", "auto"]), "functions; use `tools`"),
+        ("modalities", Neutral::Only(json!(["text"])), "modalities other than text"),
+        ("audio", Neutral::Nothing, "audio"),
+        ("prediction", Neutral::Nothing, "predicted outputs"),
+        ("verbosity", Neutral::Nothing, "a choice of verbosity"),
+        ("web_search_options", Neutral::Nothing, "web search"),
     ] {
         fields.refuse_unless(name, &neutral, what)?;
     }

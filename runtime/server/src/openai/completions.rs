@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 /// Most alternatives a text completion reports, as OpenAI has it.
 pub(crate) const MAX_LOGPROBS: i64 = 5;
 
-/// What is to be continued.
+/// A prompt to continue.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Prompt {
-    /// Text.
+    /// Text to tokenize.
     Text(String),
     /// Tokens, taken as they are.
     Tokens(Vec<u32>),
 }
 
 impl Prompt {
-    /// How long it is: in bytes, or as good as.
+    /// Its size in bytes, or a comparable measure.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Prompt::Text(text) => text.len(),
@@ -33,7 +33,7 @@ impl Prompt {
 pub(crate) struct CompletionRequest {
     /// What it shares with chats.
     pub(crate) params: GenerationParams,
-    /// What is to be continued: one prompt or several, each with the path at which it stands.
+    /// The prompts to continue, each with its path in the body.
     pub(crate) prompts: Vec<(String, Prompt)>,
     /// Whether each answer begins with its prompt.
     pub(crate) echo: bool,
@@ -44,14 +44,14 @@ impl CompletionRequest {
     pub(crate) fn read(body: &Value, limits: &Limits) -> Result<CompletionRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let prompts = read_prompts(&mut fields, limits)?;
-        // Of an echo the prompt may be all that is wanted.
+        // With an echo no token need be generated.
         let mut params = GenerationParams::of_at_least(0, &mut fields, limits)?;
         params.sampling.top_logprobs = fields.integer("logprobs", 0..=MAX_LOGPROBS)?.map(|count| count as u8);
         fields.about("The answer begins with the prompt, and with `logprobs` so do they.");
         let echo = fields.boolean("echo")?.unwrap_or(false);
         params.prompt_logprobs = params.sampling.top_logprobs.filter(|_| echo);
-        fields.refuse_unless("suffix", &Neutral::Only("".into()), "a suffix is")?;
-        let best = "choosing the best of several answers is";
+        fields.refuse_unless("suffix", &Neutral::Only("".into()), "text after the completion")?;
+        let best = "choosing the best of several answers";
         fields.refuse_unless("best_of", &Neutral::Only(1.into()), best)?;
         params.ignored = fields.finish()?;
         check_choices(prompts.len(), params.choices)?;
@@ -106,7 +106,7 @@ fn read_prompts(fields: &mut Fields, limits: &Limits) -> Result<Vec<(String, Pro
     }
 }
 
-/// Every prompt has `n` answers, and a request so many in all.
+/// Checks that the prompts' `n` answers each are not too many in all.
 fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
     let all = prompts.saturating_mul(each);
     if all <= MAX_CHOICES as usize {

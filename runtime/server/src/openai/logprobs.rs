@@ -3,13 +3,13 @@
 use crate::answer::part::{Echoed, TokenLogprob};
 use serde_json::{Map, Value, json};
 
-/// As chats have them.
+/// Log-probabilities in the form of chats.
 pub(super) fn of_chat(tokens: &[TokenLogprob]) -> Value {
     json!({"content": tokens.iter().map(chat_logprob).collect::<Vec<_>>(), "refusal": null})
 }
 
-/// As text completions have them, those of a prompt first that is echoed as this text, whose first token has
-/// none; `offset` is how many characters of the text came before, and is moved on.
+/// Log-probabilities in the form of text completions. Those of an echoed prompt come first; its first token
+/// has none. `offset` counts the characters of text so far and is advanced.
 pub(super) fn of_text(echoed: Option<(&Echoed, &str)>, tokens: &[TokenLogprob], offset: &mut usize) -> Value {
     let (echoed, text) = echoed.unzip();
     let first = echoed.map(|echoed| &echoed.first);
@@ -46,7 +46,7 @@ fn offsets_in<'a>(text: &str, tokens: impl Iterator<Item = &'a [u8]>) -> Vec<usi
         let left = &bytes[at..];
         let found = [token, token.strip_prefix(b" ").unwrap_or(token)];
         let length = found.iter().find(|token| left.starts_with(token)).map_or(0, |token| token.len());
-        // Inside a character it is that one's.
+        // A token that begins inside a character has that character's offset.
         let offset = if text.is_char_boundary(at) { begun } else { begun - 1 };
         begun += left[..length].iter().filter(|byte| !matches!(byte, 0x80..0xC0)).count();
         at += length;
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(offsets("a bc", &[b"a", b" b", b"c"]), [0, 1, 3]);
         // A character of two bytes, in halves and whole.
         assert_eq!(offsets("\u{e9}\u{e9}x", &[b"\xc3", b"\xa9", b"\xc3\xa9", b"x"]), [0, 0, 1, 2]);
-        // What begins a prompt is not written, unless it is.
+        // The token that begins a prompt has no text, unless the text contains it.
         assert_eq!(offsets("ab", &[b"<s>", b" a", b"b"]), [0, 0, 1]);
         assert_eq!(offsets("<s>ab", &[b"<s>", b"a", b"b"]), [0, 3, 4]);
         assert_eq!(offsets("", &[b"<s>"]), [0]);

@@ -1,4 +1,4 @@
-//! Messages of a chat, as OpenAI has them, made into what chat templates take.
+//! OpenAI's chat messages, converted to those that chat templates take.
 
 use crate::error::ApiError;
 use crate::openapi::schema::{any_of, array, of, only, some, text};
@@ -52,10 +52,10 @@ fn read_message<'a>(
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
     let role = match fields.required_tag("role")? {
-        // The newer name of the same thing, which templates do not know.
+        // `developer` is the newer name of `system`; templates do not know it.
         "developer" => "system",
         role @ ("system" | "user" | "assistant" | "tool") => role,
-        "function" => return Err(ApiError::unsupported(path, "answers of functions are")),
+        "function" => return Err(ApiError::unsupported(path, "function messages; use the role `tool`")),
         other => {
             let roles = ["system", "developer", "user", "assistant", "tool"];
             return Err(wrong_word(&path, &roles, Some(other)));
@@ -83,13 +83,17 @@ fn read_message<'a>(
         // Some templates want the tool's name, which OpenAI's clients do not send.
         read.insert("name".to_owned(), (*name).into());
     }
-    fields.refuse_unless("function_call", &Neutral::Nothing, "calls of functions are")?;
-    fields.refuse_unless("audio", &Neutral::Nothing, "audio is")?;
-    fields.refuse_unless("refusal", &Neutral::Nothing, "a refusal in the history is")?;
-    // What clients send back of an earlier answer, and what this server said of markup.
+    fields.refuse_unless("function_call", &Neutral::Nothing, "function calls; use `tool_calls`")?;
+    fields.refuse_unless("audio", &Neutral::Nothing, "audio")?;
+    fields.refuse_unless("refusal", &Neutral::Nothing, "a refusal in the history")?;
+    // Fields of an earlier answer that clients send back.
     fields.harmless(&["annotations", "rejected_markup"]);
     if role != "assistant" {
-        fields.refuse_unless("tool_calls", &Neutral::Empty, "calls of any but the assistant are")?;
+        fields.refuse_unless(
+            "tool_calls",
+            &Neutral::Empty,
+            "calls in messages of other roles than `assistant`",
+        )?;
     }
     if let Some(name) = fields.string("name")? {
         read.insert("name".to_owned(), name.into());
@@ -143,10 +147,10 @@ fn read_call<'a>(
     let mut fields = Fields::new(path, call)?;
     let id = fields.required_string("id")?;
     if let Some(kind) = fields.of(|| only("function")).string("type")?.filter(|kind| *kind != "function") {
-        let what = format!("calls of type {kind:?} are");
+        let what = format!("calls of type {kind:?}");
         return Err(ApiError::unsupported(fields.path("type"), &what));
     }
-    // In streams clients number them, and some send that back.
+    // `index` is a field of streamed calls that some clients send back.
     fields.harmless(&["index"]);
     let at = fields.path("function");
     let function = fields.required("function")?;
@@ -160,8 +164,7 @@ fn read_call<'a>(
     Ok(json!({"id": id, "type": "function", "function": function}))
 }
 
-/// Arguments as an object. What is none, as of a call that was cut off, stays what it is: the template may
-/// know what to do with it.
+/// Arguments as an object. Other text, as of a call that was cut off, is kept: the template may handle it.
 pub(crate) fn arguments_of(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(arguments @ Value::Object(_)) => arguments,

@@ -7,21 +7,21 @@ use crate::request::fields::{Fields, wrong_type};
 use crate::request::generation::{ids, token_ids};
 use serde_json::Value;
 
-/// What is to be made tokens of.
+/// The input of tokenization.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Source {
-    /// A text, with the tokens that a prompt begins with or without them.
+    /// A text, with or without the tokens that begin a prompt.
     Prompt {
-        /// The text.
+        /// Its source.
         text: String,
-        /// Whether what a prompt begins with goes before it.
+        /// Whether to add the tokens that begin a prompt.
         add_special_tokens: bool,
     },
     /// A conversation, as the chat template writes it.
     Chat {
         /// As [`super::chat::ChatRequest`] has it.
         conversation: Box<Conversation>,
-        /// Whether the beginning of an answer goes behind it.
+        /// Whether to add the beginning of an answer.
         add_generation_prompt: bool,
     },
 }
@@ -31,9 +31,9 @@ pub(crate) enum Source {
 pub(crate) struct TokenizeRequest {
     /// The model asked for.
     pub(crate) model: Option<String>,
-    /// What is to be cut.
+    /// The text or conversation to tokenize.
     pub(crate) source: Source,
-    /// Whether the text of every token is wanted too.
+    /// Whether to return the text of every token.
     pub(crate) return_token_strs: bool,
 }
 

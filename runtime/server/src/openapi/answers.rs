@@ -1,4 +1,4 @@
-//! What is answered to chats and completions, and what a server says of itself.
+//! Answers of chats and completions, and the server's own state.
 
 use super::Facts;
 use super::schema::{
@@ -205,7 +205,7 @@ fn model(facts: &Facts) -> Value {
     ])
 }
 
-/// What was built, and what this start of it has.
+/// Facts of the build and of this start.
 fn info(facts: &Facts) -> Value {
     let speed = || {
         let number = || json!({"type": "number"});

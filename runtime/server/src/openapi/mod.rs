@@ -1,7 +1,7 @@
-//! The OpenAPI document: what stands at which path, and every field of requests and answers.
+//! The OpenAPI document: all paths, and every field of requests and answers.
 //!
-//! Requests are described by their readers ([`crate::request::described`]): to add a field, read it. What is
-//! answered is written here by hand, and routes in `paths.rs`.
+//! Requests are described by their readers ([`crate::request::described`]): to add a field, read it. Answers
+//! are written here by hand, and routes in `paths.rs`.
 
 mod answers;
 mod anthropic;
@@ -24,7 +24,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) context: usize,
     /// Ids below this one exist.
     pub(crate) vocabulary: usize,
-    /// Whether the server wants keys.
+    /// Whether the server requires keys.
     pub(crate) keys: bool,
 }
 

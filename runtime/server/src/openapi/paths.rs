@@ -1,10 +1,10 @@
-//! What stands at which path: requests, answers, errors.
+//! Paths of the OpenAPI document: requests, answers, errors.
 
 use super::schema::{Properties, text};
 use super::{Facts, anthropic, examples, requests, responses};
 use serde_json::{Map, Value, json};
 
-/// An operation.
+/// A method at a path, with its request and its answers.
 pub(super) struct Operation {
     /// In small letters.
     pub(super) method: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Operation {
     error: &'static str,
 }
 
-/// What an operation answers.
+/// The answer of an operation.
 enum Answer {
     /// JSON, which is this component.
     Json(&'static str),
@@ -34,7 +34,7 @@ enum Answer {
     JsonOrEvents(&'static str, &'static str),
     /// JSON, which is this component, also where the status is 503.
     Health(&'static str),
-    /// Something else.
+    /// Another media type.
     Other(&'static str),
     /// It answers nothing but errors.
     Nothing,
@@ -272,7 +272,7 @@ fn events(name: &str) -> Value {
     event
 }
 
-/// What may be done with a response that was made.
+/// Links from a created response to the operations on it.
 fn links() -> Value {
     let operations = ["retrieveResponse", "deleteResponse", "cancelResponse", "listInputItems"];
     let link =
@@ -280,7 +280,7 @@ fn links() -> Value {
     Value::Object(operations.map(link).into_iter().collect())
 }
 
-/// What a status says.
+/// Description of a status.
 fn meaning(status: u16) -> &'static str {
     match status {
         400 => "The request is wrong; `message` names the field and what is wrong with it.",

@@ -1,4 +1,4 @@
-//! What requests are, as their readers tell.
+//! Request schemas, recorded from the readers.
 
 use super::Facts;
 use super::schema::{Properties, or_null};

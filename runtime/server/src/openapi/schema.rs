@@ -1,9 +1,9 @@
-//! Words to write JSON schemas with.
+//! Short functions that write JSON schemas.
 
 use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
 
-/// Anything at all, null too: fields that are read by nobody.
+/// Anything, null included: fields that are not read.
 pub(crate) fn any() -> Value {
     json!({})
 }
@@ -21,7 +21,7 @@ pub(crate) fn integer(range: RangeInclusive<i64>) -> Value {
     json!({"type": "integer", "minimum": range.start(), "maximum": range.end()})
 }
 
-/// How many there are of something.
+/// The schema of a count.
 pub(crate) fn count() -> Value {
     json!({"type": "integer", "minimum": 0})
 }
@@ -55,7 +55,7 @@ pub(crate) fn only(value: impl Into<Value>) -> Value {
     json!({"enum": [value.into()]})
 }
 
-/// A field whose name is known and that nothing but null may stand in: it is not supported.
+/// An unsupported field: only null is allowed.
 pub(crate) fn unsupported() -> Value {
     json!({"type": "null", "description": "Not supported."})
 }

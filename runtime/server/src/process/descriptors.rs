@@ -11,9 +11,9 @@ const FEWEST: u64 = 8;
 /// What to do about the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
-    /// It is enough.
+    /// The limit is high enough.
     Enough,
-    /// It can be raised to this, which is enough.
+    /// It can be raised to this many files, which is enough.
     Raise(u64),
     /// It can only be this: some connections will wait.
     Few(u64),

@@ -17,7 +17,7 @@ impl LogArgs {
         if self.level == LevelFilter::OFF {
             return;
         }
-        // A subscriber that was set before stays.
+        // An earlier subscriber stays.
         let _ = tracing_subscriber::fmt()
             .with_max_level(self.level)
             .with_ansi(false)

@@ -3,8 +3,8 @@
 /// The value of such a flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Switch {
-    /// Enabled.
+    /// The feature is enabled.
     On,
-    /// Disabled.
+    /// The feature is disabled.
     Off,
 }

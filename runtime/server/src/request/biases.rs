@@ -16,7 +16,7 @@ pub(crate) const LARGEST: f64 = 100.0;
 pub(crate) const MAX_DRY: f32 = 100.0;
 /// Default breakers: no repetition extends across them.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
-/// Most breakers.
+/// Most breakers that a request may give.
 pub(crate) const MOST_BREAKERS: usize = 32;
 /// The longest, in characters.
 pub(crate) const LONGEST_BREAKER: usize = 64;

@@ -18,9 +18,9 @@ pub(crate) struct Conversation {
     /// As templates take them: `role`, `content` (a string), `tool_calls` with their arguments as objects,
     /// and so on.
     pub(crate) messages: Vec<Value>,
-    /// The tools.
+    /// Tools that the model is shown and may call.
     pub(crate) tools: Tools,
-    /// What is asked of the reasoning.
+    /// The requested reasoning.
     pub(crate) reasoning: Reasoning,
     /// Further template variables.
     pub(crate) variables: Map<String, Value>,
@@ -46,7 +46,7 @@ pub(crate) struct Tools {
     pub(crate) one: bool,
 }
 
-/// What is asked of the reasoning.
+/// The requested reasoning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reasoning {
     /// Nothing: the model's default.
@@ -63,7 +63,7 @@ pub(crate) enum Reasoning {
     On {
         /// By which field.
         field: &'static str,
-        /// The effort.
+        /// Level of effort, if the request names one.
         effort: Option<String>,
     },
 }
@@ -103,7 +103,7 @@ impl Prepared {
 }
 
 impl Tools {
-    /// There is to be a call, says the field at `path`.
+    /// Requires a call; `path` is the field that says so.
     ///
     /// # Errors
     /// When there is nothing to call.
@@ -118,7 +118,7 @@ impl Tools {
         Ok(())
     }
 
-    /// Only these may be called, says the field at `path`.
+    /// Restricts calls to these tools; `path` is the field that says so.
     ///
     /// # Errors
     /// When there are none, or one of them is no tool of the request.
@@ -148,7 +148,7 @@ impl Tools {
 }
 
 impl Tools {
-    /// The calls that an answer may have in it; none where none may be, or the model has no form of them.
+    /// The calls allowed in an answer; `None` if none are, or the model has no form of tool calls.
     fn wanted(&self, text: &Text, set: &Arc<ToolSet>) -> Option<Wanted> {
         let form = text.form().filter(|_| !self.forbidden)?;
         let tool = |(at, given): (usize, &Value)| {
@@ -212,11 +212,11 @@ impl Conversation {
         self.switch_reasoning(text, reasons)?;
         if !self.tools.given.is_empty() {
             if text.tools.is_none() {
-                let what = "this model has no form of tool calls, so they are";
+                let what = "this model has no form of tool calls";
                 return Err(ApiError::unsupported("tools", what));
             }
             if !text.template_knows("tools") {
-                let what = "this checkpoint's chat template says nothing of tools, so they are";
+                let what = "this checkpoint's chat template has no tools";
                 return Err(ApiError::unsupported("tools", what));
             }
             if !self.tools.forbidden {
@@ -262,11 +262,10 @@ impl Conversation {
         let (switch, effort) = (text.template_knows(SWITCH), text.template_knows(EFFORT));
         match (wanted, text.reasoning) {
             (Some((field, true)), None) => {
-                return Err(ApiError::unsupported(field, "this model does not reason, so it is"));
+                return Err(ApiError::unsupported(field, "this model does not reason"));
             }
             (Some((field, false)), Some(_)) if !switch && !effort => {
-                let what =
-                    "this checkpoint's chat template has no switch for reasoning, so turning it off is";
+                let what = "this checkpoint's chat template has no switch for reasoning";
                 return Err(ApiError::unsupported(field, what));
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! What readers ask for, as JSON schemas: the OpenAPI document is made of what they ask of samples.
+//! Records what readers ask for as JSON schemas: the OpenAPI document is made by running them on samples.
 
 use crate::error::ApiError;
 use crate::openapi::schema::{about, any_of, request, words};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::cell::RefCell;
 
 thread_local! {
-    /// The objects that were read since a description began, if one did.
+    /// The objects read since a description began, if one did.
     static READ: RefCell<Option<Vec<Object>>> = const { RefCell::new(None) };
 }
 
@@ -69,7 +69,7 @@ struct Property {
     tags: Vec<String>,
 }
 
-/// What was said of the field that is asked for next.
+/// Description of the next field.
 #[derive(Clone, Debug, Default)]
 struct Next {
     schema: Option<Value>,
@@ -93,7 +93,7 @@ impl Object {
         self.properties.iter_mut().find(|property| property.name == name)
     }
 
-    /// What is said first of a field that is asked for twice holds.
+    /// If a field is read twice, its first description counts.
     pub(super) fn add(&mut self, name: &'static str, schema: Option<Value>) {
         let next = std::mem::take(&mut self.next);
         if self.property(name).is_none() {

@@ -16,11 +16,11 @@ pub(crate) struct Fields<'a> {
     known: Vec<&'static str>,
     /// Ignored fields that are present.
     ignored: Vec<&'static str>,
-    /// What was asked for, where that is to be described.
+    /// Record of the fields asked for, while they are described.
     asked: Option<Box<Object>>,
 }
 
-/// What a field that is not supported may be nevertheless, beside null.
+/// Values besides null that an unsupported field may have.
 #[derive(Clone, Debug)]
 pub(crate) enum Neutral {
     Nothing,
@@ -82,7 +82,7 @@ impl<'a> Fields<'a> {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// What the next field is, where the way in which it is read does not say that.
+    /// Describes the next field's schema, where the way it is read does not.
     pub(crate) fn of(&mut self, schema: impl FnOnce() -> Value) -> &mut Self {
         if let Some(asked) = &mut self.asked {
             asked.next_is(schema());
@@ -90,7 +90,7 @@ impl<'a> Fields<'a> {
         self
     }
 
-    /// What is to be said of the next field.
+    /// Sets the description of the next field.
     pub(crate) fn about(&mut self, text: impl std::fmt::Display) -> &mut Self {
         if let Some(asked) = &mut self.asked {
             asked.next_about(text.to_string());
@@ -127,7 +127,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// What is given, unless null, whether it is a field of this object or not.
+    /// The value of a field, unless null, without recording it.
     pub(crate) fn given(&self, name: &str) -> Option<&'a Value> {
         self.map.get(name).filter(|value| !value.is_null())
     }
@@ -152,7 +152,7 @@ impl<'a> Fields<'a> {
         text.ok_or_else(|| missing(&self.path(name)))
     }
 
-    /// A string.
+    /// A field that holds a string, unless absent or null.
     pub(crate) fn string(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
         self.asks(name, || Some(text()));
         match self.given(name) {
@@ -162,7 +162,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A word by which an object of one kind is told from those of others.
+    /// A string that names the kind of this object.
     pub(crate) fn tag(&mut self, name: &'static str) -> Result<Option<&'a str>, ApiError> {
         let found = self.string(name)?;
         if let Some((asked, found)) = self.asked.as_mut().zip(found) {
@@ -171,14 +171,14 @@ impl<'a> Fields<'a> {
         Ok(found)
     }
 
-    /// One that must be there.
+    /// As [`Fields::tag`], of a field that must be there.
     pub(crate) fn required_tag(&mut self, name: &'static str) -> Result<&'a str, ApiError> {
         let found = self.tag(name)?;
         self.holds(name);
         found.ok_or_else(|| missing(&self.path(name)))
     }
 
-    /// A boolean.
+    /// A field that holds a boolean, unless absent or null.
     pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, ApiError> {
         self.asks(name, || Some(boolean()));
         match self.given(name) {
@@ -346,14 +346,14 @@ const DEEPEST: usize = 127;
 /// An integer within `range`.
 pub(crate) fn integer(path: &str, value: &Value, range: RangeInclusive<i64>) -> Result<i64, ApiError> {
     let Value::Number(number) = value else { return Err(wrong_type(path, "an integer", value)) };
-    // As JSON schemas have it, 1.0 is an integer; beyond these nobody knows which.
+    // As JSON schemas have it, 1.0 is an integer; larger floats are not exact integers.
     let exact = (1u64 << f64::MANTISSA_DIGITS) as f64;
     let written = match number.as_f64().filter(|_| number.is_f64()) {
         Some(float) if float.fract() != 0.0 => return Err(wrong_type(path, "an integer", value)),
         Some(float) => Some(float as i64).filter(|_| float.abs() <= exact),
         None => number.as_i64(),
     };
-    // An integer that is none as an i64 is a u64 above its range.
+    // An integer that does not fit an i64 is above its range.
     match written.filter(|integer| range.contains(integer)) {
         Some(integer) => Ok(integer),
         None => {
@@ -390,7 +390,7 @@ pub(crate) fn text_of<'a>(
     let mut fields = Fields::new(path, value)?;
     let found = fields.required_tag("type")?;
     if !types.contains(&found) {
-        return Err(ApiError::unsupported(path, &format!("{what} of type {found:?} are")));
+        return Err(ApiError::unsupported(path, &format!("{what} of type {found:?}")));
     }
     let text = fields.required_string("text")?;
     fields.harmless(harmless);
@@ -404,7 +404,7 @@ pub(crate) fn wrong_type(path: &str, expected: &str, found: &Value) -> ApiError 
     ApiError { code: "invalid_type", ..ApiError::field(path, message) }
 }
 
-/// What a value is, in words; numbers and booleans are quoted, since they are short.
+/// A value's type in words; numbers and booleans are quoted, since they are short.
 fn kind(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub(crate) struct Format {
     /// The field, with the path to the source.
     path: String,
-    /// The source.
+    /// The schema, expression or grammar.
     pub(crate) source: Source,
 }
 
@@ -32,16 +32,15 @@ impl Format {
         for (field, format) in asked {
             let Some(format) = format else { continue };
             if let Some((earlier, _)) = found {
-                let message = format!(
-                    "`{field}` and `{earlier}` both say what the answer is held to; give one of them"
-                );
+                let message =
+                    format!("`{field}` and `{earlier}` both constrain the answer; give one of them");
                 return Err(ApiError::field(field, message));
             }
             found = Some((field, format));
         }
         for (name, what) in [
-            ("guided_decoding_backend", "a choice of backend is"),
-            ("guided_whitespace_pattern", "a pattern of spacing is"),
+            ("guided_decoding_backend", "a choice of backend"),
+            ("guided_whitespace_pattern", "a whitespace pattern"),
         ] {
             fields.refuse_unless(name, &Neutral::Nothing, what)?;
         }
@@ -118,7 +117,7 @@ pub(crate) fn typed(within: Option<&'static str>) -> Value {
     described("", samples, |format| read_typed("", format, within))
 }
 
-/// A schema, seen to be one also where nobody compiles it.
+/// A schema, validated even if unused.
 fn schema(path: &str, value: &Value) -> Result<Source, ApiError> {
     match value {
         Value::Object(_) | Value::Bool(_) => Ok(Source::JsonSchema(value.clone())),
@@ -315,7 +314,7 @@ mod tests {
             (json!({"structured_outputs": {}}), "structured_outputs", "one of"),
             (json!({"structured_outputs": {"regex": "a", "choice": ["a"]}}), "structured_outputs", "one of"),
             (json!({"guided_regex": "a", "guided_choice": ["a"]}), "guided_choice", "both"),
-            (json!({"guided_decoding_backend": "outlines"}), "guided_decoding_backend", "not supported yet"),
+            (json!({"guided_decoding_backend": "outlines"}), "guided_decoding_backend", "not supported"),
         ] {
             let (param, message) = read(body.clone()).expect_err("refused");
             assert_eq!(param, named, "{body}: {message}");

@@ -40,9 +40,9 @@ pub(crate) struct Limits {
 pub(crate) struct GenerationParams {
     /// The model asked for; absent means the only one there is.
     pub(crate) model: Option<String>,
-    /// Answer piece by piece.
+    /// Whether to stream the answer.
     pub(crate) stream: bool,
-    /// End the stream with the usage.
+    /// Whether the stream ends with the usage.
     pub(crate) include_usage: bool,
     /// Answers to the same prompt.
     pub(crate) choices: usize,
@@ -60,7 +60,7 @@ pub(crate) struct GenerationParams {
     pub(crate) stops: Vec<String>,
     /// Further ids that end the answer.
     pub(crate) stop_ids: Vec<u32>,
-    /// Generate on past the model's own stop ids.
+    /// Whether to ignore the model's own stop ids.
     pub(crate) ignore_eos: bool,
     /// The answer's format, if any.
     pub(crate) format: Option<Format>,
@@ -106,7 +106,7 @@ impl GenerationParams {
         GenerationParams::of_at_least(1, fields, limits)
     }
 
-    /// The same of an answer that has at least so many tokens.
+    /// As [`GenerationParams::read`], for an answer of at least `least` tokens.
     pub(crate) fn of_at_least(
         least: i64,
         fields: &mut Fields,

@@ -1,5 +1,4 @@
-//! Requests, as all vendors' APIs share them: the fields of a body, the conversation, what is sampled, and
-//! what an answer is constrained to.
+//! Requests as all vendors' APIs share them: fields of a body, conversation, sampling and constraints.
 
 pub(crate) mod biases;
 pub(crate) mod calls;

@@ -144,7 +144,7 @@ fn read_name(path: &str, value: &Value, place: Place) -> Result<(String, String)
     let kind = fields.path("type");
     match fields.required_tag("type")? {
         "function" => {}
-        other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?} are"))),
+        other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?}"))),
     }
     let inner = fields.path("function");
     if place == Place::Within {
@@ -172,7 +172,7 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     let kind = fields.path("type");
     match fields.required_tag("type")? {
         "function" => {}
-        other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?} are"))),
+        other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?}"))),
     }
     let at = fields.path("function");
     let function = fields.required("function")?;

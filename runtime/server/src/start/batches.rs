@@ -3,14 +3,14 @@
 use monomorph_model::{BatchInvariantSpec, ModelSpec};
 use serde_json::{Value, json};
 
-/// In words.
+/// One line for people.
 pub(crate) fn describe(spec: &ModelSpec, invariant: &BatchInvariantSpec) -> String {
-    let pieces = match invariant.chunk_alignment {
+    let ends = match invariant.chunk_alignment {
         1 => "anywhere".to_owned(),
         tokens => format!("at multiples of {tokens} tokens"),
     };
     let most = spec.step_sequences;
-    format!("their size changes no bit of a row; at most {most} sequences at once, prompts are cut {pieces}")
+    format!("results do not depend on batch size; at most {most} sequences; prefill chunks end {ends}")
 }
 
 /// As JSON; null for a build without it.

@@ -185,7 +185,7 @@ impl MemoryArgs {
         let guard = self.guard.bytes(host);
         let room = || Room::new(spec, swap_bytes, host, fraction, guard);
         if spec.hardware.cuda.is_some() {
-            // What the server takes beside the device's memory, which its own plan is of.
+            // Host memory that the server takes besides the device's memory, which has a plan of its own.
             beside_device(host, guard, swap_bytes)?;
         }
         Ok(spec.hardware.cuda.is_none().then(room))
@@ -312,8 +312,7 @@ impl CacheArgs {
         room: Option<&Room>,
         streams: bool,
     ) -> Result<(usize, Option<usize>), String> {
-        // A sequence that nobody asked for in this length: at least one token fits, or the plan says what is
-        // missing.
+        // The length is a default: at least one token fits, or the plan says what is missing.
         let fits = room.map_or(usize::MAX, |room| room.blocks().saturating_mul(spec.block_tokens));
         let whole = if streams { usize::MAX } else { fits.saturating_sub(spec.reach()).max(1) };
         let automatic = DEFAULT_CONTEXT.min(spec.usable_context()).min(whole);

@@ -170,7 +170,7 @@ mod tests {
         let right: String = Sha256::digest(&whole).iter().map(|byte| format!("{byte:02x}")).collect();
         std::fs::write(directory.path().join(SUMS), format!("{right}  m.gguf\n")).unwrap();
         run().unwrap();
-        // One bit in the middle of four megabytes, which no canary would notice.
+        // One flipped bit in four megabytes, which no canary would notice.
         let mut damaged = whole.clone();
         damaged[2 << 20] ^= 1;
         std::fs::write(&path, &damaged).unwrap();

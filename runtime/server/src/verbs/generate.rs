@@ -127,8 +127,8 @@ pub(crate) fn generate(
         let Stats { steps, tokens_prefilled, prefill_chunks, tokens_generated, preemptions, .. } =
             engine.stats();
         out::say(format_args!(
-            "{steps} steps: {tokens_prefilled} tokens prefilled, {tokens_generated} generated; {prefill_chunks} pieces of \
-             prompts cut off, {preemptions} sequences pre-empted",
+            "{steps} steps: {tokens_prefilled} tokens prefilled, {tokens_generated} generated; {prefill_chunks} prefill \
+             chunks, {preemptions} sequences pre-empted",
         ));
         return Ok(());
     }

@@ -232,7 +232,7 @@ pub fn serve(
     }
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;
-    // Before anybody else's request: a device that cannot is found out, and its first launches are over.
+    // Before any client's request: it finds a broken device, and absorbs the first launches.
     let canary = Canary::learn(&engine, spec, || {
         if spec.hardware.cuda.is_some() {
             out::print(format_args!("first token {} ms after the start", started.elapsed().as_millis()));
@@ -274,8 +274,8 @@ pub fn serve(
     if let Some(dump) = &app.dump {
         dump.flush();
     }
-    // What is computed beside the workers (a prompt, a grammar) cannot be interrupted, and nobody wants it
-    // any more.
+    // Work beside the workers (a prompt, a grammar) cannot be interrupted, and its result is no longer
+    // needed.
     runtime.shutdown_background();
     Ok(ended?)
 }

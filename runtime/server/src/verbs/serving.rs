@@ -19,8 +19,8 @@ const LOADING_POLL: Duration = Duration::from_millis(100);
 /// told the engine may stop: it looks at the clock between two steps.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
-/// Serves HTTP until a drain begins, then lets accepted requests finish. Meanwhile it goes on listening: who
-/// asks is told that the server is draining, and not that nobody is there.
+/// Serves HTTP until a drain begins, then lets accepted requests finish. Meanwhile it keeps listening: new
+/// requests get an error that the server is draining, instead of a refused connection.
 ///
 /// # Errors
 /// When HTTP ends by itself, the device failed, or the engine did not end as it should.

@@ -32,10 +32,10 @@ pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<(), String
 pub(crate) struct Steps<'a, M> {
     model: &'a mut M,
     step: Step,
-    /// Blocks each sequence may come to use.
+    /// Most blocks of each sequence.
     blocks: Vec<Vec<BlockId>>,
     in_flight: VecDeque<Ticket>,
-    /// What the last step of each sequence brought, by slot; of a model that drafts.
+    /// The last step's tokens and drafts by slot, if the model drafts.
     verified: Vec<Verified>,
 }
 
@@ -148,7 +148,7 @@ impl<'a, M: Model> Steps<'a, M> {
         }
         let ticket = self.model.submit(&self.step);
         self.in_flight.push_back(ticket);
-        // What a model that drafts is fed next is known when its step is collected.
+        // With drafts, the next tokens are known only when the step is collected.
         if M::DRAFTS > 0 {
             self.collect()?;
         }
@@ -169,7 +169,7 @@ impl<'a, M: Model> Steps<'a, M> {
             match row {
                 RowOutput::None => {}
                 RowOutput::Sampled(_) if M::DRAFTS == 0 => {}
-                // One step is in flight, the one at hand.
+                // Only one step is in flight, the current one.
                 RowOutput::Verified(verified)
                     if !verified.sampled.is_empty() && verified.drafts.len() == M::SPEC.drafted() =>
                 {

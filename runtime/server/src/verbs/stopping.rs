@@ -47,7 +47,7 @@ const KNOWN: [(i32, &str, Meaning); 9] = [
     (libc::SIGXFSZ, "SIGXFSZ", Meaning::Written),
 ];
 
-/// How far a server is.
+/// State of the server's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Loading,
@@ -55,14 +55,14 @@ enum Phase {
     Draining,
 }
 
-/// What is done about a signal.
+/// The reaction to a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// Ends the process at once.
     Leave,
     /// Finishes what was accepted.
     Drain,
-    /// Says that nothing is done.
+    /// Reports that the signal is ignored.
     Note,
     Nothing,
 }
@@ -76,10 +76,10 @@ fn action(meaning: Meaning, phase: Phase) -> Action {
     }
 }
 
-/// The end of the process, when it is set.
+/// Deadline and exit code of the process, once set.
 type End = Option<(Instant, i32)>;
 
-/// Tells when to stop, and ends the process if it does not.
+/// Reports when to stop, and ends the process if it does not stop in time.
 #[derive(Debug)]
 pub(super) struct Stopping {
     begun: watch::Receiver<bool>,
@@ -117,8 +117,8 @@ impl Stopping {
         }
     }
 
-    /// What is left to be done may take so long; then the process ends with `code`. Of two ends the earlier
-    /// one counts.
+    /// Gives the rest of the shutdown so long; then the process ends with `code`. Of two deadlines the
+    /// earlier counts.
     pub(super) fn end_within(&self, time: Duration, code: i32) {
         set(&self.end, Instant::now().checked_add(time).map(|at| (at, code)));
     }
@@ -139,7 +139,7 @@ fn set(end: &watch::Sender<End>, new: End) {
     });
 }
 
-/// What the thread has.
+/// State of the signal thread.
 struct Attendant {
     signals: Signals,
     app: Arc<App>,
@@ -191,7 +191,7 @@ impl Attendant {
         say(format!(
             "{name}: finishing accepted requests, for {seconds} s at most; SIGTERM or Ctrl-C leaves at once"
         ));
-        // Last: an idle server may end before the next line, and nobody would read why.
+        // Logged before the drain begins: an idle server may end at once, and the reason would be lost.
         self.begin.send_replace(true);
     }
 }
@@ -241,7 +241,7 @@ impl Signals {
         wanted.map(listen).collect::<Result<_, _>>().map(Signals)
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     async fn next(&mut self) -> (&'static str, Meaning) {
         std::future::poll_fn(|context| {
             for (signal, name, meaning) in &mut self.0 {

@@ -294,11 +294,11 @@ pub fn kinds() {
     }
     assert_eq!(posts.len(), 8);
     assert_eq!(server.stats()["finished"], 4 * 3);
-    // Who has more to send than is looked at hears why all the same.
+    // A client still sending receives the error.
     let body = "x".repeat(3 << 20);
     let answer = server.connect().request("POST", CHAT, &[("content-type", "text/plain")], body.as_bytes());
     assert_eq!(answer.status, 415);
-    // No body says nothing, whoever copies it.
+    // An empty body has no message, with and without a dump.
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("dump");
     let copying = Server::start(&["--dump", file.to_str().expect("UTF-8")]);
@@ -331,10 +331,9 @@ pub fn connections() {
     }
 }
 
-/// Whoever does not say what it wants is not listened to for ever; nor whoever says too much, or what is no
-/// HTTP. Each is told why.
+/// Clients that send nothing, too much, or no valid HTTP are disconnected in bounded time, with an error.
 ///
-/// Seen before: a status and no word.
+/// Seen before: a status without a message.
 pub fn heads() {
     let server = Server::start(&["--head-seconds", "1"]);
     let say = |words: &[u8]| {

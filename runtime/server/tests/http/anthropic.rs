@@ -293,7 +293,7 @@ pub fn refusals() {
             &["thinking.budget_tokens", "enabled"],
         ),
         (json!({"output_config": {"effort": "low"}}), &["output_config.effort", "without thinking"]),
-        (json!({"mcp_servers": [{}]}), &["mcp_servers", "not supported yet"]),
+        (json!({"mcp_servers": [{}]}), &["mcp_servers", "not supported"]),
         (json!({"colour": 1}), &["`colour`", "not a field"]),
     ] {
         let response = server.post(MESSAGES, &saying("Hi", &fields));

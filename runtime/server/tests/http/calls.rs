@@ -1,5 +1,5 @@
-//! Calls that are required, and arguments that are held to their tool's schema. The scripted model says what
-//! its prompt tells it to, and where that is not allowed the next byte that is.
+//! Required calls, and arguments constrained to their tool's schema. The scripted model says what its prompt
+//! tells it to, and where that is not allowed the next allowed byte.
 //!
 //! Planted, and caught by `kept`: nothing kept; what is kept of other tools or of another choice taken for
 //! it.
@@ -135,7 +135,7 @@ pub fn auto() {
         assert_eq!(text["choices"][0]["message"]["content"], "Just <tool and text", "{format}");
         assert_eq!(text["choices"][0]["finish_reason"], "stop");
     }
-    // Where calls are held to nothing they are as they are said, but for those of strict tools.
+    // Unconstrained calls come as the model writes them, except those of strict tools.
     let server = Server::start_talking("hermes", "-", &["--hold-calls", "off"]);
     let said = "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {\"x\": 1}}\n</tool_call>";
     let mut body = asking(said, &json!({}));
@@ -291,7 +291,7 @@ pub fn refusals() {
             "tool_choice.allowed_tools.tools",
             "empty",
         ),
-        (&server, json!({"tool_choice": "required", "ignore_eos": true}), "ignore_eos", "contradicts"),
+        (&server, json!({"tool_choice": "required", "ignore_eos": true}), "ignore_eos", "cannot be combined"),
         (&bare, json!({}), "tools[0].function.parameters", "not required"),
     ] {
         let response = server.post(CHAT, &asking("Hi", &fields));
@@ -299,7 +299,7 @@ pub fn refusals() {
         assert_eq!((response.status, error["param"].as_str()), (400, Some(param)), "{fields}: {error}");
         assert!(error["message"].as_str().is_some_and(|it| it.contains(word)), "{fields}: {error}");
     }
-    // What need not be held to is told.
+    // Schema parts that are not enforced are reported.
     let said = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, 1]}}\n</tool_call>";
     let response = server.post(CHAT, &asking(said, &json!({"tools": of(&bad, false)})));
     let path = "tools[0].function.parameters.properties.a.uniqueItems";

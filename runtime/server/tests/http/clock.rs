@@ -1,4 +1,4 @@
-//! Time that the machine had for these tests: what a bound is held to.
+//! CPU time available to these tests, to scale time limits.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const USUAL: Duration = Duration::from_millis(20);
 /// When the machine stood still, and for how long before.
 static PAUSES: Mutex<Vec<(Instant, Duration)>> = Mutex::new(Vec::new());
 
-/// Begins to watch for pauses, if nobody does yet.
+/// Begins to watch for pauses, once a process.
 pub fn watch() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {

@@ -53,8 +53,8 @@ fn ends_at_another(server: &mut Server, signal: i32) {
 /// With 16 slots: 16 run and 8 wait when the signal comes.
 ///
 /// Planted once: a `Drain` command that ends those waiting. Eight of the answers below were an error. Planted
-/// as well: a listener that closes at the signal. Nobody was there to say that the server is draining. And a
-/// refusal that says 1 s, whatever is left.
+/// as well: a listener that closes at the signal. Nothing answered that the server is draining. And a refusal
+/// that says 1 s, whatever is left.
 pub fn under_load() {
     const CLIENTS: usize = 24;
     const TOKENS: usize = 40;
@@ -121,7 +121,7 @@ pub fn while_a_step_hangs() {
     assert_eq!(status.code(), Some(1), "after {:?}: {stderr}", again.elapsed());
 }
 
-/// Minutes of work between two instructions of the template, which nobody can interrupt.
+/// Minutes of work between two instructions of the template, which cannot be interrupted.
 const ENDLESS: &str = "{% set many = range(100000) | list %}{% for it in range(100000) %}{% if many | sort | length == 0 %}x{% endif %}{% endfor %}";
 
 /// A thread that computes for ever beside the engine, a prompt here, does not keep the process.
@@ -149,8 +149,8 @@ pub fn while_a_thread_never_ends() {
     ends_at_another(&mut server, libc::SIGTERM);
 }
 
-/// Nobody reads what it says, a step hangs, and a line of a dump waits for a reader who does not read either:
-/// the end comes all the same.
+/// Its output is not read, a step hangs, and a line of a dump waits for a reader that does not read either:
+/// the process ends all the same.
 pub fn while_everything_is_stuck() {
     let (weights, directory) = (checkpoint(), tempfile::tempdir().expect("a directory"));
     let pipe = directory.path().join("dump");
@@ -185,8 +185,8 @@ pub fn while_everything_is_stuck() {
         let answered = ask("Hi", &long).response();
         assert_eq!(answered.status, 200, "{}", answered.text());
         let _hanging = ask("[[hang 60000]]", "");
-        // More than a pipe holds, of what is logged; those who have to wait for that are not answered. Where
-        // nobody accepts connections any more either, the queue of these has its end.
+        // More than a pipe holds, of what is logged; those who have to wait for that are not answered. When
+        // connections are no longer accepted either, their queue fills up.
         let _asked: Vec<_> = (0..300).map_while(|_| try_ask("Hi", "")).collect();
         std::thread::sleep(Duration::from_millis(500));
         let end = |signal| {
@@ -212,7 +212,7 @@ pub fn while_everything_is_stuck() {
     }
 }
 
-/// What a terminal says that goes, and what says nothing to a server. All of them would have killed it.
+/// Signals of a closing terminal, and others the server ignores; by default each would kill it.
 pub fn other_signals() {
     let mut server = Server::start(&[]);
     for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM, libc::SIGXFSZ] {
@@ -220,7 +220,7 @@ pub fn other_signals() {
     }
     std::thread::sleep(Duration::from_millis(100));
     let mut running = begin(&server, "[[slow]]");
-    // The terminal says so, and the shell again.
+    // The terminal sends it, and its shell again.
     server.signal(libc::SIGHUP);
     server.wait_for_status("draining", Instant::now());
     server.signal(libc::SIGHUP);
@@ -235,7 +235,7 @@ pub fn other_signals() {
         assert!(stderr.contains(words), "{words}: {stderr}");
     }
     assert!(!stderr.contains("SIGXFSZ"), "{stderr}");
-    // Who is told to stop after that leaves.
+    // A second signal ends the process.
     let mut server = Server::start(&[]);
     let _running = begin(&server, "[[slow]]");
     server.signal(libc::SIGHUP);

@@ -56,23 +56,23 @@ fn long_ones() -> Vec<Refusal> {
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{wide}")}}]}]}),
             400,
             Some("messages[0].content[0]"),
-            vec!["\"image_url\"", "not supported yet"],
+            vec!["\"image_url\"", "not supported"],
         ),
         (
             RESPONSES,
             json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": format!("data:;base64,{wide}")}]}]}),
             400,
             Some("input[0].content[0]"),
-            vec!["\"input_image\"", "not supported yet"],
+            vec!["\"input_image\"", "not supported"],
         ),
         (
             MESSAGES,
             json!({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": wide}}]}]}),
             400,
             None,
-            vec!["messages[0].content[0]", "\"image\"", "not supported yet"],
+            vec!["messages[0].content[0]", "\"image\"", "not supported"],
         ),
-        // What is long is told by its ends.
+        // Long values are shortened in the middle.
         (
             CHAT,
             json!({wide.clone(): 1}),

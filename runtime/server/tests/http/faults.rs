@@ -1,5 +1,5 @@
 //! Everything that can go wrong with an engine, on command: readiness is red within two seconds and says why,
-//! nobody is left waiting, and what comes back answers as before.
+//! no client is left waiting, and an engine that recovers answers as before.
 
 use crate::clock;
 use crate::lifecycle::{CHAT, begin};
@@ -107,7 +107,7 @@ pub fn dead_engine() {
     let response = server.post(CHAT, &body);
     assert_eq!(response.status, 500, "{}", response.text());
     assert_eq!(response.json()["error"]["type"], "server_error");
-    // Whoever else was being answered is told.
+    // Other clients receive an error.
     bystander.read_until("data: {\"error\":");
     let health = server.wait_for_status("dead", told);
     check_red(&server, &health, "told to");
@@ -124,14 +124,14 @@ pub fn device_fault() {
     let body = chat("[[fault]]");
     let response = server.post(CHAT, &body);
     assert_eq!(response.status, 500, "{}", response.text());
-    // Whoever else was being answered is told, and the process ends with a code of its own.
+    // Other clients receive an error, and the process ends with a code of its own.
     bystander.read_until("data: {\"error\":");
     let (status, stderr) = server.wait(Duration::from_secs(5));
     assert_eq!(status.code(), Some(4), "{stderr}");
     assert!(stderr.contains("the device was told to fail"), "{stderr}");
 }
 
-/// An answer that takes too long ends, also where the engine cannot be told so.
+/// An answer that takes too long ends, even if the engine hangs.
 ///
 /// Planted once: a limit that is not kept. The streamed answer below came to its own end.
 pub fn request_timeout() {

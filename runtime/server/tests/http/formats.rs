@@ -1,5 +1,5 @@
-//! Answers that are held to a format. The scripted model says what its prompt tells it to, and where that is
-//! not allowed the next byte that is.
+//! Structured output. The scripted model says what its prompt tells it to, and where that is not allowed the
+//! next allowed byte.
 
 use crate::lifecycle::CHAT;
 use crate::process::{DRAFTS, Server};

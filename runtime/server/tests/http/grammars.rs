@@ -24,7 +24,7 @@ const LONGEST: usize = 256 << 10;
 /// How long what was begun for clients that have gone may go on: the time for a grammar and as much again.
 const AFTERWARDS: Duration = Duration::from_secs(20);
 
-/// What an answer is to be held to.
+/// The answer's grammar.
 #[derive(Clone, Debug)]
 enum Held {
     Schema(Value),
@@ -107,7 +107,7 @@ fn compiling(server: &Server) -> u64 {
     server.metric("monomorph:grammars_compiling") as u64
 }
 
-/// Nobody is left, and nothing of what they asked for.
+/// No request is left, and no compilation.
 fn is_as_before(server: &Server, threads: u64) {
     let began = Instant::now();
     let left = || compiling(server);
@@ -331,8 +331,8 @@ pub fn deadline() {
     is_as_before(&server, threads + 8);
 }
 
-/// What cannot be known before an answer comes there: whoever asked is told, and it is no fault of the
-/// server's.
+/// A failure that shows only while an answer is generated: its client gets an error, and the server stays
+/// healthy.
 ///
 /// Seen before: status 500, and in a stream an error of the engine.
 pub fn outgrown() {

@@ -191,7 +191,7 @@ fn deep(levels: usize) -> Value {
     (0..levels).fold(json!(1), |inner, _| json!({ "a": inner }))
 }
 
-/// Many of whatever there may be many of.
+/// Maximum counts of every repeatable field.
 fn wide(many: usize) -> Vec<(String, &'static str, Value)> {
     let user = |content: &str| json!({"role": "user", "content": content});
     let call = |id: usize, arguments: &str| json!({"id": format!("call_{id}"), "type": "function", "function": {"name": "f", "arguments": arguments}});

@@ -52,9 +52,9 @@ pub fn every_refusal() {
     // Of a model that knows no calls and no reasoning; `refused/*.txt` have what is refused of any.
     let tool = json!([{"type": "function", "function": {"name": "f"}}]);
     for (fields, param, words) in [
-        (json!({"tools": tool}), "tools", &["no form of tool calls", "not supported yet"][..]),
+        (json!({"tools": tool}), "tools", &["no form of tool calls", "not supported"][..]),
         (json!({"tool_choice": "required"}), "tool_choice", &["none to call"]),
-        (json!({"reasoning_effort": "high"}), "reasoning_effort", &["not supported yet"]),
+        (json!({"reasoning_effort": "high"}), "reasoning_effort", &["not supported"]),
         (json!({"messages": [{"role": "user", "content": long}]}), "messages", &["tokens", &context]),
     ] {
         check(&fields.to_string(), &server.post(CHAT, &chat(fields.clone())), 400, Some(param), words);
@@ -68,7 +68,7 @@ pub fn every_refusal() {
     let long = json!({"prompt": vec![1; CONTEXT]});
     check("many ids", &server.post(TEXT, &long), 400, Some("prompt"), &["512 tokens", &context]);
     still_serves(&server);
-    // Nothing that was refused is in the engine; the last answer's surplus step may still be.
+    // Nothing refused is in the engine; the discarded row of the last step may still be.
     server.wait_for("all blocks", |stats| stats["free_blocks"] == stats["total_blocks"]);
 }
 
@@ -119,7 +119,7 @@ pub fn harmless_fields() {
     });
     let response = server.post(CHAT, &chat(fields));
     assert_eq!(response.status, 200, "{}", response.text());
-    // Those that nobody reads are told, and counted.
+    // Ignored fields are reported and counted.
     assert_eq!(response.header("x-monomorph-ignored"), Some("metadata, store, service_tier"));
     let ignored = |server: &Server, body: Value, path: &str| {
         let response = server.post(path, &body);

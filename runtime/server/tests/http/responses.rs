@@ -285,13 +285,13 @@ pub fn refusals() {
         (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort", "huge"),
         (json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "summary"),
         (json!({"background": true}), "background", "background"),
-        (json!({"truncation": "auto"}), "truncation", "not supported yet"),
+        (json!({"truncation": "auto"}), "truncation", "not supported"),
         (
             json!({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}),
             "text.verbosity",
             "not supported",
         ),
-        (json!({"include": ["web_search_call.results"]}), "include", "not supported yet"),
+        (json!({"include": ["web_search_call.results"]}), "include", "not supported"),
         (json!({"previous_response_id": "resp_x"}), "previous_response_id", "resp_x"),
         (json!({"colour": 1}), "colour", "not a field"),
     ] {

@@ -196,10 +196,10 @@ pub fn ids() {
     let (found, events) = collected(TEXT, &body);
     assert_eq!(found, [72, 101, 108]);
     assert_eq!(events[0]["choices"][0]["prompt_token_ids"], json!([72, 105]));
-    // Nobody is told who does not ask.
+    // Omitted unless requested.
     let plain = server.post(CHAT, &chat("Hi", &json!({}))).json();
     assert!(plain["prompt_token_ids"].is_null() && plain["choices"][0].get("token_ids").is_none());
-    // A stop string ends an answer; the tokens of its last piece are all told, as usage counts them.
+    // A stop string ends an answer; all tokens of its last piece are returned, as usage counts them.
     let stopped = server.post(CHAT, &chat("Hi", &with(wanted, &json!({"stop": "lo"})))).json();
     assert_eq!(stopped["choices"][0]["token_ids"].as_array().map(Vec::len), Some(5));
     assert_eq!(

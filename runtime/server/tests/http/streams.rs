@@ -109,7 +109,7 @@ pub fn choices() {
         assert_eq!(own.last().expect("one")["choices"][0]["finish_reason"], "stop");
     }
 
-    // More than can wait: nobody is answered, and nobody is left.
+    // More than can wait: none is answered, and none is left.
     let finished = server.stats()["finished"].clone();
     let refused = server.post(TEXT, &json!({"prompt": "[[forever]]", "n": 128, "max_tokens": 400}));
     assert_eq!(refused.status, 429, "{}", refused.text());

@@ -77,7 +77,7 @@ pub fn others() {
     for part in ["canary 2", "token 2 of the answer should be 7 and is 108", "--verify", "--canary learned"] {
         assert!(words.contains(part), "{part}: {words}");
     }
-    // Who means other weights says so; made-up ones are asked nothing.
+    // `--canary learned` accepts other weights; made-up ones are not checked.
     let server = Server::start_as(OTHERS, &["--canary", "learned"]);
     assert!(server.opening.contains("no answers of these weights are known"), "{}", server.opening);
     let server = Server::start_dummy_as(OTHERS, &[]);

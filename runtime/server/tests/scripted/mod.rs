@@ -3,8 +3,8 @@
 //! What it answers is in the prompt. `[[say TEXT]]` says the text, `[[slowly TEXT]]` with 20 ms a token;
 //! `[[forever]]` goes on until it is stopped; `[[slow]]` takes 100 ms a token; `[[half]]` ends within a
 //! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
-//! takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are no numbers, for
-//! everybody. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
+//! takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are not finite, in all
+//! answers. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
 
 pub mod talk;
 

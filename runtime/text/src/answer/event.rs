@@ -12,7 +12,7 @@ pub enum AnswerEvent {
     ReasoningBegin,
     /// Text of the reasoning.
     Reasoning(String),
-    /// Reasoning ends.
+    /// The reasoning is complete.
     ReasoningEnd {
         /// Whether its own tag ended it, rather than a tool call or the end of the answer.
         closed: bool,

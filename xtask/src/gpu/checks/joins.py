@@ -58,7 +58,7 @@ def run(context):
             for name, flags in ways.items():
                 flags = ["--context", longest, *flags]
                 answers[name], said[name] = generate(context, case, case["server"], tokens, *flags)
-        # A run that pre-empted nobody has shown less than it says.
+        # A run without pre-emptions shows less than it claims.
         words, passed = [], " 0 sequences pre-empted" not in said["pre-empted"]
         for name in ("joined", "pre-empted"):
             pairs = list(zip(answers["alone"], answers[name], strict=True))

@@ -38,7 +38,7 @@ def check(context, case):
     rand = random.Random(4)
     prompts = [[rand.randrange(32) for _ in range(length)] for length in (longest // 3, longest - TOKENS - 16)]
     common = [context.path(case["server"]), "serve", "--weights", "dummy", "--context", longest, "--memory-fraction", "0.8"]
-    # Pieces of prompts end alike with and without, so that the same kernels see the same rows.
+    # Prefill chunks end alike with and without, so that the same kernels see the same rows.
     common += ["--prefix-cache", "off", "--prefill-tokens", piece, "--request-timeout", "0"]
     whole, _, _ = answers([*common, "--kv-tokens", longest + 64], prompts)
     with tempfile.TemporaryDirectory(dir=context.out) as directory:

@@ -102,7 +102,7 @@ class Server:
         return found
 
 
-# What every fourth answer is held to.
+# The constraint of every fourth answer.
 FORMAT = r"[A-Z][a-z]{2,7}( [a-z]{1,6}){2,4}[.!]"
 
 

@@ -110,7 +110,6 @@ pub(crate) struct Parts {
     /// Bytes of staged activations.
     pub x_bytes: usize,
     pub k_warps: usize,
-    /// Tiles of a group.
     group_tiles: usize,
 }
 

@@ -61,7 +61,7 @@ impl<E: KvElement, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
 
 /// A tile of `R` query rows.
 pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize> {
-    /// The queries.
+    /// One query vector a row.
     pub(super) queries: [&'a [f32; HEAD_DIM]; R],
     /// How many keys of the segment each row sees, at most [`SEGMENT`].
     pub(super) reach: [usize; R],

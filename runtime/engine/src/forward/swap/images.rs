@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 /// How long a disk may make no progress before a sequence that waits for it is computed again.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Consecutive images that fail to be written before no more are.
+/// Consecutive failed writes of images after which no more are written.
 const FAILURES: u32 = 3;
 /// Bits of the page number in a [`tag`].
 const PAGE_BITS: u32 = 24;
 
-/// Whether a sequence can go on from its image.
+/// Whether a sequence can resume from its image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Here,
@@ -60,15 +60,15 @@ pub(crate) struct Images {
     tiers: Tiers,
     disk: Option<DiskStore>,
     held: HashMap<Image, Held>,
-    /// Free pages, kept for their memory: with those in use never more than the host's tier has.
+    /// Free pages, kept for reuse: together with those in use never more than the host tier holds.
     spare: Vec<Page>,
     outs: Vec<Out>,
     backs: Vec<Back>,
-    /// Whether an image was promised to the step that is being planned.
+    /// Whether an image is ordered for the step being planned.
     promised: bool,
-    /// How many copies of states there were before the step was planned.
+    /// Number of state copies before the step was planned.
     copies: usize,
-    /// A page holds a block, or a part of a state.
+    /// Bytes of a page, which holds a block or a part of a state.
     page_bytes: usize,
     block_bytes: usize,
     state: Vec<u8>,
@@ -78,7 +78,7 @@ pub(crate) struct Images {
     fed_per_second: f64,
     /// When the disk last made progress, or was given work while idle.
     moved: Instant,
-    /// Images in a row that could not be written.
+    /// Consecutive images that could not be written.
     failures: u32,
     report: fn(std::fmt::Arguments),
     stats: SwapStats,
@@ -141,14 +141,14 @@ impl Images {
         self.backs.push(Back { image, first: known, blocks, slot });
     }
 
-    /// Carries the orders out, copies out first: what comes back may go to the same blocks.
+    /// Carries out the orders, copies out first: copies back may go to the same blocks.
     pub fn carry<M: Model>(&mut self, model: &mut M, copies: &mut Vec<StateCopy>) {
         for out in std::mem::take(&mut self.outs) {
             self.copy_out(model, &out);
         }
         if !self.backs.is_empty() && !self.state.is_empty() {
-            // What is over left its state to be saved in a slot that may be written now. What the plan itself
-            // wants copied comes after.
+            // Ended sequences may have state copies pending from slots that are overwritten now. The copies
+            // of the plan itself come after.
             for StateCopy { from, to } in copies.drain(..self.copies) {
                 model.read_state(from, &mut self.state);
                 model.write_state(to, &self.state);
@@ -229,7 +229,7 @@ impl Images {
         }
     }
 
-    /// Whether a sequence can go on from its image; one on disk is fetched from now on.
+    /// Whether a sequence can resume from its image; starts to fetch one from disk.
     pub fn want(&mut self, image: Image) -> Wanted {
         match self.tiers.come_back(image) {
             Return::Here => {
@@ -238,7 +238,7 @@ impl Images {
             }
             Return::Begins => {
                 self.fetch(image);
-                // It may have failed at once.
+                // The read may have failed at once.
                 let Some(place) = self.tiers.place(image) else { return Wanted::Lost };
                 return if place == Tier::Host { Wanted::Here } else { Wanted::Waits };
             }
@@ -267,8 +267,8 @@ impl Images {
         self.drop(image);
     }
 
-    /// Begins to write images to disk until so many pages of host memory come free; whether there was one to
-    /// write.
+    /// Starts writing images to disk until so many pages of host memory will be free; returns whether there
+    /// was one to write.
     fn send_away(&mut self, wanted: Option<usize>) -> bool {
         let mut any = false;
         while self.failures < FAILURES
@@ -327,7 +327,7 @@ impl Images {
         }
     }
 
-    /// Takes completed transfers, before a step is planned.
+    /// Handles completed transfers before a step is planned.
     pub fn poll(&mut self) {
         self.promised = false;
         while let Some(done) = self.disk.as_mut().and_then(DiskStore::poll) {
@@ -366,7 +366,7 @@ impl Images {
         }
     }
 
-    /// Books an image whose pages are all written.
+    /// Records that all pages of an image are written.
     fn written(&mut self, image: Image) {
         let Some(held) = self.held.get_mut(&image).filter(|held| held.under_way == 0) else { return };
         let failed = held.failed.take();
@@ -392,7 +392,7 @@ impl Images {
         }
     }
 
-    /// Books an image whose pages are all read.
+    /// Records that all pages of an image are read.
     fn fetched(&mut self, image: Image) {
         let Some(held) = self.held.get_mut(&image).filter(|held| held.under_way == 0) else { return };
         let (failed, places) = (held.failed.take(), std::mem::take(&mut held.places));
@@ -423,8 +423,7 @@ impl Images {
         self.held.values().flat_map(|held| &held.pages).flatten().count()
     }
 
-    /// Whether every page is free, in the books and on disk, and there were never more in memory than there
-    /// may be.
+    /// Whether every page is free, in memory and on disk, and memory never held more than it may.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         let places = self.disk.as_ref().is_none_or(|disk| disk.free_places() == disk.capacity());

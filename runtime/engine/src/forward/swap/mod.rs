@@ -1,4 +1,4 @@
-//! Swapping: a pre-empted sequence is copied to host memory and goes on from there, without being prefilled
+//! Swapping: a pre-empted sequence is copied to host memory and resumes from there, without being prefilled
 //! again.
 //!
 //! `monomorph_cache::swap` decides what is copied when; `images` holds the bytes. Blocks and slots change
@@ -27,7 +27,7 @@ pub(super) enum Copied {
     No,
     /// A copy whose pages are in transfer.
     Comes,
-    /// A copy that it can go on from.
+    /// A copy that it can resume from.
     Here(Waiting),
 }
 
@@ -37,7 +37,7 @@ impl Forward {
     /// # Errors
     /// See [`Forward::free`].
     pub(super) fn preempt(&mut self, sequence: &mut Sequence) -> Result<(), String> {
-        // A server does one of both: see `prepare`.
+        // A server uses swap or K/V offload, not both: see `prepare`.
         let whole = sequence.slot.filter(|_| sequence.lease.offloaded_blocks() == 0);
         let image = whole.and_then(|slot| {
             let blocks = sequence.lease.on_device(sequence.fed());
@@ -50,8 +50,8 @@ impl Forward {
         self.give_back(sequence)
     }
 
-    /// How a waiting sequence with a copy looks to the scheduler; pages on disk are fetched. One whose copy
-    /// is lost has none from now on.
+    /// The scheduler's view of a waiting sequence with a copy; starts to fetch pages from disk. If the copy
+    /// is lost, the sequence has none from now on.
     pub(super) fn view_of_copy(&mut self, at: usize) -> Copied {
         let (replays, saves) = (self.memory.replays(), self.memory.saves());
         let sequence = self.queue.get_mut(at);
@@ -69,7 +69,7 @@ impl Forward {
         }
     }
 
-    /// Orders the pages of those that were given a place to be written to their blocks.
+    /// Orders the images of admitted sequences to be copied back to their blocks.
     pub(super) fn bring_back(&mut self) {
         for sequence in self.batch.iter_mut() {
             if let (Some(image), Some(slot)) = (sequence.image.take(), sequence.slot) {
@@ -79,7 +79,7 @@ impl Forward {
         }
     }
 
-    /// Waits for a page, where there is nothing else to do.
+    /// Waits for a page when there is nothing else to do.
     pub(super) fn wait_for_pages(&mut self) {
         self.images.wait(PAGE_WAIT);
         self.publish(None);

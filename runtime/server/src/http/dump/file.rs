@@ -109,7 +109,7 @@ fn is_torn(path: &Path) -> IoResult<bool> {
 /// Writes lines, each whole or counted as lost.
 struct Lines<W> {
     file: W,
-    /// Whether what was written last is a beginning of a line.
+    /// Whether the last write ended within a line.
     torn: bool,
     /// Whether the last line was lost.
     failing: bool,
@@ -133,7 +133,8 @@ impl<W: Write> Lines<W> {
             line.insert(0, '\n');
         }
         let (written, result) = write(&mut self.file, line.as_bytes());
-        // Of a torn line's end and nothing else, the next line is not torn; of nothing at all, what was is.
+        // If only the torn line's end was written, the next line is whole; if nothing was, the torn line
+        // stays torn.
         self.torn = if written == 0 { self.torn } else { line.as_bytes()[written - 1] != b'\n' };
         let name = &self.name;
         match &result {
@@ -143,7 +144,7 @@ impl<W: Write> Lines<W> {
             }
             Ok(()) => {}
             Err(error) => {
-                // A line that lacks nothing but its end is there.
+                // A line that lacks only its line end counts as written.
                 if written + 1 < line.len() {
                     self.lost.fetch_add(1, Ordering::Relaxed);
                 }

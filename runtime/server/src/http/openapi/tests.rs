@@ -3,7 +3,7 @@
 //! Readers tell what fields they ask for (`fields::seen`), and are given bodies made of the document: the
 //! least that is taken, with each property alone, of each value that is told, and the examples.
 //!
-//! Planted, and caught here: a field that the document lacks, and one that nobody reads; a type that the
+//! Planted, and caught here: a field that the document lacks, and one that is not read; a type that the
 //! reader refuses; an object read that was none; a route that is not in the document; a query of another
 //! name; a status in the sources alone.
 
@@ -29,7 +29,7 @@ const FACTS: Facts =
     Facts { model: "m", names: &["m", "cpu/m/none"], context: 1000, vocabulary: 300, keys: true };
 const LIMITS: Limits = Limits { context: FACTS.context, vocabulary: FACTS.vocabulary, preset: None };
 
-/// Where to write what is missing.
+/// The message that says where to describe what is missing.
 const WHERE: &str = "a sample of `described` is missing (runtime/server/src/openapi/requests.rs)";
 
 type Reader = fn(&Value) -> Result<(), ApiError>;

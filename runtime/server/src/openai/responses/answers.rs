@@ -12,19 +12,19 @@ use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Writes the response to one request, and keeps it where that is wanted.
+/// Writes the response to one request, and stores it if requested.
 pub(crate) struct ResponseWriter {
     id: String,
     created: u64,
     model: String,
-    /// What is said of the request.
+    /// Fields of the response that repeat the request.
     said: Map<String, Value>,
-    /// Where it is kept, if it is to be.
+    /// Where it is stored, if it is.
     store: Option<Arc<Store>>,
     input: Vec<Value>,
     before: Option<Stored>,
     blocks: Blocks,
-    /// The items that are complete, and the ids of all.
+    /// The complete items, and the ids of all.
     output: Vec<Value>,
     ids: Vec<String>,
     /// How many events were written.
@@ -49,7 +49,7 @@ impl ResponseWriter {
         }
     }
 
-    /// The response as it stands.
+    /// The response so far.
     fn response(&self, status: &str, end: Option<&End>, error: Value) -> Value {
         let cut = end.is_some_and(|end| end.reason == EndReason::Length);
         let mut response = json!({
@@ -63,7 +63,7 @@ impl ResponseWriter {
         response
     }
 
-    /// The response when it is over; kept from then on.
+    /// The finished response, stored if requested.
     fn finished(&mut self, end: &End) -> Value {
         let cut = end.reason == EndReason::Length;
         if cut && let Some(last) = self.output.last_mut() {
@@ -212,7 +212,7 @@ impl Writer for ResponseWriter {
 
     fn failure(&mut self, error: &ApiError) -> Bytes {
         let code = if error.status.is_server_error() { "server_error" } else { error.code };
-        let error = json!({"code": code, "message": error.told()});
+        let error = json!({"code": code, "message": error.shortened_message()});
         let response = self.response("failed", None, error);
         self.event(json!({"type": "response.failed", "response": response}))
     }

@@ -1,4 +1,4 @@
-//! Items of responses, made into what chat templates take.
+//! Items of responses, converted to messages of chat templates.
 
 use crate::error::ApiError;
 use crate::openai::messages::arguments_of;
@@ -16,7 +16,7 @@ pub(crate) const DEFAULT_LIMIT: usize = 20;
 /// The parameters that a list's query may have.
 pub(crate) const LIST_QUERY: [&str; 3] = ["limit", "order", "after"];
 
-/// Parts that are text, and what comes back with them of an earlier answer.
+/// Types of text parts, and fields of earlier answers that clients send back with them.
 pub(crate) const TEXTS: [&str; 4] = ["input_text", "output_text", "text", "reasoning_text"];
 const OF_TEXTS: [&str; 2] = ["annotations", "logprobs"];
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
@@ -33,7 +33,7 @@ pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
     vec![("ResponseItem", described("", samples, read)), ("ResponsePart", text_schema(&TEXTS, &OF_TEXTS))]
 }
 
-/// The messages that items are. Those of the assistant that follow each other are one turn.
+/// The items as messages; consecutive ones of the assistant become one turn.
 pub(super) fn messages_of(items: &[Value]) -> Result<Vec<Value>, ApiError> {
     let (mut turns, mut called) = (Vec::new(), HashMap::new());
     for (at, item) in items.iter().enumerate() {
@@ -49,7 +49,7 @@ fn read_item<'a>(
     turns: &mut Vec<Value>,
 ) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, item)?;
-    // What clients send back of an earlier answer.
+    // Fields of an earlier answer that clients send back.
     fields.harmless(&["id", "status", "phase"]);
     let kind = fields.tag("type")?;
     if !matches!(kind, None | Some("message")) {
@@ -100,15 +100,14 @@ fn read_item<'a>(
                 append(turn(turns), "reasoning_content", "", &text);
             }
         }
-        Some(other) => return Err(ApiError::unsupported(path, &format!("items of type {other:?} are"))),
+        Some(other) => return Err(ApiError::unsupported(path, &format!("items of type {other:?}"))),
     }
     fields.finish()?;
     Ok(())
 }
 
-/// Instructions as chat templates take them, most of which have room for one message of them, before all
-/// else: those that a conversation begins with are one, and later ones are told by the user's side, so that
-/// what stands before them stays as it was.
+/// Instructions as messages. Most templates allow one system message, at the beginning: leading instructions
+/// become that one, and later ones messages of the user, so that the prefix before them does not change.
 pub(super) fn instructions_first(messages: Vec<Value>) -> Vec<Value> {
     let mut turns: Vec<Value> = Vec::new();
     for mut message in messages {

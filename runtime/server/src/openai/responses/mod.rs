@@ -1,4 +1,4 @@
-//! OpenAI's responses: requests read, answers written, and kept for those that go on from them.
+//! OpenAI's responses: requests read, answers written, and stored for requests that continue them.
 
 pub(crate) mod answers;
 pub(crate) mod items;

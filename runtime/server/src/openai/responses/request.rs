@@ -17,22 +17,22 @@ use serde_json::{Map, Value, json};
 /// A request, checked.
 #[derive(Debug)]
 pub(crate) struct ResponsesRequest {
-    /// How it is to be answered.
+    /// Parameters of the answer.
     pub(crate) params: GenerationParams,
-    /// What is to be answered.
+    /// The conversation to answer.
     pub(crate) conversation: Conversation,
-    /// What the response says of its request.
+    /// Fields of the response that repeat the request.
     pub(crate) said: Map<String, Value>,
     /// The request's own items, each with an id.
     pub(crate) input: Vec<Value>,
     /// The items before these.
     pub(crate) before: Option<Stored>,
-    /// Whether the response is to be kept.
+    /// Whether to store the response.
     pub(crate) store: bool,
 }
 
 impl ResponsesRequest {
-    /// Reads a body; `kept` is what it may go on from.
+    /// Reads a body; `kept` has the responses that it may continue.
     pub(crate) fn read(body: &Value, limits: &Limits, kept: &Store) -> Result<ResponsesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let mut params = GenerationParams::of_preset(limits);
@@ -94,7 +94,7 @@ impl ResponsesRequest {
     }
 }
 
-/// Items before a request's own are no concern of its author.
+/// Errors in earlier items have no path in this request's body.
 fn own_path(error: ApiError, before: usize) -> ApiError {
     let Some(rest) = error.param.as_deref().and_then(|param| param.strip_prefix("input[")) else {
         return error;
@@ -135,12 +135,12 @@ fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     fields.of(|| array(of("ResponseTool")));
     let mut tools = read_given(fields, read_tool, "name", "parameters")?;
     read_choice(fields, &mut tools, Place::Beside)?;
-    fields.refuse_unless("max_tool_calls", &Neutral::Nothing, "a limit of calls is")?;
+    fields.refuse_unless("max_tool_calls", &Neutral::Nothing, "a limit on tool calls")?;
     tools.one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     Ok(tools)
 }
 
-/// The schema of a tool.
+/// JSON schema of an entry of `tools`.
 pub(crate) fn tool_schema() -> Value {
     described("", [json!({"type": "function", "name": "f"})], |tool| read_tool("", tool))
 }
@@ -150,7 +150,7 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     match fields.required_tag("type")? {
         "function" => {}
         other => {
-            let what = format!("tools of type {other:?} are");
+            let what = format!("tools of type {other:?}");
             return Err(ApiError::unsupported(fields.path("type"), &what));
         }
     }
@@ -171,33 +171,33 @@ fn read_text(fields: &mut Fields, params: &mut GenerationParams) -> Result<Value
     let mut text = Fields::new("text", text)?;
     let format = text.of(|| typed(None)).value("format");
     params.format = format.map_or(Ok(None), |format| read_typed("text.format", format, None))?;
-    text.refuse_unless("verbosity", &Neutral::Only("medium".into()), "a verbosity is")?;
+    text.refuse_unless("verbosity", &Neutral::Only("medium".into()), "a choice of verbosity")?;
     text.finish()?;
     Ok(format.cloned().unwrap_or_else(plain))
 }
 
-/// What is asked of the reasoning, and the word for it.
+/// The requested reasoning, and the effort by name.
 fn read_reasoning(fields: &mut Fields) -> Result<(Reasoning, Option<String>), ApiError> {
     let Some(value) = fields.value("reasoning") else { return Ok((Reasoning::Unsaid, None)) };
     let mut reasoning = Fields::new("reasoning", value)?;
     let read = read_effort(&mut reasoning, "effort", "reasoning.effort")?;
-    // There are no summaries: reasoning is told as it is.
-    reasoning.refuse_unless("summary", &Neutral::Only("auto".into()), "a summary of the reasoning is")?;
-    reasoning.refuse_unless("generate_summary", &Neutral::Nothing, "a summary of the reasoning is")?;
+    // There are no summaries: reasoning is returned in full.
+    reasoning.refuse_unless("summary", &Neutral::Only("auto".into()), "a summary of the reasoning")?;
+    reasoning.refuse_unless("generate_summary", &Neutral::Nothing, "a summary of the reasoning")?;
     reasoning.finish()?;
     Ok((read, value["effort"].as_str().map(str::to_owned)))
 }
 
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, neutral, what) in [
-        ("background", Neutral::Only(false.into()), "answering in the background is"),
-        ("truncation", Neutral::Only("disabled".into()), "leaving items out is"),
-        ("top_logprobs", Neutral::Only(0.into()), "log-probabilities in responses are"),
+        ("background", Neutral::Only(false.into()), "background responses"),
+        ("truncation", Neutral::Only("disabled".into()), "truncation of the input"),
+        ("top_logprobs", Neutral::Only(0.into()), "log-probabilities in responses"),
         // Reasoning is in the response as it is, and needs no second form.
-        ("include", Neutral::All("reasoning.encrypted_content"), "further parts of the response are"),
-        ("conversation", Neutral::Empty, "a kept conversation is"),
-        ("prompt", Neutral::Empty, "a kept prompt is"),
-        ("context_management", Neutral::Empty, "editing of the context is"),
+        ("include", Neutral::All("reasoning.encrypted_content"), "further parts of the response"),
+        ("conversation", Neutral::Empty, "stored conversations"),
+        ("prompt", Neutral::Empty, "stored prompts"),
+        ("context_management", Neutral::Empty, "context editing"),
     ] {
         fields.refuse_unless(name, &neutral, what)?;
     }

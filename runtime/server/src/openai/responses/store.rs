@@ -15,7 +15,7 @@ pub(crate) struct Stored {
     pub(crate) response: Value,
     /// The items that its request had, each with an id.
     pub(crate) input: Vec<Value>,
-    /// All items that the next one goes on from: those before, the input, the output.
+    /// All items that the next response continues from: earlier ones, the input, the output.
     pub(crate) items: Vec<Value>,
 }
 
@@ -25,7 +25,7 @@ impl Stored {
     }
 }
 
-/// What is kept.
+/// The stored responses.
 #[derive(Debug)]
 pub(crate) struct Store {
     /// Most bytes.
@@ -40,8 +40,8 @@ struct Kept {
     bytes: usize,
 }
 
-/// A [`Stored`], written down. Its parts are by themselves, so that none is nested deeper than it was in the
-/// request that was read.
+/// A [`Stored`] as JSON text. Its parts are separate, so that none is nested deeper than it was in its
+/// request.
 #[derive(Debug)]
 struct Written {
     id: Box<str>,
@@ -80,7 +80,7 @@ impl Written {
 }
 
 impl Store {
-    /// An empty one of so many bytes.
+    /// An empty store of so many bytes.
     pub(crate) fn new(limit: usize) -> Store {
         Store { limit, kept: Mutex::default() }
     }
@@ -116,7 +116,7 @@ impl Store {
         true
     }
 
-    /// Nothing can panic between two halves of a change.
+    /// A poisoned lock is usable: no change can panic halfway.
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,7 +24,7 @@ pub(crate) struct Form {
 /// A tool that may be called.
 #[derive(Clone, Debug)]
 pub(crate) struct Tool {
-    /// Its name.
+    /// The function's name.
     pub(crate) name: String,
     /// The schema of its arguments.
     pub(crate) schema: Value,

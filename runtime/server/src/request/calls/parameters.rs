@@ -16,7 +16,7 @@ pub(super) enum Value {
     Free,
     /// A text of these.
     Texts(Vec<Body>),
-    /// JSON.
+    /// JSON that follows this schema.
     Json(Schema),
 }
 

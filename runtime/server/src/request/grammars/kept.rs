@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(kept.get("a"), Some(0));
         kept.keep("d".to_owned(), 3, 0);
         assert_eq!(["a", "b", "c", "d"].map(|text| kept.get(text)), [Some(0), None, Some(2), Some(3)]);
-        // By bytes, too; and what is too long by itself costs nobody its place.
+        // By bytes, too; a text too long for the cache evicts nothing.
         kept.keep("x".repeat(20), 4, 1);
         assert_eq!((kept.entries.len(), kept.get("a")), (3, Some(0)));
         kept.keep("y".repeat(9), 5, 10);

@@ -52,7 +52,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| format!("`{text}` must be seconds, from 0.1 to 600"))
 }
 
-/// What is made once.
+/// Tables that all grammars share, made once.
 struct Made {
     grammars: Grammars,
     /// Where grammars are tried that are not small.
@@ -68,7 +68,7 @@ pub(crate) struct GrammarStore {
     spec: &'static ModelSpec,
     text: Arc<Text>,
     made: OnceLock<Result<Made, String>>,
-    /// Without reasoning, which differs from answer to answer.
+    /// Cached grammars, without reasoning, which differs from answer to answer.
     kept: Mutex<Kept<(Constraint, Loose)>>,
     compiled: AtomicU64,
     found: AtomicU64,
@@ -195,7 +195,7 @@ impl GrammarStore {
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message));
         };
         let turn = turn.map_err(|_| stopped())?;
-        // The first one builds what all need, which takes time in proportion to the vocabulary.
+        // The first grammar builds the shared tables, in time proportional to the vocabulary.
         let store = Arc::clone(self);
         let turn = match self.made.get() {
             Some(_) => turn,

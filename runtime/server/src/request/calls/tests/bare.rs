@@ -1,5 +1,5 @@
-//! Calls in JSON without a tag, where none is required: held from the name's end on, which is where the
-//! reader takes them for calls.
+//! Calls in JSON without a tag, where none is required: constrained from the name's end on, which is where
+//! the reader takes them for calls.
 //!
 //! Planted, and caught by `what_the_reader_takes_for_a_call_is_held`: escapes in names left as they are; a
 //! `function` that is not looked into; text behind a call taken for the beginning of an answer. By
@@ -123,7 +123,7 @@ fn text_and_other_json_are_free() {
             (if good { ids.len() } else { follow(&mut auto.clone(), &ids).0 }, good)
         );
     }
-    // Nobody reads as far as this for a name.
+    // No reader looks this far for a name.
     let ids = world.ids(&format!("{{{}\"name\": \"get_time\", \"x\": 1}}", " ".repeat(520)));
     assert_eq!(follow(&mut auto.clone(), &ids), (ids.len(), true));
     // A tool that may not be called now is not begun either.

@@ -21,7 +21,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The verb.
+/// Verb of the server's binary that runs the child process.
 pub(crate) const VERB: &str = "try-grammars";
 /// How often to check whether the client still waits.
 const POLL: Duration = Duration::from_millis(5);
