@@ -177,9 +177,9 @@ impl<'a> Survey<'a> {
     }
 
     fn take_memory(&mut self, plan: &Plan) {
-        for buffer in &plan.buffers {
-            let bytes = self.buffers.entry(buffer.name.clone()).or_default();
-            *bytes = buffer.bytes().max(*bytes);
+        for (buffer, bytes) in plan.sizes() {
+            let known = self.buffers.entry(buffer.name.clone()).or_default();
+            *known = bytes.max(*known);
         }
         for scratch in plan.cuda.iter().flat_map(|cuda| &cuda.scratch) {
             let known = self.scratch.entry(scratch.name.clone()).or_default();
