@@ -2,15 +2,18 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
+use super::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamUp};
+use crate::blocks::products;
 use crate::emit::call::Call;
 use crate::emit::cpu::Working;
 use crate::graph::Op;
+use crate::kernels::{Arguments, Signature};
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Lowering;
 use crate::passes::rules::Fusion;
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::{self, Stacked};
-use crate::plan::cuda::Launch;
+use crate::plan::cuda::{Cut, Launch};
 use crate::plan::{BufferId, FieldId, Plan, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
@@ -69,6 +72,10 @@ impl Kind for Experts {
         Some(self.matrix)
     }
 
+    fn chooses(&self) -> Option<(FieldId, usize)> {
+        Some((self.matrix, self.active))
+    }
+
     fn work(&self, work: &mut Work) {
         let tokens = work.given.tokens;
         work.routing(self.router, tokens);
@@ -84,6 +91,10 @@ impl Kind for Experts {
 
     fn working(&self, plan: &Plan) -> Vec<Working> {
         Experts::working(self, plan)
+    }
+
+    fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        cut(kernel)
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -144,6 +155,10 @@ impl Kind for Combine {
         Some(self.matrix)
     }
 
+    fn chooses(&self) -> Option<(FieldId, usize)> {
+        Some((self.matrix, self.active))
+    }
+
     fn work(&self, work: &mut Work) {
         let tokens = work.given.tokens;
         work.chosen(self.matrix, self.active, tokens);
@@ -160,6 +175,10 @@ impl Kind for Combine {
         Combine::working(self, plan)
     }
 
+    fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        cut(kernel)
+    }
+
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
@@ -167,6 +186,12 @@ impl Kind for Combine {
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         launcher.combine(site, self, launches)
     }
+}
+
+/// What cuts a mixture's kernel, or a product's beside it.
+fn cut(kernel: &Signature) -> Option<Cut> {
+    let streams = [ExpertsStream::SIGNATURE, ExpertsStreamUp::SIGNATURE, ExpertsStreamDown::SIGNATURE];
+    if streams.contains(&kernel) { Some(Cut::Stream) } else { products::cut(kernel) }
 }
 
 /// Fusion rules of a mixture.

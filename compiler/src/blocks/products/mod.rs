@@ -6,4 +6,5 @@ pub mod kernels;
 mod phases;
 pub mod spec;
 
+pub(crate) use phases::cut;
 pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project};
