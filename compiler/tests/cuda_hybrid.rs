@@ -1,7 +1,7 @@
 //! The emitted CUDA stack of models with delta-nets and experts: what it loads, and the state it allocates.
 
-use monomorph_abi::state::CudaState;
 use monomorph_compiler::blocks;
+use monomorph_compiler::blocks::delta_net::CudaState;
 use monomorph_compiler::plan::{FieldKind, PhaseKind, Plan};
 use monomorph_compiler::{emit, graph, passes, spec};
 use std::path::Path;

@@ -39,7 +39,7 @@ fn every_launch_of_the_plan_is_emitted_once() {
             assert!(text.contains(&format!("../cubins/{}.cubin", module.name)), "{target}");
         }
         let scratch: u64 = cuda.scratch.iter().map(|it| it.bytes).sum();
-        let activations: u64 = plan.buffers.iter().map(|it| it.bytes()).sum();
+        let activations: u64 = plan.sizes().map(|(_, bytes)| bytes).sum();
         for bytes in [scratch, activations] {
             assert!(text.contains(&format!("const BYTES: u64 = {bytes};")), "{target}: {bytes}");
         }

@@ -20,13 +20,13 @@ fn root() -> PathBuf {
 /// A target's plan with a few kernels of one module that compile quickly, after `change`.
 fn plan(name: &str, change: impl Fn(&mut Kernel)) -> Plan {
     let target = spec::load(&[root().join("targets")], name).unwrap_or_else(|error| panic!("{error}"));
-    let mut plan = toolchain::plan(&target).unwrap_or_else(|error| panic!("{error}"));
-    let cuda = plan.cuda.as_mut().expect("a CUDA target");
-    cuda.modules.retain(|module| module.name == "decode_1");
-    cuda.modules[0].kernels.retain(|kernel| ["embed_rows", "attention"].contains(&kernel.name.as_str()));
-    assert_eq!(cuda.modules[0].kernels.len(), 2, "{name}");
-    cuda.modules[0].kernels.iter_mut().for_each(change);
-    plan
+    let plan = toolchain::plan(&target).unwrap_or_else(|error| panic!("{error}"));
+    plan.planted(|cuda| {
+        cuda.modules.retain(|module| module.name == "decode_1");
+        cuda.modules[0].kernels.retain(|kernel| ["embed_rows", "attention"].contains(&kernel.name.as_str()));
+        assert_eq!(cuda.modules[0].kernels.len(), 2, "{name}");
+        cuda.modules[0].kernels.iter_mut().for_each(change);
+    })
 }
 
 fn survey(cache: &Path, plans: &[Plan]) -> Report {
@@ -71,11 +71,10 @@ fn a_spill_is_said_of_the_target_and_kernel_that_has_it_and_of_no_other() {
 fn what_differs_in_name_only_is_compiled_once_for_all_who_share_a_cache() {
     let cache = tempfile::tempdir().expect("there is room");
     let named = |target, name: &str| {
-        let mut plan = plan(target, |kernel| kernel.name = format!("{name}_{}", kernel.name));
-        plan.cuda.as_mut().expect("a CUDA target").modules[0].name = name.to_owned();
-        let kernels = &mut plan.cuda.as_mut().expect("a CUDA target").modules[0].kernels;
-        kernels.retain(|kernel| kernel.name.ends_with("embed_rows"));
-        plan
+        plan(target, |kernel| kernel.name = format!("{name}_{}", kernel.name)).planted(|cuda| {
+            cuda.modules[0].name = name.to_owned();
+            cuda.modules[0].kernels.retain(|kernel| kernel.name.ends_with("embed_rows"));
+        })
     };
     let plans = [named(H100, "one"), named(H200, "other"), named(H200, "third")];
     let report = survey(cache.path(), &plans);

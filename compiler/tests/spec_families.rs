@@ -4,6 +4,7 @@ mod families;
 
 use families::{moe_text, next, place, read, target, text, with, wrapped};
 use monomorph_compiler::blocks::attention::spec::Attention;
+use monomorph_compiler::blocks::delta_net::DeltaShape;
 use monomorph_compiler::blocks::delta_net::spec::DeltaNet;
 use monomorph_compiler::blocks::products::spec::Gated;
 use monomorph_compiler::import::Seen;

@@ -14,11 +14,11 @@ use std::path::Path;
 /// A target's plan reduced to one of its modules.
 fn plan(name: &str) -> Plan {
     let target = spec::load(&[root().join("targets")], name).unwrap_or_else(|error| panic!("{error}"));
-    let mut plan = toolchain::plan(&target).unwrap_or_else(|error| panic!("{error}"));
-    let cuda = plan.cuda.as_mut().expect("a CUDA target");
-    cuda.modules.retain(|module| module.name == "decode_1");
-    cuda.programs.clear();
-    plan
+    let plan = toolchain::plan(&target).unwrap_or_else(|error| panic!("{error}"));
+    plan.planted(|cuda| {
+        cuda.modules.retain(|module| module.name == "decode_1");
+        cuda.programs.clear();
+    })
 }
 
 /// Emits a plan's modules and compiles them as a build does.
@@ -74,10 +74,10 @@ fn an_exact_target_compiles() {
 
 /// Compiles one program of a target after `plant` changed its plan, and returns the error, which must occur.
 fn planted(plant: impl Fn(&mut monomorph_compiler::plan::cuda::Kernel)) -> String {
-    let mut plan = plan("h200/llama-3.2-1b/bf16");
-    let cuda = plan.cuda.as_mut().expect("a CUDA target");
-    cuda.modules[0].kernels.retain(|kernel| kernel.name == "attention");
-    cuda.modules[0].kernels.iter_mut().for_each(plant);
+    let plan = plan("h200/llama-3.2-1b/bf16").planted(|cuda| {
+        cuda.modules[0].kernels.retain(|kernel| kernel.name == "attention");
+        cuda.modules[0].kernels.iter_mut().for_each(plant);
+    });
     let directory = tempfile::tempdir().expect("there is room");
     match compile(&plan, directory.path()) {
         Ok(_) => "nothing wrong".to_owned(),

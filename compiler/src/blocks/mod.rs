@@ -30,7 +30,7 @@ use crate::kernels::Signature;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Fusion;
-use crate::plan::cuda::Launch;
+use crate::plan::cuda::{Cut, Launch};
 use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};
 use crate::reference::Evaluation;
 use crate::spec::LayerTensors;
@@ -52,6 +52,11 @@ pub(crate) trait Kind {
 
     /// The matrix it streams, which reports name the phase after.
     fn streams(&self) -> Option<FieldId> {
+        None
+    }
+
+    /// The matrix of experts that it multiplies by, and how many of them a token chooses.
+    fn chooses(&self) -> Option<(FieldId, usize)> {
         None
     }
 
@@ -86,6 +91,11 @@ pub(crate) trait Kind {
     /// Whether its decode kernel takes all registers of a multiprocessor.
     fn fills_registers(&self) -> bool {
         false
+    }
+
+    /// What cuts one of its kernels, if a tuning may; by default a product's.
+    fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        products::cut(kernel)
     }
 
     /// Its call on a CPU.
@@ -399,6 +409,17 @@ impl PhaseKind {
     /// Whether its work grows with the number of earlier tokens.
     pub fn looks_back(&self, target: &Target) -> bool {
         matches!(self.keeps(target), Some(Keeps::Blocks(_)))
+    }
+
+    /// Whether it adds to what a buffer holds.
+    pub fn adds(&self) -> bool {
+        let (reads, writes) = self.buffers();
+        writes.iter().any(|id| reads.contains(id))
+    }
+
+    /// What cuts one of its kernels, if a tuning may.
+    pub fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        self.kind().cut(kernel)
     }
 
     /// The buffer of its result.

@@ -106,8 +106,8 @@ fn kernels(cuda: &CudaPlan) -> TokenStream {
 
 /// The struct of activation buffers.
 fn buffers(plan: &Plan) -> TokenStream {
-    let used = plan.buffers.iter().filter(|buffer| buffer.most > 0);
-    area("Buffers", "Activations of one step.", used.map(|it| (it.name.as_str(), it.bytes())).collect())
+    let used = plan.sizes().filter(|(_, bytes)| *bytes > 0);
+    area("Buffers", "Activations of one step.", used.map(|(it, bytes)| (it.name.as_str(), bytes)).collect())
 }
 
 /// The struct of the kernels' scratch.

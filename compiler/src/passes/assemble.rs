@@ -28,9 +28,11 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
     let layout = layout::layout(&graph, &fused)?;
     let buckets = buckets::buckets(target);
-    let assignment = memory::assign(&graph, &fused, &buckets)?;
+    let assignment = memory::assign(&graph, &fused)?;
     let mut bodies = bodies(&graph, &fused, &layout, &assignment)?;
-    let draft = draft.map(|draft| draft::passes(draft, &mut bodies));
+    if let Some(draft) = &draft {
+        draft::begin_again(draft, &mut bodies);
+    }
     let phases = bodies.iter().flat_map(|body| &body.phases).map(|phase| phase.name.as_str());
     if let Some(wrong) = target.tuning.as_ref().and_then(|tuning| tuning.unknown_phase(phases)) {
         return Err(pass_error!("{wrong}"));
@@ -64,10 +66,9 @@ fn bodies(
             let (uses, slices) = (&layout.uses[&(id, at)], &assignment.slices[index]);
             let lowering = Lowering { body, group, uses, slices, final_norm, in_draft: index > model_head.0 };
             let kind = lowering.kind()?;
-            let waits_for = waits_for(&phases, &kind);
             let name = phase_name(&kind, layout, &phases);
             let ops = group.nodes.iter().map(|node| body.nodes[node.0].op.name()).collect();
-            phases.push(LoweredPhase { name, kind, ops, waits_for });
+            phases.push(LoweredPhase { name, kind, ops });
         }
         let layers = graph.schedule.iter().filter(|run| run.body == id).filter_map(|run| run.layer);
         Ok(PlanBody { name: body.name.clone(), layers: layers.collect(), phases })
@@ -83,16 +84,4 @@ fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[LoweredPhase]) -> St
     };
     debug_assert!(earlier.iter().all(|phase| phase.name != name), "phase names are unique in a body");
     name
-}
-
-/// Earlier phases that must finish first: the last writer of each buffer read, and readers and writers of the
-/// buffer written.
-fn waits_for(earlier: &[LoweredPhase], kind: &PhaseKind) -> Vec<usize> {
-    let (reads, writes) = kind.buffers();
-    let conflicts = |phase: &LoweredPhase| {
-        let (their_reads, their_writes) = phase.kind.buffers();
-        let meet = |some: &[_], others: &[_]| some.iter().any(|id| others.contains(id));
-        meet(&reads, &their_writes) || meet(&writes, &their_writes) || meet(&writes, &their_reads)
-    };
-    (0..earlier.len()).filter(|i| conflicts(&earlier[*i])).collect()
 }

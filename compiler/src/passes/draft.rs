@@ -1,14 +1,15 @@
 //! Bodies and passes of a target that drafts itself, which follow the model's bodies.
 
 use super::{PassError, pass_error};
-use crate::blocks;
+use crate::blocks::draft;
 use crate::graph::{Body, BodyId, Graph};
-use crate::plan::{DraftLayers, DraftPlan, LoweredPhase, PhaseKind, PlanBody};
+use crate::plan::{DraftLayers, DraftPlan, LoweredPhase, PlanBody};
 use crate::spec::types::{DraftMethod, Drafting, Target};
 
 /// The graph that is planned, and the draft passes. If the target drafts itself, the model's bodies are
 /// followed by those that only draft passes run, and the logits of the last body are cut to the ids that may
-/// be drafted. So far all passes begin alike.
+/// be drafted. The body that begins a draft head's later passes follows them, once there are phases
+/// ([`begin_again`]).
 ///
 /// # Errors
 /// When the target asks for a draft head and the model has none.
@@ -23,8 +24,8 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
             let draft =
                 draft.ok_or_else(|| pass_error!("{}: `--draft mtp` needs a draft head", target.name()))?;
             whole.bodies.extend(draft.bodies);
-            let [first, layer, head] = [behind, behind + 1, behind + 2].map(BodyId);
-            DraftPlan { drafts, first, again: first, layers: DraftLayers::Own(layer), head }
+            let [first, layer, head, again] = [0, 1, 2, 3].map(|at| BodyId(behind + at));
+            DraftPlan { drafts, first, again, layers: DraftLayers::Own(layer), head }
         }
         DraftMethod::Layers => {
             let ends = |run: Option<&crate::graph::Run>| run.expect("a graph begins and ends").body;
@@ -40,21 +41,13 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
     Ok((whole, Some(draft)))
 }
 
-/// The passes over the plan's bodies. Adds the body that begins every pass of a draft head but the first.
-pub fn passes(draft: DraftPlan, bodies: &mut Vec<PlanBody<LoweredPhase>>) -> DraftPlan {
-    if draft.layers == DraftLayers::Attending {
-        return draft;
+/// Adds the body that begins every pass of a draft head but the first.
+pub fn begin_again(plan: &DraftPlan, bodies: &mut Vec<PlanBody<LoweredPhase>>) {
+    if plan.layers == DraftLayers::Attending {
+        return;
     }
-    let of_draft = |phase: &LoweredPhase| match phase.kind {
-        PhaseKind::Propose(blocks::Propose { x, norm, .. }) => Some((x, norm)),
-        _ => None,
-    };
-    let (selected, own) = bodies[draft.head.0].phases.iter().find_map(of_draft).expect("a draft ends so");
-    let mut begin = bodies[draft.first.0].clone();
-    begin.name = "draft_again".to_owned();
-    if let PhaseKind::DraftEmbed(blocks::DraftEmbed { x, norm, .. }) = &mut begin.phases[0].kind {
-        (*x, *norm) = (selected, own);
-    }
-    bodies.push(begin);
-    DraftPlan { again: BodyId(bodies.len() - 1), ..draft }
+    let [first, head] = [plan.first, plan.head].map(|id| &bodies[id.0]);
+    let phases = draft::again(&first.phases, &head.phases);
+    assert_eq!(plan.again, BodyId(bodies.len()), "it follows the draft head's bodies");
+    bodies.push(PlanBody { name: "draft_again".to_owned(), layers: first.layers.clone(), phases });
 }

@@ -5,7 +5,7 @@ use super::fuse::Fused;
 use super::lower::{Group, Slice};
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, Rows, ValueId};
-use crate::plan::{Buckets, Buffer, BufferId};
+use crate::plan::{Buffer, BufferId};
 use std::collections::BTreeMap;
 
 /// Buffers, and the slices of each body's values.
@@ -24,9 +24,9 @@ const RESIDUAL: BufferId = BufferId(0);
 ///
 /// # Errors
 /// When a body does not keep the residual stream in place.
-pub fn assign(graph: &Graph, fused: &Fused, buckets: &Buckets) -> Result<Assignment, PassError> {
+pub fn assign(graph: &Graph, fused: &Fused) -> Result<Assignment, PassError> {
     let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
-    let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, most: 0, width };
+    let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, width };
     let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new() };
     // The heads of the model and of the draft, which pass nothing on.
     let heads = [graph.schedule.last().map(|run| run.body.0), graph.bodies.len().checked_sub(1)];
@@ -34,13 +34,6 @@ pub fn assign(graph: &Graph, fused: &Fused, buckets: &Buckets) -> Result<Assignm
         let last = heads.contains(&Some(index));
         let slices = assignment.body(body, groups, last)?;
         assignment.slices.push(slices);
-    }
-    for buffer in &mut assignment.buffers {
-        buffer.most = match buffer.rows {
-            Rows::Tokens => buckets.tokens,
-            Rows::Outputs => buckets.sequences,
-            Rows::Slots(slots) => slots * buckets.tokens,
-        };
     }
     Ok(assignment)
 }
@@ -114,7 +107,7 @@ impl Assignment {
         let name = values.iter().map(|value| body.values[value.0].name.as_str()).collect::<Vec<_>>().concat();
         let taken = self.buffers.iter().any(|buffer| buffer.name == name);
         let name = if taken { format!("{}_{name}", body.name.replace('-', "_")) } else { name };
-        self.buffers.push(Buffer { name, rows, most: 0, width });
+        self.buffers.push(Buffer { name, rows, width });
         BufferId(self.buffers.len() - 1)
     }
 }

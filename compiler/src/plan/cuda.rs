@@ -197,6 +197,20 @@ pub struct Launch {
     pub arguments: Vec<Argument>,
 }
 
+/// Figures of a phase's kernels that a tuning may change, as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// A ring of weights in shared memory.
+    Stream,
+    /// Tiles on tensor cores.
+    Gemm,
+    /// Splits of the context over blocks.
+    Attention {
+        /// Blocks of one row and one split.
+        kv_heads: u32,
+    },
+}
+
 /// Blocks in one dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {

@@ -50,7 +50,8 @@ pub struct DraftPlan {
     /// Start of the first pass. In a draft head it turns the model's hidden states and embeddings into a
     /// residual stream.
     pub first: BodyId,
-    /// Start of the other passes. In a draft head it does the same from the draft's own hidden states.
+    /// Start of the other passes. In a draft head it does the same from the draft's own hidden states; it is
+    /// the last body.
     pub again: BodyId,
     /// Layers between start and head.
     pub layers: DraftLayers,

@@ -1,7 +1,7 @@
 //! The last stage of a plan: costs of its phases, memory, and predicted speed.
 
 use super::{
-    Boundaries, Buffer, Cost, Given, Launched, Lowered, LoweredPhase, Memory, Phase, Plan, PlanBody,
+    Boundaries, Buffer, Cost, Figures, Given, Launched, Lowered, LoweredPhase, Memory, Phase, Plan, PlanBody,
     Prediction, Speculation, Structure, Work, cuda,
 };
 use crate::graph::BodyId;
@@ -9,7 +9,7 @@ use crate::graph::BodyId;
 impl Plan {
     /// Computes the figures of a launched plan.
     pub(crate) fn new(launched: Launched) -> Plan {
-        let Launched { lowered, cuda, boundaries } = launched;
+        let Launched { lowered, rows, cuda, boundaries } = launched;
         let bodies = lowered.bodies.iter().zip(&boundaries);
         let bodies = bodies.map(|(body, boundaries)| PlanBody {
             name: body.name.clone(),
@@ -19,10 +19,21 @@ impl Plan {
         let bodies = bodies.collect();
         let Lowered { target, buckets, buffers, fields, bodies: _, schedule, draft } = lowered;
         let structure = Structure { target, buckets, buffers, fields, bodies, schedule, draft };
-        let (memory, prediction) = (memory(&structure, cuda.as_ref()), predict(&structure));
-        let speculation = speculate(&structure);
-        Plan { structure, memory, prediction, speculation, cuda }
+        let memory = memory(&structure, &rows, cuda.as_ref());
+        let (prediction, speculation) = (predict(&structure), speculate(&structure));
+        Plan(Figures { structure, rows, memory, prediction, speculation, cuda })
     }
+}
+
+impl Figures {
+    /// Buffers, and the bytes of each at the largest step: 0 if no kernel uses it.
+    pub fn sizes(&self) -> impl Iterator<Item = (&Buffer, u64)> {
+        sizes(&self.buffers, &self.rows)
+    }
+}
+
+fn sizes<'a>(buffers: &'a [Buffer], rows: &'a [usize]) -> impl Iterator<Item = (&'a Buffer, u64)> {
+    buffers.iter().zip(rows).map(|(buffer, rows)| (buffer, 4 * (rows * buffer.width) as u64))
 }
 
 fn phase(plan: &Lowered, lowered: &LoweredPhase, boundaries: Boundaries) -> Phase {
@@ -38,13 +49,13 @@ fn phase(plan: &Lowered, lowered: &LoweredPhase, boundaries: Boundaries) -> Phas
     }
 }
 
-fn memory(plan: &Structure<Phase>, cuda: Option<&cuda::CudaPlan>) -> Memory {
+fn memory(plan: &Structure<Phase>, rows: &[usize], cuda: Option<&cuda::CudaPlan>) -> Memory {
     let hardware = &plan.target.hardware.kind;
     let weights = plan.fields.iter().map(|field| field.bytes(hardware) * plan.instances(field) as u64);
     let scratch = cuda.iter().flat_map(|cuda| &cuda.scratch).map(|scratch| scratch.bytes);
     Memory {
         weights: weights.sum(),
-        scratch: plan.buffers.iter().map(Buffer::bytes).chain(scratch).sum(),
+        scratch: sizes(&plan.buffers, rows).map(|(_, bytes)| bytes).chain(scratch).sum(),
         kv_block: plan.kv_block_bytes(),
         state: plan.state_bytes(),
     }

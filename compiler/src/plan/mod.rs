@@ -52,8 +52,9 @@ pub type Lowered = Structure<LoweredPhase>;
 /// Phases have become launches, if the hardware is a CUDA device.
 #[derive(Clone, Debug)]
 pub struct Launched {
-    /// The phases; every buffer has as many rows as its launches need.
     pub(crate) lowered: Lowered,
+    /// Most rows that any step gives each buffer; 0 if no kernel uses it.
+    pub(crate) rows: Vec<usize>,
     /// The launches, on a CUDA device.
     pub(crate) cuda: Option<cuda::CudaPlan>,
     /// Boundaries by body and phase.
@@ -72,10 +73,16 @@ pub(crate) struct Boundaries {
 }
 
 /// A planned forward pass for one target. Holding one proves that every phase has been lowered, launched and
-/// counted.
+/// counted: nobody else can make one, or change it.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Plan(Figures);
+
+/// What a [`Plan`] knows besides its structure.
+#[derive(Clone, Debug)]
+pub struct Figures {
     structure: Structure<Phase>,
+    /// Most rows that any step gives each buffer; 0 if no kernel uses it.
+    pub rows: Vec<usize>,
     /// Bytes by purpose.
     pub memory: Memory,
     /// Speed predicted from HARDWARE.toml's figures.
@@ -86,7 +93,27 @@ pub struct Plan {
     pub cuda: Option<cuda::CudaPlan>,
 }
 
+impl Plan {
+    /// The plan with other launches. Figures and launches may contradict each other: for tests that plant a
+    /// defect and expect a build to fail.
+    pub fn planted(self, plant: impl FnOnce(&mut cuda::CudaPlan)) -> Plan {
+        let Plan(mut figures) = self;
+        if let Some(cuda) = &mut figures.cuda {
+            plant(cuda);
+        }
+        Plan(figures)
+    }
+}
+
 impl Deref for Plan {
+    type Target = Figures;
+
+    fn deref(&self) -> &Figures {
+        &self.0
+    }
+}
+
+impl Deref for Figures {
     type Target = Structure<Phase>;
 
     fn deref(&self) -> &Structure<Phase> {
@@ -114,17 +141,8 @@ pub struct Buffer {
     pub name: String,
     /// Number of rows.
     pub rows: Rows,
-    /// Most rows that any step gives it; 0 if no kernel uses it.
-    pub most: usize,
     /// Columns of a row.
     pub width: usize,
-}
-
-impl Buffer {
-    /// Bytes at the largest step.
-    pub fn bytes(&self) -> u64 {
-        4 * (self.most * self.width) as u64
-    }
 }
 
 /// A body as phases.
@@ -147,8 +165,6 @@ pub struct LoweredPhase {
     pub kind: PhaseKind,
     /// The ops it covers, for reports.
     pub ops: Vec<&'static str>,
-    /// Earlier phases of the body that must finish first.
-    pub waits_for: Vec<usize>,
 }
 
 /// One CPU loop nest, or one or more kernel launches, and what they cost.

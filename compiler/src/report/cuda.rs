@@ -1,6 +1,5 @@
 //! The launches of a CUDA target and the tuning of its kernels, as text and as JSON.
 
-use crate::blocks;
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
 use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction, touched_experts};
@@ -291,11 +290,7 @@ pub fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -
 
 /// The same beyond those of `counted` tokens.
 fn experts_beyond(plan: &Plan, kind: &PhaseKind, counted: usize, rows: usize, cost: Cost) -> Cost {
-    let (PhaseKind::Experts(blocks::Experts { matrix, active, .. })
-    | PhaseKind::Combine(blocks::Combine { matrix, active, .. })) = *kind
-    else {
-        return cost;
-    };
+    let Some((matrix, active)) = kind.kind().chooses() else { return cost };
     let field = plan.field(matrix);
     let FieldKind::Matrix { format, experts: Some(experts), .. } = field.kind else { return cost };
     let further = touched_experts(experts, active, rows) - touched_experts(experts, active, counted);

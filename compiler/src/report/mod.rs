@@ -92,8 +92,6 @@ pub struct PhaseReport {
     pub kind: &'static str,
     /// Ops it covers.
     pub ops: Vec<&'static str>,
-    /// Names of phases it waits for.
-    pub waits_for: Vec<String>,
     /// Buffers read.
     pub reads: Vec<String>,
     /// Buffers written.
@@ -199,7 +197,7 @@ pub fn report(plan: &Plan) -> Report {
             })
             .collect(),
         bodies: plan.bodies.iter().map(|body| self::body(plan, body)).collect(),
-        buffers: plan.buffers.iter().map(buffer).collect(),
+        buffers: plan.sizes().map(buffer).collect(),
         weights: plan.fields.iter().map(|field| weight(plan, field)).collect(),
         not_built: (plan.draft_layer().is_none() && plan.target.quant.has_draft())
             .then_some("draft head (`--draft mtp` builds it)")
@@ -230,7 +228,6 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
             name: phase.name.clone(),
             kind: phase.kind.name(),
             ops: phase.ops.clone(),
-            waits_for: phase.waits_for.iter().map(|i| body.phases[*i].name.clone()).collect(),
             reads: reads.iter().map(|id| plan.buffer(*id).name.clone()).collect(),
             writes: writes.iter().map(|id| plan.buffer(*id).name.clone()).collect(),
             decode: cost(&phase.decode),
@@ -244,13 +241,13 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
     }
 }
 
-fn buffer(buffer: &crate::plan::Buffer) -> BufferReport {
+fn buffer((buffer, bytes): (&crate::plan::Buffer, u64)) -> BufferReport {
     let rows = match buffer.rows {
         Rows::Tokens => "tokens".to_owned(),
         Rows::Outputs => "outputs".to_owned(),
         Rows::Slots(slots) => format!("{slots} x tokens"),
     };
-    BufferReport { name: buffer.name.clone(), rows, width: buffer.width, bytes: buffer.bytes() }
+    BufferReport { name: buffer.name.clone(), rows, width: buffer.width, bytes }
 }
 
 fn weight(plan: &Plan, field: &Field) -> WeightReport {

@@ -399,7 +399,7 @@ impl PrefixCache {
     /// How many blocks become [available](Self::available) as each lease is released, when all later ones
     /// were released before.
     pub fn returns<'a>(&self, leases: impl Iterator<Item = &'a Lease>) -> Vec<usize> {
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::<Node>::new();
         let returns = |lease: &Lease| {
             // A block of two leases is indexed; it comes back with the first of them, which is released last.
             let mut next = lease.path;

@@ -115,9 +115,16 @@ impl Index {
             let place = (entry.used, parent);
             self.leaves.remove(&place);
         }
-        let children = HashMap::new();
-        self.entries[node.0 as usize] =
-            Some(Entry { tokens, block, parent, children, depth, pins: 0, used, snapshot: None });
+        self.entries[node.0 as usize] = Some(Entry {
+            tokens,
+            block,
+            parent,
+            children: HashMap::new(),
+            depth,
+            pins: 0,
+            used,
+            snapshot: None,
+        });
         self.unpinned += 1;
         self.leaves.insert((used, node));
         node

@@ -2,11 +2,10 @@
 //! variants.
 
 use super::kernels::{Pool, Wanted};
-use super::variants::{Cut, settings, variants};
-use monomorph_compiler::blocks;
+use super::variants::{settings, variants};
 use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Edge, Extent, Launch, Plane, Program};
 use monomorph_compiler::plan::packed::TILE_ROWS;
-use monomorph_compiler::plan::{FieldKind, Packing, PhaseKind, Plan};
+use monomorph_compiler::plan::{FieldKind, Packing, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
 use monomorph_compiler::{graph, passes};
 use monomorph_tune::manifest::{
@@ -92,10 +91,11 @@ impl<'a> Survey<'a> {
             })
             .filter(|(body, _)| !program.bodies[*body].is_empty())
             .collect();
-        let kind = &plan.bodies[places[0].0].phases[places[0].1].kind;
-        let cut = program.bodies[places[0].0]
-            .iter()
-            .find_map(|launch| self.cut(plan, launch, places[0].1, kind))?;
+        let (body, at) = places[0];
+        let (phases, launches) = (&plan.bodies[body].phases, &program.bodies[body]);
+        let kernel = |launch: &Launch| Some(plan.cuda.as_ref()?.kernel(launch.kernel).signature);
+        let mut own = launches.iter().filter(|launch| launch.phase == at);
+        let cut = own.find_map(|launch| phases[at].kind.cut(kernel(launch)?))?;
         let base = calls(plan, program, &places);
         let (mut seen, mut found, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for knobs in variants(cut, program.rows, self.knobs, self.target.hardware.cuda()?) {
@@ -114,38 +114,12 @@ impl<'a> Survey<'a> {
                 }
             }
         }
-        // Both of a mixture's products are one launch of the phase that chooses, where the rings fit side by
-        // side.
-        let adds_up = program.bodies[places[0].0].iter().any(|it| {
-            it.phase == places[0].1
-                && plan
-                    .cuda
-                    .as_ref()
-                    .is_some_and(|cuda| cuda.kernel(it.kernel).function() == "experts_stream")
-        });
-        let in_place = adds_up || matches!(kind, PhaseKind::Accumulate(_) | PhaseKind::Combine(_));
+        // A launch may do the next phase's work too, which then has none: both products of a mixture, where
+        // their rings fit side by side.
+        let next = phases.get(at + 1).filter(|_| launches.iter().all(|launch| launch.phase != at + 1));
+        let in_place = phases[at].kind.adds() || next.is_some_and(|next| next.kind.adds());
         let phase = phase.to_owned();
         Some(Unit { phase, places, in_place, refused, variants: found })
-    }
-
-    fn cut(&self, plan: &Plan, launch: &Launch, phase: usize, kind: &PhaseKind) -> Option<Cut> {
-        let template = plan.cuda.as_ref()?.kernel(launch.kernel).function();
-        match (template, kind) {
-            _ if launch.phase != phase => None,
-            (
-                "stream_product"
-                | "stream_beside"
-                | "experts_stream"
-                | "experts_stream_up"
-                | "experts_stream_down",
-                _,
-            ) => Some(Cut::Stream),
-            ("gemm_wgmma" | "gemm_mma", _) => Some(Cut::Gemm),
-            ("attention_decode", PhaseKind::Attention(blocks::Attention { kv_heads, .. })) => {
-                Some(Cut::Attention { kv_heads: u32::try_from(*kv_heads).ok()? })
-            }
-            _ => None,
-        }
     }
 
     /// The launches of a phase with some settings, by place.
@@ -177,9 +151,9 @@ impl<'a> Survey<'a> {
     }
 
     fn take_memory(&mut self, plan: &Plan) {
-        for buffer in &plan.buffers {
-            let bytes = self.buffers.entry(buffer.name.clone()).or_default();
-            *bytes = buffer.bytes().max(*bytes);
+        for (buffer, bytes) in plan.sizes() {
+            let known = self.buffers.entry(buffer.name.clone()).or_default();
+            *known = bytes.max(*known);
         }
         for scratch in plan.cuda.iter().flat_map(|cuda| &cuda.scratch) {
             let known = self.scratch.entry(scratch.name.clone()).or_default();

@@ -1,20 +1,7 @@
 //! Which knobs are worth trying: a few steps about the defaults, by what cuts the kernels of a phase.
 
+use monomorph_compiler::plan::cuda::Cut;
 use monomorph_compiler::spec::types::{Cuda, Knobs, Settings};
-
-/// What cuts a phase's kernels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// A ring of weights in shared memory.
-    Stream,
-    /// Tiles on tensor cores.
-    Gemm,
-    /// Splits of the context over blocks.
-    Attention {
-        /// Blocks of one row and one split.
-        kv_heads: u32,
-    },
-}
 
 /// Knobs to try for a phase at `rows` rows, `knobs` themselves first and none twice. Some come to the same
 /// kernel, because the launch pass takes the nearest shape that fits, and some to none: planning tells.

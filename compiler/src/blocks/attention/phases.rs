@@ -2,13 +2,15 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph;
+use super::kernels::AttentionDecode;
 use crate::emit::call::Call;
 use crate::emit::names::Scratch;
 use crate::graph::{Op, RotaryFrequencies};
+use crate::kernels::{Arguments, Signature};
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::{Fusion, Lowering, Slice};
 use crate::passes::{PassError, pass_error};
-use crate::plan::cuda::Launch;
+use crate::plan::cuda::{Cut, Launch};
 use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};
 use crate::spec::types::{Compute, Target, TensorClass};
 use monomorph_abi::kv;
@@ -84,6 +86,11 @@ impl Kind for Attention {
     // Where its grid ends, no other block shares the multiprocessor.
     fn fills_registers(&self) -> bool {
         self.head_dim > 128
+    }
+
+    fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        let kv_heads = u32::try_from(self.kv_heads).ok()?;
+        (kernel == AttentionDecode::SIGNATURE).then_some(Cut::Attention { kv_heads })
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {

@@ -1,11 +1,11 @@
 //! The delta-net's calls on a CPU.
 
+use super::state::DeltaShape;
 use super::{Delta, ProjectDelta};
 use crate::emit::call::{Call, activation};
 use crate::emit::names::Scratch;
 use crate::emit::number;
 use crate::plan::Plan;
-use crate::spec::types::DeltaShape;
 use proc_macro2::TokenStream;
 use quote::quote;
 

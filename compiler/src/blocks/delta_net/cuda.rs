@@ -6,14 +6,14 @@ use super::kernels::{
     Chunks, DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare, Journals, States, Windows,
 };
 use super::phases::{JOURNALS, MATRICES, WINDOWS};
+use super::state::{CudaState, DeltaShape};
 use crate::graph::BodyId;
 use crate::kernels::{Operand, Rows, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
 use crate::plan::cuda::{Argument, Constant, Extent, Launch, Regime};
 use crate::plan::{FieldId, FieldKind};
-use crate::spec::types::{Activation, Compute, Cuda, DeltaShape, NormWeight, TensorClass};
-use monomorph_abi::state::CudaState;
+use crate::spec::types::{Activation, Compute, Cuda, NormWeight, TensorClass};
 
 /// Tokens of a chunk (templates/cuda/delta_net/delta_chunk.cuh).
 const CHUNK: usize = 64;

@@ -1,9 +1,9 @@
 //! The delta-net's op and the layers built from it.
 
 use super::spec;
+use super::state::DeltaShape;
 use crate::blocks::{Built, FieldForm, Operation};
 use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
-use crate::spec::types::DeltaShape;
 
 /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a gated
 /// delta rule over a state `S` `[key_dim, value_dim]` that starts at zero (Yang et al., 2024). `q` and `k`

@@ -1,10 +1,11 @@
 //! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
 use super::spec::DeltaNet;
+use super::state::DeltaShape;
 use crate::blocks::Placed;
 use crate::import::keys::{Findings, Keys};
 use crate::import::names::{Place, rows, whole};
-use crate::spec::types::{Activation, DeltaShape, FileTensor, Norm, NormWeight};
+use crate::spec::types::{Activation, FileTensor, Norm, NormWeight};
 
 /// Reads the keys of a delta-net; `eps` is the model's norm epsilon.
 pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> Option<DeltaNet> {

@@ -8,5 +8,7 @@ pub mod kernels;
 mod phases;
 mod reference;
 pub mod spec;
+mod state;
 
 pub use phases::{Delta, FUSIONS, ProjectDelta};
+pub use state::{CudaState, DeltaShape};

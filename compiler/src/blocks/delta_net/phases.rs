@@ -2,6 +2,7 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph::DeltaNet;
+use super::state::{CudaState, DeltaShape};
 use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
 use crate::emit::names::Scratch;
@@ -12,8 +13,7 @@ use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Keeps, Plan, State, Work};
-use crate::spec::types::{Activation, DeltaShape, Target};
-use monomorph_abi::state::CudaState;
+use crate::spec::types::{Activation, Target};
 use proc_macro2::TokenStream;
 
 /// `out = matrix * round(norm(x))`, `gates_out = gates * round(norm(x))`.

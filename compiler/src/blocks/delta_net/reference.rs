@@ -2,10 +2,10 @@
 //! a comparison does not depend on how often a backend rounds its own to f32.
 
 use super::graph::DeltaNet;
+use super::state::DeltaShape;
 use crate::blocks::Computed;
 use crate::reference::Evaluation;
 use crate::reference::ops::{convolve, softplus};
-use crate::spec::types::DeltaShape;
 
 /// Recurrent state of a sequence in one layer; empty before its first token.
 #[derive(Clone, Debug, Default)]

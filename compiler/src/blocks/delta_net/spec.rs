@@ -1,12 +1,12 @@
 //! `[mixer.*]` of the kind `gated-delta-net`: its keys in MODEL.toml and its tensors.
 
+use super::state::DeltaShape;
 use crate::blocks::MixerSpec;
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{ACTIVATIONS, MAX_HEADS, divides, norm};
 use crate::spec::reader::Table;
 use crate::spec::types::{Activation, Norm, TensorClass};
 use crate::spec::{LayerTensors, words};
-use monomorph_abi::state::DeltaShape;
 
 /// The gated delta-net (Yang et al., 2024) of the Qwen3-Next family: short causal convolutions of q, k and v;
 /// a state matrix per value head that decays, is corrected towards the value and is read; a norm over each

@@ -5,4 +5,5 @@ pub(crate) mod cuda;
 pub mod kernels;
 mod phases;
 
+pub(crate) use phases::again;
 pub use phases::{DraftEmbed, FUSIONS, Propose};

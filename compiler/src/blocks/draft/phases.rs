@@ -1,6 +1,6 @@
 //! Phases of a draft pass: rules, operands, cost.
 
-use super::super::Kind;
+use super::super::{Kind, PhaseKind};
 use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
 use crate::passes::PassError;
@@ -8,7 +8,7 @@ use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Fusion;
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
-use crate::plan::{BufferId, FieldId, FieldKind, Work};
+use crate::plan::{BufferId, FieldId, FieldKind, LoweredPhase, Work};
 use proc_macro2::TokenStream;
 
 /// `out = [embedding_norm(table[following]) | hidden_norm(norm(x))]`: the start of a draft. `following` is
@@ -105,6 +105,25 @@ impl Kind for Propose {
         let stored = Operands::stored(self.x, self.matrix, self.out).normed(self.norm);
         launcher.product(site, Operands { rows, ..stored }, launches)
     }
+}
+
+/// The phases that begin a draft head's later passes: those of its first pass, from the hidden states that the
+/// pass before selected.
+///
+/// # Panics
+/// If `first` does not begin a draft head, or `head` does not end one.
+pub(crate) fn again(first: &[LoweredPhase], head: &[LoweredPhase]) -> Vec<LoweredPhase> {
+    let proposes = |phase: &LoweredPhase| match phase.kind {
+        PhaseKind::Propose(Propose { x, norm, .. }) => Some((x, norm)),
+        _ => None,
+    };
+    let (x, norm) = head.iter().find_map(proposes).expect("a draft ends so");
+    let [LoweredPhase { name, kind: PhaseKind::DraftEmbed(embed), ops }, rest @ ..] = first else {
+        panic!("a draft begins so")
+    };
+    let kind = DraftEmbed { x, norm, ..*embed }.into();
+    let begin = LoweredPhase { name: name.clone(), kind, ops: ops.clone() };
+    std::iter::once(begin).chain(rest.iter().cloned()).collect()
 }
 
 /// Fusion rules of drafts. A draft's layer and head use the rules of models.

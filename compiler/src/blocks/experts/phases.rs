@@ -2,14 +2,17 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
+use super::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamUp};
+use crate::blocks::products;
 use crate::emit::call::Call;
 use crate::emit::names::Working;
 use crate::graph::Op;
+use crate::kernels::{Arguments, Signature};
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::{Fusion, Lowering};
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::{self, Stacked};
-use crate::plan::cuda::Launch;
+use crate::plan::cuda::{Cut, Launch};
 use crate::plan::{BufferId, FieldId, Plan, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
@@ -68,6 +71,10 @@ impl Kind for Experts {
         Some(self.matrix)
     }
 
+    fn chooses(&self) -> Option<(FieldId, usize)> {
+        Some((self.matrix, self.active))
+    }
+
     fn work(&self, work: &mut Work) {
         let tokens = work.given.tokens;
         work.routing(self.router, tokens);
@@ -83,6 +90,10 @@ impl Kind for Experts {
 
     fn working(&self, plan: &Plan) -> Vec<Working> {
         Experts::working(self, plan)
+    }
+
+    fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        cut(kernel)
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -143,6 +154,10 @@ impl Kind for Combine {
         Some(self.matrix)
     }
 
+    fn chooses(&self) -> Option<(FieldId, usize)> {
+        Some((self.matrix, self.active))
+    }
+
     fn work(&self, work: &mut Work) {
         let tokens = work.given.tokens;
         work.chosen(self.matrix, self.active, tokens);
@@ -159,6 +174,10 @@ impl Kind for Combine {
         Combine::working(self, plan)
     }
 
+    fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        cut(kernel)
+    }
+
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
@@ -166,6 +185,12 @@ impl Kind for Combine {
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         launcher.combine(site, self, launches)
     }
+}
+
+/// What cuts a mixture's kernel, or a product's beside it.
+fn cut(kernel: &Signature) -> Option<Cut> {
+    let streams = [ExpertsStream::SIGNATURE, ExpertsStreamUp::SIGNATURE, ExpertsStreamDown::SIGNATURE];
+    if streams.contains(&kernel) { Some(Cut::Stream) } else { products::cut(kernel) }
 }
 
 /// Fusion rules of a mixture.

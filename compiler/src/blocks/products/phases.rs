@@ -1,17 +1,29 @@
 //! Phases of matrix products: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
+use super::kernels::{GemmMma, GemmWgmma, StreamBeside, StreamProduct};
 use super::operands::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
+use crate::kernels::{Arguments, Signature};
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::{Fusion, Lowering};
 use crate::plan::Packing::{self, Stacked};
-use crate::plan::cuda::Launch;
+use crate::plan::cuda::{Cut, Launch};
 use crate::plan::{BufferId, FieldId, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
+
+/// What cuts a product's kernel.
+pub(crate) fn cut(kernel: &Signature) -> Option<Cut> {
+    let of = |kernels: [&Signature; 2]| kernels.contains(&kernel);
+    if of([StreamProduct::SIGNATURE, StreamBeside::SIGNATURE]) {
+        Some(Cut::Stream)
+    } else {
+        of([GemmMma::SIGNATURE, GemmWgmma::SIGNATURE]).then_some(Cut::Gemm)
+    }
+}
 
 /// `out = matrix * round(norm(x)) + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

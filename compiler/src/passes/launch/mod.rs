@@ -29,7 +29,7 @@ use crate::plan::cuda::{
     Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Program, Regime, Scratch,
 };
 use crate::plan::{
-    Boundaries, Buffer, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, PlanBody, packed,
+    Boundaries, Buckets, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, PlanBody, packed,
 };
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 use monomorph_formats::Format;
@@ -52,7 +52,13 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     let (Some(card), Some(tuning)) = (lowered.target.hardware.cuda(), &lowered.target.tuning) else {
         let one = Boundaries { decode: 1.0, verify: 1.0, prefill: 1.0 };
         let boundaries = lowered.bodies.iter().map(|body| vec![one; body.phases.len()]).collect();
-        return Ok(Launched { lowered, cuda: None, boundaries });
+        let Buckets { tokens, sequences, .. } = lowered.buckets;
+        let rows = lowered.buffers.iter().map(|buffer| match buffer.rows {
+            Rows::Tokens => tokens,
+            Rows::Outputs => sequences,
+            Rows::Slots(slots) => slots * tokens,
+        });
+        return Ok(Launched { rows: rows.collect(), lowered, cuda: None, boundaries });
     };
     let mut launcher = Launcher {
         plan: &lowered,
@@ -95,9 +101,8 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     launches.map(|launch| &mut launch.kernel).chain(&mut fills).for_each(renumber);
     modules.retain(|module| !module.kernels.is_empty());
     let boundaries = boundaries(&lowered, &programs);
-    let buffers = lowered.buffers.iter().zip(most).map(|(it, most)| Buffer { most, ..it.clone() }).collect();
     let cuda = Some(CudaPlan { programs, modules, scratch, fills, chunk_alignment });
-    Ok(Launched { lowered: Lowered { buffers, ..lowered }, cuda, boundaries })
+    Ok(Launched { lowered, rows: most, cuda, boundaries })
 }
 
 /// Launches of each phase, for one token and for a prompt.

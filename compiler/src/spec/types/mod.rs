@@ -15,7 +15,6 @@ pub use model::{
     Activation, Draft, LayerKind, Model, Norm, NormWeight, Protocol, REASONING_FORMATS, Rotary, RotaryPairs,
     RotaryScaling, SamplingPreset, TOOL_FORMATS,
 };
-pub use monomorph_abi::state::DeltaShape;
 pub use monomorph_formats::ScaleForm;
 pub use quant::{
     Canary, CheckpointSpec, ClassScales, Companion, Compute, Container, DRAFT_PREFIX, FileTensor, HubFile,
