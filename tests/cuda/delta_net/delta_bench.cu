@@ -98,7 +98,8 @@ void prefill(const char* name, std::vector<int> counts) {
     CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     auto prepare = [&] {
         start(prepare_kernel<C>, dim3(std::min(3 * multiprocessors, int(chunks) * C::KEY_HEADS)), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(),
-              stream, step.pointer, projected.pointer, gates.pointer, layer.weights(), windows.pointer, scratch.pointer);
+              stream, step.pointer, projected.pointer, gates.pointer, layer.convolution.pointer, layer.a_log.pointer, layer.dt_bias.pointer,
+              windows.pointer, scratch.pointer);
     };
     auto chunked = [&] {
         start(chunks_kernel<C>, dim3(C::CHUNK_SPLIT * C::VALUE_HEADS, sequences), 1, DeltaChunks<C>::THREADS, delta_chunks_shared_bytes<C>(), stream,

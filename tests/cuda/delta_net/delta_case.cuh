@@ -6,11 +6,11 @@
 #endif
 #include "core/common.cuh"
 
-#include "delta_net/delta_prepare.cuh"
 #include "kernels/delta_chunks.cuh"
 #include "kernels/delta_decode.cuh"
 #include "kernels/delta_gate.cuh"
 #include "kernels/delta_plain.cuh"
+#include "kernels/delta_prepare.cuh"
 
 namespace test {
 using namespace monomorph;
@@ -23,12 +23,14 @@ template <class C>
 constexpr auto gate_kernel = delta_gate_kernel<C, DELTA_GATE_THREADS>;
 template <class C>
 constexpr auto chunks_kernel = delta_chunks_kernel<C, DeltaChunks<C>::THREADS, delta_chunks_shared_bytes<C>()>;
-// A build's also asserts the scratch that the plan keeps for the largest step; here it is made for each.
+// A build states what the scratch of its largest step takes; here every step has its own.
 template <class C>
-__global__ void __launch_bounds__(DELTA_PREPARE_THREADS, 3)
-    prepare_kernel(const Step* step, const float* projected, const float* gates, DeltaWeights weights, const float* windows, unsigned char* scratch) {
-    delta_prepare<C>(step, projected, gates, weights, windows, scratch);
-}
+struct Prepared : C {
+    static constexpr int ROWS = 1, SEQUENCES = 1;
+    static constexpr size_t SCRATCH_BYTES = delta_scratch_bytes<C>(ROWS, SEQUENCES);
+};
+template <class C>
+constexpr auto prepare_kernel = delta_prepare_kernel<Prepared<C>, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(), 3>;
 
 // One launch; `cluster` blocks in x are a cluster.
 template <class... Parameters, class... Arguments>
@@ -269,7 +271,7 @@ struct Session {
         } else if constexpr (C::KEY_DIM == 128 && C::VALUE_DIM == 128) {
             Buffer<unsigned char> scratch(delta_scratch_bytes<K>(rows, header.sequences));
             start(prepare_kernel<K>, dim3(grid > 0 ? grid : C::KEY_HEADS * 2), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<K>(), 0,
-                  step.pointer, projected.pointer, gates.pointer, weights(), windows.pointer, scratch.pointer);
+                  step.pointer, projected.pointer, gates.pointer, weights().convolution, weights().a_log, weights().dt_bias, windows.pointer, scratch.pointer);
             start(chunks_kernel<K>, dim3(K::CHUNK_SPLIT * C::VALUE_HEADS, header.sequences), 1, DeltaChunks<K>::THREADS,
                   delta_chunks_shared_bytes<K>(), 0, step.pointer, scratch.pointer, state().states, state().journals, o.pointer);
             if (!scratch.intact()) std::printf("FAIL %s: the scratch ends too early\n", name), failures++;

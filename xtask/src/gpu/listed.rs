@@ -106,7 +106,7 @@ pub const INSTRUMENTS: [Program; 8] = [
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
     Program {
-        defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT=1", "BEFORE_WAIT"],
+        defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT_COUNT=1", "BEFORE_WAIT"],
         ..program("attention-decode", "attention/attention_bench")
     },
     Program {
