@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 23] = [
+pub const PROGRAMS: [Program; 24] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -47,6 +47,7 @@ pub const PROGRAMS: [Program; 23] = [
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
     Program { planted: Some(&["planted"]), ..program("embed", "ends/embed") },
+    program("draft", "draft/draft"),
     Program {
         arguments: &["@programs/sampling.bin"],
         planted: Some(&["@programs/sampling.bin", "planted"]),
