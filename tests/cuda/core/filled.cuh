@@ -29,9 +29,13 @@ struct FilledMatrix {
     FilledMatrix(int rows, int columns, bool gated, float deviation)
         : rows(rows), columns(columns), parts(gated ? 2 : 1), tiles((rows + 7) / 8 * parts), units((columns + Unit<F>::COLUMNS - 1) / Unit<F>::COLUMNS),
           codes(size_t(tiles) * units * 512), scales(scale_bytes(tiles, units, columns)), row_scales(size_t(tiles) * 8) {
-        fill_matrix_kernel<FilledMatrix, FILL_THREADS><<<64, 256>>>(codes, scales, row_scales, FillShape{rows, columns, gated, deviation, 42});
-        CHECK(cudaDeviceSynchronize());
+        fill(64, FILL_THREADS, deviation);
         host_codes = codes.download(), host_scales = scales.download(), host_row_scales = row_scales.download();
+    }
+    void fill(int blocks, int threads, float deviation) {
+        launch(fill_matrix_kernel<FilledMatrix, FILL_THREADS>, dim3(blocks), threads, 0, nullptr, codes.pointer, scales.pointer, row_scales.pointer,
+               FillShape{rows, columns, parts == 2, deviation, 42});
+        CHECK(cudaDeviceSynchronize());
     }
     static float half(const uint8_t* at) { return f16_to_float(uint16_t(at[0] | at[1] << 8)); }
     static float word(const uint8_t* at) {

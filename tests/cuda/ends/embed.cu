@@ -49,8 +49,7 @@ void check_fill(test::FilledMatrix<F, S>& table, const char* name, float deviati
     expect(table.codes.intact() && table.scales.intact() && table.row_scales.intact(), "wrote behind the end", name);
     const auto first = table.host_codes;
     table.codes.poison();
-    fill_matrix_kernel<test::FilledMatrix<F, S>, test::FILL_THREADS><<<17, 128>>>(table.codes, table.scales, table.row_scales, FillShape{table.rows, table.columns, table.parts == 2, deviation, 42});
-    CHECK(cudaDeviceSynchronize());
+    table.fill(17, 128, deviation);
     expect(table.codes.download() == first && table.scales.download() == table.host_scales, "another grid gives other weights", name);
 }
 
@@ -183,7 +182,7 @@ int main(int arguments, char** argument) {
     check_select<45>();
     check_select<4096>();
     test::Buffer<float> vector(100001);
-    fill_vector_kernel<void, test::FILL_THREADS><<<13, 256>>>(vector, 100001, 1.0f, 0.1f, 9);
+    test::launch(fill_vector_kernel<void, test::FILL_THREADS>, dim3(13), test::FILL_THREADS, 0, nullptr, vector.pointer, 100001, 1.0f, 0.1f, 9);
     CHECK(cudaDeviceSynchronize());
     double sum = 0, squares = 0;
     for (float v : vector.download()) sum += v, squares += double(v - 1) * (v - 1);
