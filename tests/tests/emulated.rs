@@ -261,19 +261,21 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The delta-net's kernels alone, against a reference in f64: every work split, rejected drafts, chunks.
+/// Kernels alone, against references in f64: the delta-net's in every work split, with rejected drafts and in
+/// chunks; attention's but for those on warpgroups; those of draft passes.
 #[test]
-fn delta_net_kernels_agree_with_their_definition() {
-    for part in 0..3 {
+fn kernels_agree_with_their_definitions() {
+    let delta = (0..3).map(|part| ("delta_net/delta", part));
+    let attention = [0, 1, 3].map(|part| ("attention/attention", part));
+    for (name, part) in delta.chain(attention).chain([("draft/draft", 0)]) {
         let begin = Instant::now();
-        let program =
-            emulated::program("delta_net/delta", &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
+        let program = emulated::program(name, &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
         let output = std::process::Command::new(&program).output().expect("it starts");
         let words = String::from_utf8_lossy(&output.stdout);
-        println!("{words}part {part}: {:.1} s", begin.elapsed().as_secs_f32());
+        println!("{words}{name} {part}: {:.1} s", begin.elapsed().as_secs_f32());
         assert!(
             output.status.success(),
-            "part {part}: {}\n{}",
+            "{name} {part}: {}\n{}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );

@@ -4,28 +4,29 @@
 
 use super::File;
 use crate::blocks;
-use crate::kernels::{Config, Signature};
+use crate::kernels::{FILL_MATRIX, FILL_VECTOR, Signature};
 use std::path::Path;
 
-/// Indentation within a function.
+/// Indentation within a struct.
 const INDENT: &str = "    ";
 
-/// `kernels/<function>.cuh` of every kernel that can be a template, which excludes those with declarations of
-/// their own around the struct of constants.
+/// `kernels/<function>.cuh` of every kernel.
 pub fn templates() -> Vec<File> {
-    let whole = |it: &&Signature| it.config != Config::None && it.declarations.is_empty();
-    blocks::kernels().filter(whole).map(template).collect()
+    blocks::kernels().chain([FILL_MATRIX, FILL_VECTOR]).map(template).collect()
 }
 
 fn template(signature: &Signature) -> File {
-    let Signature { function, arguments, header, parameters, checks, body, .. } = signature;
+    let Signature { function, arguments, header, parameters, declarations, checks, body, .. } = signature;
     let declared: Vec<String> =
         parameters.iter().map(|it| format!("{} {}", dependent(it.kind), it.name)).collect();
+    let declared = declared.join(", ");
     let handed: Vec<&str> = parameters.iter().map(|it| it.name).collect();
+    let handed = handed.join(", ");
     let body = match *body {
-        "" => format!("{function}<C>({});", handed.join(", ")),
+        "" => format!("{function}<C>({handed});"),
         body => fill(body),
     };
+    let declarations: String = fill(declarations).lines().map(|line| format!("{INDENT}{line}\n")).collect();
     let checks: String = checks
         .iter()
         .map(|(check, why)| format!("    static_assert({}, \"{why}\");\n", fill(check)))
@@ -35,25 +36,34 @@ fn template(signature: &Signature) -> File {
          #pragma once\n\n\
          #include \"{header}\"\n\n\
          namespace monomorph {{\n\n\
-         // Here, for what is computed on the host alone may not be named in a kernel.\n\
+         // A kernel may neither declare a struct with constants nor name what is computed on the host alone.\n\
          template <class C, int BLOCK, int SHARED, int CLUSTER>\n\
-         struct {arguments}Checks {{\n\
-         {checks}    static constexpr bool HOLD = true;\n\
+         struct {arguments}Kernel {{\n\
+         {declarations}{checks}\
+         {INDENT}__device__ __forceinline__ static void call({declared}) {{\n\
+         {INDENT}{INDENT}{body}\n\
+         {INDENT}}}\n\
          }};\n\n\
          template <class C, int BLOCK, int SHARED = 0, int RESIDENT = 1, int CLUSTER = 1>\n\
-         __global__ void __launch_bounds__(BLOCK, RESIDENT) {function}_kernel({}) {{\n\
-         {INDENT}static_assert({arguments}Checks<C, BLOCK, SHARED, CLUSTER>::HOLD, \"checked there\");\n\
-         {INDENT}{body}\n\
+         __global__ void __launch_bounds__(BLOCK, RESIDENT) {function}_kernel({declared}) {{\n\
+         {INDENT}{arguments}Kernel<C, BLOCK, SHARED, CLUSTER>::call({handed});\n\
          }}\n\n\
-         }}  // namespace monomorph\n",
-        declared.join(", ")
+         }}  // namespace monomorph\n"
     );
     File { path: Path::new("kernels").join(function).with_extension("cuh"), text }
 }
 
-/// Replaces the names in braces in a declaration by the template's parameters.
+/// Replaces the names in braces in a declaration by the template's parameters, and those of constants by
+/// members of the struct.
 fn fill(text: &str) -> String {
-    let names = [("{config}", "C"), ("{block}", "BLOCK"), ("{shared}", "SHARED"), ("{cluster}", "CLUSTER")];
+    let names = [
+        ("{config}", "C"),
+        ("{block}", "BLOCK"),
+        ("{shared}", "SHARED"),
+        ("{cluster}", "CLUSTER"),
+        ("{FORMAT}", "C::FORMAT"),
+        ("{SCALES}", "C::SCALES"),
+    ];
     names.into_iter().fold(text.to_owned(), |text, (name, argument)| text.replace(name, argument))
 }
 
@@ -83,8 +93,9 @@ mod tests {
         assert!(stage.contains("    stage<C>(step, x, norm, out);\n"), "{stage}");
         assert!(text("kernels/select.cuh").contains("monomorph::select<C>(step"));
         assert!(files.iter().all(|file| !file.text.contains("{config}") && !file.text.contains("{shared}")));
-        // The wrappers of these kernels declare a second struct of constants.
-        assert!(!files.iter().any(|file| file.path.ends_with("stream_beside.cuh")));
+        // This kernel declares a second struct of constants; the next has none of its own in a build.
+        assert!(text("kernels/stream_beside.cuh").contains("    struct CBeside : C {\n"));
+        assert!(text("kernels/fill_matrix.cuh").contains("fill_matrix<C::FORMAT, C::SCALES>(codes, "));
     }
 
     #[test]

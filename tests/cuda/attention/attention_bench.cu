@@ -1,14 +1,6 @@
-// Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK_TOKENS=n -DRESIDENT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
+// Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK_TOKENS=n -DRESIDENT_COUNT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
 // launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DEXACTLY for exact.
 #include "attention/attention_case.cuh"
-
-#include "attention/attention_decode.cuh"
-#include "attention/attention_exact.cuh"
-#include "attention/attention_prefill.cuh"
-#include "attention/attention_write.cuh"
-#ifdef WGMMA
-#include "attention/attention_prefill_wgmma.cuh"
-#endif
 
 using namespace test;
 
@@ -67,15 +59,6 @@ __global__ void fill(__nv_bfloat16* to, size_t count) {
 }
 
 #if defined(EXACTLY)
-__global__ void __launch_bounds__(WRITE_THREADS)
-    write_kernel(const Step* step, const TokenRow* tokens, float* qkv, const float* rotary, __nv_bfloat16* layer) {
-    attention_write<Config>(step, tokens, qkv, nullptr, nullptr, rotary, layer, nullptr);
-}
-__global__ void __launch_bounds__(EXACT_THREADS)
-    exact_kernel(const Step* step, const TokenRow* tokens, const float* qkv, const __nv_bfloat16* layer, float* out) {
-    attention_exact<Config>(step, tokens, qkv, layer, out);
-}
-
 void bench(const char* name, std::vector<Fed> fed) {
     Bench b(fed);
     Buffer<char> step(b.step);
@@ -91,9 +74,9 @@ void bench(const char* name, std::vector<Fed> fed) {
     const int layers = 20;
     const float total = time_graph(stream, [&] {
         for (int l = 0; l < layers; l++) {
-            launch(write_kernel, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream,
-                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, rotary.pointer, cache.pointer);
-            launch(exact_kernel, dim3(b.rows, Base::HEADS), EXACT_THREADS, exact_shared_bytes<Config>(), stream,
+            launch(write_kernel<Config>, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream,
+                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, nullptr, nullptr, rotary.pointer, cache.pointer, nullptr);
+            launch(exact_kernel<Config>, dim3(b.rows, Base::HEADS), EXACT_THREADS, exact_shared_bytes<Config>(), stream,
                    reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, cache.pointer, out.pointer);
         }
     }, 5);
@@ -109,24 +92,14 @@ int main() {
     bench("1 x 2048", {{2048, 0}});
 }
 #elif defined(PREFILL)
-__global__ void __launch_bounds__(WRITE_THREADS)
-    write_kernel(const Step* step, const TokenRow* tokens, float* qkv, const float* rotary, __nv_bfloat16* layer, __nv_bfloat16* q) {
-    attention_write<Config>(step, tokens, qkv, nullptr, nullptr, rotary, layer, q);
-}
 #ifdef WGMMA
 constexpr int THREADS = WGMMA_THREADS;
 constexpr size_t SHARED = wgmma_prefill_shared_bytes<Config>();
-__global__ void __launch_bounds__(THREADS, 1)
-    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, float* out) {
-    attention_prefill_wgmma<Config>(step, q, layer, out);
-}
+constexpr auto* KERNEL = wgmma_prefill_kernel<Config>;
 #else
 constexpr int THREADS = 128;
 constexpr size_t SHARED = prefill_shared_bytes<Config>();
-__global__ void __launch_bounds__(THREADS, 2)
-    prefill_kernel(const Step* step, const __nv_bfloat16* q, const __nv_bfloat16* layer, float* out) {
-    attention_prefill<Config>(step, q, layer, out);
-}
+constexpr auto* KERNEL = prefill_kernel<Config>;
 #endif
 
 void bench(const char* name, std::vector<Fed> fed) {
@@ -144,14 +117,14 @@ void bench(const char* name, std::vector<Fed> fed) {
     CHECK(cudaStreamCreate(&stream));
     const auto* header = reinterpret_cast<const Step*>(step.pointer);
     const float write = time_graph(stream, [&] {
-        launch(write_kernel, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream, header, tokens.pointer, qkv.pointer,
-               rotary.pointer, cache.pointer, q.pointer);
+        launch(write_kernel<Config>, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream, header, tokens.pointer, qkv.pointer,
+               nullptr, nullptr, rotary.pointer, cache.pointer, q.pointer);
     });
     fill<<<1024, 256>>>(q, q.count);
     const int tiles = (b.rows + PREFILL_TOKENS<Config> - 1) / PREFILL_TOKENS<Config> + int(fed.size());
     const float prefill = time_graph(stream, [&] {
-        launch(prefill_kernel, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, cache.pointer,
-               out.pointer);
+        launch(KERNEL, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, cache.pointer,
+               out.pointer, qkv.pointer);
     });
     double pairs = 0;
     for (auto f : fed) pairs += double(f.count) * f.position + double(f.count) * (f.count + 1) / 2;
@@ -172,11 +145,6 @@ int main() {
     }());
 }
 #else
-__global__ void __launch_bounds__(32 * WARP_COUNT, RESIDENT)
-    decode_kernel(const Step* step, const float* qkv, const float* rotary, __nv_bfloat16* layer, float* partials, int* counters, float* out) {
-    attention_decode<Config>(step, qkv, nullptr, nullptr, rotary, layer, partials, counters, out);
-}
-
 // `active` false: a step without sequences, what a launch costs before it does anything.
 void bench(int batch, int context, bool active = true) {
     Bench b(std::vector<Fed>(batch, {1, context - 1}));
@@ -197,12 +165,12 @@ void bench(int batch, int context, bool active = true) {
     CHECK(cudaStreamCreate(&stream));
     const float total = time_graph(stream, [&] {
         for (int l = 0; l < layers; l++)
-            launch(decode_kernel, dim3(Config::SPLITS, Base::KV_HEADS, batch), 32 * WARP_COUNT, decode_shared_bytes<Config>(), stream,
-                   reinterpret_cast<const Step*>(step.pointer), qkv.pointer, rotary.pointer, cache.pointer + l * b.layer_elements(),
+            launch(decode_kernel<Bucket<Config, 1>, RESIDENT_COUNT>, dim3(Config::SPLITS, Base::KV_HEADS, batch), 32 * WARP_COUNT, decode_shared_bytes<Config>(), stream,
+                   reinterpret_cast<const Step*>(step.pointer), qkv.pointer, nullptr, nullptr, rotary.pointer, cache.pointer + l * b.layer_elements(),
                    partials.pointer, counters.pointer, out.pointer);
     });
     const double each = total / layers;
-    std::printf("| %d | %d | %d | %d | %d | %d | %d | %.2f us | %.0f GB/s | %.0f %% |\n", active ? batch : 0, context, Config::SPLITS, WARP_COUNT, Config::MIN_CHUNK, RESIDENT,
+    std::printf("| %d | %d | %d | %d | %d | %d | %d | %.2f us | %.0f GB/s | %.0f %% |\n", active ? batch : 0, context, Config::SPLITS, WARP_COUNT, Config::MIN_CHUNK, RESIDENT_COUNT,
                 int(Config::CONTEXT_BEFORE_WAIT), each * 1e3,
                 bytes / each / 1e6, bytes / each / 1e6 / 45.4);
 }

@@ -4,11 +4,32 @@
 
 #include "core/common.cuh"
 
-#include "attention/attention.cuh"
+#include "kernels/attention_decode.cuh"
+#include "kernels/attention_exact.cuh"
+#include "kernels/attention_prefill.cuh"
+#include "kernels/attention_prefill_wgmma.cuh"
+#include "kernels/attention_write.cuh"
 
 namespace test {
 
 using namespace monomorph;
+
+// A decode step's instantiation for a bucket of rows.
+template <class C, int BUCKET>
+struct Bucket : C {
+    static constexpr int ROWS = BUCKET;
+    static constexpr size_t PARTIALS_BYTES = decode_partials_bytes<C>(BUCKET);
+};
+template <class C, int RESIDENT = 8 / C::DECODE_WARPS>
+constexpr auto* decode_kernel = attention_decode_kernel<C, DecodeShape<C>::THREADS, decode_shared_bytes<C>(), RESIDENT>;
+template <class C>
+constexpr auto* write_kernel = attention_write_kernel<C, WRITE_THREADS>;
+template <class C>
+constexpr auto* prefill_kernel = attention_prefill_kernel<C, PrefillShape<C>::THREADS, prefill_shared_bytes<C>(), 2>;
+template <class C>
+constexpr auto* wgmma_prefill_kernel = attention_prefill_wgmma_kernel<C, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>()>;
+template <class C>
+constexpr auto* exact_kernel = attention_exact_kernel<C, EXACT_THREADS, exact_shared_bytes<C>()>;
 
 template <int HEADS_, int KV_HEADS_, int HEAD_DIM_, class Kv_, int PAIRS, bool HALVES, HeadNorm NORM = HeadNorm::None>
 struct Heads : AttentionDefaults {
@@ -106,10 +127,11 @@ struct Problem {
                size_t(position % C::BLOCK_TOKENS) * D;
     }
 
-    // A head of a row after norm and rotary, as the interpreter computes it.
+    // A head of a row (queries, then keys) after norm and rotary, as the interpreter computes it.
     std::vector<float> turned(int row, int position, int head) const {
         const bool is_key = head >= C::HEADS;
-        std::vector<float> x(qkv.begin() + size_t(row) * A::QKV_WIDTH + head * D, qkv.begin() + size_t(row) * A::QKV_WIDTH + (head + 1) * D);
+        const float* from = &qkv[size_t(row) * A::QKV_WIDTH + (is_key ? head - C::HEADS + A::FIRST_KEY : head) * D];
+        std::vector<float> x(from, from + D);
         const HeadNorm norm = is_key ? C::K_NORM : C::Q_NORM;
         if (norm != HeadNorm::None) {
             double squares = 0;
@@ -144,7 +166,7 @@ struct Problem {
                         if (part == 0)
                             x = turned(row, position, C::HEADS + h);
                         else
-                            for (int e = 0; e < D; e++) x[e] = qkv[size_t(row) * A::QKV_WIDTH + (C::HEADS + C::KV_HEADS + h) * D + e];
+                            for (int e = 0; e < D; e++) x[e] = qkv[size_t(row) * A::QKV_WIDTH + (A::FIRST_KEY + C::KV_HEADS + h) * D + e];
                         const size_t to = at(int(s), position, part, h);
                         double error = 0, size = 0;
                         for (int e = 0; e < D; e++) {
@@ -184,7 +206,13 @@ struct Problem {
                         const Kv* value = &after[at(int(s), p, 1, kv_head)];
                         for (int e = 0; e < D; e++) mixed[e] += weights[p] * double(host_widen(value[e]));
                     }
-                    for (int e = 0; e < D; e++) mixed[e] /= total;
+                    for (int e = 0; e < D; e++) {
+                        mixed[e] /= total;
+                        if constexpr (C::GATED) {
+                            const double gate = qkv[size_t(row) * A::QKV_WIDTH + A::WIDTH + head * D + e];
+                            mixed[e] = (C::EXACT ? double(float(mixed[e])) : mixed[e]) / (1 + std::exp(-gate));
+                        }
+                    }
                 }
         return out;
     }

@@ -4,6 +4,9 @@
 //       -I target/cuda-programs/printed
 // where the last holds the kernels as templates (kernels/NAME.cuh), which `cargo xtask gpu` prints from their declarations.
 #pragma once
+#ifdef MONOMORPH_HOST
+#include "core/host.cuh"
+#endif
 #include <cuda_runtime.h>
 #include <algorithm>
 #include <cmath>
@@ -152,9 +155,14 @@ inline bool report(const char* name, const Difference& d, double limit, bool int
     return passed;
 }
 
-// A launch with programmatic dependent launch on its incoming edge (as every kernel of a decode graph has).
+// A launch with programmatic dependent launch on its incoming edge (as every kernel of a decode graph has), whose blocks are in clusters
+// of `cluster` in x.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared, cudaStream_t stream, Arguments... arguments) {
+void launch_clusters(void (*kernel)(Parameters...), dim3 grid, int cluster, int threads, size_t shared, cudaStream_t stream, Arguments... arguments) {
+#ifdef MONOMORPH_HOST
+    monomorph::host::run_grid(grid, cluster, threads, shared, [=] { kernel(static_cast<Parameters>(arguments)...); });
+    (void)stream;
+#else
     CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
     // The same carve-out for every kernel of a graph: blocks of kernels whose carve-outs differ cannot share a multiprocessor.
     CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
@@ -163,12 +171,20 @@ void launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
     config.stream = stream;
-    cudaLaunchAttribute attribute[1];
-    attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[0].val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = attribute;
-    config.numAttrs = 1;
+    cudaLaunchAttribute attributes[2];
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = cluster;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    config.attrs = attributes;
+    config.numAttrs = cluster > 1 ? 2 : 1;
     CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+#endif
+}
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared, cudaStream_t stream, Arguments... arguments) {
+    launch_clusters(kernel, grid, 1, threads, shared, stream, arguments...);
 }
 
 // Captures what `enqueue` launches and returns the median milliseconds of `repeats` replays.

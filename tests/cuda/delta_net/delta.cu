@@ -1,6 +1,6 @@
 // The delta-net kernels against the double-precision reference: decode in every division, drafts verified and taken back, plain (odd
 // shapes, exact), prefill in chunks (mixed sequences, cached prefixes, short pieces), each going on where another left off. nvcc as in
-// common.cuh, or on a processor as in delta_host.cuh (fewer heads). PART selects a third of the instantiations.
+// common.cuh, or on a processor as in core/host.cuh (fewer heads). PART selects a third of the instantiations.
 #include "delta_net/delta_case.cuh"
 
 using namespace test;

@@ -66,7 +66,7 @@ void decode(const char* name) {
         Buffer<Step> step(steps(std::vector<int>(batch, C::TOKENS), base));
         const float total = time_graph(stream, [&] {
             for (int l = 0; l < layers; l++)
-                start(decode_kernel<C>, dim3(C::SPLIT, C::VALUE_HEADS, batch), C::SPLIT, C::THREADS, delta_decode_shared_bytes<C>(), stream,
+                launch_clusters(decode_kernel<C>, dim3(C::SPLIT, C::VALUE_HEADS, batch), C::SPLIT, C::THREADS, delta_decode_shared_bytes<C>(), stream,
                       step.pointer, projected.pointer, gates.pointer, layer.weights().convolution, layer.weights().a_log,
                       layer.weights().dt_bias, layer.weights().norm, states.pointer + size_t(l) * batch * D::STATE, windows.pointer,
                       journals.pointer, out.pointer);
@@ -97,15 +97,16 @@ void prefill(const char* name, std::vector<int> counts) {
     int multiprocessors;
     CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     auto prepare = [&] {
-        start(prepare_kernel<C>, dim3(std::min(3 * multiprocessors, int(chunks) * C::KEY_HEADS)), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(),
-              stream, step.pointer, projected.pointer, gates.pointer, layer.weights(), windows.pointer, scratch.pointer);
+        launch_clusters(prepare_kernel<C>, dim3(std::min(3 * multiprocessors, int(chunks) * C::KEY_HEADS)), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(),
+              stream, step.pointer, projected.pointer, gates.pointer, layer.convolution.pointer, layer.a_log.pointer, layer.dt_bias.pointer,
+              windows.pointer, scratch.pointer);
     };
     auto chunked = [&] {
-        start(chunks_kernel<C>, dim3(C::CHUNK_SPLIT * C::VALUE_HEADS, sequences), 1, DeltaChunks<C>::THREADS, delta_chunks_shared_bytes<C>(), stream,
+        launch_clusters(chunks_kernel<C>, dim3(C::CHUNK_SPLIT * C::VALUE_HEADS, sequences), 1, DeltaChunks<C>::THREADS, delta_chunks_shared_bytes<C>(), stream,
               step.pointer, scratch.pointer, states.pointer, nullptr, o.pointer);
     };
     auto gate = [&] {
-        start(gate_kernel<C>, dim3(rows), 1, DELTA_GATE_THREADS, 0, stream, step.pointer, projected.pointer, o.pointer, layer.norm.pointer, windows.pointer, out.pointer);
+        launch_clusters(gate_kernel<C>, dim3(rows), 1, DELTA_GATE_THREADS, 0, stream, step.pointer, projected.pointer, o.pointer, layer.norm.pointer, windows.pointer, out.pointer);
     };
     const float prepare_ms = time_graph(stream, prepare), chunks_ms = time_graph(stream, chunked), gate_ms = time_graph(stream, gate);
     const float all = time_graph(stream, [&] { prepare(), chunked(), gate(); });

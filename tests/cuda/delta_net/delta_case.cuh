@@ -1,16 +1,13 @@
 // Sequences of delta-net steps on a card (or on a processor in its place) beside a double-precision reference that knows no chunks,
 // no windows and no journals: it keeps every raw input of a sequence and does one token at a time.
 #pragma once
-#ifdef MONOMORPH_HOST
-#include "delta_net/delta_host.cuh"
-#endif
 #include "core/common.cuh"
 
-#include "delta_net/delta_prepare.cuh"
 #include "kernels/delta_chunks.cuh"
 #include "kernels/delta_decode.cuh"
 #include "kernels/delta_gate.cuh"
 #include "kernels/delta_plain.cuh"
+#include "kernels/delta_prepare.cuh"
 
 namespace test {
 using namespace monomorph;
@@ -23,38 +20,14 @@ template <class C>
 constexpr auto gate_kernel = delta_gate_kernel<C, DELTA_GATE_THREADS>;
 template <class C>
 constexpr auto chunks_kernel = delta_chunks_kernel<C, DeltaChunks<C>::THREADS, delta_chunks_shared_bytes<C>()>;
-// A build's also asserts the scratch that the plan keeps for the largest step; here it is made for each.
+// A build states what the scratch of its largest step takes; here every step has its own.
 template <class C>
-__global__ void __launch_bounds__(DELTA_PREPARE_THREADS, 3)
-    prepare_kernel(const Step* step, const float* projected, const float* gates, DeltaWeights weights, const float* windows, unsigned char* scratch) {
-    delta_prepare<C>(step, projected, gates, weights, windows, scratch);
-}
-
-// One launch; `cluster` blocks in x are a cluster.
-template <class... Parameters, class... Arguments>
-void start(void (*kernel)(Parameters...), dim3 grid, int cluster, int threads, size_t shared, cudaStream_t stream, Arguments... arguments) {
-#ifdef MONOMORPH_HOST
-    monomorph::host::run_grid(grid, cluster, threads, shared, [=] { kernel(static_cast<Parameters>(arguments)...); });
-    (void)stream;
-#else
-    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared)));
-    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = cluster;
-    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-    config.attrs = attributes;
-    config.numAttrs = cluster > 1 ? 2 : 1;
-    CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
-#endif
-}
+struct Prepared : C {
+    static constexpr int ROWS = 1, SEQUENCES = 1;
+    static constexpr size_t SCRATCH_BYTES = delta_scratch_bytes<C>(ROWS, SEQUENCES);
+};
+template <class C>
+constexpr auto prepare_kernel = delta_prepare_kernel<Prepared<C>, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(), 3>;
 
 // Which kernels carry out a step.
 enum class Way { DECODE, PLAIN, CHUNKS };
@@ -257,24 +230,24 @@ struct Session {
         CHECK(cudaMemcpy(&header, step.pointer, sizeof header, cudaMemcpyDeviceToHost));
         if (way == Way::DECODE) {
             if constexpr (C::VALUE_DIM % 32 == 0)
-                start(decode_kernel<K>, dim3(K::SPLIT, C::VALUE_HEADS, bucket), K::SPLIT, K::THREADS, delta_decode_shared_bytes<K>(), 0,
+                launch_clusters(decode_kernel<K>, dim3(K::SPLIT, C::VALUE_HEADS, bucket), K::SPLIT, K::THREADS, delta_decode_shared_bytes<K>(), 0,
                       step.pointer, projected.pointer, gates.pointer, weights().convolution, weights().a_log, weights().dt_bias,
                       weights().norm, state().states, state().windows, state().journals, out.pointer);
             return;
         }
         if (way == Way::PLAIN) {
-            start(plain_kernel<K>, dim3(C::VALUE_HEADS, std::max(header.sequences, 1)), 1, DELTA_PLAIN_THREADS, delta_plain_shared_bytes<K>(), 0,
+            launch_clusters(plain_kernel<K>, dim3(C::VALUE_HEADS, std::max(header.sequences, 1)), 1, DELTA_PLAIN_THREADS, delta_plain_shared_bytes<K>(), 0,
                   step.pointer, projected.pointer, gates.pointer, weights().convolution, weights().a_log, weights().dt_bias,
                   state().states, state().windows, state().journals, o.pointer);
         } else if constexpr (C::KEY_DIM == 128 && C::VALUE_DIM == 128) {
             Buffer<unsigned char> scratch(delta_scratch_bytes<K>(rows, header.sequences));
-            start(prepare_kernel<K>, dim3(grid > 0 ? grid : C::KEY_HEADS * 2), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<K>(), 0,
-                  step.pointer, projected.pointer, gates.pointer, weights(), windows.pointer, scratch.pointer);
-            start(chunks_kernel<K>, dim3(K::CHUNK_SPLIT * C::VALUE_HEADS, header.sequences), 1, DeltaChunks<K>::THREADS,
+            launch_clusters(prepare_kernel<K>, dim3(grid > 0 ? grid : C::KEY_HEADS * 2), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<K>(), 0,
+                  step.pointer, projected.pointer, gates.pointer, weights().convolution, weights().a_log, weights().dt_bias, windows.pointer, scratch.pointer);
+            launch_clusters(chunks_kernel<K>, dim3(K::CHUNK_SPLIT * C::VALUE_HEADS, header.sequences), 1, DeltaChunks<K>::THREADS,
                   delta_chunks_shared_bytes<K>(), 0, step.pointer, scratch.pointer, state().states, state().journals, o.pointer);
             if (!scratch.intact()) std::printf("FAIL %s: the scratch ends too early\n", name), failures++;
         }
-        start(gate_kernel<K>, dim3(std::max(bucket, rows)), 1, DELTA_GATE_THREADS, 0, 0, step.pointer, projected.pointer, o.pointer,
+        launch_clusters(gate_kernel<K>, dim3(std::max(bucket, rows)), 1, DELTA_GATE_THREADS, 0, 0, step.pointer, projected.pointer, o.pointer,
               norm.pointer, windows.pointer, out.pointer);
     }
 };

@@ -1,9 +1,9 @@
 // Embedding, row selection and dummy weights: every format's table is filled on the device and checked for padding, spread and
 // repeatability; embedded rows must equal, to the bit, what the host decodes by the packed layout's definition. With the argument
 // "planted" the host reads every row's neighbour, which must fail.
-#include "core/common.cuh"
-#include "core/fill.cuh"
+#include "core/filled.cuh"
 #include "kernels/embed.cuh"
+#include "kernels/fill_vector.cuh"
 #include "kernels/select.cuh"
 
 using namespace monomorph;
@@ -16,14 +16,6 @@ struct Table {
     static constexpr bool DECODE = D;
 };
 
-template <Format F, ScaleForm S>
-__global__ void fill_kernel(void* codes, void* scales, float* row_scales, FillShape shape) {
-    fill_matrix<F, S>(codes, scales, row_scales, shape);
-}
-__global__ void vector_kernel(float* values, long long count, float centre, float deviation, unsigned long long seed) {
-    fill_vector(values, count, centre, deviation, seed);
-}
-
 static bool planted = false;
 
 static void expect(bool good, const char* what, const char* name) {
@@ -32,103 +24,41 @@ static void expect(bool good, const char* what, const char* name) {
     test::failures++;
 }
 
-// A packed matrix on both sides.
+// Mean, deviation, largest; what lies in the padding.
 template <Format F, ScaleForm S>
-struct Packed {
-    int rows, columns, parts, tiles, units;
-    test::Buffer<uint8_t> codes, scales;
-    test::Buffer<float> row_scales;
-    std::vector<uint8_t> host_codes, host_scales;
-    std::vector<float> host_row_scales;
-
-    static size_t scale_bytes(int tiles, int units, int columns) {
-        if (F == Format::FP8_E4M3 && S == ScaleForm::BLOCK128) return size_t(tiles) * ((columns + 127) / 128) * 4;
-        return size_t(tiles) * units * Unit<F>::SCALE_BYTES;
-    }
-    Packed(int rows, int columns, bool gated, float deviation)
-        : rows(rows), columns(columns), parts(gated ? 2 : 1), tiles((rows + 7) / 8 * parts), units((columns + Unit<F>::COLUMNS - 1) / Unit<F>::COLUMNS),
-          codes(size_t(tiles) * units * 512), scales(scale_bytes(tiles, units, columns)), row_scales(size_t(tiles) * 8) {
-        fill_kernel<F, S><<<64, 256>>>(codes, scales, row_scales, FillShape{rows, columns, gated, deviation, 42});
-        CHECK(cudaDeviceSynchronize());
-        host_codes = codes.download(), host_scales = scales.download(), host_row_scales = row_scales.download();
-    }
-    static float half(const uint8_t* at) { return test::f16_to_float(uint16_t(at[0] | at[1] << 8)); }
-    static float word(const uint8_t* at) {
-        float value;
-        std::memcpy(&value, at, 4);
-        return value;
-    }
-    // Of the packed row (tile * 8 + g), by the table of formats in words: no helper of the device library.
-    float value(int row, int column) const {
-        const int tile = row / 8, g = row % 8;
-        const int width = F == Format::F32 ? 16 : F == Format::BF16 || F == Format::F16 ? 32 : F == Format::FP8_E4M3 || F == Format::Q8_0 ? 64 : 128;
-        const int unit = column / width, within = column % width;
-        const size_t at = size_t(tile) * units + unit;
-        int c, j;
-        if (F == Format::F32) c = within / 4, j = within % 4;
-        else if (F == Format::Q8_0 || F == Format::Q4_1) c = within % 32 / 8, j = within / 32 * 8 + within % 8;
-        else c = within % 8 / 2, j = within / 16 * 4 + within % 16 / 8 * 2 + within % 2;
-        const uint8_t* lane = &host_codes[at * 512 + (4 * g + c) * 16];
-        const uint8_t* scale = host_scales.empty() ? nullptr : &host_scales[0];
-        switch (F) {
-            case Format::F32: return word(lane + 4 * j);
-            case Format::BF16: return test::bf16_to_float(uint16_t(lane[2 * j] | lane[2 * j + 1] << 8));
-            case Format::F16: return half(lane + 2 * j) * (S == ScaleForm::ROWS ? host_row_scales[row] : 1.0f);
-            case Format::FP8_E4M3: {
-                const float by = S == ScaleForm::BLOCK128 ? word(scale + (size_t(tile) * ((columns + 127) / 128) + column / 128) * 4) : 1.0f;
-                return test::e4m3_to_float(lane[j]) * (by * host_row_scales[row]);
-            }
-            case Format::NVFP4: {
-                const float block = test::e4m3_to_float(scale[at * 64 + g * 8 + within / 16]);
-                // Of two neighbours the first has the lower half of their word; magnitude and sign stand where decode_nvfp4 says.
-                constexpr int AT[4][2] = {{9, 15}, {6, 12}, {3, 14}, {0, 13}};
-                const unsigned bits = lane[j / 8 * 4 + j % 2 * 2] | lane[j / 8 * 4 + j % 2 * 2 + 1] << 8, p = j % 8 / 2;
-                return test::e2m1_to_float((bits >> AT[p][0] & 7) | (bits >> AT[p][1] & 1) << 3) * block * host_row_scales[row];
-            }
-            case Format::Q8_0: return half(scale + at * 32 + (within / 32 * 8 + g) * 2) * float(int8_t(lane[j]));
-            default: {
-                const uint8_t* pair = scale + at * 128 + (within / 32 * 8 + g) * 4;
-                const volatile float product = half(pair) * float(lane[j / 2] >> (j % 2 * 4) & 15);  // rounded before the sum
-                return product + half(pair + 2);
+void check_fill(test::FilledMatrix<F, S>& table, const char* name, float deviation) {
+    double sum = 0, squares = 0, largest = 0;
+    size_t count = 0, outside = 0;
+    for (int row = 0; row < table.tiles * 8; row++) {
+        const bool inside = row / 8 / table.parts * 8 + row % 8 < table.rows;
+        for (int column = 0; column < table.units * Unit<F>::COLUMNS; column++) {
+            if (inside && column < table.columns) {
+                const double v = table.value(row, column);
+                sum += v, squares += v * v, largest = std::max(largest, std::fabs(v)), count++;
+            } else if (column < table.columns || S != ScaleForm::BLOCK128) {
+                outside += table.value(row, column) != 0;
             }
         }
     }
-    // Mean, deviation, largest; what lies in the padding.
-    void check_fill(const char* name, float deviation) {
-        double sum = 0, squares = 0, largest = 0;
-        size_t count = 0, outside = 0;
-        for (int row = 0; row < tiles * 8; row++) {
-            const bool inside = row / 8 / parts * 8 + row % 8 < rows;
-            for (int column = 0; column < units * Unit<F>::COLUMNS; column++) {
-                if (inside && column < columns) {
-                    const double v = value(row, column);
-                    sum += v, squares += v * v, largest = std::max(largest, std::fabs(v)), count++;
-                } else if (column < columns || S != ScaleForm::BLOCK128) {
-                    outside += value(row, column) != 0;
-                }
-            }
-        }
-        const double mean = sum / count, spread = std::sqrt(squares / count - mean * mean);
-        std::printf("     %-18s %d x %d: mean %.1e, deviation %.5f (asked %.5f), largest %.4f\n", name, rows, columns, mean, spread, deviation, largest);
-        // Four standard errors of each, and what a format's codes add: signed bytes reach one further down than up.
-        const double error = 4 / std::sqrt(double(count));
-        expect(std::fabs(spread / deviation - 1) < 0.02 + error && std::fabs(mean) < (0.01 + error) * deviation, "the spread of the weights", name);
-        expect(outside == 0, "padding is not zero", name);
-        expect(codes.intact() && scales.intact() && row_scales.intact(), "wrote behind the end", name);
-        const auto first = host_codes;
-        codes.poison();
-        fill_kernel<F, S><<<17, 128>>>(codes, scales, row_scales, FillShape{rows, columns, parts == 2, deviation, 42});
-        CHECK(cudaDeviceSynchronize());
-        expect(codes.download() == first && scales.download() == host_scales, "another grid gives other weights", name);
-    }
-};
+    const double mean = sum / count, spread = std::sqrt(squares / count - mean * mean);
+    std::printf("     %-18s %d x %d: mean %.1e, deviation %.5f (asked %.5f), largest %.4f\n", name, table.rows, table.columns, mean, spread, deviation, largest);
+    // Four standard errors of each, and what a format's codes add: signed bytes reach one further down than up.
+    const double error = 4 / std::sqrt(double(count));
+    expect(std::fabs(spread / deviation - 1) < 0.02 + error && std::fabs(mean) < (0.01 + error) * deviation, "the spread of the weights", name);
+    expect(outside == 0, "padding is not zero", name);
+    expect(table.codes.intact() && table.scales.intact() && table.row_scales.intact(), "wrote behind the end", name);
+    const auto first = table.host_codes;
+    table.codes.poison();
+    table.fill(17, 128, deviation);
+    expect(table.codes.download() == first && table.scales.download() == table.host_scales, "another grid gives other weights", name);
+}
 
 template <int H, Format F, ScaleForm S>
 void check(const char* name) {
     constexpr int V = 1003;  // not a multiple of 8
-    Packed<F, S> table(V, H, false, 0.02f);
-    table.check_fill(name, 0.02f);
-    Packed<F, S>(37, H, true, 0.05f).check_fill((std::string(name) + " gated").c_str(), 0.05f);
+    test::FilledMatrix<F, S> table(V, H, false, 0.02f), gated(37, H, true, 0.05f);
+    check_fill(table, name, 0.02f);
+    check_fill(gated, (std::string(name) + " gated").c_str(), 0.05f);
 
     cudaStream_t stream;
     CHECK(cudaStreamCreate(&stream));
@@ -209,7 +139,7 @@ void check_select() {
 template <int H, Format F, ScaleForm S>
 void speed(const char* name) {
     using C = Table<H, F, S, true>;
-    Packed<F, S> table(8192, H, false, 0.02f);
+    test::FilledMatrix<F, S> table(8192, H, false, 0.02f);
     Step host = {};
     test::Buffer<Step> step(1);
     test::Buffer<int> sampled_ids(std::vector<int>(1, 0));
@@ -252,7 +182,7 @@ int main(int arguments, char** argument) {
     check_select<45>();
     check_select<4096>();
     test::Buffer<float> vector(100001);
-    vector_kernel<<<13, 256>>>(vector, 100001, 1.0f, 0.1f, 9);
+    test::launch(fill_vector_kernel<void, test::FILL_THREADS>, dim3(13), test::FILL_THREADS, 0, nullptr, vector.pointer, 100001, 1.0f, 0.1f, 9);
     CHECK(cudaDeviceSynchronize());
     double sum = 0, squares = 0;
     for (float v : vector.download()) sum += v, squares += double(v - 1) * (v - 1);

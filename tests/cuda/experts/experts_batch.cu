@@ -125,7 +125,7 @@ struct Case {
         launch_stage<D>(stream, space.lists, space.inner, space.staged);
         launch_product<D>(multiprocessors, stream, space.lists, space.staged, down_codes, down.scale_plane(down_blocks, down_scales), down_rows,
                           space.products);
-        launch_combine<G>(stream, header.step, space.lists, space.products, d_shared, d_logits + M::EXPERTS, d_out);
+        launch_combine<G>(stream, header.step, space.lists, space.products, d_shared, d_logits, d_out);
         CHECK(cudaStreamSynchronize(stream));
         out = d_out.download();
         if (name == nullptr) return;

@@ -52,7 +52,7 @@ void measure(const char* name, int tokens, int multiprocessors) {
         launch_stage<D>(stream, space.lists, space.inner, space.staged);
         enqueue_product<D>(multiprocessors, pool + i % copies * LAYER + plane_bytes<A>(), space.lists, space.staged, space.products);
     };
-    const auto sum = [&](int) { launch_combine<A>(stream, header.step, space.lists, space.products, d_shared, d_logits + M::EXPERTS, d_out); };
+    const auto sum = [&](int) { launch_combine<A>(stream, header.step, space.lists, space.products, d_shared, d_logits, d_out); };
     const auto time = [&](const std::function<void(int)>& launch) {
         return 1e3 * test::time_graph(stream, [&] { for (int i = 0; i < repeats; i++) launch(i); }, 9) / repeats;
     };

@@ -3,13 +3,12 @@
 
 #include "core/staged_host.cuh"
 
-#include "experts/experts_batch_combine.cuh"
-#include "experts/experts_gemm_mma.cuh"
-#include "experts/experts_sort.cuh"
-#include "experts/experts_stage.cuh"
-#ifndef NO_WGMMA
-#include "experts/experts_gemm_wgmma.cuh"
-#endif
+#include "kernels/experts_batch_combine.cuh"
+#include "kernels/experts_gemm_mma.cuh"
+#include "kernels/experts_gemm_wgmma.cuh"
+#include "kernels/experts_place.cuh"
+#include "kernels/experts_sort.cuh"
+#include "kernels/experts_stage.cuh"
 
 using namespace monomorph;
 
@@ -46,35 +45,13 @@ struct Product : M, T {
 };
 
 template <class C, Engine E = C::ENGINE>
-struct Build;
+struct Build : ExpertsWgmma<C> {
+    static constexpr auto* KERNEL = experts_gemm_wgmma_kernel<C, Build::THREADS, Build::SHARED_BYTES, C::RESIDENT>;
+};
 template <class C>
-struct Build<C, Engine::MMA> : ExpertsMma<C> {};
-#ifndef NO_WGMMA
-template <class C>
-struct Build<C, Engine::WGMMA> : ExpertsWgmma<C> {};
-#endif
-
-template <class C>
-__global__ void __launch_bounds__(Build<C>::THREADS, C::RESIDENT)
-    product(const char* lists, const void* x, const void* codes, const void* scales, const float* row_scales, void* out) {
-    if constexpr (C::ENGINE == Engine::MMA) experts_gemm_mma<C>(lists, x, codes, scales, row_scales, out);
-#ifndef NO_WGMMA
-    else experts_gemm_wgmma<C>(lists, x, codes, scales, row_scales, out);
-#endif
-}
-template <class C>
-__global__ void __launch_bounds__(SortShape<C>::THREADS) sort_kernel(const Step* step, const float* logits, char* lists) {
-    experts_sort<C>(step, logits, lists);
-}
-template <class C>
-__global__ void __launch_bounds__(SortShape<C>::PLACE_THREADS) place_kernel(const Step* step, char* lists) {
-    experts_place<C>(step, lists);
-}
-template <class C>
-__global__ void __launch_bounds__(CombineShape<C>::THREADS)
-    combine_kernel(const Step* step, const char* lists, const void* products, const float* shared, const float* gate, float* out) {
-    experts_combine<C>(step, lists, products, shared, gate, out);
-}
+struct Build<C, Engine::MMA> : ExpertsMma<C> {
+    static constexpr auto* KERNEL = experts_gemm_mma_kernel<C, Build::THREADS, Build::SHARED_BYTES, C::RESIDENT>;
+};
 
 // The weight of all experts: [EXPERTS] packed matrices, plane by plane, random.
 template <class C>
@@ -144,28 +121,24 @@ struct Workspace {
 template <class C>
 void launch_product(int multiprocessors, cudaStream_t stream, const char* lists, const void* x, const void* codes, const void* scales,
                     const float* row_scales, void* out) {
-    test::launch(product<C>, dim3(expert_blocks<C>(multiprocessors)), Build<C>::THREADS, Build<C>::SHARED_BYTES, stream, lists, x, codes, scales,
+    test::launch(Build<C>::KERNEL, dim3(expert_blocks<C>(multiprocessors)), Build<C>::THREADS, Build<C>::SHARED_BYTES, stream, lists, x, codes, scales,
                  row_scales, out);
 }
 
 template <class C>
-__global__ void __launch_bounds__(EXPERTS_STAGE_THREADS) experts_stage_kernel(const char* lists, const float* x, void* out) {
-    experts_stage<C>(lists, x, out);
-}
-template <class C>
 void launch_stage(cudaStream_t stream, const char* lists, const float* x, void* out) {
-    test::launch(experts_stage_kernel<C>, dim3(ceil_div(C::CAPACITY, EXPERTS_STAGE_THREADS / 32)), EXPERTS_STAGE_THREADS, 0, stream, lists, x, out);
+    test::launch(experts_stage_kernel<C, EXPERTS_STAGE_THREADS>, dim3(ceil_div(C::CAPACITY, EXPERTS_STAGE_THREADS / 32)), EXPERTS_STAGE_THREADS, 0, stream, lists, x, out);
 }
 
 template <class C>
 void launch_sort(cudaStream_t stream, const Step* step, const float* logits, char* lists) {
     using S = SortShape<C>;
-    test::launch(sort_kernel<C>, dim3(S::BLOCKS), S::THREADS, 0, stream, step, logits, lists);
-    if constexpr (!S::ONE_CHUNK) test::launch(place_kernel<C>, dim3(S::PLACE_BLOCKS), S::PLACE_THREADS, 0, stream, step, lists);
+    test::launch(experts_sort_kernel<C, S::THREADS>, dim3(S::BLOCKS), S::THREADS, 0, stream, step, logits, lists);
+    if constexpr (!S::ONE_CHUNK) test::launch(experts_place_kernel<C, S::PLACE_THREADS>, dim3(S::PLACE_BLOCKS), S::PLACE_THREADS, 0, stream, step, lists);
 }
 
 template <class C>
-void launch_combine(cudaStream_t stream, const Step* step, const char* lists, const void* products, const float* shared, const float* gate, float* out) {
+void launch_combine(cudaStream_t stream, const Step* step, const char* lists, const void* products, const float* shared, const float* logits, float* out) {
     using S = CombineShape<C>;
-    test::launch(combine_kernel<C>, dim3(C::STEP_ROWS, S::BLOCKS), S::THREADS, 0, stream, step, lists, products, shared, gate, out);
+    test::launch(experts_batch_combine_kernel<C, S::THREADS>, dim3(C::STEP_ROWS, S::BLOCKS), S::THREADS, 0, stream, step, lists, products, shared, logits, out);
 }

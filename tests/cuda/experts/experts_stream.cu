@@ -1,5 +1,5 @@
 // Checks and times the mixture of experts for few tokens (templates/cuda/experts/route.cuh, experts_stream_up.cuh, experts_stream_down.cuh,
-// experts_stream.cuh).
+// experts_stream.cuh), and checks the router for many (route_batch.cuh).
 // `experts_stream`: formats, numbers of tokens and awkward shapes against a host reference in double precision, each with planted defects.
 // `experts_stream bench`: the phases alone, the chain of three and that of two in a graph with dependent launch, at the shapes of real models.
 // Exit code: the number of failures.
@@ -7,7 +7,7 @@
 #define SUITE 0   // 0: everything; 1, 2: halves of the checks; 3: bench
 #endif
 #if SUITE != 3
-#include "experts/experts_stream_check.cuh"
+#include "experts/route_batch_check.cuh"
 #endif
 #if SUITE == 0 || SUITE == 3
 #include "experts/experts_stream_bench.cuh"
@@ -66,6 +66,7 @@ int main(int count, char** arguments) {
 #if SUITE == 0 || SUITE == 2
         RUN(EightNvfp4) RUN(FiveOfEight) RUN(AwkwardEight) RUN(Exact) RUN(ExactEight) RUN(ExactBf16) RUN(ExactQ8)
         RUN(Wide) RUN(WideFp8) RUN(WideNvfp4) RUN(WiderFp8) RUN(WiderF16)
+        check_route_batches();
 #endif
         std::printf("%d failures\n", test::failures);
         return test::failures;

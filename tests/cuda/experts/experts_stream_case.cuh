@@ -1,8 +1,8 @@
 // A mixture of experts as the tests see it: one struct of figures, and the Configs of the three phases made from it.
 #pragma once
 #include "core/common.cuh"
-#include "experts/experts_stream.cuh"
 #include "experts/route.cuh"
+#include "kernels/experts_stream.cuh"
 #include "kernels/experts_stream_down.cuh"
 #include "kernels/experts_stream_up.cuh"
 
@@ -69,21 +69,21 @@ struct DownOf {
     static constexpr bool EVICT_FIRST = true;
 };
 
+// Both products in one launch.
+template <class K>
+struct BothOf : UpOf<K> {
+    static constexpr monomorph::Format DOWN_FORMAT = K::FORMAT, SHARED_FORMAT = K::SHARED_FORMAT;
+    static constexpr monomorph::ScaleForm DOWN_SCALES = K::SCALES, SHARED_SCALES = K::SHARED_SCALES;
+    static constexpr int DOWN_STAGES = K::STAGES, DOWN_STAGE_BYTES = K::STAGE_BYTES, SHARED_WIDTH = K::SHARED_WIDTH;
+};
+
+// By hand, for the row of the scale stands alone: a build keeps it behind the router's, whose experts then fill whole tiles.
 template <class C>
 __global__ void __launch_bounds__(monomorph::RouteShape<C>::THREADS, monomorph::RouteShape<C>::RESIDENT)
 route_kernel(const monomorph::Step* step, const float* x, const float* norm, const void* router, const void* scale_row, const void* codes, const void* scales,
              const float* row_scales, float* logits, float* scale, float* inner, float* arriving) {
     monomorph::route<C>(step, x, norm, router, scale_row, codes, scales, row_scales, logits, scale, inner, arriving);
 }
-template <class U, class D>
-__global__ void __launch_bounds__(monomorph::ExpertsStream<U, D>::THREADS, 1)
-both_kernel(const monomorph::Step* step, const float* norm, const float* logits, const float* shared_inner, const float* scale, const void* codes, const void* scales, const float* row_scales,
-            const void* down_codes, const void* down_scales, const float* down_row_scales, const void* shared_codes, const void* shared_scales, const float* shared_row_scales, const void* following,
-            const void* following_end, float* inner, float* residual) {
-    monomorph::ExpertsStream<U, D>::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales,
-                                        shared_row_scales, following, following_end, inner, residual);
-}
-
 // What the phases read: device addresses. Planes of a matrix: codes, scales, row_scales.
 struct Planes {
     const void* codes = nullptr;
@@ -127,7 +127,7 @@ void launch_both(cudaStream_t stream, const void* step, const float* logits, con
     using K2 = std::conditional_t<Deep::SHARED <= 227 * 1024, K, Shallower<K, 2>>;
     using Both = ExpertsStream<UpOf<K2>, DownOf<K2>>;
     static_assert(Both::SHARED <= 227 * 1024, "two stages each fit");
-    test::launch(both_kernel<UpOf<K2>, DownOf<K2>>, dim3(K::BLOCKS), Both::THREADS, Both::SHARED, stream, static_cast<const Step*>(step), layer.norm, logits, shared_inner, scale,
+    test::launch(experts_stream_kernel<BothOf<K2>, Both::THREADS, Both::SHARED>, dim3(K::BLOCKS), Both::THREADS, Both::SHARED, stream, static_cast<const Step*>(step), layer.norm, logits, shared_inner, scale,
                  layer.up.codes, layer.up.scales, layer.up.row_scales, layer.down.codes, layer.down.scales, layer.down.row_scales, layer.shared_down.codes, layer.shared_down.scales,
                  layer.shared_down.row_scales, layer.up.codes, static_cast<const char*>(layer.up.codes) + 512 * 264, inner, residual);
 }

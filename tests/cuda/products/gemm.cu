@@ -25,7 +25,7 @@ struct Weights {
 };
 
 template <class C>
-struct Packed {
+struct PackedWeights {
     using S = GemmShape<C>;
     using U = Unit<C::FORMAT>;
     static constexpr int ROWS = S::TILES * 8;
@@ -100,7 +100,7 @@ template <class C>
 void check(const char* name, std::vector<int> token_counts, int multiprocessors = 132) {
     static uint64_t seed = 1;
     test::Random r(seed++);
-    using P = Packed<C>;
+    using P = PackedWeights<C>;
     Weights w = P::random(r);
     std::vector<float> bias(C::OUTPUTS), up_bias(C::OUTPUTS);
     for (auto& b : bias) b = r.normal();

@@ -42,25 +42,10 @@ struct Build<C, Engine::MMA> {
     static constexpr auto* KERNEL = gemm_mma_kernel<C, Shape::THREADS, Shape::SHARED_BYTES, C::RESIDENT, Shape::CLUSTER>;
 };
 
-// As test::launch, with the cluster dimension the emitted kernel would carry as an attribute.
 template <class C>
 void launch_product(int multiprocessors, cudaStream_t stream, const Step* step, const void* x, const void* codes, const void* scales,
                     const float* row_scales, const float* bias, const float* up_bias, float* out) {
     using S = typename Build<C>::Shape;
-    CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(Build<C>::KERNEL), cudaFuncAttributeMaxDynamicSharedMemorySize, S::SHARED_BYTES));
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(S::CLUSTER * gemm_clusters<C>(multiprocessors));
-    config.blockDim = dim3(S::THREADS);
-    config.dynamicSmemBytes = S::SHARED_BYTES;
-    config.stream = stream;
-    cudaLaunchAttribute attributes[2];
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = S::CLUSTER;
-    attributes[1].val.clusterDim.y = 1;
-    attributes[1].val.clusterDim.z = 1;
-    config.attrs = attributes;
-    config.numAttrs = S::CLUSTER > 1 ? 2 : 1;
-    CHECK(cudaLaunchKernelEx(&config, Build<C>::KERNEL, step, x, codes, scales, row_scales, bias, up_bias, out));
+    test::launch_clusters(Build<C>::KERNEL, dim3(S::CLUSTER * gemm_clusters<C>(multiprocessors)), S::CLUSTER, S::THREADS, S::SHARED_BYTES, stream, step, x,
+                          codes, scales, row_scales, bias, up_bias, out);
 }

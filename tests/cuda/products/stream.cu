@@ -38,6 +38,8 @@ CASE(Nvfp4, CheckDefaults, IS Format FORMAT = Format::NVFP4; IS ScaleForm SCALES
 CASE(Nvfp4Awkward, CheckDefaults, IS Format FORMAT = Format::NVFP4; IS ScaleForm SCALES = ScaleForm::ROWS; IS int OUTPUTS = 45, INPUTS = 176, ROWS = 1; IS Norm NORM = Norm::PLAIN;)
 CASE(Nvfp4Narrow, CheckDefaults, IS Format FORMAT = Format::NVFP4; IS int INPUTS = 512, ROWS = 2;)   // warps share tiles out
 CASE(Fp8Narrow, CheckDefaults, IS Format FORMAT = Format::FP8_E4M3; IS int INPUTS = 192, ROWS = 4; IS Norm NORM = Norm::PLAIN;)
+CASE(Beside, CheckDefaults, IS Format FORMAT = Format::NVFP4; IS int OUTPUTS = 1000, INPUTS = 2048, ROWS = 2, BLOCKS = 124; IS Norm NORM = Norm::ONE_PLUS;
+     IS Format BESIDE_FORMAT = Format::F16; IS ScaleForm BESIDE_SCALES = ScaleForm::ROWS; IS int BESIDE_OUTPUTS = 60, BESIDE_BLOCKS = 8, BESIDE_STAGES = 6, BESIDE_PACE = 2;)
 // ---- exact compute ----
 CASE(Exact, CheckDefaults, IS Compute COMPUTE = Compute::EXACT; IS ScaleForm SCALES = ScaleForm::NONE;)
 CASE(ExactF32, Exact, IS Format FORMAT = Format::F32; IS int OUTPUTS = 45, INPUTS = 57; IS Norm NORM = Norm::PLAIN; IS bool BIAS = true;)
@@ -49,6 +51,8 @@ CASE(ExactQ41, Exact, IS Format FORMAT = Format::Q4_1; IS Rounding ROUNDING = Ro
 CASE(ExactQ41One, Exact, IS Format FORMAT = Format::Q4_1; IS Rounding ROUNDING = Rounding::INT8_BLOCK32; IS int OUTPUTS = 960, INPUTS = 576, ROWS = 1; IS Norm NORM = Norm::PLAIN;)
 CASE(ExactQ41Float, Exact, IS Format FORMAT = Format::Q4_1; IS int OUTPUTS = 5000, INPUTS = 2048, ROWS = 2; IS Norm NORM = Norm::PLAIN;)
 CASE(ExactNvfp4, Exact, IS Format FORMAT = Format::NVFP4; IS ScaleForm SCALES = ScaleForm::ROWS; IS int INPUTS = 512;)
+CASE(ExactBeside, Exact, IS Format FORMAT = Format::BF16; IS int OUTPUTS = 96, INPUTS = 57, ROWS = 8, BLOCKS = 5; IS Norm NORM = Norm::PLAIN;
+     IS Format BESIDE_FORMAT = Format::F32; IS ScaleForm BESIDE_SCALES = ScaleForm::NONE; IS int BESIDE_OUTPUTS = 6, BESIDE_BLOCKS = 1, BESIDE_STAGES = 2, BESIDE_PACE = 1;)
 
 int main(int count, char** arguments) {
     const bool bench = count > 1 && std::string(arguments[1]) == "bench";
@@ -57,10 +61,12 @@ int main(int count, char** arguments) {
 #if SUITE == 0 || SUITE == 1
         RUN(Plain) RUN(Awkward) RUN(AwkwardGated) RUN(OneRow) RUN(EightRows) RUN(Deep) RUN(Wide) RUN(ManyTiles) RUN(ThreeBlocks)
         RUN(TwoGroups) RUN(Gelu) RUN(Nvfp4Narrow) RUN(Fp8Narrow) RUN(Fp8) RUN(Fp8Deep) RUN(Fp8Awkward) RUN(Fp8Block) RUN(Fp8BlockSmall) RUN(Nvfp4) RUN(Nvfp4Awkward)
+        check_beside<Beside>("Beside");
 #endif
 #if SUITE == 0 || SUITE == 2
         RUN(ExactF32) RUN(ExactBf16) RUN(ExactF16) RUN(ExactQ8) RUN(ExactQ8Small) RUN(ExactQ41) RUN(ExactQ41One) RUN(ExactQ41Float)
         RUN(ExactNvfp4)
+        check_beside<ExactBeside>("ExactBeside");
 #endif
         std::printf("%d failures\n", test::failures);
         return test::failures;

@@ -1,6 +1,7 @@
 // Host side of the stream product's checks: random packed weights, the reference, the comparison.
 #pragma once
 #include "core/common.cuh"
+#include "kernels/stream_beside.cuh"
 #include "kernels/stream_product.cuh"
 
 struct CheckDefaults {
@@ -197,4 +198,39 @@ void check(const char* name) {
     codes.upload(matrix.codes);
     const auto planted = run();
     if (planted.relative <= limit && planted.largest <= 8 * limit && planted.not_finite == 0) std::printf("FAIL %s: a planted defect was not seen\n", name), test::failures++;
+}
+
+// Two products of the same rows in one launch leave the bits of two launches, each of which is compared with the reference.
+template <class C>
+void check_beside(const char* name) {
+    using namespace monomorph;
+    using S = StreamShape<C>;
+    using Beside = typename StreamBesideKernel<C, S::THREADS, 227 * 1024, 1>::CBeside;
+    constexpr int SHARED = most(S::SHARED, StreamShape<Beside>::SHARED);
+    check<C>(name), check<Beside>((std::string(name) + ", second").c_str());
+    test::Random random(C::OUTPUTS);
+    HostMatrix<C> first(random);
+    HostMatrix<Beside> second(random);
+    for (auto* scales : {&first.scales, &second.scales}) scales->resize((scales->size() + 15) / 16 * 16);
+    std::vector<float> x(size_t(C::ROWS) * C::INPUTS), norm(C::INPUTS);
+    for (auto& v : x) v = random.normal();
+    for (auto& v : norm) v = random.normal();
+    test::Buffer<float> x_at(x), norm_at(norm), row_scales(first.row_scales), second_row_scales(second.row_scales);
+    test::Buffer<unsigned char> codes(first.codes), scales(first.scales), second_codes(second.codes), second_scales(second.scales);
+    test::Buffer<float> out(size_t(C::ROWS) * C::OUTPUTS), second_out(size_t(C::ROWS) * Beside::OUTPUTS);
+    test::Buffer<Step> step(1);
+    const float* none = nullptr;
+    test::launch(stream_product_kernel<C, S::THREADS, S::SHARED>, dim3(C::BLOCKS), S::THREADS, S::SHARED, 0, step.pointer, x_at.pointer, norm_at.pointer, codes.pointer, scales.pointer,
+                 row_scales.pointer, none, none, out.pointer);
+    test::launch(stream_product_kernel<Beside, S::THREADS, SHARED>, dim3(Beside::BLOCKS), S::THREADS, SHARED, 0, step.pointer, x_at.pointer, norm_at.pointer, second_codes.pointer,
+                 second_scales.pointer, second_row_scales.pointer, none, none, second_out.pointer);
+    CHECK(cudaDeviceSynchronize());
+    const auto apart = out.download(), second_apart = second_out.download();
+    out.poison(), second_out.poison();
+    test::launch(stream_beside_kernel<C, S::THREADS, SHARED>, dim3(C::BLOCKS + Beside::BLOCKS), S::THREADS, SHARED, 0, step.pointer, x_at.pointer, norm_at.pointer, codes.pointer,
+                 scales.pointer, row_scales.pointer, second_codes.pointer, second_scales.pointer, second_row_scales.pointer, out.pointer, second_out.pointer);
+    CHECK(cudaDeviceSynchronize());
+    const bool same = std::memcmp(apart.data(), out.download().data(), out.bytes()) == 0 && std::memcmp(second_apart.data(), second_out.download().data(), second_out.bytes()) == 0;
+    std::printf("%s %s: one launch as two\n", same && out.intact() && second_out.intact() ? "ok  " : "FAIL", name);
+    test::failures += !(same && out.intact() && second_out.intact());
 }

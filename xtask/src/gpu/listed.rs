@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 23] = [
+pub const PROGRAMS: [Program; 24] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -47,6 +47,7 @@ pub const PROGRAMS: [Program; 23] = [
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
     Program { planted: Some(&["planted"]), ..program("embed", "ends/embed") },
+    program("draft", "draft/draft"),
     Program {
         arguments: &["@programs/sampling.bin"],
         planted: Some(&["@programs/sampling.bin", "planted"]),
@@ -106,7 +107,7 @@ pub const INSTRUMENTS: [Program; 8] = [
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
     Program {
-        defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT=1", "BEFORE_WAIT"],
+        defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT_COUNT=1", "BEFORE_WAIT"],
         ..program("attention-decode", "attention/attention_bench")
     },
     Program {

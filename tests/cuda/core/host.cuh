@@ -1,5 +1,5 @@
-// The card that the delta-net kernels see when they are built for a processor (MONOMORPH_HOST): the emulated one of tests/emulated, with
-// which this is linked. LIBRARY is templates/cuda with tests/emulated/core put over its core, and the rest of tests/emulated
+// The card that kernels see when a program is built for a processor (MONOMORPH_HOST): the emulated one of tests/emulated, with which it is
+// linked. LIBRARY is templates/cuda with tests/emulated/core put over its core, and the rest of tests/emulated
 // stands beside it, as tests/src/emulated.rs has them.
 //
 //   g++ -x c++ -std=c++17 -O1 -ffp-contract=off -fno-strict-aliasing -DMONOMORPH_HOST -I LIBRARY -I LIBRARY/.. -I tests/cuda -I CUDA/include
