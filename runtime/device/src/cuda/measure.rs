@@ -3,7 +3,8 @@
 
 use super::driver::{Claim, Event};
 use super::fault::Fault;
-pub use super::fill::FillShape;
+pub use super::fill::fill_shape;
+pub use monomorph_abi::fill::FillShape;
 use super::fill::{self, FillMatrix, FillVector, VECTOR_DEVIATION};
 use super::gpu::{Gpu, settle};
 use super::memory::Pointer;
