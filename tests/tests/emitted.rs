@@ -39,6 +39,7 @@ fn the_shared_headers_are_printed_from_the_hosts() {
     let core = root().join("templates/cuda/core");
     check_golden(&core.join("step.cuh"), &monomorph_abi::step::header());
     check_golden(&core.join("fill_shape.cuh"), &monomorph_abi::fill::header());
+    check_golden(&core.join("packed.cuh"), &monomorph_abi::packed::header());
 }
 
 fn golden(target: &spec::types::Target, file: &emit::File) {

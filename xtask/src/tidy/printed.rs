@@ -6,9 +6,10 @@ use std::path::Path;
 type Print = fn() -> String;
 
 /// Paths and the functions that print them.
-const PRINTED: [(&str, Print); 2] = [
+const PRINTED: [(&str, Print); 3] = [
     ("templates/cuda/core/step.cuh", monomorph_abi::step::header),
     ("templates/cuda/core/fill_shape.cuh", monomorph_abi::fill::header),
+    ("templates/cuda/core/packed.cuh", monomorph_abi::packed::header),
 ];
 
 pub fn breaches(root: &Path) -> Vec<String> {
