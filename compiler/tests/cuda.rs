@@ -218,6 +218,7 @@ fn what_no_card_could_run_or_decode_should_not_is_a_defect_with_its_figure() {
         name: "gate".to_owned(),
         signature: StreamProduct::SIGNATURE,
         constants: vec![("ROWS", Constant::Integer(1))],
+        figures: Vec::new(),
         block: 288,
         resident: 1,
         cluster: 1,

@@ -2,7 +2,7 @@
 //! library is copied to `cuda/lib`, so that the directory compiles by itself.
 
 use super::File;
-use crate::kernels::{Config, Signature};
+use crate::kernels::{Config, FIGURES, Signature};
 use crate::plan::Plan;
 use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module, Program};
 use crate::report::cuda::program_table;
@@ -125,7 +125,9 @@ impl Writer {
         context.insert("members", &members.collect::<Vec<_>>());
         context.insert("declarations", &filled(declarations));
         let checks = checks.iter().map(|(condition, message)| (filled(condition), *message));
-        context.insert("checks", &checks.collect::<Vec<_>>());
+        let figures = kernel.figures.iter();
+        let figures = figures.map(|(figure, wanted)| (filled(&format!("{figure} == {wanted}")), FIGURES));
+        context.insert("checks", &checks.chain(figures).collect::<Vec<_>>());
         context.insert("threads", &kernel.block);
         context.insert("resident", &kernel.resident);
         context.insert("cluster", &kernel.cluster);

@@ -22,6 +22,8 @@ pub const FILL_MATRIX: &Signature = &Signature {
     parameters: &parameters::<{ fill::MATRIX.len() }>(fill::MATRIX),
     declarations: "",
     checks: &[],
+    grid: &[],
+    bytes: &[],
     body: "fill_matrix<{FORMAT}, {SCALES}>(codes, scales, row_scales, shape);",
 };
 
@@ -34,5 +36,7 @@ pub const FILL_VECTOR: &Signature = &Signature {
     parameters: &parameters::<{ fill::VECTOR.len() }>(fill::VECTOR),
     declarations: "",
     checks: &[],
+    grid: &[],
+    bytes: &[],
     body: "fill_vector(values, count, centre, deviation, seed);",
 };

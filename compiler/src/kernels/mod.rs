@@ -34,6 +34,12 @@ pub struct Signature {
     pub declarations: &'static str,
     /// Conditions that hold, each with the message if it does not.
     pub checks: &'static [(&'static str, &'static str)],
+    /// Blocks of the grid as C++ computes them, by dimension (0 is x). The plan's must equal them where its grid
+    /// does not depend on the step.
+    pub grid: &'static [(usize, &'static str)],
+    /// Bytes of memory as C++ computes them, by the name under which a launch gives the plan's, which must
+    /// equal them.
+    pub bytes: &'static [(&'static str, &'static str)],
     /// Statements of the wrapper; empty for a call of the function with all parameters.
     pub body: &'static str,
 }
@@ -68,16 +74,18 @@ pub trait Arguments {
 }
 
 /// Message of failed checks that have none of their own.
-const FIGURES: &str = "the plan's figures";
+pub(crate) const FIGURES: &str = "the plan's figures";
 
 /// Declares kernels: `function => Arguments in "header", Config`, then the parameters, each marked `READ` or
-/// `WRITE`, then checks, declarations and body, if there are any.
+/// `WRITE`, then checks, blocks of the grid, bytes of memory, declarations and body, if there are any.
 macro_rules! kernels {
     ($(
         $(#[$doc:meta])*
         $function:ident => $arguments:ident in $header:literal, $config:expr;
         ($($parameter:ident: $access:ident $operand:ident),* $(,)?)
         $(check $check:literal $(or $message:literal)?)*
+        $(grid $axis:ident $blocks:literal)*
+        $(bytes $memory:ident $bytes:literal)*
         $(declare $declarations:literal)?
         $(body $body:literal)?;
     )*) => {
@@ -107,6 +115,8 @@ macro_rules! kernels {
                 }),*],
                 declarations: concat!($($declarations)?),
                 checks: &[$(($check, $crate::kernels::message(&[$($message)?]))),*],
+                grid: &[$(($crate::kernels::axis(stringify!($axis)), $blocks)),*],
+                bytes: &[$((stringify!($memory), $bytes)),*],
                 body: concat!($($body)?),
             };
 
@@ -118,6 +128,11 @@ macro_rules! kernels {
     };
 }
 pub(crate) use kernels;
+
+/// The dimension of a grid that is called `x`, `y` or `z`.
+pub(crate) const fn axis(name: &str) -> usize {
+    (name.as_bytes()[0] - b'x') as usize
+}
 
 /// The message given, or else the default.
 pub(crate) const fn message(given: &[&'static str]) -> &'static str {

@@ -20,6 +20,9 @@ kernels! {
     delta_chunks => DeltaChunks in "delta_net/delta_chunks.cuh", DEFAULTS;
     (step: READ Header, scratch: READ Chunks, states: WRITE States, journals: WRITE Journals, o: WRITE Rows)
     check "DeltaChunks<{config}>::THREADS == {block} && delta_chunks_shared_bytes<{config}>() <= {shared}"
+    grid x "{config}::CHUNK_SPLIT * {config}::VALUE_HEADS"
+    bytes matrices "4 * DeltaShape<{config}>::STATE"
+    bytes journals "4 * DeltaShape<{config}>::JOURNAL_ROWS * DeltaShape<{config}>::JOURNAL_WIDTH"
     body "delta_chunks<{config}>(step, scratch, {states, nullptr, journals}, o);";
 
     /// Convolution, delta rule, norm and gate of a decode step.
@@ -30,6 +33,11 @@ kernels! {
         journals: WRITE Journals, out: WRITE Rows,
     )
     check "{config}::THREADS == {block} && delta_decode_shared_bytes<{config}>() <= {shared}"
+    grid x "{config}::SPLIT"
+    grid y "{config}::VALUE_HEADS"
+    bytes matrices "4 * DeltaShape<{config}>::STATE"
+    bytes windows "4 * DeltaShape<{config}>::WINDOW_STRIDE"
+    bytes journals "4 * DeltaShape<{config}>::JOURNAL_ROWS * DeltaShape<{config}>::JOURNAL_WIDTH"
     body "delta_decode<{config}>(step, projected, gates, {convolution, a_log, dt_bias, norm}, \
           {states, windows, journals}, out);";
 
@@ -39,7 +47,8 @@ kernels! {
         step: READ Header, projected: READ Rows, o: READ Rows, norm: READ Vector, windows: WRITE Windows,
         out: WRITE Rows,
     )
-    check "DELTA_GATE_THREADS == {block}";
+    check "DELTA_GATE_THREADS == {block}"
+    bytes windows "4 * DeltaShape<{config}>::WINDOW_STRIDE";
 
     /// Convolution and recurrence, token by token.
     delta_plain => DeltaPlain in "delta_net/delta_plain.cuh", DEFAULTS;
@@ -49,6 +58,10 @@ kernels! {
         o: WRITE Rows,
     )
     check "DELTA_PLAIN_THREADS == {block} && delta_plain_shared_bytes<{config}>() <= {shared}"
+    grid x "{config}::VALUE_HEADS"
+    bytes matrices "4 * DeltaShape<{config}>::STATE"
+    bytes windows "4 * DeltaShape<{config}>::WINDOW_STRIDE"
+    bytes journals "4 * DeltaShape<{config}>::JOURNAL_ROWS * DeltaShape<{config}>::JOURNAL_WIDTH"
     body "delta_plain<{config}>(step, projected, gates, {convolution, a_log, dt_bias, nullptr}, \
           {states, windows, journals}, o);";
 
@@ -59,7 +72,8 @@ kernels! {
         dt_bias: READ Vector, windows: READ Windows, scratch: WRITE Chunks,
     )
     check "DELTA_PREPARE_THREADS == {block} && delta_prepare_shared_bytes<{config}>() <= {shared}"
-    check "delta_scratch_bytes<{config}>({config}::ROWS, {config}::SEQUENCES) <= {config}::SCRATCH_BYTES"
+    bytes windows "4 * DeltaShape<{config}>::WINDOW_STRIDE"
+    bytes chunks "delta_scratch_bytes<{config}>({config}::ROWS, {config}::SEQUENCES)"
     body "delta_prepare<{config}>(step, projected, gates, {convolution, a_log, dt_bias, nullptr}, windows, \
           scratch);";
 }

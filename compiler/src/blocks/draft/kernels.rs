@@ -5,7 +5,8 @@ use crate::kernels::{Codes, Config, Header, Held, Ids, RowScales, Rows, Scales, 
 kernels! {
     /// Accepts or rejects drafts, and writes the headers of the draft passes.
     accept => Accept in "draft/accept.cuh", Config::Plain;
-    (step: READ Header, passes: WRITE Header, ids: WRITE Ids, held: WRITE Held);
+    (step: READ Header, passes: WRITE Header, ids: WRITE Ids, held: WRITE Held)
+    check "MAX_SEQUENCES == {block}" or "a thread for every sequence";
 
     /// Start of a draft head's pass: normed embedding and hidden state side by side.
     draft_embed => DraftEmbed in "draft/draft_embed.cuh", Config::Plain;
@@ -14,5 +15,5 @@ kernels! {
         row_scales: READ RowScales, embedding_norm: READ Vector, x: READ Rows, norm: READ Vector,
         hidden_norm: READ Vector, out: WRITE Rows,
     )
-    check "draft_embed_shared_bytes<{config}>() <= {shared}";
+    check "{config}::THREADS == {block} && draft_embed_shared_bytes<{config}>() <= {shared}";
 }

@@ -10,11 +10,15 @@ kernels! {
     (
         step: READ Header, tokens: READ Tokens, sampled_ids: READ Ids, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, residual: WRITE Rows,
-    );
+    )
+    check "{config}::THREADS == {block}"
+    grid x "embed_blocks<{config}>()";
 
     /// Selects the rows that need logits. The C library has a `select` of its own.
     select => Select in "ends/select.cuh", Config::Plain;
     (step: READ Header, residual: READ Rows, out: WRITE Rows)
+    check "{config}::THREADS == {block}"
+    grid x "select_blocks<{config}>()"
     body "monomorph::select<{config}>(step, residual, out);";
 
     /// Samples one token per row of logits.
@@ -23,5 +27,8 @@ kernels! {
         step: READ Header, history: READ History, logits: READ Rows, scratch: WRITE SampleScratch,
         sampled_ids: WRITE Ids, sampled: WRITE Sampled,
     )
-    check "sample_shared_bytes<{config}>() <= {shared} && sizeof(SampleScratch) == {config}::SCRATCH_BYTES";
+    check "{config}::THREADS == {block} && sample_shared_bytes<{config}>() <= {shared}"
+    grid x "{config}::SPLITS"
+    grid y "{config}::GROUPS"
+    bytes scratch "sizeof(SampleScratch)";
 }

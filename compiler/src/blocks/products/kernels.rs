@@ -24,7 +24,8 @@ kernels! {
     /// Stages a product's input, normed if a norm precedes it, as f16 in the tensor cores' order.
     stage => Stage in "products/stage.cuh", Config::Plain;
     (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Staged)
-    check "StageShape<{config}>::THREADS == {block}";
+    check "StageShape<{config}>::THREADS == {block}"
+    bytes staged "staged_bytes({config}::CAPACITY, {config}::WIDTH)";
 
     /// A product of few rows that streams its weights.
     stream_product => StreamProduct in "products/stream.cuh", Config::Plain;
@@ -32,7 +33,8 @@ kernels! {
         step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
     )
-    check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}>::SHARED <= {shared}";
+    check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}>::SHARED <= {shared}"
+    grid x "{config}::BLOCKS";
 
     /// Two products of the same rows; the narrow second one takes a few of the blocks.
     stream_beside => StreamBeside in "products/stream.cuh", Config::Plain;
@@ -43,6 +45,7 @@ kernels! {
     )
     check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}Beside>::THREADS == {block}"
     check "StreamShape<{config}>::SHARED <= {shared} && StreamShape<{config}Beside>::SHARED <= {shared}"
+    grid x "{config}::BLOCKS + {config}::BESIDE_BLOCKS"
     declare "struct {config}Beside : {config} {
     static constexpr Format FORMAT = {config}::BESIDE_FORMAT;
     static constexpr ScaleForm SCALES = {config}::BESIDE_SCALES;

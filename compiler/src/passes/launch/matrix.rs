@@ -1,8 +1,8 @@
 //! A matrix as kernels take it.
 
 use super::value;
-use crate::plan::{Packing, packed};
 use crate::plan::cuda::Constant;
+use crate::plan::{Packing, packed};
 use crate::spec::types::Compute;
 use monomorph_formats::{Format, ScaleForm};
 

@@ -4,13 +4,13 @@
 use super::driver::{Claim, Event};
 use super::fault::Fault;
 pub use super::fill::fill_shape;
-pub use monomorph_abi::fill::FillShape;
 use super::fill::{self, FillMatrix, FillVector, VECTOR_DEVIATION};
 use super::gpu::{Gpu, settle};
 use super::memory::Pointer;
 use super::module::{Kernel, Module};
 use super::queue::{Graph, launch};
 use super::rotary;
+pub use monomorph_abi::fill::FillShape;
 use monomorph_model::{CudaSpec, LoadError};
 use std::collections::BTreeMap;
 use std::ffi::c_void;

@@ -306,6 +306,11 @@ impl Lists {
         if self.one_chunk() { 1 } else { self.rows.div_ceil(64) }
     }
 
+    /// Bytes of rows of pairs: f32, or narrow, halves and one f32 scale for every 64 of them.
+    pub fn product_bytes(&self, width: usize, narrow: bool) -> usize {
+        self.pair_rows() * if narrow { 2 * width + 4 * width.div_ceil(64) } else { 4 * width }
+    }
+
     pub fn bytes(&self) -> usize {
         let counts = if self.one_chunk() { 0 } else { 4 * self.chunks() * self.experts };
         16 + 8 * self.tiles() + 4 * self.pair_rows() + 3 * 4 * self.pairs() + counts
