@@ -1,5 +1,6 @@
 //! Plans of CUDA targets: their launches, the memory these use, and how the toolchain's figures are judged.
 
+use monomorph_compiler::blocks::ends::kernels::Select;
 use monomorph_compiler::blocks::products::kernels::StreamProduct;
 use monomorph_compiler::graph;
 use monomorph_compiler::kernels::Arguments;
@@ -213,11 +214,30 @@ fn figures_of_the_assembler_and_of_the_machine_code_are_read_and_compared() {
 }
 
 #[test]
+fn a_kernel_has_the_constants_that_it_declares() {
+    let (hidden, threads) = (("HIDDEN", Constant::Integer(8)), ("THREADS", Constant::Integer(128)));
+    let checked = |constants: &[(&'static str, Constant)]| Select::SIGNATURE.check(constants);
+    assert_eq!(checked(&[threads.clone(), hidden.clone()]), Ok(()));
+    for (wrong, why) in [
+        (vec![hidden.clone()], "`select` lacks its constant `THREADS`"),
+        (vec![("HIDEN", Constant::Integer(8)), threads.clone()], "`select` declares no constant `HIDEN`"),
+        (vec![hidden.clone(), hidden.clone()], "`select` has more than one constant `HIDDEN`"),
+        (
+            vec![("HIDDEN", Constant::Flag(true)), threads],
+            "`HIDDEN` of `select` is declared as int, not bool",
+        ),
+    ] {
+        assert_eq!(checked(&wrong), Err(why.to_owned()));
+    }
+}
+
+#[test]
 fn what_no_card_could_run_or_decode_should_not_is_a_defect_with_its_figure() {
     let kernel = Kernel {
         name: "gate".to_owned(),
         signature: StreamProduct::SIGNATURE,
         constants: vec![("ROWS", Constant::Integer(1))],
+        figures: Vec::new(),
         block: 288,
         resident: 1,
         cluster: 1,

@@ -33,10 +33,13 @@ fn the_emitted_kernels_are_the_golden() {
     }
 }
 
-/// The header that kernels read is printed from the declarations that the host writes by.
+/// What kernels and the host look at is printed from the host's declarations.
 #[test]
-fn the_header_of_a_step_is_printed_from_the_hosts() {
-    check_golden(&root().join("templates/cuda/core/step.cuh"), &monomorph_abi::step::header());
+fn the_shared_headers_are_printed_from_the_hosts() {
+    let core = root().join("templates/cuda/core");
+    check_golden(&core.join("step.cuh"), &monomorph_abi::step::header());
+    check_golden(&core.join("fill_shape.cuh"), &monomorph_abi::fill::header());
+    check_golden(&core.join("packed.cuh"), &monomorph_abi::packed::header());
 }
 
 fn golden(target: &spec::types::Target, file: &emit::File) {

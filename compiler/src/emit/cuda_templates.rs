@@ -1,6 +1,7 @@
 //! Declared kernels as templates over their struct of constants. tests/cuda instantiates them in ways that no
 //! plan does. The plan's figures become arguments of the template, which asserts what a build's wrappers
-//! assert; a parameter or condition that changes does not compile in tests/cuda until its caller follows.
+//! assert, except grids and bytes of memory: a test takes these from the headers. A parameter or condition
+//! that changes does not compile in tests/cuda until its caller follows.
 
 use super::File;
 use crate::blocks;

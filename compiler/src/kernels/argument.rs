@@ -1,4 +1,4 @@
-//! Arguments of launches, by what they refer to.
+//! Arguments of launches, by what they refer to, and the constants of a kernel.
 
 use crate::graph::BodyId;
 use crate::plan::{BufferId, FieldId};
@@ -52,4 +52,33 @@ pub enum Edge {
     Begin,
     /// One past the last byte.
     End,
+}
+
+/// A member of a `Config`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constant {
+    /// An `int`.
+    Integer(i64),
+    /// A constant `float`.
+    Float(f32),
+    /// A `bool`.
+    Flag(bool),
+    /// A C++ expression, such as an enumerator.
+    Value(String),
+    /// A C++ type, as written.
+    Type(String),
+}
+
+impl Constant {
+    /// Its type in C++: that of an enumerator is before its `::`, and `auto` is any other expression's. A
+    /// type is of kind `type`.
+    pub fn kind(&self) -> &str {
+        match self {
+            Constant::Integer(_) => "int",
+            Constant::Float(_) => "float",
+            Constant::Flag(_) => "bool",
+            Constant::Value(text) => text.split_once("::").map_or("auto", |(kind, _)| kind),
+            Constant::Type(_) => "type",
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use crate::graph::BodyId;
 use crate::kernels::Signature;
 
-pub use crate::kernels::{Argument, Edge};
+pub use crate::kernels::{Argument, Constant, Edge};
 pub use monomorph_abi::packed::Plane;
 pub use monomorph_abi::step::MAX_SEQUENCES;
 
@@ -54,6 +54,9 @@ pub struct Kernel {
     pub signature: &'static Signature,
     /// Members of the instantiation's `Config`, in order.
     pub constants: Vec<(&'static str, Constant)>,
+    /// Figures that C++ computes too, each with its expression: blocks of the grid, and bytes of the memory
+    /// that the kernel reads and writes.
+    pub figures: Vec<(&'static str, u64)>,
     /// Threads per block.
     pub block: u32,
     /// Blocks per multiprocessor that registers must allow.
@@ -72,32 +75,19 @@ pub struct Kernel {
 impl Kernel {
     /// Whether the two differ only in name and in the treatment of spills.
     pub fn is_like(&self, other: &Kernel) -> bool {
-        let Kernel { name: _, signature, constants, block, resident, cluster, shared, decode: _ } = self;
+        let Kernel { name: _, signature, constants, figures, block, resident, cluster, shared, decode: _ } =
+            self;
         *signature == other.signature
             && [block, resident, cluster, shared]
                 == [&other.block, &other.resident, &other.cluster, &other.shared]
             && *constants == other.constants
+            && *figures == other.figures
     }
 
     /// The function it instantiates.
     pub fn function(&self) -> &'static str {
         self.signature.function
     }
-}
-
-/// A member of a `Config`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Constant {
-    /// An `int`.
-    Integer(i64),
-    /// A constant `float`.
-    Float(f32),
-    /// A `bool`.
-    Flag(bool),
-    /// A C++ expression, such as an enumerator.
-    Value(String),
-    /// A C++ type, as written.
-    Type(String),
 }
 
 /// Device scratch memory.

@@ -1,6 +1,8 @@
 //! Matrices of the plan in the memory of a CUDA device.
 
-pub use monomorph_abi::packed::{Matrix, Packing, Plane, Planes, TILE_ROWS, UNIT_BYTES, unit_columns};
+pub use monomorph_abi::packed::{
+    Matrix, Packing, Plane, Planes, TILE_ROWS, UNIT_BYTES, cuda_name, unit_columns, unit_scale_bytes,
+};
 
 use crate::spec::types::Compute;
 use monomorph_formats::Format;

@@ -122,12 +122,9 @@ impl Matrix {
 
     /// Bytes of one tile's block scales.
     pub const fn tile_scales(&self) -> usize {
-        match (scaled_run(self.held()), self.held(), self.scales) {
-            (Some((elements, bytes)), ..) => {
-                self.units() * (self.unit_columns() / elements) * TILE_ROWS * bytes
-            }
-            (None, Format::Fp8E4m3, Some(ScaleForm::Block128)) => self.columns.div_ceil(FP8_BLOCK) * F32,
-            (None, ..) => 0,
+        match (self.held(), self.scales) {
+            (Format::Fp8E4m3, Some(ScaleForm::Block128)) => self.columns.div_ceil(FP8_BLOCK) * F32,
+            (held, _) => self.units() * unit_scale_bytes(held),
         }
     }
 
@@ -154,6 +151,63 @@ impl Matrix {
 /// Columns per unit for codes of this format.
 pub const fn unit_columns(format: Format) -> usize {
     ROW_BYTES * 8 / code_bits(format)
+}
+
+/// Bytes of the block scales of a tile's unit.
+pub const fn unit_scale_bytes(format: Format) -> usize {
+    match scaled_run(format) {
+        Some((elements, bytes)) => unit_columns(format) / elements * TILE_ROWS * bytes,
+        None => 0,
+    }
+}
+
+/// The name of a format in C++, a member of `Format`.
+pub const fn cuda_name(format: Format) -> &'static str {
+    match format {
+        Format::F32 => "F32",
+        Format::Bf16 => "BF16",
+        Format::F16 => "F16",
+        Format::Fp8E4m3 => "FP8_E4M3",
+        Format::Nvfp4 => "NVFP4",
+        Format::Q8_0 => "Q8_0",
+        Format::Q4_1 => "Q4_1",
+    }
+}
+
+/// The text of `templates/cuda/core/packed.cuh`.
+pub fn header() -> String {
+    use Format::{Bf16, F16, F32, Fp8E4m3, Nvfp4, Q4_1, Q8_0};
+    let formats = [F32, Bf16, F16, Fp8E4m3, Nvfp4, Q8_0, Q4_1];
+    let names = formats.map(cuda_name).join(", ");
+    let sizes = formats.map(|format| {
+        format!(
+            "template <>\nstruct Packed<Format::{}> {{\n    \
+             static constexpr int BITS = {}, SCALE_BYTES = {};\n}};\n",
+            cuda_name(format),
+            code_bits(format),
+            unit_scale_bytes(format)
+        )
+    });
+    format!(
+        "\
+// Printed from runtime/abi/src/packed.rs: `cargo xtask test --bless` does it again.
+#pragma once
+
+namespace monomorph {{
+
+enum class Format {{ {names} }};
+
+constexpr int UNIT_BYTES = {UNIT_BYTES};  // 32 lanes of 16 bytes
+constexpr int TILE_ROWS = {TILE_ROWS};
+
+// Bits of a code, and bytes of the block scales of a unit.
+template <Format F>
+struct Packed;
+{}
+}}  // namespace monomorph
+",
+        sizes.concat()
+    )
 }
 
 /// Bytes of the arena that a plane of `bytes` takes.

@@ -114,6 +114,34 @@ wire! {
     }
 }
 
+/// The ids that a device keeps, in places of an `i32`: the one sampled last for each slot; then, if steps
+/// verify drafts, those sampled for a step's rows; then the drafted ones, by pass and sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct Ids {
+    /// Slots, and most sequences of a step.
+    pub sequences: usize,
+}
+
+impl Ids {
+    /// The place of the id sampled for a row of a step that verifies.
+    pub const fn row(self, row: usize) -> usize {
+        self.sequences + row
+    }
+
+    /// The place of the id that a pass drafted for its first sequence.
+    pub const fn drafted(self, pass: usize) -> usize {
+        self.row(MAX_SEQUENCES) + pass * self.sequences
+    }
+
+    /// Places in all.
+    pub const fn count(self, verifies: bool, passes: usize) -> usize {
+        match (verifies, passes) {
+            (false, 0) => self.sequences,
+            _ => self.drafted(passes),
+        }
+    }
+}
+
 impl SamplingRow {
     /// Samples the largest logit, and reports nothing beside it.
     pub const GREEDY: SamplingRow = SamplingRow {

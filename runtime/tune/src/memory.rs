@@ -5,7 +5,7 @@ use crate::manifest::{Argument, ExtentOf, Launch, Manifest, Plane, Program, Shap
 use crate::step::Step;
 use half::{bf16, f16};
 use monomorph_device::cuda::Module;
-use monomorph_device::cuda::measure::{AnyKernel, Call, Card, FillShape};
+use monomorph_device::cuda::measure::{AnyKernel, Call, Card, fill_shape};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -86,7 +86,7 @@ impl Weights {
                     Shape::Matrix { rows, columns, gated, codes, scales, row_scales } => {
                         let mut plane = |bytes| if bytes > 0 { card.allocate(bytes) } else { Ok(0) };
                         let planes = [plane(codes)?, plane(scales)?, plane(row_scales)?];
-                        let shape = FillShape::new(rows, columns, gated, seed);
+                        let shape = fill_shape(rows, columns, gated, seed);
                         card.fill_matrix(kernels.module(card, field.fill)?, fill, planes, shape)?;
                         planes
                     }

@@ -6,18 +6,11 @@
 // 256 threads fill the card). No shared memory, no PDL.
 #pragma once
 
+#include "core/fill_shape.cuh"
 #include "core/formats.cuh"
 #include "core/philox.cuh"
 
 namespace monomorph {
-
-struct FillShape {
-    int rows;         // output rows of the matrix; with `gated`, of one of its two parts
-    int columns;
-    int gated;        // 1: tiles of 8 rows alternate between the parts
-    float deviation;  // standard deviation of the weights
-    unsigned long long seed;
-};
 
 // The streams of a seed: its upper bits tell the planes apart.
 __device__ __forceinline__ unsigned long long plane_seed(unsigned long long seed, unsigned plane) {

@@ -12,22 +12,19 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include "core/convert.cuh"
+#include "core/packed.cuh"
 
 namespace monomorph {
 
-enum class Format { F32, BF16, F16, FP8_E4M3, NVFP4, Q8_0, Q4_1 };
 enum class ScaleForm { NONE, ROWS, BLOCK128 };
-
-constexpr int UNIT_BYTES = 512;   // 32 lanes of 16 bytes
-constexpr int TILE_ROWS = 8;
 
 template <Format F>
 struct Unit {
     static constexpr bool BLOCKED = F == Format::Q8_0 || F == Format::Q4_1;   // blocks of 32 columns, 8 adjacent a lane
-    static constexpr int BITS = F == Format::F32 ? 32 : F == Format::BF16 || F == Format::F16 ? 16 : F == Format::NVFP4 || F == Format::Q4_1 ? 4 : 8;
+    static constexpr int BITS = Packed<F>::BITS;
     static constexpr int ELEMENTS = 128 / BITS;        // of a lane
     static constexpr int COLUMNS = 4 * ELEMENTS;       // of the unit
-    static constexpr int SCALE_BYTES = F == Format::Q8_0 ? 32 : F == Format::Q4_1 ? 128 : F == Format::NVFP4 ? 64 : 0;
+    static constexpr int SCALE_BYTES = Packed<F>::SCALE_BYTES;
 
     // A code where it stands in its word, and the code taken from there. Two adjacent nvfp4 codes have their bits at equal places of the
     // word's halves, so that one operation or two bring both to the places of f16: see decode_nvfp4.

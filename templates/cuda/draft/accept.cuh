@@ -8,12 +8,12 @@
 // After a prefill (TOKENS 1) nothing was drafted: every sequence that is drafted for goes on from the last token it fed.
 //
 // Config: TOKENS, rows of a sequence: the one sampled last and its drafts; PASSES; bool LAYERS; SEQUENCES, most of a step;
-// SLOTS, the slots there are; bool FORCED; unsigned FORCED_BELOW: what 24 bits of the hash are below.
-// ids [SLOTS | MAX_SEQUENCES | PASSES SEQUENCES]: last sampled, by slot; sampled, by row of a step that verifies; drafted, by pass and sequence. The
+// ROWS_AT, DRAFTED_AT, where two parts of `ids` begin; bool FORCED; unsigned FORCED_BELOW: what 24 bits of the hash are below.
+// ids [slots | MAX_SEQUENCES | PASSES SEQUENCES] (abi::step::Ids): last sampled, by slot; sampled, by row of a step that verifies; drafted, by pass and sequence. The
 // header's `sampling` says where each row's id goes, and so do the passes' that are made here.
 // passes [PASSES]: headers, which share the step's block table. held [SEQUENCES]: how many drafts of each hold, the host's memory.
 //
-// Launch: one block of ACCEPT_THREADS, thread i for the sequence that is drafted for in place i (Sequence::drafted). Predicted: a boundary, and
+// Launch: one block of MAX_SEQUENCES threads, thread i for the sequence that is drafted for in place i (Sequence::drafted). Predicted: a boundary, and
 // two reads of the second-level cache one after another, 1 us; 100 bytes a sequence and pass are written.
 #pragma once
 
@@ -21,14 +21,6 @@
 #include "core/step.cuh"
 
 namespace monomorph {
-
-constexpr int ACCEPT_THREADS = MAX_SEQUENCES;
-
-template <class C>
-struct DraftIds {
-    static constexpr int ROWS = C::SLOTS, DRAFTED = ROWS + MAX_SEQUENCES;
-    __host__ __device__ static constexpr int drafted(int pass, int place) { return DRAFTED + pass * C::SEQUENCES + place; }
-};
 
 // Whether a draft is accepted whatever was sampled.
 __device__ __forceinline__ bool forced_to_hold(int slot, int position, unsigned below) {
@@ -41,7 +33,6 @@ __device__ __forceinline__ bool forced_to_hold(int slot, int position, unsigned 
 
 template <class C>
 __device__ __forceinline__ void accept(const Step* step, Step* passes, int* ids, int* held) {
-    using Ids = DraftIds<C>;
     static_assert(C::TOKENS >= 1 && C::PASSES >= 1 && C::SEQUENCES * C::TOKENS <= MAX_SEQUENCES, "a row has a place in the header");
     MONOMORPH_SHARED(drafted, int);
     launch_dependents();
@@ -60,7 +51,7 @@ __device__ __forceinline__ void accept(const Step* step, Step* passes, int* ids,
             int sampled[C::TOKENS], draft[C::TOKENS];  // draft i was fed after row i
 #pragma unroll
             for (int i = 0; i < C::TOKENS; ++i) {
-                sampled[i] = __ldcg(ids + Ids::ROWS + entry + i);
+                sampled[i] = __ldcg(ids + C::ROWS_AT + entry + i);
                 draft[i] = i + 1 < C::TOKENS ? step->sequence[entry + i + 1].token : -1;
             }
             bool holds = true;
@@ -69,7 +60,7 @@ __device__ __forceinline__ void accept(const Step* step, Step* passes, int* ids,
             for (int i = 0; i + 1 < C::TOKENS; ++i) {
                 if constexpr (C::FORCED) {
                     holds = holds && forced_to_hold(last.slot, last.position + i + 1, C::FORCED_BELOW);
-                    if (holds) ids[Ids::ROWS + entry + i] = draft[i];
+                    if (holds) ids[C::ROWS_AT + entry + i] = draft[i];
                 } else {
                     holds = holds && sampled[i] == draft[i];
                 }
@@ -102,7 +93,7 @@ __device__ __forceinline__ void accept(const Step* step, Step* passes, int* ids,
         largest.temperature = 0.0f, largest.top_p = 1.0f, largest.min_p = 0.0f;
         largest.repetition_penalty = 1.0f, largest.presence_penalty = largest.frequency_penalty = 0.0f;
         largest.top_k = 0, largest.top_logprobs = -1, largest.seed = largest.draw = 0;
-        largest.slot = Ids::drafted(pass, place), largest.history_start = largest.history_count = 0, largest.mask = -1;
+        largest.slot = C::DRAFTED_AT + pass * C::SEQUENCES + place, largest.history_start = largest.history_count = 0, largest.mask = -1;
     }
 }
 

@@ -64,6 +64,13 @@ struct NarrowProducts {
     static constexpr size_t SCALES_AT = size_t(2) * ROWS * WIDTH, BYTES = SCALES_AT + size_t(4) * ROWS * SCALES;
 };
 
+// Bytes of rows of pairs, WIDTH wide.
+template <class C, int WIDTH>
+constexpr size_t products_bytes() {
+    constexpr int ROWS = ListsOf<C>::ROWS;
+    return C::NARROW ? NarrowProducts<ROWS, WIDTH>::BYTES : size_t(4) * ROWS * WIDTH;
+}
+
 template <class C>
 struct ExpertShape : GemmShape<C> {
     using S = GemmShape<C>;

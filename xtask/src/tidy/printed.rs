@@ -6,7 +6,11 @@ use std::path::Path;
 type Print = fn() -> String;
 
 /// Paths and the functions that print them.
-const PRINTED: [(&str, Print); 1] = [("templates/cuda/core/step.cuh", monomorph_abi::step::header)];
+const PRINTED: [(&str, Print); 3] = [
+    ("templates/cuda/core/step.cuh", monomorph_abi::step::header),
+    ("templates/cuda/core/fill_shape.cuh", monomorph_abi::fill::header),
+    ("templates/cuda/core/packed.cuh", monomorph_abi::packed::header),
+];
 
 pub fn breaches(root: &Path) -> Vec<String> {
     let current = |(path, print): &(&str, Print)| match read(&root.join(path)) {
@@ -23,10 +27,13 @@ mod tests {
 
     #[test]
     fn what_was_changed_by_hand_is_named() {
-        let (path, print) = PRINTED[0];
-        let whole = print();
-        assert_eq!(breaches(super::super::planted(&[(path, &whole)]).path()), [""; 0]);
-        let root = super::super::planted(&[(path, &whole.replace("int", "long"))]);
-        assert!(breaches(root.path())[0].starts_with(path));
+        let whole = PRINTED.map(|(path, print)| (path, print()));
+        let mut files = whole.each_ref().map(|(path, text)| (*path, text.as_str()));
+        assert_eq!(breaches(super::super::planted(&files).path()), [""; 0]);
+        let changed = files[0].1.replace("int", "long");
+        files[0].1 = &changed;
+        let root = super::super::planted(&files);
+        assert_eq!(breaches(root.path()).len(), 1);
+        assert!(breaches(root.path())[0].starts_with(files[0].0));
     }
 }

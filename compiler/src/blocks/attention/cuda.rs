@@ -13,6 +13,7 @@ use crate::passes::launch::{
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
+use monomorph_abi::kv::Layout;
 use monomorph_formats::Format;
 
 /// Smallest chunk of cached tokens of attention_decode. Its loads are in flight before the kernel waits, so a
@@ -74,10 +75,15 @@ impl Shape {
         (aligned + arrays[3] + rest).next_multiple_of(16)
     }
 
+    /// Bytes of a row of queries after norm and rotary: 16 bits an element.
+    fn query_row(&self) -> usize {
+        2 * self.heads * self.head_dim_16()
+    }
+
     /// `decode_partials_bytes<C>(rows)`.
-    fn partials(&self, splits: usize, rows: usize) -> u64 {
+    fn partials(&self, splits: usize, rows: usize) -> usize {
         let partial = (self.group() * (self.head_dim + 2)).next_multiple_of(4);
-        if splits == 1 { 0 } else { (4 * rows * self.kv_heads * splits * partial) as u64 }
+        if splits == 1 { 0 } else { 4 * rows * self.kv_heads * splits * partial }
     }
 
     /// `sizeof(PrefillShared<C>)`.
@@ -134,7 +140,10 @@ struct Operands {
     qkv: BufferId,
     norms: [Option<FieldId>; 2],
     out: BufferId,
+    gated: bool,
     constants: Vec<Member>,
+    /// Bytes of a block of the cache, by its name in the kernels' declarations.
+    kv_block: (&'static str, usize),
 }
 
 impl Launcher<'_> {
@@ -191,24 +200,32 @@ impl Launcher<'_> {
             ("ROTARY_PAIRS", integer(frequencies.inverse.len())),
             ("ROTARY_HALVES", Constant::Flag(frequencies.pairs == RotaryPairs::Halves)),
             ("SCALE", Constant::Float(*scale)),
+            ("GATED", Constant::Flag(*gated)),
         ];
-        constants.extend(gated.then_some(("GATED", Constant::Flag(true))));
         for (id, name, eps_name) in [(q_norm, "Q_NORM", "Q_EPS"), (k_norm, "K_NORM", "K_EPS")] {
-            let Some(FieldKind::Norm { eps, form, .. }) = id.map(|id| &self.plan.field(id).kind) else {
-                continue;
+            let (form, eps) = match id.map(|id| &self.plan.field(id).kind) {
+                Some(FieldKind::Norm { eps, form: NormWeight::Plain, .. }) => ("HeadNorm::Plain", *eps),
+                Some(FieldKind::Norm { eps, form: NormWeight::OnePlus, .. }) => ("HeadNorm::OnePlus", *eps),
+                _ => ("HeadNorm::None", 0.0),
             };
-            let form = match form {
-                NormWeight::Plain => "HeadNorm::Plain",
-                NormWeight::OnePlus => "HeadNorm::OnePlus",
-            };
-            constants.extend([(name, value(form)), (eps_name, Constant::Float(*eps))]);
+            constants.extend([(name, value(form)), (eps_name, Constant::Float(eps))]);
         }
         let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
-        Ok(Operands { shape, qkv: *qkv, norms: [*q_norm, *k_norm], out: *out, constants })
+        let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format);
+        let kv_block = ("kv_block", layout.block_bytes());
+        Ok(Operands {
+            shape,
+            qkv: *qkv,
+            norms: [*q_norm, *k_norm],
+            out: *out,
+            gated: *gated,
+            constants,
+            kv_block,
+        })
     }
 
     fn decode(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, norms, out, mut constants } = operands;
+        let Operands { shape, qkv, norms, out, mut constants, kv_block, .. } = operands;
         let Outline { sequences, tokens, .. } = *site.program;
         let rows = sequences * tokens;
         let splits = match self.knobs(site).attention_splits as usize {
@@ -225,20 +242,16 @@ impl Launcher<'_> {
             // waits for the upload's event.
             ("CONTEXT_BEFORE_WAIT", Constant::Flag(self.context_is_there(site))),
             ("ROWS", integer(rows)),
-            (
-                "PARTIALS_BYTES",
-                integer(usize::try_from(shape.partials(splits, rows)).expect("it fits a card")),
-            ),
+            ("TOKENS", integer(tokens)),
         ]);
-        constants.extend((tokens > 1).then_some(("TOKENS", integer(tokens))));
         let [q_norm, k_norm] = norms.map(Vector::field);
+        let [of_partials, of_counters] = [shape.partials(splits, rows), 4 * rows * shape.kv_heads];
         let (partials, counters) = if splits == 1 {
             (Rows::NULL, Counters::NULL)
         } else {
-            let counters = (4 * rows * shape.kv_heads) as u64;
             (
-                self.scratch("attention_partials", shape.partials(splits, rows), false),
-                self.scratch("attention_counters", counters, true),
+                self.scratch("attention_partials", of_partials as u64, false),
+                self.scratch("attention_counters", of_counters as u64, true),
             )
         };
         let body = BodyId(site.body);
@@ -255,6 +268,7 @@ impl Launcher<'_> {
         };
         let instance = Instance {
             shared: shape.decode_shared(splits, warps, tokens),
+            bytes: vec![kv_block, ("partials", of_partials), ("counters", of_counters)],
             ..Instance::new(self.kernel_name(site, ""), constants, 32 * warps)
         };
         Ok(self.launch(site, instance, fixed(splits, shape.kv_heads, rows), arguments))
@@ -277,20 +291,21 @@ impl Launcher<'_> {
             layer: Cache::of(body),
             q_out,
         };
-        let instance = Instance::new(self.kernel_name(site, "_write"), constants, WRITE_THREADS);
+        let bytes = vec![operands.kv_block, ("query_row", operands.shape.query_row())];
+        let name = self.kernel_name(site, "_write");
+        let instance = Instance { bytes, ..Instance::new(name, constants, WRITE_THREADS) };
         self.launch(site, instance, self.grid_of_rows(site, WRITE_TOKENS), arguments)
     }
 
-    /// The queries after norm and rotary that attention_prefill reads: 16 bits an element.
+    /// The queries after norm and rotary that attention_prefill reads.
     fn q_rows(&mut self, site: Site, shape: Shape) -> Queries {
-        let bytes = 2 * site.program.rows * shape.heads * shape.head_dim_16();
-        self.scratch("attention_q", bytes as u64, false)
+        self.scratch("attention_q", (site.program.rows * shape.query_row()) as u64, false)
     }
 
     fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, out, mut constants, .. } = operands;
+        let Operands { shape, qkv, out, mut constants, gated, kv_block, .. } = operands;
+        let bytes = vec![kv_block];
         let out = self.buffer(site, out);
-        let gated = constants.iter().any(|(name, _)| *name == "GATED");
         let qkv = if gated { self.buffer(site, qkv) } else { Rows::NULL };
         let quant = &self.plan.target.quant;
         let (step, layer, card) = (site.header, Cache::of(BodyId(site.body)), self.card);
@@ -300,7 +315,7 @@ impl Launcher<'_> {
         if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_format, quant.kv_block, card) {
             let q = self.q_rows(site, shape);
             let arguments = AttentionPrefillWgmma { step, q, layer, out, qkv };
-            let instance = Instance { shared, ..Instance::new(name, constants, WGMMA_THREADS) };
+            let instance = Instance { shared, bytes, ..Instance::new(name, constants, WGMMA_THREADS) };
             return Ok(self.launch(site, instance, fixed(places, 1, 1), arguments));
         }
         let Some(keys) = shape.prefill_keys(quant.kv_block, card) else {
@@ -312,7 +327,7 @@ impl Launcher<'_> {
         let at_a_time = (card.shared_per_multiprocessor as usize / (shared + 1024)).clamp(1, 2);
         let q = self.q_rows(site, shape);
         let arguments = AttentionPrefill { step, q, layer, out, qkv };
-        let instance = Instance { shared, ..Instance::new(name, constants, PREFILL_THREADS) };
+        let instance = Instance { shared, bytes, ..Instance::new(name, constants, PREFILL_THREADS) };
         Ok(self.launch(site, instance, fixed(at_a_time * places, 1, 1), arguments))
     }
 
@@ -331,6 +346,7 @@ impl Launcher<'_> {
         grid[1] = Extent::Fixed(count(shape.heads));
         let instance = Instance {
             shared: shape.exact_shared(),
+            bytes: vec![operands.kv_block],
             ..Instance::new(self.kernel_name(site, ""), constants, 32 * EXACT_WARPS)
         };
         self.launch(site, instance, grid, arguments)

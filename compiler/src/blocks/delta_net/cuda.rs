@@ -90,6 +90,8 @@ struct Operands {
     states: States,
     windows: Windows,
     journals: Journals,
+    /// The layout of the recurrent state.
+    state: CudaState,
     out: Rows,
 }
 
@@ -132,18 +134,19 @@ impl Launcher<'_> {
             _ => return Err(no_kernel(site, self.plan, "its kernels take the plain weight of a norm")),
         };
         let (body, drafts) = (BodyId(site.body), self.plan.drafts());
+        let state = CudaState::new(&shape, drafts);
         let out = self.buffer(site, out);
-        let mut constants = vec![
+        let constants = vec![
             ("KEY_HEADS", integer(shape.key_heads)),
             ("VALUE_HEADS", integer(shape.value_heads)),
             ("KEY_DIM", integer(shape.key_dim)),
             ("VALUE_DIM", integer(shape.value_dim)),
             ("TAPS", integer(shape.taps)),
-            ("WINDOW", integer(CudaState::new(&shape, drafts).window)),
+            ("WINDOW", integer(state.window)),
             ("NORM_EPS", Constant::Float(eps)),
             ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
+            ("DRAFTS", integer(if drafts > 0 { 1 + drafts } else { 0 })),
         ];
-        constants.extend((drafts > 0).then_some(("DRAFTS", integer(1 + drafts))));
         let weight = |field: FieldId| Vector::field(Some(field));
         Ok(Operands {
             shape,
@@ -160,12 +163,13 @@ impl Launcher<'_> {
                 0 => Journals::NULL,
                 _ => Journals::new(Argument::State(body, JOURNALS)),
             },
+            state,
             out,
         })
     }
 
     fn delta_decode(&mut self, site: Site, operands: Operands, division: Division) -> Launch {
-        let Operands { shape, mut constants, .. } = operands;
+        let Operands { shape, state, mut constants, .. } = operands;
         let Division { split, threads } = division;
         constants.extend([
             ("SPLIT", integer(split)),
@@ -194,17 +198,18 @@ impl Launcher<'_> {
             resident: 65_536 / (threads * DECODE_REGISTERS),
             cluster: split,
             shared: division.shared(&shape, tokens),
+            bytes: vec![matrices(&state), inputs(&state), journal(&state)],
             ..Instance::new(self.kernel_name(site, ""), constants, threads)
         };
         let grid = fixed(split, shape.value_heads, site.program.sequences);
         self.launch(site, instance, grid, arguments)
     }
 
-    /// Constants for steps that verify drafts, whose rows are listed one by one.
-    fn verified(&self, site: Site) -> Vec<Member> {
+    /// Rows of a sequence, and whether they are listed one by one: those of steps that verify drafts are.
+    fn verified(&self, site: Site) -> [Member; 2] {
         let verifies = site.program.regime == Regime::Decode && site.program.tokens > 1;
-        let constants = [("TOKENS", integer(site.program.tokens)), ("APART", Constant::Flag(true))];
-        constants.into_iter().filter(|_| verifies).collect()
+        let tokens = if verifies { site.program.tokens } else { 1 };
+        [("TOKENS", integer(tokens)), ("APART", Constant::Flag(verifies))]
     }
 
     /// Slots of delta_chunks' ring; `None` if even the fewest do not fit the card.
@@ -232,12 +237,15 @@ impl Launcher<'_> {
         constants.extend([
             ("ROWS", integer(site.program.rows)),
             ("SEQUENCES", integer(self.plan.buckets.sequences)),
-            ("SCRATCH_BYTES", integer(bytes)),
         ]);
         let resident = (1..=3).rev().find(|it| fits(self.card, PREPARE_SHARED, *it)).unwrap_or(1);
         let name = self.kernel_name(site, "_prepare");
-        let instance =
-            Instance { resident, shared: PREPARE_SHARED, ..Instance::new(name, constants, PREPARE_THREADS) };
+        let instance = Instance {
+            resident,
+            shared: PREPARE_SHARED,
+            bytes: vec![inputs(&operands.state), ("chunks", bytes)],
+            ..Instance::new(name, constants, PREPARE_THREADS)
+        };
         let step = site.header;
         let arguments =
             DeltaPrepare { step, projected, gates, convolution, a_log, dt_bias, windows, scratch };
@@ -249,7 +257,11 @@ impl Launcher<'_> {
         constants.extend([("CHUNK_SPLIT", integer(split)), ("SLOTS", integer(slots))]);
         let threads = 32 * (CHUNK_DIM / split / 16);
         let name = self.kernel_name(site, "_chunks");
-        let instance = Instance { shared: chunks_shared(slots), ..Instance::new(name, constants, threads) };
+        let instance = Instance {
+            shared: chunks_shared(slots),
+            bytes: vec![matrices(&operands.state), journal(&operands.state)],
+            ..Instance::new(name, constants, threads)
+        };
         let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
         let arguments = DeltaChunks { step, scratch, states, journals, o };
         // A recurrence chunk never crosses a prefill chunk.
@@ -286,18 +298,35 @@ impl Launcher<'_> {
             grid[1] = Extent::Sequences(1);
         }
         let name = self.kernel_name(site, "_plain");
-        let instance = Instance { shared, ..Instance::new(name, constants, PLAIN_THREADS) };
+        let state = &operands.state;
+        let bytes = vec![matrices(state), inputs(state), journal(state)];
+        let instance = Instance { shared, bytes, ..Instance::new(name, constants, PLAIN_THREADS) };
         Ok(self.launch(site, instance, grid, arguments))
     }
 
     /// Launches norm and gate after the recurrence of all tokens.
     fn delta_gate(&mut self, site: Site, operands: Operands, exact: bool, o: Rows) -> Launch {
-        let Operands { mut constants, projected, norm, windows, out, .. } = operands;
+        let Operands { mut constants, projected, norm, windows, state, out, .. } = operands;
         constants.push(("EXACT", Constant::Flag(exact)));
         let arguments = DeltaGate { step: site.header, projected, o, norm, windows, out };
-        let instance = Instance::new(self.kernel_name(site, "_gate"), constants, GATE_THREADS);
+        let bytes = vec![inputs(&state)];
+        let name = self.kernel_name(site, "_gate");
+        let instance = Instance { bytes, ..Instance::new(name, constants, GATE_THREADS) };
         self.launch(site, instance, self.grid_of_rows(site, 1), arguments)
     }
+}
+
+/// Bytes of a sequence's part of a layer's state, by the names of the kernels' declarations.
+fn matrices(state: &CudaState) -> (&'static str, usize) {
+    ("matrices", 4 * state.matrix_floats)
+}
+
+fn inputs(state: &CudaState) -> (&'static str, usize) {
+    ("windows", 4 * state.window_floats)
+}
+
+fn journal(state: &CudaState) -> (&'static str, usize) {
+    ("journals", 4 * state.journal_floats)
 }
 
 /// `sizeof(DeltaChunksShared<C>)`: tiles of 64 x 128 halves, and two barriers each.

@@ -34,10 +34,9 @@ impl Launcher<'_> {
             ("EXACT", Constant::Flag(exact)),
             ("DECODE", Constant::Flag(decode)),
         ]);
-        let sequences = self.plan.buckets.sequences;
         let (tokens, ids) = match site.pass {
             _ if !decode => (Tokens::STEP, Ids::SAMPLED),
-            None | Some(0) => (Tokens::NULL, Ids::from(sequences)),
+            None | Some(0) => (Tokens::NULL, self.row_ids()),
             Some(pass) => (Tokens::NULL, self.drafted_ids(pass - 1)),
         };
         let Planes { codes, scales, row_scales } = self.planes(table);

@@ -14,6 +14,7 @@ use crate::kernels::{Arguments, Header, Held, Ids, Sampled};
 use crate::passes::PassError;
 use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Program, Regime};
 use crate::plan::{Boundaries, BufferId, DraftLayers, DraftPlan, Lowered, PhaseKind};
+use monomorph_abi::step;
 use std::collections::BTreeSet;
 
 /// One thread a sequence.
@@ -170,10 +171,18 @@ impl Launcher<'_> {
         }
     }
 
-    /// The ids that a pass drafted (templates/cuda/draft/accept.cuh).
+    /// The ids that a pass drafted.
     pub(crate) fn drafted_ids(&self, pass: usize) -> Ids {
-        let sequences = self.plan.buckets.sequences;
-        Ids::from(sequences + MAX_SEQUENCES + pass * sequences)
+        Ids::from(self.kept_ids().drafted(pass))
+    }
+
+    /// The ids sampled for the rows of a step that verifies.
+    pub(crate) fn row_ids(&self) -> Ids {
+        Ids::from(self.kept_ids().row(0))
+    }
+
+    fn kept_ids(&self) -> step::Ids {
+        step::Ids { sequences: self.plan.buckets.sequences }
     }
 
     /// Drafts an id for every sequence in a pass: that of its largest logit.
@@ -188,21 +197,24 @@ impl Launcher<'_> {
     pub(crate) fn accept(&mut self, outline: &Outline) -> Launch {
         let forced = self.plan.target.draft.and_then(|draft| draft.forced_acceptance);
         let verified = outline.tokens > 1;
+        let ids = self.kept_ids();
         let below = (forced.unwrap_or(0.0) * f64::from(1 << 24)).floor();
         let constants = vec![
             ("TOKENS", integer(outline.tokens)),
             ("PASSES", integer(self.plan.drafts())),
             ("LAYERS", Constant::Flag(of_head(self.plan).is_none())),
             ("SEQUENCES", integer(self.plan.buckets.sequences)),
-            ("SLOTS", integer(self.plan.buckets.sequences)),
+            ("ROWS_AT", integer(ids.row(0))),
+            ("DRAFTED_AT", integer(ids.drafted(0))),
             ("FORCED", Constant::Flag(forced.is_some() && verified)),
             ("FORCED_BELOW", value(format!("{below}u"))),
         ];
         let arguments =
             Accept { step: Header::STEP, passes: Header::pass(0), ids: Ids::SAMPLED, held: Held::STEP };
         let instance = Instance::new("accept".to_owned(), constants, ACCEPT_THREADS);
-        let kernel = self.kernel(outline, Accept::SIGNATURE, instance);
+        let grid = fixed(1, 1, 1);
+        let kernel = self.kernel(outline, Accept::SIGNATURE, instance, &grid);
         let phase = self.plan.bodies[self.plan.head().0].phases.len();
-        Launch { phase, kernel, grid: fixed(1, 1, 1), arguments: arguments.list() }
+        Launch { phase, kernel, grid, arguments: arguments.list() }
     }
 }

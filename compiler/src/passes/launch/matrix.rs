@@ -1,8 +1,8 @@
 //! A matrix as kernels take it.
 
 use super::value;
-use crate::plan::Packing;
 use crate::plan::cuda::Constant;
+use crate::plan::{Packing, packed};
 use crate::spec::types::Compute;
 use monomorph_formats::{Format, ScaleForm};
 
@@ -25,15 +25,7 @@ pub(crate) struct Matrix {
 impl Matrix {
     /// `Format::…` and `ScaleForm::…` of templates/cuda/core/formats.cuh.
     pub fn names(&self) -> [(&'static str, Constant); 2] {
-        let format = match self.format {
-            Format::F32 => "F32",
-            Format::Bf16 => "BF16",
-            Format::F16 => "F16",
-            Format::Fp8E4m3 => "FP8_E4M3",
-            Format::Nvfp4 => "NVFP4",
-            Format::Q8_0 => "Q8_0",
-            Format::Q4_1 => "Q4_1",
-        };
+        let format = packed::cuda_name(self.format);
         let scales = match self.scales {
             None if self.halves() => "ROWS",
             None => "NONE",

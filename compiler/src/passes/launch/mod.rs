@@ -9,8 +9,8 @@
 //! Kernels are declared in [`crate::kernels`]. A launch is built from one of their structs of arguments,
 //! which also determines the kernel.
 //!
-//! The arithmetic of shapes (threads, bytes of shared memory) exists twice, in the kernels' headers and here.
-//! Every emitted kernel asserts that the two agree.
+//! The arithmetic of shapes (threads, grids, bytes of shared memory and scratch) exists twice, in the
+//! kernels' headers and here. Every emitted kernel asserts that the two agree.
 
 mod draft;
 mod matrix;
@@ -33,6 +33,7 @@ use crate::plan::{
 };
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 use monomorph_formats::Format;
+use std::collections::BTreeSet;
 
 /// Percentage of shared memory while weights are streamed past few rows. All kernels of a program share one
 /// value: a multiprocessor must be empty to change it, so no kernel could start beside its predecessor. It is
@@ -219,7 +220,7 @@ impl<'a> Launcher<'a> {
                     (FILL_VECTOR, "fill_vectors".to_owned(), Vec::new())
                 }
             };
-            self.kernel(&outline, signature, Instance::new(name, constants, 256))
+            self.kernel(&outline, signature, Instance::new(name, constants, 256), &[])
         };
         fields.map(fill).collect()
     }
@@ -296,22 +297,29 @@ impl<'a> Launcher<'a> {
         grid: [Extent; 3],
         arguments: A,
     ) -> Launch {
-        let kernel = self.kernel(site.program, A::SIGNATURE, instance);
+        let kernel = self.kernel(site.program, A::SIGNATURE, instance, &grid);
         Launch { phase: site.phase, kernel, grid, arguments: arguments.list() }
     }
 
     /// Module and index of a kernel: of an equal one from an earlier program, or of a new one in this
     /// program's module.
+    ///
+    /// # Panics
+    /// When the instance's constants or the names of its bytes are not those of the kernel's declaration.
     pub(crate) fn kernel(
         &mut self,
         outline: &Outline,
         signature: &'static Signature,
         instance: Instance,
+        grid: &[Extent],
     ) -> (usize, usize) {
-        let Instance { name, constants, threads, resident, cluster, shared } = instance;
+        signature.check(&instance.constants).unwrap_or_else(|why| panic!("{why}"));
+        let figures = figures(signature, &instance, grid);
+        let Instance { name, constants, threads, resident, cluster, shared, bytes: _ } = instance;
         let [block, resident, cluster, shared] = [threads, resident, cluster, shared].map(count);
         let decode = outline.regime == Regime::Decode;
-        let mut kernel = Kernel { name, signature, constants, block, resident, cluster, shared, decode };
+        let mut kernel =
+            Kernel { name, signature, constants, figures, block, resident, cluster, shared, decode };
         for (module, earlier) in self.modules.iter_mut().enumerate() {
             if let Some(index) = earlier.kernels.iter().position(|known| known.is_like(&kernel)) {
                 earlier.kernels[index].decode |= decode;
@@ -384,12 +392,30 @@ pub(crate) struct Instance {
     pub(crate) cluster: usize,
     /// Bytes of dynamic shared memory.
     pub(crate) shared: usize,
+    /// Bytes of memory, by the names of the kernel's declaration.
+    pub(crate) bytes: Vec<(&'static str, usize)>,
 }
 
 impl Instance {
     pub(crate) fn new(name: String, constants: Vec<Member>, threads: usize) -> Instance {
-        Instance { name, constants, threads, resident: 1, cluster: 1, shared: 0 }
+        Instance { name, constants, threads, resident: 1, cluster: 1, shared: 0, bytes: Vec::new() }
     }
+}
+
+/// The figures of a launch that C++ computes too, with their expressions.
+fn figures(signature: &Signature, instance: &Instance, grid: &[Extent]) -> Vec<(&'static str, u64)> {
+    let given: BTreeSet<&str> = instance.bytes.iter().map(|(name, _)| *name).collect();
+    let declared: BTreeSet<&str> = signature.bytes.iter().map(|(name, _)| *name).collect();
+    assert_eq!(given, declared, "the bytes that `{}` declares", signature.function);
+    let blocks = signature.grid.iter().filter_map(|(axis, blocks)| match grid.get(*axis) {
+        Some(Extent::Fixed(planned)) => Some((*blocks, u64::from(*planned))),
+        _ => None,
+    });
+    let bytes = signature.bytes.iter().flat_map(|(name, bytes)| {
+        let planned = instance.bytes.iter().filter(move |(it, _)| it == name);
+        planned.map(|(_, planned)| (*bytes, *planned as u64))
+    });
+    blocks.chain(bytes).collect()
 }
 
 /// A member of a kernel's struct of constants.
@@ -412,8 +438,8 @@ pub(crate) fn fixed(x: usize, y: usize, z: usize) -> [Extent; 3] {
 }
 
 /// Bytes of a staged buffer (templates/cuda/core/staged.cuh).
-pub(crate) fn staged_bytes(capacity: usize, width: usize) -> u64 {
-    ((width.div_ceil(64) * 128 + 4) * capacity) as u64
+pub(crate) fn staged_bytes(capacity: usize, width: usize) -> usize {
+    (width.div_ceil(64) * 128 + 4) * capacity
 }
 
 /// Whether a block of `shared` bytes fits, and `resident` of them fit a multiprocessor.

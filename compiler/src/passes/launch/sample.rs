@@ -75,7 +75,6 @@ impl Launcher<'_> {
             ("THREADS", integer(THREADS)),
             ("SPLITS", integer(splits)),
             ("GROUPS", integer(groups)),
-            ("SCRATCH_BYTES", integer(scratch_bytes)),
         ];
         self.most[logits.0] = self.most[logits.0].max(outline.rows);
         let arguments = Sample {
@@ -87,9 +86,11 @@ impl Launcher<'_> {
             sampled,
         };
         let shared = shared_bytes(vocabulary, splits);
+        let bytes = vec![("scratch", scratch_bytes)];
         let instance =
-            Instance { resident, shared, ..Instance::new("sample".to_owned(), constants, THREADS) };
-        let kernel = self.kernel(outline, Sample::SIGNATURE, instance);
-        Ok(Launch { phase, kernel, grid: fixed(splits, groups, 1), arguments: arguments.list() })
+            Instance { resident, shared, bytes, ..Instance::new("sample".to_owned(), constants, THREADS) };
+        let grid = fixed(splits, groups, 1);
+        let kernel = self.kernel(outline, Sample::SIGNATURE, instance, &grid);
+        Ok(Launch { phase, kernel, grid, arguments: arguments.list() })
     }
 }

@@ -4,8 +4,8 @@ use std::ffi::c_void;
 
 /// The arguments of a kernel.
 pub trait Arguments {
-    /// Number of parameters.
-    const COUNT: usize;
+    /// Names of the parameters, in their order.
+    const NAMES: &'static [&'static str];
 
     /// Calls `launch` with the addresses of the arguments, in the order of the kernel's parameters.
     fn handed(self, launch: impl FnOnce(&mut [*mut c_void]));
@@ -25,7 +25,7 @@ macro_rules! arguments {
         }
 
         impl $crate::cuda::Arguments for $name {
-            const COUNT: usize = [$(stringify!($field)),*].len();
+            const NAMES: &'static [&'static str] = &[$(stringify!($field)),*];
 
             fn handed(mut self, launch: impl FnOnce(&mut [*mut ::std::ffi::c_void])) {
                 launch(&mut [$((&raw mut self.$field).cast()),*]);

@@ -8,24 +8,12 @@ use super::pointer::Pointer;
 use super::queue::{Extents, Queue, StepTables};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::weights::Matrix;
+use monomorph_abi::fill::FillShape;
 
 /// Blocks that fill a card; the kernels stride over larger inputs.
 const GRID: [u32; 3] = [1024, 1, 1];
 /// Standard deviation of dummy norm weights and biases.
 pub(crate) const VECTOR_DEVIATION: f32 = 0.02;
-
-/// `FillShape` of fill.cuh.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct FillShape {
-    rows: i32,
-    columns: i32,
-    gated: i32,
-    deviation: f32,
-    seed: u64,
-}
-
-const _: () = assert!(size_of::<FillShape>() == 24);
 
 crate::arguments! {
     /// Arguments of `fill_matrix`.
@@ -87,7 +75,7 @@ impl Filler {
         for launch in 0..launches {
             let Matrix { codes, scales, row_scales } =
                 matrix.starting_at_tile(shape, launch * shape.matrix().tiles());
-            let shape = FillShape::new(rows, shape.columns, gated, self.next_seed());
+            let shape = fill_shape(rows, shape.columns, gated, self.next_seed());
             run(stream, kernel, FillMatrix { codes, scales, row_scales, shape })?;
         }
         Ok(())
@@ -108,16 +96,14 @@ impl Filler {
     }
 }
 
-impl FillShape {
-    /// Weights of deviation `1 / sqrt(columns)`, so that a product keeps the size of its input.
-    pub fn new(rows: usize, columns: usize, gated: bool, seed: u64) -> FillShape {
-        FillShape {
-            rows: rows as i32,
-            columns: columns as i32,
-            gated: i32::from(gated),
-            deviation: 1.0 / (columns as f32).sqrt(),
-            seed,
-        }
+/// Weights of deviation `1 / sqrt(columns)`, so that a product keeps the size of its input.
+pub fn fill_shape(rows: usize, columns: usize, gated: bool, seed: u64) -> FillShape {
+    FillShape {
+        rows: rows as i32,
+        columns: columns as i32,
+        gated: i32::from(gated),
+        deviation: 1.0 / (columns as f32).sqrt(),
+        seed,
     }
 }
 
@@ -143,6 +129,13 @@ pub(crate) fn run<A: Arguments>(stream: &Stream, kernel: &Kernel<A>, arguments: 
 mod tests {
     use super::*;
     use monomorph_formats::Format;
+
+    #[test]
+    fn arguments_have_the_order_of_the_parameters() {
+        let declared = |of: &[(&'static str, &str)]| of.iter().map(|it| it.0).collect::<Vec<_>>();
+        assert_eq!(FillMatrix::NAMES, declared(monomorph_abi::fill::MATRIX));
+        assert_eq!(FillVector::NAMES, declared(monomorph_abi::fill::VECTOR));
+    }
 
     #[test]
     fn launches_cover_the_tiles_of_all_experts() {

@@ -3,13 +3,14 @@
 
 use super::driver::{Claim, Event};
 use super::fault::Fault;
-pub use super::fill::FillShape;
+pub use super::fill::fill_shape;
 use super::fill::{self, FillMatrix, FillVector, VECTOR_DEVIATION};
 use super::gpu::{Gpu, settle};
 use super::module::{Kernel, Module};
 use super::pointer::Pointer;
 use super::queue::{Graph, launch};
 use super::rotary;
+pub use monomorph_abi::fill::FillShape;
 use monomorph_model::{CudaSpec, LoadError};
 use std::collections::BTreeMap;
 use std::ffi::c_void;

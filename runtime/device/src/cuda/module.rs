@@ -60,7 +60,7 @@ impl Module {
         shared: u32,
     ) -> Result<Kernel<A>, Fault> {
         let kernel = self.any_kernel(name, block, shared)?;
-        kernel.takes(A::COUNT).map_err(|fault| fault.at(self.name))?;
+        kernel.takes(A::NAMES.len()).map_err(|fault| fault.at(self.name))?;
         Ok(kernel)
     }
 

@@ -6,9 +6,9 @@ mod tables;
 pub(crate) use monomorph_abi::bytes_of;
 pub(crate) use monomorph_abi::step::{Bias, Header, MAX_SEQUENCES, SampledRow, SequenceRow, TokenRow, Use};
 pub(crate) use rows::read_sampled;
-pub(crate) use tables::{Ids, Tables, device_bytes};
+pub(crate) use tables::{Tables, device_bytes};
 
-use monomorph_abi::step::SamplingRow;
+use monomorph_abi::step::{Ids, SamplingRow};
 use monomorph_model::{Output, SequenceStep, Tokens};
 use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
 use rows::sampling_row;
@@ -170,7 +170,11 @@ impl StepBuffer {
                 };
                 let mut wanted = SamplingRow::GREEDY;
                 if let Some(drafts) = ids.get(1..=at) {
-                    wanted = sampling_row(sampling, draw + at as u64, Ids::of(&limits).row(row));
+                    wanted = sampling_row(
+                        sampling,
+                        draw + at as u64,
+                        Ids { sequences: limits.sequences }.row(row),
+                    );
                     if sampling.needs_history() {
                         let longer = with_generated(history, drafts);
                         (wanted.history_start, wanted.history_count) = self.push_history(&longer);

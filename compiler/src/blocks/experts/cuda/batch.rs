@@ -64,7 +64,8 @@ impl Launcher<'_> {
             ("NARROW", Constant::Flag(false)),
         ];
         let id = operands.matrix;
-        launches.push(self.grouped(site, (id, matrix), (&gemm, &lists), constants, x, inner));
+        let bytes = lists.product_bytes(matrix.outputs(), false);
+        launches.push(self.grouped(site, (id, matrix), (&gemm, &lists), constants, x, (inner, bytes)));
         Ok(())
     }
 
@@ -80,10 +81,8 @@ impl Launcher<'_> {
         let (lists, _) = self.lists(site, chooser, &self.matrix(chooser.matrix))?;
         let gemm = self.grouped_shape(site, &matrix, lists.tile)?;
         let narrow = !lists.one_chunk();
-        // Halves, and one scale for every 64 of them.
-        let row = if narrow { 2 * matrix.rows + 4 * matrix.rows.div_ceil(64) } else { 4 * matrix.rows };
-        let products = (lists.pair_rows() * row) as u64;
-        let products: Products = self.scratch("expert_products", products, false);
+        let bytes = lists.product_bytes(matrix.rows, narrow);
+        let products: Products = self.scratch("expert_products", bytes as u64, false);
         let (launch, inner) = self.stage_pairs(site, &lists, matrix.columns);
         launches.push(launch);
         let constants = vec![
@@ -94,7 +93,14 @@ impl Launcher<'_> {
             ("NARROW", Constant::Flag(narrow)),
         ];
         let id = operands.matrix;
-        launches.push(self.grouped(site, (id, &matrix), (&gemm, &lists), constants, inner, products));
+        launches.push(self.grouped(
+            site,
+            (id, &matrix),
+            (&gemm, &lists),
+            constants,
+            inner,
+            (products, bytes),
+        ));
         let mut shared_product = Rows::NULL;
         if let Some(shared) = operands.shared {
             let product = Operands {
@@ -138,7 +144,9 @@ impl Launcher<'_> {
         };
         let [tokens, ..] = self.grid_of_rows(site, 1);
         let grid = [tokens, Extent::Fixed(count(columns.div_ceil(threads))), Extent::Fixed(1)];
-        let instance = Instance::new(self.kernel_name(site, "_sum"), constants, threads);
+        let bytes = vec![("lists", lists.bytes()), ("products", bytes)];
+        let instance =
+            Instance { bytes, ..Instance::new(self.kernel_name(site, "_sum"), constants, threads) };
         launches.push(self.launch(site, instance, grid, arguments));
         Ok(())
     }
@@ -172,7 +180,7 @@ impl Launcher<'_> {
 
     /// f32 rows of pairs between the two products.
     fn expert_inner<T: Operand>(&mut self, lists: &Lists, width: usize) -> T {
-        self.scratch("expert_inner", (4 * lists.pair_rows() * width) as u64, false)
+        self.scratch("expert_inner", lists.product_bytes(width, false) as u64, false)
     }
 
     /// The launch that stages the pairs' rows, and its output.
@@ -186,10 +194,13 @@ impl Launcher<'_> {
             ("CAPACITY", integer(lists.pair_rows())),
         ];
         let x = self.expert_inner(lists, width);
-        let out = self.scratch("expert_staged", staged_bytes(lists.pair_rows(), width), false);
+        let staged = staged_bytes(lists.pair_rows(), width);
+        let out = self.scratch("expert_staged", staged as u64, false);
         let arguments = ExpertsStage { lists: self.expert_lists(lists), x, out };
         let grid = fixed(lists.pair_rows().div_ceil(STAGE_THREADS / 32), 1, 1);
-        let instance = Instance::new(self.kernel_name(site, "_stage"), constants, STAGE_THREADS);
+        let bytes = vec![("lists", lists.bytes()), ("staged", staged)];
+        let name = self.kernel_name(site, "_stage");
+        let instance = Instance { bytes, ..Instance::new(name, constants, STAGE_THREADS) };
         (self.launch(site, instance, grid, arguments), out)
     }
 
@@ -218,7 +229,9 @@ impl Launcher<'_> {
         if prefill && !lists.one_chunk() {
             grid[0] = Extent::Tokens(64);
         }
-        let instance = Instance::new(self.kernel_name(site, "_sort"), constants.clone(), threads);
+        let bytes = vec![("lists", lists.bytes())];
+        let name = self.kernel_name(site, "_sort");
+        let instance = Instance { bytes: bytes.clone(), ..Instance::new(name, constants.clone(), threads) };
         launches.push(self.launch(site, instance, grid, ExpertsSort { step, logits, lists: memory }));
         if lists.one_chunk() {
             return;
@@ -227,7 +240,8 @@ impl Launcher<'_> {
         if prefill {
             grid[0] = Extent::Tokens(count(PLACE_THREADS / lists.active));
         }
-        let instance = Instance::new(self.kernel_name(site, "_place"), constants, PLACE_THREADS);
+        let name = self.kernel_name(site, "_place");
+        let instance = Instance { bytes, ..Instance::new(name, constants, PLACE_THREADS) };
         launches.push(self.launch(site, instance, grid, ExpertsPlace { step, lists: memory }));
     }
 
@@ -239,7 +253,7 @@ impl Launcher<'_> {
         (gemm, lists): (&Gemm, &Lists),
         of_product: Vec<Member>,
         x: Staged,
-        out: Products,
+        (out, bytes): (Products, usize),
     ) -> Launch {
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend([
@@ -267,6 +281,7 @@ impl Launcher<'_> {
         let instance = Instance {
             resident: gemm.resident,
             shared: gemm.shared,
+            bytes: vec![("lists", lists.bytes()), ("products", bytes)],
             ..Instance::new(self.kernel_name(site, ""), constants, gemm.threads)
         };
         if self.card.wgmma {

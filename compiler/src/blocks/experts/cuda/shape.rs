@@ -5,7 +5,7 @@ use crate::blocks::products::cuda::gemm::{self, Gemm};
 use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
 use crate::passes::launch::{Matrix, STREAM_SHARED_PART, alone, fits};
 use crate::plan::Packing;
-use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
+use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
 
@@ -139,7 +139,7 @@ fn down_product(
     } else if of_experts && matrix.halves() {
         tiles * TILE_ROWS * 4
     } else {
-        piece_units * stream::unit_scale_bytes(matrix.format)
+        piece_units * unit_scale_bytes(matrix.format)
     };
     let pieces = most_pieces.min(capacity / piece_units).max(1);
     let (mut k_warps, mut cost) = (warps, units.div_ceil(warps) * tiles);
@@ -304,6 +304,11 @@ impl Lists {
     /// Chunks, each counted by one block.
     pub fn chunks(&self) -> usize {
         if self.one_chunk() { 1 } else { self.rows.div_ceil(64) }
+    }
+
+    /// Bytes of rows of pairs: f32, or narrow, halves and one f32 scale for every 64 of them.
+    pub fn product_bytes(&self, width: usize, narrow: bool) -> usize {
+        self.pair_rows() * if narrow { 2 * width + 4 * width.div_ceil(64) } else { 4 * width }
     }
 
     pub fn bytes(&self) -> usize {

@@ -1,6 +1,5 @@
 //! The shape of a tensor-core product: the Rust side of templates/cuda/products/gemm.cuh.
 
-use crate::blocks::products::cuda::stream::unit_scale_bytes;
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
 use crate::blocks::products::kernels::{GemmMma, GemmWgmma};
 use crate::kernels::{Planes, Rows, Staged, Vector};
@@ -8,7 +7,7 @@ use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Matrix, Member, Site, fits, fixed, integer, no_kernel};
 use crate::plan::Packing;
 use crate::plan::cuda::Launch;
-use crate::plan::packed::{UNIT_BYTES, unit_columns};
+use crate::plan::packed::{UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::Format;
 

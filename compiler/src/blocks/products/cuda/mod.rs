@@ -68,7 +68,7 @@ impl Launcher<'_> {
     pub(crate) fn staged(&mut self, site: Site, buffer: BufferId, capacity: usize) -> Staged {
         let (name, width) = (self.plan.buffer(buffer).name.clone(), self.plan.buffer(buffer).width);
         debug_assert!(capacity >= site.program.rows, "every row has a place");
-        self.scratch(&format!("staged_{name}"), staged_bytes(capacity, width), false)
+        self.scratch(&format!("staged_{name}"), staged_bytes(capacity, width) as u64, false)
     }
 
     pub(crate) fn product(
@@ -180,7 +180,8 @@ impl Launcher<'_> {
         let threads = if chunks >= 256 { 256 } else { chunks.next_multiple_of(32) };
         let (from, out) = (self.buffer(site, x), self.staged(site, x, capacity));
         let arguments = Stage { step: site.header, x: from, norm: Vector::field(norm), out };
-        let instance = Instance::new(name, constants, threads);
+        let bytes = vec![("staged", staged_bytes(capacity, width))];
+        let instance = Instance { bytes, ..Instance::new(name, constants, threads) };
         (self.launch(site, instance, self.grid_of_rows(site, 1), arguments), out)
     }
 

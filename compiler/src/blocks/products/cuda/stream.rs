@@ -8,7 +8,7 @@ use crate::passes::launch::{
     Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value,
 };
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
-use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns};
+use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::plan::{FieldId, Packing};
 use crate::spec::types::{Compute, Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
@@ -187,16 +187,6 @@ fn k_warps(warps: usize, units: usize, stage_tiles: usize) -> usize {
         k /= 2;
     }
     best
-}
-
-/// Bytes of block scales that belong to a unit of a tile.
-pub(crate) fn unit_scale_bytes(format: Format) -> usize {
-    match format {
-        Format::Q8_0 => 32,
-        Format::Q4_1 => 128,
-        Format::Nvfp4 => 64,
-        Format::F32 | Format::Bf16 | Format::F16 | Format::Fp8E4m3 => 0,
-    }
 }
 
 /// `COMPUTE` and `ROUNDING`.

@@ -1,8 +1,9 @@
 //! Device memory that steps take besides weights, K/V and activations.
 
-use super::{Bias, Header, Limits, MAX_SEQUENCES, SampledRow, TokenRow, Use};
+use super::{Bias, Header, SampledRow, TokenRow, Use};
 use crate::cuda::ring::SlotRing;
 use monomorph_abi::packed::ALIGNMENT;
+use monomorph_abi::step::Ids;
 use monomorph_model::ModelSpec;
 use monomorph_sampling::{MAX_BIASES, TokenMask};
 
@@ -37,47 +38,14 @@ impl Tables {
         let blocks = sequences * context.div_ceil(spec.block_tokens);
         let (uses, mask) = (context.min(spec.vocabulary), 4 * TokenMask::words_for(spec.vocabulary));
         let biases = MAX_BIASES.min(spec.vocabulary) * size_of::<Bias>();
-        let ids = Ids { slots: sequences, sequences, verifies: drafts > 0, passes: drafted };
         Tables {
             passes: (drafted * size_of::<Header>()) as u64,
             header: (size_of::<Header>() + 4 * blocks) as u64,
             tokens: (spec.step_tokens * size_of::<TokenRow>()) as u64,
             history: (sequences * (1 + drafts)) as u64 * (uses * size_of::<Use>() + biases + mask) as u64,
-            ids: (4 * ids.count()) as u64,
+            ids: (4 * Ids { sequences }.count(drafts > 0, drafted)) as u64,
             drafted: (drafted * sequences * size_of::<SampledRow>()) as u64,
             held: if drafted == 0 { 0 } else { (4 * sequences) as u64 },
         }
-    }
-}
-
-/// Ids that the device keeps (templates/cuda/draft/accept.cuh): for each slot the one sampled last. A build
-/// that verifies drafts also keeps ids by row for a step that verifies, and the drafted ids by pass and
-/// sequence.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ids {
-    slots: usize,
-    sequences: usize,
-    verifies: bool,
-    passes: usize,
-}
-
-impl Ids {
-    pub(crate) fn of(limits: &Limits) -> Ids {
-        Ids {
-            slots: limits.sequences,
-            sequences: limits.sequences,
-            verifies: limits.drafts > 0,
-            passes: limits.drafted,
-        }
-    }
-
-    /// The index of a row's id.
-    pub(crate) fn row(self, row: usize) -> usize {
-        self.slots + row
-    }
-
-    fn count(self) -> usize {
-        let rows = if self.verifies { MAX_SEQUENCES } else { 0 };
-        self.slots + rows + self.passes * self.sequences
     }
 }
