@@ -178,11 +178,6 @@ impl Graph {
     pub fn runs(&self, body: BodyId) -> usize {
         self.schedule.iter().filter(|run| run.body == body).count()
     }
-
-    /// The symbolic weight's name in one layer.
-    pub fn weight_name(&self, weight: WeightId, layer: Option<usize>) -> String {
-        instance(&self.weights[weight.0].name, layer)
-    }
 }
 
 /// Puts a layer's index into a symbolic name.

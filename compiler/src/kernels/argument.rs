@@ -27,8 +27,8 @@ pub enum Argument {
     Held,
     /// An activation buffer.
     Buffer(BufferId),
-    /// A plane of a weight. If experts have a matrix each, this is expert 0's; the others follow at
-    /// [`crate::plan::packed::Planes::expert_stride`].
+    /// A plane of a weight. If experts have a matrix each, this is expert 0's; the others follow without
+    /// gaps.
     Field(FieldId, Plane),
     /// This layer's K/V cache; the body's layers count from 0.
     Cache(BodyId),

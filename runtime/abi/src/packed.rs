@@ -65,15 +65,6 @@ impl Planes {
     pub const fn total(&self) -> u64 {
         self.codes + self.scales + self.row_scales
     }
-
-    /// Bytes between the starts of consecutive experts in `plane`, if these are the planes of one expert.
-    pub const fn expert_stride(&self, plane: Plane) -> u64 {
-        match plane {
-            Plane::Codes => self.codes,
-            Plane::Scales => self.scales,
-            Plane::RowScales => self.row_scales,
-        }
-    }
 }
 
 /// The shape and formats of a packed matrix.

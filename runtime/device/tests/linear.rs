@@ -143,20 +143,13 @@ fn check_gated<F: WeightFormat, A: Activation + Copy, const WIDTH: usize, const 
     let mut x = Rows::<COLS>::new(20);
     random.fill(&mut x, 20, 1.0);
     let staging = Staging::<F, COLS>::new(2, 20);
-    let (mut out, mut biased, mut normed) =
-        (Rows::<WIDTH>::new(20), Rows::<WIDTH>::new(20), Rows::<WIDTH>::new(20));
+    let (mut out, mut biased) = (Rows::<WIDTH>::new(20), Rows::<WIDTH>::new(20));
+    let tolerance = if F::FORMAT.is_quantised() { 1e-2 } else { 1e-5 };
     for tokens in [1, 6, 20] {
         team.run(|lane| {
-            gated(lane, tokens, &x, &staging, &matrix, Gated(activation, &out));
-            gated(
-                lane,
-                tokens,
-                &x,
-                &staging,
-                &matrix,
-                GatedBias(&gate_bias, &up_bias, Gated(activation, &biased)),
-            );
-            norm_gated(lane, tokens, &x, &norm, &staging, &matrix, Gated(activation, &normed));
+            norm_gated(lane, tokens, &x, &norm, &staging, &matrix, Gated(activation, &out));
+            let epilogue = GatedBias(&gate_bias, &up_bias, Gated(activation, &biased));
+            norm_gated(lane, tokens, &x, &norm, &staging, &matrix, epilogue);
         });
         for row in 0..tokens {
             let apply = |x: &[f32], bias: bool| -> Vec<f64> {
@@ -169,10 +162,9 @@ fn check_gated<F: WeightFormat, A: Activation + Copy, const WIDTH: usize, const 
                     })
                     .collect()
             };
-            close(out.row(row), &apply(x.row(row), false), 1e-5, &what);
-            close(biased.row(row), &apply(x.row(row), true), 1e-5, &what);
             let normalised = rms(x.row(row), &ones.values(), 1e-6, false);
-            close(normed.row(row), &apply(&normalised, false), 1e-2, &what);
+            close(out.row(row), &apply(&normalised, false), tolerance, &what);
+            close(biased.row(row), &apply(&normalised, true), tolerance, &what);
         }
     }
 }

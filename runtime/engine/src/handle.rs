@@ -299,11 +299,6 @@ impl EngineHandle {
         self.shared.health()
     }
 
-    /// Whether accepted requests are in progress.
-    pub fn is_healthy(&self) -> bool {
-        matches!(self.health(), Health::Running | Health::Draining)
-    }
-
     /// Refuses new requests from now on, finishes the accepted ones and stops. What is not finished within
     /// `deadline` fails with [`EngineError::DrainDeadline`] after the step in flight. Returns at once; of two
     /// calls the earlier deadline counts.

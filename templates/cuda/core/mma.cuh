@@ -1,4 +1,4 @@
-// Warp-level matrix products and the shared-memory loads and stores that feed them (PTX ISA: mma.sync, ldmatrix, stmatrix).
+// Warp-level matrix products and the shared-memory loads that feed them (PTX ISA: mma.sync, ldmatrix).
 //
 // Lane = 4*g + c, g in 0..8, c in 0..4, in every fragment below. "pair" = two 16-bit elements in one register, lower column (or
 // row, for B) in the lower half.
@@ -30,7 +30,7 @@ __device__ __forceinline__ void mma_f64(double (&d)[2], double a, double b) {
         : "+d"(d[0]), "+d"(d[1]) : "d"(a), "d"(b));
 }
 
-// Four (two) 8 x 8 matrices of 16-bit elements: lane l of each group of eight gives the address of a row (16 bytes, 16-byte
+// Four 8 x 8 matrices of 16-bit elements: lane l of each group of eight gives the address of a row (16 bytes, 16-byte
 // aligned; lanes 0..8 matrix 0, 8..16 matrix 1, ...); lane (g, c) gets elements 2c, 2c+1 of row g of each matrix.
 // `transposed`: it gets elements g of rows 2c and 2c+1.
 __device__ __forceinline__ void ldmatrix_4(unsigned (&r)[4], unsigned address) {
@@ -40,19 +40,6 @@ __device__ __forceinline__ void ldmatrix_4(unsigned (&r)[4], unsigned address) {
 __device__ __forceinline__ void ldmatrix_4_transposed(unsigned (&r)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-__device__ __forceinline__ void ldmatrix_2(unsigned (&r)[2], unsigned address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
-}
-__device__ __forceinline__ void ldmatrix_2_transposed(unsigned (&r)[2], unsigned address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1]) : "r"(address) : "memory");
-}
-// The inverse of ldmatrix_4.
-__device__ __forceinline__ void stmatrix_4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
 }  // namespace monomorph

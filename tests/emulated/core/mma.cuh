@@ -50,17 +50,16 @@ inline unsigned short* element(card::Warp& w, int m, int row, int e) {
     if (address % 16 != 0) card::fail("a row of a matrix is not aligned to 16 bytes");
     return static_cast<unsigned short*>(card::shared_at(address, 16)) + e;
 }
-template <int COUNT, bool TRANSPOSED, bool STORE>
-void move(card::Warp& w) {
+template <bool TRANSPOSED>
+void load_matrices(card::Warp& w) {
     if (w.live != 32) card::fail("matrices of a warp with %d threads", w.live);
     for (int lane = 0; lane < 32; lane++) {
         unsigned* r = static_cast<Matrices*>(w.lane[lane]->operands)->r;
-        for (int m = 0; m < COUNT; m++)
+        for (int m = 0; m < 4; m++)
             for (int half = 0; half < 2; half++) {
                 const int g = lane / 4, column = lane % 4 * 2 + half;
-                unsigned short* at = TRANSPOSED ? element(w, m, column, g) : element(w, m, g, column);
-                if (STORE) *at = static_cast<unsigned short>(r[m] >> 16 * half);
-                else r[m] = half ? (r[m] & 0xffff) | unsigned(*at) << 16 : *at;
+                const unsigned short* at = TRANSPOSED ? element(w, m, column, g) : element(w, m, g, column);
+                r[m] = half ? (r[m] & 0xffff) | unsigned(*at) << 16 : *at;
             }
     }
 }
@@ -88,18 +87,13 @@ inline void mma_f64(double (&d)[2], double a, double b) {
     });
 }
 
-template <int COUNT, bool TRANSPOSED, bool STORE>
-inline void move_matrices(unsigned* r, unsigned address) {
+inline void ldmatrix_4(unsigned (&r)[4], unsigned address) {
     emulated::Matrices own = {address, r};
-    card::meet("ldmatrix or stmatrix", &own, emulated::move<COUNT, TRANSPOSED, STORE>);
+    card::meet("ldmatrix", &own, emulated::load_matrices<false>);
 }
-inline void ldmatrix_4(unsigned (&r)[4], unsigned address) { move_matrices<4, false, false>(r, address); }
-inline void ldmatrix_4_transposed(unsigned (&r)[4], unsigned address) { move_matrices<4, true, false>(r, address); }
-inline void ldmatrix_2(unsigned (&r)[2], unsigned address) { move_matrices<2, false, false>(r, address); }
-inline void ldmatrix_2_transposed(unsigned (&r)[2], unsigned address) { move_matrices<2, true, false>(r, address); }
-inline void stmatrix_4(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3) {
-    unsigned r[4] = {r0, r1, r2, r3};
-    move_matrices<4, false, true>(r, address);
+inline void ldmatrix_4_transposed(unsigned (&r)[4], unsigned address) {
+    emulated::Matrices own = {address, r};
+    card::meet("ldmatrix", &own, emulated::load_matrices<true>);
 }
 
 }  // namespace monomorph

@@ -106,22 +106,6 @@ pub fn norm_gated<F, K, E, const WIDTH: usize, const COLS: usize>(
     multiply(lane, rows, &Paired::<F, _, WIDTH, COLS> { input, weights: weights.packed(), epilogue });
 }
 
-/// `epilogue(gate · x, up · x)` for the first `rows` rows of `x`.
-pub fn gated<F, E, const WIDTH: usize, const COLS: usize>(
-    lane: &Lane,
-    rows: usize,
-    x: &Rows<COLS>,
-    staging: &Staging<F, COLS>,
-    weights: &GatedMatrix<F, WIDTH, COLS>,
-    epilogue: E,
-) where
-    F: WeightFormat,
-    E: GatedEpilogue<WIDTH>,
-{
-    let input = stage(lane, rows, x, &NoNorm, staging);
-    multiply(lane, rows, &Paired::<F, _, WIDTH, COLS> { input, weights: weights.packed(), epilogue });
-}
-
 /// Converts the activations to the form that products with `F` take.
 #[inline(always)]
 pub(crate) fn stage<'a, F: WeightFormat, P: Normalise<N>, const N: usize>(

@@ -53,7 +53,7 @@ pub use half::{bf16, f16};
 pub use keeps::Keeps;
 pub use kv::KvCache;
 pub use kv_offload::KvOffload;
-pub use linear::{Staging, gated, linear, norm_gated, norm_linear, norm_linear_top};
+pub use linear::{Staging, linear, norm_gated, norm_linear, norm_linear_top};
 pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
 pub use mamba2::{Mamba2Scratch, mamba2};
 pub use model::{Model, Room, Stack};

@@ -224,11 +224,11 @@ impl<
         let from = Self::TOKENS * Self::GROUP * Self::STATE;
         // SAFETY: as above.
         let current = unsafe { scratch.states.slice_mut(from, QUERY_ROWS * Self::STATE) };
-        let mut rows = Rowwise { work: self, item, start, states, scores, current, merging };
+        let mut rows = Rowwise { item, start, states, scores, current, merging };
         if rows.states.len() / Self::STATE >= GATHER_ROWS {
-            rows.attend(&self.gather(&source, seen, scratch));
+            self.attend_rows(&mut rows, &self.gather(&source, seen, scratch));
         } else {
-            rows.attend(&source);
+            self.attend_rows(&mut rows, &source);
         }
     }
 
@@ -258,21 +258,59 @@ impl<
         }
         Gathered { keys, values }
     }
+
+    /// Attends with the rows of an item to one segment.
+    #[inline(always)]
+    fn attend_rows(&self, of: &mut Rowwise, source: &impl KeyValues) {
+        let rows = of.states.len() / Self::STATE;
+        let mut row = 0;
+        while rows - row >= QUERY_ROWS {
+            self.attend_tile::<QUERY_ROWS>(of, source, row);
+            row += QUERY_ROWS;
+        }
+        if QUERY_ROWS > 3 && rows - row >= 3 {
+            self.attend_tile::<3>(of, source, row);
+            row += 3;
+        }
+        while row < rows {
+            self.attend_tile::<1>(of, source, row);
+            row += 1;
+        }
+    }
+
+    /// Attends with rows `first .. first + R`.
+    #[inline(always)]
+    fn attend_tile<const R: usize>(&self, of: &mut Rowwise, source: &impl KeyValues, first: usize) {
+        let reach = std::array::from_fn(|r| {
+            (self.position(of.item, first + r) + 1).saturating_sub(of.start).min(SEGMENT)
+        });
+        if reach == [0; R] {
+            return;
+        }
+        let queries: [&[f32; HEAD_DIM]; R] = std::array::from_fn(|r| {
+            let token = of.item.tokens.start + (first + r) / Self::GROUP;
+            let head = of.item.head * Self::GROUP + (first + r) % Self::GROUP;
+            // SAFETY: queries were rotated before a barrier, and are not written in this phase.
+            at(unsafe { self.qkv.padded(token) }, head * HEAD_DIM)
+        });
+        let tile = Tile { queries, reach, scale: self.scale };
+        let states = &mut of.states[first * Self::STATE..][..R * Self::STATE];
+        if of.merging {
+            tile.attend(source, of.scores, of.current);
+            let both = states.chunks_exact_mut(Self::STATE).zip(of.current.chunks_exact(Self::STATE));
+            for ((total, current), reach) in both.zip(reach) {
+                if reach > 0 {
+                    merge(total, current);
+                }
+            }
+        } else {
+            tile.attend(source, of.scores, states);
+        }
+    }
 }
 
-/// The rows of an item against one segment, tile by tile.
-struct Rowwise<
-    'a,
-    'w,
-    E,
-    const HEADS: usize,
-    const KV_HEADS: usize,
-    const HEAD_DIM: usize,
-    const BLOCK: usize,
-    const QKV: usize,
-    const OUT: usize,
-> {
-    work: &'a Work<'w, E, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, OUT>,
+/// The rows of an item, and one segment.
+struct Rowwise<'a> {
     item: &'a Item<'a>,
     /// Position of the segment's first key.
     start: usize,
@@ -283,65 +321,4 @@ struct Rowwise<
     current: &'a mut [f32],
     /// Whether states are merged into existing ones.
     merging: bool,
-}
-
-impl<
-    E: KvElement,
-    const HEADS: usize,
-    const KV_HEADS: usize,
-    const HEAD_DIM: usize,
-    const BLOCK: usize,
-    const QKV: usize,
-    const OUT: usize,
-> Rowwise<'_, '_, E, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, OUT>
-{
-    const GROUP: usize = HEADS / KV_HEADS;
-    const STATE: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::STATE;
-
-    #[inline(always)]
-    fn attend(&mut self, source: &impl KeyValues) {
-        let rows = self.states.len() / Self::STATE;
-        let mut row = 0;
-        while rows - row >= QUERY_ROWS {
-            self.tile::<QUERY_ROWS>(source, row);
-            row += QUERY_ROWS;
-        }
-        if QUERY_ROWS > 3 && rows - row >= 3 {
-            self.tile::<3>(source, row);
-            row += 3;
-        }
-        while row < rows {
-            self.tile::<1>(source, row);
-            row += 1;
-        }
-    }
-
-    #[inline(always)]
-    fn tile<const R: usize>(&mut self, source: &impl KeyValues, first: usize) {
-        let reach = std::array::from_fn(|r| {
-            (self.work.position(self.item, first + r) + 1).saturating_sub(self.start).min(SEGMENT)
-        });
-        if reach == [0; R] {
-            return;
-        }
-        let queries: [&[f32; HEAD_DIM]; R] = std::array::from_fn(|r| {
-            let token = self.item.tokens.start + (first + r) / Self::GROUP;
-            let head = self.item.head * Self::GROUP + (first + r) % Self::GROUP;
-            // SAFETY: queries were rotated before a barrier, and are not written in this phase.
-            at(unsafe { self.work.qkv.padded(token) }, head * HEAD_DIM)
-        });
-        let tile = Tile { queries, reach, scale: self.work.scale };
-        let states = &mut self.states[first * Self::STATE..][..R * Self::STATE];
-        if self.merging {
-            tile.attend(source, self.scores, self.current);
-            let both = states.chunks_exact_mut(Self::STATE).zip(self.current.chunks_exact(Self::STATE));
-            for ((total, current), reach) in both.zip(reach) {
-                if reach > 0 {
-                    merge(total, current);
-                }
-            }
-        } else {
-            tile.attend(source, self.scores, states);
-        }
-    }
 }

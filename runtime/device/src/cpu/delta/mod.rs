@@ -14,8 +14,8 @@
 //! alone, not on the other rows of the step, the split of the prompt into prefill chunks, or the number of
 //! lanes.
 
-mod prepare;
 mod recurrence;
+mod scratch;
 
 use super::batch::Batch;
 use super::epilogue::Activation;
@@ -24,7 +24,8 @@ use super::norm::{NormWeight, RmsNorm};
 use super::recurrent::{Convolution, RecurrentState};
 use super::rows::Rows;
 use super::team::Lane;
-pub use prepare::DeltaScratch;
+use recurrence::Work;
+pub use scratch::DeltaScratch;
 use std::marker::PhantomData;
 
 /// One gated delta net of a layer: convolution, recurrence, norm of each value head, gate.
@@ -81,7 +82,7 @@ pub fn delta<
         assert!(BA == 2 * VALUE_HEADS, "a row of ba holds two numbers a value head");
         assert!(OUT == VALUE_HEADS * VALUE_DIM, "a row of results holds the value heads");
     }
-    state.check(batch, layer, scratch.capacity());
+    state.check(batch, layer, scratch.capacity);
 
     let work = Work {
         batch,
@@ -99,34 +100,4 @@ pub fn delta<
     };
     work.prepare(lane);
     work.recur(lane);
-}
-
-/// The arguments of [`delta()`].
-struct Work<
-    'a,
-    A,
-    K,
-    const KEY_HEADS: usize,
-    const VALUE_HEADS: usize,
-    const KEY_DIM: usize,
-    const VALUE_DIM: usize,
-    const TAPS: usize,
-    const CHANNELS: usize,
-    const QKVZ: usize,
-    const BA: usize,
-    const OUT: usize,
-    const DRAFTS: usize,
-> {
-    batch: &'a Batch,
-    layer: usize,
-    qkvz: &'a Rows<QKVZ>,
-    ba: &'a Rows<BA>,
-    convolution: &'a Convolution<CHANNELS, TAPS>,
-    a_log: &'a Vector<VALUE_HEADS>,
-    dt_bias: &'a Vector<VALUE_HEADS>,
-    norm: &'a RmsNorm<K, VALUE_DIM>,
-    activation: PhantomData<A>,
-    state: &'a RecurrentState<VALUE_HEADS, KEY_DIM, VALUE_DIM, CHANNELS, TAPS, DRAFTS>,
-    scratch: &'a DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
-    out: &'a Rows<OUT>,
 }

@@ -10,15 +10,16 @@
 //! (Dao, Gu, "Transformers are SSMs", 2024.) Tokens are processed one at a time, in prefill too, as in a
 //! delta net, so a row's result depends on its sequence alone.
 
-mod prepare;
 mod recurrence;
+mod scratch;
 
 use super::batch::Batch;
 use super::loader::Vector;
 use super::recurrent::{Convolution, RecurrentState};
 use super::rows::Rows;
 use super::team::Lane;
-pub use prepare::Mamba2Scratch;
+use recurrence::Work;
+pub use scratch::Mamba2Scratch;
 
 /// One Mamba-2 of a layer: convolution, recurrence, gate, norm of each group.
 ///
@@ -67,7 +68,7 @@ pub fn mamba2<
         assert!(PROJECTED == INNER + CHANNELS + HEADS, "a row of projections holds z, x, B, C and dt");
         assert!(GROUPS > 0 && HEADS.is_multiple_of(GROUPS), "heads are a multiple of groups");
     }
-    state.check(batch, layer, scratch.capacity());
+    state.check(batch, layer, scratch.capacity);
 
     let work = Work {
         batch,
@@ -87,32 +88,4 @@ pub fn mamba2<
     work.prepare(lane);
     work.recur(lane);
     work.finish(lane);
-}
-
-/// The arguments of [`mamba2()`].
-struct Work<
-    'a,
-    const HEADS: usize,
-    const HEAD_DIM: usize,
-    const GROUPS: usize,
-    const STATE: usize,
-    const TAPS: usize,
-    const CHANNELS: usize,
-    const PROJECTED: usize,
-    const INNER: usize,
-    const DRAFTS: usize,
-> {
-    batch: &'a Batch,
-    layer: usize,
-    projected: &'a Rows<PROJECTED>,
-    convolution: &'a Convolution<CHANNELS, TAPS>,
-    bias: &'a Vector<CHANNELS>,
-    a_log: &'a Vector<HEADS>,
-    dt_bias: &'a Vector<HEADS>,
-    d: &'a Vector<HEADS>,
-    norm: &'a Vector<INNER>,
-    eps: f32,
-    state: &'a RecurrentState<HEADS, STATE, HEAD_DIM, CHANNELS, TAPS, DRAFTS>,
-    scratch: &'a Mamba2Scratch<HEADS, HEAD_DIM, GROUPS, STATE>,
-    out: &'a Rows<INNER>,
 }

@@ -3,8 +3,11 @@
 use super::super::batch::Batch;
 use super::super::keeps::Keeps;
 use super::super::memory::Memory;
+use super::super::rows::Rows;
+use super::super::shape::Sequence;
 use monomorph_abi::state::{CpuState, Recurrence};
 use monomorph_model::{LoadError, Slot, SnapshotId, StateCopy, StatePlace, States};
+use std::ops::Range;
 
 /// The recurrent state of every slot and layer, in f32: a matrix `[ROWS, COLUMNS]` per head, and the
 /// convolution's inputs of the last `TAPS - 1` tokens. Pages become resident when first used.
@@ -46,7 +49,7 @@ impl<
     /// Elements of one head's matrix.
     const MATRIX: usize = Self::LAYOUT.matrix;
     /// Number of tokens whose inputs are kept.
-    pub(in super::super) const KEPT: usize = Self::LAYOUT.kept;
+    const KEPT: usize = Self::LAYOUT.kept;
     /// Number of versions of each matrix.
     const VERSIONS: usize = Self::LAYOUT.versions;
     /// Elements of one slot's state in one layer.
@@ -147,18 +150,41 @@ impl<
         unsafe { self.data.slice_mut(start, Self::MATRIX) }
     }
 
+    /// Calls `each` with rows of a sequence and the position whose version of the matrix they end in.
+    /// Accepted tokens all go through the version after the last of them, each draft through its own. A
+    /// version is overwritten only when the sequence can no longer return to its position.
+    ///
+    /// # Safety
+    /// No other lane reads or writes this head's matrices of the sequence meanwhile.
+    #[inline(always)]
+    pub(in super::super) unsafe fn through_versions(
+        &self,
+        layer: usize,
+        sequence: &Sequence,
+        head: usize,
+        mut each: impl FnMut(Range<usize>, usize),
+    ) {
+        let (slot, rows) = (sequence.slot, &sequence.rows);
+        let held = rows.len() - sequence.drafts;
+        let last = sequence.position + held - 1;
+        if sequence.position > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { self.copy_matrix(layer, slot, head, sequence.position - 1, last) };
+        }
+        each(rows.start..rows.start + held, last);
+        for draft in 0..sequence.drafts {
+            let (row, position) = (rows.start + held + draft, last + 1 + draft);
+            // SAFETY: as above.
+            unsafe { self.copy_matrix(layer, slot, head, position - 1, position) };
+            each(row..row + 1, position);
+        }
+    }
+
     /// Copies a head's matrix after position `from` to its version after `to`.
     ///
     /// # Safety
     /// No lane reads or writes either meanwhile, and no reference to them exists.
-    pub(in super::super) unsafe fn copy_matrix(
-        &self,
-        layer: usize,
-        slot: usize,
-        head: usize,
-        from: usize,
-        to: usize,
-    ) {
+    unsafe fn copy_matrix(&self, layer: usize, slot: usize, head: usize, from: usize, to: usize) {
         if from % Self::VERSIONS == to % Self::VERSIONS {
             return;
         }
@@ -167,31 +193,58 @@ impl<
         to.copy_from_slice(from);
     }
 
-    /// The convolution's inputs at `position`, which must be one of the last kept.
+    /// The inputs under the convolution's taps for row `row`: those of the step from column `from` of
+    /// `projected` on, those before it from the state, and `zeros` before the first token.
     ///
     /// # Safety
-    /// No lane writes them while the result lives.
+    /// No lane writes any of them while the results live.
     #[inline(always)]
-    pub(in super::super) unsafe fn inputs(&self, layer: usize, slot: usize, position: usize) -> &[f32] {
-        // SAFETY: the caller's promise.
-        unsafe { self.data.slice(self.inputs_start(layer, slot, position), CHANNELS) }
+    pub(in super::super) unsafe fn inputs<'a, const PROJECTED: usize>(
+        &'a self,
+        layer: usize,
+        batch: &Batch,
+        row: usize,
+        (projected, from): (&'a Rows<PROJECTED>, usize),
+        zeros: &'a Memory<f32>,
+    ) -> [&'a [f32]; TAPS] {
+        let sequence = batch.sequence_of(row);
+        let position = batch.positions()[row] as usize;
+        std::array::from_fn(|tap| {
+            let back = TAPS - 1 - tap;
+            // SAFETY: the caller's promise, three times.
+            unsafe {
+                if back > position {
+                    zeros.slice(0, CHANNELS)
+                } else if position - back >= sequence.position {
+                    projected.part(row - back, from, CHANNELS)
+                } else {
+                    self.data.slice(self.inputs_start(layer, sequence.slot, position - back), CHANNELS)
+                }
+            }
+        })
     }
 
-    /// Keeps some channels of the inputs at `position`, from channel `from` on, over the oldest kept.
+    /// Keeps some channels of the convolution's last inputs, which begin at column `from` of `projected`, for
+    /// the sequence's next step.
     ///
     /// # Safety
-    /// No other lane reads or writes these channels meanwhile.
-    pub(in super::super) unsafe fn keep(
+    /// No lane writes `projected`, and none accesses these channels of the kept inputs, meanwhile.
+    pub(in super::super) unsafe fn keep<const PROJECTED: usize>(
         &self,
         layer: usize,
-        slot: usize,
-        position: usize,
-        from: usize,
-        x: &[f32],
+        sequence: &Sequence,
+        (projected, from): (&Rows<PROJECTED>, usize),
+        channels: Range<usize>,
     ) {
-        let start = self.inputs_start(layer, slot, position) + from;
-        // SAFETY: the caller's promise.
-        unsafe { self.data.slice_mut(start, x.len()) }.copy_from_slice(x);
+        let count = sequence.rows.len();
+        for i in count.saturating_sub(Self::KEPT)..count {
+            let kept = self.inputs_start(layer, sequence.slot, sequence.position + i) + channels.start;
+            // SAFETY: the caller's promise, twice.
+            unsafe {
+                let x = projected.part(sequence.rows.start + i, from + channels.start, channels.len());
+                self.data.slice_mut(kept, channels.len()).copy_from_slice(x);
+            }
+        }
     }
 }
 

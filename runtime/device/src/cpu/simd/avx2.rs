@@ -21,109 +21,47 @@ pub struct I32s(__m256i);
 #[derive(Clone, Copy)]
 pub struct U8s(__m256i);
 
-// SAFETY (every block of this file): the file is compiled only when the target has the instruction sets its
-// intrinsics need, and loads and stores go through references to arrays of exactly the vector's size.
-
 impl F32s {
-    #[inline(always)]
-    pub(crate) fn splat(x: f32) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_set1_ps(x) })
-    }
-
-    #[inline(always)]
-    pub(crate) fn load(x: &[f32; LANES]) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_loadu_ps(x.as_ptr()) })
-    }
-
-    #[inline(always)]
-    pub(crate) fn store(self, out: &mut [f32; LANES]) {
-        // SAFETY: see the top.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), self.0) }
-    }
-
-    /// From f16 bits.
-    #[inline(always)]
-    pub(crate) fn from_f16(x: &[u16; LANES]) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())) })
-    }
-
-    /// From bf16 bits.
-    #[inline(always)]
-    pub(crate) fn from_bf16(x: &[u16; LANES]) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe {
+    intrinsics! {
+        pub(crate) fn splat(x: f32) -> F32s { F32s(_mm256_set1_ps(x)) }
+        pub(crate) fn load(x: &[f32; LANES]) -> F32s { F32s(_mm256_loadu_ps(x.as_ptr())) }
+        pub(crate) fn store(self, out: &mut [f32; LANES]) { _mm256_storeu_ps(out.as_mut_ptr(), self.0) }
+        /// From f16 bits.
+        pub(crate) fn from_f16(x: &[u16; LANES]) -> F32s {
+            F32s(_mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast())))
+        }
+        /// From bf16 bits.
+        pub(crate) fn from_bf16(x: &[u16; LANES]) -> F32s {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(x.as_ptr().cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        })
-    }
-
-    #[inline(always)]
-    pub(super) fn plus(self, other: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_add_ps(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    pub(super) fn minus(self, other: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_sub_ps(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    pub(super) fn times(self, other: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_mul_ps(self.0, other.0) })
-    }
-
-    #[inline(always)]
-    pub(super) fn over(self, other: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_div_ps(self.0, other.0) })
-    }
-
-    /// `self * by + plus`, rounded once.
-    #[inline(always)]
-    pub(crate) fn mul_add(self, by: F32s, plus: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_fmadd_ps(self.0, by.0, plus.0) })
-    }
-
-    /// The larger; `other` where either is NaN.
-    #[inline(always)]
-    pub(crate) fn max(self, other: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_max_ps(self.0, other.0) })
-    }
-
-    /// The smaller; `other` where either is NaN.
-    #[inline(always)]
-    pub(crate) fn min(self, other: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_min_ps(self.0, other.0) })
-    }
-
-    /// `yes` in lanes below `limit`, `no` in the others and where either is NaN.
-    #[inline(always)]
-    pub(crate) fn select_below(self, limit: F32s, yes: F32s, no: F32s) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0)) })
-    }
-
-    /// To the nearest whole number, ties to even.
-    #[inline(always)]
-    pub(crate) fn round(self) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0) })
+            F32s(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+        }
+        pub(super) fn plus(self, other: F32s) -> F32s { F32s(_mm256_add_ps(self.0, other.0)) }
+        pub(super) fn minus(self, other: F32s) -> F32s { F32s(_mm256_sub_ps(self.0, other.0)) }
+        pub(super) fn times(self, other: F32s) -> F32s { F32s(_mm256_mul_ps(self.0, other.0)) }
+        pub(super) fn over(self, other: F32s) -> F32s { F32s(_mm256_div_ps(self.0, other.0)) }
+        /// `self * by + plus`, rounded once.
+        pub(crate) fn mul_add(self, by: F32s, plus: F32s) -> F32s {
+            F32s(_mm256_fmadd_ps(self.0, by.0, plus.0))
+        }
+        /// The larger; `other` where either is NaN.
+        pub(crate) fn max(self, other: F32s) -> F32s { F32s(_mm256_max_ps(self.0, other.0)) }
+        /// The smaller; `other` where either is NaN.
+        pub(crate) fn min(self, other: F32s) -> F32s { F32s(_mm256_min_ps(self.0, other.0)) }
+        /// `yes` in lanes below `limit`, `no` in the others and where either is NaN.
+        pub(crate) fn select_below(self, limit: F32s, yes: F32s, no: F32s) -> F32s {
+            F32s(_mm256_blendv_ps(no.0, yes.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, limit.0)))
+        }
+        /// To the nearest whole number, ties to even.
+        pub(crate) fn round(self) -> F32s {
+            F32s(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0))
+        }
     }
 
     /// `self * 2^n` for integers `n` within ±160. Two factors reach results below the normal range; those are
     /// rounded twice.
     #[inline(always)]
     pub(crate) fn scale_by_power(self, n: F32s) -> F32s {
-        // SAFETY: see the top.
+        // SAFETY: as in `intrinsics`.
         F32s(unsafe {
             let n = _mm256_cvtps_epi32(n.0);
             let half = _mm256_srai_epi32::<1>(n);
@@ -160,23 +98,16 @@ impl F32s {
 }
 
 impl I32s {
-    #[inline(always)]
-    pub(crate) fn zero() -> I32s {
-        // SAFETY: see the top.
-        I32s(unsafe { _mm256_setzero_si256() })
-    }
-
-    #[inline(always)]
-    pub(crate) fn to_f32(self) -> F32s {
-        // SAFETY: see the top.
-        F32s(unsafe { _mm256_cvtepi32_ps(self.0) })
+    intrinsics! {
+        pub(crate) fn zero() -> I32s { I32s(_mm256_setzero_si256()) }
+        pub(crate) fn to_f32(self) -> F32s { F32s(_mm256_cvtepi32_ps(self.0)) }
     }
 
     /// Adds, in each lane, the products of four codes in 0..=15 with the four i8 of `x`.
     #[inline(always)]
     pub(crate) fn dot_nibbles(self, codes: U8s, x: i32) -> I32s {
         // Pairs stay within ±2 * 15 * 127, far from the saturation of maddubs.
-        // SAFETY: see the top.
+        // SAFETY: as in `intrinsics`.
         I32s(unsafe {
             let pairs = _mm256_maddubs_epi16(codes.0, _mm256_set1_epi32(x));
             _mm256_add_epi32(self.0, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
@@ -194,7 +125,7 @@ impl I32s {
     #[inline(always)]
     pub(crate) fn dot_biased(self, weights: U8s, x: i32) -> I32s {
         // |w| * (x with w's sign): pairs stay within ±2 * 128 * 127 = ±32512, so maddubs does not saturate.
-        // SAFETY: see the top.
+        // SAFETY: as in `intrinsics`.
         I32s(unsafe {
             let w = _mm256_xor_si256(weights.0, _mm256_set1_epi8(-128));
             let x = _mm256_sign_epi8(_mm256_set1_epi32(x), w);
@@ -205,31 +136,21 @@ impl I32s {
 }
 
 impl U8s {
-    #[inline(always)]
-    pub(crate) fn load(x: &[u8; 4 * LANES]) -> U8s {
-        // SAFETY: see the top.
-        U8s(unsafe { _mm256_loadu_si256(x.as_ptr().cast()) })
-    }
-
-    /// The low nibble of each byte.
-    #[inline(always)]
-    pub(crate) fn low(self) -> U8s {
-        // SAFETY: see the top.
-        U8s(unsafe { _mm256_and_si256(self.0, _mm256_set1_epi8(15)) })
-    }
-
-    /// The high nibble of each byte.
-    #[inline(always)]
-    pub(crate) fn high(self) -> U8s {
-        // SAFETY: see the top.
-        U8s(unsafe { _mm256_and_si256(_mm256_srli_epi16::<4>(self.0), _mm256_set1_epi8(15)) })
+    intrinsics! {
+        pub(crate) fn load(x: &[u8; 4 * LANES]) -> U8s { U8s(_mm256_loadu_si256(x.as_ptr().cast())) }
+        /// The low nibble of each byte.
+        pub(crate) fn low(self) -> U8s { U8s(_mm256_and_si256(self.0, _mm256_set1_epi8(15))) }
+        /// The high nibble of each byte.
+        pub(crate) fn high(self) -> U8s {
+            U8s(_mm256_and_si256(_mm256_srli_epi16::<4>(self.0), _mm256_set1_epi8(15)))
+        }
     }
 }
 
 /// `round_ties_even(x * by)` as i8 (NaN is 0), and the sum of the results. Products lie within ±127.5.
 #[inline(always)]
 pub(crate) fn quantise(x: &[f32; 32], by: f32, out: &mut [i8; 32]) -> i32 {
-    // SAFETY: see the top.
+    // SAFETY: as in `intrinsics`.
     unsafe {
         let by = _mm256_set1_ps(by);
         let whole = |quarter: usize| {

@@ -4,6 +4,20 @@
 //! per lane) and [`quantise`]. `cfg(target_feature)` chooses the backend when the crate is compiled. Kernels
 //! work on tiles of [`TILE`] rows, in `TILE / LANES` parts.
 
+/// Methods of a backend that are intrinsics, inlined everywhere.
+#[allow(unused_macros, reason = "the portable backend has no intrinsics")]
+macro_rules! intrinsics {
+    ($($(#[$doc:meta])* $vis:vis fn $name:ident($($argument:tt)*) $(-> $result:ty)? { $($body:tt)* })*) => {
+        $($(#[$doc])*
+        #[inline(always)]
+        $vis fn $name($($argument)*) $(-> $result)? {
+            // SAFETY: a backend is compiled only when the target has the instruction sets that its intrinsics
+            // need, and loads and stores go through references to arrays of exactly the vector's size.
+            unsafe { $($body)* }
+        })*
+    };
+}
+
 #[cfg(all(target_arch = "x86_64", target_feature = "avx512bw", target_feature = "avx512vl"))]
 mod avx512;
 #[cfg(all(target_arch = "x86_64", target_feature = "avx512bw", target_feature = "avx512vl"))]
