@@ -6,6 +6,7 @@ use monomorph_engine::{EngineError, SubmitError};
 use monomorph_text::TextError;
 use serde_json::{Value, json};
 use std::borrow::Cow;
+use std::fmt::Display;
 use std::num::NonZero;
 
 /// A request's error, as it is answered.
@@ -23,6 +24,12 @@ pub(crate) struct ApiError {
     pub(crate) retry_after: Option<NonZero<u32>>,
 }
 
+/// [`ApiError::at`] with a message as `format!` takes it.
+macro_rules! wrong {
+    ($param:expr, $($what:tt)+) => { $crate::error::ApiError::at($param, format_args!($($what)+)) };
+}
+pub(crate) use wrong;
+
 impl ApiError {
     /// An error with no field at fault.
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> ApiError {
@@ -33,6 +40,13 @@ impl ApiError {
     pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         let error = ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message);
         ApiError { param: Some(param.into()), ..error }
+    }
+
+    /// The same, whose message begins with the field.
+    pub(crate) fn at(param: impl Into<String>, what: impl Display) -> ApiError {
+        let param = param.into();
+        let message = format!("`{param}` {what}");
+        ApiError::field(param, message)
     }
 
     /// 400: the body as a whole.
@@ -121,9 +135,7 @@ impl ApiError {
     pub(crate) fn of_prompt(at: &str, error: SubmitError) -> ApiError {
         let message = error.to_string();
         match error {
-            SubmitError::PromptEmpty => {
-                ApiError::field(at, format!("`{at}` has no tokens; it needs at least one"))
-            }
+            SubmitError::PromptEmpty => ApiError::at(at, "has no tokens; it needs at least one"),
             SubmitError::PromptTooLong { prompt, context } => too_long(at, prompt, context),
             SubmitError::TokenOutOfVocabulary { .. } => ApiError::field(at, format!("`{at}`: {message}")),
             SubmitError::Constraint(_) => {

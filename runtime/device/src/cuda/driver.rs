@@ -16,6 +16,13 @@ pub(crate) fn check(what: &str, result: sys::CUresult) -> Result<(), Fault> {
     }
 }
 
+/// What a driver call writes through the pointer it is given; `empty` stands there before.
+fn get<T>(what: &str, empty: T, call: impl FnOnce(&mut T) -> sys::CUresult) -> Result<T, Fault> {
+    let mut out = empty;
+    check(what, call(&mut out))?;
+    Ok(out)
+}
+
 /// The driver's own name and description of an error.
 fn describe(error: sys::CUresult) -> String {
     let text = |get: unsafe fn(sys::CUresult, *mut *const std::ffi::c_char) -> sys::CUresult| {
@@ -39,28 +46,22 @@ pub(crate) fn is_present() -> bool {
 
 /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
 pub(crate) fn version() -> Result<i32, Fault> {
-    let mut version = 0;
     // SAFETY: writes one integer; the one call allowed before `cuInit`.
-    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
-    Ok(version)
+    get("cuDriverGetVersion", 0, |version| unsafe { sys::cuDriverGetVersion(version) })
 }
 
 /// Initialises the driver and counts its devices.
 pub(crate) fn devices() -> Result<i32, Fault> {
     // SAFETY: no argument but the flags, which must be 0.
     check("cuInit", unsafe { sys::cuInit(0) })?;
-    let mut count = 0;
     // SAFETY: writes one integer.
-    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
-    Ok(count)
+    get("cuDeviceGetCount", 0, |count| unsafe { sys::cuDeviceGetCount(count) })
 }
 
 /// A device by number, below [`devices`].
 pub(crate) fn device(number: i32) -> Result<sys::CUdevice, Fault> {
-    let mut device = 0;
     // SAFETY: writes one handle, which is an integer.
-    check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, number) })?;
-    Ok(device)
+    get("cuDeviceGet", 0, |device| unsafe { sys::cuDeviceGet(device, number) })
 }
 
 pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
@@ -75,10 +76,8 @@ pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
 
 /// An integer attribute of a device.
 pub(crate) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, Fault> {
-    let mut value = 0;
     // SAFETY: writes one integer.
-    check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) })?;
-    Ok(value)
+    get("cuDeviceGetAttribute", 0, |value| unsafe { sys::cuDeviceGetAttribute(value, which, device) })
 }
 
 /// The primary context of a device, which all threads of the process share.
@@ -95,10 +94,9 @@ unsafe impl Sync for Context {}
 
 impl Context {
     pub(crate) fn of(device: sys::CUdevice) -> Result<Context, Fault> {
-        let mut handle = null_mut();
         // SAFETY: writes one handle; released in `drop`.
-        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut handle, device) })?;
-        let context = Context { device, handle };
+        let retain = |handle: &mut _| unsafe { sys::cuDevicePrimaryCtxRetain(handle, device) };
+        let context = Context { device, handle: get("cuDevicePrimaryCtxRetain", null_mut(), retain)? };
         context.enter()?;
         Ok(context)
     }
@@ -138,11 +136,10 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     pub(crate) fn new() -> Result<Stream, Fault> {
-        let mut handle = null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: writes one handle; destroyed in `drop`.
-        check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut handle, flags) })?;
-        Ok(Stream { handle })
+        let create = |handle: &mut _| unsafe { sys::cuStreamCreate(handle, flags) };
+        Ok(Stream { handle: get("cuStreamCreate", null_mut(), create)? })
     }
 
     /// Waits until all work in the stream is done.
@@ -246,10 +243,9 @@ impl Event {
     }
 
     fn with(flags: sys::CUevent_flags) -> Result<Event, Fault> {
-        let (mut handle, flags) = (null_mut(), flags as u32);
         // SAFETY: writes one handle; destroyed in `drop`.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut handle, flags) })?;
-        Ok(Event { handle })
+        let create = |handle: &mut _| unsafe { sys::cuEventCreate(handle, flags as u32) };
+        Ok(Event { handle: get("cuEventCreate", null_mut(), create)? })
     }
 
     /// Marks the end of the work that `stream` has been given so far.
@@ -266,12 +262,8 @@ impl Event {
 
     /// Milliseconds from this mark to another. Both are [timed](Event::timed) and have been passed.
     pub(crate) fn until(&self, end: &Event) -> Result<f32, Fault> {
-        let mut milliseconds = 0.0;
         // SAFETY: writes one number; both handles are alive.
-        check("reading a time", unsafe {
-            sys::cuEventElapsedTime_v2(&mut milliseconds, self.handle, end.handle)
-        })?;
-        Ok(milliseconds)
+        get("reading a time", 0.0, |ms| unsafe { sys::cuEventElapsedTime_v2(ms, self.handle, end.handle) })
     }
 }
 
@@ -291,11 +283,9 @@ pub(crate) struct Claim {
 
 impl Claim {
     pub(crate) fn new(bytes: u64) -> Result<Claim, Fault> {
-        let mut start = 0;
+        let what = format!("claiming {bytes} bytes of the device");
         // SAFETY: writes one address; freed in `drop`.
-        check(&format!("claiming {bytes} bytes of the device"), unsafe {
-            sys::cuMemAlloc_v2(&mut start, bytes as usize)
-        })?;
+        let start = get(&what, 0, |start| unsafe { sys::cuMemAlloc_v2(start, bytes as usize) })?;
         Ok(Claim { start, bytes })
     }
 }

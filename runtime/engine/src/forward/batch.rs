@@ -3,7 +3,7 @@
 use crate::scheduler::rank;
 use crate::sequence::Sequence;
 use monomorph_model::Slot;
-use std::ops::{Index, IndexMut};
+use std::ops::{Deref, DerefMut};
 
 /// Running sequences. While a step is planned they are in the scheduler's order, which pre-empts the last;
 /// otherwise their order is arbitrary.
@@ -17,22 +17,6 @@ impl Batch {
     /// An empty batch for at most so many sequences.
     pub fn new(slots: usize) -> Batch {
         Batch { running: Vec::new(), by_slot: vec![None; slots] }
-    }
-
-    pub fn len(&self) -> usize {
-        self.running.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.running.is_empty()
-    }
-
-    pub fn iter(&self) -> std::slice::Iter<'_, Sequence> {
-        self.running.iter()
-    }
-
-    pub fn iter_mut(&mut self) -> std::slice::IterMut<'_, Sequence> {
-        self.running.iter_mut()
     }
 
     pub fn push(&mut self, sequence: Sequence) {
@@ -79,16 +63,16 @@ impl Batch {
     }
 }
 
-impl Index<usize> for Batch {
-    type Output = Sequence;
+impl Deref for Batch {
+    type Target = [Sequence];
 
-    fn index(&self, at: usize) -> &Sequence {
-        &self.running[at]
+    fn deref(&self) -> &[Sequence] {
+        &self.running
     }
 }
 
-impl IndexMut<usize> for Batch {
-    fn index_mut(&mut self, at: usize) -> &mut Sequence {
-        &mut self.running[at]
+impl DerefMut for Batch {
+    fn deref_mut(&mut self) -> &mut [Sequence] {
+        &mut self.running
     }
 }

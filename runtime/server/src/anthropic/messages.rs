@@ -1,11 +1,11 @@
 //! Anthropic's messages, converted to those that chat templates take.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::conversation::append;
 use crate::request::described::described;
 use crate::request::fields::{Fields, text_of, text_schema, wrong_type, wrong_word};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::HashMap;
 
 /// Separator between two texts of one message: Anthropic's clients add texts of their own.
@@ -145,8 +145,7 @@ fn read_block_of_user(
     let at = fields.path("tool_use_id");
     let id = fields.required_string("tool_use_id")?;
     let Some(name) = called.get(id) else {
-        let message = format!("`{at}` is {id:?}, which is not the id of an earlier `tool_use`");
-        return Err(ApiError::field(&at, message));
+        return Err(wrong!(at, "is {id:?}, which is not the id of an earlier `tool_use`"));
     };
     let at = fields.path("content");
     let text = match fields.of(texts).value("content") {
@@ -179,12 +178,7 @@ fn read_block<'a>(
             fields.harmless(&["cache_control", "caller"]);
             let id = fields.required_string("id")?;
             let name = fields.required_string("name")?;
-            let at = fields.path("input");
-            let input = match fields.of(any_object).value("input") {
-                None => Map::new(),
-                Some(Value::Object(input)) => input.clone(),
-                Some(other) => return Err(wrong_type(&at, "an object", other)),
-            };
+            let input = fields.of(any_object).object("input")?.cloned().unwrap_or_default();
             fields.finish()?;
             called.insert(id, name);
             let turn = turn(turns, true);

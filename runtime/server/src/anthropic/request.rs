@@ -1,7 +1,7 @@
 //! A request to `/v1/messages`, or to `/v1/messages/count_tokens`.
 
 use super::messages::{read_messages, read_system};
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, array, of, only, words};
 use crate::request::conversation::{Conversation, Reasoning, Tools};
 use crate::request::described::described;
@@ -54,9 +54,7 @@ impl MessagesRequest {
         params.max_tokens = Some(max_tokens);
         if let Some(budget) = budget {
             if budget >= max_tokens {
-                let message =
-                    format!("`{BUDGET}` is {budget}, and must be less than `max_tokens`, {max_tokens}");
-                return Err(ApiError::field(BUDGET, message));
+                return Err(wrong!(BUDGET, "is {budget}, and must be less than `max_tokens`, {max_tokens}"));
             }
             params.reasoning_budget = Some((BUDGET, budget));
         }
@@ -69,7 +67,7 @@ impl MessagesRequest {
         if let Some(top_k) = fields.integer("top_k", 0..=i64::from(u32::MAX))? {
             sampling.top_k = u32::try_from(top_k).unwrap_or(0);
         }
-        sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
+        sampling.validate().map_err(|(field, what)| ApiError::at(field, what))?;
         if let Some(metadata) = fields.value("metadata") {
             let mut metadata = Fields::new("metadata", metadata)?;
             params.user = metadata.string("user_id")?.map(str::to_owned);
@@ -194,11 +192,9 @@ fn read_thinking(
         Some("disabled") if effort.is_some() => {
             Err(ApiError::unsupported(EFFORT, "an effort without thinking"))
         }
-        Some("enabled") if budget.is_none() => {
-            Err(ApiError::field(BUDGET, format!("`{BUDGET}` is required where thinking is enabled")))
-        }
+        Some("enabled") if budget.is_none() => Err(wrong!(BUDGET, "is required where thinking is enabled")),
         Some("disabled" | "adaptive") if budget.is_some() => {
-            Err(ApiError::field(BUDGET, format!("`{BUDGET}` goes with thinking that is enabled")))
+            Err(wrong!(BUDGET, "goes with thinking that is enabled"))
         }
         Some("disabled") => Ok((Reasoning::Off { field: "thinking" }, None)),
         Some("enabled" | "adaptive") => Ok((Reasoning::On { field: "thinking", effort }, budget)),

@@ -4,7 +4,7 @@ use super::app::App;
 use super::asker::Asker;
 use super::parameters::{Asked, Id};
 use super::{body, chat, completions};
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::items::{DEFAULT_LIMIT, LIST_QUERY, MAX_LIMIT};
 use crate::openai::responses::request::ResponsesRequest;
@@ -86,8 +86,7 @@ pub(super) async fn input_items(
         Some(Ok(limit)) if (1..=MAX_LIMIT).contains(&limit) => limit,
         Some(_) => {
             let given = query.get("limit").map_or("", String::as_str);
-            let message = format!("`limit` must be between 1 and {MAX_LIMIT}, and is {given:?}");
-            return Err(ApiError::field("limit", message));
+            return Err(wrong!("limit", "must be between 1 and {MAX_LIMIT}, and is {given:?}"));
         }
     };
     if let Some(after) = query.get("after") {

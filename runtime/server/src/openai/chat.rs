@@ -1,10 +1,10 @@
 //! A request to `/v1/chat/completions`.
 
 use super::messages::read_messages;
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, words};
 use crate::request::conversation::{Conversation, Reasoning};
-use crate::request::fields::{Fields, Neutral, wrong_type, wrong_word};
+use crate::request::fields::{Fields, Neutral, wrong_word};
 use crate::request::generation::{GenerationParams, Limits};
 use crate::request::tools::read_tools;
 use monomorph_sampling::MAX_TOP_LOGPROBS;
@@ -41,8 +41,7 @@ impl ChatRequest {
         let budget = fields.integer(BUDGET, 0..=i64::from(u32::MAX))?;
         params.reasoning_budget = budget.map(|budget| (BUDGET, budget as usize));
         if budget.is_some() && params.ignore_eos {
-            let message = format!("`{BUDGET}` contradicts `ignore_eos`; give one of them");
-            return Err(ApiError::field(BUDGET, message));
+            return Err(wrong!(BUDGET, "contradicts `ignore_eos`; give one of them"));
         }
         refuse_unsupported(&mut fields)?;
         params.ignored = fields.finish()?;
@@ -93,9 +92,6 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
 
 /// Further variables of the chat template.
 fn read_template_variables(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
-    match fields.about("Variables of the chat template.").of(any_object).value("chat_template_kwargs") {
-        None => Ok(Map::new()),
-        Some(Value::Object(map)) => Ok(map.clone()),
-        Some(other) => Err(wrong_type("chat_template_kwargs", "an object", other)),
-    }
+    fields.about("Variables of the chat template.").of(any_object);
+    Ok(fields.object("chat_template_kwargs")?.cloned().unwrap_or_default())
 }

@@ -1,6 +1,6 @@
 //! A request to `/v1/completions`.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{self, any_of};
 use crate::request::fields::{Fields, Neutral, wrong_type};
 use crate::request::generation::{GenerationParams, Limits, MAX_CHOICES, ids, token_ids};
@@ -89,8 +89,7 @@ fn read_prompts(fields: &mut Fields, limits: &Limits) -> Result<Vec<(String, Pro
         Value::String(_) => Ok(vec![text(NAME.to_owned(), value)?]),
         Value::Array(prompts) => match prompts.first() {
             Some(Value::String(_) | Value::Array(_)) if prompts.len() > MAX_CHOICES as usize => {
-                let message = format!("`{NAME}` has {} prompts; at most {MAX_CHOICES}", prompts.len());
-                Err(ApiError::field(NAME, message))
+                Err(wrong!(NAME, "has {} prompts; at most {MAX_CHOICES}", prompts.len()))
             }
             Some(Value::String(_)) => (0..).map(at).zip(prompts).map(|(path, one)| text(path, one)).collect(),
             Some(Value::Array(_)) => {
@@ -112,10 +111,10 @@ fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
     if all <= MAX_CHOICES as usize {
         return Ok(());
     }
-    let message = format!(
-        "`n` is {each} for each of the {prompts} prompts, which makes {all} answers; a request has at most {MAX_CHOICES}"
-    );
-    Err(ApiError::field("n", message))
+    Err(wrong!(
+        "n",
+        "is {each} for each of the {prompts} prompts, which makes {all} answers; a request has at most {MAX_CHOICES}"
+    ))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! OpenAI's chat messages, converted to those that chat templates take.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, of, only, some, text};
 use crate::request::described::described;
 use crate::request::fields::{Fields, Neutral, missing, text_of, text_schema, wrong_type, wrong_word};
@@ -76,8 +76,7 @@ fn read_message<'a>(
         let path = fields.path("tool_call_id");
         let id = fields.required_string("tool_call_id")?;
         let Some(name) = calls.get(id) else {
-            let message = format!("`{path}` is {id:?}, which is not the id of a call in an earlier message");
-            return Err(ApiError::field(&path, message));
+            return Err(wrong!(path, "is {id:?}, which is not the id of a call in an earlier message"));
         };
         read.insert("tool_call_id".to_owned(), id.into());
         // Some templates want the tool's name, which OpenAI's clients do not send.
@@ -129,14 +128,9 @@ fn read_calls<'a>(
 ) -> Result<Vec<Value>, ApiError> {
     let path = fields.path("tool_calls");
     let least = if fields.given("tool_calls").is_some() { some } else { array };
-    match fields.of(|| least(of("ChatCall"))).value("tool_calls") {
-        None => Ok(Vec::new()),
-        Some(Value::Array(called)) => {
-            let read = |(at, call)| read_call(&format!("{path}[{at}]"), call, calls);
-            called.iter().enumerate().map(read).collect()
-        }
-        Some(other) => Err(wrong_type(&path, "an array", other)),
-    }
+    let called = fields.of(|| least(of("ChatCall"))).array("tool_calls")?.unwrap_or_default();
+    let read = |(at, call)| read_call(&format!("{path}[{at}]"), call, calls);
+    called.iter().enumerate().map(read).collect()
 }
 
 fn read_call<'a>(

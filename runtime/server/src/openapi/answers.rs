@@ -2,66 +2,39 @@
 
 use super::Facts;
 use super::schema::{
-    Properties, also, answer, any_object, any_of, array, boolean, count, integer, of, only, or_null, text,
-    whole, within, words,
+    Properties, also, answer, any_object, any_of, array, boolean, count, integer, object, of, only, or_null,
+    properties, text, whole, within, words,
 };
 use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
-    vec![
-        ("Error", error()),
-        (
-            "ChatAnswer",
-            with_prompt(envelope(
-                facts,
-                "chat.completion",
-                chat_choice("message", chat_message()),
-                usage(true),
-            )),
-        ),
-        (
-            "ChatChunk",
-            with_prompt(chunk(
-                facts,
-                "chat.completion.chunk",
-                chat_choice("delta", chat_delta()),
-                usage(true),
-            )),
-        ),
-        ("CompletionAnswer", envelope(facts, "text_completion", text_choice(), usage(false))),
-        ("CompletionChunk", chunk(facts, "text_completion", text_choice(), usage(false))),
-        ("ChatAnswerCall", chat_call()),
-        ("Tokens", tokens()),
-        ("Text", whole(vec![("prompt", text())])),
-        ("Model", model(facts)),
-        ("ModelList", whole(vec![("object", only("list")), ("data", array(of("Model")))])),
-        ("Info", info(facts)),
-        ("Liveness", whole(vec![("status", status()), ("reason", or_null(text()))])),
-        ("Health", health(facts)),
-    ]
+    let message = chat_choice("message", chat_message());
+    let delta = chat_choice("delta", chat_delta());
+    properties! {
+        Error: error(),
+        ChatAnswer: with_prompt(envelope(facts, "chat.completion", message, usage(true))),
+        ChatChunk: with_prompt(chunk(facts, "chat.completion.chunk", delta, usage(true))),
+        CompletionAnswer: envelope(facts, "text_completion", text_choice(), usage(false)),
+        CompletionChunk: chunk(facts, "text_completion", text_choice(), usage(false)),
+        ChatAnswerCall: chat_call(), Tokens: tokens(), Text: object! { prompt: text() }, Model: model(facts),
+        ModelList: object! { object: only("list"), data: array(of("Model")) },
+        Info: info(facts), Liveness: object! { status: status(), reason: or_null(text()) },
+        Health: health(facts),
+    }
 }
 
 fn error() -> Value {
     let kinds = ["rate_limit_error", "service_unavailable_error", "server_error", "invalid_request_error"];
-    let error = whole(vec![
-        ("message", text()),
-        ("type", words(&kinds)),
-        ("param", or_null(text())),
-        ("code", text()),
-    ]);
-    whole(vec![("error", error)])
+    let error = object! { message: text(), type: words(&kinds), param: or_null(text()), code: text() };
+    object! { error: error }
 }
 
 fn common(facts: &Facts, object: &str, choice: Value) -> Properties {
-    vec![
-        ("id", text()),
-        ("object", only(object)),
-        ("created", count()),
-        ("model", only(facts.model)),
-        ("system_fingerprint", text()),
-        ("choices", array(choice)),
-    ]
+    properties! {
+        id: text(), object: only(object), created: count(), model: only(facts.model),
+        system_fingerprint: text(), choices: array(choice),
+    }
 }
 
 fn envelope(facts: &Facts, object: &str, choice: Value, usage: Value) -> Value {
@@ -85,22 +58,20 @@ fn with_ids(choice: Value) -> Value {
 }
 
 fn usage(chat: bool) -> Value {
-    let mut properties = vec![
-        ("prompt_tokens", count()),
-        ("prompt_tokens_details", whole(vec![("cached_tokens", count())])),
-        ("completion_tokens", count()),
-        ("total_tokens", count()),
-    ];
+    let mut properties = properties! {
+        prompt_tokens: count(), prompt_tokens_details: object! { cached_tokens: count() },
+        completion_tokens: count(), total_tokens: count(),
+    };
     if chat {
-        properties.push(("completion_tokens_details", whole(vec![("reasoning_tokens", count())])));
+        properties.push(("completion_tokens_details", object! { reasoning_tokens: count() }));
     }
     whole(properties)
 }
 
 fn chat_choice(name: &'static str, body: Value) -> Value {
-    let entry = || vec![("token", text()), ("logprob", logprob()), ("bytes", array(integer(0..=255)))];
+    let entry = || properties! { token: text(), logprob: logprob(), bytes: array(integer(0..=255)) };
     let token = whole([entry(), vec![("top_logprobs", array(whole(entry())))]].concat());
-    let logprobs = whole(vec![("content", array(token)), ("refusal", json!({"type": "null"}))]);
+    let logprobs = object! { content: array(token), refusal: json!({"type": "null"}) };
     with_ids(whole(vec![
         ("index", count()),
         (name, body),
@@ -111,18 +82,14 @@ fn chat_choice(name: &'static str, body: Value) -> Value {
 
 fn text_choice() -> Value {
     let alternatives = json!({"type": "object", "additionalProperties": logprob()});
-    let logprobs = whole(vec![
-        ("tokens", array(text())),
-        ("token_logprobs", array(or_null(logprob()))),
-        ("top_logprobs", array(or_null(alternatives))),
-        ("text_offset", array(count())),
-    ]);
-    with_prompt(with_ids(whole(vec![
-        ("index", count()),
-        ("text", text()),
-        ("logprobs", or_null(logprobs)),
-        ("finish_reason", or_null(words(&["stop", "length"]))),
-    ])))
+    let logprobs = object! {
+        tokens: array(text()), token_logprobs: array(or_null(logprob())),
+        top_logprobs: array(or_null(alternatives)), text_offset: array(count()),
+    };
+    with_prompt(with_ids(object! {
+        index: count(), text: text(), logprobs: or_null(logprobs),
+        finish_reason: or_null(words(&["stop", "length"])),
+    }))
 }
 
 fn logprob() -> Value {
@@ -130,8 +97,8 @@ fn logprob() -> Value {
 }
 
 fn chat_call() -> Value {
-    let function = whole(vec![("name", text()), ("arguments", text())]);
-    whole(vec![("id", text()), ("type", only("function")), ("function", function)])
+    let function = object! { name: text(), arguments: text() };
+    object! { id: text(), type: only("function"), function: function }
 }
 
 fn chat_message() -> Value {
@@ -140,21 +107,17 @@ fn chat_message() -> Value {
 
 /// What a message has, and a part of one, with calls of this kind.
 fn said(call: Value) -> Properties {
-    vec![
-        ("role", only("assistant")),
-        ("content", or_null(text())),
-        ("refusal", json!({"type": "null"})),
-        ("reasoning_content", text()),
-        ("rejected_markup", text()),
-        ("tool_calls", array(call)),
-    ]
+    properties! {
+        role: only("assistant"), content: or_null(text()), refusal: json!({"type": "null"}),
+        reasoning_content: text(), rejected_markup: text(), tool_calls: array(call),
+    }
 }
 
 fn chat_delta() -> Value {
     let function = answer(&["arguments"], vec![("name", text()), ("arguments", text())]);
     let call = answer(
         &["index", "function"],
-        vec![("index", count()), ("id", text()), ("type", only("function")), ("function", function)],
+        properties! { index: count(), id: text(), type: only("function"), function: function },
     );
     answer(&[], said(call))
 }
@@ -162,24 +125,17 @@ fn chat_delta() -> Value {
 fn tokens() -> Value {
     answer(
         &["count", "max_model_len", "tokens"],
-        vec![
-            ("count", count()),
-            ("max_model_len", count()),
-            ("tokens", array(count())),
-            ("token_strs", array(text())),
-        ],
+        properties! {
+            count: count(), max_model_len: count(), tokens: array(count()), token_strs: array(text()),
+        },
     )
 }
 
 fn sampling(name: bool) -> Value {
     let number = || json!({"type": "number"});
-    let mut properties = vec![
-        ("temperature", number()),
-        ("top_p", number()),
-        ("top_k", count()),
-        ("min_p", number()),
-        ("repetition_penalty", number()),
-    ];
+    let mut properties = properties! {
+        temperature: number(), top_p: number(), top_k: count(), min_p: number(), repetition_penalty: number(),
+    };
     if name {
         properties.push(("name", text()));
     }
@@ -191,81 +147,44 @@ fn weights() -> Value {
 }
 
 fn model(facts: &Facts) -> Value {
-    whole(vec![
-        ("id", only(facts.model)),
-        ("object", only("model")),
-        ("created", count()),
-        ("owned_by", only("monomorph")),
-        ("target", text()),
-        ("weights", weights()),
-        ("draft", or_null(any_object())),
-        ("batch_invariant", or_null(any_object())),
-        ("max_model_len", or_null(count())),
-        ("sampling", or_null(sampling(false))),
-    ])
+    object! {
+        id: only(facts.model), object: only("model"), created: count(), owned_by: only("monomorph"),
+        target: text(), weights: weights(), draft: or_null(any_object()),
+        batch_invariant: or_null(any_object()), max_model_len: or_null(count()),
+        sampling: or_null(sampling(false)),
+    }
 }
 
 /// Facts of the build and of this start.
 fn info(facts: &Facts) -> Value {
     let speed = || {
         let number = || json!({"type": "number"});
-        whole(vec![("prefill", number()), ("decode", number())])
+        object! { prefill: number(), decode: number() }
     };
-    let format = whole(vec![("class", text()), ("stored", text()), ("compute", text())]);
+    let format = object! { class: text(), stored: text(), compute: text() };
     let hardware = answer(
         &["name", "features"],
-        vec![("name", text()), ("features", array(text())), ("cuda", any_object())],
+        properties! { name: text(), features: array(text()), cuda: any_object() },
     );
-    let build = whole(vec![
-        ("version", text()),
-        ("target", text()),
-        ("model", text()),
-        ("hardware", hardware),
-        ("hidden", count()),
-        ("layers", count()),
-        ("vocabulary", count()),
-        ("context", count()),
-        ("usable_context", count()),
-        ("draft", or_null(any_object())),
-        ("batch_invariant", or_null(any_object())),
-        ("block_tokens", count()),
-        ("block_bytes", count()),
-        ("state_bytes", count()),
-        ("step_tokens", count()),
-        ("step_sequences", count()),
-        ("kv_format", text()),
-        ("formats", array(format)),
-        ("tensors", count()),
-        ("weight_bytes", count()),
-        ("scratch_bytes", count()),
-        ("stop_ids", array(count())),
-        ("canaries", count()),
-        ("digests", json!({"type": "object", "additionalProperties": text()})),
-        ("chat_template", words(&["build", "checkpoint"])),
-        ("tools", or_null(text())),
-        ("reasoning", or_null(text())),
-        ("sampling", array(sampling(true))),
-        ("limit", speed()),
-        ("predicted", speed()),
-        ("weights", text()),
-    ]);
-    let engine = whole(vec![
-        ("context", count()),
-        ("blocks", count()),
-        ("sequences", count()),
-        ("snapshots", count()),
-        ("prefix_cache", boolean()),
-        ("swap_host_bytes", count()),
-    ]);
-    whole(vec![
-        ("build", build),
-        ("model_name", only(facts.model)),
-        ("weights", weights()),
-        ("body_limit", count()),
-        ("request_timeout", or_null(json!({"type": "number"}))),
-        ("keys", boolean()),
-        ("engine", or_null(engine)),
-    ])
+    let build = object! {
+        version: text(), target: text(), model: text(), hardware: hardware, hidden: count(), layers: count(),
+        vocabulary: count(), context: count(), usable_context: count(), draft: or_null(any_object()),
+        batch_invariant: or_null(any_object()), block_tokens: count(), block_bytes: count(),
+        state_bytes: count(), step_tokens: count(), step_sequences: count(), kv_format: text(),
+        formats: array(format), tensors: count(), weight_bytes: count(), scratch_bytes: count(),
+        stop_ids: array(count()), canaries: count(),
+        digests: json!({"type": "object", "additionalProperties": text()}),
+        chat_template: words(&["build", "checkpoint"]), tools: or_null(text()), reasoning: or_null(text()),
+        sampling: array(sampling(true)), limit: speed(), predicted: speed(), weights: text(),
+    };
+    let engine = object! {
+        context: count(), blocks: count(), sequences: count(), snapshots: count(), prefix_cache: boolean(),
+        swap_host_bytes: count(),
+    };
+    object! {
+        build: build, model_name: only(facts.model), weights: weights(), body_limit: count(),
+        request_timeout: or_null(json!({"type": "number"})), keys: boolean(), engine: or_null(engine),
+    }
 }
 
 fn status() -> Value {
@@ -274,29 +193,19 @@ fn status() -> Value {
 
 /// The state of the server; what is counted stands in `stats`, by names that operating.md tells.
 fn health(facts: &Facts) -> Value {
-    let canary = whole(vec![("seconds_since_answer", json!({"type": "number"})), ("known_answers", count())]);
-    let schedule = whole(vec![("policy", text()), ("tbt_ms", count()), ("prefill_tokens", or_null(count()))]);
+    let canary = object! { seconds_since_answer: json!({"type": "number"}), known_answers: count() };
+    let schedule = object! { policy: text(), tbt_ms: count(), prefill_tokens: or_null(count()) };
     let stats = json!({
         "type": "object", "required": ["running", "waiting", "free_blocks", "total_blocks"],
         "additionalProperties": any_of([json!({"type": "number"}), json!({"type": "null"})]),
     });
     answer(
         &["status", "model", "target", "version", "weights", "draft", "batch_invariant", "uptime_seconds"],
-        vec![
-            ("status", status()),
-            ("reason", text()),
-            ("model", only(facts.model)),
-            ("target", text()),
-            ("version", text()),
-            ("weights", weights()),
-            ("draft", or_null(any_object())),
-            ("batch_invariant", or_null(any_object())),
-            ("uptime_seconds", json!({"type": "number"})),
-            ("canary", canary),
-            ("schedule", schedule),
-            ("stats", stats),
-            ("loaded_bytes", count()),
-            ("total_bytes", count()),
-        ],
+        properties! {
+            status: status(), reason: text(), model: only(facts.model), target: text(), version: text(),
+            weights: weights(), draft: or_null(any_object()), batch_invariant: or_null(any_object()),
+            uptime_seconds: json!({"type": "number"}), canary: canary, schedule: schedule, stats: stats,
+            loaded_bytes: count(), total_bytes: count(),
+        },
     )
 }

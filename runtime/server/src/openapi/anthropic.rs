@@ -2,28 +2,25 @@
 
 use super::Facts;
 use super::schema::{
-    Properties, about, any_object, any_of, array, count, of, only, or_null, text, whole, words,
+    Properties, about, any_object, any_of, array, count, object, of, only, or_null, properties, text, whole,
+    words,
 };
 use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
-    vec![
-        ("AnthropicAnswer", answer(facts)),
-        ("AnthropicEvent", event()),
-        ("AnthropicError", error()),
-        ("TokenCount", whole(vec![("input_tokens", count())])),
-    ]
+    properties! {
+        AnthropicAnswer: answer(facts), AnthropicEvent: event(), AnthropicError: error(),
+        TokenCount: object! { input_tokens: count() },
+    }
 }
 
 fn usage() -> Value {
-    whole(vec![
-        ("input_tokens", about("Those that were computed.", count())),
-        ("cache_creation_input_tokens", only(0)),
-        ("cache_read_input_tokens", count()),
-        ("output_tokens", count()),
-        ("output_tokens_details", whole(vec![("thinking_tokens", count())])),
-    ])
+    object! {
+        input_tokens: about("Those that were computed.", count()), cache_creation_input_tokens: only(0),
+        cache_read_input_tokens: count(), output_tokens: count(),
+        output_tokens_details: object! { thinking_tokens: count() },
+    }
 }
 
 fn stop_reason() -> Value {
@@ -32,24 +29,19 @@ fn stop_reason() -> Value {
 
 fn blocks() -> [Value; 3] {
     [
-        whole(vec![("type", only("text")), ("text", text())]),
-        whole(vec![("type", only("thinking")), ("thinking", text()), ("signature", text())]),
-        whole(vec![("type", only("tool_use")), ("id", text()), ("name", text()), ("input", any_object())]),
+        object! { type: only("text"), text: text() },
+        object! { type: only("thinking"), thinking: text(), signature: text() },
+        object! { type: only("tool_use"), id: text(), name: text(), input: any_object() },
     ]
 }
 
 /// An answer; in a stream, as far as it is known at the beginning.
 fn answer(facts: &Facts) -> Value {
-    whole(vec![
-        ("id", text()),
-        ("type", only("message")),
-        ("role", only("assistant")),
-        ("model", only(facts.model)),
-        ("content", array(any_of(blocks()))),
-        ("stop_reason", or_null(stop_reason())),
-        ("stop_sequence", or_null(text())),
-        ("usage", usage()),
-    ])
+    object! {
+        id: text(), type: only("message"), role: only("assistant"), model: only(facts.model),
+        content: array(any_of(blocks())), stop_reason: or_null(stop_reason()), stop_sequence: or_null(text()),
+        usage: usage(),
+    }
 }
 
 /// An event of a stream, by its type.
@@ -61,18 +53,14 @@ fn event() -> Value {
         delta("signature_delta", "signature"),
         delta("input_json_delta", "partial_json"),
     ]);
-    let end = whole(vec![("stop_reason", or_null(stop_reason())), ("stop_sequence", or_null(text()))]);
+    let end = object! { stop_reason: or_null(stop_reason()), stop_sequence: or_null(text()) };
     any_of([
-        whole(vec![("type", only("message_start")), ("message", of("AnthropicAnswer"))]),
-        whole(vec![("type", words(&["ping", "message_stop"]))]),
-        whole(vec![
-            ("type", only("content_block_start")),
-            ("index", count()),
-            ("content_block", any_of(blocks())),
-        ]),
-        whole(vec![("type", only("content_block_delta")), ("index", count()), ("delta", deltas)]),
-        whole(vec![("type", only("content_block_stop")), ("index", count())]),
-        whole(vec![("type", only("message_delta")), ("delta", end), ("usage", usage())]),
+        object! { type: only("message_start"), message: of("AnthropicAnswer") },
+        object! { type: words(&["ping", "message_stop"]) },
+        object! { type: only("content_block_start"), index: count(), content_block: any_of(blocks()) },
+        object! { type: only("content_block_delta"), index: count(), delta: deltas },
+        object! { type: only("content_block_stop"), index: count() },
+        object! { type: only("message_delta"), delta: end, usage: usage() },
         of("AnthropicError"),
     ])
 }
@@ -89,7 +77,7 @@ fn error() -> Value {
         "api_error",
         "invalid_request_error",
     ];
-    whole(vec![("type", only("error")), ("error", whole(vec![("type", words(&kinds)), ("message", text())]))])
+    object! { type: only("error"), error: object! { type: words(&kinds), message: text() } }
 }
 
 /// Requests that show what there is.
@@ -111,11 +99,11 @@ pub(super) fn examples(counts: bool) -> Value {
             {"type": "text", "text": "And tomorrow?"},
         ]},
     ]);
-    let mut bodies = vec![
-        ("text", json!({"messages": [question], "system": [{"type": "text", "text": "Be brief."}]})),
-        ("tools", json!({"messages": conversation, "tools": [tool], "tool_choice": {"type": "auto"}})),
-        ("thinking", json!({"messages": [question], "thinking": {"type": "enabled", "budget_tokens": 20}})),
-    ];
+    let mut bodies = properties! {
+        text: json!({"messages": [question], "system": [{"type": "text", "text": "Be brief."}]}),
+        tools: json!({"messages": conversation, "tools": [tool], "tool_choice": {"type": "auto"}}),
+        thinking: json!({"messages": [question], "thinking": {"type": "enabled", "budget_tokens": 20}}),
+    };
     if !counts {
         bodies.push(("stream", json!({"messages": [question], "stream": true})));
         bodies.iter_mut().for_each(|(_, body)| body["max_tokens"] = 100.into());

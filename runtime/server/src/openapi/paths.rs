@@ -48,146 +48,80 @@ const READING: &[u16] = &[400, 404, 408, 413, 415, 500, 503];
 /// Errors of all but those that answer anybody.
 const ANYWHERE: &[u16] = &[400, 403, 421];
 
+/// What most operations are, beside what each says of itself.
+const PLAIN: Operation = Operation {
+    method: "get",
+    path: "/",
+    id: "",
+    summary: "",
+    place: None,
+    query: Vec::new(),
+    request: None,
+    answer: Answer::Nothing,
+    errors: &[],
+    open: false,
+    error: "Error",
+};
+
+/// Operations, each with its method, path, id, summary, answer, and where it differs from [`PLAIN`].
+macro_rules! table {
+    ($(
+        $method:ident $path:literal $id:ident $summary:literal => $answer:expr
+        $(, $field:ident: $value:expr)*;
+    )*) => {
+        vec![$(Operation {
+            method: stringify!($method), path: $path, id: stringify!($id), summary: $summary, answer: $answer,
+            $($field: $value,)* ..PLAIN
+        }),*]
+    };
+}
+
 /// All of them.
 pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
-    let get = |path, id, summary, answer| Operation {
-        method: "get",
-        path,
-        id,
-        summary,
-        place: None,
-        query: Vec::new(),
-        request: None,
-        answer,
-        errors: &[],
-        open: false,
-        error: "Error",
-    };
-    let post = |path, id, summary, (request, examples), answer, errors| Operation {
-        method: "post",
-        request: Some((request, examples)),
-        errors,
-        ..get(path, id, summary, answer)
-    };
-    let of_anthropic = |operation| Operation { error: "AnthropicError", ..operation };
-    let watch = |path, id, summary, answer| Operation { open: true, ..get(path, id, summary, answer) };
-    let kept = |method, path, id, summary, answer, errors| Operation {
-        method,
-        place: Some(text()),
-        errors,
-        ..get(path, id, summary, answer)
-    };
+    use Answer::{Health, Json, JsonOrEvents, Nothing, Other};
     let mut named = requests::names(facts);
     named.retain(|name| !name.contains('/'));
-    vec![
-        get("/", "page", "The chat page.", Answer::Other("text/html")),
-        Operation {
-            errors: &[503],
-            ..get("/openapi.json", "openapi", "This document.", Answer::Json("OpenApi"))
-        },
-        watch("/health", "health", "As `/health/ready`.", Answer::Health("Health")),
-        watch("/health/ready", "ready", "Whether a request would be answered.", Answer::Health("Health")),
-        watch("/health/live", "live", "Whether the process is worth keeping.", Answer::Health("Liveness")),
-        watch("/metrics", "metrics", "OpenMetrics text.", Answer::Other("application/openmetrics-text")),
-        get("/info", "info", "The build, and what this start of it has.", Answer::Json("Info")),
-        post(
-            "/tokenize",
-            "tokenize",
-            "The tokens of a text or a conversation.",
-            ("TokenizeRequest", examples::tokenize()),
-            Answer::Json("Tokens"),
-            READING,
-        ),
-        post(
-            "/detokenize",
-            "detokenize",
-            "The text of tokens.",
-            ("DetokenizeRequest", examples::detokenize()),
-            Answer::Json("Text"),
-            READING,
-        ),
-        get("/v1/models", "listModels", "The one model, in a list.", Answer::Json("ModelList")),
-        Operation {
-            place: Some(json!({"type": "string", "enum": named})),
-            errors: &[400, 404],
-            ..get("/v1/models/{id}", "retrieveModel", "The one model.", Answer::Json("Model"))
-        },
-        post(
-            "/v1/chat/completions",
-            "createChatCompletion",
-            "Answers a conversation.",
-            ("ChatRequest", examples::chat()),
-            Answer::JsonOrEvents("ChatAnswer", "ChatChunk"),
-            GENERATING,
-        ),
-        post(
-            "/v1/completions",
-            "createCompletion",
-            "Continues a text.",
-            ("CompletionRequest", examples::completion()),
-            Answer::JsonOrEvents("CompletionAnswer", "CompletionChunk"),
-            GENERATING,
-        ),
-        post(
-            "/v1/responses",
-            "createResponse",
-            "Answers items, and keeps the response.",
-            ("ResponseRequest", responses::examples()),
-            Answer::JsonOrEvents("Response", "ResponseEvent"),
-            GENERATING,
-        ),
-        kept(
-            "get",
-            "/v1/responses/{id}",
-            "retrieveResponse",
-            "A response that is kept.",
-            Answer::Json("Response"),
-            &[400, 404],
-        ),
-        kept(
-            "delete",
-            "/v1/responses/{id}",
-            "deleteResponse",
-            "Gives a response up.",
-            Answer::Json("ResponseDeleted"),
-            &[400, 404],
-        ),
-        kept(
-            "post",
-            "/v1/responses/{id}/cancel",
-            "cancelResponse",
-            "Finds nothing to do, and says so.",
-            Answer::Nothing,
-            &[400, 404, 408, 413, 415],
-        ),
-        Operation {
-            query: responses::list_query(),
-            ..kept(
-                "get",
-                "/v1/responses/{id}/input_items",
-                "listInputItems",
-                "The items that a response answers.",
-                Answer::Json("ResponseItemList"),
-                &[400, 404],
-            )
-        },
-        of_anthropic(post(
-            "/v1/messages",
-            "createMessage",
-            "Answers a conversation, in Anthropic's words.",
-            ("MessagesRequest", anthropic::examples(false)),
-            Answer::JsonOrEvents("AnthropicAnswer", "AnthropicEvent"),
-            GENERATING,
-        )),
-        of_anthropic(post(
-            "/v1/messages/count_tokens",
-            "countTokens",
-            "How many tokens a conversation takes.",
-            ("CountTokensRequest", anthropic::examples(true)),
-            Answer::Json("TokenCount"),
-            READING,
-        )),
-    ]
+    let named = json!({"type": "string", "enum": named});
+    let kept = || Some(text());
+    table! {
+        get "/" page "The chat page." => Other("text/html");
+        get "/openapi.json" openapi "This document." => Json("OpenApi"), errors: &[503];
+        get "/health" health "As `/health/ready`." => Health("Health"), open: true;
+        get "/health/ready" ready "Whether a request would be answered." => Health("Health"), open: true;
+        get "/health/live" live "Whether the process is worth keeping." => Health("Liveness"), open: true;
+        get "/metrics" metrics "OpenMetrics text." => Other("application/openmetrics-text"), open: true;
+        get "/info" info "The build, and what this start of it has." => Json("Info");
+        post "/tokenize" tokenize "The tokens of a text or a conversation." => Json("Tokens"),
+            request: Some(("TokenizeRequest", examples::tokenize())), errors: READING;
+        post "/detokenize" detokenize "The text of tokens." => Json("Text"),
+            request: Some(("DetokenizeRequest", examples::detokenize())), errors: READING;
+        get "/v1/models" listModels "The one model, in a list." => Json("ModelList");
+        get "/v1/models/{id}" retrieveModel "The one model." => Json("Model"),
+            place: Some(named), errors: &[400, 404];
+        post "/v1/chat/completions" createChatCompletion "Answers a conversation."
+            => JsonOrEvents("ChatAnswer", "ChatChunk"),
+            request: Some(("ChatRequest", examples::chat())), errors: GENERATING;
+        post "/v1/completions" createCompletion "Continues a text."
+            => JsonOrEvents("CompletionAnswer", "CompletionChunk"),
+            request: Some(("CompletionRequest", examples::completion())), errors: GENERATING;
+        post "/v1/responses" createResponse "Answers items, and keeps the response."
+            => JsonOrEvents("Response", "ResponseEvent"),
+            request: Some(("ResponseRequest", responses::examples())), errors: GENERATING;
+        get "/v1/responses/{id}" retrieveResponse "A response that is kept." => Json("Response"),
+            place: kept(), errors: &[400, 404];
+        delete "/v1/responses/{id}" deleteResponse "Gives a response up." => Json("ResponseDeleted"),
+            place: kept(), errors: &[400, 404];
+        post "/v1/responses/{id}/cancel" cancelResponse "Finds nothing to do, and says so." => Nothing,
+            place: kept(), errors: &[400, 404, 408, 413, 415];
+        get "/v1/responses/{id}/input_items" listInputItems "The items that a response answers."
+            => Json("ResponseItemList"), place: kept(), query: responses::list_query(), errors: &[400, 404];
+        post "/v1/messages" createMessage "Answers a conversation, in Anthropic's words."
+            => JsonOrEvents("AnthropicAnswer", "AnthropicEvent"), error: "AnthropicError",
+            request: Some(("MessagesRequest", anthropic::examples(false))), errors: GENERATING;
+        post "/v1/messages/count_tokens" countTokens "How many tokens a conversation takes."
+            => Json("TokenCount"), error: "AnthropicError",
+            request: Some(("CountTokensRequest", anthropic::examples(true))), errors: READING;
+    }
 }
 
 /// The document's `paths`.

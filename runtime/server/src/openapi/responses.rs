@@ -2,8 +2,8 @@
 
 use super::Facts;
 use super::schema::{
-    Properties, about, answer, any, any_object, any_of, array, boolean, count, integer, of, only, or_null,
-    text, whole, words,
+    Properties, about, answer, any, any_object, any_of, array, boolean, count, integer, object, of, only,
+    or_null, properties, text, whole, words,
 };
 use crate::openai::chat::EFFORTS;
 use crate::openai::responses::items::{DEFAULT_LIMIT, MAX_LIMIT};
@@ -11,102 +11,66 @@ use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
-    vec![
-        ("Response", response(facts)),
-        ("ResponseOutputItem", output_item()),
-        ("ResponseEvent", event()),
-        ("ResponseItemList", list()),
-        ("ResponseDeleted", deleted()),
-    ]
+    properties! {
+        Response: response(facts), ResponseOutputItem: output_item(), ResponseEvent: event(),
+        ResponseItemList: list(), ResponseDeleted: deleted(),
+    }
 }
 
 /// The response, as it is told and as it is kept.
 fn response(facts: &Facts) -> Value {
     let nothing = || json!({"type": "null"});
-    let usage = whole(vec![
-        ("input_tokens", count()),
-        ("input_tokens_details", whole(vec![("cached_tokens", count()), ("cache_write_tokens", only(0))])),
-        ("output_tokens", count()),
-        ("output_tokens_details", whole(vec![("reasoning_tokens", count())])),
-        ("total_tokens", count()),
-    ]);
-    let error = whole(vec![("code", text()), ("message", text())]);
-    let cut = whole(vec![("reason", only("max_output_tokens"))]);
-    let tool = whole(vec![
-        ("type", only("function")),
-        ("name", text()),
-        ("description", or_null(text())),
-        ("parameters", any_object()),
-        ("strict", boolean()),
-    ]);
-    whole(vec![
-        ("id", text()),
-        ("object", only("response")),
-        ("created_at", count()),
-        ("status", words(&["in_progress", "completed", "incomplete", "failed"])),
-        ("error", or_null(error)),
-        ("incomplete_details", or_null(cut)),
-        ("model", only(facts.model)),
-        ("output", array(of("ResponseOutputItem"))),
-        ("usage", or_null(usage)),
-        ("instructions", or_null(text())),
-        ("max_output_tokens", or_null(integer(1..=facts.context as i64))),
-        ("metadata", any()),
-        ("parallel_tool_calls", boolean()),
-        ("previous_response_id", or_null(text())),
-        ("reasoning", whole(vec![("effort", or_null(words(&EFFORTS))), ("summary", nothing())])),
-        ("store", boolean()),
-        ("temperature", json!({"type": "number"})),
-        ("text", whole(vec![("format", any_object())])),
-        ("tool_choice", any_of([words(&["none", "auto", "required"]), any_object()])),
-        ("tools", array(tool)),
-        ("top_p", json!({"type": "number"})),
-        ("truncation", only("disabled")),
-        ("user", or_null(text())),
-        ("background", only(false)),
-        ("service_tier", only("default")),
-    ])
+    let usage = object! {
+        input_tokens: count(),
+        input_tokens_details: object! { cached_tokens: count(), cache_write_tokens: only(0) },
+        output_tokens: count(), output_tokens_details: object! { reasoning_tokens: count() },
+        total_tokens: count(),
+    };
+    let error = object! { code: text(), message: text() };
+    let cut = object! { reason: only("max_output_tokens") };
+    let tool = object! {
+        type: only("function"), name: text(), description: or_null(text()), parameters: any_object(),
+        strict: boolean(),
+    };
+    object! {
+        id: text(), object: only("response"), created_at: count(),
+        status: words(&["in_progress", "completed", "incomplete", "failed"]), error: or_null(error),
+        incomplete_details: or_null(cut), model: only(facts.model), output: array(of("ResponseOutputItem")),
+        usage: or_null(usage), instructions: or_null(text()),
+        max_output_tokens: or_null(integer(1..=facts.context as i64)), metadata: any(),
+        parallel_tool_calls: boolean(), previous_response_id: or_null(text()),
+        reasoning: object! { effort: or_null(words(&EFFORTS)), summary: nothing() }, store: boolean(),
+        temperature: json!({"type": "number"}), text: object! { format: any_object() },
+        tool_choice: any_of([words(&["none", "auto", "required"]), any_object()]), tools: array(tool),
+        top_p: json!({"type": "number"}), truncation: only("disabled"), user: or_null(text()),
+        background: only(false), service_tier: only("default"),
+    }
 }
 
 /// A part of a message or of reasoning in the output.
 fn output_part() -> Value {
     let nothing = || json!({"type": "array", "maxItems": 0});
     any_of([
-        whole(vec![
-            ("type", only("output_text")),
-            ("text", text()),
-            ("annotations", nothing()),
-            ("logprobs", nothing()),
-        ]),
-        whole(vec![("type", only("reasoning_text")), ("text", text())]),
+        object! { type: only("output_text"), text: text(), annotations: nothing(), logprobs: nothing() },
+        object! { type: only("reasoning_text"), text: text() },
     ])
 }
 
 fn output_item() -> Value {
     let status = || words(&["in_progress", "completed", "incomplete"]);
     any_of([
-        whole(vec![
-            ("id", text()),
-            ("type", only("message")),
-            ("status", status()),
-            ("role", only("assistant")),
-            ("content", array(output_part())),
-        ]),
-        whole(vec![
-            ("id", text()),
-            ("type", only("reasoning")),
-            ("status", status()),
-            ("summary", json!({"type": "array", "maxItems": 0})),
-            ("content", array(output_part())),
-        ]),
-        whole(vec![
-            ("id", text()),
-            ("type", only("function_call")),
-            ("status", status()),
-            ("call_id", text()),
-            ("name", text()),
-            ("arguments", text()),
-        ]),
+        object! {
+            id: text(), type: only("message"), status: status(), role: only("assistant"),
+            content: array(output_part()),
+        },
+        object! {
+            id: text(), type: only("reasoning"), status: status(),
+            summary: json!({"type": "array", "maxItems": 0}), content: array(output_part()),
+        },
+        object! {
+            id: text(), type: only("function_call"), status: status(), call_id: text(), name: text(),
+            arguments: text(),
+        },
     ])
 }
 
@@ -116,7 +80,7 @@ fn event() -> Value {
         whole([vec![("type", words(kinds)), ("sequence_number", count())], own].concat())
     };
     let place = || vec![("item_id", text()), ("output_index", count())];
-    let within = || vec![("item_id", text()), ("output_index", count()), ("content_index", only(0))];
+    let within = || properties! { item_id: text(), output_index: count(), content_index: only(0) };
     let no_logprobs = || ("logprobs", json!({"type": "array", "maxItems": 0}));
     any_of([
         event(
@@ -150,29 +114,26 @@ fn event() -> Value {
 }
 
 fn list() -> Value {
-    whole(vec![
-        ("object", only("list")),
-        ("data", array(json!({"type": "object", "required": ["id"]}))),
-        ("first_id", any()),
-        ("last_id", any()),
-        ("has_more", boolean()),
-    ])
+    object! {
+        object: only("list"), data: array(json!({"type": "object", "required": ["id"]})), first_id: any(),
+        last_id: any(), has_more: boolean(),
+    }
 }
 
 fn deleted() -> Value {
     answer(
         &["id", "object", "deleted"],
-        vec![("id", text()), ("object", only("response")), ("deleted", only(true))],
+        properties! { id: text(), object: only("response"), deleted: only(true) },
     )
 }
 
 /// What a list of items may be asked with.
 pub(super) fn list_query() -> Properties {
-    vec![
-        ("limit", json!({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT})),
-        ("order", json!({"type": "string", "enum": ["asc", "desc"], "default": "desc"})),
-        ("after", about("The id of an item: those behind it.", text())),
-    ]
+    properties! {
+        limit: json!({"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}),
+        order: json!({"type": "string", "enum": ["asc", "desc"], "default": "desc"}),
+        after: about("The id of an item: those behind it.", text()),
+    }
 }
 
 /// Requests that show what there is.

@@ -94,6 +94,20 @@ pub(crate) fn about(description: &str, mut schema: Value) -> Value {
 /// Names and schemas.
 pub(crate) type Properties = Vec<(&'static str, Value)>;
 
+/// [`Properties`], several a line: `properties! { id: text(), created: count() }`.
+macro_rules! properties {
+    ($($name:ident: $schema:expr),* $(,)?) => { vec![$((stringify!($name), $schema)),*] };
+}
+pub(crate) use properties;
+
+/// [`whole`] of [`properties!`].
+macro_rules! object {
+    ($($name:ident: $schema:expr),* $(,)?) => {
+        $crate::openapi::schema::whole(vec![$((stringify!($name), $schema)),*])
+    };
+}
+pub(crate) use object;
+
 /// An object of a request: of these and no other properties. Those that are not required may be null, which
 /// is as if they were not there.
 pub(crate) fn request(required: &[&str], properties: Properties) -> Value {

@@ -2,7 +2,7 @@
 
 use super::fields::{Fields, Numbers, wrong_type};
 use super::generation::Limits;
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{at_most, within};
 use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
 use monomorph_text::{Special, TextError, Tokenizer};
@@ -87,14 +87,9 @@ fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, 
             "additionalProperties": within(-LARGEST, LARGEST),
         })
     });
-    let map = match fields.value("logit_bias") {
-        None => return Ok(Arc::default()),
-        Some(Value::Object(map)) => map,
-        Some(other) => return Err(wrong_type("logit_bias", "an object", other)),
-    };
+    let Some(map) = fields.object("logit_bias")? else { return Ok(Arc::default()) };
     if map.len() > MAX_FIXED {
-        let message = format!("`logit_bias` has {} tokens; at most {MAX_FIXED}", map.len());
-        return Err(ApiError::field("logit_bias", message));
+        return Err(wrong!("logit_bias", "has {} tokens; at most {MAX_FIXED}", map.len()));
     }
     let mut biases = BTreeMap::new();
     for (name, bias) in map {
@@ -109,8 +104,7 @@ fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, 
         };
         let Some(number) = bias.as_f64() else { return Err(wrong_type(&path, "a number", bias)) };
         if number.abs() > LARGEST {
-            let message = format!("`{path}` must be from -{LARGEST} to {LARGEST}, and is {bias}");
-            return Err(ApiError::field(path, message));
+            return Err(wrong!(path, "must be from -{LARGEST} to {LARGEST}, and is {bias}"));
         }
         biases.insert(id, number as f32);
     }
@@ -138,8 +132,7 @@ fn read_breakers(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
         None => return Ok(BREAKERS.map(str::to_owned).to_vec()),
         Some(Value::Array(given)) if given.len() <= MOST_BREAKERS => given,
         Some(Value::Array(given)) => {
-            let message = format!("`{NAME}` has {} strings; at most {MOST_BREAKERS}", given.len());
-            return Err(ApiError::field(NAME, message));
+            return Err(wrong!(NAME, "has {} strings; at most {MOST_BREAKERS}", given.len()));
         }
         Some(other) => return Err(wrong_type(NAME, "an array of strings", other)),
     };
@@ -149,9 +142,7 @@ fn read_breakers(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
             Value::String(text) if (1..=LONGEST_BREAKER).contains(&text.chars().count()) => Ok(text.clone()),
             Value::String(text) => {
                 let length = text.chars().count();
-                let message =
-                    format!("`{path}` must have 1 to {LONGEST_BREAKER} characters, and has {length}");
-                Err(ApiError::field(path, message))
+                Err(wrong!(path, "must have 1 to {LONGEST_BREAKER} characters, and has {length}"))
             }
             other => Err(wrong_type(&path, "a string", other)),
         }

@@ -2,7 +2,7 @@
 //! what is asked of the reasoning.
 
 use crate::answer::reading::{Calls, Reading};
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::request::calls::{Tool, Wanted};
 use crate::request::reasoning::share_of;
 use crate::request::text::{EFFORT, SWITCH, Text};
@@ -109,10 +109,7 @@ impl Tools {
     /// When there is nothing to call.
     pub(crate) fn require(&mut self, path: &str) -> Result<(), ApiError> {
         if self.given.is_empty() {
-            return Err(ApiError::field(
-                path,
-                format!("`{path}` asks for a call, and `tools` has none to call"),
-            ));
+            return Err(wrong!(path, "asks for a call, and `tools` has none to call"));
         }
         self.required = true;
         Ok(())
@@ -125,13 +122,10 @@ impl Tools {
     pub(crate) fn allow(&mut self, names: Vec<String>, path: &str) -> Result<(), ApiError> {
         let given = |name: &String| self.given.iter().any(|tool| tool["function"]["name"] == name.as_str());
         if let Some(name) = names.iter().find(|name| !given(name)) {
-            return Err(ApiError::field(
-                path,
-                format!("`{path}` names {name:?}, which is not among `tools`"),
-            ));
+            return Err(wrong!(path, "names {name:?}, which is not among `tools`"));
         }
         if names.is_empty() {
-            return Err(ApiError::field(path, format!("`{path}` must not be empty")));
+            return Err(wrong!(path, "must not be empty"));
         }
         self.only = Some(names);
         Ok(())
@@ -238,7 +232,7 @@ impl Conversation {
         let said = match self.variables.get(SWITCH) {
             None => None,
             Some(Value::Bool(said)) => Some(*said),
-            Some(_) => return Err(ApiError::field(&field, format!("`{field}` must be a boolean"))),
+            Some(_) => return Err(wrong!(field, "must be a boolean")),
         };
         let wanted = match &self.reasoning {
             Reasoning::Unsaid | Reasoning::Unwanted => None,
@@ -248,10 +242,7 @@ impl Conversation {
         if let (Some((other, wanted)), Some(said)) = (wanted, said)
             && wanted != said
         {
-            return Err(ApiError::field(
-                &field,
-                format!("`{field}` contradicts `{other}`; give one of them"),
-            ));
+            return Err(wrong!(field, "contradicts `{other}`; give one of them"));
         }
         let on = wanted.map(|(_, on)| on).or(said);
         if !reasons && on == Some(true) {

@@ -2,7 +2,7 @@
 //! field is refused. What a reader asks for is also what the OpenAPI document says ([`super::described`]).
 
 use super::described::{Object, described, recording};
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{
     any, array, boolean, empty, integer as integers, only, text, unsupported, words,
 };
@@ -188,6 +188,24 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// An array, unless absent or null; [`Fields::of`] says of what.
+    pub(crate) fn array(&mut self, name: &'static str) -> Result<Option<&'a [Value]>, ApiError> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::Array(items)) => Ok(Some(items)),
+            Some(other) => Err(wrong_type(&self.path(name), "an array", other)),
+        }
+    }
+
+    /// An object, unless absent or null.
+    pub(crate) fn object(&mut self, name: &'static str) -> Result<Option<&'a Map<String, Value>>, ApiError> {
+        match self.value(name) {
+            None => Ok(None),
+            Some(Value::Object(map)) => Ok(Some(map)),
+            Some(other) => Err(wrong_type(&self.path(name), "an object", other)),
+        }
+    }
+
     /// An integer within `range`; `1.0` is one.
     pub(crate) fn integer(
         &mut self,
@@ -213,7 +231,7 @@ impl<'a> Fields<'a> {
         };
         match number.as_f64().map(single).filter(|number| of.contains(*number)) {
             Some(number) => Ok(Some(number)),
-            None => Err(ApiError::field(&path, format!("`{path}` must be {of}, and is {number}"))),
+            None => Err(wrong!(path, "must be {of}, and is {number}")),
         }
     }
 
@@ -321,11 +339,10 @@ pub(crate) fn wrong_word(path: &str, words: &[&str], found: Option<&str>) -> Api
         Some((last, others)) => format!("{} or {last}", others.join(", ")),
         None => String::new(),
     };
-    let message = match found {
-        Some(found) => format!("`{path}` must be {words}, and is {found:?}"),
-        None => format!("`{path}` is required: {words}"),
-    };
-    ApiError::field(path, message)
+    match found {
+        Some(found) => wrong!(path, "must be {words}, and is {found:?}"),
+        None => wrong!(path, "is required: {words}"),
+    }
 }
 
 /// The error for invalid JSON: the library's message, or ours where it has none.
@@ -363,14 +380,14 @@ pub(crate) fn integer(path: &str, value: &Value, range: RangeInclusive<i64>) -> 
                 (low, i64::MAX) => format!("be at least {low}"),
                 (low, high) => format!("be between {low} and {high}"),
             };
-            Err(ApiError::field(path, format!("`{path}` must {expected}, and is {number}")))
+            Err(wrong!(path, "must {expected}, and is {number}"))
         }
     }
 }
 
 /// The error for a field that is not there and must be.
 pub(crate) fn missing(path: &str) -> ApiError {
-    ApiError::field(path, format!("`{path}` is required"))
+    ApiError::at(path, "is required")
 }
 
 /// The schema of what [`text_of`] reads.
@@ -400,8 +417,7 @@ pub(crate) fn text_of<'a>(
 
 /// The error for a value of another type than `expected`.
 pub(crate) fn wrong_type(path: &str, expected: &str, found: &Value) -> ApiError {
-    let message = format!("`{path}` must be {expected}, and is {}", kind(found));
-    ApiError { code: "invalid_type", ..ApiError::field(path, message) }
+    ApiError { code: "invalid_type", ..wrong!(path, "must be {expected}, and is {}", kind(found)) }
 }
 
 /// A value's type in words; numbers and booleans are quoted, since they are short.

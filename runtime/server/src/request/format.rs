@@ -50,8 +50,7 @@ impl Format {
     /// The error for a source that cannot be used.
     pub(crate) fn refusal(&self, error: GrammarError) -> ApiError {
         let path = format!("{}{}", self.path, error.path);
-        let message = format!("`{path}` {}", error.message);
-        ApiError { code: "unsupported_grammar", ..ApiError::field(path, message) }
+        ApiError { code: "unsupported_grammar", ..ApiError::at(path, error.message) }
     }
 }
 
@@ -192,7 +191,7 @@ fn schema_or_text() -> Value {
 fn json(path: &str, value: &Value) -> Result<Source, ApiError> {
     let Value::String(text) = value else { return schema(path, value) };
     let parsed = serde_json::from_str(text);
-    let refused = |error| ApiError::field(path, format!("`{path}` {}", no_json(text.as_bytes(), &error)));
+    let refused = |error| ApiError::at(path, no_json(text.as_bytes(), &error));
     let parsed = parsed.map_err(refused)?;
     schema(path, &parsed)
 }

@@ -4,7 +4,7 @@ use super::biases::BiasParams;
 use super::described::described;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, at_most, integer as integers, of, only};
 use crate::process::random::random_seed;
 use monomorph_model::SamplingPreset;
@@ -112,50 +112,32 @@ impl GenerationParams {
         fields: &mut Fields,
         limits: &Limits,
     ) -> Result<GenerationParams, ApiError> {
-        let model = fields.string("model")?.map(str::to_owned);
-        let stream = fields.boolean("stream")?.unwrap_or(false);
-        let include_usage = read_stream_options(fields, stream)?;
-        let max_tokens = read_max_tokens(fields, least, limits)?;
-        let sampling = read_sampling(fields, limits)?;
-        let stops = read_stops(fields, "stop")?;
-        let stop_ids = read_stop_ids(fields, limits)?;
-        let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
-        let format = Format::read(fields)?;
-        if format.is_some() && ignore_eos {
+        let mut params = GenerationParams::of_preset(limits);
+        params.model = fields.string("model")?.map(str::to_owned);
+        params.stream = fields.boolean("stream")?.unwrap_or(false);
+        params.include_usage = read_stream_options(fields, params.stream)?;
+        params.max_tokens = read_max_tokens(fields, least, limits)?;
+        params.sampling = read_sampling(fields, limits)?;
+        params.stops = read_stops(fields, "stop")?;
+        params.stop_ids = read_stop_ids(fields, limits)?;
+        params.ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        params.format = Format::read(fields)?;
+        if params.format.is_some() && params.ignore_eos {
             let message =
                 "`ignore_eos` contradicts the format that is asked for: an answer that is complete ends";
             return Err(ApiError::field("ignore_eos", message));
         }
-        let priority =
+        params.priority =
             fields.about("The lower, the earlier.").integer("priority", i64::MIN..=i64::MAX)?.unwrap_or(0);
-        let user = fields.string("user")?.map(str::to_owned);
-        let choices =
+        params.user = fields.string("user")?.map(str::to_owned);
+        params.choices =
             fields.about("Answers, of the seeds from `seed` on.").integer("n", 1..=MAX_CHOICES)?.unwrap_or(1)
                 as usize;
-        let biases = BiasParams::read(fields, limits)?;
-        let token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
+        params.biases = BiasParams::read(fields, limits)?;
+        params.token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
         fields.harmless(&["metadata", "store", "service_tier", "safety_identifier"]);
         fields.harmless(&["prompt_cache_key", "prompt_cache_retention"]);
-        Ok(GenerationParams {
-            model,
-            stream,
-            include_usage,
-            choices,
-            max_tokens,
-            sampling,
-            prompt_logprobs: None,
-            biases,
-            token_ids,
-            stops,
-            stop_ids,
-            ignore_eos,
-            format,
-            priority,
-            user,
-            reasoning_budget: None,
-            ignored: Vec::new(),
-            loose: Vec::new(),
-        })
+        Ok(params)
     }
 }
 
@@ -223,10 +205,7 @@ fn read_max_tokens(fields: &mut Fields, least: i64, limits: &Limits) -> Result<O
         }
         let Some(tokens) = read_length(fields, name, least, limits)? else { continue };
         if found.is_some_and(|earlier| earlier != tokens) {
-            return Err(ApiError::field(
-                name,
-                format!("`{name}` contradicts `max_tokens`; give one of them"),
-            ));
+            return Err(wrong!(name, "contradicts `max_tokens`; give one of them"));
         }
         found = Some(tokens);
     }
@@ -261,7 +240,7 @@ fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiEr
         Some(seed) => seed as u64,
         None => random_seed(),
     };
-    sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
+    sampling.validate().map_err(|(field, what)| ApiError::at(field, what))?;
     Ok(sampling)
 }
 
@@ -281,11 +260,9 @@ pub(crate) fn preset_sampling(preset: Option<&SamplingPreset>) -> Sampling {
 /// Stop strings, one or several, of a field.
 pub(crate) fn read_stops(fields: &mut Fields, name: &'static str) -> Result<Vec<String>, ApiError> {
     let one = |path: &str, value: &Value| match value {
-        Value::String(stop) if stop.is_empty() => {
-            Err(ApiError::field(path, format!("`{path}` must not be an empty string")))
-        }
+        Value::String(stop) if stop.is_empty() => Err(wrong!(path, "must not be an empty string")),
         Value::String(stop) if stop.len() > MAX_STOP_BYTES => {
-            Err(ApiError::field(path, format!("`{path}` has {} bytes; at most {MAX_STOP_BYTES}", stop.len())))
+            Err(wrong!(path, "has {} bytes; at most {MAX_STOP_BYTES}", stop.len()))
         }
         Value::String(stop) => Ok(stop.clone()),
         other => Err(wrong_type(path, "a string", other)),
@@ -297,7 +274,7 @@ pub(crate) fn read_stops(fields: &mut Fields, name: &'static str) -> Result<Vec<
     match fields.value(name) {
         None => Ok(Vec::new()),
         Some(Value::Array(stops)) if stops.len() > MAX_STOPS => {
-            Err(ApiError::field(name, format!("`{name}` has {} strings; at most {MAX_STOPS}", stops.len())))
+            Err(wrong!(name, "has {} strings; at most {MAX_STOPS}", stops.len()))
         }
         Some(Value::Array(stops)) => {
             stops.iter().enumerate().map(|(at, stop)| one(&format!("{name}[{at}]"), stop)).collect()

@@ -2,7 +2,7 @@
 
 use super::described::described;
 use super::fields::{Fields, wrong_type, wrong_word};
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, at_most, of, some, words};
 use crate::request::conversation::Tools;
 use serde_json::{Map, Value, json};
@@ -26,8 +26,7 @@ pub(crate) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     if let Some(Value::Array(tools)) = fields.of(|| at_most(MOST, of("ChatTool"))).value("tools")
         && tools.len() > MOST
     {
-        let message = format!("`tools` has {} of them; at most {MOST}", tools.len());
-        return Err(ApiError::field("tools", message));
+        return Err(wrong!("tools", "has {} of them; at most {MOST}", tools.len()));
     }
     let mut tools = read_given(fields, read_tool, "function.name", "function.parameters")?;
     read_choice(fields, &mut tools, Place::Within)?;
@@ -43,14 +42,9 @@ pub(crate) fn read_given(
     name: &str,
     schema_at: &'static str,
 ) -> Result<Tools, ApiError> {
-    let (given, strict) = match fields.value("tools") {
-        None => Default::default(),
-        Some(Value::Array(tools)) => {
-            let read = |(at, tool)| read(&format!("tools[{at}]"), tool);
-            tools.iter().enumerate().map(read).collect::<Result<(Vec<_>, Vec<_>), _>>()?
-        }
-        Some(other) => return Err(wrong_type("tools", "an array", other)),
-    };
+    let read = |(at, tool)| read(&format!("tools[{at}]"), tool);
+    let tools = fields.array("tools")?.unwrap_or_default();
+    let (given, strict) = tools.iter().enumerate().map(read).collect::<Result<(Vec<_>, Vec<_>), _>>()?;
     check_names("tools", name, &given)?;
     Ok(Tools { given, strict, schema_at, ..Tools::default() })
 }
@@ -199,10 +193,10 @@ pub(crate) fn tool_of(
 ) -> Result<Value, ApiError> {
     let fit = |character: char| character.is_alphanumeric() || "_-.:/".contains(character);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(fit) {
-        let message = format!(
-            "`{name_at}` must be of 1 to {LONGEST_NAME} letters, digits, and `_`, `-`, `.`, `:`, `/`; it is {name:?}"
-        );
-        return Err(ApiError::field(name_at, message));
+        return Err(wrong!(
+            name_at,
+            "must be of 1 to {LONGEST_NAME} letters, digits, and `_`, `-`, `.`, `:`, `/`; it is {name:?}"
+        ));
     }
     let mut function = Map::from_iter([("name".to_owned(), name.into())]);
     if let Some(description) = description {

@@ -1,6 +1,6 @@
 //! Items of responses, converted to messages of chat templates.
 
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openai::messages::arguments_of;
 use crate::openapi::schema::{any_of, array, of, text, words};
 use crate::request::conversation::append;
@@ -87,8 +87,7 @@ fn read_item<'a>(
             let at = fields.path("call_id");
             let id = fields.required_string("call_id")?;
             let Some(name) = called.get(id) else {
-                let message = format!("`{at}` is {id:?}, which is not the id of a call in an earlier item");
-                return Err(ApiError::field(&at, message));
+                return Err(wrong!(at, "is {id:?}, which is not the id of a call in an earlier item"));
             };
             let text = read_required_text(&mut fields, "output")?;
             turns.push(json!({"role": "tool", "content": text, "tool_call_id": id, "name": name}));

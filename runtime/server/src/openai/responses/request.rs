@@ -44,7 +44,7 @@ impl ResponsesRequest {
         let targets =
             [("temperature", TEMPERATURE, &mut sampling.temperature), ("top_p", TOP_P, &mut sampling.top_p)];
         read_numbers(&mut fields, targets)?;
-        sampling.validate().map_err(|(field, what)| ApiError::field(field, format!("`{field}` {what}")))?;
+        sampling.validate().map_err(|(field, what)| ApiError::at(field, what))?;
         let instructions = fields.string("instructions")?;
         fields.about("A response that is kept, to go on from.");
         let previous = fields.string("previous_response_id")?;

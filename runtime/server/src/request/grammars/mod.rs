@@ -267,6 +267,5 @@ async fn run<T: Send + 'static>(
 
 /// The error for a field that cannot be enforced.
 fn unusable(path: &str, message: &str) -> ApiError {
-    let message = format!("`{path}` {message}");
-    ApiError { code: "unsupported_grammar", ..ApiError::field(path, message) }
+    ApiError { code: "unsupported_grammar", ..ApiError::at(path, message) }
 }
