@@ -1,9 +1,11 @@
 //! `cargo xtask tidy`: conventions that neither rustfmt nor clippy checks.
 
+mod circles;
 mod commands;
 mod docs;
 mod files;
 mod printed;
+mod source;
 mod words;
 
 use crate::paths;
@@ -22,6 +24,7 @@ fn breaches(root: &Path) -> Vec<String> {
         commands::breaches(root),
         printed::breaches(root),
         words::breaches(root),
+        circles::breaches(root),
     ]
     .concat()
 }
