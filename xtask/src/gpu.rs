@@ -10,6 +10,7 @@
 //! python3 target/gpu/run.py --out DIR
 //! ```
 
+mod files;
 mod gather;
 mod listed;
 mod parts;

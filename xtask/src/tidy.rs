@@ -10,11 +10,13 @@
 //!
 //! Comments of CUDA sources are not checked for width or words.
 
+mod circles;
 mod commands;
 mod docs;
 mod files;
 mod items;
 mod printed;
+mod source;
 mod words;
 
 use crate::paths;
@@ -35,6 +37,7 @@ fn breaches(root: &Path, bless: bool) -> Vec<String> {
         commands::breaches(root),
         if bless { Vec::new() } else { printed::breaches(root) },
         words::breaches(root),
+        circles::breaches(root),
     ]
     .concat()
 }

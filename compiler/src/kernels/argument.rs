@@ -32,8 +32,8 @@ pub enum Argument {
     Field(FieldId, Plane),
     /// This layer's K/V cache; the body's layers count from 0.
     Cache(BodyId),
-    /// A named [part](crate::plan::StatePart) of this layer's recurrent state: that of slot 0, followed by the
-    /// other slots; the body's layers count from 0.
+    /// A named [part](crate::plan::StatePart) of this layer's recurrent state: that of slot 0, followed by
+    /// the other slots; the body's layers count from 0.
     State(BodyId, &'static str),
     /// Begin or end of the codes of the first matrix that the schedule reads after this layer.
     Following(Edge),

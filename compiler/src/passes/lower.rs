@@ -1,5 +1,6 @@
 //! Turns a group of ops into a phase: the matching rule picks the phase, and finds fields and buffers by its
-//! names for values.
+//! names for values. A rule, the group it matched and what its lowering sees name each other, so all of them
+//! stand here.
 
 use super::{PassError, pass_error};
 use crate::blocks::PhaseKind;

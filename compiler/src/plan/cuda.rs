@@ -18,8 +18,8 @@ pub struct CudaPlan {
     pub modules: Vec<Module>,
     /// Device memory besides weights, K/V and [`super::Buffer`]s.
     pub scratch: Vec<Scratch>,
-    /// Module and kernel that generate each field's dummy weights on the device, by [`FieldId`](super::FieldId).
-    /// (templates/cuda/core/fill.cuh documents the arguments.)
+    /// Module and kernel that generate each field's dummy weights on the device, by
+    /// [`FieldId`](super::FieldId). (templates/cuda/core/fill.cuh documents the arguments.)
     pub fills: Vec<(usize, usize)>,
     /// Chunk alignment in tokens: a prompt cut at its multiples gives every row the same bits as the whole
     /// prompt.

@@ -1,5 +1,6 @@
 //! Builds everything into a store and packs it.
 
+use super::files::{copy, write};
 use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
@@ -434,15 +435,4 @@ fn commit() -> String {
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|text| !text.is_empty());
     let name = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "no commit".to_owned());
     if changed { format!("{name} and changes") } else { name }
-}
-
-pub fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    let bytes = std::fs::read(from).map_err(|error| format!("{}: {error}", from.display()))?;
-    write(to, &bytes)
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
-    let problem = |error| format!("{}: {error}", path.display());
-    std::fs::create_dir_all(path.parent().expect("a file stands in a directory")).map_err(problem)?;
-    std::fs::write(path, bytes).map_err(problem)
 }

@@ -1,6 +1,6 @@
 //! The programs of tests/cuda, compiled for a card.
 
-use super::gather::copy;
+use super::files::copy;
 use super::listed::{INSTRUMENTS, PROGRAMS, Program};
 use crate::paths;
 use monomorph_compiler::emit::cuda_templates;

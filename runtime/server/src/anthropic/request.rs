@@ -8,8 +8,9 @@ use crate::request::described::described;
 use crate::request::fields::{Fields, Neutral, missing, wrong_word};
 use crate::request::format::{Format, read_typed, typed};
 use crate::request::generation::{
-    GenerationParams, Limits, TEMPERATURE, TOP_P, read_length, read_numbers, read_stops,
+    GenerationParams, TEMPERATURE, TOP_P, read_length, read_numbers, read_stops,
 };
+use crate::request::limits::Limits;
 use crate::request::tools::{read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 

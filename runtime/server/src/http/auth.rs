@@ -1,6 +1,7 @@
 //! Authentication: with keys configured, every route but health and metrics requires one.
 
 use super::app::App;
+use super::keys::is_open;
 use crate::error::ApiError;
 use axum::body::Body;
 use axum::extract::State;
@@ -11,16 +12,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::sync::Arc;
 
-/// Routes of supervisors, which have no key and see no content.
-const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
 /// Challenges, a header each because Chromium reads one per header. A browser that opens the chat page uses
 /// the second: the password is the key.
 const CHALLENGES: [&str; 2] = ["Bearer realm=\"monomorph\"", "Basic realm=\"monomorph\", charset=\"UTF-8\""];
-
-/// Whether a path is one of those.
-pub(super) fn is_open(path: &str) -> bool {
-    OPEN.contains(&path)
-}
 
 /// Passes a request on that has a valid key or needs none.
 pub(crate) async fn require(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {

@@ -5,18 +5,12 @@
 //! carries an `Origin`. With DNS rebinding the page's own name resolves to this machine, so that browsers see
 //! one origin; such a request carries that name as `Host`. An address cannot be rebound.
 
-use super::app::App;
-use super::auth;
 use super::cors::{CorsArgs, Origins};
+use super::keys::is_open;
 use crate::error::ApiError;
-use axum::body::Body;
-use axum::extract::State;
 use axum::http::uri::Authority;
 use axum::http::{Request, StatusCode, Uri, Version, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
 use std::net::IpAddr;
-use std::sync::Arc;
 use sysinfo::System;
 
 /// Flags of host names.
@@ -106,8 +100,8 @@ pub(crate) struct Guests {
 
 impl Guests {
     /// Why a request is refused, if it is refused.
-    fn refusal<B>(&self, request: &Request<B>) -> Option<ApiError> {
-        if auth::is_open(request.uri().path()) {
+    pub(super) fn refusal<B>(&self, request: &Request<B>) -> Option<ApiError> {
+        if is_open(request.uri().path()) {
             return None;
         }
         self.host_refusal(request).or_else(|| self.origin_refusal(request))
@@ -203,14 +197,6 @@ fn is_of(origin: &str, host: &str) -> bool {
     };
     let of = origin.authority().and_then(|authority| place(authority.as_str()));
     of.is_some() && of == place(host)
-}
-
-/// Passes a request on whose origin and host are accepted.
-pub(super) async fn check(State(app): State<Arc<App>>, request: Request<Body>, next: Next) -> Response {
-    match app.guests.refusal(&request) {
-        Some(error) => error.into_response(),
-        None => next.run(request).await,
-    }
 }
 
 #[cfg(test)]

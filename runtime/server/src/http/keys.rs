@@ -93,6 +93,14 @@ impl std::fmt::Debug for Keys {
     }
 }
 
+/// Routes of supervisors, which have no key and see no content.
+const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
+
+/// Whether a path is one of those.
+pub(super) fn is_open(path: &str) -> bool {
+    OPEN.contains(&path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,16 +2,16 @@
 
 use super::app::App;
 use super::{
-    auth, chat, completions, dump, health, hosts, large, messages, metrics, models, openapi, page,
-    request_id, responses, tokens,
+    auth, chat, completions, dump, health, large, messages, metrics, models, openapi, page, request_id,
+    responses, tokens,
 };
 use crate::error::ApiError;
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::handler::Handler;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
-use axum::middleware::{from_fn, from_fn_with_state, map_response_with_state};
-use axum::response::Response;
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_response_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use std::sync::Arc;
 
@@ -68,7 +68,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(Arc::clone(&app), auth::require))
-        .layer(from_fn_with_state(Arc::clone(&app), hosts::check))
+        .layer(from_fn_with_state(Arc::clone(&app), check))
         .layer(from_fn(large::give_back))
         .layer(from_fn(request_id::identify))
         .layer(from_fn(messages::in_its_words))
@@ -98,4 +98,12 @@ async fn not_found(method: Method, uri: Uri) -> ApiError {
 async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
     let message = format!("{} does not take {method}; the header `Allow` says what it takes", uri.path());
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message)
+}
+
+/// Passes a request on whose origin and host are accepted.
+async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match app.guests.refusal(&request) {
+        Some(error) => error.into_response(),
+        None => next.run(request).await,
+    }
 }

@@ -3,7 +3,8 @@
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{self, any_of};
 use crate::request::fields::{Fields, Neutral, wrong_type};
-use crate::request::generation::{GenerationParams, Limits, MAX_CHOICES, ids, token_ids};
+use crate::request::generation::{GenerationParams, MAX_CHOICES, ids, token_ids};
+use crate::request::limits::Limits;
 use serde_json::{Value, json};
 
 /// Most alternatives a text completion reports, as OpenAI has it.

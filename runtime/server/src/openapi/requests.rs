@@ -14,7 +14,8 @@ use crate::openai::responses::store::Store;
 use crate::openai::tokens::{DetokenizeRequest, TokenizeRequest};
 use crate::request::described::described;
 use crate::request::format;
-use crate::request::generation::{Limits, stream_options};
+use crate::request::generation::stream_options;
+use crate::request::limits::Limits;
 use crate::request::tools;
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
 //! Biases of logits: `logit_bias`, and llama.cpp's fields of DRY.
 
 use super::fields::{Fields, Numbers, wrong_type};
-use super::generation::Limits;
+use super::limits::Limits;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{at_most, within};
 use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};

@@ -4,6 +4,7 @@ use super::biases::BiasParams;
 use super::described::described;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
+use super::limits::Limits;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, at_most, integer as integers, of, only};
 use crate::process::random::random_seed;
@@ -23,17 +24,6 @@ pub(crate) const TOP_P: Numbers = Numbers::above(0.0, 1.0);
 
 /// Most answers to one request, as OpenAI has it.
 pub(crate) const MAX_CHOICES: i64 = 128;
-
-/// What requests are checked against.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Longest sequence in tokens, prompt and answer.
-    pub(crate) context: usize,
-    /// Ids below this one exist.
-    pub(crate) vocabulary: usize,
-    /// Default sampling parameters.
-    pub(crate) preset: Option<&'static SamplingPreset>,
-}
 
 /// The common part of a request.
 #[derive(Debug)]

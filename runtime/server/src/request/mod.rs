@@ -8,6 +8,7 @@ pub(crate) mod fields;
 pub(crate) mod format;
 pub(crate) mod generation;
 pub(crate) mod grammars;
+pub(crate) mod limits;
 pub(crate) mod reasoning;
 pub(crate) mod text;
 pub(crate) mod tools;

@@ -18,7 +18,7 @@ use crate::openai::responses::store::Store;
 use crate::openai::tokens::{DetokenizeRequest, TokenizeRequest};
 use crate::openapi::{Facts, document};
 use crate::request::described::seen;
-use crate::request::generation::Limits;
+use crate::request::limits::Limits;
 use axum::http::StatusCode;
 use axum::routing::MethodFilter;
 use serde_json::{Map, Value, json};

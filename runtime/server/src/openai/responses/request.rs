@@ -10,7 +10,8 @@ use crate::request::conversation::{Conversation, Reasoning, Tools};
 use crate::request::described::described;
 use crate::request::fields::{Fields, Neutral, wrong_type};
 use crate::request::format::{read_typed, typed};
-use crate::request::generation::{GenerationParams, Limits, TEMPERATURE, TOP_P, read_length, read_numbers};
+use crate::request::generation::{GenerationParams, TEMPERATURE, TOP_P, read_length, read_numbers};
+use crate::request::limits::Limits;
 use crate::request::tools::{Place, read_choice, read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 
