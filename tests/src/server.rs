@@ -136,7 +136,7 @@ impl Drop for Serving {
     }
 }
 
-/// Processors' seconds that a process has used: fields 14 and 15 of `/proc/PID/stat` (proc(5)), in hundredths.
+/// Processor seconds that a process has used: fields 14 and 15 of `/proc/PID/stat` (proc(5)), in hundredths.
 /// The name before them ends at the last parenthesis.
 fn processor_seconds(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");

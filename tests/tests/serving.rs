@@ -18,7 +18,7 @@ fn it_starts_at_once_and_stays_small() {
     println!("binary: {binary} bytes");
     assert!(binary <= 20 * MEGABYTE, "{binary} bytes of binary");
 
-    // The first start brings the weights into the page cache; the least of the others is the server's own time.
+    // The first start brings the weights into the page cache; the least of the others is the server's own.
     // Beside the compilers that share its cores, a start of 0.1 s takes up to a second: its processor time is
     // bounded, and the wait only so that none is hidden in it.
     let starts: Vec<(f64, f64)> = (0..5)

@@ -291,7 +291,7 @@ pub fn text(plan: &Plan) -> String {
     line(format_args!(""));
     if let Some(BatchInvariantReport { sequences, chunk_alignment }) = report.batch_invariant {
         line(format_args!(
-            "results do not depend on batch size: one program decodes {sequences} sequences, one prefills, prefill chunks end at \
+            "the size of a batch changes no bit: one program decodes {sequences} sequences, one prefills, prompts are cut at \
              multiples of {chunk_alignment}"
         ));
         line(format_args!(""));

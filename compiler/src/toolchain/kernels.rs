@@ -89,7 +89,7 @@ pub struct Report {
 pub struct KernelUsage {
     /// The target and its build options.
     pub target: String,
-    /// Its module.
+    /// Name of the compiled module that holds the kernel.
     pub module: String,
     /// Its name in the module.
     pub kernel: String,

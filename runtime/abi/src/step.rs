@@ -47,7 +47,7 @@ wire! {
         seed: u64,
         /// Place in the random stream of that seed.
         draw: u64,
-        /// sampled_ids[slot] receives the id; -1 is none.
+        /// sampled_ids[slot] receives the id; -1 is nobody.
         slot: i32,
         /// `TokenUse` entries that the penalties look at.
         history_start: i32,

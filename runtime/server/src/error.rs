@@ -72,7 +72,7 @@ impl ApiError {
     }
 
     /// The message, shortened: it may quote what a client sent, which may be megabytes.
-    pub(crate) fn told(&self) -> Cow<'_, str> {
+    pub(crate) fn shortened_message(&self) -> Cow<'_, str> {
         shortened(&self.message, MAX_MESSAGE)
     }
 

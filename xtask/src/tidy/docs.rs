@@ -1,4 +1,5 @@
-//! The book is complete: its index names every page and every decision by title, and no link or anchor is dead.
+//! The book is complete: its index names every page and every decision by title, and no link or anchor is
+//! dead.
 
 use super::read;
 use std::collections::BTreeMap;
