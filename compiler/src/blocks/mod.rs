@@ -55,6 +55,11 @@ pub(crate) trait Kind {
         None
     }
 
+    /// The buffer whose rows it selects, and the buffer that has those rows afterwards.
+    fn selects(&self) -> Option<(BufferId, BufferId)> {
+        None
+    }
+
     /// The matrix of experts that it multiplies by, and how many of them a token chooses.
     fn chooses(&self) -> Option<(FieldId, usize)> {
         None

@@ -263,7 +263,7 @@ int main(int arguments, char** argument) {
         speed<Shape<248320, 512, 32, 1>>(bench, logits, rows, 1);
         speed<Shape<248320, 512, 16, 16>>(bench, logits, rows, 16);
         for (int many : {32, 64, 128}) {
-            // Two, three and six rounds of the rows: what division() of passes/launch/sample.rs chooses, and what it chose before.
+            // Two, three and six rounds of the rows: what division() of blocks/ends/sample.rs chooses, and what it chose before.
             if (many == 32) speed<Shape<248320, 512, 16, 16>>(bench, logits, rows, many);
             if (many != 32) speed<Shape<248320, 512, 12, 22>>(bench, logits, rows, many);
             speed<Shape<248320, 512, 11, 24>>(bench, logits, rows, many);

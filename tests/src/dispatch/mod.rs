@@ -1,7 +1,7 @@
 //! Finds run-time dispatch in Rust source, which the path from one token to the next must not contain.
 //!
-//! The walk has no types. It knows a text by its literal, by the declared type of a constant, field, function or
-//! parameter of that name in any of the sources, and by the variable that such an expression was bound to.
+//! The walk has no types. It knows a text by its literal, by the declared type of a constant, field, function
+//! or parameter of that name in any of the sources, and by the variable that such an expression was bound to.
 
 mod texts;
 

@@ -1,13 +1,15 @@
-//! The start of a draft pass on a CUDA device.
+//! On a CUDA device: the start of a draft pass, and the check of a step's drafts before the passes.
 
-use super::kernels::DraftEmbed;
-use crate::kernels::{Ids, Planes, Tokens, Vector};
+use super::kernels::{Accept, DraftEmbed};
+use crate::kernels::{Arguments, Header, Held, Ids, Planes, Tokens, Vector};
 use crate::passes::PassError;
-use crate::passes::launch::{Instance, Launcher, Site, integer, no_kernel};
+use crate::passes::launch::{Instance, Launcher, Outline, Site, fixed, integer, no_kernel, value};
 use crate::plan::FieldKind;
-use crate::plan::cuda::{Constant, Launch, Regime};
+use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Regime};
 use crate::spec::types::{Compute, TensorClass};
 
+/// Threads of `accept`.
+const ACCEPT_THREADS: usize = MAX_SEQUENCES;
 /// Threads of `draft_embed`.
 const EMBED_THREADS: usize = 256;
 
@@ -59,5 +61,30 @@ impl Launcher<'_> {
         let instance =
             Instance { shared, ..Instance::new(self.kernel_name(site, ""), constants, EMBED_THREADS) };
         Ok(self.launch(site, instance, self.grid_of_rows(site, 1), arguments))
+    }
+
+    /// Accepts or rejects drafts, and writes the headers of the draft passes.
+    pub(crate) fn accept(&mut self, outline: &Outline) -> Launch {
+        let forced = self.plan.target.draft.and_then(|draft| draft.forced_acceptance);
+        let verified = outline.tokens > 1;
+        let ids = self.kept_ids();
+        let below = (forced.unwrap_or(0.0) * f64::from(1 << 24)).floor();
+        let constants = vec![
+            ("TOKENS", integer(outline.tokens)),
+            ("PASSES", integer(self.plan.drafts())),
+            ("LAYERS", Constant::Flag(self.plan.draft_layer().is_none())),
+            ("SEQUENCES", integer(self.plan.buckets.sequences)),
+            ("ROWS_AT", integer(ids.row(0))),
+            ("DRAFTED_AT", integer(ids.drafted(0))),
+            ("FORCED", Constant::Flag(forced.is_some() && verified)),
+            ("FORCED_BELOW", value(format!("{below}u"))),
+        ];
+        let arguments =
+            Accept { step: Header::STEP, passes: Header::pass(0), ids: Ids::SAMPLED, held: Held::STEP };
+        let instance = Instance::new("accept".to_owned(), constants, ACCEPT_THREADS);
+        let grid = fixed(1, 1, 1);
+        let kernel = self.kernel(outline, Accept::SIGNATURE, instance, &grid);
+        let phase = self.plan.bodies[self.plan.head().0].phases.len();
+        Launch { phase, kernel, grid, arguments: arguments.list() }
     }
 }

@@ -4,5 +4,6 @@ mod cpu;
 pub(crate) mod cuda;
 pub mod kernels;
 mod phases;
+mod sample;
 
 pub use phases::{Embed, FUSIONS, Select};

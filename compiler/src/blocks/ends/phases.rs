@@ -70,6 +70,10 @@ impl Kind for Select {
         vec![]
     }
 
+    fn selects(&self) -> Option<(BufferId, BufferId)> {
+        Some((self.x, self.out))
+    }
+
     fn work(&self, _: &mut Work) {}
 
     fn cpu(&self, call: &Call) -> TokenStream {

@@ -6,19 +6,14 @@
 //! a prefill. `accept` writes the headers of these passes. If the model's own layers draft (docs/adr/0025),
 //! every pass takes one row per sequence, and all belong to that program.
 
-use super::{Instance, Launcher, Outline, Site, fixed, integer, value};
-use crate::blocks;
-use crate::blocks::draft::kernels::Accept;
+use super::{Launcher, Outline, Site};
 use crate::graph::BodyId;
-use crate::kernels::{Arguments, Header, Held, Ids, Sampled};
+use crate::kernels::{Header, Ids, Sampled};
 use crate::passes::PassError;
-use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Program, Regime};
-use crate::plan::{Boundaries, BufferId, DraftLayers, DraftPlan, Lowered, PhaseKind};
+use crate::plan::cuda::{Launch, MAX_SEQUENCES, Program, Regime};
+use crate::plan::{Boundaries, BufferId, DraftLayers, DraftPlan, Lowered};
 use monomorph_abi::step;
 use std::collections::BTreeSet;
-
-/// One thread a sequence.
-const ACCEPT_THREADS: usize = MAX_SEQUENCES;
 
 /// Bodies and their launches, in order.
 type Passes = Vec<(BodyId, Vec<Launch>)>;
@@ -143,11 +138,9 @@ impl Launcher<'_> {
             (Some((draft, _)), Some(pass)) if site.body == draft.again.0 => (draft.head.0, pass == 1),
             _ => (site.body, self.selects(site)),
         };
-        let from = self.plan.bodies[body].phases.iter().find_map(|phase| match phase.kind {
-            PhaseKind::Select(blocks::Select { x, out }) if out == id => Some(x),
-            _ => None,
-        });
-        from.filter(|_| !selected).unwrap_or(id)
+        let phases = self.plan.bodies[body].phases.iter();
+        let from = phases.filter_map(|phase| phase.kind.kind().selects()).find(|(_, out)| *out == id);
+        from.filter(|_| !selected).map_or(id, |(x, _)| x)
     }
 
     /// Whether a selecting body drops rows of a program. The first pass of a draft head keeps one row per
@@ -181,7 +174,7 @@ impl Launcher<'_> {
         Ids::from(self.kept_ids().row(0))
     }
 
-    fn kept_ids(&self) -> step::Ids {
+    pub(crate) fn kept_ids(&self) -> step::Ids {
         step::Ids { sequences: self.plan.buckets.sequences }
     }
 
@@ -191,30 +184,5 @@ impl Launcher<'_> {
         let logits = phases.last().expect("a head ends with its logits").kind.result();
         let sampled = Sampled::drafted(pass * self.plan.buckets.sequences);
         self.sample_of(outline, logits, phases.len() - 1, Header::pass(pass), sampled)
-    }
-
-    /// Accepts or rejects drafts, and writes the headers of the draft passes.
-    pub(crate) fn accept(&mut self, outline: &Outline) -> Launch {
-        let forced = self.plan.target.draft.and_then(|draft| draft.forced_acceptance);
-        let verified = outline.tokens > 1;
-        let ids = self.kept_ids();
-        let below = (forced.unwrap_or(0.0) * f64::from(1 << 24)).floor();
-        let constants = vec![
-            ("TOKENS", integer(outline.tokens)),
-            ("PASSES", integer(self.plan.drafts())),
-            ("LAYERS", Constant::Flag(of_head(self.plan).is_none())),
-            ("SEQUENCES", integer(self.plan.buckets.sequences)),
-            ("ROWS_AT", integer(ids.row(0))),
-            ("DRAFTED_AT", integer(ids.drafted(0))),
-            ("FORCED", Constant::Flag(forced.is_some() && verified)),
-            ("FORCED_BELOW", value(format!("{below}u"))),
-        ];
-        let arguments =
-            Accept { step: Header::STEP, passes: Header::pass(0), ids: Ids::SAMPLED, held: Held::STEP };
-        let instance = Instance::new("accept".to_owned(), constants, ACCEPT_THREADS);
-        let grid = fixed(1, 1, 1);
-        let kernel = self.kernel(outline, Accept::SIGNATURE, instance, &grid);
-        let phase = self.plan.bodies[self.plan.head().0].phases.len();
-        Launch { phase, kernel, grid, arguments: arguments.list() }
     }
 }

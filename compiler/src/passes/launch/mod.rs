@@ -15,7 +15,6 @@
 mod draft;
 mod matrix;
 mod outline;
-mod sample;
 
 use super::{PassError, pass_error};
 pub(crate) use matrix::Matrix;
@@ -145,7 +144,7 @@ pub(crate) struct Launcher<'a> {
     modules: Vec<Module>,
     scratch: Vec<Scratch>,
     /// Most rows of each buffer.
-    most: Vec<usize>,
+    pub(crate) most: Vec<usize>,
     /// [`CudaPlan::chunk_alignment`] of the launches so far.
     chunk_alignment: usize,
 }

@@ -1,8 +1,8 @@
 //! Sampling: the number of blocks that share a row of logits, and of rows in progress at once.
 
-use super::{Instance, Launcher, Outline, fits, fixed, integer};
-use crate::blocks::ends::kernels::Sample;
+use super::kernels::Sample;
 use crate::kernels::{Arguments, Header, History, Ids, Rows, Sampled};
+use crate::passes::launch::{Instance, Launcher, Outline, fits, fixed, integer};
 use crate::passes::{PassError, pass_error};
 use crate::plan::BufferId;
 use crate::plan::cuda::{Launch, MAX_SEQUENCES};
