@@ -1,5 +1,6 @@
 //! Plans of CUDA targets: their launches, the memory these use, and how the toolchain's figures are judged.
 
+use monomorph_compiler::blocks::ends::kernels::Select;
 use monomorph_compiler::blocks::products::kernels::StreamProduct;
 use monomorph_compiler::graph;
 use monomorph_compiler::kernels::Arguments;
@@ -210,6 +211,24 @@ fn figures_of_the_assembler_and_of_the_machine_code_are_read_and_compared() {
     let error = cubin::add_inspection(&mut kernels, &dump(32)).unwrap_err();
     assert_eq!(error, "`bar` has 31 registers by ptxas and 32 in the cubin");
     assert!(cubin::add_inspection(&mut kernels, "").unwrap_err().contains("holds 0 kernels"));
+}
+
+#[test]
+fn a_kernel_has_the_constants_that_it_declares() {
+    let (hidden, threads) = (("HIDDEN", Constant::Integer(8)), ("THREADS", Constant::Integer(128)));
+    let checked = |constants: &[(&'static str, Constant)]| Select::SIGNATURE.check(constants);
+    assert_eq!(checked(&[threads.clone(), hidden.clone()]), Ok(()));
+    for (wrong, why) in [
+        (vec![hidden.clone()], "`select` lacks its constant `THREADS`"),
+        (vec![("HIDEN", Constant::Integer(8)), threads.clone()], "`select` declares no constant `HIDEN`"),
+        (vec![hidden.clone(), hidden.clone()], "`select` has more than one constant `HIDDEN`"),
+        (
+            vec![("HIDDEN", Constant::Flag(true)), threads],
+            "`HIDDEN` of `select` is declared as int, not bool",
+        ),
+    ] {
+        assert_eq!(checked(&wrong), Err(why.to_owned()));
+    }
 }
 
 #[test]

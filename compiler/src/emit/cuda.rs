@@ -2,7 +2,7 @@
 //! library is copied to `cuda/lib`, so that the directory compiles by itself.
 
 use super::File;
-use crate::kernels::{Config, FIGURES, Signature};
+use crate::kernels::{FIGURES, Signature};
 use crate::plan::Plan;
 use crate::plan::cuda::{Constant, CudaPlan, Kernel, Module, Program};
 use crate::report::cuda::program_table;
@@ -118,9 +118,8 @@ impl Writer {
             body => filled(body),
         };
         let mut context = Context::new();
-        context.insert("has_config", &(*config != Config::None));
+        context.insert("has_config", config);
         context.insert("config", &name);
-        context.insert("base", &if let Config::Inherits(base) = config { Some(base) } else { None });
         let members = kernel.constants.iter().map(|(name, constant)| member(name, constant));
         context.insert("members", &members.collect::<Vec<_>>());
         context.insert("declarations", &filled(declarations));
@@ -162,14 +161,12 @@ fn config_name(kernel: &str) -> String {
 }
 
 fn member(name: &str, constant: &Constant) -> String {
-    match constant {
-        Constant::Integer(number) => format!("static constexpr int {name} = {number};"),
-        Constant::Float(number) => format!("static constexpr float {name} = {number:?}f;"),
-        Constant::Flag(flag) => format!("static constexpr bool {name} = {flag};"),
-        Constant::Value(text) => {
-            let kind = text.split_once("::").map_or("auto", |(kind, _)| kind);
-            format!("static constexpr {kind} {name} = {text};")
-        }
-        Constant::Type(text) => format!("using {name} = {text};"),
-    }
+    let value = match constant {
+        Constant::Integer(number) => number.to_string(),
+        Constant::Float(number) => format!("{number:?}f"),
+        Constant::Flag(flag) => flag.to_string(),
+        Constant::Value(text) => text.clone(),
+        Constant::Type(text) => return format!("using {name} = {text};"),
+    };
+    format!("static constexpr {} {name} = {value};", constant.kind())
 }

@@ -1,10 +1,11 @@
 //! Declared kernels as templates over their struct of constants. tests/cuda instantiates them in ways that no
 //! plan does. The plan's figures become arguments of the template, which asserts what a build's wrappers
-//! assert; a parameter or condition that changes does not compile in tests/cuda until its caller follows.
+//! assert, except grids and bytes of memory: a test takes these from the headers. A parameter or condition
+//! that changes does not compile in tests/cuda until its caller follows.
 
 use super::File;
 use crate::blocks;
-use crate::kernels::{Config, Signature};
+use crate::kernels::Signature;
 use std::path::Path;
 
 /// Indentation within a function.
@@ -13,7 +14,7 @@ const INDENT: &str = "    ";
 /// `kernels/<function>.cuh` of every kernel that can be a template, which excludes those with declarations of
 /// their own around the struct of constants.
 pub fn templates() -> Vec<File> {
-    let whole = |it: &&Signature| it.config != Config::None && it.declarations.is_empty();
+    let whole = |it: &&Signature| it.config && it.declarations.is_empty();
     blocks::kernels().filter(whole).map(template).collect()
 }
 

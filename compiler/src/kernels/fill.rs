@@ -1,6 +1,6 @@
 //! Kernels that generate dummy weights. Only the loader launches them.
 
-use super::{Config, Parameter, Signature};
+use super::{MATRIX, Parameter, Signature};
 use monomorph_abi::fill;
 
 const fn parameters<const N: usize>(declared: &[(&'static str, &'static str)]) -> [Parameter; N] {
@@ -18,7 +18,8 @@ pub const FILL_MATRIX: &Signature = &Signature {
     function: "fill_matrix",
     arguments: "FillMatrix",
     header: "core/fill.cuh",
-    config: Config::None,
+    config: false,
+    constants: &[MATRIX],
     parameters: &parameters::<{ fill::MATRIX.len() }>(fill::MATRIX),
     declarations: "",
     checks: &[],
@@ -32,7 +33,8 @@ pub const FILL_VECTOR: &Signature = &Signature {
     function: "fill_vector",
     arguments: "FillVector",
     header: "core/fill.cuh",
-    config: Config::None,
+    config: false,
+    constants: &[],
     parameters: &parameters::<{ fill::VECTOR.len() }>(fill::VECTOR),
     declarations: "",
     checks: &[],

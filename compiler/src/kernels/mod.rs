@@ -13,7 +13,7 @@ pub use fill::*;
 pub(crate) use operands::operands;
 pub use operands::*;
 
-use crate::plan::cuda::Argument;
+use crate::plan::cuda::{Argument, Constant};
 
 /// The declaration of a kernel. In its strings `{config}` is replaced by the name of the struct of constants,
 /// `{block}`, `{cluster}` and `{shared}` by the figures of the launch, and a constant's name in braces by its
@@ -26,16 +26,18 @@ pub struct Signature {
     pub arguments: &'static str,
     /// The file that defines it, relative to `templates/cuda`.
     pub header: &'static str,
-    /// Its struct of constants.
-    pub config: Config,
+    /// Whether it is instantiated with a struct of its constants.
+    pub config: bool,
+    /// Its constants, in sets that several kernels share.
+    pub constants: &'static [&'static [Declared]],
     /// Parameters in order.
     pub parameters: &'static [Parameter],
     /// C++ declarations between the struct of constants and the checks.
     pub declarations: &'static str,
     /// Conditions that hold, each with the message if it does not.
     pub checks: &'static [(&'static str, &'static str)],
-    /// Blocks of the grid as C++ computes them, by dimension (0 is x). The plan's must equal them where its grid
-    /// does not depend on the step.
+    /// Blocks of the grid as C++ computes them, by dimension (0 is x). The plan's must equal them where its
+    /// grid does not depend on the step.
     pub grid: &'static [(usize, &'static str)],
     /// Bytes of memory as C++ computes them, by the name under which a launch gives the plan's, which must
     /// equal them.
@@ -44,15 +46,44 @@ pub struct Signature {
     pub body: &'static str,
 }
 
-/// The struct of constants that a kernel is instantiated with.
+/// A constant of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Config {
-    /// No struct.
-    None,
-    /// A struct that holds the constants.
-    Plain,
-    /// A struct that inherits the constants it does not hold.
-    Inherits(&'static str),
+pub struct Declared {
+    /// Name in C++.
+    pub name: &'static str,
+    /// Its type in C++: `int`, `float`, `bool`, an enum, `auto` for another expression, or `type` for a type.
+    pub kind: &'static str,
+    /// Whether an instance may lack it.
+    pub optional: bool,
+}
+
+impl Signature {
+    /// Checks that an instance has all of the kernel's constants, each once and with its type, and no others.
+    ///
+    /// # Errors
+    /// When it has not; the message names the first constant that is wrong.
+    pub fn check(&self, constants: &[(&'static str, Constant)]) -> Result<(), String> {
+        let declared = || self.constants.iter().copied().flatten();
+        let function = self.function;
+        let given = |name: &str| constants.iter().filter(|it| it.0 == name).count();
+        for (name, constant) in constants {
+            let found = constant.kind();
+            match declared().find(|it| it.name == *name).map(|it| it.kind) {
+                None => return Err(format!("`{function}` declares no constant `{name}`")),
+                Some(kind) if kind != found => {
+                    return Err(format!("`{name}` of `{function}` is declared as {kind}, not {found}"));
+                }
+                Some(_) if given(name) > 1 => {
+                    return Err(format!("`{function}` has more than one constant `{name}`"));
+                }
+                Some(_) => {}
+            }
+        }
+        match declared().find(|it| !it.optional && given(it.name) == 0) {
+            Some(missing) => Err(format!("`{function}` lacks its constant `{}`", missing.name)),
+            None => Ok(()),
+        }
+    }
 }
 
 /// A parameter of a kernel.
@@ -73,15 +104,54 @@ pub trait Arguments {
     fn list(&self) -> Vec<Argument>;
 }
 
+/// Declares constants, all required or, behind `optional`, none: `NAME: type`.
+macro_rules! constants {
+    (optional $($name:ident: $kind:ident),* $(,)?) => {
+        $crate::kernels::constants!(@ true, $($name $kind)*)
+    };
+    ($($name:ident: $kind:ident),* $(,)?) => {
+        $crate::kernels::constants!(@ false, $($name $kind)*)
+    };
+    (@ $optional:literal, $($name:ident $kind:ident)*) => {
+        &[$($crate::kernels::Declared {
+            name: stringify!($name),
+            kind: stringify!($kind),
+            optional: $optional,
+        }),*]
+    };
+}
+pub(crate) use constants;
+
+/// Formats of a matrix.
+pub(crate) const MATRIX: &[Declared] = constants![FORMAT: Format, SCALES: ScaleForm];
+/// Arithmetic of a streaming product.
+pub(crate) const ARITHMETIC: &[Declared] = constants![COMPUTE: Compute, ROUNDING: Rounding];
+/// A norm, if there is one.
+pub(crate) const NORM: &[Declared] = constants![NORM: Norm, EPS: float];
+/// What bounds the rows.
+pub(crate) const LIMIT: &[Declared] = constants![LIMIT: Limit];
+/// What becomes of a product's sums.
+pub(crate) const EPILOGUE: &[Declared] = constants![EPILOGUE: Epilogue, ACTIVATION: Activation, BIAS: bool];
+/// A ring that weights are streamed through.
+pub(crate) const RING: &[Declared] = constants![
+    ROWS: int, STAGES: int, STAGE_BYTES: int, CONSUMER_WARPS: int, BLOCKS: int, EVICT_FIRST: bool,
+];
+/// Tiles and rings of a product on tensor cores.
+pub(crate) const GEMM: &[Declared] = constants![
+    OUTPUTS: int, INPUTS: int, CAPACITY: int, TOKENS: int, STRIPS: int, STAGE_PANELS: int,
+    WEIGHT_STAGES: int, STAGES: int, RESIDENT: int, MULTICAST: int, SPLIT: int,
+];
+
 /// Message of failed checks that have none of their own.
 pub(crate) const FIGURES: &str = "the plan's figures";
 
-/// Declares kernels: `function => Arguments in "header", Config`, then the parameters, each marked `READ` or
-/// `WRITE`, then checks, blocks of the grid, bytes of memory, declarations and body, if there are any.
+/// Declares kernels: `function => Arguments in "header"`, then sets of constants, then the parameters, each
+/// marked `READ` or `WRITE`, then checks, blocks of the grid, bytes of memory, declarations and body, as far
+/// as there are any.
 macro_rules! kernels {
     ($(
         $(#[$doc:meta])*
-        $function:ident => $arguments:ident in $header:literal, $config:expr;
+        $function:ident => $arguments:ident in $header:literal, [$($constants:expr),* $(,)?];
         ($($parameter:ident: $access:ident $operand:ident),* $(,)?)
         $(check $check:literal $(or $message:literal)?)*
         $(grid $axis:ident $blocks:literal)*
@@ -108,7 +178,8 @@ macro_rules! kernels {
                 function: stringify!($function),
                 arguments: stringify!($arguments),
                 header: $header,
-                config: $config,
+                config: true,
+                constants: &[$($constants),*],
                 parameters: &[$($crate::kernels::Parameter {
                     name: stringify!($parameter),
                     kind: <$operand as $crate::kernels::Operand>::$access,

@@ -78,7 +78,8 @@ pub struct Kernel {
 impl Kernel {
     /// Whether the two differ only in name and in the treatment of spills.
     pub fn is_like(&self, other: &Kernel) -> bool {
-        let Kernel { name: _, signature, constants, figures, block, resident, cluster, shared, decode: _ } = self;
+        let Kernel { name: _, signature, constants, figures, block, resident, cluster, shared, decode: _ } =
+            self;
         *signature == other.signature
             && [block, resident, cluster, shared]
                 == [&other.block, &other.resident, &other.cluster, &other.shared]
@@ -105,6 +106,20 @@ pub enum Constant {
     Value(String),
     /// A type.
     Type(String),
+}
+
+impl Constant {
+    /// Its type in C++: that of an enumerator is before its `::`, and `auto` is any other expression's. A
+    /// type is of kind `type`.
+    pub fn kind(&self) -> &str {
+        match self {
+            Constant::Integer(_) => "int",
+            Constant::Float(_) => "float",
+            Constant::Flag(_) => "bool",
+            Constant::Value(text) => text.split_once("::").map_or("auto", |(kind, _)| kind),
+            Constant::Type(_) => "type",
+        }
+    }
 }
 
 /// Device scratch memory.

@@ -181,7 +181,8 @@ pub fn header() -> String {
     let names = formats.map(cuda_name).join(", ");
     let sizes = formats.map(|format| {
         format!(
-            "template <>\nstruct Packed<Format::{}> {{\n    static constexpr int BITS = {}, SCALE_BYTES = {};\n}};\n",
+            "template <>\nstruct Packed<Format::{}> {{\n    \
+             static constexpr int BITS = {}, SCALE_BYTES = {};\n}};\n",
             cuda_name(format),
             code_bits(format),
             unit_scale_bytes(format)

@@ -114,8 +114,8 @@ wire! {
     }
 }
 
-/// The ids that a device keeps, in places of an `i32`: the one sampled last for each slot; then, if steps verify
-/// drafts, those sampled for a step's rows; then the drafted ones, by pass and sequence.
+/// The ids that a device keeps, in places of an `i32`: the one sampled last for each slot; then, if steps
+/// verify drafts, those sampled for a step's rows; then the drafted ones, by pass and sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Ids {
     /// Slots, and most sequences of a step.

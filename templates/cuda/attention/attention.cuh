@@ -1,6 +1,6 @@
 // What the attention kernels share: the constants they are instantiated with, the K/V cache's addresses, its elements.
 //
-// A kernel's Config is a struct with these `static constexpr` members (derive from AttentionDefaults and state the rest):
+// A kernel's Config is a struct with those of these `static constexpr` members that its declaration names (tests derive from AttentionDefaults):
 //   int HEADS, KV_HEADS, HEAD_DIM      query heads (a multiple of KV_HEADS), key and value heads, width of a head
 //   int BLOCK_TOKENS                   tokens a K/V block holds, a multiple of 16
 //   using Kv                           element of the cache: float, __nv_bfloat16 or __half

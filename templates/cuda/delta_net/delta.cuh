@@ -6,7 +6,7 @@
 //   decay = exp(-exp(a_log) ln(1 + e^(a + dt_bias))),  beta = 1 / (1 + e^-b)
 //   delta = beta (v - decay S^T k),  S <- decay S + k delta^T,  o = S^T q,  y = o / rms(o) * norm * silu(z)
 //
-// A kernel's Config is a struct with these `static constexpr` members (derive from DeltaDefaults and state the rest):
+// A kernel's Config is a struct with those of these `static constexpr` members that its declaration names (tests derive from DeltaDefaults):
 //   int KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS   VALUE_HEADS a multiple of KEY_HEADS, dimensions even
 //   float NORM_EPS           of the norm of o
 //   int PROJECTED            floats of a row of `projected`: [q | k | v | z | anything], at least CHANNELS + VALUES

@@ -140,6 +140,7 @@ struct Operands {
     qkv: BufferId,
     norms: [Option<FieldId>; 2],
     out: BufferId,
+    gated: bool,
     constants: Vec<Member>,
     /// Bytes of a block of the cache, by its name in the kernels' declarations.
     kv_block: (&'static str, usize),
@@ -199,26 +200,32 @@ impl Launcher<'_> {
             ("ROTARY_PAIRS", integer(frequencies.inverse.len())),
             ("ROTARY_HALVES", Constant::Flag(frequencies.pairs == RotaryPairs::Halves)),
             ("SCALE", Constant::Float(*scale)),
+            ("GATED", Constant::Flag(*gated)),
         ];
-        constants.extend(gated.then_some(("GATED", Constant::Flag(true))));
         for (id, name, eps_name) in [(q_norm, "Q_NORM", "Q_EPS"), (k_norm, "K_NORM", "K_EPS")] {
-            let Some(FieldKind::Norm { eps, form, .. }) = id.map(|id| &self.plan.field(id).kind) else {
-                continue;
+            let (form, eps) = match id.map(|id| &self.plan.field(id).kind) {
+                Some(FieldKind::Norm { eps, form: NormWeight::Plain, .. }) => ("HeadNorm::Plain", *eps),
+                Some(FieldKind::Norm { eps, form: NormWeight::OnePlus, .. }) => ("HeadNorm::OnePlus", *eps),
+                _ => ("HeadNorm::None", 0.0),
             };
-            let form = match form {
-                NormWeight::Plain => "HeadNorm::Plain",
-                NormWeight::OnePlus => "HeadNorm::OnePlus",
-            };
-            constants.extend([(name, value(form)), (eps_name, Constant::Float(*eps))]);
+            constants.extend([(name, value(form)), (eps_name, Constant::Float(eps))]);
         }
         let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
         let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format);
         let kv_block = ("kv_block", layout.block_bytes());
-        Ok(Operands { shape, qkv: *qkv, norms: [*q_norm, *k_norm], out: *out, constants, kv_block })
+        Ok(Operands {
+            shape,
+            qkv: *qkv,
+            norms: [*q_norm, *k_norm],
+            out: *out,
+            gated: *gated,
+            constants,
+            kv_block,
+        })
     }
 
     fn decode(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, norms, out, mut constants, kv_block } = operands;
+        let Operands { shape, qkv, norms, out, mut constants, kv_block, .. } = operands;
         let Outline { sequences, tokens, .. } = *site.program;
         let rows = sequences * tokens;
         let splits = match self.knobs(site).attention_splits as usize {
@@ -235,8 +242,8 @@ impl Launcher<'_> {
             // waits for the upload's event.
             ("CONTEXT_BEFORE_WAIT", Constant::Flag(self.context_is_there(site))),
             ("ROWS", integer(rows)),
+            ("TOKENS", integer(tokens)),
         ]);
-        constants.extend((tokens > 1).then_some(("TOKENS", integer(tokens))));
         let [q_norm, k_norm] = norms.map(Vector::field);
         let [of_partials, of_counters] = [shape.partials(splits, rows), 4 * rows * shape.kv_heads];
         let (partials, counters) = if splits == 1 {
@@ -296,10 +303,9 @@ impl Launcher<'_> {
     }
 
     fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, out, mut constants, kv_block, .. } = operands;
+        let Operands { shape, qkv, out, mut constants, gated, kv_block, .. } = operands;
         let bytes = vec![kv_block];
         let out = self.buffer(site, out);
-        let gated = constants.iter().any(|(name, _)| *name == "GATED");
         let qkv = if gated { self.buffer(site, qkv) } else { Rows::NULL };
         let quant = &self.plan.target.quant;
         let (step, layer, card) = (site.header, Cache::of(BodyId(site.body)), self.card);

@@ -1,8 +1,19 @@
 //! Attention's kernels.
 
-use crate::kernels::{Cache, Config, Counters, Header, Rotary, Rows, Tokens, Vector, kernels, operands};
+use crate::kernels::{
+    Cache, Counters, Declared, Header, Rotary, Rows, Tokens, Vector, constants, kernels, operands,
+};
 
-const DEFAULTS: Config = Config::Inherits("AttentionDefaults");
+const HEADS: &[Declared] = constants![
+    HEADS: int, KV_HEADS: int, HEAD_DIM: int, BLOCK_TOKENS: int, Kv: type, ROTARY_PAIRS: int,
+    ROTARY_HALVES: bool, SCALE: float, GATED: bool,
+];
+const NORMS: &[Declared] = constants![Q_NORM: HeadNorm, Q_EPS: float, K_NORM: HeadNorm, K_EPS: float];
+const DECODE: &[Declared] = constants![
+    SPLITS: int, DECODE_WARPS: int, MIN_CHUNK: int, CONTEXT_BEFORE_WAIT: bool, ROWS: int, TOKENS: int,
+];
+/// Whether the arithmetic is the reference interpreter's.
+const EXACT: &[Declared] = constants![EXACT: bool];
 
 operands! {
     /// Queries after norm and rotary.
@@ -11,7 +22,7 @@ operands! {
 
 kernels! {
     /// Norm, rotary, K/V write and attention of a decode step.
-    attention_decode => AttentionDecode in "attention/attention_decode.cuh", DEFAULTS;
+    attention_decode => AttentionDecode in "attention/attention_decode.cuh", [HEADS, NORMS, DECODE];
     (
         step: READ Header, qkv: READ Rows, q_norm: READ Vector, k_norm: READ Vector, rotary: READ Rotary,
         layer: WRITE Cache, partials: WRITE Rows, counters: WRITE Counters, out: WRITE Rows,
@@ -25,26 +36,28 @@ kernels! {
     bytes counters "4 * decode_counters<{config}>({config}::ROWS)";
 
     /// Attention with f64 sums, over queries that `attention_write` has rotated in place.
-    attention_exact => AttentionExact in "attention/attention_exact.cuh", DEFAULTS;
+    attention_exact => AttentionExact in "attention/attention_exact.cuh", [HEADS, NORMS, EXACT];
     (step: READ Header, tokens: READ Tokens, qkv: READ Rows, layer: READ Cache, out: WRITE Rows)
     check "EXACT_THREADS == {block} && exact_shared_bytes<{config}>() <= {shared}"
     grid y "{config}::HEADS"
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
 
     /// Attention of a prompt; `qkv` also holds the gates, if there are any.
-    attention_prefill => AttentionPrefill in "attention/attention_prefill.cuh", DEFAULTS;
+    attention_prefill => AttentionPrefill in "attention/attention_prefill.cuh",
+        [HEADS, NORMS, constants![PREFILL_KEYS: int]];
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "PrefillShape<{config}>::THREADS == {block} && prefill_shared_bytes<{config}>() <= {shared}"
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
 
     /// The same on warpgroups.
-    attention_prefill_wgmma => AttentionPrefillWgmma in "attention/attention_prefill_wgmma.cuh", DEFAULTS;
+    attention_prefill_wgmma => AttentionPrefillWgmma in "attention/attention_prefill_wgmma.cuh",
+        [HEADS, NORMS];
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "WGMMA_THREADS == {block} && wgmma_prefill_shared_bytes<{config}>() <= {shared}"
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
 
     /// Norm and rotary of a prompt's queries, and the K/V write of its keys and values.
-    attention_write => AttentionWrite in "attention/attention_write.cuh", DEFAULTS;
+    attention_write => AttentionWrite in "attention/attention_write.cuh", [HEADS, NORMS, EXACT];
     (
         step: READ Header, tokens: READ Tokens, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector,
         rotary: READ Rotary, layer: WRITE Cache, q_out: WRITE Queries,

@@ -136,7 +136,7 @@ impl Launcher<'_> {
         let (body, drafts) = (BodyId(site.body), self.plan.drafts());
         let state = CudaState::new(&shape, drafts);
         let out = self.buffer(site, out);
-        let mut constants = vec![
+        let constants = vec![
             ("KEY_HEADS", integer(shape.key_heads)),
             ("VALUE_HEADS", integer(shape.value_heads)),
             ("KEY_DIM", integer(shape.key_dim)),
@@ -145,8 +145,8 @@ impl Launcher<'_> {
             ("WINDOW", integer(state.window)),
             ("NORM_EPS", Constant::Float(eps)),
             ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
+            ("DRAFTS", integer(if drafts > 0 { 1 + drafts } else { 0 })),
         ];
-        constants.extend((drafts > 0).then_some(("DRAFTS", integer(1 + drafts))));
         let weight = |field: FieldId| Vector::field(Some(field));
         Ok(Operands {
             shape,
@@ -205,11 +205,11 @@ impl Launcher<'_> {
         self.launch(site, instance, grid, arguments)
     }
 
-    /// Constants for steps that verify drafts, whose rows are listed one by one.
-    fn verified(&self, site: Site) -> Vec<Member> {
+    /// Rows of a sequence, and whether they are listed one by one: those of steps that verify drafts are.
+    fn verified(&self, site: Site) -> [Member; 2] {
         let verifies = site.program.regime == Regime::Decode && site.program.tokens > 1;
-        let constants = [("TOKENS", integer(site.program.tokens)), ("APART", Constant::Flag(true))];
-        constants.into_iter().filter(|_| verifies).collect()
+        let tokens = if verifies { site.program.tokens } else { 1 };
+        [("TOKENS", integer(tokens)), ("APART", Constant::Flag(verifies))]
     }
 
     /// Slots of delta_chunks' ring; `None` if even the fewest do not fit the card.

@@ -1,8 +1,15 @@
 //! The gated delta-net's kernels.
 
-use crate::kernels::{Config, Header, Rows, Vector, kernels, operands};
+use crate::kernels::{Declared, Header, Rows, Vector, constants, kernels, operands};
 
-const DEFAULTS: Config = Config::Inherits("DeltaDefaults");
+const HEADS: &[Declared] = constants![
+    KEY_HEADS: int, VALUE_HEADS: int, KEY_DIM: int, VALUE_DIM: int, TAPS: int, WINDOW: int,
+    NORM_EPS: float, PROJECTED: int, DRAFTS: int,
+];
+/// Rows of a sequence in a step, and whether they are listed one by one.
+const VERIFIED: &[Declared] = constants![TOKENS: int, APART: bool];
+/// Whether sums are in f64.
+const EXACT: &[Declared] = constants![EXACT: bool];
 
 operands! {
     /// Matrices of recurrent state.
@@ -17,7 +24,8 @@ operands! {
 
 kernels! {
     /// The recurrence of a prompt, chunk by chunk.
-    delta_chunks => DeltaChunks in "delta_net/delta_chunks.cuh", DEFAULTS;
+    delta_chunks => DeltaChunks in "delta_net/delta_chunks.cuh",
+        [HEADS, constants![CHUNK_SPLIT: int, SLOTS: int]];
     (step: READ Header, scratch: READ Chunks, states: WRITE States, journals: WRITE Journals, o: WRITE Rows)
     check "DeltaChunks<{config}>::THREADS == {block} && delta_chunks_shared_bytes<{config}>() <= {shared}"
     grid x "{config}::CHUNK_SPLIT * {config}::VALUE_HEADS"
@@ -26,7 +34,8 @@ kernels! {
     body "delta_chunks<{config}>(step, scratch, {states, nullptr, journals}, o);";
 
     /// Convolution, delta rule, norm and gate of a decode step.
-    delta_decode => DeltaDecode in "delta_net/delta_decode.cuh", DEFAULTS;
+    delta_decode => DeltaDecode in "delta_net/delta_decode.cuh",
+        [HEADS, VERIFIED, constants![SPLIT: int, THREADS: int, STATE_BEFORE_WAIT: bool]];
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
         dt_bias: READ Vector, norm: READ Vector, states: WRITE States, windows: WRITE Windows,
@@ -42,7 +51,7 @@ kernels! {
           {states, windows, journals}, out);";
 
     /// Norm and gate after the recurrence.
-    delta_gate => DeltaGate in "delta_net/delta_gate.cuh", DEFAULTS;
+    delta_gate => DeltaGate in "delta_net/delta_gate.cuh", [HEADS, EXACT];
     (
         step: READ Header, projected: READ Rows, o: READ Rows, norm: READ Vector, windows: WRITE Windows,
         out: WRITE Rows,
@@ -51,7 +60,7 @@ kernels! {
     bytes windows "4 * DeltaShape<{config}>::WINDOW_STRIDE";
 
     /// Convolution and recurrence, token by token.
-    delta_plain => DeltaPlain in "delta_net/delta_plain.cuh", DEFAULTS;
+    delta_plain => DeltaPlain in "delta_net/delta_plain.cuh", [HEADS, VERIFIED, EXACT];
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
         dt_bias: READ Vector, states: WRITE States, windows: WRITE Windows, journals: WRITE Journals,
@@ -66,7 +75,8 @@ kernels! {
           {states, windows, journals}, o);";
 
     /// The part of a prompt's chunks that needs no state.
-    delta_prepare => DeltaPrepare in "delta_net/delta_prepare.cuh", DEFAULTS;
+    delta_prepare => DeltaPrepare in "delta_net/delta_prepare.cuh",
+        [HEADS, constants![ROWS: int, SEQUENCES: int]];
     (
         step: READ Header, projected: READ Rows, gates: READ Rows, convolution: READ Vector, a_log: READ Vector,
         dt_bias: READ Vector, windows: READ Windows, scratch: WRITE Chunks,

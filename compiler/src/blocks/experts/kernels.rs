@@ -1,12 +1,43 @@
 //! Kernels of mixtures of experts.
 
 use crate::kernels::{
-    Codes, Config, Following, Header, Lists, Products, RowScales, Rows, Scales, Staged, Vector, kernels,
+    ARITHMETIC, Codes, Declared, EPILOGUE, Following, GEMM, Header, LIMIT, Lists, MATRIX, NORM, Products,
+    RING, RowScales, Rows, Scales, Staged, Vector, constants, kernels,
 };
+
+const ROUTER: &[Declared] = constants![
+    INPUTS: int, ROWS: int, ROUTER: Format, SCALE: Format, EXPERTS: int, ROUTER_BLOCKS: int,
+    ARRIVING: int, BLOCKS: int, CONSUMER_WARPS: int,
+];
+/// The shared expert's gate and up beside the router's product.
+const ROUTE_SHARED: &[Declared] = constants![
+    optional FORMAT: Format, SCALES: ScaleForm, OUTPUTS: int, EPILOGUE: Epilogue,
+    ACTIVATION: Activation, BIAS: bool, STAGES: int, STAGE_BYTES: int, MULTIPROCESSORS: int,
+    EVICT_FIRST: bool, LOOKAHEAD: int, PACE: int,
+];
+const ROUTE_BATCH: &[Declared] =
+    constants![OUTPUTS: int, INPUTS: int, TOKENS: int, TILES: int, K_WARPS: int, BLOCKS: int];
+const UP: &[Declared] = constants![
+    EXPERTS: int, ACTIVE: int, RENORMALISE: bool, WIDTH: int, INPUTS: int, NORM: Norm, EPS: float,
+    ACTIVATION: Activation,
+];
+const DOWN: &[Declared] = constants![EXPERTS: int, ACTIVE: int, WIDTH: int, OUTPUTS: int];
+/// The shared expert's down product.
+const SHARED: &[Declared] = constants![SHARED_FORMAT: Format, SHARED_SCALES: ScaleForm, SHARED_WIDTH: int];
+const BOTH: &[Declared] = constants![
+    DOWN_FORMAT: Format, DOWN_SCALES: ScaleForm, DOWN_STAGES: int, DOWN_STAGE_BYTES: int, AHEAD: int,
+];
+/// `ListsOf` a kernel.
+const LISTS: &[Declared] = constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int, TOKENS: int];
+const SORT: &[Declared] = constants![LOGITS: int, RENORMALISE: bool];
+const GROUPED: &[Declared] =
+    constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int, GATHER: bool, X_ROWS: int, NARROW: bool];
+const COMBINE: &[Declared] =
+    constants![HIDDEN: int, NARROW: bool, SHARED: bool, SHARED_GATE: bool, GATE_STRIDE: int];
 
 kernels! {
     /// The router's logits, and beside them the shared expert's gate and up.
-    route => Route in "experts/route.cuh", Config::Plain;
+    route => Route in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER, ROUTE_SHARED];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, logits: WRITE Rows, scale: WRITE Rows, inner: WRITE Rows,
@@ -20,13 +51,14 @@ kernels! {
     route<{config}>(step, x, norm, router, static_cast<const char*>(router) + SCALE_ROW_AT, codes, scales, row_scales, logits, scale, inner, arriving);";
 
     /// The router's logits for many tokens, on tensor cores.
-    route_batch => RouteBatch in "experts/route_batch.cuh", Config::Plain;
+    route_batch => RouteBatch in "experts/route_batch.cuh", [NORM, LIMIT, ROUTE_BATCH];
     (step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows)
     check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}"
     grid x "{config}::BLOCKS";
 
     /// Gate and up of the chosen experts, then their down products, handed from block to block.
-    experts_stream => ExpertsStream in "experts/experts_stream.cuh", Config::Plain;
+    experts_stream => ExpertsStream in "experts/experts_stream.cuh",
+        [MATRIX, ARITHMETIC, UP, SHARED, LIMIT, RING, BOTH];
     (
         step: READ Header, norm: READ Vector, logits: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, down_codes: READ Codes,
@@ -46,7 +78,8 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     body "{config}Both::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, residual);";
 
     /// Gate and up of the chosen experts.
-    experts_stream_up => ExpertsStreamUp in "experts/experts_stream_up.cuh", Config::Plain;
+    experts_stream_up => ExpertsStreamUp in "experts/experts_stream_up.cuh",
+        [MATRIX, ARITHMETIC, UP, LIMIT, RING];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, inner: WRITE Rows, routing: WRITE Rows,
@@ -55,7 +88,8 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     grid x "{config}::BLOCKS";
 
     /// The chosen experts' down products, and the shared expert's, added to the residual stream.
-    experts_stream_down => ExpertsStreamDown in "experts/experts_stream_down.cuh", Config::Plain;
+    experts_stream_down => ExpertsStreamDown in "experts/experts_stream_down.cuh",
+        [MATRIX, ARITHMETIC, DOWN, SHARED, LIMIT, RING];
     (
         step: READ Header, inner: READ Rows, routing: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, shared_codes: READ Codes,
@@ -65,21 +99,22 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     grid x "{config}::BLOCKS";
 
     /// Counts pairs of token and expert, and sorts them if one chunk holds all.
-    experts_sort => ExpertsSort in "experts/experts_sort.cuh", Config::Plain;
+    experts_sort => ExpertsSort in "experts/experts_sort.cuh", [LISTS, LIMIT, SORT];
     (step: READ Header, logits: READ Rows, lists: WRITE Lists)
     check "SortShape<{config}>::THREADS == {block}"
     grid x "SortShape<{config}>::BLOCKS"
     bytes lists "ListsOf<{config}>::BYTES";
 
     /// Writes pairs to their places in the order of experts.
-    experts_place => ExpertsPlace in "experts/experts_sort.cuh", Config::Plain;
+    experts_place => ExpertsPlace in "experts/experts_sort.cuh", [LISTS, LIMIT, SORT];
     (step: READ Header, lists: WRITE Lists)
     check "SortShape<{config}>::PLACE_THREADS == {block}"
     grid x "SortShape<{config}>::PLACE_BLOCKS"
     bytes lists "ListsOf<{config}>::BYTES";
 
     /// Stages inner rows of pairs for the down products.
-    experts_stage => ExpertsStage in "experts/experts_stage.cuh", Config::Plain;
+    experts_stage => ExpertsStage in "experts/experts_stage.cuh",
+        [LISTS, constants![WIDTH: int, CAPACITY: int]];
     (lists: READ Lists, x: READ Rows, out: WRITE Staged)
     check "EXPERTS_STAGE_THREADS == {block}"
     grid x "ceil_div({config}::CAPACITY, EXPERTS_STAGE_THREADS / 32)"
@@ -87,7 +122,8 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     bytes staged "staged_bytes({config}::CAPACITY, {config}::WIDTH)";
 
     /// Products of each expert's rows on tensor cores.
-    experts_gemm_mma => ExpertsGemmMma in "experts/experts_gemm_mma.cuh", Config::Plain;
+    experts_gemm_mma => ExpertsGemmMma in "experts/experts_gemm_mma.cuh",
+        [MATRIX, GEMM, EPILOGUE, LIMIT, GROUPED];
     (
         lists: READ Lists, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         out: WRITE Products,
@@ -98,7 +134,8 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     bytes products "products_bytes<{config}, {config}::OUTPUTS>()";
 
     /// The same on warpgroups.
-    experts_gemm_wgmma => ExpertsGemmWgmma in "experts/experts_gemm_wgmma.cuh", Config::Plain;
+    experts_gemm_wgmma => ExpertsGemmWgmma in "experts/experts_gemm_wgmma.cuh",
+        [MATRIX, GEMM, EPILOGUE, LIMIT, GROUPED];
     (
         lists: READ Lists, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         out: WRITE Products,
@@ -109,7 +146,8 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     bytes products "products_bytes<{config}, {config}::OUTPUTS>()";
 
     /// Sums the results of each token's experts.
-    experts_batch_combine => ExpertsBatchCombine in "experts/experts_batch_combine.cuh", Config::Plain;
+    experts_batch_combine => ExpertsBatchCombine in "experts/experts_batch_combine.cuh",
+        [LISTS, LIMIT, COMBINE];
     (
         step: READ Header, lists: READ Lists, products: READ Products, shared: READ Rows, logits: READ Rows,
         out: WRITE Rows,

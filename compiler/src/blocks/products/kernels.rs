@@ -1,10 +1,22 @@
 //! Matrix products, and the staging of their inputs.
 
-use crate::kernels::{Codes, Config, Header, RowScales, Rows, Scales, Staged, Vector, kernels};
+use crate::kernels::{
+    ARITHMETIC, Codes, Declared, EPILOGUE, GEMM, Header, LIMIT, MATRIX, NORM, RING, RowScales, Rows, Scales,
+    Staged, Vector, constants, kernels,
+};
+
+/// A streaming product.
+const STREAM: &[Declared] =
+    constants![OUTPUTS: int, INPUTS: int, MULTIPROCESSORS: int, LOOKAHEAD: int, PACE: int];
+/// The narrow product beside one.
+const BESIDE: &[Declared] = constants![
+    BESIDE_FORMAT: Format, BESIDE_SCALES: ScaleForm, BESIDE_OUTPUTS: int, BESIDE_BLOCKS: int,
+    BESIDE_STAGES: int, BESIDE_PACE: int,
+];
 
 kernels! {
     /// A product of staged rows on tensor cores.
-    gemm_mma => GemmMma in "products/gemm_mma.cuh", Config::Plain;
+    gemm_mma => GemmMma in "products/gemm_mma.cuh", [MATRIX, GEMM, EPILOGUE, LIMIT];
     (
         step: READ Header, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
@@ -13,7 +25,7 @@ kernels! {
            GemmShape<{config}>::CLUSTER == {cluster}";
 
     /// The same on warpgroups.
-    gemm_wgmma => GemmWgmma in "products/gemm_wgmma.cuh", Config::Plain;
+    gemm_wgmma => GemmWgmma in "products/gemm_wgmma.cuh", [MATRIX, GEMM, EPILOGUE, LIMIT];
     (
         step: READ Header, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
         bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
@@ -22,13 +34,14 @@ kernels! {
            GemmShape<{config}>::CLUSTER == {cluster}";
 
     /// Stages a product's input, normed if a norm precedes it, as f16 in the tensor cores' order.
-    stage => Stage in "products/stage.cuh", Config::Plain;
+    stage => Stage in "products/stage.cuh", [NORM, LIMIT, constants![WIDTH: int, CAPACITY: int]];
     (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Staged)
     check "StageShape<{config}>::THREADS == {block}"
     bytes staged "staged_bytes({config}::CAPACITY, {config}::WIDTH)";
 
     /// A product of few rows that streams its weights.
-    stream_product => StreamProduct in "products/stream.cuh", Config::Plain;
+    stream_product => StreamProduct in "products/stream.cuh",
+        [MATRIX, ARITHMETIC, NORM, EPILOGUE, LIMIT, RING, STREAM];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
@@ -37,7 +50,8 @@ kernels! {
     grid x "{config}::BLOCKS";
 
     /// Two products of the same rows; the narrow second one takes a few of the blocks.
-    stream_beside => StreamBeside in "products/stream.cuh", Config::Plain;
+    stream_beside => StreamBeside in "products/stream.cuh",
+        [MATRIX, ARITHMETIC, NORM, EPILOGUE, LIMIT, RING, STREAM, BESIDE];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, beside_codes: READ Codes, beside_scales: READ Scales,

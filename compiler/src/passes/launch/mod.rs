@@ -9,8 +9,8 @@
 //! Kernels are declared in [`crate::kernels`]. A launch is built from one of their structs of arguments,
 //! which also determines the kernel.
 //!
-//! The arithmetic of shapes (threads, grids, bytes of shared memory and scratch) exists twice, in the kernels'
-//! headers and here. Every emitted kernel asserts that the two agree.
+//! The arithmetic of shapes (threads, grids, bytes of shared memory and scratch) exists twice, in the
+//! kernels' headers and here. Every emitted kernel asserts that the two agree.
 
 mod draft;
 mod matrix;
@@ -300,7 +300,7 @@ impl<'a> Launcher<'a> {
     /// program's module.
     ///
     /// # Panics
-    /// When the instance does not give the bytes that the kernel's declaration names, and no others.
+    /// When the instance's constants or the names of its bytes are not those of the kernel's declaration.
     pub(crate) fn kernel(
         &mut self,
         outline: &Outline,
@@ -308,6 +308,7 @@ impl<'a> Launcher<'a> {
         instance: Instance,
         grid: &[Extent],
     ) -> (usize, usize) {
+        signature.check(&instance.constants).unwrap_or_else(|why| panic!("{why}"));
         let figures = figures(signature, &instance, grid);
         let Instance { name, constants, threads, resident, cluster, shared, bytes: _ } = instance;
         let [block, resident, cluster, shared] = [threads, resident, cluster, shared].map(count);
