@@ -10,7 +10,7 @@ use super::{Launcher, Outline, Site};
 use crate::graph::BodyId;
 use crate::kernels::{Header, Ids, Sampled};
 use crate::passes::PassError;
-use crate::plan::cuda::{Launch, MAX_SEQUENCES, Program, Regime};
+use crate::plan::cuda::{Launch, Program, Regime};
 use crate::plan::{Boundaries, BufferId, DraftLayers, DraftPlan, Lowered};
 use monomorph_abi::step;
 use std::collections::BTreeSet;
