@@ -37,7 +37,7 @@ fn template(signature: &Signature) -> File {
          #pragma once\n\n\
          #include \"{header}\"\n\n\
          namespace monomorph {{\n\n\
-         // A kernel may neither declare a struct with constants nor name what is computed on the host alone.\n\
+         // A kernel may not declare a struct with constants, nor name what only the host computes.\n\
          template <class C, int BLOCK, int SHARED, int CLUSTER>\n\
          struct {arguments}Kernel {{\n\
          {declarations}{checks}\

@@ -27,7 +27,7 @@ pub struct Finding {
     pub file: String,
     /// Line, counted from 1.
     pub line: usize,
-    /// The function or type it stands in, `Type::function` in an implementation; empty at the top of the file.
+    /// The function or type it stands in, `Type::function` in an implementation; empty outside of both.
     pub item: String,
     /// What was found.
     pub what: String,

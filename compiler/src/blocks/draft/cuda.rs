@@ -8,9 +8,8 @@ use crate::plan::FieldKind;
 use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Regime};
 use crate::spec::types::{Compute, TensorClass};
 
-/// Threads of `accept`.
+/// One thread a sequence.
 const ACCEPT_THREADS: usize = MAX_SEQUENCES;
-/// Threads of `draft_embed`.
 const EMBED_THREADS: usize = 256;
 
 impl Launcher<'_> {

@@ -107,8 +107,8 @@ impl Kind for Propose {
     }
 }
 
-/// The phases that begin a draft head's later passes: those of its first pass, from the hidden states that the
-/// pass before selected.
+/// The phases that begin a draft head's later passes: those of its first pass, from the hidden states that
+/// the pass before selected.
 ///
 /// # Panics
 /// If `first` does not begin a draft head, or `head` does not end one.

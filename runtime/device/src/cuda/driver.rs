@@ -17,7 +17,7 @@ pub(crate) fn check(what: &str, result: sys::CUresult) -> Result<(), Fault> {
 }
 
 /// What a driver call writes through the pointer it is given; `empty` stands there before.
-fn get<T>(what: &str, empty: T, call: impl FnOnce(&mut T) -> sys::CUresult) -> Result<T, Fault> {
+fn output<T>(what: &str, empty: T, call: impl FnOnce(&mut T) -> sys::CUresult) -> Result<T, Fault> {
     let mut out = empty;
     check(what, call(&mut out))?;
     Ok(out)
@@ -47,7 +47,7 @@ pub(crate) fn is_present() -> bool {
 /// The CUDA version that the driver supports: 1000 * major + 10 * minor.
 pub(crate) fn version() -> Result<i32, Fault> {
     // SAFETY: writes one integer; the one call allowed before `cuInit`.
-    get("cuDriverGetVersion", 0, |version| unsafe { sys::cuDriverGetVersion(version) })
+    output("cuDriverGetVersion", 0, |version| unsafe { sys::cuDriverGetVersion(version) })
 }
 
 /// Initialises the driver and counts its devices.
@@ -55,13 +55,13 @@ pub(crate) fn devices() -> Result<i32, Fault> {
     // SAFETY: no argument but the flags, which must be 0.
     check("cuInit", unsafe { sys::cuInit(0) })?;
     // SAFETY: writes one integer.
-    get("cuDeviceGetCount", 0, |count| unsafe { sys::cuDeviceGetCount(count) })
+    output("cuDeviceGetCount", 0, |count| unsafe { sys::cuDeviceGetCount(count) })
 }
 
 /// A device by number, below [`devices`].
 pub(crate) fn device(number: i32) -> Result<sys::CUdevice, Fault> {
     // SAFETY: writes one handle, which is an integer.
-    get("cuDeviceGet", 0, |device| unsafe { sys::cuDeviceGet(device, number) })
+    output("cuDeviceGet", 0, |device| unsafe { sys::cuDeviceGet(device, number) })
 }
 
 pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
@@ -77,7 +77,7 @@ pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
 /// An integer attribute of a device.
 pub(crate) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, Fault> {
     // SAFETY: writes one integer.
-    get("cuDeviceGetAttribute", 0, |value| unsafe { sys::cuDeviceGetAttribute(value, which, device) })
+    output("cuDeviceGetAttribute", 0, |value| unsafe { sys::cuDeviceGetAttribute(value, which, device) })
 }
 
 /// The primary context of a device, which all threads of the process share.
@@ -96,7 +96,7 @@ impl Context {
     pub(crate) fn of(device: sys::CUdevice) -> Result<Context, Fault> {
         // SAFETY: writes one handle; released in `drop`.
         let retain = |handle: &mut _| unsafe { sys::cuDevicePrimaryCtxRetain(handle, device) };
-        let context = Context { device, handle: get("cuDevicePrimaryCtxRetain", null_mut(), retain)? };
+        let context = Context { device, handle: output("cuDevicePrimaryCtxRetain", null_mut(), retain)? };
         context.enter()?;
         Ok(context)
     }
@@ -139,7 +139,7 @@ impl Stream {
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: writes one handle; destroyed in `drop`.
         let create = |handle: &mut _| unsafe { sys::cuStreamCreate(handle, flags) };
-        Ok(Stream { handle: get("cuStreamCreate", null_mut(), create)? })
+        Ok(Stream { handle: output("cuStreamCreate", null_mut(), create)? })
     }
 
     /// Waits until all work in the stream is done.
@@ -245,7 +245,7 @@ impl Event {
     fn with(flags: sys::CUevent_flags) -> Result<Event, Fault> {
         // SAFETY: writes one handle; destroyed in `drop`.
         let create = |handle: &mut _| unsafe { sys::cuEventCreate(handle, flags as u32) };
-        Ok(Event { handle: get("cuEventCreate", null_mut(), create)? })
+        Ok(Event { handle: output("cuEventCreate", null_mut(), create)? })
     }
 
     /// Marks the end of the work that `stream` has been given so far.
@@ -263,7 +263,7 @@ impl Event {
     /// Milliseconds from this mark to another. Both are [timed](Event::timed) and have been passed.
     pub(crate) fn until(&self, end: &Event) -> Result<f32, Fault> {
         // SAFETY: writes one number; both handles are alive.
-        get("reading a time", 0.0, |ms| unsafe { sys::cuEventElapsedTime_v2(ms, self.handle, end.handle) })
+        output("reading a time", 0.0, |ms| unsafe { sys::cuEventElapsedTime_v2(ms, self.handle, end.handle) })
     }
 }
 
@@ -285,7 +285,7 @@ impl Claim {
     pub(crate) fn new(bytes: u64) -> Result<Claim, Fault> {
         let what = format!("claiming {bytes} bytes of the device");
         // SAFETY: writes one address; freed in `drop`.
-        let start = get(&what, 0, |start| unsafe { sys::cuMemAlloc_v2(start, bytes as usize) })?;
+        let start = output(&what, 0, |start| unsafe { sys::cuMemAlloc_v2(start, bytes as usize) })?;
         Ok(Claim { start, bytes })
     }
 }
