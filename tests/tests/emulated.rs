@@ -262,12 +262,11 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
 }
 
 /// Kernels alone, against references in f64: the delta-net's in every work split, with rejected drafts and in
-/// chunks; attention's but for those on warpgroups; those of draft passes.
+/// chunks, and those of draft passes. Attention's take a minute to compile here and run on a card.
 #[test]
 fn kernels_agree_with_their_definitions() {
     let delta = (0..3).map(|part| ("delta_net/delta", part));
-    let attention = [0, 1, 3].map(|part| ("attention/attention", part));
-    for (name, part) in delta.chain(attention).chain([("draft/draft", 0)]) {
+    for (name, part) in delta.chain([("draft/draft", 0)]) {
         let begin = Instant::now();
         let program = emulated::program(name, &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
         let output = std::process::Command::new(&program).output().expect("it starts");
