@@ -9,7 +9,7 @@ use monomorph_compiler::plan::cuda::{Argument, Constant, CudaPlan, Kernel, Launc
 use monomorph_compiler::plan::{FieldKind, Plan, packed};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
-use monomorph_compiler::toolchain::cubin::{self, Limits};
+use monomorph_compiler::toolchain::cubin::{self, KernelLimits};
 use monomorph_formats::Format;
 use std::path::{Path, PathBuf};
 
@@ -244,7 +244,8 @@ fn what_no_card_could_run_or_decode_should_not_is_a_defect_with_its_figure() {
         shared: 100_000,
         decode: true,
     };
-    let limits = Limits { registers_per_thread: 255, registers_per_sm: 65_536, shared_per_block: 101_376 };
+    let limits =
+        KernelLimits { registers_per_thread: 255, registers_per_sm: 65_536, shared_per_block: 101_376 };
     let usage = cubin::Usage { registers: 64, ..cubin::Usage::default() };
     let defects = |usage: &cubin::Usage, decode| {
         cubin::defects("decode_1", &Kernel { decode, ..kernel.clone() }, usage, &limits)

@@ -16,48 +16,52 @@ const VERSION: &str = "27.1.0";
 #[derive(Args)]
 pub struct Options {
     /// Crates to mutate; by default all: cache, engine, sampling, grammar.
-    #[arg(value_parser = PARTS.map(|part| part.name))]
+    #[arg(value_parser = CRATES.map(|it| it.name))]
     crates: Vec<String>,
     /// Mutate only files that match this glob; entries of others are not compared.
     #[arg(long, value_name = "GLOB")]
     file: Option<String>,
 }
 
-struct Part {
+struct MutatedCrate {
     name: &'static str,
     files: &'static str,
     /// Which tests of the crate are run on each mutant; all where none is named.
     tests: &'static [&'static str],
 }
 
-const PARTS: [Part; 4] = [
-    Part { name: "cache", files: "runtime/cache/src/**", tests: &[] },
+const CRATES: [MutatedCrate; 4] = [
+    MutatedCrate { name: "cache", files: "runtime/cache/src/**", tests: &[] },
     // The other tests run whole engines and take minutes.
-    Part { name: "engine", files: "runtime/engine/src/scheduler/**", tests: &["--lib", "--test=scheduler"] },
-    Part { name: "sampling", files: "runtime/sampling/src/**", tests: &[] },
-    Part { name: "grammar", files: "runtime/grammar/src/**", tests: &["--lib", "--tests"] },
+    MutatedCrate {
+        name: "engine",
+        files: "runtime/engine/src/scheduler/**",
+        tests: &["--lib", "--test=scheduler"],
+    },
+    MutatedCrate { name: "sampling", files: "runtime/sampling/src/**", tests: &[] },
+    MutatedCrate { name: "grammar", files: "runtime/grammar/src/**", tests: &["--lib", "--tests"] },
 ];
 
 pub fn mutants(options: Options) -> Result<(), String> {
     let listed = survivors::list(&paths::root())?;
     let tool = tool()?;
     let mut complaints = Vec::new();
-    for part in &PARTS {
-        if !options.crates.is_empty() && !options.crates.iter().any(|name| name == part.name) {
+    for mutated in &CRATES {
+        if !options.crates.is_empty() && !options.crates.iter().any(|name| name == mutated.name) {
             continue;
         }
-        let files = options.file.as_deref().unwrap_or(part.files);
-        let outcome = mutate(&tool, part, files)?;
-        println!("{}: {outcome}", part.name);
+        let files = options.file.as_deref().unwrap_or(mutated.files);
+        let outcome = mutate(&tool, mutated, files)?;
+        println!("{}: {outcome}", mutated.name);
         let listed: Vec<Mutant> = listed
-            .get(part.name)
+            .get(mutated.name)
             .into_iter()
             .flatten()
             // Of a file that is gone, or not to be mutated, the entry is to go too.
             .filter(|it| options.file.is_none() || outcome.files.contains(&it.file))
             .cloned()
             .collect();
-        complaints.extend(survivors::compare(part.name, &outcome.survivors, &listed));
+        complaints.extend(survivors::compare(mutated.name, &outcome.survivors, &listed));
     }
     if complaints.is_empty() { Ok(()) } else { Err(complaints.join("\n")) }
 }
@@ -74,11 +78,11 @@ fn tool() -> Result<PathBuf, String> {
     Ok(program)
 }
 
-/// Tests every mutant of a part, in a copy of the workspace.
-fn mutate(tool: &Path, part: &Part, files: &str) -> Result<Outcome, String> {
+/// Tests every mutant of a crate, in a copy of the workspace.
+fn mutate(tool: &Path, mutated: &MutatedCrate, files: &str) -> Result<Outcome, String> {
     let root = paths::root();
     let directory = root.join("target/mutants");
-    let output = directory.join(part.name);
+    let output = directory.join(mutated.name);
     std::fs::create_dir_all(&output).map_err(|error| format!("{}: {error}", output.display()))?;
     let mut command = Command::new(tool);
     command
@@ -87,11 +91,11 @@ fn mutate(tool: &Path, part: &Part, files: &str) -> Result<Outcome, String> {
         .arg(&root)
         .arg("--output")
         .arg(&output)
-        .args(["--package", &format!("monomorph-{}", part.name), "--file", files])
+        .args(["--package", &format!("monomorph-{}", mutated.name), "--file", files])
         // What a mutant lets run for ever must end, and a busy machine must not look like that.
         .args(["--no-shuffle", "--timeout-multiplier", "6", "--minimum-test-timeout", "20"])
         .arg("--")
-        .args(part.tests)
+        .args(mutated.tests)
         // One for all copies, so that dependencies are compiled once.
         .env("CARGO_TARGET_DIR", directory.join("build"))
         .env("CARGO_PROFILE_DEV_DEBUG", "none");

@@ -9,7 +9,7 @@ use crate::{TargetOptions, paths};
 use clap::Args;
 use encode::Change;
 use indicatif::{ProgressBar, ProgressStyle};
-use jobs::{Job, Plan};
+use jobs::{Job, JobPlan};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{CheckpointSpec, Container, DRAFT_PREFIX, RotaryRows, Target};
 use monomorph_weights::{Checkpoint, Tensor};
@@ -108,7 +108,7 @@ fn plain(what: &str, spec: &CheckpointSpec) -> Result<(), String> {
 
 /// The tensors of the old checkpoint, by name. All problems are reported at once.
 fn find<'a>(
-    plan: &Plan,
+    plan: &JobPlan,
     target: &Target,
     unused: &[String],
     checkpoint: &'a Checkpoint,

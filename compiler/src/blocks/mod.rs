@@ -25,7 +25,7 @@ pub use products::{Accumulate, Gated, Linear, Project};
 use crate::emit::call::Call;
 use crate::emit::names::{Scratch, Working};
 use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, ValueId, WeightId};
-use crate::import::names::Place;
+use crate::import::names::LayerTensor;
 use crate::kernels::Signature;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
@@ -179,7 +179,7 @@ pub(crate) trait FfnSpec: Sized {
 /// A mixer or a feed-forward part in checkpoints of Hugging Face.
 pub(crate) trait Placed {
     /// Finds one of its tensors; `None` if the tensor is not its own.
-    fn place(&self, place: &Place) -> Option<FileTensor>;
+    fn place(&self, tensor: &LayerTensor) -> Option<FileTensor>;
 }
 
 /// A mixer or a feed-forward part as ops.
@@ -231,9 +231,9 @@ macro_rules! kinds {
             }
 
             /// See [`Placed`].
-            pub(crate) fn place(&self, place: &Place) -> Option<FileTensor> {
+            pub(crate) fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
                 match self {
-                    $($enum::$name(it) => it.place(place),)*
+                    $($enum::$name(it) => it.place(tensor),)*
                 }
             }
 

@@ -9,7 +9,7 @@ use proc_macro2::{Ident, TokenStream};
 
 /// Owner of a phase's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum WeightOwner {
     /// The layer's struct, in a variable `weights`.
     Layer,
     /// The stack's struct.
@@ -18,8 +18,8 @@ pub enum Place {
 
 /// The call of a phase's function. In scope are `self`, `lane`, `batch` or `rows`, and in a layer `layer` and
 /// `weights`.
-pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, place: Place) -> TokenStream {
-    phase.kind.kind().cpu(&Call { plan, body, place })
+pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, owner: WeightOwner) -> TokenStream {
+    phase.kind.kind().cpu(&Call { plan, body, owner })
 }
 
 /// A call under construction.
@@ -28,7 +28,7 @@ pub struct Call<'a> {
     /// The plan being emitted.
     pub plan: &'a Plan,
     body: &'a PlanBody,
-    place: Place,
+    owner: WeightOwner,
 }
 
 impl Call<'_> {
@@ -41,9 +41,9 @@ impl Call<'_> {
     /// The expression of a field.
     pub fn field(&self, id: FieldId) -> TokenStream {
         let name = format_ident!("{}", self.plan.field(id).name);
-        match self.place {
-            Place::Layer => quote!(&weights.#name),
-            Place::Stack => quote!(&self.globals.#name),
+        match self.owner {
+            WeightOwner::Layer => quote!(&weights.#name),
+            WeightOwner::Stack => quote!(&self.globals.#name),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
-use super::call::{Place, phase};
+use super::call::{WeightOwner, phase};
 use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer};
 use super::names::{Scratch, Working, body_ident, cache_type, logits_name, staging};
 use super::{cpu_draft, format_ident, kv_offload, layer_type, number, quote, weights};
@@ -126,7 +126,7 @@ fn stack_struct(plan: &Plan) -> TokenStream {
 /// The function of one layer of a body.
 fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
     let (run, kind) = (body_ident(body, "_layer"), layer_type(&body.name));
-    let phases = body.phases.iter().map(|it| phase(plan, body, it, Place::Layer));
+    let phases = body.phases.iter().map(|it| phase(plan, body, it, WeightOwner::Layer));
     let documentation = format!(" One `{}` layer; `layer` counts those of its kind.", body.name);
     quote! {
         #[doc = #documentation]
@@ -174,7 +174,7 @@ fn contract(plan: &Plan) -> TokenStream {
     let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
     let angles = in_layers.filter_map(angles);
     let of_body = |body: &PlanBody| -> Vec<TokenStream> {
-        body.phases.iter().map(|it| phase(plan, body, it, Place::Stack)).collect()
+        body.phases.iter().map(|it| phase(plan, body, it, WeightOwner::Stack)).collect()
     };
     let (embed, head) = (of_body(&plan.bodies[0]), of_body(&plan.bodies[plan.head().0]));
     let layers = layer_loop(plan, &layer_order(plan), run_layer);

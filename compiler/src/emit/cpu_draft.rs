@@ -1,6 +1,6 @@
 //! The parts of a CPU's `stack.rs` that only a drafting target has.
 
-use super::call::{Place, phase};
+use super::call::{WeightOwner, phase};
 use super::layers::{angles, layer_loop, run_layer};
 use super::{format_ident, kv_offload, number, quote};
 use crate::graph::BodyId;
@@ -82,7 +82,7 @@ struct Statements {
 /// The phase calls of a body outside the model's layers.
 fn phases(plan: &Plan, body: BodyId) -> Vec<TokenStream> {
     let body = &plan.bodies[body.0];
-    body.phases.iter().map(|it| phase(plan, body, it, Place::Stack)).collect()
+    body.phases.iter().map(|it| phase(plan, body, it, WeightOwner::Stack)).collect()
 }
 
 /// A pass through the model's attention layers. Other bodies are not named, so nothing here can reach their

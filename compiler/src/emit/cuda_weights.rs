@@ -4,7 +4,7 @@ use super::names::body_ident;
 use super::spec::{format, variant};
 use super::{format_ident, layer_type, number, quote};
 use crate::plan::cuda::CudaPlan;
-use crate::plan::{Field, FieldId, FieldKind, Packing, Part, Plan, PlanBody, packed};
+use crate::plan::{Field, FieldId, FieldKind, Packing, Plan, PlanBody, TensorPart, packed};
 use crate::spec::types::{NormWeight, RotaryRows};
 use proc_macro2::{Ident, TokenStream};
 
@@ -178,7 +178,7 @@ fn vector_format(stored: monomorph_formats::Format) -> TokenStream {
 }
 
 /// A tensor's name and rows. `layer` is in scope in a layer, and `expert` if experts have a tensor each.
-fn part(plan: &Plan, part: &Part) -> TokenStream {
+fn part(plan: &Plan, part: &TensorPart) -> TokenStream {
     let spelled = |name: &str| match name.contains('{') {
         true => quote!(format!(#name)),
         false => quote!(#name),

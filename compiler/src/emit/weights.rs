@@ -2,7 +2,7 @@
 
 use super::spec::{format, variant};
 use super::{float, format_ident, layer_type, number, quote};
-use crate::plan::{Field, FieldKind, Packing, Part, Plan, PlanBody};
+use crate::plan::{Field, FieldKind, Packing, Plan, PlanBody, TensorPart};
 use crate::spec::types::{NormWeight, RotaryRows};
 use proc_macro2::{Ident, TokenStream};
 
@@ -93,14 +93,14 @@ fn weight_struct(
 }
 
 /// The local variable of a part's tensor: its model name without the layer.
-fn local(part: &Part) -> Ident {
+fn local(part: &TensorPart) -> Ident {
     let name = part.weight.trim_start_matches("layers.{layer}.").replace("{expert}.", "");
     format_ident!("{}", name.replace('.', "_"))
 }
 
 /// The statement that finds a part's tensor, or one per expert. `checkpoint` is in scope, and `layer` in a
 /// layer.
-fn tensor(field: &Field, part: &Part) -> TokenStream {
+fn tensor(field: &Field, part: &TensorPart) -> TokenStream {
     let name = &part.file.name;
     let name = if name.contains('{') { quote!(&format!(#name)) } else { quote!(#name) };
     let stored = match field.kind {
@@ -146,7 +146,7 @@ fn load(plan: &Plan, field: &Field) -> TokenStream {
 }
 
 /// A part of a field, or a list with one per expert.
-fn part(part: &Part, interleaved: bool) -> TokenStream {
+fn part(part: &TensorPart, interleaved: bool) -> TokenStream {
     let local = local(part);
     let view = part.file.view.map(|view| [view.first, view.take, view.of].map(number));
     match (part.experts.map(number), view) {

@@ -44,15 +44,15 @@ fn in_layer(draft: &Draft, stacked: bool, part: &str) -> FileTensor {
         ["ffn", "norm"] => return whole(draft.naming.ffn_norm.to_owned()),
         _ => {}
     }
-    let place = Place { stem: &stem, kind, fused: draft.naming.fused, stacked, hidden: draft.hidden };
-    let mixer = draft.mixers.iter().find_map(|(_, mixer)| mixer.place(&place));
+    let tensor = LayerTensor { stem: &stem, kind, fused: draft.naming.fused, stacked, hidden: draft.hidden };
+    let mixer = draft.mixers.iter().find_map(|(_, mixer)| mixer.place(&tensor));
     let ffn =
-        || [Some(&draft.ffn), draft.dense.as_ref()].into_iter().flatten().find_map(|ffn| ffn.place(&place));
+        || [Some(&draft.ffn), draft.dense.as_ref()].into_iter().flatten().find_map(|ffn| ffn.place(&tensor));
     mixer.or_else(ffn).unwrap_or_else(|| unreachable!("{part:?} is of no known family"))
 }
 
 /// A tensor of a layer, and the family's naming.
-pub(crate) struct Place<'a> {
+pub(crate) struct LayerTensor<'a> {
     /// Parts of its name, without `bias`.
     pub(crate) stem: &'a [&'a str],
     /// `weight` or `bias`.

@@ -12,12 +12,12 @@ pub(super) enum Pattern {
     /// A name in which `*` matches anything.
     Glob(String),
     /// The beginning of a name, or all of it if `whole`.
-    Regex { parts: Vec<Part>, whole: bool },
+    Regex { parts: Vec<PatternToken>, whole: bool },
 }
 
 /// A part of a regular expression.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum PatternToken {
     Char(char),
     /// `.`
     AnyChar,
@@ -42,18 +42,18 @@ impl Pattern {
         let mut rest = text;
         while let Some(next) = rest.chars().next() {
             let (part, length) = if rest.starts_with(".*") {
-                (Part::Anything, 2)
+                (PatternToken::Anything, 2)
             } else if rest.starts_with("\\d+") {
-                (Part::Digits, 3)
+                (PatternToken::Digits, 3)
             } else if next == '.' {
-                (Part::AnyChar, 1)
+                (PatternToken::AnyChar, 1)
             } else if next == '\\' {
                 let escaped = rest[1..].chars().next().filter(|it| !it.is_alphanumeric())?;
-                (Part::Char(escaped), 1 + escaped.len_utf8())
+                (PatternToken::Char(escaped), 1 + escaped.len_utf8())
             } else if "[](){}|+?*^$".contains(next) {
                 return None;
             } else {
-                (Part::Char(next), next.len_utf8())
+                (PatternToken::Char(next), next.len_utf8())
             };
             parts.push(part);
             rest = &rest[length..];
@@ -93,17 +93,17 @@ fn in_order(name: &str, pieces: &[&str]) -> bool {
     })
 }
 
-fn begins(name: &str, parts: &[Part], whole: bool) -> bool {
+fn begins(name: &str, parts: &[PatternToken], whole: bool) -> bool {
     let Some((part, after)) = parts.split_first() else { return !whole || name.is_empty() };
     let mut chars = name.chars();
     match part {
-        Part::Char(char) => chars.next() == Some(*char) && begins(chars.as_str(), after, whole),
-        Part::AnyChar => chars.next().is_some() && begins(chars.as_str(), after, whole),
-        Part::Digits => {
+        PatternToken::Char(char) => chars.next() == Some(*char) && begins(chars.as_str(), after, whole),
+        PatternToken::AnyChar => chars.next().is_some() && begins(chars.as_str(), after, whole),
+        PatternToken::Digits => {
             let digits = name.len() - name.trim_start_matches(|c: char| c.is_ascii_digit()).len();
             (1..=digits).any(|length| begins(&name[length..], after, whole))
         }
-        Part::Anything => name
+        PatternToken::Anything => name
             .char_indices()
             .map(|(at, _)| at)
             .chain([name.len()])

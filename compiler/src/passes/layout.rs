@@ -5,7 +5,7 @@ use super::lower::{Group, Uses};
 use super::{PassError, pass_error};
 use crate::blocks::FieldForm;
 use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
-use crate::plan::{Field, FieldId, FieldKind, Packing, Part};
+use crate::plan::{Field, FieldId, FieldKind, Packing, TensorPart};
 use std::collections::BTreeMap;
 
 /// The fields of the generated structs, and the groups that read them.
@@ -160,7 +160,7 @@ impl Layout {
     /// The field of these weights, created at first use: a tied head finds the embedding's.
     fn field(&mut self, graph: &Graph, body: BodyId, weights: &[WeightId], kind: FieldKind) -> FieldId {
         let in_layer = graph.weights[weights[0].0].name.contains("{layer}");
-        let parts: Vec<Part> = weights.iter().map(|weight| Part::new(graph, *weight)).collect();
+        let parts: Vec<TensorPart> = weights.iter().map(|weight| TensorPart::new(graph, *weight)).collect();
         let owner = in_layer.then_some(body);
         if let Some(known) = self.fields.iter().position(|field| field.owner == owner && field.parts == parts)
         {

@@ -16,7 +16,7 @@ pub struct Field {
     /// Shape and format.
     pub kind: FieldKind,
     /// The tensors it consists of, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<TensorPart>,
 }
 
 /// Shape and format of a field.
@@ -71,7 +71,7 @@ pub enum FieldKind {
 
 /// A tensor that becomes a field or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct TensorPart {
     /// The model's name for it, with `{layer}`.
     pub weight: String,
     /// Which kind of tensor it is.
@@ -92,10 +92,10 @@ pub struct Part {
     pub file_shape: Vec<usize>,
 }
 
-impl Part {
-    pub(crate) fn new(graph: &Graph, id: WeightId) -> Part {
+impl TensorPart {
+    pub(crate) fn new(graph: &Graph, id: WeightId) -> TensorPart {
         let weight = &graph.weights[id.0];
-        Part {
+        TensorPart {
             weight: weight.name.clone(),
             class: weight.class,
             rows: weight.rows,

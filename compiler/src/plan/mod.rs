@@ -15,7 +15,7 @@ mod work;
 pub use buckets::Buckets;
 pub use cost::{Cost, Prediction, touched_experts};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
-pub use field::{Field, FieldKind, Part};
+pub use field::{Field, FieldKind, TensorPart};
 pub use id::{BufferId, FieldId};
 pub use keeps::{Keeps, KvHeads, State, StatePart};
 pub use packed::Packing;

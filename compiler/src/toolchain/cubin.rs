@@ -25,7 +25,7 @@ pub struct Usage {
 
 /// Limits of a card for one kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct KernelLimits {
     /// Registers a thread can address.
     pub registers_per_thread: u32,
     /// Registers of one SM, over all its blocks.
@@ -102,7 +102,7 @@ pub fn add_inspection(kernels: &mut BTreeMap<String, Usage>, dump: &str) -> Resu
 }
 
 /// Reasons why a kernel must not ship, each with the kernel's name and the figure; empty if it may.
-pub fn defects(module: &str, kernel: &Kernel, usage: &Usage, limits: &Limits) -> Vec<String> {
+pub fn defects(module: &str, kernel: &Kernel, usage: &Usage, limits: &KernelLimits) -> Vec<String> {
     let name = format!("kernel `{}` of `{module}`", kernel.name);
     let mut defects = Vec::new();
     let mut refuse = |wrong: bool, what: String| {

@@ -2,7 +2,7 @@
 //! in whatever targets and under whatever names it occurs. The builds of those targets would get the same
 //! results.
 
-use super::cubin::{self, Limits, Usage};
+use super::cubin::{self, KernelLimits, Usage};
 use super::figures::{Figures, Keys, Store};
 use super::nvcc::{Compiler, Run};
 use super::{BuildError, fresh};
@@ -52,7 +52,7 @@ struct Use {
     build: String,
     module: String,
     kernel: Kernel,
-    limits: Limits,
+    limits: KernelLimits,
     instance: usize,
 }
 
@@ -362,8 +362,8 @@ pub(super) fn architecture(card: &Cuda) -> &str {
 }
 
 /// Limits of a card for one kernel.
-pub(super) fn limits(card: &Cuda) -> Limits {
-    Limits {
+pub(super) fn limits(card: &Cuda) -> KernelLimits {
+    KernelLimits {
         registers_per_thread: card.registers_per_thread,
         registers_per_sm: 65_536,
         shared_per_block: card.shared_per_block,

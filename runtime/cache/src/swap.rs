@@ -31,7 +31,7 @@ pub struct Image(pub u64);
 
 /// Where the pages of an image are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Tier {
     /// In the host's memory.
     Host,
     /// In host memory, in transfer to the disk.
@@ -67,7 +67,7 @@ pub struct Pages {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     pages: usize,
-    place: Place,
+    place: Tier,
     /// Whether it is about to be used, and so must stay.
     wanted: bool,
     /// Whether it was dropped: it is gone when its pages have arrived.
@@ -107,7 +107,7 @@ impl Tiers {
     }
 
     /// Where an image is; `None` of one that is gone or dropped.
-    pub fn place(&self, image: Image) -> Option<Place> {
+    pub fn place(&self, image: Image) -> Option<Tier> {
         self.images.get(&image).filter(|entry| !entry.dropped).map(|entry| entry.place)
     }
 
@@ -119,7 +119,7 @@ impl Tiers {
         self.free.host -= pages;
         let image = Image(self.next);
         self.next += 1;
-        self.images.insert(image, Entry { pages, place: Place::Host, wanted: false, dropped: false });
+        self.images.insert(image, Entry { pages, place: Tier::Host, wanted: false, dropped: false });
         Some(image)
     }
 
@@ -131,13 +131,13 @@ impl Tiers {
             return None;
         }
         let free = self.free.disk;
-        let leaves = |entry: &Entry| entry.place == Place::Host && !entry.dropped && entry.pages <= free;
+        let leaves = |entry: &Entry| entry.place == Tier::Host && !entry.dropped && entry.pages <= free;
         // One that was about to be used leaves when another's turn has come, and then last.
         let order = |(image, entry): (&Image, &Entry)| (entry.wanted, *image);
         let candidates = self.images.iter().filter(|(_, entry)| leaves(entry) && (urgent || !entry.wanted));
         let (_, image) = candidates.map(order).min()?;
         let entry = self.images.get_mut(&image)?;
-        (entry.place, entry.wanted) = (Place::Leaving, false);
+        (entry.place, entry.wanted) = (Tier::Leaving, false);
         self.free.disk -= entry.pages;
         self.leaving += entry.pages;
         Some(image)
@@ -145,16 +145,16 @@ impl Tiers {
 
     /// An image was written, or could not be: then it stays. So does one that is wanted by now.
     pub fn left(&mut self, image: Image, written: bool) {
-        let Some(entry) = self.images.get_mut(&image).filter(|entry| entry.place == Place::Leaving) else {
+        let Some(entry) = self.images.get_mut(&image).filter(|entry| entry.place == Tier::Leaving) else {
             return;
         };
         self.leaving -= entry.pages;
         if written && !entry.wanted {
             self.free.host += entry.pages;
-            entry.place = Place::Disk;
+            entry.place = Tier::Disk;
         } else {
             self.free.disk += entry.pages;
-            entry.place = Place::Host;
+            entry.place = Tier::Host;
         }
         if entry.dropped {
             self.remove(image);
@@ -168,22 +168,22 @@ impl Tiers {
             return Return::NoRoom;
         };
         match entry.place {
-            Place::Host => {
+            Tier::Host => {
                 entry.wanted = true;
                 Return::Here
             }
-            Place::Leaving => {
+            Tier::Leaving => {
                 entry.wanted = true;
                 Return::Waits
             }
-            Place::Returning => Return::Waits,
-            Place::Disk if entry.pages <= free => {
+            Tier::Returning => Return::Waits,
+            Tier::Disk if entry.pages <= free => {
                 self.free.host -= entry.pages;
-                entry.place = Place::Returning;
+                entry.place = Tier::Returning;
                 Return::Begins
             }
-            Place::Disk if entry.pages <= free + leaving => Return::Waits,
-            Place::Disk => Return::NoRoom,
+            Tier::Disk if entry.pages <= free + leaving => Return::Waits,
+            Tier::Disk => Return::NoRoom,
         }
     }
 
@@ -194,11 +194,11 @@ impl Tiers {
 
     /// An image was read; or it could not be, and is gone.
     pub fn returned(&mut self, image: Image, read: bool) {
-        let Some(entry) = self.images.get_mut(&image).filter(|entry| entry.place == Place::Returning) else {
+        let Some(entry) = self.images.get_mut(&image).filter(|entry| entry.place == Tier::Returning) else {
             return;
         };
         self.free.disk += entry.pages;
-        entry.place = Place::Host;
+        entry.place = Tier::Host;
         entry.wanted = true;
         if entry.dropped || !read {
             self.remove(image);
@@ -210,8 +210,8 @@ impl Tiers {
     pub fn drop(&mut self, image: Image) -> bool {
         let Some(entry) = self.images.get_mut(&image) else { return true };
         match entry.place {
-            Place::Host | Place::Disk => self.remove(image),
-            Place::Leaving | Place::Returning => entry.dropped = true,
+            Tier::Host | Tier::Disk => self.remove(image),
+            Tier::Leaving | Tier::Returning => entry.dropped = true,
         }
         !self.images.contains_key(&image)
     }
@@ -219,7 +219,7 @@ impl Tiers {
     fn remove(&mut self, image: Image) {
         let Some(entry) = self.images.remove(&image) else { return };
         match entry.place {
-            Place::Disk => self.free.disk += entry.pages,
+            Tier::Disk => self.free.disk += entry.pages,
             _ => self.free.host += entry.pages,
         }
     }

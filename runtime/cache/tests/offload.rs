@@ -21,7 +21,7 @@ const SIZE: usize = 4;
 const FED: usize = 14;
 const REACH: usize = 1;
 
-struct Held {
+struct HeldSequence {
     lease: Lease,
     tokens: Vec<u32>,
 }
@@ -60,7 +60,7 @@ fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, 
     let mut cache = PrefixCache::new(blocks, SIZE, SIZE, reuse).with_offload(share, places);
     assert_eq!(cache.kept_tokens(), share.kept * SIZE);
     let (mut random, mut memory) = (Random(seed), Memory::default());
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<HeldSequence> = Vec::new();
     let [mut sent, mut found, mut longest] = [0; 3];
     for _ in 0..STEPS {
         if held.len() < 5 && random.below(3) == 0 {
@@ -70,13 +70,13 @@ fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, 
             assert!(hit.tokens <= share.kept * SIZE, "what may be on disk is not found");
             assert_eq!(memory.read(&lease, hit.tokens), prompt[..hit.tokens]);
             found += hit.tokens;
-            held.push(Held { lease, tokens: prompt[..hit.tokens].to_vec() });
+            held.push(HeldSequence { lease, tokens: prompt[..hit.tokens].to_vec() });
         }
         if held.is_empty() {
             continue;
         }
         let at = random.below(held.len());
-        let Held { lease, tokens } = &mut held[at];
+        let HeldSequence { lease, tokens } = &mut held[at];
         if random.below(40) == 0 {
             cache.release(lease).unwrap();
             held.swap_remove(at);
@@ -121,7 +121,7 @@ fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, 
                 assert!(lease.blocks().len() <= resident, "more than its share");
             }
         }
-        for Held { lease, tokens } in &held {
+        for HeldSequence { lease, tokens } in &held {
             assert_eq!(memory.read(lease, tokens.len()), *tokens);
         }
         let offloaded: usize = held.iter().map(|one| one.lease.offloaded_blocks() / group).sum();

@@ -8,7 +8,7 @@
 
 mod random;
 
-use monomorph_cache::swap::{FREE_PART, Image, Pages, Place, Return, Tiers};
+use monomorph_cache::swap::{FREE_PART, Image, Pages, Return, Tier, Tiers};
 use random::Random;
 
 const STEPS: usize = 1_000_000;
@@ -18,7 +18,7 @@ const STEPS: usize = 1_000_000;
 struct Known {
     image: Image,
     pages: usize,
-    place: Place,
+    place: Tier,
     wanted: bool,
     dropped: bool,
 }
@@ -30,12 +30,12 @@ struct Truth {
 
 impl Truth {
     /// Pages of images in these places.
-    fn taken(&self, places: &[Place]) -> usize {
+    fn taken(&self, places: &[Tier]) -> usize {
         self.images.iter().filter(|one| places.contains(&one.place)).map(|one| one.pages).sum()
     }
 
     fn free(&self) -> Pages {
-        use Place::{Disk, Host, Leaving, Returning};
+        use Tier::{Disk, Host, Leaving, Returning};
         Pages {
             host: self.all.host - self.taken(&[Host, Leaving, Returning]),
             disk: self.all.disk - self.taken(&[Disk, Leaving, Returning]),
@@ -53,10 +53,10 @@ impl Truth {
     /// Which image is to leave, if any.
     fn leaves(&self, wanted: Option<usize>) -> Option<Image> {
         let enough = wanted.unwrap_or(self.all.host / FREE_PART);
-        let leaves = |one: &&Known| one.place == Place::Host && !one.dropped && one.pages <= self.free().disk;
+        let leaves = |one: &&Known| one.place == Tier::Host && !one.dropped && one.pages <= self.free().disk;
         let images = || self.images.iter().filter(leaves);
         let first = images().find(|one| !one.wanted).or_else(|| images().next().filter(|_| wanted.is_some()));
-        let short = self.free().host + self.taken(&[Place::Leaving]) < enough;
+        let short = self.free().host + self.taken(&[Tier::Leaving]) < enough;
         first.map(|one| one.image).filter(|_| short)
     }
 }
@@ -91,7 +91,7 @@ fn walk(seed: u64, all: Pages, steps: usize, seen: &mut Seen) {
                 if let Some(image) = made {
                     assert!(newest < Some(image), "{image:?} is not new");
                     newest = made;
-                    let place = Place::Host;
+                    let place = Tier::Host;
                     truth.images.push(Known { image, pages, place, wanted: false, dropped: false });
                 }
             }
@@ -101,48 +101,48 @@ fn walk(seed: u64, all: Pages, steps: usize, seen: &mut Seen) {
                 assert_eq!(tiers.leave(wanted), expected);
                 if let Some(image) = expected {
                     let known = truth.get(image);
-                    (known.place, known.wanted) = (Place::Leaving, false);
+                    (known.place, known.wanted) = (Tier::Leaving, false);
                 }
             }
-            (3, Some(one)) if one.place == Place::Leaving => {
+            (3, Some(one)) if one.place == Tier::Leaving => {
                 let written = random.below(4) > 0;
                 tiers.left(one.image, written);
                 let goes = written && !one.wanted;
-                truth.get(one.image).place = if goes { Place::Disk } else { Place::Host };
+                truth.get(one.image).place = if goes { Tier::Disk } else { Tier::Host };
                 *(if goes { &mut seen.left } else { &mut seen.stayed }) += 1;
                 if one.dropped {
                     truth.forget(one.image);
                 }
             }
-            (4, Some(one)) if !one.dropped && (one.place == Place::Disk || random.below(12) == 0) => {
-                let (free, leaving) = (truth.free().host, truth.taken(&[Place::Leaving]));
+            (4, Some(one)) if !one.dropped && (one.place == Tier::Disk || random.below(12) == 0) => {
+                let (free, leaving) = (truth.free().host, truth.taken(&[Tier::Leaving]));
                 let expected = match one.place {
-                    Place::Host => Return::Here,
-                    Place::Disk if one.pages <= free => Return::Begins,
-                    Place::Disk if one.pages > free + leaving => Return::NoRoom,
+                    Tier::Host => Return::Here,
+                    Tier::Disk if one.pages <= free => Return::Begins,
+                    Tier::Disk if one.pages > free + leaving => Return::NoRoom,
                     _ => Return::Waits,
                 };
                 assert_eq!(tiers.come_back(one.image), expected, "{one:?}");
                 seen.no_room += usize::from(expected == Return::NoRoom);
                 let known = truth.get(one.image);
                 match one.place {
-                    Place::Host | Place::Leaving => known.wanted = true,
-                    Place::Disk if expected == Return::Begins => known.place = Place::Returning,
+                    Tier::Host | Tier::Leaving => known.wanted = true,
+                    Tier::Disk if expected == Return::Begins => known.place = Tier::Returning,
                     _ => {}
                 }
             }
-            (5, Some(one)) if one.place == Place::Returning => {
+            (5, Some(one)) if one.place == Tier::Returning => {
                 let read = random.below(4) > 0;
                 tiers.returned(one.image, read);
                 let known = truth.get(one.image);
-                (known.place, known.wanted) = (Place::Host, true);
+                (known.place, known.wanted) = (Tier::Host, true);
                 *(if read { &mut seen.returned } else { &mut seen.lost }) += 1;
                 if one.dropped || !read {
                     truth.forget(one.image);
                 }
             }
             (6, Some(one)) if random.below(2) == 0 => {
-                let under_way = matches!(one.place, Place::Leaving | Place::Returning);
+                let under_way = matches!(one.place, Tier::Leaving | Tier::Returning);
                 assert_eq!(tiers.drop(one.image), !under_way);
                 seen.dropped_on_the_way += usize::from(under_way);
                 match under_way {
@@ -152,10 +152,10 @@ fn walk(seed: u64, all: Pages, steps: usize, seen: &mut Seen) {
             }
             // Reports that do not fit an image's state change nothing.
             (_, Some(one)) => {
-                if one.place != Place::Leaving {
+                if one.place != Tier::Leaving {
                     tiers.left(one.image, random.below(2) == 0);
                 }
-                if one.place != Place::Returning {
+                if one.place != Tier::Returning {
                     tiers.returned(one.image, random.below(2) == 0);
                 }
             }

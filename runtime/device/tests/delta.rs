@@ -13,7 +13,7 @@ use monomorph_model::{Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePl
 use std::path::Path;
 
 /// How a test goes through its sequences.
-struct Plan<'a> {
+struct Course<'a> {
     lanes: usize,
     /// Lengths of the sequences of each generation; a generation takes over the slots of the one before.
     generations: &'a [&'a [usize]],
@@ -33,7 +33,7 @@ fn run<
     const BA: usize,
     const OUT: usize,
 >(
-    plan: &Plan,
+    course: &Course,
 ) -> Vec<Vec<f32>> {
     let shape = Shape {
         key_heads: KEY_HEADS,
@@ -43,7 +43,7 @@ fn run<
         taps: TAPS,
     };
     let mut data = Random(KEY_DIM as u64 * 31 + VALUE_HEADS as u64);
-    let mut cuts = Random((plan.most + plan.lanes) as u64);
+    let mut cuts = Random((course.most + course.lanes) as u64);
     // Decays from hardly any to nearly all.
     let a_log: Vec<f32> = (0..VALUE_HEADS).map(|_| data.unit() * 3.0 - 1.5).collect();
     let weights = Weights {
@@ -52,7 +52,7 @@ fn run<
         dt_bias: Owned::random(&mut data, "dt_bias", &[VALUE_HEADS], Format::F16),
         norm: Owned::random(&mut data, "norm", &[VALUE_DIM], Format::F32),
     };
-    let (team, progress) = (Team::new(plan.lanes).unwrap(), progress());
+    let (team, progress) = (Team::new(course.lanes).unwrap(), progress());
     let loader = Loader::new(&team, Path::new("checkpoint"), &progress);
     let part = |owned: &'_ Owned| Vector::<VALUE_HEADS>::load(&loader, &[Part::new(owned.tensor())]).unwrap();
     let (a_log, dt_bias) = (part(&weights.a_log), part(&weights.dt_bias));
@@ -73,7 +73,7 @@ fn run<
     let (mut qkvz, mut ba) = (Rows::<QKVZ>::new(limits.tokens), Rows::<BA>::new(limits.tokens));
     let mut outs = [Rows::<OUT>::new(limits.tokens), Rows::<OUT>::new(limits.tokens)];
     let mut rows = Vec::new();
-    for lengths in plan.generations {
+    for lengths in course.generations {
         let mut streams: Vec<Stream> = lengths
             .iter()
             .enumerate()
@@ -108,7 +108,7 @@ fn run<
                     continue;
                 }
                 let count =
-                    if plan.most >= limits.tokens { left } else { left.min(1 + cuts.below(plan.most)) };
+                    if course.most >= limits.tokens { left } else { left.min(1 + cuts.below(course.most)) };
                 step.sequences.push(SequenceStep {
                     slot: Slot(stream.slot),
                     ..sequence(stream.done, vec![1; count], &[0], Output::None)
@@ -165,8 +165,9 @@ fn run<
 
 #[test]
 fn cuts_and_lanes_leave_the_same_bits() {
-    let case =
-        |lanes, most| run::<2, 4, 16, 24, 4, 160, 256, 8, 96>(&Plan { lanes, generations: &[&[200]], most });
+    let case = |lanes, most| {
+        run::<2, 4, 16, 24, 4, 160, 256, 8, 96>(&Course { lanes, generations: &[&[200]], most })
+    };
     let whole = case(1, 256);
     assert!(whole == case(2, 1), "token by token");
     assert!(whole == case(3, 7), "odd cuts");
@@ -177,7 +178,7 @@ fn cuts_and_lanes_leave_the_same_bits() {
 #[test]
 fn neighbours_leave_the_same_bits() {
     let case =
-        |generations| run::<3, 3, 10, 40, 3, 180, 300, 6, 120>(&Plan { lanes: 2, generations, most: 9 });
+        |generations| run::<3, 3, 10, 40, 3, 180, 300, 6, 120>(&Course { lanes: 2, generations, most: 9 });
     // The data of the first stream are drawn first.
     let alone = case(&[&[60]]);
     assert!(alone == case(&[&[60, 9, 1, 33, 100]])[..60]);
@@ -186,7 +187,7 @@ fn neighbours_leave_the_same_bits() {
 #[test]
 fn released_widths() {
     let case = |lanes, most| {
-        run::<1, 2, 128, 128, 4, 512, 768, 4, 256>(&Plan { lanes, generations: &[&[200, 3], &[30]], most })
+        run::<1, 2, 128, 128, 4, 512, 768, 4, 256>(&Course { lanes, generations: &[&[200, 3], &[30]], most })
     };
     assert!(case(2, 256) == case(3, 5));
 }
@@ -194,12 +195,12 @@ fn released_widths() {
 #[test]
 fn odd_widths_and_slots_used_before() {
     let generations: &[&[usize]] = &[&[33, 7, 140, 1, 64, 20], &[5, 50, 2], &[1, 1, 1, 40]];
-    let plan = |lanes, most| Plan { lanes, generations, most };
-    run::<1, 3, 6, 10, 2, 42, 72, 6, 30>(&plan(2, 9));
-    run::<5, 5, 10, 6, 4, 130, 160, 10, 30>(&plan(3, 33));
-    run::<1, 4, 16, 33, 3, 164, 296, 8, 132>(&plan(1, 2));
-    run::<3, 6, 6, 5, 4, 66, 96, 12, 30>(&plan(2, 20));
-    run::<1, 20, 6, 4, 4, 92, 172, 40, 80>(&plan(2, 60));
+    let course = |lanes, most| Course { lanes, generations, most };
+    run::<1, 3, 6, 10, 2, 42, 72, 6, 30>(&course(2, 9));
+    run::<5, 5, 10, 6, 4, 130, 160, 10, 30>(&course(3, 33));
+    run::<1, 4, 16, 33, 3, 164, 296, 8, 132>(&course(1, 2));
+    run::<3, 6, 6, 5, 4, 66, 96, 12, 30>(&course(2, 20));
+    run::<1, 20, 6, 4, 4, 92, 172, 40, 80>(&course(2, 60));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::sequence::{
     AnswerConstraint, Asked, Client, Lookup, LookupOptions, Reporter, SamplingState, Scoring, Sequence,
     Signals,
 };
-use crate::shared::{Health, Place, Shared, Stats};
+use crate::shared::{Health, QueuePlace, Shared, Stats};
 use crate::swap::SwapOptions;
 use monomorph_model::{Drafter, Model, ModelSpec};
 use std::sync::Arc;
@@ -226,7 +226,7 @@ impl EngineHandle {
         }
         let limit = self.options.max_waiting;
         let full = |waiting| SubmitError::QueueFull { waiting, limit };
-        let place = (!canary).then(|| Place::take(&self.shared, limit)).transpose().map_err(full)?;
+        let place = (!canary).then(|| QueuePlace::take(&self.shared, limit)).transpose().map_err(full)?;
         // On the client's thread: a long prompt takes a while.
         let lookup = self.lookup().map(|options| {
             let mut lookup = Lookup::new(options, self.spec.drafts());

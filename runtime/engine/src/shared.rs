@@ -211,21 +211,21 @@ pub(crate) struct Shared {
 
 /// One place in the queue, returned when dropped, wherever the request ends.
 #[derive(Debug)]
-pub(crate) struct Place(Arc<Shared>);
+pub(crate) struct QueuePlace(Arc<Shared>);
 
-impl Place {
+impl QueuePlace {
     /// Takes a place.
     ///
     /// # Errors
     /// With the number waiting, when that is `limit` or more.
-    pub fn take(shared: &Arc<Shared>, limit: usize) -> Result<Place, usize> {
+    pub fn take(shared: &Arc<Shared>, limit: usize) -> Result<QueuePlace, usize> {
         let more = |waiting: usize| (waiting < limit).then_some(waiting + 1);
         shared.queued.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)?;
-        Ok(Place(Arc::clone(shared)))
+        Ok(QueuePlace(Arc::clone(shared)))
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         self.0.queued.fetch_sub(1, Ordering::Relaxed);
     }

@@ -85,11 +85,11 @@ pub struct Thinking {
     tags: Arc<Tags>,
     /// Tokens left in the budget.
     left: usize,
-    place: Place,
+    place: ThinkingState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ThinkingState {
     /// Before anything but spacing.
     Start,
     /// After this many tokens of the opening tag.
@@ -125,10 +125,10 @@ impl Thinking {
     pub fn new(tags: &Arc<Tags>, opened: bool, budget: Option<usize>) -> Thinking {
         let left = budget.unwrap_or(usize::MAX);
         let place = match (opened, left, tags.close.is_empty()) {
-            (_, _, true) => Place::Over,
-            (true, 0, _) => Place::Closing(0),
-            (true, ..) => Place::Inside(0),
-            (false, ..) => Place::Start,
+            (_, _, true) => ThinkingState::Over,
+            (true, 0, _) => ThinkingState::Closing(0),
+            (true, ..) => ThinkingState::Inside(0),
+            (false, ..) => ThinkingState::Start,
         };
         Thinking { tags: Arc::clone(tags), left, place }
     }
@@ -137,12 +137,12 @@ impl Thinking {
     pub(crate) fn beside(&self) -> Beside<'_> {
         let tags = &self.tags;
         match self.place {
-            Place::Start => tags.open.first().map_or(Beside::Nothing, |id| Beside::AlsoOne(*id)),
-            Place::Opening(at) => Beside::OnlyOne(tags.open[at]),
-            Place::Inside(matched) => Beside::Only(&tags.inside[matched]),
-            Place::Closing(at) => Beside::OnlyOne(tags.close[at]),
-            Place::Gap(GAP..) | Place::Over => Beside::Nothing,
-            Place::Gap(_) => Beside::Also(&tags.spacing),
+            ThinkingState::Start => tags.open.first().map_or(Beside::Nothing, |id| Beside::AlsoOne(*id)),
+            ThinkingState::Opening(at) => Beside::OnlyOne(tags.open[at]),
+            ThinkingState::Inside(matched) => Beside::Only(&tags.inside[matched]),
+            ThinkingState::Closing(at) => Beside::OnlyOne(tags.close[at]),
+            ThinkingState::Gap(GAP..) | ThinkingState::Over => Beside::Nothing,
+            ThinkingState::Gap(_) => Beside::Also(&tags.spacing),
         }
     }
 
@@ -158,9 +158,9 @@ impl Thinking {
     /// The number of next tokens that are unconstrained, without a grammar.
     pub(crate) fn free_for(&self) -> usize {
         match self.place {
-            Place::Start | Place::Inside(_) => self.left,
-            Place::Opening(_) | Place::Closing(_) => 0,
-            Place::Gap(_) | Place::Over => usize::MAX,
+            ThinkingState::Start | ThinkingState::Inside(_) => self.left,
+            ThinkingState::Opening(_) | ThinkingState::Closing(_) => 0,
+            ThinkingState::Gap(_) | ThinkingState::Over => usize::MAX,
         }
     }
 
@@ -169,47 +169,49 @@ impl Thinking {
     pub(crate) fn take(&mut self, id: u32, mut answers: impl FnMut() -> bool) -> bool {
         let tags = Arc::clone(&self.tags);
         self.place = match self.place {
-            Place::Over => return true,
-            Place::Start if tags.open.first() == Some(&id) => self.opening(1),
-            Place::Start if tags.spacing.allows(id) && !answers() => Place::Start,
-            Place::Start => Place::Over,
-            Place::Opening(at) => self.opening(at + 1),
-            Place::Closing(at) if at + 1 == tags.close.len() => Place::Gap(0),
-            Place::Closing(at) => Place::Closing(at + 1),
-            Place::Inside(matched) => {
+            ThinkingState::Over => return true,
+            ThinkingState::Start if tags.open.first() == Some(&id) => self.opening(1),
+            ThinkingState::Start if tags.spacing.allows(id) && !answers() => ThinkingState::Start,
+            ThinkingState::Start => ThinkingState::Over,
+            ThinkingState::Opening(at) => self.opening(at + 1),
+            ThinkingState::Closing(at) if at + 1 == tags.close.len() => ThinkingState::Gap(0),
+            ThinkingState::Closing(at) => ThinkingState::Closing(at + 1),
+            ThinkingState::Inside(matched) => {
                 self.left = self.left.saturating_sub(1);
                 match scan(&tags.closing, matched, tags.shared.bytes(id)) {
-                    Scan::Closed(_) => Place::Gap(0),
-                    Scan::Open(_) if self.left == 0 => Place::Closing(0),
-                    Scan::Open(matched) => Place::Inside(matched),
+                    Scan::Closed(_) => ThinkingState::Gap(0),
+                    Scan::Open(_) if self.left == 0 => ThinkingState::Closing(0),
+                    Scan::Open(matched) => ThinkingState::Inside(matched),
                 }
             }
-            Place::Gap(count) if tags.spacing.allows(id) && !answers() => Place::Gap(count + 1),
-            Place::Gap(_) => Place::Over,
+            ThinkingState::Gap(count) if tags.spacing.allows(id) && !answers() => {
+                ThinkingState::Gap(count + 1)
+            }
+            ThinkingState::Gap(_) => ThinkingState::Over,
         };
-        self.place == Place::Over
+        self.place == ThinkingState::Over
     }
 
-    fn opening(&self, behind: usize) -> Place {
+    fn opening(&self, behind: usize) -> ThinkingState {
         match (behind == self.tags.open.len(), self.left) {
-            (false, _) => Place::Opening(behind),
-            (true, 0) => Place::Closing(0),
-            (true, _) => Place::Inside(0),
+            (false, _) => ThinkingState::Opening(behind),
+            (true, 0) => ThinkingState::Closing(0),
+            (true, _) => ThinkingState::Inside(0),
         }
     }
 
     /// Whether the next token belongs to the reasoning.
     pub(crate) fn is_within(&self) -> bool {
-        matches!(self.place, Place::Inside(_) | Place::Closing(_))
+        matches!(self.place, ThinkingState::Inside(_) | ThinkingState::Closing(_))
     }
 
     /// Ends the reasoning without its tag.
     pub(crate) fn end(&mut self) {
-        self.place = Place::Over;
+        self.place = ThinkingState::Over;
     }
 
     /// Whether the reasoning is over.
     pub(crate) fn is_over(&self) -> bool {
-        self.place == Place::Over
+        self.place == ThinkingState::Over
     }
 }

@@ -38,7 +38,7 @@ impl Node<'_> {
 
 /// The alternatives at one place, how often each occurs, and the path of the place.
 #[derive(Clone, Default)]
-struct Place<'a> {
+struct Alternatives<'a> {
     nodes: Vec<(Node<'a>, usize)>,
     path: String,
 }
@@ -61,7 +61,7 @@ struct Walk<'a> {
 pub(crate) fn too_wide(schema: &Value) -> Option<(String, String)> {
     let definitions = schema.get("$defs").and_then(Value::as_object);
     let mut walk = Walk { definitions, steps: 0 };
-    let mut waiting = vec![Place { nodes: vec![(Node::Schema(schema), 1)], path: String::new() }];
+    let mut waiting = vec![Alternatives { nodes: vec![(Node::Schema(schema), 1)], path: String::new() }];
     let mut seen = BTreeSet::new();
     while let Some(place) = waiting.pop() {
         let mut begun = Begun::default();
@@ -231,7 +231,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The places within what has begun: items by index, and members by name.
-    fn within(&mut self, leaves: &[(Node<'a>, usize)], path: &str) -> Vec<Place<'a>> {
+    fn within(&mut self, leaves: &[(Node<'a>, usize)], path: &str) -> Vec<Alternatives<'a>> {
         let mut places = Vec::new();
         let longest = leaves.iter().map(|(leaf, _)| match leaf {
             Node::Schema(schema) => {
@@ -241,7 +241,7 @@ impl<'a> Walk<'a> {
             Node::Constant(value) => value.as_array().map_or(0, Vec::len),
         });
         for at in 0..longest.max().unwrap_or(0) {
-            let mut place = Place::default();
+            let mut place = Alternatives::default();
             for (leaf, times) in leaves {
                 self.steps += 1;
                 match leaf {
@@ -272,7 +272,7 @@ impl<'a> Walk<'a> {
             );
         }
         for name in names {
-            let mut place = Place::default();
+            let mut place = Alternatives::default();
             for (leaf, times) in leaves {
                 self.steps += 1;
                 match leaf {
@@ -316,7 +316,7 @@ impl<'a> Begun<'a> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> Alternatives<'a> {
     /// Adds the alternatives of a member; without a name, of an undeclared one.
     fn add_member(&mut self, schema: &'a Value, name: Option<&str>, times: usize, path: &str) {
         let declared = name.and_then(|name| Some((schema.get("properties")?.get(name)?, name)));

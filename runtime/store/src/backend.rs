@@ -7,7 +7,7 @@ use std::io;
 #[derive(Debug)]
 pub(crate) struct Transfer<M> {
     pub kind: Kind,
-    pub place: Place,
+    pub place: PageSlot,
     /// The caller's tag.
     pub tag: u64,
     pub page: M,
@@ -36,7 +36,7 @@ pub(crate) trait Backend<M>: Send + 'static {
 
 /// A page's place in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(pub(crate) u32);
+pub struct PageSlot(pub(crate) u32);
 
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

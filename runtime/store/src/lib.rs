@@ -22,7 +22,7 @@ mod worker;
 #[cfg(feature = "test-support")]
 mod faults;
 
-pub use backend::{Kind, Place};
+pub use backend::{Kind, PageSlot};
 pub use error::{OpenError, PageError};
 #[cfg(feature = "test-support")]
 pub use faults::{Fault, Faults};

@@ -150,12 +150,13 @@ impl<M: PageMemory> Drop for Ring<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::Place;
+    use crate::backend::PageSlot;
     use crate::page::{ALIGN, Page};
 
     #[test]
     fn only_a_whole_page_is_a_page() {
-        let transfer = |kind| Transfer { kind, place: Place(0), tag: 0, page: Page::zeroed(ALIGN), sum: 0 };
+        let transfer =
+            |kind| Transfer { kind, place: PageSlot(0), tag: 0, page: Page::zeroed(ALIGN), sum: 0 };
         for kind in [Kind::Read, Kind::Write] {
             assert!(outcome(&transfer(kind), ALIGN as i32).is_ok());
             for result in [0, 512, ALIGN as i32 - 1, -5] {
@@ -172,7 +173,7 @@ mod tests {
         for place in 0..64 {
             ring.begin(Transfer {
                 kind: Kind::Write,
-                place: Place(place),
+                place: PageSlot(place),
                 tag: 0,
                 page: Page::zeroed(ALIGN),
                 sum: 0,

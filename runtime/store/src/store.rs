@@ -1,6 +1,6 @@
 //! The store: places, transfers and completions.
 
-use crate::backend::{Backend, Kind, Place, Transfer};
+use crate::backend::{Backend, Kind, PageSlot, Transfer};
 use crate::error::{OpenError, PageError};
 use crate::open::{How, Options, prepare};
 use crate::page::{Page, PageMemory};
@@ -24,7 +24,7 @@ pub struct Completion<M = Page> {
     /// The direction.
     pub kind: Kind,
     /// Where the page is in the file.
-    pub place: Place,
+    pub place: PageSlot,
     /// The page, returned to the caller. Its contents are undefined after a failed read.
     pub page: M,
     /// Whether the transfer succeeded.
@@ -65,7 +65,7 @@ pub struct DiskStore<M: PageMemory = Page> {
     page_bytes: usize,
     states: Vec<State>,
     /// Low ones last, so that they go first.
-    free: Vec<Place>,
+    free: Vec<PageSlot>,
     in_flight: usize,
     inbox: Sender<Transfer<M>>,
     outbox: Receiver<Done<M>>,
@@ -140,7 +140,7 @@ impl<M: PageMemory> DiskStore<M> {
         Ok(DiskStore {
             page_bytes,
             states: vec![State::Free; places as usize],
-            free: (0..places).rev().map(Place).collect(),
+            free: (0..places).rev().map(PageSlot).collect(),
             in_flight: 0,
             inbox,
             outbox,
@@ -185,7 +185,7 @@ impl<M: PageMemory> DiskStore<M> {
     ///
     /// # Errors
     /// With the page, when the store is full or has failed.
-    pub fn write(&mut self, page: M, tag: u64) -> Result<Place, Refused<M>> {
+    pub fn write(&mut self, page: M, tag: u64) -> Result<PageSlot, Refused<M>> {
         if page.len() != self.page_bytes {
             return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });
         }
@@ -200,7 +200,7 @@ impl<M: PageMemory> DiskStore<M> {
     ///
     /// # Errors
     /// With the page, when the place holds none, or the store has failed.
-    pub fn read(&mut self, place: Place, page: M, tag: u64) -> Result<(), Refused<M>> {
+    pub fn read(&mut self, place: PageSlot, page: M, tag: u64) -> Result<(), Refused<M>> {
         if page.len() != self.page_bytes {
             return Err(Refused { page, why: PageError::Misused("memory of another size than a page's") });
         }
@@ -219,7 +219,7 @@ impl<M: PageMemory> DiskStore<M> {
     }
 
     /// Frees a place, whatever it holds, once its transfers are complete.
-    pub fn free(&mut self, place: Place) {
+    pub fn free(&mut self, place: PageSlot) {
         let Some(state) = self.states.get_mut(place.0 as usize) else { return };
         *state = match *state {
             State::Free | State::Freed { .. } => return,

@@ -8,7 +8,8 @@
 //! for before it is claimed, because claiming it fails too.
 
 use monomorph_store::{
-    ALIGN, Completion, DiskStore, Fault, Faults, Kind, OpenError, Options, Page, PageError, PageMemory, Place,
+    ALIGN, Completion, DiskStore, Fault, Faults, Kind, OpenError, Options, Page, PageError, PageMemory,
+    PageSlot,
 };
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -46,7 +47,7 @@ fn quiet(directory: &Path) -> DiskStore {
 }
 
 /// Writes a page and waits for it.
-fn written(store: &mut DiskStore, number: u64) -> Result<Place, PageError> {
+fn written(store: &mut DiskStore, number: u64) -> Result<PageSlot, PageError> {
     let place = store.write(page(number), number).map_err(|refused| refused.why)?;
     let done = store.wait(LONG).unwrap();
     assert_eq!((done.tag, done.kind, done.place), (number, Kind::Write, place));
@@ -54,7 +55,7 @@ fn written(store: &mut DiskStore, number: u64) -> Result<Place, PageError> {
 }
 
 /// Reads a page back and waits for it.
-fn read_back(store: &mut DiskStore, place: Place) -> Result<Page, PageError> {
+fn read_back(store: &mut DiskStore, place: PageSlot) -> Result<Page, PageError> {
     store.read(place, Page::zeroed(ALIGN), 7).map_err(|refused| refused.why)?;
     let done = store.wait(LONG).unwrap();
     assert_eq!((done.tag, done.kind, done.place), (7, Kind::Read, place));
@@ -72,9 +73,9 @@ enum Known {
 /// A walk of writes, reads and frees in any order; how many reads came back, and how many pages did not.
 fn walk(mut store: DiskStore, steps: usize, seed: u64, faulty: bool) -> (usize, usize) {
     let mut random = Random(seed);
-    let mut known: HashMap<Place, Known> = HashMap::new();
+    let mut known: HashMap<PageSlot, Known> = HashMap::new();
     // By tag: transfers in flight, and whether their places were freed meanwhile.
-    let mut under_way: HashMap<u64, (Kind, Place, u64, bool)> = HashMap::new();
+    let mut under_way: HashMap<u64, (Kind, PageSlot, u64, bool)> = HashMap::new();
     let (mut reads, mut failures, mut tag) = (0, 0, 0);
     for step in 0..steps {
         tag += 1;
@@ -138,7 +139,7 @@ fn walk(mut store: DiskStore, steps: usize, seed: u64, faulty: bool) -> (usize, 
                 }
             }
         }
-        let waited_for: HashSet<Place> = under_way.values().filter(|one| one.3).map(|one| one.1).collect();
+        let waited_for: HashSet<PageSlot> = under_way.values().filter(|one| one.3).map(|one| one.1).collect();
         assert_eq!(store.in_flight(), under_way.len());
         assert_eq!(store.free_places() + known.len() + waited_for.len(), PAGES, "a place is lost");
     }

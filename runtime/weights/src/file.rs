@@ -100,30 +100,30 @@ impl WeightsFile {
 
 /// The bytes of a tensor: in memory, or in a file that they are read from on demand.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes<'a>(Place<'a>);
+pub struct Bytes<'a>(Location<'a>);
 
 #[derive(Clone, Copy, Debug)]
-enum Place<'a> {
+enum Location<'a> {
     Memory(&'a [u8]),
     File { file: &'a WeightsFile, start: u64, len: usize },
 }
 
 impl<'a> From<&'a [u8]> for Bytes<'a> {
     fn from(bytes: &'a [u8]) -> Bytes<'a> {
-        Bytes(Place::Memory(bytes))
+        Bytes(Location::Memory(bytes))
     }
 }
 
 impl<'a> Bytes<'a> {
     pub(crate) fn of_file(file: &'a WeightsFile, range: Range<usize>) -> Bytes<'a> {
-        Bytes(Place::File { file, start: range.start as u64, len: range.len() })
+        Bytes(Location::File { file, start: range.start as u64, len: range.len() })
     }
 
     /// Number of bytes.
     pub fn len(&self) -> usize {
         match self.0 {
-            Place::Memory(bytes) => bytes.len(),
-            Place::File { len, .. } => len,
+            Location::Memory(bytes) => bytes.len(),
+            Location::File { len, .. } => len,
         }
     }
 
@@ -139,9 +139,9 @@ impl<'a> Bytes<'a> {
     pub fn slice(&self, range: Range<usize>) -> Bytes<'a> {
         assert!(range.start <= range.end && range.end <= self.len(), "{range:?} of {} bytes", self.len());
         Bytes(match self.0 {
-            Place::Memory(bytes) => Place::Memory(&bytes[range]),
-            Place::File { file, start, .. } => {
-                Place::File { file, start: start + range.start as u64, len: range.len() }
+            Location::Memory(bytes) => Location::Memory(&bytes[range]),
+            Location::File { file, start, .. } => {
+                Location::File { file, start: start + range.start as u64, len: range.len() }
             }
         })
     }
@@ -152,8 +152,8 @@ impl<'a> Bytes<'a> {
     /// When the file cannot be read, or has become too short.
     pub fn read(&self) -> Result<Cow<'a, [u8]>, WeightsError> {
         match self.0 {
-            Place::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
-            Place::File { file, start, len } => {
+            Location::Memory(bytes) => Ok(Cow::Borrowed(bytes)),
+            Location::File { file, start, len } => {
                 let mut bytes = vec![0; len];
                 file.read_at(start, &mut bytes)?;
                 Ok(Cow::Owned(bytes))
@@ -195,8 +195,8 @@ impl<'a> Windows<'a> {
     pub fn read(&mut self, of: Bytes<'a>, range: Range<usize>) -> Result<&[u8], WeightsError> {
         assert!(range.start <= range.end && range.end <= of.len(), "{range:?} of {} bytes", of.len());
         let (file, tensor, len) = match of.0 {
-            Place::Memory(bytes) => return Ok(&bytes[range]),
-            Place::File { file, start, len } => (file, start, len),
+            Location::Memory(bytes) => return Ok(&bytes[range]),
+            Location::File { file, start, len } => (file, start, len),
         };
         let known = self.windows.iter().position(|it| std::ptr::eq(it.file, file) && it.tensor == tensor);
         let at = known.unwrap_or_else(|| self.claim(file, tensor));

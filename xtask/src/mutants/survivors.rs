@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn the_committed_list_is_in_order() {
         let listed = list(&crate::paths::root()).expect("a list without mistakes");
-        assert!(listed.keys().all(|name| super::super::PARTS.iter().any(|part| part.name == name)));
+        assert!(listed.keys().all(|name| super::super::CRATES.iter().any(|it| it.name == name)));
     }
 
     #[test]

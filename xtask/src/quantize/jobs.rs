@@ -59,7 +59,7 @@ impl Job {
 }
 
 /// What is to be done.
-pub struct Plan {
+pub struct JobPlan {
     /// In layer order.
     pub jobs: Vec<Job>,
     /// The tensors of the old checkpoint and their shapes.
@@ -79,8 +79,8 @@ struct Draft {
 /// # Errors
 /// When the old checkpoint lacks a tensor, a tensor cannot have the scales that the spec names, or some of
 /// its rows belong to no tensor of the model.
-pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) -> Result<Plan, String> {
-    let mut plan = Plan { jobs: Vec::new(), sources: BTreeMap::new() };
+pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) -> Result<JobPlan, String> {
+    let mut plan = JobPlan { jobs: Vec::new(), sources: BTreeMap::new() };
     let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
     for tensor in stored_tensors(model, quant) {
         let from = names.get(&tensor.name);

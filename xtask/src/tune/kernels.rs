@@ -6,7 +6,7 @@ use monomorph_compiler::emit;
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::{CudaPlan, Kernel, Module, Regime};
 use monomorph_compiler::spec::types::Cuda;
-use monomorph_compiler::toolchain::cubin::{self, Limits};
+use monomorph_compiler::toolchain::cubin::{self, KernelLimits};
 use monomorph_compiler::toolchain::modules;
 use monomorph_compiler::toolchain::nvcc::{Compiler, Cubin};
 use monomorph_tune::manifest;
@@ -145,7 +145,7 @@ impl Pool {
 
     fn entry(&self, at: usize, cubin: &Cubin, card: &Cuda) -> manifest::Kernel {
         let Wanted { kernel, shared_part } = &self.kernels[at];
-        let limits = Limits {
+        let limits = KernelLimits {
             registers_per_thread: card.registers_per_thread,
             registers_per_sm: REGISTERS_PER_SM,
             shared_per_block: card.shared_per_block,

@@ -5,7 +5,7 @@ use crate::blocks::Placed;
 use crate::import::dimensions::{head_dim, kv_heads};
 use crate::import::families::Family;
 use crate::import::keys::{Findings, Keys};
-use crate::import::names::{Place, rows, whole};
+use crate::import::names::{LayerTensor, rows, whole};
 use crate::import::rotary;
 use crate::spec::types::{FileTensor, Norm};
 
@@ -35,9 +35,9 @@ pub(crate) fn read(
 
 impl Placed for Attention {
     /// Finds a tensor in the checkpoint.
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        let ["attention", part] = *place.stem else { return None };
-        let kind = place.kind;
+    fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
+        let ["attention", part] = *tensor.stem else { return None };
+        let kind = tensor.kind;
         Some(match part {
             norm @ ("q_norm" | "k_norm") => whole(format!("self_attn.{norm}.weight")),
             projection @ ("q" | "gate") if self.gate => {

@@ -4,7 +4,7 @@ use super::spec::DeltaNet;
 use super::state::DeltaShape;
 use crate::blocks::Placed;
 use crate::import::keys::{Findings, Keys};
-use crate::import::names::{Place, rows, whole};
+use crate::import::names::{LayerTensor, rows, whole};
 use crate::spec::types::{Activation, FileTensor, Norm, NormWeight};
 
 /// Reads the keys of a delta-net; `eps` is the model's norm epsilon.
@@ -33,8 +33,8 @@ fn shape(keys: &mut Keys, found: &mut Findings) -> Option<DeltaShape> {
 
 impl Placed for DeltaNet {
     /// Finds a tensor in the checkpoint.
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        let ["delta", part] = *place.stem else { return None };
+    fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
+        let ["delta", part] = *tensor.stem else { return None };
         let shape = self.shape;
         let name = |part: &str| format!("linear_attn.{part}");
         let (key, value) = (shape.key_width(), shape.value_width());
@@ -45,7 +45,7 @@ impl Placed for DeltaNet {
             |first, take| rows(name("in_proj_qkvz.weight"), first, take, 2 * (key_group + value_group));
         let gates = |first| rows(name("in_proj_ba.weight"), first, heads, 2 * heads);
         let below = |first, take| rows(name("in_proj_qkv.weight"), first, take, 2 * key + value);
-        Some(match (part, place.fused) {
+        Some(match (part, tensor.fused) {
             ("q", true) => group(0, key_group),
             ("k", true) => group(key_group, key_group),
             ("v", true) => group(2 * key_group, value_group),

@@ -4,7 +4,7 @@ use super::spec::{Experts, SharedExpert};
 use crate::blocks::Placed;
 use crate::import::families::Mixture;
 use crate::import::keys::{Findings, Keys};
-use crate::import::names::{Place, rows, whole};
+use crate::import::names::{LayerTensor, rows, whole};
 use crate::spec::types::{Activation, FileTensor};
 use serde_json::{Value, json};
 
@@ -102,11 +102,11 @@ fn count(family: Mixture, keys: &mut Keys, found: &mut Findings) -> Option<usize
 
 impl Placed for Experts {
     /// Finds a tensor in the checkpoint.
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        let (wide, hidden) = (self.width, place.hidden);
-        Some(match place.stem {
+    fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
+        let (wide, hidden) = (self.width, tensor.hidden);
+        Some(match tensor.stem {
             ["ffn", "router"] => whole("mlp.gate.weight".to_owned()),
-            ["ffn", "experts", _, part] if place.stacked => match *part {
+            ["ffn", "experts", _, part] if tensor.stacked => match *part {
                 "gate" => rows("mlp.experts.gate_up_proj".to_owned(), 0, wide, 2 * wide),
                 "up" => rows("mlp.experts.gate_up_proj".to_owned(), wide, wide, 2 * wide),
                 _ => rows("mlp.experts.down_proj".to_owned(), 0, hidden, hidden),

@@ -3,7 +3,7 @@
 use super::spec::{Mamba2, Shape};
 use crate::blocks::Placed;
 use crate::import::keys::{Findings, Keys};
-use crate::import::names::{Place, rows, whole};
+use crate::import::names::{LayerTensor, rows, whole};
 use crate::spec::types::FileTensor;
 use serde_json::json;
 
@@ -35,8 +35,8 @@ pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> O
 
 impl Placed for Mamba2 {
     /// Finds a tensor in the checkpoint.
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        let ["mamba2", part] = *place.stem else { return None };
+    fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
+        let ["mamba2", part] = *tensor.stem else { return None };
         let (inner, channels, heads) = (self.shape.inner(), self.shape.channels(), self.shape.heads);
         let projected =
             |first, take| rows("mixer.in_proj.weight".to_owned(), first, take, inner + channels + heads);

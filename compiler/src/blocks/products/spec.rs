@@ -2,7 +2,7 @@
 
 use crate::blocks::{Built, FfnSpec, Placed};
 use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId};
-use crate::import::names::{Place, whole};
+use crate::import::names::{LayerTensor, whole};
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{ACTIVATIONS, MAX_WIDTH, flag};
 use crate::spec::reader::Table;
@@ -43,9 +43,9 @@ impl FfnSpec for Gated {
 }
 
 impl Placed for Gated {
-    fn place(&self, place: &Place) -> Option<FileTensor> {
-        let ["ffn", part] = *place.stem else { return None };
-        Some(whole(format!("mlp.{part}_proj.{}", place.kind)))
+    fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
+        let ["ffn", part] = *tensor.stem else { return None };
+        Some(whole(format!("mlp.{part}_proj.{}", tensor.kind)))
     }
 }
 
@@ -77,7 +77,7 @@ impl FfnSpec for Nothing {
 }
 
 impl Placed for Nothing {
-    fn place(&self, _: &Place) -> Option<FileTensor> {
+    fn place(&self, _: &LayerTensor) -> Option<FileTensor> {
         None
     }
 }

@@ -19,7 +19,7 @@ mod truth;
 
 use monomorph_cache::{Match, PrefixCache, Reuse, Shortage};
 use random::Random;
-use truth::{Held, Truth};
+use truth::{HeldSequence, Truth};
 
 /// Steps of each walk.
 const STEPS: usize = 1_000_000;
@@ -107,7 +107,7 @@ impl Walk {
         }
         self.seen.matched += blocks;
         let (known, saved) = (tokens, Vec::new());
-        self.truth.held.push(Held { lease, tokens: prompt[..tokens].to_vec(), known, saved });
+        self.truth.held.push(HeldSequence { lease, tokens: prompt[..tokens].to_vec(), known, saved });
         self.feed(self.truth.held.len() - 1, &prompt[tokens..]);
     }
 

@@ -14,7 +14,7 @@ pub struct Known {
 
 /// A sequence.
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldSequence {
     pub lease: Lease,
     /// Its tokens, all of which were fed.
     pub tokens: Vec<u32>,
@@ -32,7 +32,7 @@ pub struct Truth {
     pub granule: usize,
     pub reuse: Reuse,
     pub known: BTreeMap<Vec<u32>, Known>,
-    pub held: Vec<Held>,
+    pub held: Vec<HeldSequence>,
     /// The prefix whose keys and values a block holds.
     pub memory: HashMap<Block, Vec<u32>>,
     /// The tokens whose state a place holds.
@@ -180,7 +180,7 @@ impl Truth {
         }
     }
 
-    pub fn release(&mut self, at: usize) -> Held {
+    pub fn release(&mut self, at: usize) -> HeldSequence {
         let one = self.held.swap_remove(at);
         self.touch(&one.tokens[..one.known]);
         self.prune(one.tokens[..one.known].to_vec(), &mut Vec::new());

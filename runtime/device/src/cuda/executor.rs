@@ -27,10 +27,10 @@ use super::pointer::Pointer;
 use super::queue::{Extents, Graph, Portion, Queue};
 use super::ring::SlotRing;
 use super::states::Places;
-use super::wire::{Header, Limits, MAX_SEQUENCES, SampledRow, StepBuffer, Tables};
-use in_flight::{InFlight, Want};
+use super::wire::{Header, MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
+use in_flight::{StepSlot, Want};
 use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, Tokens};
-use parts::{Kind, PROMPTS, Part, parts};
+use parts::{Kind, PROMPTS, StepPart, parts};
 
 /// The launches of a layer stack, by program.
 pub trait Programs: Send + 'static {
@@ -66,7 +66,7 @@ pub struct Executor {
     /// Draft passes after a prefill, in ascending order of sequences.
     passes: Vec<(usize, Graph)>,
     ring: SlotRing,
-    flights: Vec<InFlight>,
+    flights: Vec<StepSlot>,
     buffer: StepBuffer,
     states: Places,
     /// Staging of blocks on disk, with K/V offload.
@@ -83,7 +83,7 @@ pub struct Executor {
     /// Whether drafts are accepted whatever was sampled.
     forced: bool,
     /// Parts of the step submitted last that wait for their sampling inputs; the first has started.
-    unsampled: Vec<Part>,
+    unsampled: Vec<StepPart>,
     submitted: u64,
     collected: u64,
 }
@@ -146,10 +146,10 @@ impl Executor {
         let groups = spec.step_tokens.div_ceil(head_rows);
         let ids = memory.take(sizes.ids)?;
         let ring = SlotRing::of(spec);
-        let flight = |_| InFlight::new(memory, &sizes, ids, groups, head_rows);
+        let flight = |_| StepSlot::new(memory, &sizes, ids, groups, head_rows);
         let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
         let offload = memory.offload()?;
-        let limits = Limits {
+        let limits = StepLimits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
             vocabulary: spec.vocabulary,
@@ -201,7 +201,7 @@ impl Executor {
         let stream = self.quiet.0.stream();
         // The first set of each step: with two parts, that of the part which decodes.
         let flights = self.flights.iter().step_by(self.ring.parts);
-        let portions = |flight: &InFlight| {
+        let portions = |flight: &StepSlot| {
             let graph = |portion| Graph::record(stream, program, portion, extents, flight.tables, &record);
             let [whole, logits, sampling] =
                 [graph(Portion::Whole)?, graph(Portion::Logits)?, graph(Portion::Sampling)?];
@@ -283,7 +283,7 @@ impl Executor {
     }
 
     /// Starts a part of a step.
-    fn start<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
+    fn start<P: Programs>(&mut self, programs: &P, part: &StepPart, step: &Step) -> Result<(), Fault> {
         self.fill(part, step);
         self.record_results(part, step);
         match part.kind {
@@ -297,7 +297,7 @@ impl Executor {
     }
 
     /// Starts the portion of a part that does not depend on sampling inputs.
-    fn begin<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
+    fn begin<P: Programs>(&mut self, programs: &P, part: &StepPart, step: &Step) -> Result<(), Fault> {
         self.fill(part, step);
         self.record_results(part, step);
         match part.kind {
@@ -307,7 +307,7 @@ impl Executor {
     }
 
     /// Starts the rest of a part, from sampling on.
-    fn finish<P: Programs>(&mut self, programs: &P, part: &Part, step: &Step) -> Result<(), Fault> {
+    fn finish<P: Programs>(&mut self, programs: &P, part: &StepPart, step: &Step) -> Result<(), Fault> {
         self.quiet.0.enter()?;
         self.fill(part, step);
         let rows = self.buffer.outputs.len();
@@ -321,7 +321,7 @@ impl Executor {
     }
 
     /// Flattens a part into the step buffer.
-    fn fill(&mut self, part: &Part, step: &Step) {
+    fn fill(&mut self, part: &StepPart, step: &Step) {
         let sequences = part.sequences(step);
         match part.kind {
             Kind::Verify => self.buffer.verify(&sequences),
@@ -355,7 +355,7 @@ impl Executor {
 
     /// Records the kind of result of each sequence, and its index in the step. Its first row among the
     /// outputs is also its first among the results.
-    fn record_results(&mut self, part: &Part, step: &Step) {
+    fn record_results(&mut self, part: &StepPart, step: &Step) {
         let wants = &mut self.flights[part.flight].wants;
         wants.clear();
         let mut place = 0;
@@ -388,7 +388,7 @@ impl Executor {
     fn decode<P: Programs>(
         &mut self,
         programs: &P,
-        part: &Part,
+        part: &StepPart,
         offloaded: &[OffloadSlot],
         portion: Portion,
     ) -> Result<(), Fault> {
@@ -430,7 +430,7 @@ impl Executor {
     fn layers<P: Programs>(
         &mut self,
         programs: &P,
-        part: &Part,
+        part: &StepPart,
         offloaded: &[OffloadSlot],
     ) -> Result<(), Fault> {
         let gpu = self.quiet.0.clone();
@@ -449,7 +449,7 @@ impl Executor {
 
     /// Runs the head, after the layers, over the rows that need logits, as many at a time as it takes; then
     /// the draft head, if there is one.
-    fn head<P: Programs>(&mut self, programs: &P, part: &Part) -> Result<(), Fault> {
+    fn head<P: Programs>(&mut self, programs: &P, part: &StepPart) -> Result<(), Fault> {
         let (gpu, flight) = (self.quiet.0.clone(), part.flight);
         let outputs = self.buffer.outputs.len();
         let group = |first: usize| first..outputs.min(first + P::HEAD_ROWS);
@@ -492,7 +492,7 @@ impl Executor {
     }
 
     /// Called after the last launch of a part.
-    fn end(&mut self, part: &Part, step: &Step) -> Result<(), Fault> {
+    fn end(&mut self, part: &StepPart, step: &Step) -> Result<(), Fault> {
         self.flights[part.flight].done.record(self.quiet.0.stream())?;
         self.lose(part, step);
         Ok(())

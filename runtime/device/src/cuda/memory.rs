@@ -35,7 +35,7 @@ pub struct Needs {
 
 /// The bytes to claim for each purpose, and the number of K/V blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Plan {
+struct MemoryPlan {
     weights: u64,
     states: States,
     /// Recurrent state of one sequence or snapshot.
@@ -50,7 +50,7 @@ struct Plan {
     block_bytes: u64,
 }
 
-impl Plan {
+impl MemoryPlan {
     fn kv(&self) -> u64 {
         self.blocks as u64 * self.block_bytes
     }
@@ -122,9 +122,9 @@ struct Request {
 ///
 /// # Errors
 /// When the weights and one sequence, or the blocks asked for, do not fit; the error says what would fit.
-fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan, LoadError> {
+fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<MemoryPlan, LoadError> {
     let one_sequence = request.context.div_ceil(request.block_tokens);
-    let mut plan = Plan {
+    let mut plan = MemoryPlan {
         weights: needs.weights,
         states: States { sequences: 0, snapshots: 0 },
         state_bytes: needs.state,
@@ -153,7 +153,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Plan
     );
     let room = limit.saturating_sub(plan.fixed()) / request.block_bytes;
     let room = usize::try_from(room).unwrap_or(usize::MAX);
-    let short = |what: String, plan: Plan, fits| LoadError::Memory {
+    let short = |what: String, plan: MemoryPlan, fits| LoadError::Memory {
         what,
         needed: plan.total(),
         available: limit,

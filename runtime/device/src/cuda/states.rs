@@ -25,14 +25,14 @@ impl<const PARTS: usize> State<PARTS> {
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
     pub(super) states: States,
-    parts: Vec<Part>,
+    parts: Vec<CopyRegion>,
     blocks: usize,
-    caches: Vec<Part>,
+    caches: Vec<CopyRegion>,
 }
 
 /// A part of the states of one body, or its cache.
 #[derive(Clone, Copy, Debug)]
-struct Part {
+struct CopyRegion {
     cache: Cache,
     /// Bytes of a slot, snapshot or block in one layer.
     bytes: u64,
@@ -53,14 +53,14 @@ impl Places {
     /// Adds a part of a body's states.
     pub(super) fn push(&mut self, cache: Cache, bytes: u64, layers: usize) {
         if bytes > 0 {
-            self.parts.push(Part { cache, bytes, layers });
+            self.parts.push(CopyRegion { cache, bytes, layers });
         }
     }
 
     /// Adds the cache of a body, which holds `blocks` blocks of `bytes` per layer.
     pub(super) fn push_blocks(&mut self, cache: Cache, bytes: u64, layers: usize, blocks: usize) {
         self.blocks = blocks;
-        self.caches.push(Part { cache, bytes, layers });
+        self.caches.push(CopyRegion { cache, bytes, layers });
     }
 
     /// Number of K/V blocks on the device.
@@ -122,7 +122,7 @@ impl Places {
 }
 
 /// The address and bytes of place `at` in every layer of each part.
-fn parts_at(parts: &[Part], at: u64) -> impl Iterator<Item = (Pointer, u64)> {
+fn parts_at(parts: &[CopyRegion], at: u64) -> impl Iterator<Item = (Pointer, u64)> {
     parts.iter().flat_map(move |part| {
         (0..part.layers).map(move |layer| (part.cache.layer(layer).offset(at * part.bytes), part.bytes))
     })

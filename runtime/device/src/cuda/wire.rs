@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The bounds of a step.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct StepLimits {
     pub(crate) tokens: usize,
     pub(crate) sequences: usize,
     pub(crate) vocabulary: usize,
@@ -49,7 +49,7 @@ pub(crate) struct OutputRow {
 /// A step, flattened to what kernels index.
 #[derive(Debug)]
 pub(crate) struct StepBuffer {
-    limits: Limits,
+    limits: StepLimits,
     /// Whether a token has been sampled for each slot.
     sampled: Vec<bool>,
     pub(crate) header: Box<Header>,
@@ -70,7 +70,7 @@ pub(crate) struct StepBuffer {
 }
 
 impl StepBuffer {
-    pub(crate) fn new(limits: Limits) -> StepBuffer {
+    pub(crate) fn new(limits: StepLimits) -> StepBuffer {
         let header = Header {
             tokens: 0,
             sequences: 0,

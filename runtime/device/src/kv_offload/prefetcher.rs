@@ -2,7 +2,7 @@
 
 use super::SLOTS;
 use super::staging::{Area, Lent, Staging};
-use monomorph_store::{Completion, DiskStore, PageMemory, Place, Refused};
+use monomorph_store::{Completion, DiskStore, PageMemory, PageSlot, Refused};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) struct Prefetcher<M: Area> {
     store: DiskStore<Lent<M>>,
     staging: Staging<M>,
     /// The location in the store of each part of each group, if stored.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<PageSlot>>,
     /// Pages per slot. After the slots there are as many pages to write from.
     pages: usize,
     /// The pages of each window of the current pass that has not been requested yet.

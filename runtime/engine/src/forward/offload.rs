@@ -8,7 +8,7 @@
 
 use super::Forward;
 use crate::request::EngineError;
-use crate::scheduler::{Limits, Running, Waiting};
+use crate::scheduler::{Running, SchedulerLimits, Waiting};
 use monomorph_cache::admission::blocks_for;
 use monomorph_cache::{OffloadPlace, Share};
 use monomorph_model::{BlockId, Model, OffloadSlot};
@@ -82,11 +82,11 @@ impl Forward {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offload {
     share: Share,
-    limits: Limits,
+    limits: SchedulerLimits,
 }
 
 impl Offload {
-    pub fn new(share: Share, limits: &Limits) -> Offload {
+    pub fn new(share: Share, limits: &SchedulerLimits) -> Offload {
         Offload { share, limits: *limits }
     }
 

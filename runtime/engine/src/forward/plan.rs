@@ -4,7 +4,7 @@ use super::Forward;
 use super::offload::Offload;
 use super::swap::Copied;
 use crate::options::ScheduleOptions;
-use crate::scheduler::{HOLDS, Limits, Pace, Plan, Running, View, Waiting, schedule};
+use crate::scheduler::{HOLDS, Pace, Running, SchedulerLimits, StepPlan, View, Waiting, schedule};
 use crate::sequence::Sequence;
 use monomorph_model::ModelSpec;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const SCORED_BYTES: usize = 16 << 20;
 
 /// Scheduler inputs, with reusable buffers for both queues.
 pub(super) struct Planner {
-    limits: Limits,
+    limits: SchedulerLimits,
     schedule: ScheduleOptions,
     /// Estimate of step times.
     pace: Pace,
@@ -39,12 +39,12 @@ impl Planner {
     }
 
     /// What a step may carry.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &SchedulerLimits {
         &self.limits
     }
 
     #[cfg(test)]
-    pub fn limits_mut(&mut self) -> &mut Limits {
+    pub fn limits_mut(&mut self) -> &mut SchedulerLimits {
         &mut self.limits
     }
 
@@ -61,9 +61,9 @@ impl Planner {
 
 /// The limits of a model's steps: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 means
 /// as many as fit.
-fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Limits {
+fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> SchedulerLimits {
     let prefill_tokens = if prefill_tokens == 0 { spec.step_tokens } else { prefill_tokens };
-    Limits {
+    SchedulerLimits {
         block_tokens: spec.block_tokens,
         step_tokens: spec.step_tokens,
         step_sequences: spec.step_sequences.min(sequences),
@@ -93,7 +93,7 @@ impl Forward {
             policy: self.planner.schedule.policy,
             pace: self.planner.pace,
         };
-        let Plan { preempt, admit, rows, cut } = schedule(&view, &self.planner.limits);
+        let StepPlan { preempt, admit, rows, cut } = schedule(&view, &self.planner.limits);
         // Images are copied back between steps.
         let resumes = self.queue.picks().take(admit).any(|one| one.image.is_some());
         if view.in_flight && (rows.is_empty() || resumes) {

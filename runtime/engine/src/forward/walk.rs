@@ -14,7 +14,7 @@
 use super::Forward;
 use crate::handle::prepare;
 use crate::scripted::{
-    Drafting, InFlight, Invariant, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
+    Drafting, Invariant, Pipelined, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
     allowed, leaning,
 };
 use crate::{EngineOptions, Event, FinishReason, Generation, OffloadShare, Policy, PrefixOptions};
@@ -422,7 +422,7 @@ fn steps_of(change: impl Fn(&mut Request)) -> u64 {
     let options = EngineOptions::new(ROOMY, Tight::SPEC.context, 12);
     let (engine, mut forward) = prepare(Tight::SPEC, options).unwrap();
     let script = Script { tokens: tokens(), blocks: ROOMY, ..Script::default() };
-    let mut model = Scripted::<InFlight<Tight, 2>>::new(script);
+    let mut model = Scripted::<Pipelined<Tight, 2>>::new(script);
     let mut generations = Vec::new();
     for begins in 0..4 {
         let mut request = Request::new(vec![begins + 1], 40);
@@ -462,17 +462,17 @@ fn every_answer_is_its_lone_one_with_one_step_in_flight() {
 
 #[test]
 fn every_answer_is_its_lone_one_with_two_steps_in_flight() {
-    walks::<InFlight<Tight, 2>>();
+    walks::<Pipelined<Tight, 2>>();
 }
 
 #[test]
 fn every_answer_is_its_lone_one_with_three_steps_in_flight() {
-    walks::<InFlight<Tight, 3>>();
+    walks::<Pipelined<Tight, 3>>();
 }
 
 #[test]
 fn every_answer_is_its_lone_one_where_answers_are_decoded_again() {
-    walks::<InFlight<Invariant<Tight, 8>, 2>>();
+    walks::<Pipelined<Invariant<Tight, 8>, 2>>();
 }
 
 #[test]
@@ -497,12 +497,12 @@ fn every_answer_of_a_model_with_state_is_its_lone_one() {
 
 #[test]
 fn every_answer_of_a_model_with_state_is_its_lone_one_with_two_steps_in_flight() {
-    walks::<InFlight<Recurrent<Tight>, 2>>();
+    walks::<Pipelined<Recurrent<Tight>, 2>>();
 }
 
 #[test]
 fn every_answer_of_a_model_with_state_is_its_lone_one_with_three_steps_in_flight() {
-    walks::<InFlight<Recurrent<Tight>, 3>>();
+    walks::<Pipelined<Recurrent<Tight>, 3>>();
 }
 
 #[test]
@@ -512,7 +512,7 @@ fn every_answer_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts() {
 
 #[test]
 fn every_answer_of_a_batch_invariant_model_with_state_is_its_lone_one() {
-    walks::<InFlight<Recurrent<Invariant<Tight, 8>>, 2>>();
+    walks::<Pipelined<Recurrent<Invariant<Tight, 8>>, 2>>();
 }
 
 /// Walks in which no sequence holds more than a few blocks on the device, and the rest is on disk: of pools
@@ -552,7 +552,7 @@ fn every_answer_is_its_lone_one_with_blocks_on_disk() {
 
 #[test]
 fn every_answer_is_its_lone_one_with_blocks_on_disk_and_two_steps_in_flight() {
-    walks_offload::<InFlight<Tight, 2>>();
+    walks_offload::<Pipelined<Tight, 2>>();
 }
 
 #[test]
@@ -562,7 +562,7 @@ fn every_answer_is_its_lone_plain_one_with_blocks_on_disk_and_two_drafts() {
 
 #[test]
 fn every_answer_of_a_model_with_state_is_its_lone_one_with_blocks_on_disk() {
-    walks_offload::<InFlight<Recurrent<Tight>, 2>>();
+    walks_offload::<Pipelined<Recurrent<Tight>, 2>>();
 }
 
 #[test]

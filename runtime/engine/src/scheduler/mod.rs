@@ -32,13 +32,13 @@
 //! * **Admission.** The next request is admitted when there are free blocks for all its tokens, and one more
 //!   for every sequence that can still grow. Its blocks are taken at once, so prefill never runs out of them.
 //! * **Budget.** Decoding sequences come first in every step, one token each and its drafts. The rest of the
-//!   budget, at most [`Limits::prefill_tokens`], goes to prefill chunks: with `fifo` in order; with `slai` by
-//!   priority and shortest remainder, after an eighth for the first in order.
+//!   budget, at most [`SchedulerLimits::prefill_tokens`], goes to prefill chunks: with `fifo` in order; with
+//!   `slai` by priority and shortest remainder, after an eighth for the first in order.
 //! * **Deadlines.** With `slai` a step's prefill is cut so that the most urgent decoding sequence has its
 //!   token in time, as the [`Pace`] of earlier steps predicts, but never below an eighth of the budget, or
 //!   one chunk.
 //! * **Scores.** Of prompts whose logits are returned for every token a step feeds at most
-//!   [`Limits::scored_tokens`]: logits are large.
+//!   [`SchedulerLimits::scored_tokens`]: logits are large.
 //! * **Chunk alignment.** Prefill chunks of a batch-invariant model end where its kernels sum in the same
 //!   order on both sides, and the generated tokens of a pre-empted sequence are decoded again, one a step.
 //! * **Drafts.** A step may write behind a sequence's tokens: the drafts it verifies and those it makes.
@@ -62,7 +62,7 @@ use monomorph_cache::admission::blocks_for;
 
 /// What a step may carry, and what a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct SchedulerLimits {
     /// Tokens of a block; at least 1.
     pub block_tokens: usize,
     /// Tokens of a step over all its sequences; at least 1.
@@ -82,7 +82,7 @@ pub struct Limits {
     pub scored_tokens: usize,
 }
 
-impl Limits {
+impl SchedulerLimits {
     /// Most sequences that run at once: each must get a token and its drafts in every step, and one beside
     /// them a prefill chunk.
     pub fn running(&self) -> usize {
@@ -122,7 +122,7 @@ pub struct Running {
 
 impl Running {
     /// Blocks it needs to be fed, besides those it holds.
-    pub fn missing(&self, limits: &Limits) -> usize {
+    pub fn missing(&self, limits: &SchedulerLimits) -> usize {
         let tokens = if self.ready { self.tokens + limits.reach } else { 0 };
         blocks_for(tokens, limits.block_tokens).saturating_sub(self.blocks)
     }
@@ -180,7 +180,7 @@ pub struct Row {
 
 /// What to do, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct StepPlan {
     /// How many of the running to pre-empt, from the end: they wait again.
     pub preempt: usize,
     /// How many of the waiting to admit, from the front: they become the last of the running.

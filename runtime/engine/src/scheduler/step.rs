@@ -1,6 +1,6 @@
 //! One step: which sequences keep their blocks, which are admitted, and how much each is fed.
 
-use super::{Limits, Plan, Policy, Row, Running, View};
+use super::{Policy, Row, Running, SchedulerLimits, StepPlan, View};
 use monomorph_cache::admission::{admission_need, blocks_for};
 use monomorph_model::chunk;
 
@@ -9,12 +9,12 @@ use monomorph_model::chunk;
 pub const LEAST_PART: usize = 8;
 
 /// Decides the next step.
-pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
-    let Limits { block_tokens, reach, .. } = *limits;
+pub fn schedule(view: &View<'_>, limits: &SchedulerLimits) -> StepPlan {
+    let SchedulerLimits { block_tokens, reach, .. } = *limits;
     let (kept, mut free) = grow(view, limits);
     let preempt = view.running.len() - kept;
     if preempt > 0 && view.in_flight {
-        return Plan::default();
+        return StepPlan::default();
     }
     let running = &view.running[..kept];
 
@@ -66,7 +66,7 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
             Due::Nothing | Due::Decode { .. } => None,
         })
         .collect();
-    let mut room = Room { tokens: budget, scored: limits.scored_tokens };
+    let mut room = PrefillBudget { tokens: budget, scored: limits.scored_tokens };
     if let (Policy::Slai, Some(first)) = (view.policy, prompts.first_mut()) {
         let part = budget.div_ceil(LEAST_PART).max(limits.chunk_tokens).min(budget);
         first.feed(part, &mut room, limits, &mut rows);
@@ -77,7 +77,7 @@ pub fn schedule(view: &View<'_>, limits: &Limits) -> Plan {
     }
     rows.retain(|row| row.tokens > 0);
     let cut = budget < whole && prompts.iter().any(|one| one.left > 0);
-    Plan { preempt, admit, rows, cut }
+    StepPlan { preempt, admit, rows, cut }
 }
 
 /// A prompt to be fed.
@@ -91,7 +91,7 @@ struct Prompt {
 }
 
 /// What is left of a step for prompts.
-struct Room {
+struct PrefillBudget {
     tokens: usize,
     /// Of these, tokens whose logits are all returned.
     scored: usize,
@@ -99,7 +99,7 @@ struct Room {
 
 impl Prompt {
     /// Feeds it a chunk of at most so many tokens, as the room allows.
-    fn feed(&mut self, most: usize, room: &mut Room, limits: &Limits, rows: &mut [Row]) {
+    fn feed(&mut self, most: usize, room: &mut PrefillBudget, limits: &SchedulerLimits, rows: &mut [Row]) {
         let most = if self.scored { most.min(room.scored) } else { most };
         let chunk = chunk(self.cached, self.left, most, limits.chunk_tokens);
         self.cached += chunk;
@@ -113,7 +113,7 @@ impl Prompt {
 }
 
 /// The part of the prefill `room` that leaves every decoding sequence its token in time.
-fn in_time(view: &View<'_>, running: &[Running], limits: &Limits, room: usize) -> usize {
+fn in_time(view: &View<'_>, running: &[Running], limits: &SchedulerLimits, room: usize) -> usize {
     let decodes = |one: &&Running| one.ready && one.tokens == one.cached + 1;
     let Some(slack) = running.iter().filter(decodes).filter_map(|one| one.slack).min() else { return room };
     let least = room.div_ceil(LEAST_PART).max(limits.chunk_tokens);
@@ -158,7 +158,7 @@ impl Due {
 
 /// How many running sequences keep running when each ready one gets the blocks for its tokens and its reach,
 /// and how many blocks are free afterwards.
-fn grow(view: &View<'_>, limits: &Limits) -> (usize, usize) {
+fn grow(view: &View<'_>, limits: &SchedulerLimits) -> (usize, usize) {
     let mut kept = view.running.len();
     let mut free = view.free_blocks;
     let mut at = 0;

@@ -36,12 +36,12 @@ pub(super) struct Memory {
     /// The announced next token of a slot.
     following: HashMap<Slot, u32>,
     /// Steps submitted and not collected, oldest first: the last is the current one.
-    steps: VecDeque<Held>,
+    steps: VecDeque<StepMemory>,
 }
 
 /// What a step holds while it is in flight.
 #[derive(Debug, Default)]
-struct Held {
+struct StepMemory {
     slots: HashSet<Slot>,
     /// Whose rows read each block, and whether they write it too.
     blocks: HashMap<BlockId, Vec<(Slot, bool)>>,
@@ -78,7 +78,7 @@ impl Memory {
         let distinct: HashSet<&OffloadSlot> = offloaded.iter().collect();
         assert_eq!(distinct.len(), offloaded.len(), "a step has a place on disk twice: {offloaded:?}");
         self.offloaded_of_step = offloaded.to_vec();
-        self.steps.push_back(Held::default());
+        self.steps.push_back(StepMemory::default());
     }
 
     /// Writes a group of blocks to disk.

@@ -12,7 +12,7 @@ mod memory;
 mod spec;
 
 pub use controls::{Breach, Controls, Poison};
-pub use spec::{Drafting, InFlight, Invariant, Recurrent, Shape, Skipping, Small, Tight, Verifying};
+pub use spec::{Drafting, Invariant, Pipelined, Recurrent, Shape, Skipping, Small, Tight, Verifying};
 
 use controls::Fault;
 use memory::Memory;

@@ -17,9 +17,9 @@ pub trait Shape: Send + 'static {
 
 /// Another shape, with up to `STEPS` steps in flight.
 #[derive(Debug)]
-pub struct InFlight<S, const STEPS: usize>(PhantomData<fn() -> S>);
+pub struct Pipelined<S, const STEPS: usize>(PhantomData<fn() -> S>);
 
-impl<S: Shape, const STEPS: usize> Shape for InFlight<S, STEPS> {
+impl<S: Shape, const STEPS: usize> Shape for Pipelined<S, STEPS> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = STEPS;
 }

@@ -2,7 +2,7 @@
 
 use crate::latencies::Latencies;
 use crate::request::{Event, FinishReason, Timings};
-use crate::shared::Place;
+use crate::shared::QueuePlace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ pub(crate) struct Reporter {
     client: Client,
     clock: Clock,
     /// Its place in the queue, until it is admitted first.
-    place: Option<Place>,
+    place: Option<QueuePlace>,
     /// Histograms of its times; `None` for a canary, which is not counted.
     latencies: Option<Arc<Latencies>>,
     span: Span,
@@ -90,7 +90,7 @@ impl Reporter {
     /// The reporter of a sequence submitted now. A canary has neither a place nor latencies.
     pub fn new(
         client: Client,
-        place: Option<Place>,
+        place: Option<QueuePlace>,
         latencies: Option<Arc<Latencies>>,
         span: Span,
     ) -> Reporter {

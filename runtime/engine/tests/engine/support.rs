@@ -1,6 +1,6 @@
 //! Shared by the tests: engines of two depths, requests, and the answers that a script gives.
 
-use monomorph_engine::scripted::{Controls, InFlight, Script, Scripted, Shape, Small, Tokens};
+use monomorph_engine::scripted::{Controls, Pipelined, Script, Scripted, Shape, Small, Tokens};
 use monomorph_engine::{EngineError, EngineHandle, EngineOptions, Event, FinishReason, Finished, Generation};
 use monomorph_engine::{Health, Request, Stats, start};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ macro_rules! at_both_depths {
 pub(crate) use at_both_depths;
 
 pub(crate) fn engine<const STEPS: usize>(script: Script, options: EngineOptions) -> (EngineHandle, Controls) {
-    let model = Scripted::<InFlight<Small, STEPS>>::new(script);
+    let model = Scripted::<Pipelined<Small, STEPS>>::new(script);
     let controls = model.controls();
     (start(model, options).unwrap(), controls)
 }

@@ -3,8 +3,8 @@
 use crate::world::fresh;
 use crate::{drafting, limits};
 use monomorph_engine::scheduler::{
-    AGE_TURN, Candidate, Clients, Limits, Pace, Plan, Policy, QUANTUM, Row, Running, Turns, View, Waiting,
-    pick, rank, schedule,
+    AGE_TURN, Candidate, Clients, Pace, Policy, QUANTUM, Row, Running, SchedulerLimits, StepPlan, Turns,
+    View, Waiting, pick, rank, schedule,
 };
 
 /// A view with enough slots and nothing in flight.
@@ -42,7 +42,7 @@ fn the_last_is_preempted_and_the_first_goes_on() {
     assert_eq!((plan.preempt, plan.admit), (1, 0), "one block came back, and none is left to admit with");
     assert_eq!(plan.rows, [Row { sequence: 0, tokens: 1 }]);
     let plan = schedule(&View { in_flight: true, ..view }, &limits);
-    assert_eq!(plan, Plan::default(), "its blocks may still be written: collect first");
+    assert_eq!(plan, StepPlan::default(), "its blocks may still be written: collect first");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn drafts_take_budget_and_blocks() {
 
 #[test]
 fn chunks_end_where_sums_can_be_taken_up_and_answers_are_decoded_again() {
-    let limits = Limits { chunk_tokens: 8, ..limits(4, 20, 16) };
+    let limits = SchedulerLimits { chunk_tokens: 8, ..limits(4, 20, 16) };
     assert_eq!(limits.running(), 13, "behind twelve that decode there is room for a chunk");
     let decode = Running { prefill: 5, ..running(6, 5, 9, 2) };
     let prompt = running(30, 8, 40, 8);
@@ -238,7 +238,7 @@ fn clients_that_come_late_or_come_back_start_with_the_least_served() {
 }
 
 /// Prefill of a step with these `limits` and running sequences, `slack` microseconds before a token is late.
-fn prompts(policy: Policy, limits: &Limits, slack: Option<u64>, pace: Pace) -> (Vec<usize>, bool) {
+fn prompts(policy: Policy, limits: &SchedulerLimits, slack: Option<u64>, pace: Pace) -> (Vec<usize>, bool) {
     let decode = Running { slack, ..running(6, 5, 90, 50) };
     let all = [running(60, 0, 90, 50), decode, running(40, 0, 90, 50), running(20, 10, 90, 50)];
     let plan = schedule(&View { policy, pace, ..view(99, &all, &[]) }, limits);
@@ -253,10 +253,10 @@ fn prompts_share_a_step_by_the_policy() {
     assert_eq!(prompts(Policy::Fifo, &limits, None, Pace::default()), (vec![60, 4, 0], false));
     // An eighth for the first, then the shortest rest.
     assert_eq!(prompts(Policy::Slai, &limits, None, Pace::default()), (vec![14, 40, 10], false));
-    let few = Limits { prefill_tokens: 24, ..limits };
+    let few = SchedulerLimits { prefill_tokens: 24, ..limits };
     assert_eq!(prompts(Policy::Fifo, &few, None, Pace::default()), (vec![24, 0, 0], false));
     assert_eq!(prompts(Policy::Slai, &few, None, Pace::default()), (vec![3, 11, 10], false));
-    let chunks = Limits { chunk_tokens: 16, ..few };
+    let chunks = SchedulerLimits { chunk_tokens: 16, ..few };
     assert_eq!(
         prompts(Policy::Slai, &chunks, None, Pace::default()),
         (vec![16, 0, 6], false),
@@ -274,17 +274,17 @@ fn a_deadline_cuts_prompts_and_never_to_nothing() {
     assert_eq!(prompts(Policy::Slai, &limits, Some(4_630), pace), (vec![4, 16, 10], true));
     assert_eq!(prompts(Policy::Slai, &limits, Some(9_500), pace), (vec![14, 40, 10], false));
     assert_eq!(prompts(Policy::Slai, &limits, Some(0), pace), (vec![1, 0, 7], true), "an eighth is left");
-    let chunks = Limits { chunk_tokens: 16, ..limits };
+    let chunks = SchedulerLimits { chunk_tokens: 16, ..limits };
     assert_eq!(prompts(Policy::Slai, &chunks, Some(0), pace), (vec![16, 0, 0], true), "a chunk is");
     assert_eq!(prompts(Policy::Fifo, &limits, Some(0), pace), (vec![60, 4, 0], false));
 }
 
 #[test]
 fn prompts_that_are_scored_share_the_room_for_their_logits() {
-    let limits = Limits { scored_tokens: 6, ..limits(4, 20, 16) };
+    let limits = SchedulerLimits { scored_tokens: 6, ..limits(4, 20, 16) };
     let prompt = running(12, 0, 30, 3);
     let scored = Running { scored: true, ..prompt };
-    let fed = |running: &[Running], limits: &Limits| -> Vec<(usize, usize)> {
+    let fed = |running: &[Running], limits: &SchedulerLimits| -> Vec<(usize, usize)> {
         let plan = schedule(&view(50, running, &[]), limits);
         plan.rows.iter().map(|row| (row.sequence, row.tokens)).collect()
     };
@@ -296,7 +296,7 @@ fn prompts_that_are_scored_share_the_room_for_their_logits() {
     assert_eq!(fed(&[scored, last], &limits), [(0, 6)]);
     assert_eq!(fed(&[last, scored], &limits), [(0, 1), (1, 5)]);
     // A whole chunk fits; less than one is not fed.
-    let chunks = Limits { chunk_tokens: 6, ..limits };
+    let chunks = SchedulerLimits { chunk_tokens: 6, ..limits };
     assert_eq!(fed(&[scored, scored], &chunks), [(0, 6)]);
     assert_eq!(fed(&[last, scored], &chunks), [(0, 1)]);
 }

@@ -11,7 +11,7 @@
 
 use crate::world::{Request, Rules, World};
 use crate::{limits, rules};
-use monomorph_engine::scheduler::{AGE_TURN, CLIENTS, Limits, Policy, QUANTUM};
+use monomorph_engine::scheduler::{AGE_TURN, CLIENTS, Policy, QUANTUM, SchedulerLimits};
 
 /// How each request of a flood tries to overtake those already waiting.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +87,8 @@ fn no_flood_starves_anybody() {
             {
                 for depth in 1..=2 {
                     for chunk_tokens in [1, 4.min(step_tokens)] {
-                        let limits = Limits { chunk_tokens, ..limits(block_tokens, step_tokens, sequences) };
+                        let limits =
+                            SchedulerLimits { chunk_tokens, ..limits(block_tokens, step_tokens, sequences) };
                         let context = 24.min(total * block_tokens);
                         let rules = Rules {
                             policy,
@@ -160,7 +161,7 @@ fn clients_that_go_are_forgotten() {
 /// Tokens that come late beside prompts without end, behind so many steps to learn from; steps in all, and
 /// tokens of prompts.
 fn late(policy: Policy, depth: usize, chunk_tokens: usize) -> (usize, u64) {
-    let limits = Limits { chunk_tokens, ..limits(16, 512, 32) };
+    let limits = SchedulerLimits { chunk_tokens, ..limits(16, 512, 32) };
     let (time, tbt) = ((2_000, 100), 20_000);
     let mut world = World::new(Rules { policy, context: 1_024, time, tbt, ..rules(limits, 2_048, depth) });
     for turn in 0..20_000 {

@@ -13,7 +13,7 @@ mod floods;
 mod truth;
 mod world;
 
-use monomorph_engine::scheduler::{Limits, Policy};
+use monomorph_engine::scheduler::{Policy, SchedulerLimits};
 use world::{Request, Rules, Seen, simulate};
 
 #[test]
@@ -64,9 +64,9 @@ fn every_small_world_ends_well() {
 }
 
 /// Limits of a model that does not draft.
-fn limits(block_tokens: usize, step_tokens: usize, step_sequences: usize) -> Limits {
+fn limits(block_tokens: usize, step_tokens: usize, step_sequences: usize) -> SchedulerLimits {
     let prefill_tokens = step_tokens;
-    Limits {
+    SchedulerLimits {
         block_tokens,
         step_tokens,
         step_sequences,
@@ -79,15 +79,15 @@ fn limits(block_tokens: usize, step_tokens: usize, step_sequences: usize) -> Lim
 }
 
 /// Rules of a world in which nothing takes time, of so many blocks and steps in flight.
-fn rules(limits: Limits, total: usize, depth: usize) -> Rules {
+fn rules(limits: SchedulerLimits, total: usize, depth: usize) -> Rules {
     let context = (total * limits.block_tokens).saturating_sub(limits.reach);
     let (invariant, policy, time, tbt) = (false, Policy::Fifo, (0, 0), 100_000);
     Rules { limits, invariant, total, depth, policy, alike: false, context, time, tbt }
 }
 
 /// Limits with what a step writes behind the tokens when so many drafts are verified and made.
-fn drafting(limits: Limits, drafts: usize) -> Limits {
-    Limits { drafts, reach: (2 * drafts).saturating_sub(1), ..limits }
+fn drafting(limits: SchedulerLimits, drafts: usize) -> SchedulerLimits {
+    SchedulerLimits { drafts, reach: (2 * drafts).saturating_sub(1), ..limits }
 }
 
 #[test]
@@ -151,9 +151,9 @@ fn random_worlds_end_well() {
         let invariant = below(4) == 0;
         let chunk_tokens = if invariant { 1 + below(limits.step_tokens) } else { 1 };
         let prefill_tokens = chunk_tokens + below(limits.step_tokens - chunk_tokens + 1);
-        let limits = Limits { chunk_tokens, prefill_tokens, ..limits };
+        let limits = SchedulerLimits { chunk_tokens, prefill_tokens, ..limits };
         let drafts = if !invariant && below(2) == 0 { below(4) } else { 0 };
-        let limits = drafting(Limits { step_tokens: limits.step_tokens + drafts, ..limits }, drafts);
+        let limits = drafting(SchedulerLimits { step_tokens: limits.step_tokens + drafts, ..limits }, drafts);
         let total = 2 + below(24);
         let room = (total * limits.block_tokens).saturating_sub(limits.reach);
         if room < 2 {

@@ -3,8 +3,8 @@
 
 use crate::truth;
 use monomorph_engine::scheduler::{
-    Candidate, Clients, GENERATED, Limits, Pace, Policy, Row, Running, Turns, View, Waiting, pick, rank,
-    schedule,
+    Candidate, Clients, GENERATED, Pace, Policy, Row, Running, SchedulerLimits, Turns, View, Waiting, pick,
+    rank, schedule,
 };
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub(crate) struct Request {
 /// What does not change in a world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
-    pub(crate) limits: Limits,
+    pub(crate) limits: SchedulerLimits,
     /// Whether pre-empted sequences decode their answers again.
     pub(crate) invariant: bool,
     /// Number of blocks.

@@ -67,7 +67,7 @@ enum Step<'a> {
 }
 
 /// A schema within the one being measured.
-struct Place<'a> {
+struct Subschema<'a> {
     value: &'a Value,
     around: Option<usize>,
     step: Step<'a>,
@@ -101,7 +101,7 @@ struct Found {
 
 #[derive(Default)]
 struct Walk<'a> {
-    places: Vec<Place<'a>>,
+    places: Vec<Subschema<'a>>,
     /// Places by the address of their value, which does not move.
     known: HashMap<*const Value, usize>,
     anchors: HashMap<&'a str, usize>,
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         let next = self.places.len();
         let at = *self.known.entry(std::ptr::from_ref(value)).or_insert(next);
         if at == next {
-            self.places.push(Place { value, around, step, target: false, parts: 0, within: Vec::new() });
+            self.places.push(Subschema { value, around, step, target: false, parts: 0, within: Vec::new() });
         }
         if let Some(around) = around {
             let join = match step {
@@ -137,7 +137,7 @@ impl<'a> Walk<'a> {
         let mut steps = Vec::new();
         let mut next = Some(at);
         while let Some(at) = next {
-            let Place { around, step, .. } = &self.places[at];
+            let Subschema { around, step, .. } = &self.places[at];
             steps.push(match step {
                 Step::Root => String::new(),
                 Step::Reference(to) => to.trim_start_matches('#').replace('/', "."),
@@ -272,7 +272,7 @@ impl<'a> Walk<'a> {
             let mut bases = vec![root];
             let mut next = Some(from);
             while let Some(at) = next {
-                let Place { value, around, .. } = self.places[at];
+                let Subschema { value, around, .. } = self.places[at];
                 if value.get("$id").or_else(|| value.get("id")).is_some_and(Value::is_string) {
                     bases.push(value);
                 }

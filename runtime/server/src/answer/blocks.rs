@@ -1,7 +1,7 @@
 //! The parts of an answer as consecutive blocks, each opened, filled and closed: the shape of every API but
 //! OpenAI's chat streams, and of whole answers in all of them.
 
-use super::part::Part;
+use super::part::AnswerPart;
 
 /// One block of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     /// The blocks of a whole answer.
-    pub(crate) fn of(parts: &[Part]) -> Vec<Block> {
+    pub(crate) fn of(parts: &[AnswerPart]) -> Vec<Block> {
         let mut blocks = Blocks::default();
         let mut steps: Vec<Step> = parts.iter().flat_map(|part| blocks.take(part)).collect();
         steps.extend(blocks.finish());
@@ -62,23 +62,23 @@ impl Blocks {
     }
 
     /// Takes the next part.
-    pub(crate) fn take(&mut self, part: &Part) -> Vec<Step> {
+    pub(crate) fn take(&mut self, part: &AnswerPart) -> Vec<Step> {
         match part {
-            Part::Text(text) => self.more(text, Kind::Text),
-            Part::Reasoning(text) => self.more(text, Kind::Reasoning),
-            Part::CallBegin { id, name, .. } => {
+            AnswerPart::Text(text) => self.more(text, Kind::Text),
+            AnswerPart::Reasoning(text) => self.more(text, Kind::Reasoning),
+            AnswerPart::CallBegin { id, name, .. } => {
                 let (id, name) = (id.clone(), name.clone());
                 self.open(Block::Call { id, name, arguments: String::new() })
             }
-            Part::CallArguments { delta, .. } => match &mut self.open {
+            AnswerPart::CallArguments { delta, .. } => match &mut self.open {
                 Some(Block::Call { arguments, .. }) => {
                     arguments.push_str(delta);
                     vec![Step::More(self.count - 1, Kind::Call, delta.clone())]
                 }
                 _ => Vec::new(),
             },
-            Part::ReasoningEnd | Part::CallEnd { .. } => self.finish(),
-            Part::Rejected(_) => Vec::new(),
+            AnswerPart::ReasoningEnd | AnswerPart::CallEnd { .. } => self.finish(),
+            AnswerPart::Rejected(_) => Vec::new(),
         }
     }
 

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use monomorph_engine::{EngineError, Event, FinishReason, Generation, Timings};
 use monomorph_sampling::Sampled;
 use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
-use part::{Echoed, End, EndReason, Part, Piece, TokenLogprob, Usage};
+use part::{AnswerPart, Echoed, End, EndReason, Piece, TokenLogprob, Usage};
 use reading::Reading;
 use std::sync::Arc;
 use std::time::Duration;
@@ -254,11 +254,11 @@ impl Answer {
     }
 
     /// Passes parts on; `at_call` is the reason for ending an answer whose first call ends it.
-    fn take(&mut self, parts: Vec<Part>, at_call: EndReason) -> Piece {
+    fn take(&mut self, parts: Vec<AnswerPart>, at_call: EndReason) -> Piece {
         let mut piece = Piece::default();
         for part in parts {
             match part {
-                Part::Text(text) => {
+                AnswerPart::Text(text) => {
                     self.read += text.len();
                     match self.stops.push(&text) {
                         StopOutput::Emit(text) => self.emit(text, &mut piece),
@@ -269,13 +269,13 @@ impl Answer {
                         }
                     }
                 }
-                Part::Rejected(_) => part.append(&mut piece.parts),
+                AnswerPart::Rejected(_) => part.append(&mut piece.parts),
                 part => {
                     // Another kind of part ends a run of text, so a pending prefix of a stop string is plain
                     // text.
                     let text = self.stops.finish();
                     self.emit(text, &mut piece);
-                    let ends = matches!(part, Part::CallEnd { .. });
+                    let ends = matches!(part, AnswerPart::CallEnd { .. });
                     self.calls += usize::from(ends);
                     part.append(&mut piece.parts);
                     if ends && self.reading.ends_with_a_call() {
@@ -295,7 +295,7 @@ impl Answer {
     fn emit(&mut self, text: String, piece: &mut Piece) {
         self.emitted += text.len();
         if !text.is_empty() {
-            Part::Text(text).append(&mut piece.parts);
+            AnswerPart::Text(text).append(&mut piece.parts);
         }
         let ready = self.pending.iter().take_while(|(begin, _)| *begin < self.emitted).count();
         piece.logprobs.extend(self.pending.drain(..ready).map(|(_, token)| token));

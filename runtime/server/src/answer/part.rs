@@ -4,7 +4,7 @@ use monomorph_engine::Timings;
 
 /// A part of an answer. Consecutive parts of one kind belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum AnswerPart {
     /// Text for the reader.
     Text(String),
     /// The model's reasoning.
@@ -36,14 +36,17 @@ pub(crate) enum Part {
     Rejected(String),
 }
 
-impl Part {
+impl AnswerPart {
     /// Appends a part, merged with the last one if they belong together.
-    pub(crate) fn append(self, parts: &mut Vec<Part>) {
+    pub(crate) fn append(self, parts: &mut Vec<AnswerPart>) {
         match (self, parts.last_mut()) {
-            (Part::Text(more), Some(Part::Text(text)))
-            | (Part::Reasoning(more), Some(Part::Reasoning(text)))
-            | (Part::Rejected(more), Some(Part::Rejected(text)))
-            | (Part::CallArguments { delta: more, .. }, Some(Part::CallArguments { delta: text, .. })) => {
+            (AnswerPart::Text(more), Some(AnswerPart::Text(text)))
+            | (AnswerPart::Reasoning(more), Some(AnswerPart::Reasoning(text)))
+            | (AnswerPart::Rejected(more), Some(AnswerPart::Rejected(text)))
+            | (
+                AnswerPart::CallArguments { delta: more, .. },
+                Some(AnswerPart::CallArguments { delta: text, .. }),
+            ) => {
                 text.push_str(&more);
             }
             (part, _) => parts.push(part),
@@ -77,7 +80,7 @@ pub(crate) struct Piece {
     /// On the first piece, if requested.
     pub(crate) echoed: Option<Echoed>,
     /// Parts, in whole characters; may be empty.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<AnswerPart>,
     /// Tokens of the text, if requested.
     pub(crate) logprobs: Vec<TokenLogprob>,
     /// All tokens since the piece before, including those without a part.
@@ -89,7 +92,8 @@ pub(crate) struct Piece {
 impl Piece {
     /// The text of its parts.
     pub(crate) fn text(&self) -> String {
-        let text = |part: &Part| if let Part::Text(text) = part { Some(text.clone()) } else { None };
+        let text =
+            |part: &AnswerPart| if let AnswerPart::Text(text) = part { Some(text.clone()) } else { None };
         self.parts.iter().filter_map(text).collect()
     }
 }

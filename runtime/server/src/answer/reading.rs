@@ -1,6 +1,6 @@
 //! Parsing of an answer's text by the model's formats, or not at all.
 
-use super::part::Part;
+use super::part::AnswerPart;
 use crate::process::random::random_seed;
 use monomorph_text::{AnswerEvent, AnswerParser};
 use std::sync::Arc;
@@ -75,10 +75,10 @@ impl Reading {
     }
 
     /// Takes text.
-    pub(crate) fn push(&mut self, text: &str) -> Vec<Part> {
+    pub(crate) fn push(&mut self, text: &str) -> Vec<AnswerPart> {
         match &mut self.parser {
             _ if text.is_empty() => Vec::new(),
-            None => vec![Part::Text(text.to_owned())],
+            None => vec![AnswerPart::Text(text.to_owned())],
             Some(parser) => {
                 let events = parser.push(text);
                 self.parts(events)
@@ -87,39 +87,39 @@ impl Reading {
     }
 
     /// Takes a markup token, by its name.
-    pub(crate) fn push_control(&mut self, name: &str) -> Vec<Part> {
+    pub(crate) fn push_control(&mut self, name: &str) -> Vec<AnswerPart> {
         let Some(parser) = &mut self.parser else { return Vec::new() };
         let events = parser.push_control(name);
         self.parts(events)
     }
 
     /// Ends the answer.
-    pub(crate) fn finish(&mut self) -> Vec<Part> {
+    pub(crate) fn finish(&mut self) -> Vec<AnswerPart> {
         let Some(parser) = &mut self.parser else { return Vec::new() };
         let events = parser.finish();
         self.parts(events)
     }
 
-    fn parts(&self, events: Vec<AnswerEvent>) -> Vec<Part> {
+    fn parts(&self, events: Vec<AnswerEvent>) -> Vec<AnswerPart> {
         events.into_iter().filter_map(|event| self.part(event)).collect()
     }
 
-    fn part(&self, event: AnswerEvent) -> Option<Part> {
+    fn part(&self, event: AnswerEvent) -> Option<AnswerPart> {
         let forbidden = self.calls == Calls::None;
         Some(match event {
-            AnswerEvent::Text(text) => Part::Text(text),
+            AnswerEvent::Text(text) => AnswerPart::Text(text),
             AnswerEvent::ReasoningBegin => return None,
-            AnswerEvent::Reasoning(text) => Part::Reasoning(text),
-            AnswerEvent::ReasoningEnd { .. } => Part::ReasoningEnd,
-            AnswerEvent::CallBegin { name, .. } if forbidden => Part::Rejected(name),
-            AnswerEvent::CallArguments { delta, .. } if forbidden => Part::Rejected(delta),
+            AnswerEvent::Reasoning(text) => AnswerPart::Reasoning(text),
+            AnswerEvent::ReasoningEnd { .. } => AnswerPart::ReasoningEnd,
+            AnswerEvent::CallBegin { name, .. } if forbidden => AnswerPart::Rejected(name),
+            AnswerEvent::CallArguments { delta, .. } if forbidden => AnswerPart::Rejected(delta),
             AnswerEvent::CallEnd { .. } if forbidden => return None,
             AnswerEvent::CallBegin { index, name, id, .. } => {
-                Part::CallBegin { index, id: id.unwrap_or_else(|| self.ids.make()), name }
+                AnswerPart::CallBegin { index, id: id.unwrap_or_else(|| self.ids.make()), name }
             }
-            AnswerEvent::CallArguments { index, delta } => Part::CallArguments { index, delta },
-            AnswerEvent::CallEnd { index, .. } => Part::CallEnd { index },
-            AnswerEvent::Rejected(text) => Part::Rejected(text),
+            AnswerEvent::CallArguments { index, delta } => AnswerPart::CallArguments { index, delta },
+            AnswerEvent::CallEnd { index, .. } => AnswerPart::CallEnd { index },
+            AnswerEvent::Rejected(text) => AnswerPart::Rejected(text),
         })
     }
 }

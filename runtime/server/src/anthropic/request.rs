@@ -10,7 +10,7 @@ use crate::request::format::{Format, read_typed, typed};
 use crate::request::generation::{
     GenerationParams, TEMPERATURE, TOP_P, read_length, read_numbers, read_stops,
 };
-use crate::request::limits::Limits;
+use crate::request::limits::RequestLimits;
 use crate::request::tools::{read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 
@@ -43,7 +43,7 @@ struct Config {
 
 impl MessagesRequest {
     /// Reads a body.
-    pub(crate) fn read(body: &Value, limits: &Limits) -> Result<MessagesRequest, ApiError> {
+    pub(crate) fn read(body: &Value, limits: &RequestLimits) -> Result<MessagesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let (conversation, Config { budget, format }) = read_conversation(&mut fields)?;
         let mut params = GenerationParams::of_preset(limits);

@@ -17,8 +17,8 @@ use crate::process::memory::Guard;
 use crate::request::calls::{Loose, Wanted};
 use crate::request::conversation::Prepared;
 use crate::request::generation::GenerationParams;
-use crate::request::grammars::{GrammarStore, Held};
-use crate::request::limits::Limits;
+use crate::request::grammars::{Constrained, GrammarStore};
+use crate::request::limits::RequestLimits;
 use crate::request::reasoning::ReasoningArgs;
 use crate::request::text::Text;
 use axum::http::StatusCode;
@@ -199,7 +199,7 @@ impl App {
         ready: &Ready,
         params: &GenerationParams,
         prepared: &Prepared,
-    ) -> Result<Held, ApiError> {
+    ) -> Result<Constrained, ApiError> {
         let Prepared { ids, reading, calls, share, .. } = prepared;
         if let Some((field, _)) = params.reasoning_budget {
             if ready.text.reasoning.is_none() {
@@ -248,8 +248,8 @@ impl App {
     }
 
     /// What requests are read against.
-    pub(crate) fn limits(&self, ready: &Ready) -> Limits {
-        Limits {
+    pub(crate) fn limits(&self, ready: &Ready) -> RequestLimits {
+        RequestLimits {
             context: ready.engine.context(),
             vocabulary: self.spec.vocabulary,
             preset: self.spec.sampling.first(),

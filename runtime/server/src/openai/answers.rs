@@ -2,7 +2,7 @@
 
 use super::logprobs;
 use crate::answer::blocks::{Block, Blocks};
-use crate::answer::part::{Echoed, End, EndReason, Part, Piece, TokenLogprob, Usage};
+use crate::answer::part::{AnswerPart, Echoed, End, EndReason, Piece, TokenLogprob, Usage};
 use crate::answer::writer::{Writer, event};
 use crate::error::ApiError;
 use crate::process::clock::unix_time;
@@ -165,24 +165,24 @@ impl AnswerWriter {
     }
 
     /// A part as a chunk's body; text completions have text only.
-    fn delta(&self, part: &Part) -> Option<Value> {
+    fn delta(&self, part: &AnswerPart) -> Option<Value> {
         match (self.endpoint, part) {
-            (Endpoint::Text, Part::Text(text)) => return Some(text.clone().into()),
+            (Endpoint::Text, AnswerPart::Text(text)) => return Some(text.clone().into()),
             (Endpoint::Text, _) => return None,
             (Endpoint::Chat, _) => {}
         }
         Some(match part {
-            Part::Text(text) => json!({"content": text}),
-            Part::Reasoning(text) => json!({"reasoning_content": text}),
-            Part::Rejected(text) => json!({"rejected_markup": text}),
-            Part::CallBegin { index, id, name } => {
+            AnswerPart::Text(text) => json!({"content": text}),
+            AnswerPart::Reasoning(text) => json!({"reasoning_content": text}),
+            AnswerPart::Rejected(text) => json!({"rejected_markup": text}),
+            AnswerPart::CallBegin { index, id, name } => {
                 let function = json!({"name": name, "arguments": ""});
                 json!({"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]})
             }
-            Part::CallArguments { index, delta } => {
+            AnswerPart::CallArguments { index, delta } => {
                 json!({"tool_calls": [{"index": index, "function": {"arguments": delta}}]})
             }
-            Part::ReasoningEnd | Part::CallEnd { .. } => return None,
+            AnswerPart::ReasoningEnd | AnswerPart::CallEnd { .. } => return None,
         })
     }
 
@@ -276,7 +276,7 @@ impl Writer for AnswerWriter {
         let mut events: Vec<Bytes> = echoed.into_iter().collect();
         let (mut logprobs, mut ids) = (piece.logprobs.as_slice(), piece.ids.as_slice());
         for part in &piece.parts {
-            let text = matches!(part, Part::Text(_));
+            let text = matches!(part, AnswerPart::Text(_));
             let Some(body) = self.delta(part) else { continue };
             let logprobs = if text { std::mem::take(&mut logprobs) } else { &[] };
             // All tokens of the piece go with its first chunk.
@@ -330,7 +330,7 @@ impl<'a> Beside<'a> {
 
 /// A whole chat's message. Absent fields are left out, except the content, which is null if there are only
 /// calls.
-fn message(parts: &[Part]) -> Value {
+fn message(parts: &[AnswerPart]) -> Value {
     let (mut content, mut reasoning) = (String::new(), String::new());
     let mut calls: Vec<Value> = Vec::new();
     for block in Blocks::of(parts) {
@@ -343,7 +343,8 @@ fn message(parts: &[Part]) -> Value {
             }
         }
     }
-    let rejected = |part: &Part| if let Part::Rejected(text) = part { Some(text.clone()) } else { None };
+    let rejected =
+        |part: &AnswerPart| if let AnswerPart::Rejected(text) = part { Some(text.clone()) } else { None };
     let rejected: String = parts.iter().filter_map(rejected).collect();
     let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.into() };
     let mut message = json!({"role": "assistant", "content": content, "refusal": null});

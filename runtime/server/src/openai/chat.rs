@@ -6,7 +6,7 @@ use crate::openapi::schema::{any_object, words};
 use crate::request::conversation::{Conversation, Reasoning};
 use crate::request::fields::{Fields, Neutral, wrong_word};
 use crate::request::generation::GenerationParams;
-use crate::request::limits::Limits;
+use crate::request::limits::RequestLimits;
 use crate::request::tools::read_tools;
 use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
@@ -27,7 +27,7 @@ pub(crate) const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high
 
 impl ChatRequest {
     /// Reads a body.
-    pub(crate) fn read(body: &Value, limits: &Limits) -> Result<ChatRequest, ApiError> {
+    pub(crate) fn read(body: &Value, limits: &RequestLimits) -> Result<ChatRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let conversation = read_conversation(&mut fields)?;
         let mut params = GenerationParams::read(&mut fields, limits)?;

@@ -4,7 +4,7 @@ use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{self, any_of};
 use crate::request::fields::{Fields, Neutral, wrong_type};
 use crate::request::generation::{GenerationParams, MAX_CHOICES, ids, token_ids};
-use crate::request::limits::Limits;
+use crate::request::limits::RequestLimits;
 use serde_json::{Value, json};
 
 /// Most alternatives a text completion reports, as OpenAI has it.
@@ -42,7 +42,7 @@ pub(crate) struct CompletionRequest {
 
 impl CompletionRequest {
     /// Reads a body.
-    pub(crate) fn read(body: &Value, limits: &Limits) -> Result<CompletionRequest, ApiError> {
+    pub(crate) fn read(body: &Value, limits: &RequestLimits) -> Result<CompletionRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let prompts = read_prompts(&mut fields, limits)?;
         // With an echo no token need be generated.
@@ -61,7 +61,7 @@ impl CompletionRequest {
 }
 
 /// A string, an array of strings, an array of ids, or an array of arrays of ids.
-fn read_prompts(fields: &mut Fields, limits: &Limits) -> Result<Vec<(String, Prompt)>, ApiError> {
+fn read_prompts(fields: &mut Fields, limits: &RequestLimits) -> Result<Vec<(String, Prompt)>, ApiError> {
     const NAME: &str = "prompt";
     let text = |path: String, value: &Value| match value {
         Value::String(text) => Ok((path, Prompt::Text(text.clone()))),
@@ -122,7 +122,7 @@ fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { context: 100, vocabulary: 10, preset: None };
+    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, preset: None };
 
     #[test]
     fn every_shape_of_prompt() {

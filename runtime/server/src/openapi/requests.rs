@@ -15,13 +15,13 @@ use crate::openai::tokens::{DetokenizeRequest, TokenizeRequest};
 use crate::request::described::described;
 use crate::request::format;
 use crate::request::generation::stream_options;
-use crate::request::limits::Limits;
+use crate::request::limits::RequestLimits;
 use crate::request::tools;
 use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
-    let limits = Limits { context: facts.context, vocabulary: facts.vocabulary, preset: None };
+    let limits = RequestLimits { context: facts.context, vocabulary: facts.vocabulary, preset: None };
     let said = json!([{"role": "user", "content": "a"}]);
     let chat = json!({"messages": said});
     let texts = [json!({"prompt": "a"}), chat.clone()];

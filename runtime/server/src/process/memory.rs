@@ -82,7 +82,7 @@ pub(crate) fn beside_device(host: Host, guard: u64, swap: u64) -> Result<(), Str
 
 /// Memory of a server whose model is in host memory, K/V aside, and the room for that. In bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct HostBudget {
     host: Host,
     guard: u64,
     weights: u64,
@@ -97,12 +97,12 @@ pub(crate) struct Room {
     limit: u64,
 }
 
-impl Room {
+impl HostBudget {
     /// For a stack without states, and so many bytes of swap space. At most `fraction` of host memory is
     /// used.
-    pub(crate) fn new(spec: &ModelSpec, swap: u64, host: Host, fraction: f64, guard: u64) -> Room {
+    pub(crate) fn new(spec: &ModelSpec, swap: u64, host: Host, fraction: f64, guard: u64) -> HostBudget {
         let ceiling = (host.total as f64 * fraction) as u64;
-        Room {
+        HostBudget {
             host,
             guard,
             weights: spec.weight_bytes,
@@ -115,8 +115,8 @@ impl Room {
     }
 
     /// The same with so many more bytes of scratch.
-    pub(crate) fn beside(self, bytes: u64) -> Room {
-        Room { scratch: self.scratch + bytes, ..self }
+    pub(crate) fn beside(self, bytes: u64) -> HostBudget {
+        HostBudget { scratch: self.scratch + bytes, ..self }
     }
 
     /// The same with the states that are wanted, as far as so many blocks come before them, or where those
@@ -127,11 +127,11 @@ impl Room {
         wanted: StatesWanted,
         blocks: usize,
         shorter: bool,
-    ) -> (Room, States) {
+    ) -> (HostBudget, States) {
         let bytes = self.limit.saturating_sub(self.fixed());
         let (state, kv) = (spec.state_bytes, (blocks as u64).saturating_mul(self.block));
         let states = wanted.within(spec.step_sequences, StateRoom { bytes, state, kv, shorter });
-        (Room { state: state * states.count(), ..self }, states)
+        (HostBudget { state: state * states.count(), ..self }, states)
     }
 
     fn fixed(&self) -> u64 {
@@ -229,10 +229,10 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn room(available: u64, guard: u64, fraction: f64) -> Room {
+    fn room(available: u64, guard: u64, fraction: f64) -> HostBudget {
         let host = Host { total: 16 * GIB, available };
         let limit = ((16.0 * GIB as f64 * fraction) as u64).min(available.saturating_sub(guard));
-        Room { host, guard, weights: GIB, state: 0, swap: 0, scratch: GIB / 4, block: 1 << 20, limit }
+        HostBudget { host, guard, weights: GIB, state: 0, swap: 0, scratch: GIB / 4, block: 1 << 20, limit }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Biases of logits: `logit_bias`, and llama.cpp's fields of DRY.
 
 use super::fields::{Fields, Numbers, wrong_type};
-use super::limits::Limits;
+use super::limits::RequestLimits;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{at_most, within};
 use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
@@ -39,7 +39,7 @@ struct DryParams {
 
 impl BiasParams {
     /// Reads the fields.
-    pub(super) fn read(fields: &mut Fields, limits: &Limits) -> Result<BiasParams, ApiError> {
+    pub(super) fn read(fields: &mut Fields, limits: &RequestLimits) -> Result<BiasParams, ApiError> {
         Ok(BiasParams { fixed: read_fixed(fields, limits)?, dry: read_dry(fields)? })
     }
 
@@ -79,7 +79,7 @@ impl BiasParams {
 }
 
 /// An object of token ids, as strings, with what each is biased by.
-fn read_fixed(fields: &mut Fields, limits: &Limits) -> Result<Arc<[TokenBias]>, ApiError> {
+fn read_fixed(fields: &mut Fields, limits: &RequestLimits) -> Result<Arc<[TokenBias]>, ApiError> {
     fields.about("By token id.").of(|| {
         json!({
             "type": "object", "maxProperties": MAX_FIXED,
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const LIMITS: Limits = Limits { context: 100, vocabulary: 10, preset: None };
+    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, preset: None };
 
     fn read(body: &Value) -> Result<BiasParams, ApiError> {
         let mut fields = Fields::new("", body)?;

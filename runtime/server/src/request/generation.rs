@@ -4,7 +4,7 @@ use super::biases::BiasParams;
 use super::described::described;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
-use super::limits::Limits;
+use super::limits::RequestLimits;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, at_most, integer as integers, of, only};
 use crate::process::random::random_seed;
@@ -68,7 +68,7 @@ pub(crate) struct GenerationParams {
 
 impl GenerationParams {
     /// The defaults.
-    pub(crate) fn of_preset(limits: &Limits) -> GenerationParams {
+    pub(crate) fn of_preset(limits: &RequestLimits) -> GenerationParams {
         GenerationParams {
             model: None,
             stream: false,
@@ -92,7 +92,7 @@ impl GenerationParams {
     }
 
     /// Reads the common fields of a body.
-    pub(crate) fn read(fields: &mut Fields, limits: &Limits) -> Result<GenerationParams, ApiError> {
+    pub(crate) fn read(fields: &mut Fields, limits: &RequestLimits) -> Result<GenerationParams, ApiError> {
         GenerationParams::of_at_least(1, fields, limits)
     }
 
@@ -100,7 +100,7 @@ impl GenerationParams {
     pub(crate) fn of_at_least(
         least: i64,
         fields: &mut Fields,
-        limits: &Limits,
+        limits: &RequestLimits,
     ) -> Result<GenerationParams, ApiError> {
         let mut params = GenerationParams::of_preset(limits);
         params.model = fields.string("model")?.map(str::to_owned);
@@ -161,7 +161,7 @@ pub(crate) fn read_length(
     fields: &mut Fields,
     name: &'static str,
     least: i64,
-    limits: &Limits,
+    limits: &RequestLimits,
 ) -> Result<Option<usize>, ApiError> {
     fields.of(|| integers(least..=limits.context as i64));
     let Some(tokens) = fields.integer(name, least..=i64::MAX)? else { return Ok(None) };
@@ -187,7 +187,11 @@ pub(crate) fn read_numbers<const N: usize>(
 }
 
 /// `max_completion_tokens` is the newer name of `max_tokens`.
-fn read_max_tokens(fields: &mut Fields, least: i64, limits: &Limits) -> Result<Option<usize>, ApiError> {
+fn read_max_tokens(
+    fields: &mut Fields,
+    least: i64,
+    limits: &RequestLimits,
+) -> Result<Option<usize>, ApiError> {
     let mut found = None;
     for name in ["max_tokens", "max_completion_tokens"] {
         if name != "max_tokens" {
@@ -203,7 +207,7 @@ fn read_max_tokens(fields: &mut Fields, least: i64, limits: &Limits) -> Result<O
 }
 
 /// Absent parameters come from the model's first preset.
-fn read_sampling(fields: &mut Fields, limits: &Limits) -> Result<Sampling, ApiError> {
+fn read_sampling(fields: &mut Fields, limits: &RequestLimits) -> Result<Sampling, ApiError> {
     let mut sampling = preset_sampling(limits.preset);
     let penalty = Numbers::within(-2.0, 2.0);
     let targets: [(&'static str, Numbers, &mut f32); 6] = [
@@ -274,7 +278,7 @@ pub(crate) fn read_stops(fields: &mut Fields, name: &'static str) -> Result<Vec<
     }
 }
 
-fn read_stop_ids(fields: &mut Fields, limits: &Limits) -> Result<Vec<u32>, ApiError> {
+fn read_stop_ids(fields: &mut Fields, limits: &RequestLimits) -> Result<Vec<u32>, ApiError> {
     match fields.of(|| ids(limits.vocabulary)).value("stop_token_ids") {
         None => Ok(Vec::new()),
         Some(value) => token_ids("stop_token_ids", value, limits.vocabulary),
@@ -301,7 +305,7 @@ mod tests {
 
     #[test]
     fn deviations_are_off_at_zero_and_below() {
-        let limits = Limits { context: 100, vocabulary: 10, preset: None };
+        let limits = RequestLimits { context: 100, vocabulary: 10, preset: None };
         let read = |sigmas: Value| {
             let body = json!({"top_n_sigma": sigmas});
             let params = GenerationParams::read(&mut Fields::new("", &body)?, &limits)?;

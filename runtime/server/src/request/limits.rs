@@ -4,7 +4,7 @@ use monomorph_model::SamplingPreset;
 
 /// What requests are checked against.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct RequestLimits {
     /// Longest sequence in tokens, prompt and answer.
     pub(crate) context: usize,
     /// Ids below this one exist.

@@ -14,7 +14,7 @@ pub(crate) const MOST: usize = 1024;
 
 /// Where an API has what is said of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum FunctionPlace {
     /// In the member `function`.
     Within,
     /// Beside the type.
@@ -29,7 +29,7 @@ pub(crate) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
         return Err(wrong!("tools", "has {} of them; at most {MOST}", tools.len()));
     }
     let mut tools = read_given(fields, read_tool, "function.name", "function.parameters")?;
-    read_choice(fields, &mut tools, Place::Within)?;
+    read_choice(fields, &mut tools, FunctionPlace::Within)?;
     tools.one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     Ok(tools)
 }
@@ -50,7 +50,11 @@ pub(crate) fn read_given(
 }
 
 /// Reads `tool_choice`.
-pub(crate) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
+pub(crate) fn read_choice(
+    fields: &mut Fields,
+    tools: &mut Tools,
+    place: FunctionPlace,
+) -> Result<(), ApiError> {
     const CHOICE: &str = "tool_choice";
     fields.of(|| any_of([words(&["none", "auto", "required"]), name_schema(place), allowed_schema(place)]));
     let choice = match fields.value(CHOICE) {
@@ -82,22 +86,22 @@ pub(crate) fn read_choice(fields: &mut Fields, tools: &mut Tools, place: Place) 
     }
 }
 
-fn named(place: Place) -> Value {
+fn named(place: FunctionPlace) -> Value {
     match place {
-        Place::Within => json!({"type": "function", "function": {"name": "f"}}),
-        Place::Beside => json!({"type": "function", "name": "f"}),
+        FunctionPlace::Within => json!({"type": "function", "function": {"name": "f"}}),
+        FunctionPlace::Beside => json!({"type": "function", "name": "f"}),
     }
 }
 
-fn name_schema(place: Place) -> Value {
+fn name_schema(place: FunctionPlace) -> Value {
     described("", [named(place)], |choice| read_name("", choice, place))
 }
 
-fn allowed_schema(place: Place) -> Value {
+fn allowed_schema(place: FunctionPlace) -> Value {
     let mut allowed = json!({"mode": "auto", "tools": [named(place)]});
     match place {
-        Place::Within => allowed = json!({"type": "allowed_tools", "allowed_tools": allowed}),
-        Place::Beside => allowed["type"] = "allowed_tools".into(),
+        FunctionPlace::Within => allowed = json!({"type": "allowed_tools", "allowed_tools": allowed}),
+        FunctionPlace::Beside => allowed["type"] = "allowed_tools".into(),
     }
     let given = vec![json!({"function": {"name": "f"}})];
     described("", [allowed], |choice| {
@@ -106,11 +110,11 @@ fn allowed_schema(place: Place) -> Value {
 }
 
 /// Some of the tools, and whether one of them has to be called.
-fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: Place) -> Result<(), ApiError> {
+fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: FunctionPlace) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, choice)?;
     fields.required_tag("type")?;
     let inner = fields.path("allowed_tools");
-    if place == Place::Within {
+    if place == FunctionPlace::Within {
         let within = fields.required("allowed_tools")?;
         fields.finish()?;
         fields = Fields::new(&inner, within)?;
@@ -133,7 +137,7 @@ fn read_allowed(path: &str, choice: &Value, tools: &mut Tools, place: Place) -> 
 }
 
 /// The name of a function, and its path.
-fn read_name(path: &str, value: &Value, place: Place) -> Result<(String, String), ApiError> {
+fn read_name(path: &str, value: &Value, place: FunctionPlace) -> Result<(String, String), ApiError> {
     let mut fields = Fields::new(path, value)?;
     let kind = fields.path("type");
     match fields.required_tag("type")? {
@@ -141,7 +145,7 @@ fn read_name(path: &str, value: &Value, place: Place) -> Result<(String, String)
         other => return Err(ApiError::unsupported(kind, &format!("tools of type {other:?}"))),
     }
     let inner = fields.path("function");
-    if place == Place::Within {
+    if place == FunctionPlace::Within {
         let within = fields.required("function")?;
         fields.finish()?;
         fields = Fields::new(&inner, within)?;
@@ -158,7 +162,7 @@ pub(crate) fn tool_name() -> Value {
 
 /// The schema of one of OpenAI's tools.
 pub(crate) fn tool_schema() -> Value {
-    described("", [named(Place::Within)], |tool| read_tool("", tool))
+    described("", [named(FunctionPlace::Within)], |tool| read_tool("", tool))
 }
 
 fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {

@@ -1,7 +1,7 @@
 //! From a weights path to a running model.
 
 use crate::failure::Failure;
-use crate::process::memory::{GuardArgs, Host, Room, beside_device};
+use crate::process::memory::{GuardArgs, Host, HostBudget, beside_device};
 use crate::process::out;
 use crate::process::switch::Switch;
 use crate::request::text::Text;
@@ -179,11 +179,11 @@ impl MemoryArgs {
     ///
     /// # Errors
     /// When the fraction is out of range, or a GPU's server does not fit into host memory.
-    pub(crate) fn room(&self, spec: &ModelSpec, swap_bytes: u64) -> Result<Option<Room>, String> {
+    pub(crate) fn room(&self, spec: &ModelSpec, swap_bytes: u64) -> Result<Option<HostBudget>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
         let guard = self.guard.bytes(host);
-        let room = || Room::new(spec, swap_bytes, host, fraction, guard);
+        let room = || HostBudget::new(spec, swap_bytes, host, fraction, guard);
         if spec.hardware.cuda.is_some() {
             // Host memory that the server takes besides the device's memory, which has a plan of its own.
             beside_device(host, guard, swap_bytes)?;
@@ -246,7 +246,7 @@ pub(crate) struct Planned {
     /// States to claim, as far as that is not left to the device.
     pub(crate) states: StatesWanted,
     /// The plan of memory.
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<HostBudget>,
 }
 
 impl CacheArgs {
@@ -259,7 +259,7 @@ impl CacheArgs {
     pub(crate) fn plan(
         &self,
         spec: &ModelSpec,
-        room: Option<Room>,
+        room: Option<HostBudget>,
         snapshots: Option<usize>,
         streams: bool,
     ) -> Result<Planned, String> {
@@ -309,7 +309,7 @@ impl CacheArgs {
     fn wanted(
         &self,
         spec: &ModelSpec,
-        room: Option<&Room>,
+        room: Option<&HostBudget>,
         streams: bool,
     ) -> Result<(usize, Option<usize>), String> {
         // The length is a default: at least one token fits, or the plan says what is missing.

@@ -26,20 +26,20 @@ const AFTERWARDS: Duration = Duration::from_secs(20);
 
 /// The answer's grammar.
 #[derive(Clone, Debug)]
-enum Held {
+enum AnswerGrammar {
     Schema(Value),
     Regex(String),
     Lark(String),
 }
 
-impl Held {
+impl AnswerGrammar {
     /// The requests for it, of all APIs that have words for it.
     fn requests(&self) -> Vec<(&'static str, Value)> {
         let message = json!([{"role": "user", "content": "[[say {\"a\": [1]}]]"}]);
         let chat = |more: Value| with(json!({"messages": message, "max_tokens": 12}), more);
         let text = |more: Value| with(json!({"prompt": "[[say {\"a\": [1]}]]", "max_tokens": 12}), more);
         match self {
-            Held::Schema(schema) => {
+            AnswerGrammar::Schema(schema) => {
                 let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}});
                 let flat = json!({"type": "json_schema", "name": "it", "schema": schema});
                 let function = json!({"name": "f", "parameters": schema, "strict": true});
@@ -58,11 +58,11 @@ impl Held {
                     ("/v1/messages", messages(json!({"tools": [tool]}))),
                 ]
             }
-            Held::Regex(regex) => {
+            AnswerGrammar::Regex(regex) => {
                 let held = json!({"structured_outputs": {"regex": regex}});
                 vec![(CHAT, chat(held.clone())), (TEXT, text(held))]
             }
-            Held::Lark(lark) => {
+            AnswerGrammar::Lark(lark) => {
                 let held = json!({"structured_outputs": {"grammar": lark}});
                 vec![(CHAT, chat(held.clone())), (TEXT, text(held))]
             }
@@ -129,7 +129,7 @@ fn is_as_before(server: &Server, threads: u64) {
 /// A server that has made what grammars need, and its threads.
 fn start() -> (Server, u64) {
     let server = Server::start_talking("hermes", "-", &["--max-body", "3000000"]);
-    assert_eq!(ask(&server, CHAT, &Held::Regex("a".to_owned()).requests()[0].1), None);
+    assert_eq!(ask(&server, CHAT, &AnswerGrammar::Regex("a".to_owned()).requests()[0].1), None);
     server.wait_for("nobody is left", |stats| stats["running"] == 0);
     let threads = server.threads();
     (server, threads)
@@ -142,82 +142,82 @@ fn definitions(count: usize, link: impl Fn(Value) -> Value) -> Value {
     json!({"$ref": "#/$defs/d1", "$defs": all})
 }
 
-fn references(count: usize) -> Held {
-    Held::Schema(definitions(count, |next| next))
+fn references(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Schema(definitions(count, |next| next))
 }
 
-fn arrays(count: usize) -> Held {
-    Held::Schema(definitions(count, |next| json!({"type": "array", "items": next})))
+fn arrays(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Schema(definitions(count, |next| json!({"type": "array", "items": next})))
 }
 
-fn properties(count: usize) -> Held {
+fn properties(count: usize) -> AnswerGrammar {
     let all: Map<String, Value> =
         (0..count).map(|at| (format!("p{at}"), json!({"type": "integer"}))).collect();
-    Held::Schema(json!({"type": "object", "properties": all}))
+    AnswerGrammar::Schema(json!({"type": "object", "properties": all}))
 }
 
-fn patterns(count: usize) -> Held {
+fn patterns(count: usize) -> AnswerGrammar {
     let pattern = |at| (format!("^[a-z]*x{at}[a-z]*$"), json!({"type": "string"}));
-    Held::Schema(
+    AnswerGrammar::Schema(
         json!({"type": "object", "patternProperties": (0..count).map(pattern).collect::<Map<_, _>>()}),
     )
 }
 
-fn all_of(count: usize) -> Held {
+fn all_of(count: usize) -> AnswerGrammar {
     let pattern = |at| json!({"pattern": format!("[a-m]{{{at}}}[b-z]|x.*{at}")});
-    Held::Schema(json!({"type": "string", "allOf": (0..count).map(pattern).collect::<Vec<_>>()}))
+    AnswerGrammar::Schema(json!({"type": "string", "allOf": (0..count).map(pattern).collect::<Vec<_>>()}))
 }
 
-fn lengths(count: usize) -> Held {
-    Held::Schema(
+fn lengths(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Schema(
         json!({"type": "string", "allOf": (0..count).map(|at| json!({"maxLength": at + 5})).collect::<Vec<_>>()}),
     )
 }
 
-fn names(count: usize) -> Held {
-    Held::Schema(
+fn names(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Schema(
         json!({"type": "object", "required": (0..count).map(|at| format!("p{at}")).collect::<Vec<_>>()}),
     )
 }
 
-fn options(count: usize) -> Held {
+fn options(count: usize) -> AnswerGrammar {
     let all: Vec<String> = (0..count).map(|at| format!("\"{at}\"")).collect();
-    Held::Lark(format!("start: {}\n", all.join(" | ")))
+    AnswerGrammar::Lark(format!("start: {}\n", all.join(" | ")))
 }
 
 /// Each twice as large as the one before, where it is written out.
-fn doubled(count: usize) -> Held {
-    Held::Schema(definitions(count, |next| {
+fn doubled(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Schema(definitions(count, |next| {
         let mut one = next;
         one["minProperties"] = json!(0);
         json!({"type": "object", "properties": {"a": one, "b": one}})
     }))
 }
 
-fn groups(count: usize) -> Held {
-    Held::Regex(format!("{}b{}", "(a?".repeat(count), ")".repeat(count)))
+fn groups(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Regex(format!("{}b{}", "(a?".repeat(count), ")".repeat(count)))
 }
 
-fn repeats(count: usize) -> Held {
-    Held::Regex(format!("(a{{1,100}}){{1,{count}}}"))
+fn repeats(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Regex(format!("(a{{1,100}}){{1,{count}}}"))
 }
 
-fn rules(count: usize) -> Held {
+fn rules(count: usize) -> AnswerGrammar {
     let rules: String = (1..count - 1).map(|at| format!("r{at}: \"a\" r{}\n", at + 1)).collect();
-    Held::Lark(format!("start: r1\n{rules}r{}: \"b\"\n", count - 1))
+    AnswerGrammar::Lark(format!("start: r1\n{rules}r{}: \"b\"\n", count - 1))
 }
 
-fn terminals(count: usize) -> Held {
+fn terminals(count: usize) -> AnswerGrammar {
     let all: String = (1..count - 1).map(|at| format!("T{at}: \"a\" T{}\n", at + 1)).collect();
-    Held::Lark(format!("start: T1\n{all}T{}: \"b\"\n", count - 1))
+    AnswerGrammar::Lark(format!("start: T1\n{all}T{}: \"b\"\n", count - 1))
 }
 
-fn brackets(count: usize) -> Held {
-    Held::Lark(format!("start: {}\"b\"{}\n", "(\"a\" ".repeat(count), ")".repeat(count)))
+fn brackets(count: usize) -> AnswerGrammar {
+    AnswerGrammar::Lark(format!("start: {}\"b\"{}\n", "(\"a\" ".repeat(count), ")".repeat(count)))
 }
 
 /// A source of some size.
-type Sized = fn(usize) -> Held;
+type Sized = fn(usize) -> AnswerGrammar;
 
 /// The largest that is taken, and what the refusal of one larger says.
 const BOUNDS: &[(Sized, usize, &str)] = &[
@@ -271,8 +271,10 @@ pub fn that_killed() {
         all_of(100),
         doubled(40),
         doubled(500),
-        Held::Regex("(a{1,1000}){1,1000}".to_owned()),
-        Held::Lark("start: A\nA: /[ab]*a[ab]{22}/ & /[ab]*b[ab]{22}c?/ & /[ab]*a[ab]{21}/\n".to_owned()),
+        AnswerGrammar::Regex("(a{1,1000}){1,1000}".to_owned()),
+        AnswerGrammar::Lark(
+            "start: A\nA: /[ab]*a[ab]{22}/ & /[ab]*b[ab]{22}c?/ & /[ab]*a[ab]{21}/\n".to_owned(),
+        ),
     ] {
         for (path, body) in held.requests() {
             ask(&server, path, &body);
@@ -293,14 +295,14 @@ pub fn that_killed() {
 /// the last two are there, and of small ones all.
 pub fn kept() {
     let (server, _) = start();
-    let found = |held: &Held| {
+    let found = |held: &AnswerGrammar| {
         let before = server.metric("monomorph:grammars_found_total");
         let (path, body) = held.requests().remove(0);
         assert_eq!(ask(&server, path, &body), None);
         server.metric("monomorph:grammars_found_total") > before
     };
-    let all: Vec<Held> = (0..6).map(|at| options(9_999 - at)).collect();
-    let small: Vec<Held> = (1..9).map(references).collect();
+    let all: Vec<AnswerGrammar> = (0..6).map(|at| options(9_999 - at)).collect();
+    let small: Vec<AnswerGrammar> = (1..9).map(references).collect();
     assert!(all.iter().all(|one| !found(one)));
     assert_eq!([5, 4, 0].map(|at| found(&all[at])), [true, true, false]);
     assert!(small.iter().all(|one| !found(one)));
@@ -313,9 +315,9 @@ pub fn deadline() {
     let threads = server.threads() + 1;
     let mut late = 0;
     // Ten seconds each, on a processor that has nothing else to do.
-    let Held::Schema(schema) = doubled(24) else { unreachable!("it is a schema") };
-    let lark = Held::Lark(format!("start: %json {schema}\n"));
-    for held in [Held::Schema(schema), lark] {
+    let AnswerGrammar::Schema(schema) = doubled(24) else { unreachable!("it is a schema") };
+    let lark = AnswerGrammar::Lark(format!("start: %json {schema}\n"));
+    for held in [AnswerGrammar::Schema(schema), lark] {
         for (path, body) in held.requests() {
             let began = Instant::now();
             let error = ask(&server, path, &body);
@@ -340,7 +342,7 @@ pub fn outgrown() {
     let alternatives: Vec<String> = (0..6_000).map(|at| format!("(x{0} y{0})?", at % 50)).collect();
     let terminals: String = (0..50).map(|at| format!("x{at}: \"a{at}\"?\ny{at}: \"b{at}\"?\n")).collect();
     let lark = format!("start: \"z\" body\nbody: {}\n{terminals}", alternatives.join(" | "));
-    for (path, body) in Held::Lark(lark).requests() {
+    for (path, body) in AnswerGrammar::Lark(lark).requests() {
         let response = server.post(path, &body);
         let error = &response.json()["error"];
         assert_eq!((response.status, &error["code"]), (400, &json!("unsupported_grammar")), "{error}");
@@ -372,7 +374,7 @@ fn begin(server: &Server) -> Connection {
 /// Who hangs up ends what is compiled for him, and so does the end of the server.
 pub fn ended() {
     let mut server = Server::start_talking("hermes", "-", &["--grammar-timeout", "120"]);
-    assert_eq!(ask(&server, CHAT, &Held::Regex("a".to_owned()).requests()[0].1), None);
+    assert_eq!(ask(&server, CHAT, &AnswerGrammar::Regex("a".to_owned()).requests()[0].1), None);
     for _ in 0..3 {
         let client = begin(&server);
         assert_eq!(compiling(&server), 1, "it takes its time");
@@ -635,7 +637,7 @@ impl Dice {
         if self.below(2) == 0 { format!("start: {pieces}") } else { format!("{begin}{pieces}") }
     }
 
-    fn held(&mut self) -> Held {
+    fn held(&mut self) -> AnswerGrammar {
         let size = self.size() + 2;
         match self.below(20) {
             0 => self.of(&[
@@ -651,11 +653,11 @@ impl Dice {
                 terminals,
                 brackets,
             ])(size),
-            1..4 => Held::Regex(self.regex()),
-            4..8 => Held::Lark(self.lark()),
+            1..4 => AnswerGrammar::Regex(self.regex()),
+            4..8 => AnswerGrammar::Lark(self.lark()),
             _ => {
                 let depth = 1 + self.below(5);
-                Held::Schema(self.schema(depth))
+                AnswerGrammar::Schema(self.schema(depth))
             }
         }
     }

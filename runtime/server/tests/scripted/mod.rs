@@ -8,7 +8,7 @@
 
 pub mod talk;
 
-use monomorph_engine::scripted::{Controls, InFlight, Poison, Script, Scripted, Shape, Tokens};
+use monomorph_engine::scripted::{Controls, Pipelined, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
     BlockId, ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output, Progress,
@@ -86,7 +86,7 @@ impl Shape for Bytes {
 static CONTROLS: OnceLock<Controls> = OnceLock::new();
 
 /// Two steps are in flight, as on a card: what ends an answer is seen here when the next token is on its way.
-pub type Echo = Loaded<InFlight<Bytes, 2>>;
+pub type Echo = Loaded<Pipelined<Bytes, 2>>;
 
 /// The scripted model, loaded as a layer stack is, for sequences of so many positions.
 pub struct Loaded<S: Shape>(Scripted<S>, usize);

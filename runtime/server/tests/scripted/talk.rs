@@ -3,7 +3,7 @@
 //! lists, as JSON.
 
 use super::{Bytes, Loaded, Reply, checkpoint_of};
-use monomorph_engine::scripted::{InFlight, Shape};
+use monomorph_engine::scripted::{Pipelined, Shape};
 use monomorph_model::{ModelSpec, Protocol};
 use monomorph_server::{ServeArgs, serve, start_engine};
 use std::path::Path;
@@ -50,7 +50,7 @@ impl Shape for Talking {
 }
 
 /// The model.
-pub type Talk = Loaded<InFlight<Talking, 2>>;
+pub type Talk = Loaded<Pipelined<Talking, 2>>;
 
 /// What it says beside what the other one does.
 pub fn ids(command: &str) -> Option<Reply> {

@@ -45,7 +45,7 @@ pub struct AnswerParser {
     tools: Option<ToolFormat>,
     tags: Tags,
     scanner: Scanner,
-    place: Place,
+    place: ParserState,
     /// Whether the current character belongs to a control token.
     control: bool,
     out: Output,
@@ -66,7 +66,7 @@ struct Tags {
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum ParserState {
     /// At the beginning of the answer, after this much spacing.
     Start(String),
     /// After markup, before any text.
@@ -107,9 +107,9 @@ impl AnswerParser {
         begin.extend(thought.iter().map(|[open, _]| *open));
         let tags = Tags { openers: openers.len(), text, stretch, reasoning: within, reasoning_begin: begin };
         let place = if opened && reasoning.is_some() {
-            Place::Reasoning { begin: true, line_ends: 0 }
+            ParserState::Reasoning { begin: true, line_ends: 0 }
         } else {
-            Place::Start(String::new())
+            ParserState::Start(String::new())
         };
         AnswerParser {
             tools,
@@ -151,13 +151,13 @@ impl AnswerParser {
     /// Ends the answer. An incomplete tag is [`AnswerEvent::Rejected`]. The caller must judge whether it
     /// would have been completed, because it knows why the answer ended.
     pub fn finish(&mut self) -> Vec<AnswerEvent> {
-        match std::mem::replace(&mut self.place, Place::Text) {
-            Place::Start(spacing) => self.out.text(&spacing),
-            Place::Reasoning { line_ends, .. } if line_ends > 0 => {
+        match std::mem::replace(&mut self.place, ParserState::Text) {
+            ParserState::Start(spacing) => self.out.text(&spacing),
+            ParserState::Reasoning { line_ends, .. } if line_ends > 0 => {
                 self.out.reasoning(&"\n".repeat(line_ends))
             }
-            Place::Calls { mut reader, .. } => reader.finish(&mut self.out),
-            Place::Behind | Place::Text | Place::Reasoning { .. } => {}
+            ParserState::Calls { mut reader, .. } => reader.finish(&mut self.out),
+            ParserState::Behind | ParserState::Text | ParserState::Reasoning { .. } => {}
         }
         self.out.end_reasoning(false);
         let held = self.scanner.finish();
@@ -169,29 +169,29 @@ impl AnswerParser {
     pub fn held(&self) -> usize {
         self.scanner.held().len()
             + match &self.place {
-                Place::Start(spacing) => spacing.len(),
-                Place::Reasoning { line_ends, .. } => *line_ends,
-                Place::Behind | Place::Text | Place::Calls { .. } => 0,
+                ParserState::Start(spacing) => spacing.len(),
+                ParserState::Reasoning { line_ends, .. } => *line_ends,
+                ParserState::Behind | ParserState::Text | ParserState::Calls { .. } => 0,
             }
     }
 
     /// Whether the next text is reasoning, as far as is known.
     pub fn in_reasoning(&self) -> bool {
-        matches!(self.place, Place::Reasoning { .. } | Place::Calls { reasoning: true, .. })
+        matches!(self.place, ParserState::Reasoning { .. } | ParserState::Calls { reasoning: true, .. })
     }
 
     fn tag(&mut self, which: usize) {
         self.control = false;
         let tag = self.tags.at(&self.place)[which];
         match &mut self.place {
-            Place::Calls { reader, .. } => {
+            ParserState::Calls { reader, .. } => {
                 let flow = reader.tag(which, &mut self.out);
                 self.flow(flow);
             }
-            Place::Reasoning { line_ends, .. } => match which {
+            ParserState::Reasoning { line_ends, .. } => match which {
                 0 => {
                     self.out.end_reasoning(true);
-                    self.place = Place::Behind;
+                    self.place = ParserState::Behind;
                 }
                 1 if self.tags.openers > 0 => {
                     let line_ends = std::mem::take(line_ends);
@@ -204,8 +204,11 @@ impl AnswerParser {
                 _ => {}
             },
             place => {
-                let spacing =
-                    if let Place::Start(spacing) = place { std::mem::take(spacing) } else { String::new() };
+                let spacing = if let ParserState::Start(spacing) = place {
+                    std::mem::take(spacing)
+                } else {
+                    String::new()
+                };
                 if which < self.tags.openers {
                     self.out.source(&spacing);
                     self.open(tag, false);
@@ -213,11 +216,11 @@ impl AnswerParser {
                     self.out.reject(&spacing);
                     self.out.reject(tag);
                 } else if which == self.tags.text.len() {
-                    self.place = Place::Reasoning { begin: true, line_ends: 0 };
+                    self.place = ParserState::Reasoning { begin: true, line_ends: 0 };
                 } else {
                     self.out.reject(&spacing);
                     self.out.reject(tag);
-                    self.place = Place::Behind;
+                    self.place = ParserState::Behind;
                 }
             }
         }
@@ -229,33 +232,38 @@ impl AnswerParser {
         let mut bytes = [0; 4];
         let text: &str = character.encode_utf8(&mut bytes);
         match &mut self.place {
-            Place::Start(_) | Place::Behind | Place::Text | Place::Reasoning { .. } if self.control => {
+            ParserState::Start(_)
+            | ParserState::Behind
+            | ParserState::Text
+            | ParserState::Reasoning { .. }
+                if self.control =>
+            {
                 self.out.reject(text);
             }
-            Place::Start(spacing) if space && spacing.len() < LEADING => spacing.push(character),
-            Place::Behind if space => {}
-            Place::Start(_) | Place::Behind if bare => {
-                if let Place::Start(spacing) = &self.place {
+            ParserState::Start(spacing) if space && spacing.len() < LEADING => spacing.push(character),
+            ParserState::Behind if space => {}
+            ParserState::Start(_) | ParserState::Behind if bare => {
+                if let ParserState::Start(spacing) = &self.place {
                     self.out.source(spacing);
                 }
                 self.open("", false);
                 self.plain(character);
             }
-            Place::Start(spacing) => {
+            ParserState::Start(spacing) => {
                 self.out.text(spacing);
                 self.out.text(text);
                 spacing.clear();
                 if !space {
-                    self.place = Place::Text;
+                    self.place = ParserState::Text;
                 }
             }
-            Place::Behind => {
+            ParserState::Behind => {
                 self.out.text(text);
-                self.place = Place::Text;
+                self.place = ParserState::Text;
             }
-            Place::Text => self.out.text(text),
-            Place::Reasoning { begin: true, .. } if space => {}
-            Place::Reasoning { begin, line_ends } => {
+            ParserState::Text => self.out.text(text),
+            ParserState::Reasoning { begin: true, .. } if space => {}
+            ParserState::Reasoning { begin, line_ends } => {
                 *begin = false;
                 if character == '\n' && *line_ends < LINE_ENDS {
                     *line_ends += 1;
@@ -266,7 +274,7 @@ impl AnswerParser {
                     self.out.reasoning(&("\n".repeat(line_ends) + text));
                 }
             }
-            Place::Calls { reader, .. } => {
+            ParserState::Calls { reader, .. } => {
                 let flow = reader.plain(character, &mut self.out);
                 self.flow(flow);
             }
@@ -276,21 +284,21 @@ impl AnswerParser {
     fn open(&mut self, tag: &'static str, reasoning: bool) {
         let Some(format) = self.tools else { return };
         self.out.source(tag);
-        self.place = Place::Calls { reader: format.reader(tag), reasoning, before: self.out.calls() };
+        self.place = ParserState::Calls { reader: format.reader(tag), reasoning, before: self.out.calls() };
     }
 
     fn flow(&mut self, flow: Flow) {
         if matches!(flow, Flow::Stay) {
             return;
         }
-        let Place::Calls { reasoning, before, .. } = &self.place else { return };
+        let ParserState::Calls { reasoning, before, .. } = &self.place else { return };
         let none = *before == self.out.calls();
         self.place = match flow {
-            _ if none && *reasoning => Place::Reasoning { begin: false, line_ends: 0 },
+            _ if none && *reasoning => ParserState::Reasoning { begin: false, line_ends: 0 },
             // The text continues, with its spacing.
-            _ if none => Place::Text,
-            Flow::Text(_) => Place::Text,
-            _ => Place::Behind,
+            _ if none => ParserState::Text,
+            Flow::Text(_) => ParserState::Text,
+            _ => ParserState::Behind,
         };
         if let Flow::Again(character) | Flow::Text(character) = flow {
             self.scanner.unread(character, self.control);
@@ -299,13 +307,13 @@ impl AnswerParser {
 }
 
 impl Tags {
-    fn at<'a>(&'a self, place: &Place) -> &'a [&'static str] {
+    fn at<'a>(&'a self, place: &ParserState) -> &'a [&'static str] {
         match place {
-            Place::Start(_) | Place::Behind => &self.stretch,
-            Place::Text => &self.text,
-            Place::Reasoning { begin: true, .. } => &self.reasoning_begin,
-            Place::Reasoning { .. } => &self.reasoning,
-            Place::Calls { reader, .. } => reader.tags(),
+            ParserState::Start(_) | ParserState::Behind => &self.stretch,
+            ParserState::Text => &self.text,
+            ParserState::Reasoning { begin: true, .. } => &self.reasoning_begin,
+            ParserState::Reasoning { .. } => &self.reasoning,
+            ParserState::Calls { reader, .. } => reader.tags(),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::super::wire::{Header, SampledRow, Tables, read_sampled};
 use monomorph_model::{RowOutput, Verified};
 use monomorph_sampling::Sampled;
 
-/// The kind of result of a sequence; row numbers index [`InFlight::sampled`].
+/// The kind of result of a sequence; row numbers index [`StepSlot::sampled`].
 #[derive(Debug)]
 pub(super) enum Want {
     None,
@@ -35,7 +35,7 @@ pub(super) enum Want {
 
 /// Tables on the device, and the pinned memory that is copied to them or written by kernels.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(super) struct StepSlot {
     /// On the device, except for the pinned `sampled` and `drafted`.
     pub(super) tables: StepTables,
     pub(super) header: Pinned,
@@ -53,18 +53,18 @@ pub(super) struct InFlight {
     pub(super) wants: Vec<(usize, Want)>,
 }
 
-impl InFlight {
+impl StepSlot {
     pub(super) fn new(
         memory: &mut Memory,
         sizes: &Tables,
         ids: Pointer,
         groups: usize,
         head_rows: usize,
-    ) -> Result<InFlight, Fault> {
+    ) -> Result<StepSlot, Fault> {
         let sampled = Pinned::zeroed(groups * head_rows * size_of::<SampledRow>())?;
         let drafted = Pinned::zeroed((sizes.drafted + sizes.held) as usize)?;
         let passes = memory.take(sizes.passes + sizes.header)?;
-        Ok(InFlight {
+        Ok(StepSlot {
             tables: StepTables {
                 passes,
                 header: passes.offset(sizes.passes),

@@ -1,6 +1,6 @@
 //! Steps of sequences with blocks on disk.
 
-use super::{Executor, Part, Want};
+use super::{Executor, StepPart, Want};
 use monomorph_model::{BlockId, OffloadRoom, OffloadSlot, Step};
 
 impl Executor {
@@ -27,7 +27,7 @@ impl Executor {
 
     /// Called after the launches of a part. If blocks could not be read, its sequences with blocks on disk
     /// get no result.
-    pub(super) fn lose(&mut self, part: &Part, step: &Step) {
+    pub(super) fn lose(&mut self, part: &StepPart, step: &Step) {
         let Some(why) = self.offload.as_mut().and_then(super::KvOffload::take_failure) else { return };
         let blocks = self.states.blocks();
         for (at, want) in &mut self.flights[part.flight].wants {

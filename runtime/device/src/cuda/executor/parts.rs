@@ -14,7 +14,7 @@ pub(super) const PROMPTS: usize = 1;
 
 /// A part of a step.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct StepPart {
     pub(super) kind: Kind,
     /// Index of its set.
     pub(super) flight: usize,
@@ -22,7 +22,7 @@ pub(super) struct Part {
     pub(super) rows: Vec<usize>,
 }
 
-impl Part {
+impl StepPart {
     pub(super) fn sequences<'a>(&self, step: &'a Step) -> Vec<&'a SequenceStep> {
         self.rows.iter().map(|at| &step.sequences[*at]).collect()
     }
@@ -43,7 +43,7 @@ pub(super) enum Kind {
 ///
 /// # Panics
 /// When the step has no sequences.
-pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafted: usize) -> Vec<Part> {
+pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafted: usize) -> Vec<StepPart> {
     let sequences = &step.sequences;
     assert!(!sequences.is_empty(), "a step without sequences");
     // If the engine found nothing to draft, the step runs as on a stack that verifies nothing.
@@ -51,7 +51,7 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
     if !two || (given && sequences.iter().all(|sequence| sequence.drafts == 0)) {
         let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
         let kind = if decodes { Kind::Decode } else { Kind::Prefill };
-        return vec![Part { kind, flight, rows: (0..sequences.len()).collect() }];
+        return vec![StepPart { kind, flight, rows: (0..sequences.len()).collect() }];
     }
     // The choice depends on the sequence alone, not on its number of tokens or on other sequences.
     let decodes = |it: &SequenceStep| match (drafts, drafted) {
@@ -64,8 +64,8 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
     let (decoded, others) = (0..sequences.len()).partition(|at| decodes(&sequences[*at]));
     let kind = if drafts > 0 { Kind::Verify } else { Kind::Decode };
     let parts = [
-        Part { kind, flight: flight + DECODED, rows: decoded },
-        Part { kind: Kind::Prefill, flight: flight + PROMPTS, rows: others },
+        StepPart { kind, flight: flight + DECODED, rows: decoded },
+        StepPart { kind: Kind::Prefill, flight: flight + PROMPTS, rows: others },
     ];
     parts.into_iter().filter(|part| !part.rows.is_empty()).collect()
 }

@@ -3,8 +3,8 @@ use monomorph_model::{BlockId, SequenceStep, Slot};
 use monomorph_sampling::{Sampling, TokenBias, TokenMask, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-fn limits() -> Limits {
-    Limits {
+fn limits() -> StepLimits {
+    StepLimits {
         tokens: 8,
         sequences: 3,
         vocabulary: 10,
@@ -123,7 +123,7 @@ fn biased(output: Output, ids: &[&[u32]]) -> Output {
 }
 
 fn drafting() -> StepBuffer {
-    StepBuffer::new(Limits { drafts: 2, drafted: 2, ahead: 1, ..limits() })
+    StepBuffer::new(StepLimits { drafts: 2, drafted: 2, ahead: 1, ..limits() })
 }
 
 fn drafts(sequence: SequenceStep, drafts: usize) -> SequenceStep {
@@ -185,7 +185,7 @@ fn biases_stand_between_the_history_and_the_masks() {
     fill(&mut buffer, &step[1..2]);
     assert!(buffer.biases.is_empty(), "nothing of a step is left for the next");
     // Each draft's row has its own biases and mask.
-    let mut given = StepBuffer::new(Limits { drafts: 2, tokens: 9, ..limits() });
+    let mut given = StepBuffer::new(StepLimits { drafts: 2, tokens: 9, ..limits() });
     let output = biased(sample(None, Vec::new()), &[&[1], &[2, 3], &[]]);
     given.verify(&[&drafts(sequence(2, 14, known(&[1, 9, 8]), &[3, 0], output), 2)]);
     let places: Vec<_> =
@@ -203,7 +203,7 @@ fn drafts_have_masks_of_their_own() {
     ];
     // The third has no drafts, and its rows are filled up.
     let third = SequenceStep { tokens: known(&[5]), ..step[2].clone() };
-    let mut given = StepBuffer::new(Limits { drafts: 2, tokens: 9, ..limits() });
+    let mut given = StepBuffer::new(StepLimits { drafts: 2, tokens: 9, ..limits() });
     given.verify(&[&step[0], &step[1], &third]);
     given.select(0..9);
     let masks: Vec<_> = given.header.sampling[..9].iter().map(|row| row.mask).collect();
@@ -252,7 +252,7 @@ fn drafts_are_rows_with_places_draws_and_histories_of_their_own() {
 
 #[test]
 fn sequences_without_drafts_take_as_many_rows_as_those_with() {
-    let mut buffer = StepBuffer::new(Limits { drafts: 2, drafted: 0, ..limits() });
+    let mut buffer = StepBuffer::new(StepLimits { drafts: 2, drafted: 0, ..limits() });
     let history = vec![TokenUse { id: 4, generated: 2 }];
     let step = [
         sequence(2, 14, known(&[1]), &[3, 0], penalised(history)),
@@ -339,7 +339,7 @@ fn what_breaks_the_limits_is_refused() {
 
 #[test]
 fn blocks_on_disk_are_read_and_never_written() {
-    let mut buffer = StepBuffer::new(Limits { offloaded: 2, ..limits() });
+    let mut buffer = StepBuffer::new(StepLimits { offloaded: 2, ..limits() });
     fill(&mut buffer, &[sequence(0, 34, known(&[1]), &[1, 5, 0], Output::None)]);
     assert_eq!(buffer.blocks, [1, 5, 0]);
     for (position, blocks) in [(34, [1, 6, 0]), (34, [1, 5, 4]), (31, [1, 5, 0])] {
@@ -362,7 +362,7 @@ fn sampled_rows_are_read_back() {
 
 #[test]
 fn passes_of_the_model_itself_write_a_position_more() {
-    let ahead = |ahead: usize| StepBuffer::new(Limits { drafts: 2, drafted: 2, ahead, ..limits() });
+    let ahead = |ahead: usize| StepBuffer::new(StepLimits { drafts: 2, drafted: 2, ahead, ..limits() });
     // Positions 12 to 14 are fed. After them, a draft head's passes write one position, and the model's two.
     let one = drafts(sequence(0, 12, known(&[1, 2, 3]), &[0], sample(None, Vec::new())), 2);
     ahead(1).verify(&[&one]);

@@ -3,10 +3,10 @@
 use crate::shared::SwapStats;
 use crate::swap::SwapOptions;
 use monomorph_cache::Block;
-use monomorph_cache::swap::{Image, Pages, Place as Tier, Return, Tiers, is_worth};
+use monomorph_cache::swap::{Image, Pages, Return, Tier, Tiers, is_worth};
 use monomorph_model::{BlockId, Model, ModelSpec, Slot, StateCopy, StatePlace};
 use monomorph_store::{
-    Completion, DiskStore, Kind, OpenError, Page, PageError, PageMemory, Place, whole_page,
+    Completion, DiskStore, Kind, OpenError, Page, PageError, PageMemory, PageSlot, whole_page,
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -29,11 +29,11 @@ pub(crate) enum Wanted {
 
 /// The pages of an image.
 #[derive(Debug, Default)]
-struct Held {
+struct ImagePages {
     /// In host memory; `None` where a page is in transfer or on disk.
     pages: Vec<Option<Page>>,
     /// On disk.
-    places: Vec<Place>,
+    places: Vec<PageSlot>,
     under_way: usize,
     failed: Option<PageError>,
 }
@@ -59,7 +59,7 @@ struct Back {
 pub(crate) struct Images {
     tiers: Tiers,
     disk: Option<DiskStore>,
-    held: HashMap<Image, Held>,
+    held: HashMap<Image, ImagePages>,
     /// Free pages, kept for reuse: together with those in use never more than the host tier holds.
     spare: Vec<Page>,
     outs: Vec<Out>,
@@ -180,7 +180,7 @@ impl Images {
         self.stats.out += 1;
         self.stats.bytes_out += (pages.len() * self.page_bytes) as u64;
         self.stats.time_out += began.elapsed();
-        self.held.insert(out.image, Held { pages, ..Held::default() });
+        self.held.insert(out.image, ImagePages { pages, ..ImagePages::default() });
     }
 
     fn copy_back<M: Model>(&mut self, model: &mut M, back: &Back) {
@@ -223,7 +223,7 @@ impl Images {
         self.give_places_back(held.places);
     }
 
-    fn give_places_back(&mut self, places: Vec<Place>) {
+    fn give_places_back(&mut self, places: Vec<PageSlot>) {
         if let Some(disk) = &mut self.disk {
             places.into_iter().for_each(|place| disk.free(place));
         }

@@ -11,7 +11,7 @@
 //! forgotten, which cost time and no answer; and what `orders.rs` sees.
 
 use crate::forward::walk::walk;
-use crate::scripted::{Drafting, InFlight, Invariant, Recurrent, Shape, Tight};
+use crate::scripted::{Drafting, Invariant, Pipelined, Recurrent, Shape, Tight};
 use crate::{Stats, SwapDisk, SwapOptions};
 use monomorph_store::{ALIGN, Fault, Faults, Kind};
 use std::path::Path;
@@ -92,13 +92,13 @@ fn every_answer_is_its_lone_one_with_one_step_in_flight() {
 
 #[test]
 fn every_answer_is_its_lone_one_with_two_steps_in_flight() {
-    walks_of::<InFlight<Tight, 2>>();
-    failing_walks_of::<InFlight<Tight, 2>>();
+    walks_of::<Pipelined<Tight, 2>>();
+    failing_walks_of::<Pipelined<Tight, 2>>();
 }
 
 #[test]
 fn every_answer_is_its_lone_one_of_a_batch_invariant_model() {
-    walks_of::<InFlight<Invariant<Tight, 8>, 2>>();
+    walks_of::<Pipelined<Invariant<Tight, 8>, 2>>();
 }
 
 #[test]
@@ -114,8 +114,8 @@ fn every_answer_of_a_model_with_state_is_its_lone_one() {
 
 #[test]
 fn every_answer_of_a_model_with_state_is_its_lone_one_with_two_steps_in_flight() {
-    walks_of::<InFlight<Recurrent<Tight>, 2>>();
-    failing_walks_of::<InFlight<Recurrent<Tight>, 2>>();
+    walks_of::<Pipelined<Recurrent<Tight>, 2>>();
+    failing_walks_of::<Pipelined<Recurrent<Tight>, 2>>();
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::openai::responses::store::Store;
 use crate::openai::tokens::{DetokenizeRequest, TokenizeRequest};
 use crate::openapi::{Facts, document};
 use crate::request::described::seen;
-use crate::request::limits::Limits;
+use crate::request::limits::RequestLimits;
 use axum::http::StatusCode;
 use axum::routing::MethodFilter;
 use serde_json::{Map, Value, json};
@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 
 const FACTS: Facts =
     Facts { model: "m", names: &["m", "cpu/m/none"], context: 1000, vocabulary: 300, keys: true };
-const LIMITS: Limits = Limits { context: FACTS.context, vocabulary: FACTS.vocabulary, preset: None };
+const LIMITS: RequestLimits =
+    RequestLimits { context: FACTS.context, vocabulary: FACTS.vocabulary, preset: None };
 
 /// The message that says where to describe what is missing.
 const WHERE: &str = "a sample of `described` is missing (runtime/server/src/openapi/requests.rs)";

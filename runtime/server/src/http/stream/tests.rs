@@ -3,7 +3,7 @@
 //!
 //! Planted, and caught here: carriage returns within strings written as they are (events and chats).
 
-use crate::answer::part::{End, EndReason, Part, Piece, TokenLogprob, Usage};
+use crate::answer::part::{AnswerPart, End, EndReason, Piece, TokenLogprob, Usage};
 use crate::answer::writer::{Writer, event, named_event};
 use crate::anthropic::answers::MessageWriter;
 use crate::openai::answers::{AnswerWriter, Endpoint};
@@ -11,7 +11,7 @@ use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::request::ResponsesRequest;
 use crate::openai::responses::store::Store;
 use crate::request::generation::GenerationParams;
-use crate::request::limits::Limits;
+use crate::request::limits::RequestLimits;
 use axum::body::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -134,10 +134,10 @@ fn value() -> impl Strategy<Value = Value> {
 fn pieces() -> impl Strategy<Value = Vec<Piece>> {
     let part = || {
         prop_oneof![
-            4 => text().prop_map(Part::Text),
-            2 => text().prop_map(Part::Reasoning),
-            1 => Just(Part::ReasoningEnd),
-            1 => text().prop_map(Part::Rejected),
+            4 => text().prop_map(AnswerPart::Text),
+            2 => text().prop_map(AnswerPart::Reasoning),
+            1 => Just(AnswerPart::ReasoningEnd),
+            1 => text().prop_map(AnswerPart::Rejected),
         ]
     };
     let call = (text(), prop::collection::vec(text(), 0..4));
@@ -151,9 +151,11 @@ fn pieces() -> impl Strategy<Value = Vec<Piece>> {
                 parts.into_iter().map(|parts| Piece { parts, ..Piece::default() }).collect();
             for (index, (name, deltas)) in calls.iter().enumerate() {
                 let mut parts =
-                    vec![Part::CallBegin { index, id: format!("call_{index}"), name: name.clone() }];
-                parts.extend(deltas.iter().map(|delta| Part::CallArguments { index, delta: delta.clone() }));
-                parts.push(Part::CallEnd { index });
+                    vec![AnswerPart::CallBegin { index, id: format!("call_{index}"), name: name.clone() }];
+                parts.extend(
+                    deltas.iter().map(|delta| AnswerPart::CallArguments { index, delta: delta.clone() }),
+                );
+                parts.push(AnswerPart::CallEnd { index });
                 pieces.push(Piece { parts, ..Piece::default() });
             }
             if told && let Some(first) = pieces.first_mut() {
@@ -175,9 +177,9 @@ fn said(pieces: &[Piece]) -> [String; 3] {
     let mut said = [const { String::new() }; 3];
     for part in pieces.iter().flat_map(|piece| &piece.parts) {
         match part {
-            Part::Text(text) => said[0] += text,
-            Part::Reasoning(text) => said[1] += text,
-            Part::CallArguments { delta, .. } => said[2] += delta,
+            AnswerPart::Text(text) => said[0] += text,
+            AnswerPart::Reasoning(text) => said[1] += text,
+            AnswerPart::CallArguments { delta, .. } => said[2] += delta,
             _ => {}
         }
     }
@@ -194,7 +196,7 @@ fn streamed(mut writer: impl Writer, pieces: &[Piece]) -> Vec<Bytes> {
     chunks
 }
 
-const LIMITS: Limits = Limits { context: 100, vocabulary: 10, preset: None };
+const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, preset: None };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]

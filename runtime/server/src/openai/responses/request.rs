@@ -11,8 +11,8 @@ use crate::request::described::described;
 use crate::request::fields::{Fields, Neutral, wrong_type};
 use crate::request::format::{read_typed, typed};
 use crate::request::generation::{GenerationParams, TEMPERATURE, TOP_P, read_length, read_numbers};
-use crate::request::limits::Limits;
-use crate::request::tools::{Place, read_choice, read_given, tool_name, tool_of};
+use crate::request::limits::RequestLimits;
+use crate::request::tools::{FunctionPlace, read_choice, read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 
 /// A request, checked.
@@ -34,7 +34,11 @@ pub(crate) struct ResponsesRequest {
 
 impl ResponsesRequest {
     /// Reads a body; `kept` has the responses that it may continue.
-    pub(crate) fn read(body: &Value, limits: &Limits, kept: &Store) -> Result<ResponsesRequest, ApiError> {
+    pub(crate) fn read(
+        body: &Value,
+        limits: &RequestLimits,
+        kept: &Store,
+    ) -> Result<ResponsesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let mut params = GenerationParams::of_preset(limits);
         params.model = fields.string("model")?.map(str::to_owned);
@@ -135,7 +139,7 @@ fn read_input(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
 fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     fields.of(|| array(of("ResponseTool")));
     let mut tools = read_given(fields, read_tool, "name", "parameters")?;
-    read_choice(fields, &mut tools, Place::Beside)?;
+    read_choice(fields, &mut tools, FunctionPlace::Beside)?;
     fields.refuse_unless("max_tool_calls", &Neutral::Nothing, "a limit on tool calls")?;
     tools.one = !fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     Ok(tools)

@@ -51,7 +51,7 @@ pub(crate) struct Wanted {
 pub(crate) type Loose = Vec<String>;
 
 /// A tool with the constraint of its arguments.
-struct Held<'a> {
+struct ConstrainedTool<'a> {
     name: &'a str,
     schema: Schema,
     set: &'a ToolSet,
@@ -91,7 +91,7 @@ impl Form {
 
     /// One call, or as many as the format has between one pair of tags; behind each of the tags that may
     /// begin it.
-    fn blocks(&self, tools: &[Held], one: bool) -> Vec<Pattern> {
+    fn blocks(&self, tools: &[ConstrainedTool], one: bool) -> Vec<Pattern> {
         let text = |text: &str| Pattern::text(text);
         // Templates have it; not all models.
         let line = || Pattern::Maybe(Box::new(Pattern::text("\n")));
@@ -120,13 +120,13 @@ impl Form {
                 let id = Pattern::Source(Source::Regex("[a-zA-Z0-9]{9}".to_owned()));
                 let id = Pattern::Maybe(Box::new(Pattern::All(vec![self.inner("[CALL_ID]"), id])));
                 let id = if self.control("[CALL_ID]").is_some() { id } else { Pattern::All(Vec::new()) };
-                let call = |tool: &Held| {
+                let call = |tool: &ConstrainedTool| {
                     Pattern::All(vec![text(tool.name), id.clone(), self.inner("[ARGS]"), json(tool)])
                 };
                 vec![Pattern::All(vec![open, Pattern::OneOf(tools.iter().map(call).collect())])]
             }
             ToolFormat::Gemma => {
-                let call = |tool: &Held| {
+                let call = |tool: &ConstrainedTool| {
                     let arguments = gemma::value(self, &tool.schema, tool.schema.value(), 0);
                     Pattern::All(vec![text(&format!("call:{}", tool.name)), arguments])
                 };
@@ -151,12 +151,12 @@ impl Form {
     }
 
     /// Calls and nothing else, one or more.
-    fn required(&self, tools: &[Held], one: bool) -> Pattern {
+    fn required(&self, tools: &[ConstrainedTool], one: bool) -> Pattern {
         several(self.blocks(tools, one).remove(0), self.between(), one)
     }
 
     /// Any number of calls, with nothing between them: what stands there is no part of it.
-    fn any(&self, tools: &[Held]) -> Pattern {
+    fn any(&self, tools: &[ConstrainedTool]) -> Pattern {
         Pattern::Any(Box::new(Pattern::OneOf(self.blocks(tools, false))))
     }
 
@@ -171,13 +171,13 @@ fn several(call: Pattern, between: &str, one: bool) -> Pattern {
     if one { call } else { Pattern::Some(Box::new(call), between.to_owned()) }
 }
 
-fn json(tool: &Held) -> Pattern {
+fn json(tool: &ConstrainedTool) -> Pattern {
     Pattern::Json(tool.schema.clone())
 }
 
 /// A call as an object.
-fn json_calls(tools: &[Held], arguments: &str) -> Pattern {
-    let call = |tool: &Held| {
+fn json_calls(tools: &[ConstrainedTool], arguments: &str) -> Pattern {
+    let call = |tool: &ConstrainedTool| {
         let begin = format!("{{\"name\": \"{}\", \"{arguments}\": ", tool.name);
         Pattern::All(vec![Pattern::text(begin), json(tool), Pattern::text("}")])
     };
@@ -220,7 +220,8 @@ impl Wanted {
         }
         let pattern = |schemas: &[Schema]| {
             let held = self.tools.iter().zip(schemas);
-            let held: Vec<Held> = held.map(|(tool, schema)| self.held(tool, schema)).collect();
+            let held: Vec<ConstrainedTool> =
+                held.map(|(tool, schema)| self.constrained(tool, schema)).collect();
             match format.filter(|_| !self.required) {
                 None if self.required => self.form.required(&held, self.one),
                 None => self.form.any(&held),
@@ -247,8 +248,8 @@ impl Wanted {
         Ok((watching, loose))
     }
 
-    fn held<'a>(&'a self, tool: &'a Tool, schema: &Schema) -> Held<'a> {
-        Held { name: &tool.name, schema: schema.clone(), set: &self.set }
+    fn constrained<'a>(&'a self, tool: &'a Tool, schema: &Schema) -> ConstrainedTool<'a> {
+        ConstrainedTool { name: &tool.name, schema: schema.clone(), set: &self.set }
     }
 
     /// The part of a tool's schema that constrains its arguments.
@@ -278,7 +279,7 @@ impl Wanted {
     ) -> Result<(), GrammarError> {
         let mut found = false;
         for (tool, schema) in self.tools.iter().zip(&mut *schemas) {
-            let alone = self.form.required(&[self.held(tool, schema)], true);
+            let alone = self.form.required(&[self.constrained(tool, schema)], true);
             let Err(error) = grammars.compile_pattern(&alone) else { continue };
             if grammars.is_late() {
                 return Err(error);

@@ -1,7 +1,7 @@
 //! Calls as tags with parameters in them: Qwen3-Coder's form and MiniMax's.
 
 use super::parameters::{Value, members, value};
-use super::{Held, free};
+use super::{ConstrainedTool, free};
 use monomorph_grammar::{Body, End, Pattern};
 
 /// What differs between them.
@@ -33,8 +33,8 @@ pub(super) const MINIMAX: Dialect = Dialect {
 };
 
 /// A call of one of these.
-pub(super) fn calls(dialect: &Dialect, tools: &[Held]) -> Pattern {
-    let call = |tool: &Held| {
+pub(super) fn calls(dialect: &Dialect, tools: &[ConstrainedTool]) -> Pattern {
+    let call = |tool: &ConstrainedTool| {
         let [before, behind] = dialect.call;
         let mut parts = vec![Pattern::text(format!("{before}{}{behind}", tool.name))];
         match members(&tool.schema) {

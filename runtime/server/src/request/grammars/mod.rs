@@ -33,7 +33,7 @@ const KEPT_BYTES: usize = 64 << 20;
 const SMALL_BYTES: usize = 1 << 20;
 
 /// An answer's constraint, if any, and the paths of the parts of tools' schemas left out of it.
-pub(crate) type Held = (Option<Constraint>, Loose);
+pub(crate) type Constrained = (Option<Constraint>, Loose);
 
 /// How often as long as a grammar may take to compile it may wait for its turn.
 const WAITS: u32 = 2;
@@ -175,7 +175,7 @@ impl GrammarStore {
         format: Option<&Format>,
         calls: Option<&Wanted>,
         reasoning: Option<(bool, Option<usize>)>,
-    ) -> Result<Held, ApiError> {
+    ) -> Result<Constrained, ApiError> {
         let Ok(_place) = self.waiting.try_acquire() else {
             let message = format!(
                 "{MOST_WAITING} grammars are waiting to be compiled, which is the limit; try again later"
@@ -206,7 +206,7 @@ impl GrammarStore {
         let waits = Waits(Arc::clone(&patience));
         let (store, source) = (Arc::clone(self), format.map(|format| format.source.clone()));
         let (wanted, patient) = (calls.cloned(), Arc::clone(&patience));
-        let work = move || -> Result<Result<Held, GrammarError>, String> {
+        let work = move || -> Result<Result<Constrained, GrammarError>, String> {
             let began = Instant::now();
             let Made { grammars, tags, openers, .. } = store.made()?;
             let grammars = &grammars.within(&patient);
