@@ -365,7 +365,7 @@ mod tests {
         let part = Blocks { start: Pointer(0), bytes: 16 };
         assert!(first_ids(part, Pointer(1 << 34), 1 << 20).is_ok());
         let error = first_ids(part, Pointer(1 << 35), 1 << 20).expect_err("2^31 ids").to_string();
-        assert!(error.contains("behind a layer's blocks"), "{error}");
+        assert!(error.contains("beyond the range of block ids"), "{error}");
     }
 
     #[test]
