@@ -265,7 +265,7 @@ pub fn refusals() {
         (json!({"messages": [{"role": "user"}]}), &["messages[0].content", "required"]),
         (
             json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}),
-            &["messages[1].role", "begins"],
+            &["messages[1].role", "prefilled"],
         ),
         (block(json!({"type": "image", "source": {}})), &["messages[0].content[0]", "image"]),
         (block(json!({"type": "text"})), &["messages[0].content[0].text", "required"]),

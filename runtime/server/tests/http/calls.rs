@@ -292,7 +292,7 @@ pub fn refusals() {
             "empty",
         ),
         (&server, json!({"tool_choice": "required", "ignore_eos": true}), "ignore_eos", "cannot be combined"),
-        (&bare, json!({}), "tools[0].function.parameters", "not required"),
+        (&bare, json!({}), "tools[0].function.parameters", "optional calls"),
     ] {
         let response = server.post(CHAT, &asking("Hi", &fields));
         let error = &response.json()["error"];

@@ -12,7 +12,7 @@ use monomorph_model::{Output, SequenceStep, Step};
 const DECODED: usize = 0;
 pub(super) const PROMPTS: usize = 1;
 
-/// A part of a step.
+/// The rows of a step that run together, as decode or as prefill.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct StepPart {
     pub(super) kind: Kind,

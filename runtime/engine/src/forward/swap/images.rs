@@ -27,7 +27,7 @@ pub(crate) enum Wanted {
     Lost,
 }
 
-/// The pages of an image.
+/// Where an image stands, in host memory and on disk.
 #[derive(Debug, Default)]
 struct ImagePages {
     /// In host memory; `None` where a page is in transfer or on disk.
