@@ -2,7 +2,7 @@
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::types::Target;
-use monomorph_abi::cut::MAX_RANKS;
+use monomorph_abi::world::MAX_RANKS;
 use std::path::Path;
 
 /// `target`, built for so many ranks, which compute each token together.

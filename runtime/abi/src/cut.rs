@@ -4,9 +4,6 @@
 //! A tensor's rows are *segments*, one after another (q, k and v of a convolution, say), each of so many
 //! units (heads) of so many rows. A rank holds its share of the units of every segment, side by side.
 
-/// Most ranks of one build.
-pub const MAX_RANKS: usize = 8;
-
 /// Equal units that are shared out to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
