@@ -4,6 +4,8 @@ use super::*;
 use crate::rows_of::FileRows;
 use monomorph_formats::{ScaleForm, e2m1_to_f32, e4m3_to_f32, through_halves};
 
+mod ranks;
+
 /// xorshift64 (Marsaglia 2003).
 pub(crate) struct Random(pub(crate) u64);
 

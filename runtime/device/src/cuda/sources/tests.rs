@@ -8,6 +8,8 @@ use monomorph_weights::Windows;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod ranks;
+
 /// A tensor of a file: shape, format (nvfp4 as bytes that hold two each), bytes.
 type Entry = (Vec<usize>, Format, Vec<u8>);
 
