@@ -10,6 +10,7 @@ pub mod attention;
 pub mod delta_net;
 pub mod draft;
 pub mod ends;
+pub mod exchange;
 pub mod experts;
 pub mod mamba2;
 pub mod products;
@@ -463,5 +464,8 @@ blocks! {
     }
     draft {
         phases DraftEmbed, Propose;
+    }
+    exchange {
+        phases;
     }
 }
