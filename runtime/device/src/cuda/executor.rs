@@ -28,6 +28,7 @@ use super::queue::{Extents, Graph, Portion, Queue};
 use super::ring::SlotRing;
 use super::states::Places;
 use super::wire::{Header, MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
+use super::world::Exchange;
 use in_flight::{StepSlot, Want};
 use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, StepPart, parts};
@@ -73,6 +74,8 @@ pub struct Executor {
     offload: Option<KvOffload>,
     /// Pinned memory for copies of blocks and states to the host and back; grown on demand.
     staged: Option<Pinned>,
+    /// What the rank exchanges with others, if it has some.
+    exchange: Option<Exchange>,
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
@@ -141,6 +144,7 @@ impl Executor {
         memory: &mut Memory,
         logits: Pointer,
         head_rows: usize,
+        exchange: Option<Exchange>,
     ) -> Result<Executor, Fault> {
         let sizes = Tables::of(spec, memory.context());
         let groups = spec.step_tokens.div_ceil(head_rows);
@@ -172,6 +176,7 @@ impl Executor {
             states: memory.places().clone(),
             offload,
             staged: None,
+            exchange,
             logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,
