@@ -56,7 +56,7 @@ impl Golden {
         let prompts = self.prompts.iter();
         let prompts =
             prompts.take(2).map(|prompt| prompt.iter().map(|id| id % VOCABULARY).collect()).collect();
-        synthetic(directory, &self.name, &config, prompts)
+        synthetic(directory, &format!("{}-for-ranks", self.name), &config, prompts)
     }
 }
 

@@ -130,7 +130,7 @@ fn several_ranks_compute_what_one_does_in_prefill_decode_and_drafts() {
     let mut table = String::new();
     for golden in goldens() {
         let larger = golden.for_ranks(scaled.path());
-        for (golden, what) in [(&golden, ""), (&larger, " larger")] {
+        for golden in [&golden, &larger] {
             golden.import_into(targets.path(), Compute::F32);
             let target = target(targets.path(), golden, "f32");
             let checkpoint = Checkpoint::open(&golden.directory.join("f32")).expect("there is a checkpoint");
@@ -144,15 +144,15 @@ fn several_ranks_compute_what_one_does_in_prefill_decode_and_drafts() {
                 let graph = match shard(&whole, ranks) {
                     Ok(graph) => graph,
                     Err(why) => {
-                        table += &format!("{}{what}, {ranks} ranks: {why}\n", golden.name);
+                        table += &format!("{}, {ranks} ranks: {why}\n", golden.name);
                         continue;
                     }
                 };
                 for (several, one) in logits(&graph).iter().zip(&one) {
                     let apart = distance(several, one, target.model.vocabulary);
-                    println!("{}{what}, {ranks} ranks: {apart:.1e}", golden.name);
+                    println!("{}, {ranks} ranks: {apart:.1e}", golden.name);
                     // Sums are rounded in other places, and everything else is the same.
-                    assert!(apart <= 3e-5, "{}{what}, {ranks} ranks: {apart:e}", golden.name);
+                    assert!(apart <= 3e-5, "{}, {ranks} ranks: {apart:e}", golden.name);
                 }
             }
         }
