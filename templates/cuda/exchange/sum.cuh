@@ -2,8 +2,8 @@
 //
 //   residual += ((partial of rank 0 + partial of rank 1) + partial of rank 2) + ...
 //
-// in this order on every rank, so that all have the same bits. `partial` [ROWS][WIDTH] is zero afterwards. Both in f32, rows beyond the
-// step's are passed over. Config, grid and how values get there: packets.cuh. No shared memory.
+// in this order on every rank, so that all have the same bits. `partial` [ROWS][WIDTH] is zero afterwards, with DECODE rows beyond the step's
+// too. Both in f32, other rows beyond the step's are passed over. Config, grid and how values get there: packets.cuh. No shared memory.
 #pragma once
 
 #include "exchange/packets.cuh"

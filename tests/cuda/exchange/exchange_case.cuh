@@ -16,6 +16,7 @@ template <int WIDTH_, int ROWS_, int THREADS_ = 256, int PIECES_ = 1, Limit LIMI
 struct Exchange {
     static constexpr int RANKS = ::RANKS, WIDTH = WIDTH_, ROWS = ROWS_, CAPACITY = CAPACITY_, THREADS = THREADS_, PIECES = PIECES_;
     static constexpr Limit LIMIT = LIMIT_;
+    static constexpr bool DECODE = false;
     // Blocks a multiprocessor that registers allow.
     static constexpr int RESIDENT = 1024 / THREADS / (PIECES > 2 ? 2 : 1);
 };

@@ -6,7 +6,7 @@ use crate::graph::Rows;
 use crate::kernels::World;
 use crate::passes::launch::{Instance, Launcher, Site, fixed, integer};
 use crate::plan::BufferId;
-use crate::plan::cuda::{Extent, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{WORLD_BYTES, inbox_bytes};
 
 /// Threads of a block. A row of one token is two blocks of them, or a few.
@@ -34,7 +34,9 @@ struct Exchange {
 impl Launcher<'_> {
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
     pub(crate) fn exchange_sum(&mut self, site: Site, partial: BufferId, residual: BufferId) -> Launch {
-        let Exchange { instance, grid, world } = self.exchange(site, partial, "sum_inbox");
+        let Exchange { mut instance, grid, world } = self.exchange(site, partial, "sum_inbox");
+        let decode = matches!(site.program.regime, Regime::Decode | Regime::Draft);
+        instance.constants.push(("DECODE", Constant::Flag(decode)));
         let partial = self.buffer(site, partial);
         let arguments =
             ExchangeSum { step: site.header, world, partial, residual: self.buffer(site, residual) };
