@@ -122,8 +122,8 @@ fn logits_of(interpreter: &Interpreter, golden: &Golden, hidden: usize, drafts: 
 }
 
 /// The interpreter runs all ranks of a cut graph, op by op, and asserts after every body that they hold the
-/// same bits. Each golden's own sizes are cut where they can be, and sizes that can be stand for it where they
-/// cannot; `tests/fixtures/ranks.txt` has what is refused, by name.
+/// same bits. Each golden is cut where its sizes can be, and again with sizes that can;
+/// `tests/fixtures/ranks.txt` has what is refused, by name.
 #[test]
 fn several_ranks_compute_what_one_does_in_prefill_decode_and_drafts() {
     let [targets, scaled] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));

@@ -5,7 +5,7 @@
 //! columns, products behind it a part of a sum. The inner width of a dense block is cut alike. Where a part
 //! of a sum would be added to the residual stream, it is added to zeros and summed over the ranks; logits are
 //! computed by rows of the head and gathered. The residual stream is whole on every rank, and has the same
-//! bits on all of them, because every rank adds in the same order: the routers of all choose the same experts.
+//! bits on all of them: every rank adds in the same order. So the routers of all choose the same experts.
 
 use super::{PassError, pass_error};
 use crate::blocks::exchange::graph::{Gather, Sum, Zeros};

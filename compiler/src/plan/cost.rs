@@ -88,8 +88,8 @@ impl Cost {
         }
     }
 
-    /// Seconds of the floor, the boundaries and exchanges between ranks; nvfp4 counts at the rate of its decoding if that is slower
-    /// than memory.
+    /// Seconds of the floor, the boundaries and exchanges between ranks; nvfp4 counts at the rate of its
+    /// decoding if that is slower than memory.
     pub fn predicted(&self, hardware: &Hardware) -> f64 {
         let decoding = hardware.cuda().map_or(0.0, |cuda| {
             let slower = (1.0 / cuda.nvfp4_rate - 1.0 / hardware.bandwidth).max(0.0);

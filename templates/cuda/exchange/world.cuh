@@ -23,9 +23,9 @@ static_assert(offsetof(Channel, blocks) == 68, "as the host has it");
 
 // What a rank's kernels exchange rows by, in device memory. The counters are the kernels' own.
 struct World {
-    int rank;  // This rank
+    int rank;  // From 0
     unsigned failed;  // 1 once a kernel of this rank reports that a peer is missing
-    unsigned long long deadline;  // Nanoseconds that a kernel waits for a peer
+    unsigned long long deadline_ns;  // Nanoseconds that a kernel waits for a peer
     unsigned long long report;  // Device address of this rank's `MissingPeer`
     Channel sums;  // Partial sums
     Channel gathers;  // Parts of rows
@@ -33,7 +33,7 @@ struct World {
 static_assert(sizeof(World) == 168, "as the host has it");
 static_assert(offsetof(World, rank) == 0, "as the host has it");
 static_assert(offsetof(World, failed) == 4, "as the host has it");
-static_assert(offsetof(World, deadline) == 8, "as the host has it");
+static_assert(offsetof(World, deadline_ns) == 8, "as the host has it");
 static_assert(offsetof(World, report) == 16, "as the host has it");
 static_assert(offsetof(World, sums) == 24, "as the host has it");
 static_assert(offsetof(World, gathers) == 96, "as the host has it");
@@ -46,7 +46,7 @@ struct MissingPeer {
     int peer;  // The rank it waited for
     unsigned gathers;  // 0: for its partial sums, 1: for its part of rows
     unsigned turn;  // Exchanges of that kind before
-    unsigned row;  // The first row that had not arrived
+    unsigned row;  // A row that had not arrived
 };
 static_assert(sizeof(MissingPeer) == 24, "as the host has it");
 static_assert(offsetof(MissingPeer, written) == 0, "as the host has it");
