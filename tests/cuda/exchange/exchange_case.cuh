@@ -110,6 +110,9 @@ struct Rank {
     std::vector<std::unique_ptr<test::Buffer<float>>> buffers;
 };
 
+// Cards that may read and write the other's memory.
+inline bool peers[RANKS] = {};
+
 // What may be in a step, and the graphs of both ranks.
 struct Ranks {
     std::vector<Rank> all;
@@ -125,7 +128,6 @@ struct Ranks {
             Rank& it = ranks.all[r];
             it.rank = r, it.device = one_card() ? 0 : r;
             it.enter();
-            static bool peers[RANKS] = {};
             if (!one_card() && !peers[r]) CHECK(cudaDeviceEnablePeerAccess(1 - r, 0));
             peers[r] = true;
             CHECK(cudaStreamCreateWithFlags(&it.stream, cudaStreamNonBlocking));
