@@ -432,8 +432,8 @@ impl Head {
 fn difference(own: &Answer, answer: &Answer) -> String {
     match (own, answer) {
         (Answer::Collected(own), Answer::Collected(answer)) if own.len() == answer.len() => {
-            let rows = own.iter().zip(answer).enumerate();
-            let first = rows.map(|(row, pair)| (row, pair)).find(|(_, (own, answer))| own != answer);
+            let mut rows = own.iter().zip(answer).enumerate();
+            let first = rows.find(|(_, (own, answer))| own != answer);
             first
                 .map_or(String::new(), |(row, (own, answer))| format!("row {row} is {answer:?}, not {own:?}"))
         }
