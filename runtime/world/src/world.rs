@@ -107,7 +107,9 @@ impl<R: Rank> Model for World<R> {
             snapshots: first.snapshots(),
             offload: first.offload(),
         };
-        let lines = Lines::start(ranks).map_err(LoadError::Threads)?;
+        let lines =
+            Lines::start(ranks.into_iter().map(|mut rank| move |call: Call| call.carry_out(&mut rank)))
+                .map_err(LoadError::Threads)?;
         Ok(World { lines, room, submitted: 0, collected: 0, fault: None, ranks: PhantomData })
     }
 
