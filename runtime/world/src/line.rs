@@ -5,7 +5,7 @@
 
 use crate::call::{Answer, Call};
 use crate::message;
-use crate::wait::wait;
+use crate::wait::{A_STEP, BETWEEN_CALLS, wait};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -103,7 +103,7 @@ impl Lines {
         for (line, thread) in &self.lines {
             line.post(thread.thread(), self.calls, Call::Collect(ticket));
         }
-        wait(|| {
+        wait(A_STEP, || {
             let answered = |line: &Line| line.answered.load(Ordering::Acquire) == self.calls;
             self.lines.iter().all(|(line, _)| answered(line))
                 || self.lines.iter().any(|(line, _)| line.has_ended())
@@ -155,7 +155,7 @@ impl Drop for Lent<'_> {
                 || line.answered.load(Ordering::Acquire) == self.number
                 || line.has_ended()
         };
-        wait(|| self.lines.iter().all(|(line, _)| returned(line)));
+        wait(BETWEEN_CALLS, || self.lines.iter().all(|(line, _)| returned(line)));
         // What a thread that has ended did not take.
         self.lines.iter().for_each(|(line, _)| *held(&line.call) = None);
     }
@@ -180,7 +180,9 @@ fn serve(mut work: impl FnMut(Call) -> Answer, line: &Line) {
     let served = catch_unwind(AssertUnwindSafe(|| {
         let mut last = 0;
         loop {
-            wait(|| line.called.load(Ordering::Acquire) != last || line.closed.load(Ordering::Acquire));
+            wait(BETWEEN_CALLS, || {
+                line.called.load(Ordering::Acquire) != last || line.closed.load(Ordering::Acquire)
+            });
             let Some(Posted { number, call, caller }) = held(&line.call).take() else {
                 return "it was told to end".to_owned();
             };
@@ -281,7 +283,7 @@ mod tests {
             // Rank 1 is given a call that is not its next.
             let (line, thread) = &lines.lines[1];
             line.post(thread.thread(), wrong + 10, Call::Collect(1));
-            wait(|| line.has_ended());
+            wait(BETWEEN_CALLS, || line.has_ended());
             let ended = read(&mut lines, 1, &mut [[0; 4]; 2]).expect_err("rank 1 has ended");
             assert_eq!(
                 (ended.rank, ended.why),

@@ -144,7 +144,7 @@ fn a_rank_that_dies_in_any_call_is_a_fault_in_time() {
             assert!(words.starts_with(&format!("rank {rank} failed: ")), "{words}");
             assert!(words.ends_with(&format!("planted in call {call}")), "{words}");
             // Nothing is computed any more.
-            assert_eq!(fault(|| drop(world.submit(&step(9, 1)))), words);
+            assert_eq!(fault(|| _ = world.submit(&step(9, 1))), words);
             assert_eq!(fault(|| drop(world.collect(Ticket(1)))), words);
             assert_eq!(fault(|| world.read_block(BlockId(3), &mut [0; RANKS * BLOCK])), words);
             assert!(device_fault().is_some());
