@@ -4,8 +4,8 @@
 //! every thread has answered or ended, so nothing is copied for the ranks.
 
 use crate::call::{Answer, Call};
-use crate::wait::wait;
-use crate::{Rank, message};
+use crate::message;
+use crate::wait::{A_STEP, BETWEEN_CALLS, wait};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -54,17 +54,19 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Starts a thread for each rank.
+    /// Starts a thread for each rank, which carries out calls as its closure says.
     ///
     /// # Errors
     /// When the system refuses one.
-    pub(crate) fn start<R: Rank>(ranks: Vec<R>) -> std::io::Result<Lines> {
+    pub(crate) fn start<W: FnMut(Call) -> Answer + Send + 'static>(
+        ranks: impl IntoIterator<Item = W>,
+    ) -> std::io::Result<Lines> {
         let mut all = Lines { lines: Vec::new(), calls: 0 };
-        for (rank, model) in ranks.into_iter().enumerate() {
+        for (rank, work) in ranks.into_iter().enumerate() {
             let line = Arc::new(Line::default());
             let served = Arc::clone(&line);
             let builder = std::thread::Builder::new().name(format!("rank {rank}"));
-            all.lines.push((line, builder.spawn(move || serve(model, &served))?));
+            all.lines.push((line, builder.spawn(move || serve(work, &served))?));
         }
         Ok(all)
     }
@@ -101,7 +103,7 @@ impl Lines {
         for (line, thread) in &self.lines {
             line.post(thread.thread(), self.calls, Call::Collect(ticket));
         }
-        wait(|| {
+        wait(A_STEP, || {
             let answered = |line: &Line| line.answered.load(Ordering::Acquire) == self.calls;
             self.lines.iter().all(|(line, _)| answered(line))
                 || self.lines.iter().any(|(line, _)| line.has_ended())
@@ -153,7 +155,7 @@ impl Drop for Lent<'_> {
                 || line.answered.load(Ordering::Acquire) == self.number
                 || line.has_ended()
         };
-        wait(|| self.lines.iter().all(|(line, _)| returned(line)));
+        wait(BETWEEN_CALLS, || self.lines.iter().all(|(line, _)| returned(line)));
         // What a thread that has ended did not take.
         self.lines.iter().for_each(|(line, _)| *held(&line.call) = None);
     }
@@ -172,13 +174,15 @@ impl Line {
 }
 
 /// A rank's thread: carries out the calls of its line until that is closed, or a call unwinds.
-fn serve<R: Rank>(mut rank: R, line: &Line) {
+fn serve(mut work: impl FnMut(Call) -> Answer, line: &Line) {
     // The number and name of the call at hand, and who waits for it.
     let mut at_hand: Option<(&'static str, Thread)> = None;
     let served = catch_unwind(AssertUnwindSafe(|| {
         let mut last = 0;
         loop {
-            wait(|| line.called.load(Ordering::Acquire) != last || line.closed.load(Ordering::Acquire));
+            wait(BETWEEN_CALLS, || {
+                line.called.load(Ordering::Acquire) != last || line.closed.load(Ordering::Acquire)
+            });
             let Some(Posted { number, call, caller }) = held(&line.call).take() else {
                 return "it was told to end".to_owned();
             };
@@ -186,7 +190,7 @@ fn serve<R: Rank>(mut rank: R, line: &Line) {
             if number != last + 1 {
                 return format!("it was given call {number} after call {last}");
             }
-            let answer = call.carry_out(&mut rank);
+            let answer = work(call);
             last = number;
             *held(&line.answer) = Some(answer);
             line.answered.store(number, Ordering::Release);
@@ -206,4 +210,85 @@ fn serve<R: Rank>(mut rank: R, line: &Line) {
 
 fn held<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monomorph_model::BlockId;
+    use std::panic::AssertUnwindSafe;
+
+    /// Lines to ranks that write their number into blocks, and panic when block 9 is asked for.
+    fn lines(ranks: u8) -> Lines {
+        let work = |rank: u8| {
+            move |call: Call| match call {
+                Call::ReadBlock(BlockId(block), into) => {
+                    assert!(block != 9, "there is no block 9");
+                    std::thread::sleep(Duration::from_micros(u64::from(rank) * 100));
+                    into.fill(rank);
+                    Answer::Done
+                }
+                Call::Collect(ticket) => Answer::Ticket(monomorph_model::Ticket(ticket)),
+                other => panic!("{other:?}"),
+            }
+        };
+        Lines::start((0..ranks).map(work)).expect("threads")
+    }
+
+    fn read(lines: &mut Lines, block: u32, bytes: &mut [[u8; 4]]) -> Result<(), Ended> {
+        let mut parts = bytes.iter_mut();
+        lines.carry_out(|_| Call::ReadBlock(BlockId(block), parts.next().expect("a part"))).map(drop)
+    }
+
+    #[test]
+    fn what_is_lent_has_been_written_when_the_call_returns() {
+        let mut lines = lines(4);
+        for _ in 0..50 {
+            let mut bytes = [[9; 4]; 4];
+            assert_eq!(read(&mut lines, 1, &mut bytes), Ok(()));
+            assert_eq!(bytes, [[0; 4], [1; 4], [2; 4], [3; 4]]);
+        }
+        assert_eq!(lines.collect(7).expect("answers").len(), 4);
+    }
+
+    #[test]
+    fn a_thread_that_ends_is_named_and_the_others_are_waited_for() {
+        let mut lines = lines(3);
+        let mut bytes = [[9; 4]; 3];
+        let mut parts = bytes.iter_mut();
+        let call =
+            |rank| Call::ReadBlock(BlockId(if rank == 1 { 9 } else { 1 }), parts.next().expect("a part"));
+        let ended = lines.carry_out(call).expect_err("rank 1 panics");
+        assert_eq!((ended.rank, ended.why.as_str()), (1, "read_block: there is no block 9"));
+        assert_eq!(bytes, [[0; 4], [9; 4], [2; 4]]);
+        assert_eq!(lines.collect(1).expect_err("nor later"), ended);
+    }
+
+    #[test]
+    fn what_is_lent_is_waited_for_when_a_call_cannot_be_made() {
+        let mut lines = lines(3);
+        let mut bytes = [[9; 4]; 2];
+        // There is no part for rank 2: making its call panics while those before may be at work.
+        let made = catch_unwind(AssertUnwindSafe(|| read(&mut lines, 1, &mut bytes)));
+        assert!(made.is_err());
+        assert_eq!(bytes, [[0; 4], [1; 4]]);
+    }
+
+    #[test]
+    fn a_call_that_was_skipped_or_came_out_of_turn_ends_the_thread() {
+        for wrong in [2, 5] {
+            let mut lines = lines(2);
+            assert_eq!(read(&mut lines, 1, &mut [[0; 4]; 2]), Ok(()));
+            assert_eq!(read(&mut lines, 1, &mut [[0; 4]; 2]), Ok(()));
+            // Rank 1 is given a call that is not its next.
+            let (line, thread) = &lines.lines[1];
+            line.post(thread.thread(), wrong + 10, Call::Collect(1));
+            wait(BETWEEN_CALLS, || line.has_ended());
+            let ended = read(&mut lines, 1, &mut [[0; 4]; 2]).expect_err("rank 1 has ended");
+            assert_eq!(
+                (ended.rank, ended.why),
+                (1, format!("it was given call {} after call 2", wrong + 10))
+            );
+        }
+    }
 }

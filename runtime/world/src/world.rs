@@ -45,13 +45,13 @@ impl<R: Rank> World<R> {
     }
 
     /// Each rank's part of the bytes of a block or state of all, in the order of ranks.
-    fn parts<'a>(bytes: &'a [u8], whole: usize) -> impl Iterator<Item = &'a [u8]> {
+    fn parts(bytes: &[u8], whole: usize) -> impl Iterator<Item = &[u8]> {
         assert_eq!(bytes.len(), whole, "the bytes of all ranks");
         (0..R::RANKS).map(move |rank| &bytes[rank * (whole / R::RANKS)..][..whole / R::RANKS])
     }
 
     /// The same, to be written.
-    fn parts_mut<'a>(bytes: &'a mut [u8], whole: usize) -> impl Iterator<Item = &'a mut [u8]> {
+    fn parts_mut(bytes: &mut [u8], whole: usize) -> impl Iterator<Item = &mut [u8]> {
         assert_eq!(bytes.len(), whole, "the bytes of all ranks");
         let mut rest = bytes;
         (0..R::RANKS).map(move |_| {
@@ -107,7 +107,9 @@ impl<R: Rank> Model for World<R> {
             snapshots: first.snapshots(),
             offload: first.offload(),
         };
-        let lines = Lines::start(ranks).map_err(LoadError::Threads)?;
+        let lines =
+            Lines::start(ranks.into_iter().map(|mut rank| move |call: Call| call.carry_out(&mut rank)))
+                .map_err(LoadError::Threads)?;
         Ok(World { lines, room, submitted: 0, collected: 0, fault: None, ranks: PhantomData })
     }
 
