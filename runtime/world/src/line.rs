@@ -186,7 +186,7 @@ fn serve(mut work: impl FnMut(Call) -> Answer, line: &Line) {
             let Some(Posted { number, call, caller }) = held(&line.call).take() else {
                 return "it was told to end".to_owned();
             };
-            let (_, caller) = at_hand.insert((call.name(), caller));
+            at_hand = Some((call.name(), caller.clone()));
             if number != last + 1 {
                 return format!("it was given call {number} after call {last}");
             }

@@ -24,6 +24,7 @@ use crate::request::grammars::{GrammarArgs, GrammarStore};
 use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
 use crate::start::draft;
+use crate::start::gpus::GpuArgs;
 use crate::start::load::{
     CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load,
 };
@@ -93,6 +94,9 @@ pub struct ServeArgs {
     /// What is computed before the first request.
     #[command(flatten)]
     pub warm_up: WarmUpArgs,
+    /// GPUs of the model.
+    #[command(flatten)]
+    pub gpus: GpuArgs,
     /// Threads of the model.
     #[command(flatten)]
     pub threads: ThreadArgs,
@@ -141,12 +145,13 @@ pub struct ServeArgs {
 }
 
 /// Serves until a signal, then drains. `/health/ready` answers from the start, and 200 once the model is
-/// loaded. `started` is when the process was.
+/// loaded. It runs on so many `ranks`. `started` is when the process was.
 ///
 /// # Errors
 /// When the address is taken, the weights cannot be loaded, or the device failed.
 pub fn serve(
     spec: &'static ModelSpec,
+    ranks: usize,
     start: StartEngine,
     args: &ServeArgs,
     started: Instant,
@@ -177,6 +182,7 @@ pub fn serve(
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
+    options.ordinals = args.gpus.ordinals(spec, ranks)?;
     options.shorter = args.cache.context.is_none();
     options.offload = args.offload.options(spec, context, blocks)?;
     let wanted = SocketAddr::new(args.bind, args.port);
@@ -187,6 +193,8 @@ pub fn serve(
 
     let app = Arc::new(App {
         spec,
+        ranks,
+        gpu_ordinals: options.ordinals.clone(),
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         keys,
         guests,

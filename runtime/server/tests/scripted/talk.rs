@@ -88,7 +88,7 @@ pub fn main(
     let (tools, reasoning) = (format(tools), format(reasoning));
     let protocol = Protocol { tools, reasoning, ..Talking::SPEC.protocol };
     let spec: &'static ModelSpec = Box::leak(Box::new(ModelSpec { protocol, context, ..*Talking::SPEC }));
-    match serve(spec, start_engine::<Talk>, &args, Instant::now()) {
+    match serve(spec, 1, start_engine::<Talk>, &args, Instant::now()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {}", failure.message);
