@@ -75,9 +75,26 @@ fn row() -> impl Strategy<Value = Row> {
     )
 }
 
+/// A row that begins as it should, sampled by anything.
+fn beginning() -> impl Strategy<Value = Row> {
+    (row(), 0u32..4, prop::collection::vec(0u32..40, 1..5)).prop_map(|(row, slot, ids)| Row {
+        slot,
+        generation: 1,
+        position: 0,
+        begins: true,
+        tokens: Feed::Known(ids),
+        drafts: 0,
+        following: None,
+        kept: 0,
+        added: vec![0, 1],
+        ..row
+    })
+}
+
 fn step() -> impl Strategy<Value = StepCall> {
-    let copies = prop::collection::vec((place(), place()), 0..3);
-    (copies, prop::collection::vec(any::<u32>(), 0..3), any::<bool>(), prop::collection::vec(row(), 0..4))
+    let row = prop_oneof![row(), beginning()];
+    let copies = prop::collection::vec((place(), place()), 0..2);
+    (copies, prop::collection::vec(any::<u32>(), 0..3), any::<bool>(), prop::collection::vec(row, 0..4))
         .prop_map(|(copies, offloaded, sampling_follows, rows)| StepCall {
             copies,
             offloaded,
