@@ -19,11 +19,11 @@ pub enum Call {
         /// The place.
         to: u32,
     },
-    /// Read a block. Answered.
+    /// Read this process's part of a block. Answered.
     ReadBlock(u32),
     /// Write what was read, of which each process may have a part.
     WriteBlock(u32, Vec<u8>),
-    /// Read a recurrent state. Answered.
+    /// Read this process's part of a recurrent state. Answered.
     ReadState(Place),
     /// Write what was read, of which each process may have a part.
     WriteState(Place, Vec<u8>),
@@ -276,10 +276,8 @@ pub enum Answer {
     Collected(Vec<RowAnswer>),
     /// Whether blocks were written to disk.
     Offloaded(Result<(), String>),
-    /// What was read, where each process holds a part of it.
+    /// What was read of this process's part.
     Bytes(Vec<u8>),
-    /// A digest of what was read, where each process holds all of it.
-    Digest(u64),
 }
 
 /// What a step produced for one sequence, as far as it is compared.
@@ -310,16 +308,6 @@ pub(crate) fn digest(words: impl Iterator<Item = u64>) -> u64 {
         let hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01B3);
         hash ^ (hash >> 29)
     })
-}
-
-/// [`digest`] of bytes.
-pub(crate) fn digest_bytes(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    digest(words.chain([bytes.len() as u64]))
 }
 
 #[cfg(test)]

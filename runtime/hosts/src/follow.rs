@@ -1,6 +1,6 @@
 //! A worker: it reaches its head, goes through the start, and carries commands out until the end.
 
-use crate::call::{Answer, Call, digest_bytes};
+use crate::call::{Answer, Call};
 use crate::duties::{Duties, Share, perform};
 use crate::ended::Ended;
 use crate::hello::Hello;
@@ -192,10 +192,7 @@ impl<M: Model> Follower<M> {
     fn read(&mut self, bytes: usize, read: impl FnOnce(&mut M, &mut [u8])) -> Answer {
         let mut into = vec![0; self.share.range(bytes, self.rank, self.ranks).len()];
         read(&mut self.model, &mut into);
-        match self.share {
-            Share::Whole => Answer::Digest(digest_bytes(&into)),
-            Share::Part => Answer::Bytes(into),
-        }
+        Answer::Bytes(into)
     }
 
     /// This process's part of what is written.

@@ -405,7 +405,6 @@ impl Head {
         let Some(Asked { number, own: Some(own), answers }) = &self.asked else { return };
         let differs = |answer: &Answer| match (own, answer) {
             (Answer::Collected(own), Answer::Collected(answer)) => own != answer,
-            (Answer::Digest(own), Answer::Digest(answer)) => own != answer,
             (Answer::Offloaded(_), Answer::Offloaded(_)) | (Answer::Bytes(_), Answer::Bytes(_)) => false,
             _ => true,
         };

@@ -129,7 +129,6 @@ fn message() -> impl Strategy<Value = Message> {
         Just(Answer::Offloaded(Ok(()))),
         "[a-zé]{0,9}".prop_map(|why| Answer::Offloaded(Err(why))),
         bytes().prop_map(Answer::Bytes),
-        any::<u64>().prop_map(Answer::Digest),
     ];
     let room = || {
         any::<[u64; 5]>().prop_map(|[blocks, sequences, snapshots, places, group]| Room {

@@ -3,7 +3,7 @@
 use crate::support::*;
 use monomorph_engine::scripted::{Drafting, Pipelined, Recurrent, Script, Scripted, Shape, Small, Verifying};
 use monomorph_engine::{
-    EngineError, EngineOptions, Event, OffloadShare, PrefixOptions, Request, SwapOptions, start,
+    EngineError, EngineOptions, Event, OffloadShare, PrefixOptions, Request, Stats, SwapOptions, start,
 };
 use monomorph_hosts::Ended;
 use monomorph_model::{
@@ -15,16 +15,18 @@ use std::time::{Duration, Instant};
 type Two = Pipelined<Small, 2>;
 
 /// The same requests to a model alone and to a world of three of it, whose workers have more blocks.
-fn same<S: Shape>(script: &Script, options: &EngineOptions, head_first: bool, count: usize) {
+fn same<S: Shape>(script: &Script, options: &EngineOptions, head_first: bool, count: usize) -> Stats {
     let requests = requests(count);
-    let alone = answers(Scripted::<S>::new(script.clone()), options.clone(), &requests);
+    let (alone, _) = answers(Scripted::<S>::new(script.clone()), options.clone(), &requests);
     let more = |blocks| Script { blocks: script.blocks + blocks, ..script.clone() };
     let (lead, workers, _) = world::<S>([script.clone(), more(7), more(0)], head_first);
     assert_eq!((lead.blocks(), lead.sequences()), (script.blocks, S::SPEC.step_sequences));
-    assert_eq!(answers(lead, options.clone(), &requests), alone);
+    let (together, stats) = answers(lead, options.clone(), &requests);
+    assert_eq!(together, alone);
     for worker in &workers {
         assert_eq!(ended(worker), Ended::Stopped);
     }
+    stats
 }
 
 fn roomy(blocks: usize) -> (Script, EngineOptions) {
@@ -39,22 +41,22 @@ pub fn with_two_steps_in_flight() {
 
 pub fn crowded() {
     let (script, options) = roomy(14);
-    same::<Two>(&script, &options, true, 32);
+    assert!(same::<Two>(&script, &options, true, 32).preemptions > 0);
 }
 
 pub fn with_drafts() {
     let (script, options) = roomy(40);
-    same::<Drafting<Small, 2>>(&script, &options, true, 32);
+    assert!(same::<Drafting<Small, 2>>(&script, &options, true, 32).drafts_accepted > 0);
     same::<Verifying<Small, 3>>(&script, &options, false, 32);
 }
 
 pub fn swapped() {
-    let (script, options) = roomy(20);
+    let (script, options) = roomy(14);
     let swap = SwapOptions { host_bytes: 64 << 20, always: true, ..SwapOptions::default() };
-    let prefix = PrefixOptions { snapshots: script.snapshots, ..PrefixOptions::default() };
+    let prefix = PrefixOptions { enabled: false, ..PrefixOptions::default() };
     let options = EngineOptions { swap, prefix, ..options };
-    same::<Two>(&script, &options, true, 32);
-    same::<Recurrent<Two>>(&script, &options, false, 32);
+    assert!(same::<Two>(&script, &options, true, 32).swap.bytes_back > 0);
+    assert!(same::<Recurrent<Two>>(&script, &options, false, 32).swap.bytes_back > 0);
 }
 
 pub fn with_blocks_on_disk() {
@@ -62,7 +64,7 @@ pub fn with_blocks_on_disk() {
     let script = Script { blocks: 12, offload: Some(room), ..Script::default() };
     let offload = Some(OffloadShare { room, resident: 6 });
     let options = EngineOptions { offload, ..EngineOptions::new(12, 4096, 256) };
-    same::<Two>(&script, &options, true, 12);
+    assert!(same::<Two>(&script, &options, true, 12).blocks_offloaded > 0);
 }
 
 /// What only some requests have, call by call: masks, biases, and sampling that follows.

@@ -1,7 +1,7 @@
 //! Worlds over real connections, in threads of this process, around scripted models.
 
 use monomorph_engine::scripted::{Controls, Script, Scripted, Shape};
-use monomorph_engine::{EngineHandle, EngineOptions, Event, Generation, Request, start};
+use monomorph_engine::{EngineHandle, EngineOptions, Event, Generation, Request, Stats, start};
 use monomorph_hosts::{Deadlines, Duties, Ended, Hello, Lead, Options, Room, Share, Token, follow};
 use monomorph_model::Model;
 use std::net::{Ipv4Addr, TcpListener};
@@ -204,13 +204,13 @@ pub fn requests(count: usize) -> Vec<Request> {
     (0..count).map(one).collect()
 }
 
-/// The answers of an engine over a model to requests that come all at once.
-pub fn answers<M: Model>(model: M, options: EngineOptions, requests: &[Request]) -> Vec<Vec<u32>> {
+/// The answers of an engine over a model to requests that come all at once, and its counts.
+pub fn answers<M: Model>(model: M, options: EngineOptions, requests: &[Request]) -> (Vec<Vec<u32>>, Stats) {
     let engine: EngineHandle = start(model, options).unwrap();
     let running: Vec<_> = requests.iter().map(|request| engine.submit(request.clone()).unwrap()).collect();
     let answers = running.into_iter().map(|generation| match answer(generation) {
         (ids, Event::Finished(_)) => ids,
         (_, end) => panic!("{end:?}"),
     });
-    answers.collect()
+    (answers.collect(), engine.stats())
 }
