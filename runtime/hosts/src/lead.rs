@@ -98,7 +98,7 @@ impl<M: Model> Lead<M> {
         let mut model = None;
         loop {
             match hub.local()? {
-                Effect::Begin(Task::Serve) => break,
+                Effect::Begin(Task::Serve(_)) => break,
                 Effect::Begin(task) => match perform(&mut duties, &mut model, &task) {
                     Ok(done) => hub.tell(|head, now| head.done(now, done)),
                     Err(why) => hub.tell(|head, _| head.fail(format!("the head cannot go on: {why}"))),

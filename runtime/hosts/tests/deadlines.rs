@@ -95,7 +95,7 @@ impl Pair {
     /// As far as serving.
     fn serving() -> Pair {
         let mut pair = Pair::loading();
-        pair.done(&[0, 1], &Done::Load);
+        pair.done(&[0, 1], &Done::Load(ROOM));
         pair.done(&[0], &Done::Identify(vec![1]));
         for done in [Done::Join, Done::Sum(3), Done::Record, Done::Canary(vec![4])] {
             pair.done(&[0, 1], &done);
@@ -118,7 +118,7 @@ impl Pair {
 fn all_tasks_of_a_start_are_done_in_order() {
     let pair = Pair::serving();
     let join = Task::Join(vec![1]);
-    let all = [Task::Plan, Task::Load(ROOM), join, Task::Sum, Task::Record, Task::Canary, Task::Serve];
+    let all = [Task::Plan, Task::Load(ROOM), join, Task::Sum, Task::Record, Task::Canary, Task::Serve(ROOM)];
     assert_eq!(pair.begun[1], all);
     assert_eq!(pair.begun[0].len(), all.len() + 1, "the head names the collective, too");
 }
@@ -146,7 +146,7 @@ fn loading_takes_as_long_as_bytes_advance() {
 #[test]
 fn a_head_that_loads_nothing_ends_itself() {
     let mut pair = Pair::loading();
-    pair.done(&[1], &Done::Load);
+    pair.done(&[1], &Done::Load(ROOM));
     pair.pass(130, |_| ());
     assert_eq!(pair.why(), ("rank 0 has loaded nothing more for 120 s".to_owned(), false));
 }
@@ -154,7 +154,7 @@ fn a_head_that_loads_nothing_ends_itself() {
 #[test]
 fn who_does_not_join_is_named() {
     let mut pair = Pair::loading();
-    pair.done(&[0, 1], &Done::Load);
+    pair.done(&[0, 1], &Done::Load(ROOM));
     pair.done(&[0], &Done::Identify(vec![1]));
     pair.done(&[0], &Done::Join);
     pair.pass(119, |_| ());

@@ -148,15 +148,17 @@ fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         2 => hello.prop_map(Message::Hello),
         1 => room().prop_map(|room| Message::Do(Task::Load(room))),
+        1 => room().prop_map(|room| Message::Do(Task::Serve(room))),
+        1 => room().prop_map(|room| Message::Done(Done::Load(room))),
         1 => bytes().prop_map(|name| Message::Do(Task::Join(name))),
-        1 => prop::sample::select(vec![Task::Plan, Task::Identify, Task::Sum, Task::Record, Task::Canary, Task::Serve])
+        1 => prop::sample::select(vec![Task::Plan, Task::Identify, Task::Sum, Task::Record, Task::Canary])
             .prop_map(Message::Do),
         1 => room().prop_map(|room| Message::Done(Done::Plan(room))),
         1 => ids().prop_map(|ids| Message::Done(Done::Canary(ids))),
         1 => (bytes(), any::<u64>()).prop_map(|(name, sum)| Message::Done(
             if sum % 2 == 0 { Done::Sum(sum) } else { Done::Identify(name) }
         )),
-        1 => prop::sample::select(vec![Done::Load, Done::Join, Done::Record]).prop_map(Message::Done),
+        1 => prop::sample::select(vec![Done::Join, Done::Record]).prop_map(Message::Done),
         1 => any::<(u64, u64)>().prop_map(|(loaded, total)| Message::Progress(loaded, total)),
         12 => (any::<u64>(), call).prop_map(|(number, call)| Message::Command(number, call)),
         4 => (any::<u64>(), answer).prop_map(|(number, answer)| Message::Answer(number, answer)),

@@ -87,7 +87,8 @@ pub fn impostor() {
 
 /// Each field that must be equal, on both sides by name and with both values.
 pub fn unequal() {
-    let other: [(&str, fn(&mut Hello)); 14] = [
+    type Change = fn(&mut Hello);
+    let other: [(&str, Change); 14] = [
         ("plan is \"p1\" here and \"p2\" on", |it| it.plan = "p2".into()),
         ("cubins is \"c1\" here and \"c2\" on", |it| it.cubins = "c2".into()),
         ("checkpoint is \"w1\" here and \"w2\" on", |it| it.checkpoint = "w2".into()),

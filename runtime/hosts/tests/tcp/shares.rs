@@ -33,6 +33,10 @@ impl Model for Half {
         2
     }
 
+    fn snapshots(&self) -> usize {
+        2
+    }
+
     fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
         assert_eq!(into.len(), SPEC.block_bytes / 2);
         into.copy_from_slice(&self.blocks[&block]);
