@@ -14,7 +14,7 @@ pub enum Call {
     Collect(u64),
     /// Write blocks to a place on disk. Answered.
     Offload {
-        /// The blocks.
+        /// A whole group of them.
         blocks: Vec<u32>,
         /// The place.
         to: u32,
@@ -64,7 +64,7 @@ pub struct StepCall {
 /// A sequence's part of a step: what the receiver does not hold already.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
-    /// The slot.
+    /// Which slot it runs in.
     pub slot: u32,
     /// Sequences that began in the slot so far, this one included.
     pub generation: u64,
@@ -93,7 +93,7 @@ pub struct Row {
 pub enum Feed {
     /// The one sampled last.
     Sampled,
-    /// These.
+    /// Known ids.
     Known(Vec<u32>),
 }
 
@@ -110,7 +110,7 @@ impl Feed {
 /// What a row returns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Want {
-    /// Nothing.
+    /// Nothing is returned.
     None,
     /// All logits.
     Logits,
@@ -283,7 +283,7 @@ pub enum Answer {
 /// What a step produced for one sequence, as far as it is compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RowAnswer {
-    /// Nothing.
+    /// Nothing was asked for.
     None,
     /// A token.
     Sampled(u32),

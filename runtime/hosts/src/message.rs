@@ -57,7 +57,7 @@ pub enum Done {
     Identify(Vec<u8>),
     /// The collective is joined.
     Join,
-    /// The sum.
+    /// What was added up.
     Sum(u64),
     /// The programs are recorded.
     Record,
