@@ -14,16 +14,16 @@ pub enum Call {
     Collect(u64),
     /// Write blocks to a place on disk. Answered.
     Offload {
-        /// The blocks.
+        /// A whole group of them.
         blocks: Vec<u32>,
         /// The place.
         to: u32,
     },
-    /// Read a block. Answered.
+    /// Read this process's part of a block. Answered.
     ReadBlock(u32),
     /// Write what was read, of which each process may have a part.
     WriteBlock(u32, Vec<u8>),
-    /// Read a recurrent state. Answered.
+    /// Read this process's part of a recurrent state. Answered.
     ReadState(Place),
     /// Write what was read, of which each process may have a part.
     WriteState(Place, Vec<u8>),
@@ -64,7 +64,7 @@ pub struct StepCall {
 /// A sequence's part of a step: what the receiver does not hold already.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Row {
-    /// The slot.
+    /// Which slot it runs in.
     pub slot: u32,
     /// Sequences that began in the slot so far, this one included.
     pub generation: u64,
@@ -93,7 +93,7 @@ pub struct Row {
 pub enum Feed {
     /// The one sampled last.
     Sampled,
-    /// These.
+    /// Known ids.
     Known(Vec<u32>),
 }
 
@@ -110,7 +110,7 @@ impl Feed {
 /// What a row returns.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Want {
-    /// Nothing.
+    /// Nothing is returned.
     None,
     /// All logits.
     Logits,
@@ -276,16 +276,14 @@ pub enum Answer {
     Collected(Vec<RowAnswer>),
     /// Whether blocks were written to disk.
     Offloaded(Result<(), String>),
-    /// What was read, where each process holds a part of it.
+    /// What was read of this process's part.
     Bytes(Vec<u8>),
-    /// A digest of what was read, where each process holds all of it.
-    Digest(u64),
 }
 
 /// What a step produced for one sequence, as far as it is compared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RowAnswer {
-    /// Nothing.
+    /// Nothing was asked for.
     None,
     /// A token.
     Sampled(u32),
@@ -310,16 +308,6 @@ pub(crate) fn digest(words: impl Iterator<Item = u64>) -> u64 {
         let hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01B3);
         hash ^ (hash >> 29)
     })
-}
-
-/// [`digest`] of bytes.
-pub(crate) fn digest_bytes(bytes: &[u8]) -> u64 {
-    let words = bytes.chunks(8).map(|chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    });
-    digest(words.chain([bytes.len() as u64]))
 }
 
 #[cfg(test)]

@@ -150,7 +150,10 @@ fn write_task(to: &mut Writer, task: &Task) {
         Task::Sum => to.u8(4),
         Task::Record => to.u8(5),
         Task::Canary => to.u8(6),
-        Task::Serve => to.u8(7),
+        Task::Serve(room) => {
+            to.u8(7);
+            write_room(to, room);
+        }
     }
 }
 
@@ -163,7 +166,7 @@ fn read_task(from: &mut Reader<'_>) -> Result<Task, Malformed> {
         4 => Task::Sum,
         5 => Task::Record,
         6 => Task::Canary,
-        7 => Task::Serve,
+        7 => Task::Serve(read_room(from)?),
         _ => return Err("a task is none that is known"),
     })
 }
@@ -174,7 +177,10 @@ fn write_done(to: &mut Writer, done: &Done) {
             to.u8(0);
             write_room(to, room);
         }
-        Done::Load => to.u8(1),
+        Done::Load(room) => {
+            to.u8(1);
+            write_room(to, room);
+        }
         Done::Identify(name) => {
             to.u8(2);
             to.bytes(name);
@@ -195,7 +201,7 @@ fn write_done(to: &mut Writer, done: &Done) {
 fn read_done(from: &mut Reader<'_>) -> Result<Done, Malformed> {
     Ok(match from.u8()? {
         0 => Done::Plan(read_room(from)?),
-        1 => Done::Load,
+        1 => Done::Load(read_room(from)?),
         2 => Done::Identify(from.bytes()?),
         3 => Done::Join,
         4 => Done::Sum(from.u64()?),

@@ -9,13 +9,13 @@ pub trait Duties {
     /// The model that this process has.
     type Model: Model;
 
-    /// What there is room for, before any of it is claimed.
+    /// What there is room for, before any of it is claimed; [`Room::ANY`] where only claiming tells.
     ///
     /// # Errors
     /// When there is too little.
     fn plan(&mut self) -> Result<Room, String>;
 
-    /// Claims memory for so much and loads the weights.
+    /// Claims memory for no more than this and loads the weights. What others then lack is left unused.
     ///
     /// # Errors
     /// When that fails.
@@ -56,8 +56,8 @@ pub(crate) fn perform<D: Duties>(
     Ok(match task {
         Task::Plan => Done::Plan(duties.plan()?),
         Task::Load(room) => {
-            *model = Some(duties.load(*room)?);
-            Done::Load
+            let loaded = model.insert(duties.load(*room)?);
+            Done::Load(claimed(loaded))
         }
         Task::Identify => Done::Identify(duties.identify()?),
         Task::Join(name) => {
@@ -70,8 +70,20 @@ pub(crate) fn perform<D: Duties>(
             Done::Record
         }
         Task::Canary => Done::Canary(first_answer(model.as_mut().ok_or_else(loaded)?)?),
-        Task::Serve => return Err("serving is no task of a start".to_owned()),
+        Task::Serve(_) => return Err("serving is no task of a start".to_owned()),
     })
+}
+
+/// The memory that a model has.
+fn claimed<M: Model>(model: &M) -> Room {
+    let offload = model.offload();
+    Room {
+        blocks: model.blocks() as u64,
+        sequences: model.sequences() as u64,
+        snapshots: model.snapshots() as u64,
+        places: offload.map_or(0, |room| room.places as u64),
+        group: offload.map_or(0, |room| room.group as u64),
+    }
 }
 
 /// Ids of the prompt that is asked first.

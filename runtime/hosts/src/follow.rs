@@ -1,6 +1,6 @@
 //! A worker: it reaches its head, goes through the start, and carries commands out until the end.
 
-use crate::call::{Answer, Call, digest_bytes};
+use crate::call::{Answer, Call};
 use crate::duties::{Duties, Share, perform};
 use crate::ended::Ended;
 use crate::hello::Hello;
@@ -75,29 +75,24 @@ pub fn follow<D: Duties>(head: &str, rank: u32, hello: Hello, options: &Options,
 
 fn run<D: Duties>(hub: &Hub<Worker>, rank: usize, ranks: usize, options: &Options, mut duties: D) -> Ended {
     let mut model = None;
-    let mut room = None;
     let mut following = loop {
         match hub.local() {
             Err(ended) => return ended,
-            Ok(Effect::Begin(Task::Serve)) => match (model.take(), room) {
-                (Some(model), Some(room)) => {
-                    let slots = Slots::new(limits(D::Model::SPEC, room));
+            Ok(Effect::Begin(Task::Serve(room))) => match model.take() {
+                Some(model) => {
+                    let limits = limits(D::Model::SPEC, room);
+                    let (agreed, slots, share) = (limits.blocks, Slots::new(limits), options.share);
                     let (step, tickets) = (Step::default(), VecDeque::new());
-                    let agreed = limits(D::Model::SPEC, room).blocks;
-                    let share = options.share;
                     break Follower { model, slots, step, tickets, agreed, share, rank, ranks };
                 }
-                _ => hub.tell(|worker, _| worker.fail("it is to serve, and has loaded nothing".to_owned())),
+                None => {
+                    hub.tell(|worker, _| worker.fail("it is to serve, and has loaded nothing".to_owned()))
+                }
             },
-            Ok(Effect::Begin(task)) => {
-                if let Task::Load(agreed) = task {
-                    room = Some(agreed);
-                }
-                match perform(&mut duties, &mut model, &task) {
-                    Ok(done) => hub.tell(|worker, now| worker.done(now, done)),
-                    Err(why) => hub.tell(|worker, _| worker.fail(why)),
-                }
-            }
+            Ok(Effect::Begin(task)) => match perform(&mut duties, &mut model, &task) {
+                Ok(done) => hub.tell(|worker, now| worker.done(now, done)),
+                Err(why) => hub.tell(|worker, _| worker.fail(why)),
+            },
             Ok(_) => {}
         }
     };
@@ -192,10 +187,7 @@ impl<M: Model> Follower<M> {
     fn read(&mut self, bytes: usize, read: impl FnOnce(&mut M, &mut [u8])) -> Answer {
         let mut into = vec![0; self.share.range(bytes, self.rank, self.ranks).len()];
         read(&mut self.model, &mut into);
-        match self.share {
-            Share::Whole => Answer::Digest(digest_bytes(&into)),
-            Share::Part => Answer::Bytes(into),
-        }
+        Answer::Bytes(into)
     }
 
     /// This process's part of what is written.

@@ -82,7 +82,7 @@ impl Head {
         self.stage
     }
 
-    /// What all agreed on, once they have.
+    /// The memory that all have, once they have claimed it.
     pub fn room(&self) -> Option<Room> {
         self.room
     }
@@ -344,16 +344,11 @@ impl Head {
     /// When what came of it is wrong.
     fn next(&mut self, done: &[Done]) -> Result<Task, String> {
         match &done[0] {
-            Done::Plan(_) => {
-                let rooms = done.iter().filter_map(|done| match done {
-                    Done::Plan(room) => Some(*room),
-                    _ => None,
-                });
-                let room = rooms.reduce(Room::least).ok_or("nobody planned memory")?;
-                self.room = Some(room);
-                Ok(Task::Load(room))
+            Done::Plan(_) => Ok(Task::Load(least(done)?)),
+            Done::Load(_) => {
+                self.room = Some(least(done)?);
+                Ok(Task::Identify)
             }
-            Done::Load => Ok(Task::Identify),
             Done::Identify(name) => Ok(Task::Join(name.clone())),
             Done::Join => Ok(Task::Sum),
             Done::Sum(_) => {
@@ -375,7 +370,7 @@ impl Head {
             }
             Done::Record => Ok(Task::Canary),
             Done::Canary(ids) => match done.iter().position(|one| *one != done[0]) {
-                None => Ok(Task::Serve),
+                None => self.room.map(Task::Serve).ok_or("nothing is loaded".to_owned()),
                 Some(rank) => {
                     let Done::Canary(other) = &done[rank] else { return Err("no canary".to_owned()) };
                     Err(format!("rank {rank} answers the canary with {other:?}, and the head with {ids:?}"))
@@ -405,7 +400,6 @@ impl Head {
         let Some(Asked { number, own: Some(own), answers }) = &self.asked else { return };
         let differs = |answer: &Answer| match (own, answer) {
             (Answer::Collected(own), Answer::Collected(answer)) => own != answer,
-            (Answer::Digest(own), Answer::Digest(answer)) => own != answer,
             (Answer::Offloaded(_), Answer::Offloaded(_)) | (Answer::Bytes(_), Answer::Bytes(_)) => false,
             _ => true,
         };
@@ -426,6 +420,16 @@ impl Head {
         self.effects.push(Effect::SendAll(Message::End(why)));
         self.effects.push(Effect::End(ended));
     }
+}
+
+/// The least room that all have planned or claimed.
+fn least(done: &[Done]) -> Result<Room, String> {
+    let rooms = done.iter().filter_map(|done| match done {
+        Done::Plan(room) | Done::Load(room) => Some(*room),
+        _ => None,
+    });
+    let room = rooms.reduce(Room::least).filter(|room| room.blocks > 0 && room.sequences > 0);
+    room.ok_or("there is no memory that all ranks have for one block and one sequence".to_owned())
 }
 
 /// Where two answers differ.

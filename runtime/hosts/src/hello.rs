@@ -85,6 +85,10 @@ pub struct Room {
 }
 
 impl Room {
+    /// Of a process that knows no bounds before it claims memory.
+    pub const ANY: Room =
+        Room { blocks: u64::MAX, sequences: u64::MAX, snapshots: u64::MAX, places: u64::MAX, group: 0 };
+
     /// The least of each. Groups on disk that differ in size cannot be used together, so that there are none.
     pub fn least(self, other: Room) -> Room {
         Room {

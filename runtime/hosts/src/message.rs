@@ -30,7 +30,7 @@ pub enum Message {
 pub enum Task {
     /// Plan memory, without claiming any.
     Plan,
-    /// Claim memory for so much and load the weights.
+    /// Claim memory for no more than this and load the weights.
     Load(Room),
     /// The head alone: name the collective that all then join.
     Identify,
@@ -42,8 +42,8 @@ pub enum Task {
     Record,
     /// Answer a question.
     Canary,
-    /// Carry commands out.
-    Serve,
+    /// Carry commands out, in so much memory, which all have.
+    Serve(Room),
 }
 
 /// A task that a process has done, and what came of it.
@@ -51,13 +51,13 @@ pub enum Task {
 pub enum Done {
     /// Memory is planned: there is room for so much.
     Plan(Room),
-    /// The weights are loaded.
-    Load,
+    /// The weights are loaded, and so much memory is claimed.
+    Load(Room),
     /// The name of the collective.
     Identify(Vec<u8>),
     /// The collective is joined.
     Join,
-    /// The sum.
+    /// What was added up.
     Sum(u64),
     /// The programs are recorded.
     Record,
@@ -119,7 +119,7 @@ impl Task {
             Task::Sum => Stage::Summing,
             Task::Record => Stage::Recording,
             Task::Canary => Stage::Canary,
-            Task::Serve => Stage::Serving,
+            Task::Serve(_) => Stage::Serving,
         }
     }
 }
@@ -129,7 +129,7 @@ impl Done {
     pub fn stage(&self) -> Stage {
         match self {
             Done::Plan(_) => Stage::Planning,
-            Done::Load => Stage::Loading,
+            Done::Load(_) => Stage::Loading,
             Done::Identify(_) => Stage::Identifying,
             Done::Join => Stage::Joining,
             Done::Sum(_) => Stage::Summing,

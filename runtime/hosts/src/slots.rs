@@ -11,21 +11,21 @@ use std::collections::VecDeque;
 /// What no step exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limits {
-    /// Slots.
+    /// Sequences at a time: a slot each.
     pub sequences: usize,
     /// Places of saved states.
     pub snapshots: usize,
     /// Blocks on the device; those on disk are numbered behind them.
     pub blocks: usize,
-    /// Tokens of a block.
+    /// How many tokens a block holds.
     pub block_tokens: usize,
     /// Blocks of a group on disk.
     pub group: usize,
-    /// Ids.
+    /// Ids lie below it.
     pub vocabulary: usize,
     /// Rows of a step.
     pub step_sequences: usize,
-    /// Tokens of a step.
+    /// Tokens of a step over all rows.
     pub step_tokens: usize,
 }
 

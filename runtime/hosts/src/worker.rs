@@ -76,7 +76,7 @@ impl Worker {
                     return self.fail(format!("the head said what was not due: {task:?}"));
                 }
                 self.stage = stage;
-                self.busy = task != Task::Serve;
+                self.busy = !matches!(task, Task::Serve(_));
                 self.effects.push(Effect::Begin(task));
             }
             Message::Command(number, call) => match self.undue(number, &call) {

@@ -215,10 +215,6 @@ pub(super) fn write_answer(to: &mut Writer, answer: &Answer) {
             to.u8(2);
             to.bytes(bytes);
         }
-        Answer::Digest(digest) => {
-            to.u8(3);
-            to.u64(*digest);
-        }
     }
 }
 
@@ -227,7 +223,6 @@ pub(super) fn read_answer(from: &mut Reader<'_>) -> Result<Answer, Malformed> {
         0 => Answer::Collected(from.list(1, read_row_answer)?),
         1 => Answer::Offloaded(from.option(Reader::text)?.map_or(Ok(()), Err)),
         2 => Answer::Bytes(from.bytes()?),
-        3 => Answer::Digest(from.u64()?),
         _ => return Err("an answer is none that is known"),
     })
 }

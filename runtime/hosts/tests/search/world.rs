@@ -129,13 +129,13 @@ fn process<M>(machine: Option<M>) -> Process<M> {
 fn done(task: &Task) -> Option<Done> {
     Some(match task {
         Task::Plan => Done::Plan(room()),
-        Task::Load(_) => Done::Load,
+        Task::Load(_) => Done::Load(room()),
         Task::Identify => Done::Identify(vec![9]),
         Task::Join(_) => Done::Join,
         Task::Sum => Done::Sum((1 << RANKS) - 1),
         Task::Record => Done::Record,
         Task::Canary => Done::Canary(vec![5]),
-        Task::Serve => return None,
+        Task::Serve(_) => return None,
     })
 }
 
@@ -388,7 +388,7 @@ impl World {
 
     /// What the head's engine may do.
     fn serve(&self, defect: Defect, all: &mut Vec<World>) -> Result<(), String> {
-        let serving = self.head.local.front() == Some(&Effect::Begin(Task::Serve));
+        let serving = matches!(self.head.local.front(), Some(Effect::Begin(Task::Serve(_))));
         if self.head.is_over() || !serving {
             return Ok(());
         }
