@@ -10,7 +10,7 @@ pub const MAX_RANKS: usize = 8;
 /// What every byte of an inbox is before the first exchange: all of its values are NOT_YET
 /// (templates/cuda/core/async.cuh).
 pub const EMPTY: u8 = 0xff;
-/// Bytes of a [`World`].
+/// Size of a rank's world in device memory.
 pub const WORLD_BYTES: usize = size_of::<World>();
 
 wire! {
@@ -26,7 +26,7 @@ wire! {
 
     /// What a rank's kernels exchange rows by, in device memory. The counters are the kernels' own.
     World as "World" {
-        /// This rank.
+        /// From 0.
         rank: i32,
         /// 1 once a kernel of this rank reports that a peer is missing.
         failed: u32,

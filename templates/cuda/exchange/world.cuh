@@ -23,7 +23,7 @@ static_assert(offsetof(Channel, blocks) == 68, "as the host has it");
 
 // What a rank's kernels exchange rows by, in device memory. The counters are the kernels' own.
 struct World {
-    int rank;  // This rank
+    int rank;  // From 0
     unsigned failed;  // 1 once a kernel of this rank reports that a peer is missing
     unsigned long long deadline_ns;  // Nanoseconds that a kernel waits for a peer
     unsigned long long report;  // Device address of this rank's `MissingPeer`

@@ -11,12 +11,18 @@ use monomorph_abi::world::{WORLD_BYTES, inbox_bytes};
 
 /// Threads of a block. A row of one token is two blocks of them, or a few.
 const THREADS: usize = 256;
-/// Most blocks a multiprocessor: all blocks of an exchange are on the card together.
-const RESIDENT: usize = 4;
 /// Values that a thread pushes and asks for at once.
 const PIECE: usize = 4;
-/// Pieces that a thread of a prompt has under way at a time.
-const PROMPT_PIECES: usize = 2;
+
+/// Pieces that a thread has under way at a time, and blocks a multiprocessor, which run together: as many as
+/// registers allow.
+fn split(ranks: usize, prompts: bool) -> (usize, usize) {
+    match (ranks, prompts) {
+        (..=4, true) => (2, 4),
+        (..=4, false) => (1, 4),
+        _ => (1, 2),
+    }
+}
 
 /// An exchange as it is launched.
 struct Exchange {
@@ -62,7 +68,7 @@ impl Launcher<'_> {
         let (width, rows) = (self.plan.buffer(pushed).width, site.program.rows);
         let capacity = self.inbox_rows(pushed);
         let prompts = matches!(site.program.regime, Regime::Prefill | Regime::Learn);
-        let pieces = if prompts { PROMPT_PIECES } else { 1 };
+        let (pieces, resident) = split(ranks, prompts);
         let constants = vec![
             ("RANKS", integer(ranks)),
             ("WIDTH", integer(width)),
@@ -78,9 +84,9 @@ impl Launcher<'_> {
         let world = self.scratch("world", WORLD_BYTES as u64, true);
         let bytes = vec![("world", WORLD_BYTES), ("inbox", inbox_bytes)];
         let blocks = (rows * width).div_ceil(PIECE * pieces * THREADS);
-        let most = RESIDENT * self.card.multiprocessors as usize;
+        let most = resident * self.card.multiprocessors as usize;
         let name = self.kernel_name(site, "");
-        let instance = Instance { resident: RESIDENT, bytes, ..Instance::new(name, constants, THREADS) };
+        let instance = Instance { resident, bytes, ..Instance::new(name, constants, THREADS) };
         Exchange { instance, grid: fixed(blocks.clamp(1, most), 1, 1), world }
     }
 
