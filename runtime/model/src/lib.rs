@@ -350,11 +350,11 @@ pub enum LoadError {
     Offload(String),
     /// One of several ranks did not load.
     Rank {
-        /// Which.
+        /// Which of them.
         rank: usize,
         /// Number of its device.
         ordinal: usize,
-        /// Why.
+        /// Why it did not.
         error: Box<LoadError>,
     },
 }

@@ -30,7 +30,7 @@ pub(crate) fn agree(rank: usize, first: &StepOutput, other: &StepOutput) -> Resu
                         "rank {rank} sampled ids {other:?} in row {row}, and rank 0 {first:?}"
                     ));
                 }
-                if !first.drafts.iter().eq(&other.drafts) {
+                if !first.drafts.iter().eq(other.drafts.iter()) {
                     let [first, other] = [&first.drafts, &other.drafts];
                     return Err(format!(
                         "rank {rank} drafted ids {other:?} in row {row}, and rank 0 {first:?}"

@@ -13,8 +13,8 @@ const HOLD: Duration = Duration::from_micros(20);
 /// How often it looks between two looks at the clock.
 const LOOKS: u32 = 64;
 
-/// Waits until `done`: awake for as long as `spin`, then parked. Whoever makes it so unparks this thread
-/// afterwards.
+/// Waits until `done`: awake for as long as `spin`, then parked. The thread that makes it so
+/// unparks this one afterwards.
 pub(crate) fn wait(spin: Duration, done: impl Fn() -> bool) {
     let begun = Instant::now();
     loop {

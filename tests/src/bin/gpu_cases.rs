@@ -44,17 +44,18 @@ fn main() {
         std::process::exit(2);
     };
     let mut cases = Cases { out: out.into(), hardware: hardware.clone(), ranks, cases: Vec::new() };
-    let mut goldens = goldens();
-    let mut quants = vec!["f32", "bf16"];
-    if ranks > 1 {
-        let larger = cases.out.join("for-ranks");
-        goldens = goldens.iter().map(|golden| golden.for_ranks(&larger)).collect();
-        quants.pop();
-    }
+    let goldens = goldens();
+    let larger = cases.out.join("for-ranks");
     for golden in &goldens {
         golden.import_into(&cases.targets(), Compute::F16);
-        for quant in &quants {
-            cases.add(golden, quant, &golden.directory.join(quant));
+        if ranks > 1 {
+            let golden = golden.for_ranks(&larger);
+            golden.import_into(&cases.targets(), Compute::F16);
+            cases.add(&golden, "f32", &golden.directory.join("f32"));
+        } else {
+            for quant in ["f32", "bf16"] {
+                cases.add(golden, quant, &golden.directory.join(quant));
+            }
         }
     }
     // Every storage, on the first golden whose rows fill whole blocks of all of them.

@@ -143,7 +143,8 @@ fn find(cuda: CudaSpec, ordinal: usize) -> Result<i32, String> {
     let ordinal = match driver::devices().map_err(failed)? {
         0 => return Err(format!("{wanted}, and the driver finds no GPU")),
         count => i32::try_from(ordinal).ok().filter(|it| *it < count).ok_or_else(|| {
-            format!("{wanted} of number {ordinal}, and the driver finds {count}, numbered from 0")
+            let gpus = if count == 1 { "GPU" } else { "GPUs" };
+            format!("{wanted} of number {ordinal}, and the driver finds {count} {gpus}, numbered from 0")
         })?,
     };
     let device = driver::device(ordinal).map_err(failed)?;

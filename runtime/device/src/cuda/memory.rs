@@ -264,9 +264,6 @@ impl Memory {
             }),
         };
         let mut plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
-        let States { sequences, snapshots } = plan.states;
-        [plan.blocks, plan.states.sequences, plan.states.snapshots] =
-            seat.least("memory", [plan.blocks, sequences, snapshots])?;
         let say = options.report;
         let which = if seat.ranks() > 1 { format!("GPU {}, ", gpu.ordinal()) } else { String::new() };
         say(format_args!(
@@ -277,8 +274,17 @@ impl Memory {
             size(limit + DRIVER_BYTES),
             options.memory_fraction,
         ));
-        say(format_args!(
-            "  weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), {}activations {}, kernels' scratch {}, \
+        let States { sequences, snapshots } = plan.states;
+        [plan.blocks, plan.states.sequences, plan.states.snapshots] =
+            seat.least("memory", [plan.blocks, sequences, snapshots])?;
+        // The rest is the same on all ranks.
+        let all = |line: std::fmt::Arguments| match seat.ranks() {
+            1 => say(format_args!("  {line}")),
+            ranks if seat.rank() == 0 => say(format_args!("  on each of {ranks} GPUs: {line}")),
+            _ => {}
+        };
+        all(format_args!(
+            "weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), {}activations {}, kernels' scratch {}, \
              rotary tables {}, step tables {}, graphs and driver about {}",
             size(plan.weights),
             plan.state_text(),
@@ -295,14 +301,11 @@ impl Memory {
         ));
         let (sequences, most) = (plan.states.sequences, spec.step_sequences);
         if options.states.sequences.is_none() && sequences < most {
-            say(format_args!("  the states of {most} sequences have no room: {sequences} run at a time"));
+            all(format_args!("the states of {most} sequences have no room: {sequences} run at a time"));
         }
         let tokens = plan.blocks * spec.block_tokens;
         if layout.is_none() && tokens < options.context {
-            say(format_args!(
-                "  a sequence of {} tokens has no room: {tokens} are the most",
-                options.context
-            ));
+            all(format_args!("a sequence of {} tokens has no room: {tokens} are the most", options.context));
         }
         let disk = options.offload.as_ref().zip(layout);
         let disk = disk.map(|(options, layout)| Disk::open(options, layout, say)).transpose()?;

@@ -262,13 +262,14 @@ pub fn serve(
     let (running, most) = (engine.sequences(), spec.step_sequences);
     let running = if running < most { format!("; {running} sequences at a time") } else { String::new() };
     let kept = kept(spec, &engine);
+    let gpus = if ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
     let grammars = GrammarStore::new(spec, &text, args.grammars);
     let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary), known });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

@@ -38,11 +38,11 @@ pub enum Defect {
     Accepts(u64, usize),
     /// It loses a row of step `n`.
     Loses(u64, usize),
-    /// Its disk is full.
+    /// Sending blocks to disk fails.
     DiskFull,
-    /// It does not load.
+    /// It returns an error instead of a model.
     DoesNotLoad,
-    /// It panics while it loads.
+    /// It unwinds before it returns one.
     PanicsInLoad,
     /// It claims a block more than was agreed on.
     Claims,
