@@ -72,7 +72,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         return Ok(request::grammars::trial::run()?);
     }
     allocator::share(allocator::ARENAS);
-    M::check_hardware()?;
+    M::check_hardware(&[])?;
     match verb {
         Verb::Serve(args) => serve(spec, start_engine::<M>, args, started),
         Verb::Generate(args) => verbs::generate::generate(spec, start_engine::<M>, args, started),

@@ -10,6 +10,7 @@ use super::wire;
 use crate::kv_offload::Layout;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec, StateRoom, States, StatesWanted};
+use monomorph_world::Seat;
 use std::num::NonZero;
 
 /// Left to the driver for graphs, kernels and bookkeeping. An estimate: graphs of a few hundred kernels take
@@ -231,7 +232,8 @@ pub struct Memory {
 impl Memory {
     /// Plans the memory, reports the plan, claims it and zeroes it. Each entry of `parts` is the bytes of a
     /// part of a K/V block, with the numbers of all parts of that size. There is one part per layer that
-    /// attends, numbered in the order in which the layers run.
+    /// attends, numbered in the order in which the layers run. All ranks claim as many blocks and states as
+    /// the one with the least room for them.
     ///
     /// # Errors
     /// When the card does not hold it: the error says what is needed, what is available, and what would fit.
@@ -241,6 +243,7 @@ impl Memory {
         options: &LoadOptions,
         needs: &Needs,
         parts: &[(usize, &[usize])],
+        seat: Seat,
     ) -> Result<Memory, LoadError> {
         let layout = options.offload.as_ref().map(|offload| Layout::new(offload, parts, 0)).transpose()?;
         options.guard.check(0)?;
@@ -260,10 +263,14 @@ impl Memory {
                 (staging, options.resident.map_or(1, NonZero::get))
             }),
         };
-        let plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
+        let mut plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
+        let States { sequences, snapshots } = plan.states;
+        [plan.blocks, plan.states.sequences, plan.states.snapshots] =
+            seat.least("memory", [plan.blocks, sequences, snapshots])?;
         let say = options.report;
+        let which = if seat.ranks() > 1 { format!("GPU {}, ", gpu.ordinal()) } else { String::new() };
         say(format_args!(
-            "{}: {} of memory, {} free; {} may be used ({} of it, or what others leave)",
+            "{which}{}: {} of memory, {} free; {} may be used ({} of it, or what others leave)",
             gpu.name(),
             size(total),
             size(free),

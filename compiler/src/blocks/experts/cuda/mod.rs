@@ -140,13 +140,15 @@ impl Launcher<'_> {
             return None;
         }
         let (at, sum) = self.adder(site, operands.routing)?;
+        // One kernel reads and adds to one buffer; a rank of several adds to partial sums.
+        let in_place = sum.residual == operands.x;
         let (of_sum, common) = (self.matrix(sum.matrix), sum.shared.map(|it| self.matrix(it.matrix)));
         let phases = &self.plan.bodies[site.body].phases;
         let chooses =
             phases.iter().position(|it| up(&it.kind).is_some_and(|it| it.routing == operands.routing))?;
         let of = |phase: usize| self.knobs(Site { phase, ..site });
         // The fused launch keeps the inner rows to itself, so no phase in between may read them.
-        if at == chooses + 1 {
+        if at == chooses + 1 && in_place {
             let rings = shape::together(
                 [&matrix, &of_sum],
                 common.as_ref(),
