@@ -109,10 +109,11 @@ void advance(CUstream_st& stream) {
         return all;
     }());
     where = names[stream.owner.context->device].c_str();
+    const size_t done = stream.done;
     card_switch(&host_stack, stream.stack_pointer);
     where = "";
     running = nullptr;
-    if (asleep > 0) news.notify_all();
+    if (asleep > 0 && (stream.done != done || !works(stream))) news.notify_all();
 }
 
 bool can(const CUstream_st& stream, bool in_vain) {

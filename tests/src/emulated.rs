@@ -87,7 +87,7 @@ pub fn build(target: &Target) -> Server {
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     let card = target.hardware.cuda().expect("an emulated card is CUDA hardware");
     let stage = Stage::new(&directory.join("cuda/lib"));
-    let driver = stage.driver(&target.hardware.name, card, 1, PATIENCE);
+    let driver = stage.driver(&target.hardware.name, card, target.ranks, PATIENCE);
     let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
     let start = Instant::now();
     let images = stage.images(&plan, &directory, &driver);
