@@ -4,33 +4,59 @@
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};
-use monomorph_tests::crowd::{Random, Request, crowd, with_tokenizer};
+use monomorph_formats::Format;
 use monomorph_tests::emulated;
 use monomorph_tests::feedings::{Case, EXACT, case, run};
-use monomorph_tests::goldens::{Golden, golden};
+use monomorph_tests::goldens::golden;
+use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::root;
-use monomorph_tests::server::{Serving, stats};
-use serde_json::json;
 use std::path::Path;
-use std::time::Instant;
 
-/// What a golden's target is for so many ranks of a kind of card.
-fn target(targets: &Path, hardware: &str, golden: &Golden, ranks: usize) -> Target {
-    golden.import_into(targets, Compute::F16);
-    let search = [targets.to_owned(), root().join("targets")];
+/// Largest distance between rows whose operands are rounded to f16.
+const ROUNDED: f32 = 3e-2;
+
+/// A golden on a kind of card: exact, or stored and computed in 16 bits.
+struct Kind {
+    hardware: &'static str,
+    golden: &'static str,
+    exact: bool,
+}
+
+const fn exact(hardware: &'static str, golden: &'static str) -> Kind {
+    Kind { hardware, golden, exact: true }
+}
+
+const fn rounded(hardware: &'static str, golden: &'static str) -> Kind {
+    Kind { hardware, golden, exact: false }
+}
+
+fn load(targets: &Path, name: &str, ranks: usize) -> Target {
     let options = BuildOptions { ranks: Some(ranks), ..BuildOptions::default() };
-    let target = spec::load_with(&search, &format!("{hardware}/{}/f32", golden.name), &options);
-    target.unwrap_or_else(|error| panic!("{error}"))
+    let search = [targets.to_owned(), root().join("targets")];
+    spec::load_with(&search, name, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A server of two ranks for a golden of sizes that ranks can share, with the interpreter's logits.
-fn two_ranks(directory: &Path, hardware: &str, name: &str) -> Case {
+fn two_ranks(directory: &Path, kind: &Kind) -> Case {
     let targets = directory.join("targets");
-    let hardware = emulated::hardware(&targets, hardware, Some(emulated::FEW));
-    let golden = golden(name).for_ranks(&directory.join(name));
-    let target = target(&targets, &hardware, &golden, 2);
-    let case = case(target, &golden, &golden.directory.join("f32"), None, EXACT);
-    case.unwrap_or_else(|| panic!("{name} is refused"))
+    let hardware = emulated::hardware(&targets, kind.hardware, Some(emulated::FEW));
+    let small = golden(kind.golden);
+    let mut golden = small.for_ranks(&directory.join(kind.golden));
+    golden.import_into(&targets, Compute::F16);
+    let name = |quant: &str| format!("{hardware}/{}/{quant}", golden.name);
+    let plain = load(&targets, &name("f32"), 1);
+    let (target, weights) = if kind.exact {
+        (load(&targets, &name("f32"), 2), golden.directory.join("f32"))
+    } else {
+        let storage = Storage::ALL.iter().find(|it| it.name == "bf16").expect("there is such a storage");
+        let out = directory.join("stored").join(kind.golden);
+        let quant = requantise(&golden, &plain, storage, Compute::F16, Format::Bf16, &targets, &out);
+        (load(&targets, &name(&quant), 2), out.join("stored"))
+    };
+    golden.prompts = small.prompts;
+    golden.prompts.iter_mut().flatten().for_each(|id| *id %= target.model.vocabulary as u32);
+    let case = case(target, &golden, &weights, None, if kind.exact { EXACT } else { ROUNDED });
+    case.unwrap_or_else(|| panic!("{} is refused", kind.golden))
 }
 
 /// Quick enough for every run of the checks: attention and dense layers, delta-nets and experts.
@@ -39,13 +65,13 @@ fn two_ranks_agree_with_the_interpreter() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let mut wrong = Vec::new();
     let feedings = ["prompts", "prompts together", "steps behind prompts", "9 and fewer"];
-    run(Some(two_ranks(directory.path(), "h200", "llama-aligned")), &mut wrong, &feedings);
-    run(Some(two_ranks(directory.path(), "h200", "qwen35-moe-text")), &mut wrong, &feedings[1..]);
+    run(Some(two_ranks(directory.path(), &exact("h200", "llama-aligned"))), &mut wrong, &feedings);
+    run(Some(two_ranks(directory.path(), &rounded("h200", "qwen35-moe-text"))), &mut wrong, &feedings[1..]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The other kind of card, Mamba, layers of experts without a shared one. `MONOMORPH_GOLDENS` as in
-/// `emulated.rs`.
+/// The other kind of card, Mamba, experts without a shared one, a K/V head that both ranks hold.
+/// `MONOMORPH_GOLDENS` as in `emulated.rs`.
 #[test]
 #[ignore = "minutes"]
 fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
@@ -53,17 +79,18 @@ fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let mut wrong = Vec::new();
     let others = [
-        ("gb10", "llama-aligned"),
-        ("gb10", "qwen3-moe"),
-        ("gb10", "qwen35-quarters"),
-        ("h200", "nemotron-h-mamba"),
-        ("h200", "qwen3-next"),
-        ("h200", "llama-multi-query"),
+        exact("gb10", "llama-aligned"),
+        rounded("gb10", "qwen3-moe"),
+        exact("gb10", "qwen35-quarters"),
+        exact("h200", "qwen35-text"),
+        rounded("h200", "nemotron-h-mamba"),
+        rounded("h200", "qwen3-next"),
+        exact("h200", "llama-multi-query"),
     ];
-    for (hardware, name) in others {
-        let full = format!("{hardware}/{name}/f32");
+    for kind in others {
+        let full = format!("{}/{}", kind.hardware, kind.golden);
         if wanted.is_empty() || wanted.split(',').any(|it| full.contains(it)) {
-            run(Some(two_ranks(directory.path(), hardware, name)), &mut wrong, &[]);
+            run(Some(two_ranks(directory.path(), &kind)), &mut wrong, &[]);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
