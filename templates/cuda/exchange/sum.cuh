@@ -2,15 +2,15 @@
 //
 //   residual += ((partial of rank 0 + partial of rank 1) + partial of rank 2) + ...
 //
-// in this order on every rank, so that all have the same bits. `partial` [ROWS][WIDTH] is zero afterwards. Both in f32, rows beyond the
-// step's are passed over. Config, grid and how values get there: packets.cuh. No shared memory.
+// in this order on every rank, so that all have the same bits. `partial` [ROWS][WIDTH] is zero afterwards, with DECODE rows beyond the step's
+// too. Both in f32, other rows beyond the step's are passed over. Config, grid and how values get there: packets.cuh. No shared memory.
 #pragma once
 
 #include "exchange/packets.cuh"
 
 namespace monomorph {
 
-__device__ __forceinline__ float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ __forceinline__ float4 plus(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
 // In the order of ranks; `peers` have arrived.
 template <class C>
@@ -19,7 +19,7 @@ __device__ __forceinline__ float4 sum_of_ranks(int rank, float4 own, const float
 #pragma unroll
     for (int r = 1; r < C::RANKS; r++) {
         const float4 before = peers[r - 1], at = peers[least(r, C::RANKS - 2)];
-        sum = add(sum, r < rank ? at : r == rank ? own : before);
+        sum = plus(sum, r < rank ? at : r == rank ? own : before);
     }
     return sum;
 }
@@ -65,7 +65,7 @@ __device__ __forceinline__ void exchange_sum(const Step* step, World* world, flo
         for (int i = 0; i < C::PIECES; i++) {
             const int at = piece + i * stride;
             if (at >= pieces) break;
-            sums[at] = add(residuals[i], sum_of_ranks<C>(packets.rank, own[i], peers[i]));
+            sums[at] = plus(residuals[i], sum_of_ranks<C>(packets.rank, own[i], peers[i]));
             partials[at] = make_float4(0, 0, 0, 0);
         }
         packets.empty(piece, pieces);

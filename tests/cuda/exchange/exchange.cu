@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(C::THREADS, C::RESIDENT) slow_sum(const Step* 
     for (int piece = packets.first_piece(); piece < pieces; piece += packets.stride()) {
         typename Packets<C>::Arrived peers;
         packets.collect(piece, pieces, peers);
-        sums[piece] = add(sums[piece], sum_of_ranks<C>(packets.rank, as_pushed(partials[piece]), peers[0]));
+        sums[piece] = plus(sums[piece], sum_of_ranks<C>(packets.rank, as_pushed(partials[piece]), peers[0]));
         partials[piece] = make_float4(0, 0, 0, 0);
         if (D != Defect::NOT_EMPTIED) packets.empty(piece, pieces);
     }

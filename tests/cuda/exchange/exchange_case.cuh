@@ -16,6 +16,7 @@ template <int WIDTH_, int ROWS_, int THREADS_ = 256, int PIECES_ = 1, Limit LIMI
 struct Exchange {
     static constexpr int RANKS = ::RANKS, WIDTH = WIDTH_, ROWS = ROWS_, CAPACITY = CAPACITY_, THREADS = THREADS_, PIECES = PIECES_;
     static constexpr Limit LIMIT = LIMIT_;
+    static constexpr bool DECODE = false;
     // Blocks a multiprocessor that registers allow.
     static constexpr int RESIDENT = 1024 / THREADS / (PIECES > 2 ? 2 : 1);
 };
@@ -109,6 +110,9 @@ struct Rank {
     std::vector<std::unique_ptr<test::Buffer<float>>> buffers;
 };
 
+// Cards that may read and write the other's memory.
+inline bool peers[RANKS] = {};
+
 // What may be in a step, and the graphs of both ranks.
 struct Ranks {
     std::vector<Rank> all;
@@ -124,7 +128,6 @@ struct Ranks {
             Rank& it = ranks.all[r];
             it.rank = r, it.device = one_card() ? 0 : r;
             it.enter();
-            static bool peers[RANKS] = {};
             if (!one_card() && !peers[r]) CHECK(cudaDeviceEnablePeerAccess(1 - r, 0));
             peers[r] = true;
             CHECK(cudaStreamCreateWithFlags(&it.stream, cudaStreamNonBlocking));

@@ -6,7 +6,7 @@ use crate::graph::Rows;
 use crate::kernels::World;
 use crate::passes::launch::{Instance, Launcher, Site, fixed, integer};
 use crate::plan::BufferId;
-use crate::plan::cuda::{Extent, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{WORLD_BYTES, inbox_bytes};
 
 /// Threads of a block. A row of one token is two blocks of them, or a few.
@@ -33,15 +33,10 @@ struct Exchange {
 
 impl Launcher<'_> {
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
-    #[expect(dead_code, reason = "no phase makes a sum yet")]
-    pub(crate) fn exchange_sum(
-        &mut self,
-        site: Site,
-        ranks: usize,
-        partial: BufferId,
-        residual: BufferId,
-    ) -> Launch {
-        let Exchange { instance, grid, world } = self.exchange(site, ranks, partial, "sum_inbox");
+    pub(crate) fn exchange_sum(&mut self, site: Site, partial: BufferId, residual: BufferId) -> Launch {
+        let Exchange { mut instance, grid, world } = self.exchange(site, partial, "sum_inbox");
+        let decode = matches!(site.program.regime, Regime::Decode | Regime::Draft);
+        instance.constants.push(("DECODE", Constant::Flag(decode)));
         let partial = self.buffer(site, partial);
         let arguments =
             ExchangeSum { step: site.header, world, partial, residual: self.buffer(site, residual) };
@@ -49,22 +44,16 @@ impl Launcher<'_> {
     }
 
     /// Puts the rows of `out` together from the ranks' `part`s.
-    #[expect(dead_code, reason = "no phase gathers yet")]
-    pub(crate) fn exchange_gather(
-        &mut self,
-        site: Site,
-        ranks: usize,
-        part: BufferId,
-        out: BufferId,
-    ) -> Launch {
-        let Exchange { instance, grid, world } = self.exchange(site, ranks, part, "gather_inbox");
+    pub(crate) fn exchange_gather(&mut self, site: Site, part: BufferId, out: BufferId) -> Launch {
+        let Exchange { instance, grid, world } = self.exchange(site, part, "gather_inbox");
         let part = self.buffer(site, part);
         let arguments = ExchangeGather { step: site.header, world, part, out: self.buffer(site, out) };
         self.launch(site, instance, grid, arguments)
     }
 
     /// An exchange of rows of `pushed` through the scratch buffer `inbox`.
-    fn exchange(&mut self, site: Site, ranks: usize, pushed: BufferId, inbox: &str) -> Exchange {
+    fn exchange(&mut self, site: Site, pushed: BufferId, inbox: &str) -> Exchange {
+        let ranks = self.plan.target.ranks;
         let (width, rows) = (self.plan.buffer(pushed).width, site.program.rows);
         let capacity = self.inbox_rows(pushed);
         let prompts = matches!(site.program.regime, Regime::Prefill | Regime::Learn);

@@ -9,7 +9,7 @@ const EXCHANGE: &[Declared] = constants![
 
 kernels! {
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
-    exchange_sum => ExchangeSum in "exchange/sum.cuh", [EXCHANGE, LIMIT];
+    exchange_sum => ExchangeSum in "exchange/sum.cuh", [EXCHANGE, LIMIT, constants![DECODE: bool]];
     (step: READ Header, world: WRITE World, partial: WRITE Rows, residual: WRITE Rows)
     check "{config}::THREADS == {block}"
     bytes world "sizeof(World)"

@@ -1,10 +1,9 @@
-//! Exchanges between the ranks of one host: the sum of their partial sums, and rows put together from their
-//! parts.
+//! Exchanges between ranks: sums of what each has a part of, and rows gathered from all.
 
 pub(crate) mod cuda;
+pub mod graph;
 pub mod kernels;
+mod phases;
+mod reference;
 
-use crate::passes::lower::Fusion;
-
-/// No rules yet.
-pub const FUSIONS: &[Fusion] = &[];
+pub use phases::{FUSIONS, Gather, Sum, Zeros};
