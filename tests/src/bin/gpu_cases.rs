@@ -1,9 +1,9 @@
 //! `gpu_cases OUT HARDWARE [RANKS]`: test cases for servers on a machine with a card and without cargo;
-//! `cargo xtask gpu` runs it. Writes `OUT/targets/`, the specs of every golden; `OUT/goldens/<golden>/<quant>/`, a
-//! checkpoint with `tokens.json`, the interpreter's `expected.safetensors`, the rows' `bounds.safetensors`
-//! and, for a checkpoint as stored, transformers' `golden.safetensors`; and `OUT/cases.json`, which lists
-//! them and gives the compiler's reason for every combination that it refuses. For several ranks, the goldens
-//! have sizes that ranks can share.
+//! `cargo xtask gpu` runs it. Writes `OUT/targets/`, the specs of every golden;
+//! `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json`, the interpreter's
+//! `expected.safetensors`, the rows' `bounds.safetensors` and, for a checkpoint as stored, transformers'
+//! `golden.safetensors`; and `OUT/cases.json`, which lists them and gives the compiler's reason for every
+//! combination that it refuses. For several ranks, the goldens have sizes that ranks can share.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};
