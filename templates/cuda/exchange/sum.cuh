@@ -56,6 +56,10 @@ __device__ __forceinline__ void exchange_sum(const Step* step, World* world, flo
     load(first, C::ROWS * ExchangeShape<C>::ROW);
     const int pieces = exchange_pieces<C>(step);
     push(first, pieces);
+    // A decode program's products add to all of its rows, and a longer step would find what they left there.
+    if constexpr (C::DECODE)
+        for (int at = first; at < C::ROWS * ExchangeShape<C>::ROW; at += stride)
+            if (at >= pieces) partials[at] = make_float4(0, 0, 0, 0);
     if (pieces == 0) return;
     packets.end_turn();
     for (int piece = first; piece < pieces;) {
