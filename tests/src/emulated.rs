@@ -160,7 +160,8 @@ impl Devices {
     /// If g++ refuses any of them.
     pub fn build() -> Devices {
         let stage = Stage::new(&root().join("templates/cuda"));
-        let h200 = spec::load_hardware(&[root().join("targets")], "h200").unwrap_or_else(|error| panic!("{error}"));
+        let h200 =
+            spec::load_hardware(&[root().join("targets")], "h200").unwrap_or_else(|error| panic!("{error}"));
         let card = h200.cuda().expect("it is CUDA hardware");
         let driver = stage.driver("h200", card, 2, Duration::from_secs(3));
         let checks = root().join("tests/emulated/checks");
@@ -168,9 +169,13 @@ impl Devices {
         let kernels = ["exchange", "exchange_together", "scale"].map(|name| (name, 64, 1));
         let module = stage.module(&read("devices_kernels.cu"), kernels.into_iter(), &driver);
         let source = checks.join("devices.cpp");
-        let program = stage.directory.join(digest(&[read("devices.cpp").as_bytes()])).with_extension("program");
+        let program =
+            stage.directory.join(digest(&[read("devices.cpp").as_bytes()])).with_extension("program");
         let mut command = stage.compiler();
-        command.args(["-Wall", "-Wextra", "-Werror", "-pthread"]).arg(source).arg(driver.join("libcuda.so.1"));
+        command
+            .args(["-Wall", "-Wextra", "-Werror", "-pthread"])
+            .arg(source)
+            .arg(driver.join("libcuda.so.1"));
         compile(&mut command, &program);
         Devices { program, module, driver }
     }
@@ -286,7 +291,8 @@ impl Stage {
         let source = cuda.join(&module.name).with_extension("cu");
         let source =
             std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
-        let kernels = module.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.block, kernel.cluster));
+        let kernels =
+            module.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.block, kernel.cluster));
         self.module(&source, kernels, driver)
     }
 
