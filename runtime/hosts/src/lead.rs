@@ -189,6 +189,7 @@ impl<M: Model> Model for Lead<M> {
     const STEPS_IN_FLIGHT: usize = M::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = M::SPLIT_SAMPLING;
     const DRAFTS: usize = M::DRAFTS;
+    const RANKS: usize = M::RANKS;
 
     fn check_hardware() -> Result<(), LoadError> {
         M::check_hardware()
