@@ -99,7 +99,13 @@ void cluster_wait();
 void wait_for_predecessors();
 // The thread asks again and again for something that others do.
 void poll();
+// It wrote something that another device may ask for.
+void wrote();
 long long clock();
+// Stands still while anybody can go on, so that nobody gives up because this processor is slow.
+unsigned long long nanoseconds();
+// The thread ends its kernel with an error.
+[[noreturn]] void trap(const char* words);
 
 uint3 grid();
 uint3 block();

@@ -85,13 +85,28 @@ struct Launch {
     bool more() const { return next_block < blocks; }
     void start_cluster();
     void work(bool all);
+    long ask();
     void reap();
     void deliver();
 };
 
-// Fibers that may run, and a count of what can let somebody who polls go on.
+// Fibers that may run, a count of what can let somebody who polls go on, and one of what polling alone never
+// does.
 extern Waiters ready;
-extern long progress;
+extern long progress, deeds;
+extern unsigned long long now_ns;
+// What stands in front of a kernel's name in messages.
+extern const char* where;
+
+// Set by a driver of several devices: a launch whose fibers all poll lets others run and comes back (`in_vain`:
+// nothing at all has happened since they asked), and a trap ends a context.
+extern void (*give_way)(const Launch& launch, bool in_vain);
+extern void (*abandon)();
+extern "C" void card_switch(void** save, void* go_on);
+// A stack on which card_switch begins a function that does not return.
+void* new_stack(unsigned char* end, void (*function)());
+// Who waits for what in a launch, on stderr.
+void describe(const Launch& launch);
 
 void append(Waiters& list, Fiber* fiber, bool in_front);
 // Lets the fibers of a list run again.

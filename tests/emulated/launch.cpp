@@ -22,7 +22,7 @@ void end_fiber() {
     f.waits_for = "nothing: it has ended";
     f.warp->lane[f.thread.x % 32] = nullptr;
     f.warp->live--, block.live--, c.live--;
-    progress++;
+    progress++, deeds++;
     if (f.warp->live > 0 && f.warp->arrived == f.warp->live) complete(*f.warp);
     Meeting& all = block.barriers[0];
     if (all.arrived > 0 && all.expected == 0 && all.arrived == block.live) all.arrived = 0, wake(all.waiters);
@@ -61,7 +61,7 @@ void Launch::start_cluster() {
     Cluster& c = *clusters.back();
     static unsigned begun;
     c.eager = begun % 2, c.falling = begun / 2 % 2;
-    begun++;
+    begun++, deeds++;
     const unsigned first = next_block;
     next_block += kernel->cluster;
     const int threads = int(geometry.block.x);
@@ -80,10 +80,7 @@ void Launch::start_cluster() {
             f->block = &b, f->warp = &b.warps[t / 32];
             f->warp->lane[t % 32] = f, f->warp->live++;
             f->waits_for = nullptr;
-            // As card_switch leaves a stack, aligned as behind a call: six registers, and where to go on.
-            auto* top = reinterpret_cast<void**>(f->stack + STACK) - 1;
-            *--top = reinterpret_cast<void*>(&fiber_main);
-            f->stack_pointer = top -= 6;
+            f->stack_pointer = new_stack(f->stack + STACK, &fiber_main);
         }
     }
     c.live = threads * kernel->cluster;
@@ -104,10 +101,8 @@ void end_block(Resident& b) {
         fail("its block ends, and no thread of it has waited for the kernels before: those after it could begin too early");
 }
 
-namespace {
-
-[[noreturn]] void stuck(const Launch& launch) {
-    std::fprintf(stderr, "emulated card: kernel %s is stuck:\n", launch.kernel->name);
+void describe(const Launch& launch) {
+    std::fprintf(stderr, "kernel %s is stuck:\n", launch.kernel->name);
     int said = 0;
     for (const auto& c : launch.clusters)
         for (const auto& b : c->blocks) {
@@ -120,11 +115,20 @@ namespace {
                 before = now;
             }
         }
+}
+
+namespace {
+
+[[noreturn]] void stuck(const Launch& launch) {
+    std::fprintf(stderr, "emulated card: ");
+    describe(launch);
     std::fflush(stderr);
     _exit(86);
 }
 
 constexpr int FRUITLESS = 1000;  // rounds of asking after which nothing more can happen
+constexpr long ASKED = 2000;     // threads that have asked since the launch last gave way
+constexpr int ROUNDS = 100;      // of asking, when others of the launch always do something
 constexpr unsigned EARLY_THREADS = 4096;
 
 }  // namespace
@@ -143,8 +147,20 @@ void Launch::reap() {
     }
 }
 
+// Lets those that poll ask once more; returns how many they are. That is no progress by itself.
+long Launch::ask() {
+    const long before = progress;
+    long asking = 0;
+    for (const Fiber* fiber = polling.first; fiber; fiber = fiber->next) asking++;
+    wake(polling);
+    progress = before;
+    return asking;
+}
+
 void Launch::work(bool all) {
-    long asked = -1;
+    const bool gives_way = give_way && all;
+    long asked = -1, asking = 0;
+    int rounds = 0;
     for (int fruitless = 0;;) {
         run_ready();
         reap();
@@ -153,16 +169,24 @@ void Launch::work(bool all) {
             start_cluster();
         } else if (!deliveries.empty()) {
             deliver();
-        } else if (polling.first && asked != progress) {
-            wake(polling);
+        } else if (polling.first && asked != progress && !(gives_way && rounds++ >= ROUNDS)) {
+            asking = ask();
             asked = progress, fruitless = 0;
         } else if (all && more()) {
             start_cluster();
-        } else if (polling.first && fruitless++ < FRUITLESS) {
-            wake(polling);
+        } else if (polling.first && gives_way && (asked != progress || asking > ASKED)) {
+            give_way(*this, asked == progress);
+            asking = ask();
+            asked = progress, rounds = fruitless = 0;
+        } else if (polling.first && fruitless++ < (gives_way ? FRUITLESS / 10 : FRUITLESS)) {
+            asking += ask();
             asked = progress;
         } else if (!all) {
             return;
+        } else if (polling.first && gives_way) {
+            give_way(*this, true);
+            asking = ask();
+            asked = progress, rounds = fruitless = 0;
         } else {
             stuck(*this);
         }

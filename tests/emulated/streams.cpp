@@ -4,115 +4,85 @@
 // what should have waited for another stream's copy has not seen it.
 
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <set>
 
 #include "driver.h"
 
 using namespace card;
 
 struct CUevent_st {
-    CUstream stream = nullptr;
+    Owner owner;
+    std::weak_ptr<CUstream_st> stream = {};
     size_t after = 0;  // operations of the stream
 };
 
 namespace {
 
-struct Operation {
-    std::function<void()> act;              // a copy, or a wait for another stream
-    std::vector<const Prepared*> launches;  // or kernels, of which each may follow the one before early
-    std::vector<std::shared_ptr<Prepared>> owned;
-};
+size_t launched[CARD_DEVICES];  // one by one
+
+// Whether work of the stream may touch these bytes of a device's memory.
+CUresult reachable(const char* call, const CUstream_st& stream, CUdeviceptr at, size_t bytes) {
+    const int device = owner_of(at, bytes);
+    if (device < 0) return CUDA_ERROR_INVALID_VALUE;
+    const CUctx_st& context = *stream.owner.context;
+    if (may_reach(context, device)) return CUDA_SUCCESS;
+    return refuse(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "%s: device %d has no right to memory of device %d (cuCtxEnablePeerAccess)", call, context.device, device);
+}
+
+bool is_pinned(const void* at, size_t bytes) { return owner_of(uintptr_t(at), bytes) == HOST; }
 
 }  // namespace
 
-struct CUstream_st {
-    std::deque<Operation> waiting;
-    size_t told = 0, done = 0;  // operations
-    bool running = false;
-    CUgraph capture = nullptr;
-};
-struct CUgraph_st {
-    std::vector<std::shared_ptr<Prepared>> launches;
-};
-struct CUgraphExec_st {
-    std::vector<std::shared_ptr<Prepared>> launches;
-};
-
-namespace {
-
-auto& streams = *new std::set<CUstream>();
-size_t launched;  // one by one
-
-void tell(CUstream stream, Operation operation) {
-    stream->waiting.push_back(std::move(operation));
-    stream->told++;
-}
-
-void work(CUstream stream, size_t until) {
-    if (stream->running) return;
-    stream->running = true;
-    while (stream->done < until && !stream->waiting.empty()) {
-        const Operation operation = std::move(stream->waiting.front());
-        stream->waiting.pop_front();
-        if (operation.act) operation.act();
-        if (!operation.launches.empty()) run(operation.launches);
-        stream->done++;
-    }
-    stream->running = false;
-}
-
-}  // namespace
-
-void card::synchronize_all() {
-    for (CUstream stream : streams) work(stream, stream->told);
-}
-
-#define LOCKED std::lock_guard<std::recursive_mutex> locked(lock)
+#define ON(stream) \
+    LOCKED;        \
+    EXPECT(usable(__func__, "stream", (stream)->owner))
+#define INSIDE \
+    LOCKED;    \
+    EXPECT(inside(__func__))
 
 extern "C" {
 
 CUresult cuCtxSynchronize() {
-    LOCKED;
-    synchronize_all();
-    return CUDA_SUCCESS;
+    INSIDE;
+    return synchronize(entered);
 }
 
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
-    LOCKED;
+    INSIDE;
     if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_NOT_SUPPORTED;
-    streams.insert(*stream = new CUstream_st());
+    streams.push_back(Stream(new CUstream_st{{entered, entered->life}}));
+    *stream = streams.back().get();
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamDestroy(CUstream stream) {
     LOCKED;
-    work(stream, stream->told);
-    streams.erase(stream);
-    delete stream;
+    const Stream kept = find(stream);
+    if (!kept) return CUDA_ERROR_INVALID_HANDLE;
+    wait_for(kept, kept->told);
+    streams.erase(std::find(streams.begin(), streams.end(), kept));
+    retire(*kept);
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-    LOCKED;
+    ON(stream);
     if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    work(stream, stream->told);
-    return CUDA_SUCCESS;
+    return wait_for(find(stream), stream->told);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
-    LOCKED;
+    ON(stream);
+    EXPECT(usable(__func__, "event", event->owner));
     if (flags != 0 || stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    if (!event->stream) return CUDA_SUCCESS;
-    tell(stream, {[from = event->stream, after = event->after] { if (streams.count(from)) work(from, after); }, {}, {}});
+    if (event->stream.expired()) return CUDA_SUCCESS;
+    tell(*stream, {{}, {}, {}, event->stream, event->after});
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
-    LOCKED;
+    INSIDE;
     if (flags != CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_NOT_SUPPORTED;
-    *event = new CUevent_st();
+    *event = new CUevent_st{{entered, entered->life}};
     return CUDA_SUCCESS;
 }
 
@@ -124,63 +94,69 @@ CUresult cuEventDestroy(CUevent event) {
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     LOCKED;
+    EXPECT(together(__func__, "event", event->owner, "stream", stream->owner));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    event->stream = stream, event->after = stream->told;
+    event->stream = find(stream), event->after = stream->told;
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
     LOCKED;
-    if (event->stream && streams.count(event->stream)) work(event->stream, event->after);
-    return CUDA_SUCCESS;
+    EXPECT(usable(__func__, "event", event->owner));
+    const Stream stream = event->stream.lock();
+    return stream ? wait_for(stream, event->after) : CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
-    LOCKED;
-    if (!is_device(to, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    ON(stream);
+    EXPECT(reachable(__func__, *stream, to, bytes));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
     if (is_pinned(from, bytes)) {
-        tell(stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); }, {}, {}});
+        tell(*stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); }, {}, {}});
         return CUDA_SUCCESS;
     }
     // Memory that is not pinned is read before the call returns.
     const auto* start = static_cast<const unsigned char*>(from);
     auto kept = std::make_shared<std::vector<unsigned char>>(start, start + bytes);
-    tell(stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), kept->data(), bytes); }, {}, {}});
+    tell(*stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), kept->data(), bytes); }, {}, {}});
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    LOCKED;
-    if (!is_device(from, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    ON(stream);
+    EXPECT(reachable(__func__, *stream, from, bytes));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    tell(stream, {[=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); }, {}, {}});
+    tell(*stream, {[=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); }, {}, {}});
     // Memory that is not pinned is written before the call returns.
-    if (!is_pinned(to, bytes)) work(stream, stream->told);
-    return CUDA_SUCCESS;
+    return is_pinned(to, bytes) ? CUDA_SUCCESS : wait_for(find(stream), stream->told);
 }
 
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    LOCKED;
+    ON(stream);
     const bool apart = to + bytes <= from || from + bytes <= to;
-    if (!is_device(to, bytes) || !is_device(from, bytes) || !apart) return CUDA_ERROR_INVALID_VALUE;
+    if (!apart) return CUDA_ERROR_INVALID_VALUE;
+    EXPECT(reachable(__func__, *stream, to, bytes));
+    EXPECT(reachable(__func__, *stream, from, bytes));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    tell(stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, {}, {}});
+    tell(*stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, {}, {}});
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t bytes, CUstream stream) {
-    LOCKED;
-    if (!is_device(at, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    ON(stream);
+    EXPECT(reachable(__func__, *stream, at, bytes));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    tell(stream, {[=] { std::memset(reinterpret_cast<void*>(at), value, bytes); }, {}, {}});
+    tell(*stream, {[=] { std::memset(reinterpret_cast<void*>(at), value, bytes); }, {}, {}});
     return CUDA_SUCCESS;
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
-    LOCKED;
+    INSIDE;
     const Kernel& kernel = *function->kernel;
     if (extra || !config->hStream) return CUDA_ERROR_NOT_SUPPORTED;
+    const Owner& owner = config->hStream->owner;
+    EXPECT(together(__func__, "kernel", function->owner, "stream", owner));
+    EXPECT(together(__func__, "stream", owner, "context that the thread has entered", {entered, entered->life}));
     const bool empty = config->gridDimX == 0 || config->gridDimY == 0 || config->gridDimZ == 0;
     const bool beyond = config->gridDimX > 0x7fffffff || config->gridDimY > 65535 || config->gridDimZ > 65535;
     if (empty || beyond || config->gridDimX % kernel.cluster != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -202,16 +178,16 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
         stream->capture->launches.push_back(std::move(prepared));
     } else {
         const Prepared* one = prepared.get();
-        tell(stream, {{}, {one}, {std::move(prepared)}});
-        if (launched++ / 100 % 2 == 1) work(stream, stream->told);
+        tell(*stream, {{}, {one}, {std::move(prepared)}});
+        if (launched[owner.context->device]++ / 100 % 2 == 1) begin(find(stream));
     }
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
-    LOCKED;
+    ON(stream);
     if (stream->capture || mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) return CUDA_ERROR_NOT_SUPPORTED;
-    stream->capture = new CUgraph_st();
+    stream->capture = new CUgraph_st{stream->owner, {}};
     return CUDA_SUCCESS;
 }
 
@@ -225,8 +201,9 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
     LOCKED;
+    EXPECT(usable(__func__, "graph", graph->owner));
     if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;
-    *exec = new CUgraphExec_st{graph->launches};
+    *exec = new CUgraphExec_st{graph->owner, graph->launches};
     return CUDA_SUCCESS;
 }
 
@@ -238,20 +215,24 @@ CUresult cuGraphDestroy(CUgraph graph) {
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
     LOCKED;
-    synchronize_all();
+    const CUresult result = synchronize(exec->owner.context);
     delete exec;
-    return CUDA_SUCCESS;
+    return result;
 }
 
-CUresult cuGraphUpload(CUgraphExec, CUstream) { return CUDA_SUCCESS; }
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
+    LOCKED;
+    return together(__func__, "graph", exec->owner, "stream", stream->owner);
+}
 
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     LOCKED;
+    EXPECT(together(__func__, "graph", exec->owner, "stream", stream->owner));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
     Operation operation;
     operation.owned = exec->launches;
     for (const auto& launch : operation.owned) operation.launches.push_back(launch.get());
-    tell(stream, std::move(operation));
+    tell(*stream, std::move(operation));
     return CUDA_SUCCESS;
 }
 

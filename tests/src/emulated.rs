@@ -14,15 +14,21 @@ use monomorph_compiler::toolchain::{self, Built, Linking, modules, nvcc, times};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Memory of every card: enough for small models, little enough to be filled quickly.
 const MEMORY: u64 = 1 << 30;
 const OPTIONS: [&str; 5] =
     ["-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-fno-strict-aliasing"];
+
+/// How long kernels that poll for another device wait for the host to tell it something, before they are
+/// stuck: longer than a server takes between two calls of the driver on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const DRIVER: [&str; 4] = ["driver.cpp", "claims.cpp", "streams.cpp", "turns.cpp"];
 
 /// What runs kernels, with or without a driver on top of it.
 const ENGINE: [&str; 3] = ["engine.cpp", "launch.cpp", "memory.cpp"];
@@ -81,7 +87,7 @@ pub fn build(target: &Target) -> Server {
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     let card = target.hardware.cuda().expect("an emulated card is CUDA hardware");
     let stage = Stage::new(&directory.join("cuda/lib"));
-    let driver = stage.driver(&target.hardware.name, card);
+    let driver = stage.driver(&target.hardware.name, card, target.ranks, PATIENCE);
     let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
     let start = Instant::now();
     let images = stage.images(&plan, &directory, &driver);
@@ -139,6 +145,52 @@ pub fn program(name: &str, defines: &[String]) -> PathBuf {
     program
 }
 
+/// `tests/emulated/checks/devices.cpp`, a program that uses two devices.
+#[derive(Debug)]
+pub struct Devices {
+    program: PathBuf,
+    module: PathBuf,
+    driver: PathBuf,
+}
+
+impl Devices {
+    /// Compiles it, its kernels and a driver of two devices.
+    ///
+    /// # Panics
+    /// If g++ refuses any of them.
+    pub fn build() -> Devices {
+        let stage = Stage::new(&root().join("templates/cuda"));
+        let h200 =
+            spec::load_hardware(&[root().join("targets")], "h200").unwrap_or_else(|error| panic!("{error}"));
+        let card = h200.cuda().expect("it is CUDA hardware");
+        let driver = stage.driver("h200", card, 2, Duration::from_secs(3));
+        let checks = root().join("tests/emulated/checks");
+        let read = |name: &str| std::fs::read_to_string(checks.join(name)).expect("sources are readable");
+        let kernels = ["exchange", "exchange_together", "scale"].map(|name| (name, 64, 1));
+        let module = stage.module(&read("devices_kernels.cu"), kernels.into_iter(), &driver);
+        let source = checks.join("devices.cpp");
+        let program =
+            stage.directory.join(digest(&[read("devices.cpp").as_bytes()])).with_extension("program");
+        let mut command = stage.compiler();
+        command
+            .args(["-Wall", "-Wextra", "-Werror", "-pthread"])
+            .arg(source)
+            .arg(driver.join("libcuda.so.1"));
+        compile(&mut command, &program);
+        Devices { program, module, driver }
+    }
+
+    /// Runs one of its checks.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn run(&self, check: &str) -> Output {
+        let mut command = Command::new(&self.program);
+        command.env("LD_LIBRARY_PATH", &self.driver).arg(check).arg(&self.module);
+        command.output().expect("it starts")
+    }
+}
+
 /// The headers in the folders of a directory, as `#include` names them.
 fn headers(directory: &Path) -> BTreeSet<PathBuf> {
     modules::headers(directory).unwrap_or_else(|error| panic!("{error}"))
@@ -187,9 +239,10 @@ impl Stage {
         Stage { directory, include }
     }
 
-    /// The directory with a card's `libcuda.so.1`.
-    fn driver(&self, hardware: &str, card: &Cuda) -> PathBuf {
-        let directory = self.directory.join(hardware);
+    /// The directory with the `libcuda.so.1` of so many cards of a kind.
+    fn driver(&self, hardware: &str, card: &Cuda, devices: usize, patience: Duration) -> PathBuf {
+        let patience = patience.as_millis();
+        let directory = self.directory.join(format!("{hardware}-x{devices}-{patience}"));
         std::fs::create_dir_all(&directory).expect("the target directory is writable");
         let number = card.architecture.trim_start_matches("sm_").trim_end_matches(char::is_alphabetic);
         let (major, minor) = number.split_at(number.len() - 1);
@@ -201,8 +254,10 @@ impl Stage {
             define("MINOR", minor.to_owned()),
             define("MEMORY", format!("{MEMORY}ull")),
             define("SHARED", card.shared_per_block.to_string()),
+            define("DEVICES", devices.to_string()),
+            define("PATIENCE", patience.to_string()),
         ]);
-        command.args(["driver.cpp", "streams.cpp"]).args(ENGINE);
+        command.args(DRIVER).args(ENGINE);
         compile(&mut command, &directory.join("libcuda.so.1"));
         // The loader tries this name first; it must not find a real driver.
         let other = directory.join("libcuda.so");
@@ -236,12 +291,24 @@ impl Stage {
         let source = cuda.join(&module.name).with_extension("cu");
         let source =
             std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+        let kernels =
+            module.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.block, kernel.cluster));
+        self.module(&source, kernels, driver)
+    }
+
+    /// A compiled module: its text and its kernels, each with the threads of a block and the blocks of a
+    /// cluster.
+    fn module<'a>(
+        &self,
+        source: &str,
+        kernels: impl Iterator<Item = (&'a str, u32, u32)>,
+        driver: &Path,
+    ) -> PathBuf {
         // Comments do not affect the digest.
         let code = source.lines().filter(|line| !line.starts_with("//"));
         let mut text = "#include \"builtin.h\"\n".to_owned();
         code.for_each(|line| text += &format!("{line}\n"));
-        for kernel in &module.kernels {
-            let (name, block, cluster) = (&kernel.name, kernel.block, kernel.cluster);
+        for (name, block, cluster) in kernels {
             text += &format!("EMULATED_KERNEL({name}, {block}, {cluster})\n");
         }
         let key = digest(&[text.as_bytes()]);

@@ -18,6 +18,48 @@ pub struct Golden {
     pub prompts: Vec<Vec<u32>>,
 }
 
+impl Golden {
+    /// A [`synthetic`] golden of its config with sizes that 2, 3, 4 and 8 ranks can share: 24 query, key and
+    /// value heads where it has several, groups and inner widths alike.
+    ///
+    /// # Panics
+    /// If the directory is not writable.
+    pub fn for_ranks(&self, directory: &Path) -> Golden {
+        const VOCABULARY: u32 = 96;
+        let config = std::fs::read_to_string(self.directory.join("config.json")).expect("it has a config");
+        let mut config: serde_json::Value = serde_json::from_str(&config).expect("configs are JSON");
+        let text = if config["text_config"].is_object() { &mut config["text_config"] } else { &mut config };
+        if let (None, Some(hidden), Some(heads)) =
+            (text.get("head_dim"), text["hidden_size"].as_u64(), text["num_attention_heads"].as_u64())
+        {
+            text["head_dim"] = (hidden / heads).into();
+        }
+        let (heads, kv) = (text["num_attention_heads"].clone(), text["num_key_value_heads"].clone());
+        let sizes = [
+            ("num_attention_heads", 24),
+            ("num_key_value_heads", if kv == heads { 24 } else { 2 }),
+            ("intermediate_size", 48),
+            ("moe_intermediate_size", 24),
+            ("shared_expert_intermediate_size", 72),
+            ("linear_num_key_heads", 24),
+            ("linear_num_value_heads", 48),
+            ("mamba_num_heads", 48),
+            ("n_groups", 24),
+            ("vocab_size", VOCABULARY),
+        ];
+        for (key, size) in sizes {
+            // An only K/V head stays one: all ranks hold it.
+            if text.get(key).is_some_and(|it| key != "num_key_value_heads" || *it != 1) {
+                text[key] = size.into();
+            }
+        }
+        let prompts = self.prompts.iter();
+        let prompts =
+            prompts.take(2).map(|prompt| prompt.iter().map(|id| id % VOCABULARY).collect()).collect();
+        synthetic(directory, &format!("{}-for-ranks", self.name), &config, prompts)
+    }
+}
+
 /// Every golden, sorted by name.
 ///
 /// # Panics
@@ -168,7 +210,7 @@ pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, promp
     let search = [targets.path().to_owned(), root().join("targets")];
     let target = spec::load(&search, &format!("h200/{name}/f32")).unwrap_or_else(|error| panic!("{error}"));
 
-    let mut random = Random(name.bytes().fold(7, |seed, byte| seed * 31 + u64::from(byte)));
+    let mut random = Random(name.bytes().fold(7u64, |seed, byte| seed.wrapping_mul(31) + u64::from(byte)));
     let value = |tensor: &FileTensor, random: &mut Random| {
         let one = |random: &mut Random| match tensor.model_name.rsplit('.').next() {
             Some("a_log") => 0.5 * random.next(),

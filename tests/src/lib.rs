@@ -3,6 +3,7 @@
 pub mod crowd;
 pub mod dispatch;
 pub mod emulated;
+pub mod feedings;
 pub mod goldens;
 pub mod joins;
 pub mod logits;

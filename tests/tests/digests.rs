@@ -38,8 +38,16 @@ fn nothing_changed_for_any_target_that_was_not_to() {
     let known = std::fs::read_to_string(&path).unwrap_or_default();
     let mut all = String::new();
     for build in shipped::builds() {
-        let texts = texts(&build).unwrap_or_else(|error| panic!("{}: {error}", build.build()));
         let mut line = build.build();
+        let texts = match texts(&build) {
+            Ok(texts) => texts,
+            // Sizes that so many ranks cannot share.
+            Err(why) if build.ranks > 1 => {
+                all += &format!("{line} refused: {why}\n");
+                continue;
+            }
+            Err(why) => panic!("{line}: {why}"),
+        };
         for (what, text) in &texts {
             if !text.is_empty() {
                 // Writing to a string cannot fail.

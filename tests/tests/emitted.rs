@@ -36,10 +36,12 @@ fn the_emitted_kernels_are_the_golden() {
 /// What kernels and the host look at is printed from the host's declarations.
 #[test]
 fn the_shared_headers_are_printed_from_the_hosts() {
-    let core = root().join("templates/cuda/core");
+    let templates = root().join("templates/cuda");
+    let core = templates.join("core");
     check_golden(&core.join("step.cuh"), &monomorph_abi::step::header());
     check_golden(&core.join("fill_shape.cuh"), &monomorph_abi::fill::header());
     check_golden(&core.join("packed.cuh"), &monomorph_abi::packed::header());
+    check_golden(&templates.join("exchange/world.cuh"), &monomorph_abi::world::header());
 }
 
 fn golden(target: &spec::types::Target, file: &emit::File) {

@@ -1,155 +1,26 @@
 //! CUDA servers on an emulated card (tests/emulated): goldens of transformers, and wider random models
 //! against the interpreter, fed in every way that steps allow. No card is needed.
 
-use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
-use monomorph_tests::emulated::{self, Server};
+use monomorph_tests::emulated;
+use monomorph_tests::feedings::{Case, EXACT, case, run};
 use monomorph_tests::goldens::{Golden, golden, goldens, wide};
-use monomorph_tests::logits::{Logits, Spread, read, rows_apart};
+use monomorph_tests::logits::read;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
-use monomorph_weights::Checkpoint;
-use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
-/// Largest distance between rows: with another order of summation (exact targets), with operands rounded to
-/// f16, and with requantised weights.
-const EXACT: f32 = 1e-4;
+/// Largest distance between rows with operands rounded to f16, and with requantised weights.
 const F16: f32 = 2e-2;
 const REQUANTISED: f32 = 3e-2;
-
-/// A server and its expected logits.
-struct Case {
-    target: Target,
-    server: Server,
-    weights: PathBuf,
-    prompts: Vec<Vec<u32>>,
-    expected: Logits,
-    bound: f32,
-    /// Bounds by prompt and token, for models with clear choices of experts and distinguishable rows.
-    rows: Option<Vec<Vec<f32>>>,
-}
-
-/// Lists of tokens that are prefixes of prompts, and the flags to feed them with.
-struct Feeding {
-    name: &'static str,
-    lists: Vec<(usize, usize)>,
-    flags: &'static [&'static str],
-}
-
-/// Every prompt, whole.
-fn whole(case: &Case) -> Vec<(usize, usize)> {
-    case.prompts.iter().enumerate().map(|(number, prompt)| (number, prompt.len())).collect()
-}
-
-/// `count` short lists that end one after another.
-fn short(case: &Case, count: usize, least: usize) -> Vec<(usize, usize)> {
-    let length = |number: usize| least + number % 4;
-    let long: Vec<_> = whole(case).into_iter().filter(|(_, length)| *length >= least + 3).collect();
-    (0..count).map(|number| (long[number % long.len()].0, length(number))).collect()
-}
-
-/// Each prompt alone, all of them together, and batches that need every decode program.
-fn feedings(case: &Case) -> Vec<Feeding> {
-    let mut feedings = vec![
-        Feeding { name: "prompts", lists: whole(case), flags: &[] },
-        Feeding { name: "steps", lists: short(case, 2, 30), flags: &["--decode"] },
-        Feeding { name: "prompts together", lists: whole(case), flags: &["--together"] },
-        Feeding {
-            name: "steps behind prompts",
-            lists: whole(case),
-            flags: &["--together", "--decode", "--prompt", "61"],
-        },
-    ];
-    for (name, count) in [("100 and fewer", 100), ("34 and fewer", 34), ("9 and fewer", 9)] {
-        let flags = &["--together", "--decode", "--prompt", "3"];
-        feedings.push(Feeding { name, lists: short(case, count, 4), flags });
-    }
-    feedings
-}
-
-impl Case {
-    fn check(&self, feeding: &Feeding) -> Result<(), String> {
-        let begin = Instant::now();
-        let out = tempfile::tempdir().expect("temporary directories can be made");
-        let (tokens, found) = (out.path().join("tokens.json"), out.path().join("logits.safetensors"));
-        let lists = feeding.lists.iter().map(|(number, length)| &self.prompts[*number][..*length]);
-        std::fs::write(&tokens, json!(lists.collect::<Vec<_>>()).to_string()).expect("it is writable");
-        let mut command = self.server.command();
-        command.arg("logits").arg("--weights").arg(&self.weights).arg("--tokens").arg(&tokens);
-        let output =
-            command.arg("--out").arg(&found).args(feeding.flags).output().expect("the server starts");
-        let name = format!("{} {} ({} lists)", self.target.name(), feeding.name, feeding.lists.len());
-        if !output.status.success() {
-            let words = String::from_utf8_lossy(&output.stderr).into_owned();
-            return Err(format!("{name}: {}\n{words}", output.status));
-        }
-        let vocabulary = self.target.model.vocabulary;
-        let begins =
-            |(number, length): &(usize, usize)| self.expected[*number][..length * vocabulary].to_vec();
-        let expected = feeding.lists.iter().map(begins);
-        let (found, expected) = (read(&found), expected.collect());
-        let spread = Spread::of(&found, &expected, vocabulary);
-        let mut words = format!("{name}: {spread} ({:.1} s)", begin.elapsed().as_secs_f32());
-        println!("{words}");
-        let mut right = spread.is_within(self.bound, &self.target.model);
-        if let Some(bounds) = &self.rows {
-            let rows = feeding.lists.iter().flat_map(|&(number, length)| {
-                (0..length).map(move |token| (number, token, bounds[number][token]))
-            });
-            for ((number, token, bound), apart) in rows.zip(rows_apart(&found, &expected, vocabulary)) {
-                if apart > bound {
-                    words += &format!("\n  prompt {number}, token {token}: {apart:.1e}, bound {bound:.1e}");
-                    right = false;
-                }
-            }
-        }
-        if right { Ok(()) } else { Err(words) }
-    }
-}
 
 fn target(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
     let name = format!("{hardware}/{}/{quant}", golden.name);
     spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Builds the server of a target; prints the reason and returns `None` if the compiler refuses it.
-fn case(
-    target: Target,
-    golden: &Golden,
-    weights: &Path,
-    expected: Option<Logits>,
-    bound: f32,
-) -> Option<Case> {
-    let graph = graph::build(&target.model, &target.quant);
-    if let Err(why) = passes::assemble::plan(&target, &graph) {
-        println!("{} is refused: {why}", target.name());
-        return None;
-    }
-    let begin = Instant::now();
-    let server = emulated::build(&target);
-    println!("{} built in {:.1} s", target.name(), begin.elapsed().as_secs_f32());
-    let interpreted = || {
-        let checkpoint = Checkpoint::open(weights).unwrap_or_else(|error| panic!("{error}"));
-        let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint);
-        let interpreter = interpreter.unwrap_or_else(|error| panic!("{}: {error}", target.name()));
-        let forward = |prompt: &Vec<u32>| interpreter.forward(prompt, &mut Cache::default(), Which::All);
-        golden.prompts.iter().map(forward).collect()
-    };
-    let expected = expected.unwrap_or_else(interpreted);
-    Some(Case {
-        server,
-        weights: weights.to_owned(),
-        prompts: golden.prompts.clone(),
-        expected,
-        bound,
-        rows: None,
-        target,
-    })
 }
 
 /// A golden as stored.
@@ -178,18 +49,6 @@ fn restored(targets: &Path, hardware: &str, golden: &Golden, storage: &str, out:
     let out = out.join(&golden.name).join(storage.name);
     let quant = requantise(golden, &plain, storage, Compute::F16, Format::Bf16, targets, &out);
     case(target(targets, hardware, golden, &quant), golden, &out.join("stored"), None, REQUANTISED)
-}
-
-/// Checks a case, prints its distances, and appends failures to `wrong`; only feedings of these names, or
-/// all.
-fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
-    let Some(case) = case else { return };
-    for feeding in feedings(&case).iter().filter(|feeding| only.is_empty() || only.contains(&feeding.name)) {
-        if let Err(why) = case.check(feeding) {
-            println!("WRONG: {why}");
-            wrong.push(why);
-        }
-    }
 }
 
 /// Weights made up by the card give answers: greedy, and sampled with every filter.

@@ -1,12 +1,13 @@
 //! Tiny random checkpoints with logits computed by transformers: first the interpreter, then each server
 //! built from the imported config, in prefill and decode, against the goldens.
 
+use monomorph_compiler::passes::shard::shard;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::Compute;
 use monomorph_compiler::{graph, spec};
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
-use monomorph_tests::{root, server};
+use monomorph_tests::{check_golden, fixtures, root, server};
 use monomorph_weights::Checkpoint;
 use std::path::Path;
 
@@ -99,6 +100,64 @@ fn drafts_agree_with_the_reference_in_prompts_and_step_by_step() {
         }
     }
     assert_eq!(drafted, 4, "two goldens in two formats have draft heads");
+}
+
+/// The logits of all prompts, each prefilled, and each fed token by token; and those of drafts after each
+/// token, where there is a draft head.
+fn logits_of(interpreter: &Interpreter, golden: &Golden, hidden: usize, drafts: bool) -> [Logits; 3] {
+    let prefilled = |prompt: &Vec<u32>| interpreter.forward(prompt, &mut Cache::default(), Which::All);
+    let stepped = |prompt: &Vec<u32>| {
+        let mut cache = Cache::default();
+        let step = |id: &u32| interpreter.forward(&[*id], &mut cache, Which::Last);
+        prompt.iter().flat_map(step).collect()
+    };
+    let drafted = |prompt: &Vec<u32>| {
+        let states = interpreter.forward_with_hidden(prompt, &mut Cache::default(), Which::All).hidden;
+        let given = &states[..(prompt.len() - 1) * hidden];
+        interpreter.draft(given, &prompt[1..], &mut Cache::default(), Which::All).logits
+    };
+    let prompts = || golden.prompts.iter();
+    let drafts = prompts().filter(|_| drafts).map(drafted).collect();
+    [prompts().map(prefilled).collect(), prompts().map(stepped).collect(), drafts]
+}
+
+/// The interpreter runs all ranks of a cut graph, op by op, and asserts after every body that they hold the
+/// same bits. Each golden is cut where its sizes can be, and again with sizes that can;
+/// `tests/fixtures/ranks.txt` has what is refused, by name.
+#[test]
+fn several_ranks_compute_what_one_does_in_prefill_decode_and_drafts() {
+    let [targets, scaled] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
+    let mut table = String::new();
+    for golden in goldens() {
+        let larger = golden.for_ranks(scaled.path());
+        for golden in [&golden, &larger] {
+            golden.import_into(targets.path(), Compute::F32);
+            let target = target(targets.path(), golden, "f32");
+            let checkpoint = Checkpoint::open(&golden.directory.join("f32")).expect("there is a checkpoint");
+            let whole = graph::build(&target.model, &target.quant);
+            let logits = |graph: &graph::Graph| {
+                let interpreter = Interpreter::new(graph, &target.quant, &checkpoint).expect("it fits");
+                logits_of(&interpreter, golden, target.model.hidden, target.quant.has_draft())
+            };
+            let one = logits(&whole);
+            for ranks in [2, 3, 4, 8] {
+                let graph = match shard(&whole, ranks) {
+                    Ok(graph) => graph,
+                    Err(why) => {
+                        table += &format!("{}, {ranks} ranks: {why}\n", golden.name);
+                        continue;
+                    }
+                };
+                for (several, one) in logits(&graph).iter().zip(&one) {
+                    let apart = distance(several, one, target.model.vocabulary);
+                    println!("{}, {ranks} ranks: {apart:.1e}", golden.name);
+                    // Sums are rounded in other places, and everything else is the same.
+                    assert!(apart <= 3e-5, "{}, {ranks} ranks: {apart:e}", golden.name);
+                }
+            }
+        }
+    }
+    check_golden(&fixtures().join("ranks.txt"), &table);
 }
 
 #[test]

@@ -11,20 +11,22 @@ use monomorph_tests::{root, shipped};
 use std::collections::BTreeSet;
 
 /// The crates of the forward path.
-const CRATES: [&str; 5] = ["device", "sampling", "engine", "cache", "model"];
+const CRATES: [&str; 6] = ["device", "world", "sampling", "engine", "cache", "model"];
 
 /// Code that deals with names and formats because it runs once, at load, or in no server: the end of a file's
 /// path, an item of it (or all: `*`), and when it runs. Everything else is walked, whatever its name.
-const EXEMPT: [(&str, &str, &str); 12] = [
+const EXEMPT: [(&str, &str, &str); 14] = [
     ("device/src/cuda/pack.rs", "place", "load: packs a tile of a weight"),
     ("device/src/cuda/pack.rs", "pack_row", "load: packs a row of a weight"),
     ("device/src/cuda/fill.rs", "Filler::matrix", "load: dummy weights"),
     ("device/src/cuda/fill.rs", "launches", "load: dummy weights"),
     ("device/src/cuda/sources.rs", "load_companions", "load: a weight's scales in the checkpoint"),
     ("device/src/cuda/sources.rs", "load_check_blocks", "load: a weight's scales in the checkpoint"),
+    ("device/src/cuda/slice.rs", "SourceColumns::new", "load: a rank's columns of a weight"),
     ("device/src/cuda/module.rs", "Module::any_kernel", "load: a kernel's address by its name"),
     ("device/src/cuda/module.rs", "Module::kernel", "load: a kernel's address by its name"),
     ("device/src/cuda/measure.rs", "*", "in no server: the tuner's kernels are named at run time"),
+    ("world/src/meeting.rs", "Meeting::exchange", "load: what ranks meet for"),
     ("model/src/name.rs", "find", "load: names of tensors in a checkpoint"),
     ("engine/src/scripted/mod.rs", "*", "in no server: a model for tests"),
     ("engine/src/scripted/memory.rs", "*", "in no server: a model for tests"),

@@ -61,6 +61,10 @@ pub struct Options {
     /// sequences.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch_invariant: Vec<usize>,
+    /// Build servers for N GPUs: goldens of sizes that ranks can share, batch-invariant servers and, beside
+    /// those for one, what is measured.
+    #[arg(long, value_name = "N")]
+    tp: Option<usize>,
     /// Add the programs that time single kernels, for `run.py --only instruments`.
     #[arg(long)]
     instruments: bool,

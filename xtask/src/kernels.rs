@@ -55,7 +55,15 @@ fn survey(options: &Options) -> Result<Report, String> {
     for target in targets(options)? {
         let builds = if options.all { spec::variants(&target) } else { Vec::new() };
         for build in std::iter::once(target).chain(builds) {
-            let plan = toolchain::plan(&build).map_err(|error| format!("{}: {error}", build.build()))?;
+            let plan = match toolchain::plan(&build) {
+                Ok(plan) => plan,
+                // Sizes that so many ranks cannot share.
+                Err(why) if build.ranks > 1 => {
+                    eprintln!("{} is left out: {why}", build.build());
+                    continue;
+                }
+                Err(why) => return Err(format!("{}: {why}", build.build())),
+            };
             survey.add(&plan).map_err(|error| error.to_string())?;
         }
     }

@@ -13,11 +13,15 @@ pub struct BuildOptions {
     /// targets only [default: a program for every size].
     #[arg(long, value_name = "N")]
     batch_invariant: Option<usize>,
+    /// Cut the model for N GPUs of one host, which compute each token together (tensor parallelism): 1 to 8;
+    /// CUDA targets only [default: 1].
+    #[arg(long, value_name = "N")]
+    tp: Option<usize>,
 }
 
 impl BuildOptions {
     /// What to request from the compiler.
     pub fn asked(self) -> Asked {
-        Asked { draft: self.draft.option(), batch_invariant: self.batch_invariant }
+        Asked { draft: self.draft.option(), batch_invariant: self.batch_invariant, ranks: self.tp }
     }
 }

@@ -10,6 +10,7 @@ pub mod attention;
 pub mod delta_net;
 pub mod draft;
 pub mod ends;
+pub mod exchange;
 pub mod experts;
 pub mod mamba2;
 pub mod products;
@@ -18,13 +19,14 @@ pub use attention::Attention;
 pub use delta_net::{Delta, ProjectDelta};
 pub use draft::{DraftEmbed, Propose};
 pub use ends::{Embed, Select};
+pub use exchange::{Gather, Sum, Zeros};
 pub use experts::{Combine, Experts, SharedDown, SharedUp};
 pub use mamba2::Mamba2;
 pub use products::{Accumulate, Gated, Linear, Project};
 
 use crate::emit::call::Call;
 use crate::emit::names::{Scratch, Working};
-use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, ValueId, WeightId};
+use crate::graph::{BodyBuilder, Builder, Op, RankPart, RotaryFrequencies, ValueId, Weight, WeightId};
 use crate::import::names::LayerTensor;
 use crate::kernels::Signature;
 use crate::passes::PassError;
@@ -37,6 +39,7 @@ use crate::spec::LayerTensors;
 use crate::spec::diagnostic::Source;
 use crate::spec::reader::Table;
 use crate::spec::types::{FileTensor, Target};
+use monomorph_abi::cut::Segment;
 use proc_macro2::TokenStream;
 
 /// A kind of phase: its operands and how each backend runs them.
@@ -128,6 +131,50 @@ pub(crate) trait Operation {
     /// Weights that are stored as fields of their own, outside any stacked matrix, and in what form.
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
         Vec::new()
+    }
+
+    /// Whether the buffer of its result holds nothing else, ever.
+    const ALONE: bool = false;
+
+    /// What one of `ranks` ranks does of it. By default every rank does all of it.
+    ///
+    /// # Errors
+    /// Says why it cannot be shared out.
+    fn share(&self, _weights: &[Weight], _ranks: usize) -> Result<Share<Self>, String>
+    where
+        Self: Clone,
+    {
+        Ok(Share { op: self.clone(), inputs: Vec::new(), output: Split::Whole, cuts: Vec::new() })
+    }
+}
+
+/// A rank's share of an op.
+pub(crate) struct Share<T> {
+    /// The op, with the rank's own sizes.
+    pub(crate) op: T,
+    /// The operands' splits, in order; those left out are whole.
+    pub(crate) inputs: Vec<Split>,
+    /// The result's split.
+    pub(crate) output: Split,
+    /// The parts of its weights that a rank holds; those left out are whole.
+    pub(crate) cuts: Vec<(WeightId, RankPart)>,
+}
+
+/// What a rank has of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Split {
+    /// All of it, with the same bits as every other rank.
+    Whole,
+    /// These columns.
+    Columns(Vec<Segment>),
+    /// A part of a sum: the value is the sum over all ranks.
+    Partial,
+}
+
+impl Split {
+    /// Columns shared out by equal units.
+    pub(crate) fn units(units: usize, unit: usize) -> Split {
+        Split::Columns(vec![Segment { units, unit }])
     }
 }
 
@@ -347,6 +394,25 @@ macro_rules! blocks {
                 }
             }
 
+            /// See [`Operation::ALONE`].
+            pub(crate) fn alone(&self) -> bool {
+                match self {
+                    $($($(BlockOp::$op(_) => $block::graph::$op::ALONE,)*)?)*
+                }
+            }
+
+            /// See [`Operation::share`].
+            pub(crate) fn share(&self, weights: &[Weight], ranks: usize) -> Result<Share<BlockOp>, String> {
+                match self {
+                    $($($(BlockOp::$op(it) => it.share(weights, ranks).map(|share| Share {
+                        op: share.op.into(),
+                        inputs: share.inputs,
+                        output: share.output,
+                        cuts: share.cuts,
+                    }),)*)?)*
+                }
+            }
+
             /// See [`Computed::run`].
             pub(crate) fn run(&self, it: &mut Evaluation) -> Vec<f32> {
                 match self {
@@ -463,5 +529,9 @@ blocks! {
     }
     draft {
         phases DraftEmbed, Propose;
+    }
+    exchange {
+        ops Zeros, Sum, Gather;
+        phases Zeros, Sum, Gather;
     }
 }

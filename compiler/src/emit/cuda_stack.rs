@@ -24,6 +24,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let programs = cuda.programs.iter().map(|it| program(plan, cuda, it));
     let traits = programs_impl(cuda);
     let contract = contract(plan, cuda);
+    let model = model(plan);
     quote! {
         use crate::arguments::*;
         use crate::spec::SPEC;
@@ -45,9 +46,50 @@ pub fn stack(plan: &Plan) -> TokenStream {
         #traits
         #contract
 
-        /// What the server runs.
-        pub type Model = cuda::Model<Stack>;
+        #model
     }
+}
+
+/// The type that the server runs.
+fn model(plan: &Plan) -> TokenStream {
+    if plan.target.ranks == 1 {
+        return quote! {
+            /// What the server runs.
+            pub type Model = cuda::Model<Stack>;
+        };
+    }
+    quote! {
+        /// What the server runs: a stack on each GPU.
+        pub type Model = cuda::World<Stack>;
+    }
+}
+
+/// Number of ranks, and the memory through which they exchange values.
+fn world(plan: &Plan, cuda: &CudaPlan) -> Option<[TokenStream; 2]> {
+    let ranks = number(Some(plan.target.ranks).filter(|ranks| *ranks > 1)?);
+    let area = |name: &str| {
+        let scratch = cuda.scratch.iter().find(|it| it.name == name);
+        scratch.map_or((quote!(Pointer::NULL), number(0)), |it| {
+            let place = format_ident!("{name}");
+            (quote!(self.scratch.#place), number(it.bytes as usize))
+        })
+    };
+    let [(world, _), (sums, sums_bytes), (gathered, gathered_bytes)] =
+        ["world", "sum_inbox", "gather_inbox"].map(area);
+    Some([
+        quote!(const RANKS: usize = #ranks;),
+        quote! {
+            fn world(&self) -> Option<WorldMemory> {
+                Some(WorldMemory {
+                    world: #world,
+                    sums: #sums,
+                    sums_bytes: #sums_bytes,
+                    gathered: #gathered,
+                    gathered_bytes: #gathered_bytes,
+                })
+            }
+        },
+    ])
 }
 
 /// Turns `decode_1` into `Decode1Kernels`.
@@ -321,8 +363,11 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         quote!(Decode { name: #name, sequences: #sequences, tokens: #tokens, drafts: #drafts })
     });
     let parts = kv_offload::parts(plan);
+    let [ranks, world] = world(plan, cuda).map_or([None, None], |it| it.map(Some));
     quote! {
         impl cuda::Stack for Stack {
+            #ranks
+
             const SPEC: &'static ModelSpec = &SPEC;
 
             const NEEDS: Needs = Needs {
@@ -356,6 +401,8 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             fn logits(&self) -> Pointer {
                 self.buffers.#logits
             }
+
+            #world
         }
     }
 }

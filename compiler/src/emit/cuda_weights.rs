@@ -3,9 +3,11 @@
 use super::names::body_ident;
 use super::spec::{format, variant};
 use super::{format_ident, layer_type, number, quote};
+use crate::graph::RankPart;
 use crate::plan::cuda::CudaPlan;
 use crate::plan::{Field, FieldId, FieldKind, Packing, Plan, PlanBody, TensorPart, packed};
 use crate::spec::types::{NormWeight, RotaryRows};
+use monomorph_abi::cut::Segment;
 use proc_macro2::{Ident, TokenStream};
 
 /// The shape of each matrix, a struct for the layer weights of each body, one for the weights outside the
@@ -202,5 +204,22 @@ fn part(plan: &Plan, part: &TensorPart) -> TokenStream {
         let name = spelled(&companion.name);
         quote!(.scaled_by(#name))
     });
-    quote!(Part::new(#name, &[#(#shape),*]) #rows #(#companions)*)
+    let cut = cut(&part.cut);
+    quote!(Part::new(#name, &[#(#shape),*]) #rows #cut #(#companions)*)
+}
+
+/// The part of the tensor that a rank holds, if not all of it.
+fn cut(cut: &RankPart) -> TokenStream {
+    let segments = |segments: &[Segment]| {
+        let each = segments.iter().map(|it| {
+            let [units, unit] = [it.units, it.unit].map(number);
+            quote!(Segment { units: #units, unit: #unit })
+        });
+        quote!(&[#(#each),*])
+    };
+    let [rows, columns] = [&cut.rows, &cut.columns].map(|it| (!it.is_empty()).then(|| segments(it)));
+    let rows = rows.map(|it| quote!(.cut_rows(#it)));
+    let columns = columns.map(|it| quote!(.cut_columns(#it)));
+    let first = cut.first_rank_only.then(|| quote!(.first_rank_only()));
+    quote!(#rows #columns #first)
 }

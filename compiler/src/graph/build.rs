@@ -1,6 +1,8 @@
 //! Model and quant spec to graph.
 
-use super::{Body, BodyId, DraftGraph, Graph, Node, Op, Rows, Run, Value, ValueId, Weight, WeightId};
+use super::{
+    Body, BodyId, DraftGraph, Graph, Node, Op, RankPart, Rows, Run, Value, ValueId, Weight, WeightId,
+};
 use crate::spec::types::{Compute, DRAFT_PREFIX, Draft, LayerKind, Model, Norm, Quant, TensorClass};
 use crate::spec::{LAYER_PREFIX, TensorDecl, stored_tensors};
 use std::collections::BTreeSet;
@@ -23,7 +25,7 @@ pub fn build(model: &Model, quant: &Quant) -> Graph {
     let schedule = std::iter::once(once(0)).chain(layers).chain([once(bodies.len() - 1)]).collect();
     let draft = model.draft.as_ref().filter(|_| quant.has_draft());
     let draft = draft.map(|draft| self::draft(&mut graph, model, draft));
-    Graph { weights: graph.weights, schedule, bodies, hidden, draft }
+    Graph { weights: graph.weights, schedule, bodies, hidden, draft, ranks: 1 }
 }
 
 fn draft(graph: &mut Builder, model: &Model, it: &Draft) -> DraftGraph {
@@ -132,6 +134,7 @@ impl Builder<'_> {
             },
             scales: scales.map(|scales| scales.of(&file.name, file_rows, columns)),
             file,
+            cut: RankPart::default(),
         });
         WeightId(self.weights.len() - 1)
     }

@@ -17,6 +17,7 @@ pub(crate) use build::{BodyBuilder, Builder};
 pub use op::{Op, RotaryFrequencies};
 
 use crate::spec::types::{Compute, FileTensor, Scales, TensorClass};
+use monomorph_abi::cut::Segment;
 use monomorph_formats::Format;
 
 /// Index into [`Graph::weights`].
@@ -48,6 +49,9 @@ pub struct Graph {
     pub hidden: ValueId,
     /// The draft head, if the checkpoint has one.
     pub draft: Option<DraftGraph>,
+    /// Ranks that run it together; 1 unless [`shard`](crate::passes::shard) has cut it. Widths and shapes are
+    /// those of one rank.
+    pub ranks: usize,
 }
 
 /// The forward pass of a draft head, over the weights of its graph.
@@ -89,6 +93,37 @@ pub struct Weight {
     pub compute: Compute,
     /// Scales of its codes, if they are tensors of their own.
     pub scales: Option<Scales>,
+    /// The part of the tensor that a rank holds; `rows` and `columns` are those of the part.
+    pub cut: RankPart,
+}
+
+/// The part of a tensor that a rank holds. Segments cover the tensor's first rows, or all its columns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankPart {
+    /// How its rows are shared out; empty if every rank holds all of them.
+    pub rows: Vec<Segment>,
+    /// How its columns are.
+    pub columns: Vec<Segment>,
+    /// Whether only the first rank holds the values and the others hold zeros: a bias of a product that is
+    /// summed over the ranks.
+    pub first_rank_only: bool,
+}
+
+impl RankPart {
+    /// Rows shared out by these segments.
+    pub fn rows(segments: impl Into<Vec<Segment>>) -> RankPart {
+        RankPart { rows: segments.into(), ..RankPart::default() }
+    }
+
+    /// Columns shared out by these segments.
+    pub fn columns(segments: impl Into<Vec<Segment>>) -> RankPart {
+        RankPart { columns: segments.into(), ..RankPart::default() }
+    }
+
+    /// Whether every rank holds the whole tensor.
+    pub fn is_whole(&self) -> bool {
+        *self == RankPart::default()
+    }
 }
 
 impl Weight {

@@ -86,6 +86,8 @@ operands! {
     Products: "void";
     /// Scratch through which the blocks of sampling communicate.
     SampleScratch: "void";
+    /// A rank's inboxes and turns of exchanges (`monomorph_abi::world`).
+    World: "World";
 }
 
 impl Header {

@@ -5,7 +5,7 @@ use super::layout::Layout;
 use super::lower::Group;
 use super::lower::Lowering;
 use super::memory::Assignment;
-use super::{PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules};
+use super::{PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules, shard};
 use crate::blocks;
 use crate::graph::{BodyId, Graph};
 use crate::plan::{Lowered, LoweredPhase, PhaseKind, Plan, PlanBody};
@@ -25,6 +25,7 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
         precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?;
     }
     let (graph, draft) = draft::bodies(target, graph)?;
+    let graph = shard::shard(&graph, target.ranks)?;
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
     let layout = layout::layout(&graph, &fused)?;
     let buckets = buckets::buckets(target);
@@ -34,7 +35,9 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
         draft::begin_again(draft, &mut bodies);
     }
     let phases = bodies.iter().flat_map(|body| &body.phases).map(|phase| phase.name.as_str());
-    if let Some(wrong) = target.tuning.as_ref().and_then(|tuning| tuning.unknown_phase(phases)) {
+    // A tuning file is about the plan of one rank, in which a tied head is the embedding's phase.
+    let tuning = target.tuning.as_ref().filter(|_| target.ranks == 1);
+    if let Some(wrong) = tuning.and_then(|tuning| tuning.unknown_phase(phases)) {
         return Err(pass_error!("{wrong}"));
     }
     Ok(Lowered {
@@ -82,6 +85,9 @@ fn phase_name(kind: &PhaseKind, layout: &Layout, earlier: &[LoweredPhase]) -> St
         Some(matrix) => layout.fields[matrix.0].name.clone(),
         None => kind.name().to_owned(),
     };
-    debug_assert!(earlier.iter().all(|phase| phase.name != name), "phase names are unique in a body");
-    name
+    // Two sums of a layer have one name; matrices have one each.
+    let taken = |name: &str| earlier.iter().any(|phase| phase.name == name);
+    debug_assert!(kind.kind().streams().is_none() || !taken(&name), "phase names are unique in a body");
+    let further = (2..).map(|at| format!("{name}-{at}"));
+    std::iter::once(name.clone()).chain(further).find(|name| !taken(name)).expect("there are enough numbers")
 }

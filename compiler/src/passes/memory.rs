@@ -4,7 +4,7 @@
 use super::fuse::Fused;
 use super::lower::{Group, Slice};
 use super::{PassError, pass_error};
-use crate::graph::{Body, Graph, NodeId, Rows, ValueId};
+use crate::graph::{Body, Graph, NodeId, Op, Rows, Value, ValueId};
 use crate::plan::{Buffer, BufferId};
 use std::collections::BTreeMap;
 
@@ -15,6 +15,8 @@ pub struct Assignment {
     pub buffers: Vec<Buffer>,
     /// One map per body.
     pub slices: Vec<BTreeMap<ValueId, Slice>>,
+    /// Buffers that hold one kind of value, ever.
+    alone: Vec<BufferId>,
 }
 
 /// The buffer that bodies pass on.
@@ -27,7 +29,7 @@ const RESIDUAL: BufferId = BufferId(0);
 pub fn assign(graph: &Graph, fused: &Fused) -> Result<Assignment, PassError> {
     let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
     let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, width };
-    let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new() };
+    let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new(), alone: Vec::new() };
     // The heads of the model and of the draft, which pass nothing on.
     let heads = [graph.schedule.last().map(|run| run.body.0), graph.bodies.len().checked_sub(1)];
     for (index, (body, groups)) in graph.bodies.iter().zip(&fused.bodies).enumerate() {
@@ -70,6 +72,8 @@ impl Assignment {
             for outputs in side_by_side(group, outputs) {
                 let buffer = if hands_on {
                     RESIDUAL
+                } else if outputs.iter().any(|value| is_alone(body, *value)) {
+                    self.alone(body, &outputs)
                 } else {
                     let busy = slices.iter().filter(|(value, _)| {
                         used_after(body, groups, at, **value)
@@ -94,12 +98,30 @@ impl Assignment {
         Ok(slices)
     }
 
+    /// The buffer of values that share theirs with no others: that of an earlier body, or a new one. In one
+    /// body they follow each other.
+    fn alone(&mut self, body: &Body, values: &[ValueId]) -> BufferId {
+        let Value { rows, width, .. } = body.values[values[0].0];
+        let known = self.alone.iter().find(|id| {
+            let buffer = &self.buffers[id.0];
+            (buffer.rows, buffer.width) == (rows, width)
+        });
+        if let Some(known) = known {
+            return *known;
+        }
+        self.buffers.push(Buffer { name: "partial_sums".to_owned(), rows, width });
+        let id = BufferId(self.buffers.len() - 1);
+        self.alone.push(id);
+        id
+    }
+
     /// A buffer for these values side by side: a free one of that shape, or a new one.
     fn buffer(&mut self, body: &Body, values: &[ValueId], busy: &[BufferId]) -> BufferId {
         let rows = body.values[values[0].0].rows;
         let width = values.iter().map(|value| body.values[value.0].width).sum();
         let fits = |(i, buffer): (usize, &Buffer)| {
-            buffer.rows == rows && buffer.width == width && !busy.contains(&BufferId(i))
+            let free = !busy.contains(&BufferId(i)) && !self.alone.contains(&BufferId(i));
+            buffer.rows == rows && buffer.width == width && free
         };
         if let Some(free) = self.buffers.iter().enumerate().position(fits) {
             return BufferId(free);
@@ -136,6 +158,12 @@ fn side_by_side(group: &Group, outputs: Vec<ValueId>) -> Vec<Vec<ValueId>> {
         outputs.iter().copied().filter(|value| values.contains(value)).collect()
     };
     group.fusion.buffers.iter().map(together).collect()
+}
+
+/// Whether the buffer of a value holds nothing else.
+fn is_alone(body: &Body, value: ValueId) -> bool {
+    let producer = body.producer(value).map(|id| &body.nodes[id.0].op);
+    matches!(producer, Some(Op::Block(op)) if op.alone())
 }
 
 fn reads(body: &Body, group: &Group, value: ValueId) -> bool {

@@ -1,9 +1,9 @@
 //! Graph to plan, one decision a file.
 //!
-//! `rules` reads the blocks' fusion rules, `fuse` covers the graph with them, `layout` decides how fused
-//! weights are stored, `draft` adds the passes of a draft head, `buckets` fixes the limits of a step,
-//! `memory` gives every value a buffer, `lower` turns groups into phases, `launch` turns phases into kernel
-//! launches on a CUDA device, and `assemble` runs them in order.
+//! `shard` cuts the graph for several ranks, `rules` reads the blocks' fusion rules, `fuse` covers the graph
+//! with them, `layout` decides how fused weights are stored, `draft` adds the passes of a draft head,
+//! `buckets` fixes the limits of a step, `memory` gives every value a buffer, `lower` turns groups into
+//! phases, `launch` turns phases into kernel launches on a CUDA device, and `assemble` runs them in order.
 
 pub mod assemble;
 pub mod buckets;
@@ -15,6 +15,7 @@ pub mod lower;
 pub mod memory;
 mod precision;
 pub mod rules;
+pub mod shard;
 
 /// Why a graph cannot be planned for a backend: no rule covers an op, or a phase cannot take a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]

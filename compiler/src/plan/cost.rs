@@ -23,6 +23,8 @@ pub struct Cost {
     pub bf16_products: f64,
     /// Multiply-adds on f64: exact products on a CUDA device.
     pub f64_products: f64,
+    /// Bytes that a rank sends to each of the others.
+    pub exchanged_bytes: f64,
     /// Boundaries: loop nests on a CPU, launches on a CUDA device.
     pub boundaries: f64,
 }
@@ -52,6 +54,7 @@ impl Cost {
             f32_products: self.f32_products * rows,
             bf16_products: self.bf16_products * rows,
             f64_products: self.f64_products * rows,
+            exchanged_bytes: self.exchanged_bytes * rows,
             boundaries: self.boundaries,
         }
     }
@@ -85,15 +88,18 @@ impl Cost {
         }
     }
 
-    /// Seconds of the floor and the boundaries; nvfp4 counts at the rate of its decoding if that is slower
-    /// than memory.
+    /// Seconds of the floor, the boundaries and exchanges between ranks; nvfp4 counts at the rate of its
+    /// decoding if that is slower than memory.
     pub fn predicted(&self, hardware: &Hardware) -> f64 {
         let decoding = hardware.cuda().map_or(0.0, |cuda| {
             let slower = (1.0 / cuda.nvfp4_rate - 1.0 / hardware.bandwidth).max(0.0);
             self.nvfp4_bytes * slower
         });
         let bytes = self.memory_bytes() / hardware.bandwidth + decoding;
-        self.products(hardware).max(bytes) + self.boundaries * hardware.boundary_seconds
+        let peers = hardware.cuda().and_then(|cuda| cuda.peers).filter(|_| self.exchanged_bytes > 0.0);
+        let exchange =
+            peers.map_or(0.0, |peers| peers.exchange_seconds + self.exchanged_bytes / peers.bandwidth);
+        self.products(hardware).max(bytes) + self.boundaries * hardware.boundary_seconds + exchange
     }
 }
 
@@ -118,6 +124,7 @@ impl std::ops::Add for Cost {
             f32_products: self.f32_products + other.f32_products,
             bf16_products: self.bf16_products + other.bf16_products,
             f64_products: self.f64_products + other.f64_products,
+            exchanged_bytes: self.exchanged_bytes + other.exchanged_bytes,
             boundaries: self.boundaries + other.boundaries,
         }
     }

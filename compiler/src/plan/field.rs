@@ -1,7 +1,7 @@
 //! Weights as they are stored in memory.
 
 use super::packed::{self, Packing};
-use crate::graph::{BodyId, Graph, WeightId};
+use crate::graph::{BodyId, Graph, RankPart, WeightId};
 use crate::spec::types::{Compute, FileTensor, HardwareKind, NormWeight, Scales, TensorClass};
 use monomorph_abi::VECTOR;
 use monomorph_formats::{Format, ScaleForm};
@@ -90,6 +90,8 @@ pub struct TensorPart {
     pub file: FileTensor,
     /// Shape of that tensor, outermost dimension first.
     pub file_shape: Vec<usize>,
+    /// The part of it that a rank holds.
+    pub cut: RankPart,
 }
 
 impl TensorPart {
@@ -105,6 +107,7 @@ impl TensorPart {
             experts: weight.experts,
             file: weight.file.clone(),
             file_shape: weight.file_shape.clone(),
+            cut: weight.cut.clone(),
         }
     }
 }

@@ -98,6 +98,11 @@ impl<'a> Work<'a> {
         self.multiplied(compute, (tokens * active * rows * columns) as f64);
     }
 
+    /// Counts an exchange of `rows` rows of `width` f32 with every other rank.
+    pub fn exchange(&mut self, width: usize, rows: usize) {
+        self.cost.exchanged_bytes += (4 * width * rows) as f64;
+    }
+
     fn weights(&mut self, format: Format, bytes: f64) {
         self.cost.weight_bytes += bytes;
         if format == Format::Nvfp4 {

@@ -5,6 +5,8 @@
 //! including scales beside a tensor; operands are rounded before a product to the weight's compute format;
 //! keys and values are rounded to the K/V format. Sums are f64, so that a comparison does not depend on its
 //! own rounding.
+//!
+//! A graph that [`shard`](crate::passes::shard) has cut runs on all its ranks, op by op.
 
 mod draft;
 pub(crate) mod ops;
@@ -15,19 +17,21 @@ use crate::spec::types::Quant;
 use monomorph_formats::Format;
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::any::Any;
+use std::sync::Arc;
 
 /// A graph with its weights.
 pub struct Interpreter<'a> {
     graph: &'a Graph,
     kv_format: Format,
-    /// Values by weight, then by instance (a layer, or the only one), then by expert (or the only one).
-    weights: Vec<Vec<Vec<Vec<f32>>>>,
+    /// Values by rank, then by weight, then by instance (a layer, or the only one), then by expert (or the
+    /// only one).
+    weights: Vec<Vec<Vec<Arc<Vec<Vec<f32>>>>>>,
 }
 
-/// State of one sequence, by layer. A draft head's cache is separate from its model's.
+/// State of one sequence, by rank and layer. A draft head's cache is separate from its model's.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
-    layers: Vec<LayerCache>,
+    ranks: Vec<Vec<LayerCache>>,
     tokens: usize,
 }
 
@@ -53,12 +57,16 @@ impl Clone for LayerCache {
 }
 
 impl Cache {
-    fn layer(&mut self, layer: Option<usize>) -> &mut LayerCache {
+    fn layer(&mut self, rank: usize, layer: Option<usize>) -> &mut LayerCache {
         let layer = layer.expect("what has a cache stands in a layer");
-        if self.layers.len() <= layer {
-            self.layers.resize_with(layer + 1, LayerCache::default);
+        if self.ranks.len() <= rank {
+            self.ranks.resize_with(rank + 1, Vec::new);
         }
-        &mut self.layers[layer]
+        let layers = &mut self.ranks[rank];
+        if layers.len() <= layer {
+            layers.resize_with(layer + 1, LayerCache::default);
+        }
+        &mut layers[layer]
     }
 }
 
@@ -94,10 +102,15 @@ impl<'a> Interpreter<'a> {
     /// When a tensor is missing, or its shape or format differs from the spec.
     pub fn new(graph: &'a Graph, quant: &Quant, checkpoint: &Checkpoint) -> Result<Self, WeightsError> {
         let mut reader = weights::Reader::new(graph, &quant.checkpoint, checkpoint);
-        let ids = (0..graph.weights.len()).map(WeightId);
-        let weights = ids
-            .map(|id| instances(graph, id).into_iter().map(|layer| reader.read(id, layer)).collect())
-            .collect::<Result<_, _>>()?;
+        let mut weights = vec![Vec::new(); graph.ranks];
+        for id in (0..graph.weights.len()).map(WeightId) {
+            weights.iter_mut().for_each(|of_rank| of_rank.push(Vec::new()));
+            for layer in instances(graph, id) {
+                for (rank, instance) in reader.read(id, layer)?.into_iter().enumerate() {
+                    weights[rank][id.0].push(instance);
+                }
+            }
+        }
         Ok(Interpreter { graph, kv_format: quant.kv_format, weights })
     }
 
@@ -116,42 +129,66 @@ impl<'a> Interpreter<'a> {
     fn run(
         &self,
         pass: &Pass,
-        mut residual: Vec<f32>,
+        residual: Vec<f32>,
         tokens: &[u32],
         cache: &mut Cache,
         logits: Logits,
     ) -> Outcome {
+        let mut residual = vec![residual; self.graph.ranks];
         let mut hidden = Vec::new();
         for run in pass.schedule {
             let body = &pass.bodies[run.body.0];
-            let mut values: Vec<Vec<f32>> = vec![Vec::new(); body.values.len()];
+            let mut values: Vec<Values> = vec![vec![Vec::new(); body.values.len()]; self.graph.ranks];
             if let Some(input) = body.input {
-                values[input.0] = std::mem::take(&mut residual);
+                for (of_rank, residual) in values.iter_mut().zip(&mut residual) {
+                    of_rank[input.0] = std::mem::take(residual);
+                }
             }
             for node in &body.nodes {
-                let interpreter = self;
-                let layer = run.layer;
-                let mut it =
-                    Evaluation { interpreter, body, layer, node, values: &values, tokens, cache, logits };
-                values[node.output.0] = it.run();
+                for rank in 0..self.graph.ranks {
+                    let (interpreter, layer, of_ranks) = (self, run.layer, &values[..]);
+                    let mut it = Evaluation {
+                        interpreter,
+                        body,
+                        rank,
+                        layer,
+                        node,
+                        values: of_ranks,
+                        tokens,
+                        cache,
+                        logits,
+                    };
+                    let result = it.run();
+                    values[rank][node.output.0] = result;
+                }
             }
-            residual = std::mem::take(&mut values[body.output.0]);
+            for (of_rank, residual) in values.iter_mut().zip(&mut residual) {
+                *residual = std::mem::take(&mut of_rank[body.output.0]);
+            }
+            let bits = |row: &[f32]| row.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+            let first = bits(&residual[0]);
+            assert!(residual.iter().all(|it| bits(it) == first), "ranks differ after `{}`", body.name);
             if Some(run) == pass.schedule.last() {
-                hidden = std::mem::take(&mut values[pass.hidden.0]);
+                hidden = std::mem::take(&mut values[0][pass.hidden.0]);
             }
         }
         cache.tokens += tokens.len();
-        Outcome { logits: residual, hidden }
+        Outcome { logits: residual.swap_remove(0), hidden }
     }
 }
 
-/// One op and all its inputs.
+/// The values of a body: `[rows, width]` each.
+type Values = Vec<Vec<f32>>;
+
+/// One op on one rank, and all its inputs.
 pub(crate) struct Evaluation<'a> {
     interpreter: &'a Interpreter<'a>,
     body: &'a Body,
+    rank: usize,
     layer: Option<usize>,
     node: &'a Node,
-    values: &'a [Vec<f32>],
+    /// By rank.
+    values: &'a [Values],
     tokens: &'a [u32],
     cache: &'a mut Cache,
     logits: Logits,
@@ -160,14 +197,29 @@ pub(crate) struct Evaluation<'a> {
 impl<'a> Evaluation<'a> {
     /// An operand: `[rows, width]`.
     pub(crate) fn input(&self, index: usize) -> &'a [f32] {
-        &self.values[self.node.inputs[index].0]
+        &self.values[self.rank][self.node.inputs[index].0]
+    }
+
+    /// An operand on every rank, in their order.
+    pub(crate) fn input_of_ranks(&self, index: usize) -> Vec<&'a [f32]> {
+        self.values.iter().map(|of_rank| &of_rank[self.node.inputs[index].0][..]).collect()
+    }
+
+    /// Number of tokens in the step.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Columns of the result.
+    pub(crate) fn out_width(&self) -> usize {
+        self.body.values[self.node.output.0].width
     }
 
     /// A weight, and its values for each expert.
     pub(crate) fn experts(&self, id: WeightId) -> (&'a Weight, &'a [Vec<f32>]) {
         let graph = self.interpreter.graph;
         let instance = layer_index(graph, id, self.layer);
-        (&graph.weights[id.0], &self.interpreter.weights[id.0][instance])
+        (&graph.weights[id.0], &self.interpreter.weights[self.rank][id.0][instance])
     }
 
     /// The values of a weight: `[rows, columns]`.
@@ -187,19 +239,19 @@ impl<'a> Evaluation<'a> {
 
     /// State that the op keeps of the sequence in this layer.
     pub(crate) fn state<T: Any + Clone + std::fmt::Debug + Default>(&mut self) -> &mut T {
-        let kept = &mut self.cache.layer(self.layer).0;
+        let kept = &mut self.cache.layer(self.rank, self.layer).0;
         let kept: &mut dyn Any = kept.get_or_insert_with(|| Box::<T>::default()).as_mut();
         kept.downcast_mut().expect("a layer has one op that keeps something")
     }
 
     /// Columns of an operand.
-    fn width(&self, index: usize) -> usize {
+    pub(crate) fn width(&self, index: usize) -> usize {
         self.body.values[self.node.inputs[index].0].width
     }
 
     fn run(&mut self) -> Vec<f32> {
         let input = |index| self.input(index);
-        let width = self.body.values[self.node.output.0].width;
+        let width = self.out_width();
         match &self.node.op {
             Op::Embedding { table } => {
                 ops::embedding(self.weight(*table), self.experts(*table).0.columns, self.tokens)

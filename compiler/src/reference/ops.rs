@@ -172,6 +172,7 @@ pub(crate) fn softplus(x: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::RankPart;
     use crate::spec::types::{FileTensor, ScaleForm, Scales, TensorClass};
 
     #[test]
@@ -188,7 +189,8 @@ mod tests {
         let (name, class, stored) = ("it".to_owned(), TensorClass::Ffn, Format::F32);
         let file = FileTensor { name: name.clone(), view: None };
         let (experts, file_shape) = (None, vec![1, 2]);
-        Weight { name, class, rows: 1, columns: 2, experts, file, file_shape, stored, compute, scales }
+        let cut = RankPart::default();
+        Weight { name, class, rows: 1, columns: 2, experts, file, file_shape, stored, compute, scales, cut }
     }
 
     #[test]

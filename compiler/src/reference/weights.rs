@@ -1,8 +1,10 @@
 //! Every weight as f32: the exact values of the stored format.
 
-use crate::graph::{Graph, Weight, WeightId, file_row, instance};
+use crate::graph::{Graph, RankPart, Weight, WeightId, file_row, instance};
 use crate::spec::types::{CheckpointSpec, RotaryRows};
+use monomorph_abi::cut::{self, Segment, whole_row};
 use monomorph_weights::{Checkpoint, WeightsError};
+use std::sync::Arc;
 
 /// Reads whole tensors and keeps the last one, since several weights may be rows of it.
 pub(super) struct Reader<'a> {
@@ -17,21 +19,51 @@ impl<'a> Reader<'a> {
         Reader { graph, spec, checkpoint, last: None }
     }
 
-    /// One instance of a weight: `[rows, columns]` of every expert, or of the only one.
-    pub(super) fn read(&mut self, id: WeightId, layer: Option<usize>) -> Result<Vec<Vec<f32>>, WeightsError> {
+    /// One instance of a weight, by rank: `[rows, columns]` of every expert, or of the only one. Ranks that
+    /// hold the whole weight share it.
+    pub(super) fn read(
+        &mut self,
+        id: WeightId,
+        layer: Option<usize>,
+    ) -> Result<Vec<Arc<Vec<Vec<f32>>>>, WeightsError> {
+        let ranks = self.graph.ranks;
+        if self.graph.weights[id.0].cut.is_whole() {
+            return Ok(vec![Arc::new(self.part(id, layer, 0)?); ranks]);
+        }
+        (0..ranks).map(|rank| self.part(id, layer, rank).map(Arc::new)).collect()
+    }
+
+    /// What a rank holds of an instance of a weight.
+    fn part(
+        &mut self,
+        id: WeightId,
+        layer: Option<usize>,
+        rank: usize,
+    ) -> Result<Vec<Vec<f32>>, WeightsError> {
         let graph = self.graph;
         let weight = &graph.weights[id.0];
+        let RankPart { rows, columns, first_rank_only } = &weight.cut;
+        let of_rank = |segments: &[Segment], at: usize| match segments {
+            [] => at,
+            _ => whole_row(segments, rank, graph.ranks, at),
+        };
+        let width = if columns.is_empty() { weight.columns } else { cut::whole(columns) };
         let stacked = weight.file.stacks_experts(&weight.name);
         let head_dim = graph.rotary_head_dim(id).filter(|_| self.spec.rotary_rows == RotaryRows::Interleaved);
         let experts = (0..weight.experts.unwrap_or(1)).map(|expert| {
             let name = instance(&weight.file.name, layer).replace("{expert}", &expert.to_string());
             let values = self.tensor(weight, &name, layer, expert)?;
             let row = |row: usize| {
+                let row = of_rank(rows, row);
                 let row = head_dim.map_or(row, |head_dim| file_row(row, head_dim));
                 weight.file.file_row(row, stacked.then_some(expert))
             };
-            let rows = (0..weight.rows).flat_map(|it| &values[row(it) * weight.columns..][..weight.columns]);
-            Ok(rows.copied().collect())
+            if *first_rank_only && rank > 0 {
+                return Ok(vec![0.0; weight.elements()]);
+            }
+            let value = |at: usize, column: usize| values[row(at) * width + of_rank(columns, column)];
+            let value_at = |at: usize| (0..weight.columns).map(move |column| value(at, column));
+            Ok((0..weight.rows).flat_map(value_at).collect())
         });
         experts.collect()
     }
@@ -57,7 +89,9 @@ impl<'a> Reader<'a> {
                     Ok(values)
                 });
                 let decoded = decoded.collect::<Result<Vec<_>, WeightsError>>()?;
-                scales.form.apply(&mut values, weight.columns, &decoded);
+                let columns = &weight.cut.columns;
+                let width = if columns.is_empty() { weight.columns } else { cut::whole(columns) };
+                scales.form.apply(&mut values, width, &decoded);
             }
             self.last = Some((name.to_owned(), values));
         }

@@ -60,7 +60,7 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
     }
     let draft = Drafting { method, drafts, vocabulary, forced_acceptance: option.forced_acceptance };
     let needed = weight_bytes(model, quant, head) + kv_block_bytes(model, quant, &target.hardware.kind, head);
-    if sink.is_empty() && needed > u128::from(target.hardware.memory_bytes) {
+    if sink.is_empty() && needed.div_ceil(target.ranks as u128) > u128::from(target.hardware.memory_bytes) {
         let message = format!("{} does not fit the memory with its draft head", target.name());
         let help =
             format!("it needs {needed} bytes at least, and there are {}", target.hardware.memory_bytes);

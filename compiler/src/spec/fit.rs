@@ -429,11 +429,12 @@ fn companion_bytes(tensor: &TensorDecl, quant: &Quant) -> u128 {
 }
 
 /// Checks that the weights and at least one block of keys and values fit the memory.
-pub(super) fn memory(source: &Source, hardware: &ReadHardware, model: &Model, quant: &Quant) {
+/// So many ranks share the weights, and each has a memory of its own.
+pub(super) fn memory(source: &Source, hardware: &ReadHardware, model: &Model, quant: &Quant, ranks: usize) {
     let (weights, block) =
         (weight_bytes(model, quant, false), kv_block_bytes(model, quant, &hardware.hardware.kind, false));
     let memory = hardware.hardware.memory_bytes;
-    if weights + block > u128::from(memory) {
+    if (weights + block).div_ceil(ranks as u128) > u128::from(memory) {
         let (model, quant_name, hardware_name) = (&model.name, &quant.name, &hardware.hardware.name);
         let (needed, there) = (size(weights + block), size(memory.into()));
         let message = format!(

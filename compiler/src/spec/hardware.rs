@@ -3,7 +3,7 @@
 use super::diagnostic::Source;
 use super::reader::{At, Table, Value};
 use super::tuning;
-use super::types::{Cpu, Cuda, Hardware, HardwareKind, Knobs};
+use super::types::{Cpu, Cuda, Hardware, HardwareKind, Knobs, Peers};
 use std::ops::Range;
 
 /// A validated HARDWARE.toml, and the places that later checks point at.
@@ -47,10 +47,14 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<ReadH
             let figures = figures.and_then(cuda_figures);
             let device = root.table("cuda").and_then(|table| cuda(source, table));
             let knobs = root.table("defaults").and_then(|table| tuning::knobs(source, table));
+            let peers = match root.optional("peers") {
+                Some(table) => table.table().and_then(peers).map(Some),
+                None => Some(None),
+            };
             root.finish();
-            let ((figures, rates), knobs) = (figures?, knobs?);
+            let ((figures, rates), knobs, peers) = (figures?, knobs?, peers?);
             let [bf16_rate, f64_rate, f32_rate, nvfp4_rate] = rates;
-            let cuda = Cuda { bf16_rate, f64_rate, f32_rate, nvfp4_rate, ..device? };
+            let cuda = Cuda { bf16_rate, f64_rate, f32_rate, nvfp4_rate, peers, ..device? };
             (figures, HardwareKind::Cuda(cuda), Some(knobs))
         }
     };
@@ -127,6 +131,14 @@ fn cuda_figures(mut table: Table) -> Option<(Figures, [f64; 4])> {
     let nvfp4_rate = rate(&mut table, "nvfp4_rate", "2.5e12");
     table.finish();
     Some((figures?, [bf16_rate?, f64_rate?, f32_rate?, nvfp4_rate?]))
+}
+
+/// Reads `[peers]`.
+fn peers(mut table: Table) -> Option<Peers> {
+    let exchange_seconds = rate(&mut table, "exchange_seconds", "0.9e-6");
+    let bandwidth = rate(&mut table, "bandwidth", "325e9");
+    table.finish();
+    Some(Peers { exchange_seconds: exchange_seconds?, bandwidth: bandwidth? })
 }
 
 /// Reads CPU, features and host of `[cpu]`.
@@ -218,6 +230,7 @@ fn cuda(source: &Source, mut table: Table) -> Option<Cuda> {
         bf16_rate: 0.0,
         f64_rate: 0.0,
         f32_rate: 0.0,
+        peers: None,
         nvfp4_rate: 0.0,
         host: host?.value.to_owned(),
     })

@@ -9,6 +9,7 @@ mod fit;
 mod hardware;
 pub(crate) mod model;
 mod quant;
+mod ranks;
 pub(crate) mod reader;
 mod tensors;
 mod tuning;
@@ -21,6 +22,7 @@ pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
 pub use fit::{kv_block_bytes, weight_bytes};
+pub use ranks::with_ranks;
 pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
 pub use variants::variants;
@@ -39,17 +41,24 @@ use types::{BuildOptions, Hardware, Model, Provenance, Quant, Target, Tuning};
 /// # Errors
 /// All their mistakes, each with its remedy; if a part does not exist, the available ones.
 pub fn load(search: &[PathBuf], target: &str) -> Result<Target, Diagnostics> {
+    load_for(search, target, 1)
+}
+
+/// [`load`], for weights that fit the memory of so many ranks together.
+fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
-    let target = catalogue::locate(search, target, &sink).and_then(|it| read(search, &it, &sink));
+    let target = catalogue::locate(search, target, &sink).and_then(|it| read(search, &it, ranks, &sink));
     sink.finish(target)
 }
 
-/// [`load`], followed by [`with_draft`] and [`with_batch_invariant`] if `options` ask for them.
+/// [`load`], followed by [`with_ranks`], [`with_draft`] and [`with_batch_invariant`] if `options` ask for
+/// them.
 ///
 /// # Errors
-/// Those of all three.
+/// Those of all four.
 pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
-    let target = load(search, target)?;
+    let target = load_for(search, target, options.ranks.unwrap_or(1).max(1))?;
+    let target = options.ranks.into_iter().try_fold(target, with_ranks)?;
     let target = options.draft.iter().try_fold(target, with_draft)?;
     options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)
 }
@@ -95,7 +104,7 @@ fn model_and_quant(it: &Located, sink: &Sink) -> (Option<Model>, Option<Quant>) 
     (model, quant)
 }
 
-fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
+fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<Target> {
     let hardware = it.hardware.as_ref().and_then(|it| {
         let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
         document(&it.targets_dir, file, sink, |source, root| hardware::read(source, &it.name, root))
@@ -103,7 +112,7 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
     let (model, quant) = model_and_quant(it, sink);
     let ((hardware, source), model, quant) = (hardware?, model?, quant?);
     if sink.is_empty() {
-        fit::memory(&source, &hardware, &model, &quant);
+        fit::memory(&source, &hardware, &model, &quant, ranks);
     }
     let file = Path::new("tuning").join(&it.hardware.as_ref()?.name).join(&model.name);
     let file = file.join(format!("{}.toml", quant.name));
@@ -135,6 +144,7 @@ fn read(search: &[PathBuf], it: &Located, sink: &Sink) -> Option<Target> {
         tuning,
         draft: None,
         batch_invariant: None,
+        ranks: 1,
         racecheck: false,
     })
 }

@@ -10,6 +10,7 @@ pub mod packed;
 pub mod state;
 pub mod step;
 mod wire;
+pub mod world;
 
 pub use format::{code_bits, scaled_run};
 pub use wire::{Wire, bytes_of};

@@ -190,9 +190,10 @@ impl<M: Model> Model for Lead<M> {
     const SPLIT_SAMPLING: bool = M::SPLIT_SAMPLING;
     const DRAFTS: usize = M::DRAFTS;
     const RANKS: usize = M::RANKS;
+    const ACROSS_PROCESSES: bool = M::ACROSS_PROCESSES;
 
-    fn check_hardware() -> Result<(), LoadError> {
-        M::check_hardware()
+    fn check_hardware(ordinals: &[usize]) -> Result<(), LoadError> {
+        M::check_hardware(ordinals)
     }
 
     fn load(_: &Weights, _: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {

@@ -51,16 +51,20 @@ pub trait Model: Sized + Send + 'static {
     /// drafts has one step in flight.
     const DRAFTS: usize = Self::SPEC.drafts();
 
-    /// Ranks that the build is cut into, over all processes of a world: 1 of a build that is not cut. A world
-    /// has as many processes, or a divisor.
+    /// Ranks that the build is cut into, a device each, over all processes of a world: 1 of a build that is not
+    /// cut.
     const RANKS: usize = 1;
 
-    /// Checks that this machine has the hardware the stack was compiled for, without claiming any of it.
-    /// (CPUs are checked before anything else runs.)
+    /// Whether its ranks may be in several processes: a world then has as many of them, or a divisor.
+    const ACROSS_PROCESSES: bool = false;
+
+    /// Checks that this machine has the hardware the stack was compiled for, without claiming any of it:
+    /// devices of these numbers, or the first ones where there are none. (CPUs are checked before anything
+    /// else runs.)
     ///
     /// # Errors
     /// [`LoadError::Hardware`] saying what is missing.
-    fn check_hardware() -> Result<(), LoadError> {
+    fn check_hardware(_ordinals: &[usize]) -> Result<(), LoadError> {
         Ok(())
     }
 
@@ -240,6 +244,9 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Receives a line about each claim of memory before it is made.
     pub report: fn(std::fmt::Arguments),
+    /// The driver's numbers of the GPUs to use, one for each of [`Model::RANKS`]; empty for the first ones.
+    /// Ignored by a CPU.
+    pub ordinals: Vec<usize>,
 }
 
 /// Host memory that must stay free.
@@ -299,6 +306,23 @@ impl LoadOptions {
     pub fn states(&self, spec: &ModelSpec) -> States {
         let StatesWanted { sequences, snapshots } = self.states;
         States { sequences: sequences.unwrap_or(spec.step_sequences), snapshots: snapshots.unwrap_or(0) }
+    }
+
+    /// The driver's numbers of the GPUs of so many ranks.
+    ///
+    /// # Errors
+    /// When others were asked for than one for each.
+    pub fn ordinals(&self, ranks: usize) -> Result<Vec<usize>, LoadError> {
+        let given = &self.ordinals;
+        match given.len() {
+            0 => Ok((0..ranks).collect()),
+            count if count == ranks && (1..count).all(|at| !given[..at].contains(&given[at])) => {
+                Ok(given.clone())
+            }
+            _ => Err(LoadError::Hardware(format!(
+                "this server runs on {ranks} GPUs, each another, and was given the numbers {given:?}"
+            ))),
+        }
     }
 
     /// The blocks asked for, or those of one sequence.
@@ -366,6 +390,15 @@ pub enum LoadError {
     DummyWeights,
     /// The file for K/V blocks cannot be made.
     Offload(String),
+    /// One of several ranks did not load.
+    Rank {
+        /// Which of them.
+        rank: usize,
+        /// Number of its device.
+        ordinal: usize,
+        /// Why it did not.
+        error: Box<LoadError>,
+    },
 }
 
 impl From<WeightsError> for LoadError {
@@ -393,6 +426,7 @@ impl std::fmt::Display for LoadError {
             LoadError::Hardware(what) => f.write_str(what),
             LoadError::Device(what) => write!(f, "the device failed while loading: {what}"),
             LoadError::Offload(what) => write!(f, "K/V blocks cannot be kept on disk: {what}"),
+            LoadError::Rank { rank, ordinal, error } => write!(f, "rank {rank} (GPU {ordinal}): {error}"),
             LoadError::DummyWeights => {
                 f.write_str("made-up weights are for GPU servers; this one needs a checkpoint")
             }

@@ -32,7 +32,11 @@ impl From<String> for Failure {
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Failure {
-        let code = if matches!(error, LoadError::Hardware(_)) { EXIT_WRONG_HARDWARE } else { 1 };
+        let mut cause = &error;
+        while let LoadError::Rank { error, .. } = cause {
+            cause = error;
+        }
+        let code = if matches!(cause, LoadError::Hardware(_)) { EXIT_WRONG_HARDWARE } else { 1 };
         Failure { message: error.to_string(), code }
     }
 }

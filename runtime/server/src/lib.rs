@@ -67,16 +67,18 @@ fn run<M: Model>() -> ExitCode {
 fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
     if let Verb::Info(args) = verb {
-        return Ok(verbs::info::info(spec, args)?);
+        return Ok(verbs::info::info(spec, M::RANKS, args)?);
     }
     if let Verb::TryGrammars = verb {
         return Ok(request::grammars::trial::run()?);
     }
     allocator::share(allocator::ARENAS);
-    M::check_hardware()?;
+    if let Some(gpus) = verb.gpus() {
+        M::check_hardware(&gpus.ordinals(spec, M::RANKS)?)?;
+    }
     match verb {
         Verb::Serve(args) => serve(spec, Start::of::<M>(), args, started),
-        Verb::Generate(args) => verbs::generate::generate(spec, start_engine::<M>, args, started),
+        Verb::Generate(args) => verbs::generate::generate(spec, M::RANKS, start_engine::<M>, args, started),
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
         Verb::Info(_) | Verb::TryGrammars => Ok(()),

@@ -43,6 +43,15 @@ struct ExpertsStream {
                                                const float* row_scales, const void* down_codes, const void* down_scales, const float* down_row_scales, const void* shared_codes,
                                                const void* shared_scales, const float* shared_row_scales, const void* following, const void* following_end, float* inner,
                                                float* residual) {
+        run_apart(step, residual, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales,
+                  shared_row_scales, following, following_end, inner, residual);
+    }
+
+    // x [ROWS, INPUTS] is what the sums are added to, or apart from it.
+    __device__ __forceinline__ static void run_apart(const Step* step, const float* x, const float* norm, const float* logits, const float* shared_inner, const float* scale,
+                                                     const void* codes, const void* scales, const float* row_scales, const void* down_codes, const void* down_scales,
+                                                     const float* down_row_scales, const void* shared_codes, const void* shared_scales, const float* shared_row_scales,
+                                                     const void* following, const void* following_end, float* inner, float* residual) {
         launch_dependents();
         MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
         const UpBlock<U> up{reinterpret_cast<char*>(experts_shared)};
@@ -107,7 +116,7 @@ struct ExpertsStream {
             named_barrier_arrive(2, Up::THREADS);
         }
         const int tokens = rows_in_use();
-        const auto rows_of_x = up.stage(stager, residual, norm);
+        const auto rows_of_x = up.stage(stager, x, norm);
         if constexpr (Down::COMMON) {
 #pragma unroll 1
             for (int t = warp; t < ROWS; t += WARPS) {

@@ -1,11 +1,12 @@
-//! `gpu_cases OUT HARDWARE`: test cases for servers on a machine with a card and without cargo; `cargo xtask
-//! gpu` runs it. Writes `OUT/targets/`, the specs of every golden; `OUT/goldens/<golden>/<quant>/`, a
-//! checkpoint with `tokens.json`, the interpreter's `expected.safetensors`, the rows' `bounds.safetensors`
-//! and, for a checkpoint as stored, transformers' `golden.safetensors`; and `OUT/cases.json`, which lists
-//! them and gives the compiler's reason for every combination that it refuses.
+//! `gpu_cases OUT HARDWARE [RANKS]`: test cases for servers on a machine with a card and without cargo;
+//! `cargo xtask gpu` runs it. Writes `OUT/targets/`, the specs of every golden;
+//! `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json`, the interpreter's
+//! `expected.safetensors`, the rows' `bounds.safetensors` and, for a checkpoint as stored, transformers'
+//! `golden.safetensors`; and `OUT/cases.json`, which lists them and gives the compiler's reason for every
+//! combination that it refuses. For several ranks, the goldens have sizes that ranks can share.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
-use monomorph_compiler::spec::types::{Compute, Target};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::goldens::{Golden, goldens};
@@ -27,21 +28,34 @@ const F16: f32 = 2e-2;
 struct Cases {
     out: PathBuf,
     hardware: String,
+    ranks: usize,
     cases: Vec<Value>,
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [out, hardware] = arguments.as_slice() else {
-        eprintln!("usage: gpu_cases OUT HARDWARE");
+    let (out, hardware, ranks) = match arguments.as_slice() {
+        [out, hardware] => (out, hardware, Some(1)),
+        [out, hardware, ranks] => (out, hardware, ranks.parse().ok()),
+        _ => (&String::new(), &String::new(), None),
+    };
+    let Some(ranks) = ranks else {
+        eprintln!("usage: gpu_cases OUT HARDWARE [RANKS]");
         std::process::exit(2);
     };
-    let mut cases = Cases { out: out.into(), hardware: hardware.clone(), cases: Vec::new() };
+    let mut cases = Cases { out: out.into(), hardware: hardware.clone(), ranks, cases: Vec::new() };
     let goldens = goldens();
+    let larger = cases.out.join("for-ranks");
     for golden in &goldens {
         golden.import_into(&cases.targets(), Compute::F16);
-        for quant in ["f32", "bf16"] {
-            cases.add(golden, quant, &golden.directory.join(quant));
+        if ranks > 1 {
+            let golden = golden.for_ranks(&larger);
+            golden.import_into(&cases.targets(), Compute::F16);
+            cases.add(&golden, "f32", &golden.directory.join("f32"));
+        } else {
+            for quant in ["f32", "bf16"] {
+                cases.add(golden, quant, &golden.directory.join(quant));
+            }
         }
     }
     // Every storage, on the first golden whose rows fill whole blocks of all of them.
@@ -73,7 +87,8 @@ impl Cases {
     fn target(&self, golden: &Golden, quant: &str) -> Target {
         let name = format!("{}/{}/{quant}", self.hardware, golden.name);
         let search = [self.targets(), root().join("targets")];
-        spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"))
+        let options = BuildOptions { ranks: Some(self.ranks), ..BuildOptions::default() };
+        spec::load_with(&search, &name, &options).unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// Copies a checkpoint and writes the interpreter's results for it.

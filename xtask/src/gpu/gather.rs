@@ -66,6 +66,8 @@ struct Gathering {
     out: PathBuf,
     store: PathBuf,
     hardware: String,
+    /// GPUs of the servers whose answers are checked.
+    ranks: Option<usize>,
     /// Directories in which targets are looked up.
     search: Vec<PathBuf>,
     executables: Vec<String>,
@@ -103,6 +105,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
         out,
         store,
         hardware: options.hardware.clone(),
+        ranks: options.tp,
         search: vec![cases.join("targets"), paths::targets()],
         executables: Vec::new(),
         problems: Vec::new(),
@@ -140,11 +143,9 @@ pub fn gather(options: &Options) -> Result<(), String> {
     if with(Piece::Benches) {
         let plain = BuildOptions { draft: options.draft.option(), ..BuildOptions::default() };
         let invariant = options.batch_invariant.iter().map(|it| Some(*it));
-        let builds: Vec<BuildOptions> = [None]
-            .into_iter()
-            .chain(invariant)
-            .map(|it| BuildOptions { batch_invariant: it, ..plain })
-            .collect();
+        let invariant = invariant.map(|it| BuildOptions { batch_invariant: it, ..plain });
+        let several = options.tp.map(|ranks| BuildOptions { ranks: Some(ranks), ..plain });
+        let builds: Vec<BuildOptions> = [plain].into_iter().chain(invariant).chain(several).collect();
         for name in super::benches(options.bench.as_deref()) {
             for build in &builds {
                 let bench = gathering.bench(&name, build)?;
@@ -179,6 +180,11 @@ impl Gathering {
         Ok((json!(built.programs), json!(built.instruments)))
     }
 
+    /// Options of the servers whose answers are checked.
+    fn checked(&self) -> BuildOptions {
+        BuildOptions { ranks: self.ranks, ..BuildOptions::default() }
+    }
+
     /// `hardware/model/quant`.
     fn target(&self, name: &str) -> String {
         format!("{}/{name}", self.hardware)
@@ -210,7 +216,8 @@ impl Gathering {
 
     /// Writes and lists the targets of the goldens with the interpreter's logits.
     fn cases(&self, cases: &Path) -> Result<Vec<Value>, String> {
-        run(of_tests("gpu_cases").arg(cases).arg(&self.hardware))?;
+        let ranks = self.ranks.map(|ranks| ranks.to_string());
+        run(of_tests("gpu_cases").arg(cases).arg(&self.hardware).args(ranks))?;
         let text = std::fs::read(cases.join("cases.json")).map_err(|error| error.to_string())?;
         serde_json::from_slice(&text).map_err(|error| error.to_string())
     }
@@ -232,7 +239,7 @@ impl Gathering {
                 copy(&file, &self.store.join(file.strip_prefix(cases).expect("it stands there")))?;
             }
             let name_of_target = name.split_once('/').map_or(name, |(_, rest)| rest);
-            let server = self.server(name_of_target, &BuildOptions::default(), false);
+            let server = self.server(name_of_target, &self.checked(), false);
             let at = |file: &str| format!("{directory}/{file}");
             goldens.push(json!({
                 "name": name, "server": server, "bound": case["bound"],
@@ -255,7 +262,7 @@ impl Gathering {
         all.retain(|case| {
             wanted.iter().any(|text| case["name"].as_str().is_some_and(|name| name.contains(text)))
         });
-        let options = BuildOptions { batch_invariant: Some(JOINED), ..BuildOptions::default() };
+        let options = BuildOptions { batch_invariant: Some(JOINED), ..self.checked() };
         let draft =
             DraftOption { method: DraftMethod::Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
         let drafting = BuildOptions { draft: Some(draft), ..BuildOptions::default() };

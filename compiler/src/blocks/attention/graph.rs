@@ -1,8 +1,9 @@
 //! Attention's op and the layers built from it.
 
 use super::spec;
-use crate::blocks::{Built, Operation};
-use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId};
+use crate::blocks::{Built, Operation, Share, Split};
+use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId, Weight};
+use monomorph_abi::cut::Segment;
 
 /// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache. `k` and `v` of every row of the step are
 /// added to the cache first; a query attends to positions up to its own. Query head `h` reads K/V head `h *
@@ -22,6 +23,27 @@ pub struct Attention {
 impl Operation for Attention {
     const NAME: &'static str = "attention";
     const ATTENDS: bool = true;
+
+    /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
+    /// ranks, several ranks have the same one.
+    fn share(&self, _: &[Weight], ranks: usize) -> Result<Share<Attention>, String> {
+        let Attention { heads, kv_heads, head_dim, scale } = *self;
+        let kv = Segment { units: kv_heads, unit: head_dim };
+        if !heads.is_multiple_of(ranks) || !kv.divides(ranks) {
+            return Err(format!(
+                "{heads} query heads with {kv_heads} K/V heads cannot be shared out to {ranks} ranks"
+            ));
+        }
+        // Every rank has an only K/V head.
+        let kv_rows = if kv_heads == 1 { Split::Whole } else { Split::Columns(vec![kv]) };
+        let q = Split::units(heads, head_dim);
+        Ok(Share {
+            op: Attention { heads: heads / ranks, kv_heads: kv.share(ranks), head_dim, scale },
+            inputs: vec![q.clone(), kv_rows.clone(), kv_rows],
+            output: q,
+            cuts: Vec::new(),
+        })
+    }
 }
 
 impl Built for spec::Attention {

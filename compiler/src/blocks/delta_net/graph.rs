@@ -2,8 +2,9 @@
 
 use super::spec;
 use super::state::DeltaShape;
-use crate::blocks::{Built, FieldForm, Operation};
-use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
+use crate::blocks::{Built, FieldForm, Operation, Share, Split};
+use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
+use monomorph_abi::cut::Segment;
 
 /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a gated
 /// delta rule over a state `S` `[key_dim, value_dim]` that starts at zero (Yang et al., 2024). `q` and `k`
@@ -32,6 +33,30 @@ impl Operation for DeltaNet {
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
         let vectors = [self.a_log, self.dt_bias].map(|it| (it, FieldForm::Vector));
         [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()
+    }
+
+    /// A rank has some of the key heads, with their value heads.
+    fn share(&self, _: &[Weight], ranks: usize) -> Result<Share<DeltaNet>, String> {
+        let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
+        if !key_heads.is_multiple_of(ranks) {
+            return Err(format!("{key_heads} key heads cannot be shared out to {ranks} ranks"));
+        }
+        let [key, value, one] = [(key_heads, key_dim), (value_heads, value_dim), (value_heads, 1)]
+            .map(|(units, unit)| Segment { units, unit });
+        let columns = |segment| Split::Columns(vec![segment]);
+        let mut op = self.clone();
+        op.shape.key_heads /= ranks;
+        op.shape.value_heads /= ranks;
+        Ok(Share {
+            op,
+            inputs: [key, key, value, one, one].map(columns).to_vec(),
+            output: columns(value),
+            cuts: vec![
+                (self.convolution, RankPart::rows([key, key, value])),
+                (self.a_log, RankPart::rows([one])),
+                (self.dt_bias, RankPart::rows([one])),
+            ],
+        })
     }
 }
 

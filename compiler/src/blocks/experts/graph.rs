@@ -2,9 +2,10 @@
 
 use super::spec::Experts;
 use crate::blocks::products::spec::gated;
-use crate::blocks::{Built, Operation};
-use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, WeightId};
+use crate::blocks::{Built, Operation, Share, Split};
+use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
 use crate::spec::types::Activation;
+use monomorph_abi::cut::Segment;
 
 /// `logits -> [weights | experts]`: the largest entries of the softmax over all logits, in descending order,
 /// the first of equals first, and the indices of their logits.
@@ -50,6 +51,22 @@ impl Operation for ExpertGate {
     fn weights(&self) -> Vec<WeightId> {
         vec![self.gate, self.up]
     }
+
+    /// A rank has a part of the inner width of every expert.
+    fn share(&self, weights: &[Weight], ranks: usize) -> Result<Share<ExpertGate>, String> {
+        let width = share_width(weights[self.gate.0].rows, ranks)?;
+        let cuts = [self.gate, self.up].map(|weight| (weight, RankPart::rows([width])));
+        let (op, output) = (self.clone(), Split::Columns(vec![width]));
+        Ok(Share { op, inputs: Vec::new(), output, cuts: cuts.to_vec() })
+    }
+}
+
+/// The inner width of an expert, shared out to ranks.
+fn share_width(width: usize, ranks: usize) -> Result<Segment, String> {
+    if !width.is_multiple_of(ranks) {
+        return Err(format!("the inner width of {width} cannot be shared out to {ranks} ranks"));
+    }
+    Ok(Segment { units: ranks, unit: width / ranks })
 }
 
 impl Operation for ExpertDown {
@@ -57,6 +74,13 @@ impl Operation for ExpertDown {
 
     fn weights(&self) -> Vec<WeightId> {
         vec![self.down]
+    }
+
+    fn share(&self, weights: &[Weight], ranks: usize) -> Result<Share<ExpertDown>, String> {
+        let width = share_width(weights[self.down.0].columns, ranks)?;
+        let (inputs, cuts) =
+            (vec![Split::Columns(vec![width])], vec![(self.down, RankPart::columns([width]))]);
+        Ok(Share { op: self.clone(), inputs, output: Split::Partial, cuts })
     }
 }
 

@@ -77,6 +77,27 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
 "
     body "{config}Both::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, residual);";
 
+    /// The same for a rank of several: the sums are added to partial sums, and the residual stream is read.
+    experts_stream_part => ExpertsStreamPart in "experts/experts_stream.cuh",
+        [MATRIX, ARITHMETIC, UP, SHARED, LIMIT, RING, BOTH];
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, shared_inner: READ Rows,
+        scale: READ Rows, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
+        down_codes: READ Codes, down_scales: READ Scales, down_row_scales: READ RowScales,
+        shared_codes: READ Codes, shared_scales: READ Scales, shared_row_scales: READ RowScales,
+        following: READ Following, following_end: READ Following, inner: WRITE Rows, sums: WRITE Rows,
+    )
+    check "{config}Both::THREADS == {block} && {config}Both::SHARED <= {shared}"
+    grid x "{config}::BLOCKS"
+    declare "struct {config}Down : {config} {
+    static constexpr Format FORMAT = {config}::DOWN_FORMAT;
+    static constexpr ScaleForm SCALES = {config}::DOWN_SCALES;
+    static constexpr int OUTPUTS = {config}::INPUTS, STAGES = {config}::DOWN_STAGES, STAGE_BYTES = {config}::DOWN_STAGE_BYTES;
+};
+using {config}Both = ExpertsStream<{config}, {config}Down>;
+"
+    body "{config}Both::run_apart(step, x, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, sums);";
+
     /// Gate and up of the chosen experts.
     experts_stream_up => ExpertsStreamUp in "experts/experts_stream_up.cuh",
         [MATRIX, ARITHMETIC, UP, LIMIT, RING];

@@ -2,7 +2,7 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
-use super::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamUp};
+use super::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp};
 use crate::blocks::products;
 use crate::emit::call::Call;
 use crate::emit::names::Working;
@@ -189,7 +189,12 @@ impl Kind for Combine {
 
 /// What cuts a mixture's kernel, or a product's beside it.
 fn cut(kernel: &Signature) -> Option<Cut> {
-    let streams = [ExpertsStream::SIGNATURE, ExpertsStreamUp::SIGNATURE, ExpertsStreamDown::SIGNATURE];
+    let streams = [
+        ExpertsStream::SIGNATURE,
+        ExpertsStreamPart::SIGNATURE,
+        ExpertsStreamUp::SIGNATURE,
+        ExpertsStreamDown::SIGNATURE,
+    ];
     if streams.contains(&kernel) { Some(Cut::Stream) } else { products::cut(kernel) }
 }
 

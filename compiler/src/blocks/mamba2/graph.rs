@@ -1,8 +1,9 @@
 //! Mamba-2's op and the layers built from it.
 
 use super::spec::{self, Shape};
-use crate::blocks::{Built, FieldForm, Operation};
-use crate::graph::{BodyBuilder, Builder, Rows, ValueId, WeightId};
+use crate::blocks::{Built, FieldForm, Operation, Share, Split};
+use crate::graph::{BodyBuilder, Builder, RankPart, Rows, ValueId, Weight, WeightId};
+use monomorph_abi::cut::Segment;
 
 /// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, which gives every head its part `x`
 /// and its group's `B` and `C`; then for every head a state `S` `[state, head_dim]` that starts at zero; then
@@ -40,6 +41,33 @@ impl Operation for Mamba2 {
         let vectors = [self.convolution_bias, self.a_log, self.dt_bias, self.d, self.norm];
         let vectors = vectors.map(|it| (it, FieldForm::Vector));
         [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()
+    }
+
+    /// A rank has some of the groups, with their heads; the norm of a group stays on its rank.
+    fn share(&self, _: &[Weight], ranks: usize) -> Result<Share<Mamba2>, String> {
+        let Shape { heads, head_dim, groups, state, .. } = self.shape;
+        if !groups.is_multiple_of(ranks) {
+            return Err(format!("{groups} groups of heads cannot be shared out to {ranks} ranks"));
+        }
+        let [inner, group, one] =
+            [(heads, head_dim), (groups, state), (heads, 1)].map(|(units, unit)| Segment { units, unit });
+        let channels = [inner, group, group];
+        let mut op = self.clone();
+        op.shape.heads /= ranks;
+        op.shape.groups /= ranks;
+        Ok(Share {
+            op,
+            inputs: [vec![inner], channels.to_vec(), vec![one]].map(Split::Columns).to_vec(),
+            output: Split::Columns(vec![inner]),
+            cuts: vec![
+                (self.convolution, RankPart::rows(channels)),
+                (self.convolution_bias, RankPart::rows(channels)),
+                (self.a_log, RankPart::rows([one])),
+                (self.dt_bias, RankPart::rows([one])),
+                (self.d, RankPart::rows([one])),
+                (self.norm, RankPart::rows([inner])),
+            ],
+        })
     }
 }
 

@@ -103,4 +103,15 @@ pub struct Cuda {
     pub nvfp4_rate: f64,
     /// Rust target triple of its host.
     pub host: String,
+    /// How it exchanges values with others of its kind in one host, if that was measured.
+    pub peers: Option<Peers>,
+}
+
+/// Exchanges between GPUs of one host.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peers {
+    /// Seconds of an exchange of a few values, besides its launch.
+    pub exchange_seconds: f64,
+    /// Bytes per second that a GPU sends to another.
+    pub bandwidth: f64,
 }

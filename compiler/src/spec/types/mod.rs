@@ -10,7 +10,7 @@ mod tuning;
 pub use crate::blocks::{Ffn, Mixer};
 pub use batch::{BatchInvariant, DECODE_BUCKETS};
 pub use draft::{DraftMethod, DraftOption, Drafting};
-pub use hardware::{Cpu, Cuda, Hardware, HardwareKind};
+pub use hardware::{Cpu, Cuda, Hardware, HardwareKind, Peers};
 pub use model::{
     Activation, Draft, LayerKind, Model, Norm, NormWeight, Protocol, REASONING_FORMATS, Rotary, RotaryPairs,
     RotaryScaling, SamplingPreset, TOOL_FORMATS,
@@ -30,6 +30,8 @@ pub struct BuildOptions {
     /// Sequences of the one decode program of a batch-invariant build, in which the batch size changes no bit
     /// of a row; `None` for other builds.
     pub batch_invariant: Option<usize>,
+    /// Ranks that the model is cut for: devices that compute each token together; `None` for one.
+    pub ranks: Option<usize>,
 }
 
 /// A resolved target, `hardware/model/quant`.
@@ -47,6 +49,8 @@ pub struct Target {
     pub draft: Option<Drafting>,
     /// Batch invariance, if the build has it.
     pub batch_invariant: Option<BatchInvariant>,
+    /// Ranks that compute each token together, a device each; 1 for one device.
+    pub ranks: usize,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
     /// slower, and only for that tool.
     pub racecheck: bool,
@@ -68,7 +72,8 @@ impl Target {
     pub fn build(&self) -> String {
         let draft = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
         let invariant = self.batch_invariant.map_or(String::new(), |it| format!("+{}", it.name()));
+        let ranks = if self.ranks > 1 { format!("+tp{}", self.ranks) } else { String::new() };
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
-        self.name() + &draft + &invariant + racecheck
+        self.name() + &draft + &invariant + &ranks + racecheck
     }
 }

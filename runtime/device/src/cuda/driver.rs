@@ -80,6 +80,13 @@ pub(crate) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -
     output("cuDeviceGetAttribute", 0, |value| unsafe { sys::cuDeviceGetAttribute(value, which, device) })
 }
 
+/// Whether kernels of a device can read and write the memory of another.
+pub(crate) fn can_reach(device: sys::CUdevice, peer: sys::CUdevice) -> Result<bool, Fault> {
+    // SAFETY: writes one integer.
+    let can = |can: &mut _| unsafe { sys::cuDeviceCanAccessPeer(can, device, peer) };
+    Ok(output("cuDeviceCanAccessPeer", 0, can)? != 0)
+}
+
 /// The primary context of a device, which all threads of the process share.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -93,12 +100,29 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
+    /// Opened, and current on the calling thread.
     pub(crate) fn of(device: sys::CUdevice) -> Result<Context, Fault> {
-        // SAFETY: writes one handle; released in `drop`.
-        let retain = |handle: &mut _| unsafe { sys::cuDevicePrimaryCtxRetain(handle, device) };
-        let context = Context { device, handle: output("cuDevicePrimaryCtxRetain", null_mut(), retain)? };
+        let context = Context::of_peer(device)?;
         context.enter()?;
         Ok(context)
+    }
+
+    /// Opened, and not current.
+    pub(crate) fn of_peer(device: sys::CUdevice) -> Result<Context, Fault> {
+        // SAFETY: writes one handle; released in `drop`.
+        let retain = |handle: &mut _| unsafe { sys::cuDevicePrimaryCtxRetain(handle, device) };
+        Ok(Context { device, handle: output("cuDevicePrimaryCtxRetain", null_mut(), retain)? })
+    }
+
+    /// Lets work of this context, which is current, reach all memory of another: what was claimed there in
+    /// one piece or will be (not managed or virtual memory, which nothing here claims).
+    pub(crate) fn reach(&self, peer: &Context) -> Result<(), Fault> {
+        // SAFETY: both handles are alive; the flags must be 0.
+        match unsafe { sys::cuCtxEnablePeerAccess(peer.handle, 0) } {
+            // By a model of this process that was loaded before.
+            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            result => check("cuCtxEnablePeerAccess", result),
+        }
     }
 
     /// Makes the context current on the calling thread. Every other call requires that.

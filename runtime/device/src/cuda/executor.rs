@@ -28,6 +28,7 @@ use super::queue::{Extents, Graph, Portion, Queue};
 use super::ring::SlotRing;
 use super::states::Places;
 use super::wire::{Header, MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
+use super::world::{Exchange, fail};
 use in_flight::{StepSlot, Want};
 use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, StepPart, parts};
@@ -73,6 +74,8 @@ pub struct Executor {
     offload: Option<KvOffload>,
     /// Pinned memory for copies of blocks and states to the host and back; grown on demand.
     staged: Option<Pinned>,
+    /// What the rank exchanges with others, if it has some.
+    exchange: Option<Exchange>,
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
@@ -141,12 +144,15 @@ impl Executor {
         memory: &mut Memory,
         logits: Pointer,
         head_rows: usize,
+        exchange: Option<Exchange>,
     ) -> Result<Executor, Fault> {
         let sizes = Tables::of(spec, memory.context());
         let groups = spec.step_tokens.div_ceil(head_rows);
         let ids = memory.take(sizes.ids)?;
         let ring = SlotRing::of(spec);
-        let flight = |_| StepSlot::new(memory, &sizes, ids, groups, head_rows);
+        // Locking memory waits for the device, which may be waiting for another rank.
+        let history = if exchange.is_some() { sizes.history } else { 0 };
+        let flight = |_| StepSlot::new(memory, &sizes, ids, history, groups, head_rows);
         let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
         let offload = memory.offload()?;
         let limits = StepLimits {
@@ -172,6 +178,7 @@ impl Executor {
             states: memory.places().clone(),
             offload,
             staged: None,
+            exchange,
             logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,
@@ -246,7 +253,7 @@ impl Executor {
             false => parts.iter().try_for_each(|part| self.start(programs, part, step)),
         });
         if let Err(fault) = started {
-            fault.raise();
+            fail(self.exchange.as_ref(), fault);
         }
         if step.sampling_follows {
             self.unsampled = parts;
@@ -269,7 +276,7 @@ impl Executor {
         let started =
             sampled.and_then(|()| others.iter().try_for_each(|part| self.start(programs, part, step)));
         if let Err(fault) = started {
-            fault.raise();
+            fail(self.exchange.as_ref(), fault);
         }
     }
 
@@ -342,11 +349,12 @@ impl Executor {
             if flight.wants.is_empty() {
                 continue;
             }
+            let place = flight.program;
             if let Err(fault) = self.quiet.0.enter().and_then(|()| flight.done.wait()) {
-                fault.at(&format!("{} (or a step before it)", flight.program)).raise();
+                fail(self.exchange.as_ref(), fault.at(&format!("{place} (or a step before it)")));
             }
             let results = flight.results(self.drafted, self.sequences, self.forced);
-            rows.extend(results.unwrap_or_else(|fault| fault.at(flight.program).raise()));
+            rows.extend(results.unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault.at(place))));
         }
         self.collected += 1;
         rows.sort_by_key(|(at, _)| *at);

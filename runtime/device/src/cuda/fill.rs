@@ -62,6 +62,11 @@ impl Filler {
         (self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.made) & (u64::MAX >> 8)
     }
 
+    /// Leaves a vector out, whose seed other ranks use.
+    pub(crate) fn skip(&mut self) {
+        self.next_seed();
+    }
+
     /// Fills each matrix of `shape`.
     pub(crate) fn matrix(
         &mut self,

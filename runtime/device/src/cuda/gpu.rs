@@ -4,7 +4,8 @@ use super::driver::{self, Context, Stream, check};
 use super::fault::Fault;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use monomorph_model::{CudaSpec, LoadError, ModelSpec};
-use std::sync::Arc;
+use monomorph_world::Seat;
+use std::sync::{Arc, OnceLock};
 
 /// The CUDA version that the cubins were built with, as the driver counts. Older drivers cannot run them.
 const DRIVER_VERSION: i32 = 13_000;
@@ -20,34 +21,72 @@ struct Inner {
     // The fields are dropped in this order.
     stream: Stream,
     context: Context,
+    /// Contexts of other GPUs, whose memory this one reaches.
+    peers: OnceLock<Vec<Context>>,
+    ordinal: usize,
     name: String,
     integrated: bool,
 }
 
 impl Gpu {
-    /// Checks that this machine has the GPU that `spec` was compiled for, without claiming any of it.
+    /// Checks that this machine has the GPUs that `spec` was compiled for, one for each rank, without
+    /// claiming any of them: those of the driver's numbers `ordinals`, or the first ones.
     ///
     /// # Errors
     /// [`LoadError::Hardware`] saying in one line what is missing.
-    pub fn check(spec: &ModelSpec) -> Result<(), LoadError> {
-        find(cuda(spec)?).map(|_| ()).map_err(LoadError::Hardware)
+    pub fn check(spec: &ModelSpec, ordinals: &[usize], ranks: usize) -> Result<(), LoadError> {
+        let cuda = cuda(spec)?;
+        let first: Vec<usize> = (0..ranks).collect();
+        let ordinals = if ordinals.is_empty() { &first } else { ordinals };
+        ordinals.iter().try_for_each(|ordinal| find(cuda, *ordinal).map(drop)).map_err(LoadError::Hardware)
     }
 
-    /// Opens the GPU.
+    /// Opens the GPU of the driver's number `ordinal`.
     ///
     /// # Errors
     /// As [`Gpu::check`], or when the driver fails.
-    pub fn open(spec: &ModelSpec) -> Result<Gpu, LoadError> {
-        Gpu::of(cuda(spec)?)
+    pub fn open(spec: &ModelSpec, ordinal: usize) -> Result<Gpu, LoadError> {
+        Gpu::of(cuda(spec)?, ordinal)
     }
 
-    pub(crate) fn of(cuda: CudaSpec) -> Result<Gpu, LoadError> {
-        let device = find(cuda).map_err(LoadError::Hardware)?;
+    pub(crate) fn of(cuda: CudaSpec, ordinal: usize) -> Result<Gpu, LoadError> {
+        let device = find(cuda, ordinal).map_err(LoadError::Hardware)?;
         let context = Context::of(device)?;
         let stream = Stream::new()?;
         let name = driver::name(device)?;
         let integrated = driver::attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0;
-        Ok(Gpu { inner: Arc::new(Inner { stream, context, name, integrated }) })
+        let peers = OnceLock::new();
+        Ok(Gpu { inner: Arc::new(Inner { stream, context, peers, ordinal, name, integrated }) })
+    }
+
+    /// Lets this GPU reach the memory of those of all other ranks.
+    ///
+    /// # Errors
+    /// [`LoadError::Hardware`] naming two GPUs of which one cannot.
+    pub(crate) fn reach(&self, seat: Seat) -> Result<(), LoadError> {
+        let others = seat.ordinals().iter().filter(|ordinal| **ordinal != self.inner.ordinal);
+        let peers = others.map(|peer| self.reach_one(*peer)).collect::<Result<Vec<_>, _>>()?;
+        let _ = self.inner.peers.set(peers);
+        Ok(())
+    }
+
+    fn reach_one(&self, peer: usize) -> Result<Context, LoadError> {
+        let ordinal = self.inner.ordinal;
+        let device = driver::device(peer as i32)?;
+        if !driver::can_reach(driver::device(ordinal as i32)?, device)? {
+            return Err(LoadError::Hardware(format!(
+                "GPU {ordinal} cannot reach the memory of GPU {peer} (no peer access), and ranks write to each other's; name                  others with --gpu-ordinals"
+            )));
+        }
+        let context = Context::of_peer(device)?;
+        let place = |fault: Fault| fault.at(&format!("letting GPU {ordinal} reach the memory of GPU {peer}"));
+        self.inner.context.reach(&context).map_err(place)?;
+        Ok(context)
+    }
+
+    /// The driver's number of it.
+    pub(crate) fn ordinal(&self) -> usize {
+        self.inner.ordinal
     }
 
     /// Makes this GPU current on the calling thread. Each thread that uses it calls this once.
@@ -84,10 +123,10 @@ fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
         .ok_or_else(|| LoadError::Hardware(format!("{} was not compiled for a GPU", spec.target)))
 }
 
-/// The first device. It must have exactly the architecture that the kernels were compiled for, and the number
+/// A device. It must have exactly the architecture that the kernels were compiled for, and the number
 /// of multiprocessors they were planned for: blocks that wait for each other must all be on the card
 /// together.
-fn find(cuda: CudaSpec) -> Result<i32, String> {
+fn find(cuda: CudaSpec, ordinal: usize) -> Result<i32, String> {
     let (major, minor) = cuda.capability;
     let wanted = format!("this server wants an NVIDIA GPU of compute capability {major}.{minor}");
     if !driver::is_present() {
@@ -101,10 +140,14 @@ fn find(cuda: CudaSpec) -> Result<i32, String> {
             "{wanted} with a driver for CUDA {want} (580 or newer), and this driver is for CUDA {have}"
         ));
     }
-    if driver::devices().map_err(failed)? == 0 {
-        return Err(format!("{wanted}, and the driver finds no GPU"));
-    }
-    let device = driver::device(0).map_err(failed)?;
+    let ordinal = match driver::devices().map_err(failed)? {
+        0 => return Err(format!("{wanted}, and the driver finds no GPU")),
+        count => i32::try_from(ordinal).ok().filter(|it| *it < count).ok_or_else(|| {
+            let gpus = if count == 1 { "GPU" } else { "GPUs" };
+            format!("{wanted} of number {ordinal}, and the driver finds {count} {gpus}, numbered from 0")
+        })?,
+    };
+    let device = driver::device(ordinal).map_err(failed)?;
     let number = |which| driver::attribute(device, which).map_err(failed);
     let found = (
         number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
@@ -149,7 +192,7 @@ mod tests {
             return;
         }
         let spec = CudaSpec { architecture: "sm_90a", capability: (9, 0), multiprocessors: 132, tuning: "" };
-        let error = find(spec).expect_err("nothing to be found");
+        let error = find(spec, 0).expect_err("nothing to be found");
         assert!(error.contains("compute capability 9.0") && error.contains("libcuda.so.1"), "{error}");
         assert!(!error.contains('\n'));
         assert_eq!(version_text(DRIVER_VERSION), "13.0");

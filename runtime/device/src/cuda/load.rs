@@ -7,6 +7,7 @@ use super::memory::Memory;
 use super::module::Kernel;
 use super::pack::Source;
 use super::shape::{MatrixShape, vector_bytes};
+use super::slice::Share;
 use super::sources::{load_sources, load_values};
 use super::weights::{Matrix, Part, Vector};
 use monomorph_formats::Format;
@@ -23,6 +24,7 @@ pub struct Loader<'a> {
     gpu: &'a Gpu,
     memory: &'a mut Memory,
     weights: &'a Weights,
+    share: Share,
     progress: &'a Progress,
     threads: usize,
     guard: HostGuard,
@@ -31,14 +33,15 @@ pub struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
-    /// A loader into `memory`. It refuses a checkpoint with tensors that the stack does not know.
+    /// A loader into `memory` of a rank's `share`. It refuses a checkpoint with tensors that the stack does
+    /// not know.
     ///
     /// # Errors
     /// When there are such tensors.
-    pub fn new(
+    pub(crate) fn new(
         gpu: &'a Gpu,
         memory: &'a mut Memory,
-        weights: &'a Weights,
+        (weights, share): (&'a Weights, Share),
         spec: &ModelSpec,
         options: &LoadOptions,
         progress: &'a Progress,
@@ -50,10 +53,10 @@ impl<'a> Loader<'a> {
             }
             Weights::Dummy { seed } => *seed,
         };
-        progress.expect(spec.weight_bytes);
+        progress.expect(share.ranks as u64 * spec.weight_bytes);
         let threads = options.threads.clamp(1, MOST_THREADS);
         let (guard, jobs, filler) = (options.guard, Vec::new(), Filler::new(seed));
-        Ok(Loader { gpu, memory, weights, progress, threads, guard, jobs, filler })
+        Ok(Loader { gpu, memory, weights, share, progress, threads, guard, jobs, filler })
     }
 
     /// A matrix of these parts; `fill` makes its dummy weights.
@@ -70,7 +73,8 @@ impl<'a> Loader<'a> {
         parts: &[Part],
     ) -> Result<Matrix, LoadError> {
         assert_eq!(shape.experts, 1, "experts have parts each");
-        self.packed(shape, fill, |checkpoint, _| load_sources(checkpoint, shape, parts))
+        let share = self.share;
+        self.packed(shape, fill, |checkpoint, _| load_sources(checkpoint, shape, parts, share))
     }
 
     /// One matrix per expert, made of what `parts` returns for it.
@@ -86,7 +90,8 @@ impl<'a> Loader<'a> {
         fill: &Kernel<FillMatrix>,
         parts: impl Fn(usize) -> [Part; PARTS],
     ) -> Result<Matrix, LoadError> {
-        self.packed(shape, fill, |checkpoint, expert| load_sources(checkpoint, shape, &parts(expert)))
+        let share = self.share;
+        self.packed(shape, fill, |checkpoint, expert| load_sources(checkpoint, shape, &parts(expert), share))
     }
 
     fn packed(
@@ -180,12 +185,15 @@ impl<'a> Loader<'a> {
     ) -> Result<Vector, LoadError> {
         let length = width * rows.iter().sum::<usize>();
         let at = self.memory.take(vector_bytes(length))?;
+        let zeros = self.share.rank > 0 && !parts.is_empty() && parts.iter().all(|it| it.first_rank_only);
         match self.weights {
+            // The arena is zero.
+            Weights::Dummy { .. } if zeros => self.filler.skip(),
             Weights::Dummy { .. } => self.filler.vector(self.gpu.stream(), fill, at, length, purpose)?,
             Weights::Checkpoint(checkpoint) => {
                 let mut bytes = Vec::with_capacity(4 * length);
                 for (part, rows) in parts.iter().zip(rows) {
-                    let values = load_values(checkpoint, format, part, *rows, width)?;
+                    let values = load_values(checkpoint, format, part, *rows, width, self.share)?;
                     bytes.extend(values.into_iter().flat_map(f32::to_le_bytes));
                 }
                 // SAFETY: just taken from the arena, large enough; the driver has copied these pageable bytes

@@ -54,7 +54,7 @@ impl Card {
     /// # Errors
     /// When there is no such card, or its driver fails.
     pub fn open(cuda: CudaSpec) -> Result<Card, LoadError> {
-        let gpu = Gpu::of(cuda)?;
+        let gpu = Gpu::of(cuda, 0)?;
         let (start, end) = (Event::timed()?, Event::timed()?);
         Ok(Card { start, end, ranges: BTreeMap::new(), claims: Vec::new(), gpu })
     }

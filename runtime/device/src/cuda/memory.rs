@@ -10,6 +10,7 @@ use super::wire;
 use crate::kv_offload::Layout;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{LoadError, LoadOptions, ModelSpec, StateRoom, States, StatesWanted};
+use monomorph_world::Seat;
 use std::num::NonZero;
 
 /// Left to the driver for graphs, kernels and bookkeeping. An estimate: graphs of a few hundred kernels take
@@ -231,7 +232,8 @@ pub struct Memory {
 impl Memory {
     /// Plans the memory, reports the plan, claims it and zeroes it. Each entry of `parts` is the bytes of a
     /// part of a K/V block, with the numbers of all parts of that size. There is one part per layer that
-    /// attends, numbered in the order in which the layers run.
+    /// attends, numbered in the order in which the layers run. All ranks claim as many blocks and states as
+    /// the one with the least room for them.
     ///
     /// # Errors
     /// When the card does not hold it: the error says what is needed, what is available, and what would fit.
@@ -241,6 +243,7 @@ impl Memory {
         options: &LoadOptions,
         needs: &Needs,
         parts: &[(usize, &[usize])],
+        seat: Seat,
     ) -> Result<Memory, LoadError> {
         let layout = options.offload.as_ref().map(|offload| Layout::new(offload, parts, 0)).transpose()?;
         options.guard.check(0)?;
@@ -260,18 +263,28 @@ impl Memory {
                 (staging, options.resident.map_or(1, NonZero::get))
             }),
         };
-        let plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
+        let mut plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
         let say = options.report;
+        let which = if seat.ranks() > 1 { format!("GPU {}, ", gpu.ordinal()) } else { String::new() };
         say(format_args!(
-            "{}: {} of memory, {} free; {} may be used ({} of it, or what others leave)",
+            "{which}{}: {} of memory, {} free; {} may be used ({} of it, or what others leave)",
             gpu.name(),
             size(total),
             size(free),
             size(limit + DRIVER_BYTES),
             options.memory_fraction,
         ));
-        say(format_args!(
-            "  weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), {}activations {}, kernels' scratch {}, \
+        let States { sequences, snapshots } = plan.states;
+        [plan.blocks, plan.states.sequences, plan.states.snapshots] =
+            seat.least("memory", [plan.blocks, sequences, snapshots])?;
+        // The rest is the same on all ranks.
+        let all = |line: std::fmt::Arguments| match seat.ranks() {
+            1 => say(format_args!("  {line}")),
+            ranks if seat.rank() == 0 => say(format_args!("  on each of {ranks} GPUs: {line}")),
+            _ => {}
+        };
+        all(format_args!(
+            "weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), {}activations {}, kernels' scratch {}, \
              rotary tables {}, step tables {}, graphs and driver about {}",
             size(plan.weights),
             plan.state_text(),
@@ -288,14 +301,11 @@ impl Memory {
         ));
         let (sequences, most) = (plan.states.sequences, spec.step_sequences);
         if options.states.sequences.is_none() && sequences < most {
-            say(format_args!("  the states of {most} sequences have no room: {sequences} run at a time"));
+            all(format_args!("the states of {most} sequences have no room: {sequences} run at a time"));
         }
         let tokens = plan.blocks * spec.block_tokens;
         if layout.is_none() && tokens < options.context {
-            say(format_args!(
-                "  a sequence of {} tokens has no room: {tokens} are the most",
-                options.context
-            ));
+            all(format_args!("a sequence of {} tokens has no room: {tokens} are the most", options.context));
         }
         let disk = options.offload.as_ref().zip(layout);
         let disk = disk.map(|(options, layout)| Disk::open(options, layout, say)).transpose()?;

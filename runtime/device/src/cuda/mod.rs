@@ -1,4 +1,4 @@
-//! One NVIDIA GPU: its memory, the kernels emitted with the stack, and the steps that run on it.
+//! NVIDIA GPUs: their memory, the kernels emitted with the stack, and the steps that run on them.
 //!
 //! A [`Model`] opens a [`Gpu`], has a generated [`Stack`] load its [`Module`]s, claims [`Memory`] in one
 //! piece, has the stack load its weights through a [`Loader`], and records its decode programs as graphs.
@@ -28,10 +28,12 @@ mod queue;
 mod ring;
 mod rotary;
 mod shape;
+mod slice;
 mod sources;
 mod states;
 mod weights;
 mod wire;
+mod world;
 
 pub use arguments::Arguments;
 pub use executor::Programs;
@@ -40,10 +42,12 @@ pub use fill::{FillMatrix, FillVector};
 pub use gpu::Gpu;
 pub use load::Loader;
 pub use memory::{Memory, Needs};
-pub use model::{Decode, Loading, Model, Stack};
+pub use model::{Decode, Loading, Model, Stack, World};
 pub use module::{Kernel, Module};
+pub use monomorph_abi::cut::Segment;
 pub use pointer::{Cache, Pointer};
 pub use queue::{Extents, Queue, StepTables};
 pub use shape::{MatrixShape, Packing, vector_bytes};
 pub use states::State;
 pub use weights::{Matrix, Part, Vector};
+pub use world::WorldMemory;

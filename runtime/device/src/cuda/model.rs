@@ -8,10 +8,13 @@ use super::memory::{Memory, Needs};
 use super::pointer::Pointer;
 use super::ring::SlotRing;
 use super::rotary;
+use super::slice::Share;
+use super::world::{Exchange, WorldMemory};
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
     StepOutput, Ticket, Weights,
 };
+use monomorph_world::{Rank, Seat};
 
 /// A generated layer stack: weights, K/V and recurrent state, activations, and the programs of launches over
 /// them.
@@ -30,6 +33,9 @@ pub trait Stack: Programs + Sized {
     /// of their own.
     const DECODE: &'static [Decode];
 
+    /// Ranks that the model is spread over, a GPU each; the stack is the part of any one of them.
+    const RANKS: usize = 1;
+
     /// The stack's kernels.
     type Kernels;
 
@@ -47,6 +53,11 @@ pub trait Stack: Programs + Sized {
 
     /// Where the head writes its rows of logits.
     fn logits(&self) -> Pointer;
+
+    /// What ranks exchange partial sums and logits through; `None` of a stack that is alone.
+    fn world(&self) -> Option<WorldMemory> {
+        None
+    }
 }
 
 /// A decode program.
@@ -75,6 +86,8 @@ pub struct Loading<'a> {
     pub options: &'a LoadOptions,
     /// Updated as weights are loaded.
     pub progress: &'a Progress,
+    /// The rank, among all.
+    pub(crate) share: Share,
 }
 
 impl<'a> Loading<'a> {
@@ -83,7 +96,7 @@ impl<'a> Loading<'a> {
     /// # Errors
     /// See [`Loader::new`].
     pub fn loader(self, spec: &ModelSpec) -> Result<Loader<'a>, LoadError> {
-        Loader::new(self.gpu, self.memory, self.weights, spec, self.options, self.progress)
+        Loader::new(self.gpu, self.memory, (self.weights, self.share), spec, self.options, self.progress)
     }
 
     /// The table of rotary angles for all positions: f32 `[positions][pairs][cosine, sine]`, multiplied by
@@ -96,7 +109,10 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// A loaded layer stack and its steps.
+/// A model of [`Stack::RANKS`] ranks, a GPU each.
+pub type World<S> = monomorph_world::World<Model<S>>;
+
+/// A loaded layer stack and its steps: a whole model, or a rank of one.
 pub struct Model<S: Stack> {
     // Dropped first: waits for steps in flight.
     steps: Executor,
@@ -108,25 +124,16 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = SlotRing::of(S::SPEC).steps;
     const SPLIT_SAMPLING: bool = true;
+    const RANKS: usize = S::RANKS;
 
-    fn check_hardware() -> Result<(), LoadError> {
-        Gpu::check(S::SPEC)
+    fn check_hardware(ordinals: &[usize]) -> Result<(), LoadError> {
+        Gpu::check(S::SPEC, ordinals, S::RANKS)
     }
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
-        let gpu = Gpu::open(S::SPEC)?;
-        let kernels = S::kernels(&gpu)?;
-        let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS)?;
-        let stack = S::load(kernels, Loading { gpu: &gpu, memory: &mut memory, weights, options, progress })?;
-        let mut steps = Executor::new(&gpu, S::SPEC, &mut memory, stack.logits(), S::HEAD_ROWS)?;
-        for (at, program) in S::DECODE.iter().enumerate() {
-            let Decode { name, sequences, tokens, drafts } = *program;
-            steps.record(name, sequences, tokens, |queue| stack.decode(at, queue))?;
-            if let Some(name) = drafts {
-                steps.record_drafts(name, sequences, |queue| stack.draft(at, queue))?;
-            }
-        }
-        Ok(Model { steps, stack, memory })
+        const { assert!(S::RANKS == 1, "ranks are loaded by their World") };
+        let ordinals = options.ordinals(1)?;
+        Self::load_rank(weights, options, progress, Seat::alone(&ordinals[0]))
     }
 
     fn blocks(&self) -> usize {
@@ -176,5 +183,35 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
         self.steps.collect(ticket)
+    }
+}
+
+impl<S: Stack> Rank for Model<S> {
+    fn load_rank(
+        weights: &Weights,
+        options: &LoadOptions,
+        progress: &Progress,
+        seat: Seat,
+    ) -> Result<Self, LoadError> {
+        let gpu = Gpu::open(S::SPEC, seat.ordinal())?;
+        gpu.reach(seat)?;
+        let kernels = S::kernels(&gpu)?;
+        let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, seat)?;
+        let share = Share { rank: seat.rank(), ranks: seat.ranks() };
+        let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
+        let stack = S::load(kernels, into)?;
+        let exchange = stack.world().map(|world| Exchange::open(&gpu, world, seat)).transpose()?;
+        let mut steps = Executor::new(&gpu, S::SPEC, &mut memory, stack.logits(), S::HEAD_ROWS, exchange)?;
+        for (at, program) in S::DECODE.iter().enumerate() {
+            let Decode { name, sequences, tokens, drafts } = *program;
+            steps.record(name, sequences, tokens, |queue| stack.decode(at, queue))?;
+            if let Some(name) = drafts {
+                steps.record_drafts(name, sequences, |queue| stack.draft(at, queue))?;
+            }
+        }
+        // A rank that still loads kernels or claims memory could wait for its device, while that polls for
+        // what another rank was to send.
+        seat.meet("recorded programs")?;
+        Ok(Model { steps, stack, memory })
     }
 }

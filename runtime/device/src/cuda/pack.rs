@@ -4,10 +4,11 @@
 //! permutation within runs of 64 bytes, in every format.
 
 use super::shape::{MatrixShape, Packing, ROW_BYTES, TILE_ROWS, UNIT_BYTES};
-use crate::rows_of::FileRows;
+use super::slice::{SourceColumns, SourceRows};
 use half::f16;
 use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, decode, encode_halves, half_scale};
 use monomorph_weights::{Bytes, WeightsError, Windows};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// One tensor of a matrix, its shape checked.
@@ -22,12 +23,14 @@ pub(crate) struct Source<'a> {
     /// Number of rows that the matrix takes from it.
     pub(crate) rows: usize,
     /// Which rows of the tensor these are.
-    pub(crate) order: FileRows,
+    pub(crate) order: SourceRows,
+    /// Which columns of these rows.
+    pub(crate) columns: SourceColumns,
     /// The scales of the codes.
     pub(crate) scales: SourceScales<'a>,
 }
 
-/// The scales of a tensor, for all its rows.
+/// The scales of a tensor, for all its rows and columns.
 #[derive(Clone, Debug)]
 pub(crate) enum SourceScales<'a> {
     /// The scales are inside the blocks, or there are none.
@@ -181,6 +184,8 @@ fn pack_row<'a>(
     let file_row = source.order.file_row(row);
     let row_bytes = source.bytes.len() / source.file_rows;
     let bytes = windows.read(source.bytes, file_row * row_bytes..(file_row + 1) * row_bytes)?;
+    let bytes = taken(bytes, source.columns.bytes(shape.stored));
+    let bytes: &[u8] = &bytes;
     let not_a_number = || NotANumber { name: source.name.to_owned(), row: file_row };
     if shape.halves {
         let mut values = vec![0.0; shape.columns];
@@ -213,16 +218,18 @@ fn pack_row<'a>(
         SourceScales::Tensor(scale) => out.row_scales[4 * g..][..4].copy_from_slice(&scale.to_le_bytes()),
         SourceScales::Blocks { scales, whole } => {
             // One row of scales per tile: its 8 rows lie in one block of 128, which the loader checks.
-            let blocks = shape.columns.div_ceil(FP8_BLOCK);
+            let blocks = source.columns.file.div_ceil(FP8_BLOCK);
             let scales = &scales[file_row / FP8_BLOCK * blocks..][..blocks];
-            for (out, scale) in out.scales.chunks_exact_mut(4).zip(scales) {
-                out.copy_from_slice(&scale.to_le_bytes());
+            for (block, out) in out.scales.chunks_exact_mut(4).enumerate() {
+                out.copy_from_slice(&scales[source.columns.scale_block(block)].to_le_bytes());
             }
             out.row_scales[4 * g..][..4].copy_from_slice(&whole.to_le_bytes());
         }
         SourceScales::Groups { codes, tensor } => {
-            let groups = shape.columns / NVFP4_BLOCK;
+            let groups = source.columns.file / NVFP4_BLOCK;
             let codes = windows.read(*codes, file_row * groups..(file_row + 1) * groups)?;
+            let codes = taken(codes, source.columns.parts(NVFP4_BLOCK, 1));
+            let codes: &[u8] = &codes;
             if has_nan(codes) {
                 return Err(not_a_number().into());
             }
@@ -233,6 +240,19 @@ fn pack_row<'a>(
         }
     }
     Ok(())
+}
+
+/// The parts of a row that a rank holds, one after another.
+fn taken(row: &[u8], mut parts: impl Iterator<Item = Range<usize>>) -> Cow<'_, [u8]> {
+    let first = parts.next().map_or(&row[..0], |part| &row[part]);
+    match parts.next() {
+        None => Cow::Borrowed(first),
+        Some(second) => {
+            let mut all = [first, &row[second]].concat();
+            parts.for_each(|part| all.extend_from_slice(&row[part]));
+            Cow::Owned(all)
+        }
+    }
 }
 
 /// Whether any of these E4M3 codes is NaN.

@@ -3,16 +3,17 @@
 
 use super::pack::{Source, SourceScales};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
+use super::slice::{Share, SourceColumns, SourceRows};
 use super::weights::Part;
 use crate::rows_of::FileRows;
-use monomorph_formats::{Format, ScaleForm, decode};
+use monomorph_formats::{FP8_BLOCK, Format, ScaleForm, decode};
 use monomorph_weights::{Checkpoint, Tensor, WeightsError};
 
 pub(crate) fn mismatch(checkpoint: &Checkpoint, what: String) -> WeightsError {
     WeightsError::Mismatch { path: checkpoint.path().to_owned(), what }
 }
 
-/// The parts of a matrix (of one expert), with their scales.
+/// The parts of a matrix (of one expert) that a rank holds, with their scales.
 ///
 /// # Panics
 /// When the shape has another number of parts.
@@ -20,49 +21,78 @@ pub(crate) fn load_sources<'a>(
     checkpoint: &'a Checkpoint,
     shape: &MatrixShape,
     parts: &[Part],
+    share: Share,
 ) -> Result<Vec<Source<'a>>, WeightsError> {
     assert_eq!(parts.len(), shape.parts.len(), "a part for each of the shape's");
-    let source = |(part, rows): (&Part, &usize)| load_source(checkpoint, shape, part, *rows);
+    let source = |(part, rows): (&Part, &usize)| load_source(checkpoint, shape, part, *rows, share);
     let sources = parts.iter().zip(shape.parts).map(source).collect::<Result<Vec<_>, _>>()?;
     load_check_blocks(checkpoint, shape, &sources)?;
     Ok(sources)
 }
 
-/// The decoded values of `rows` rows of `width`: a whole tensor, or some of its rows.
+/// The decoded values of `rows` rows of `width`: a whole tensor, or some of its rows and columns.
 pub(crate) fn load_values(
     checkpoint: &Checkpoint,
     format: Format,
     part: &Part,
     rows: usize,
     width: usize,
+    share: Share,
 ) -> Result<Vec<f32>, WeightsError> {
-    let (tensor, file_rows) = load_tensor(checkpoint, format, part, rows, width)?;
-    let mut values = vec![0.0; file_rows * width];
-    decode(format, &tensor.bytes.read()?, &mut values);
-    let row = |row| &values[part.rows.file_row(row) * width..][..width];
-    Ok((0..rows).flat_map(row).copied().collect())
+    let found = load_tensor(checkpoint, (format, None), part, rows, width, share)?;
+    if part.first_rank_only && share.rank > 0 {
+        return Ok(vec![0.0; rows * width]);
+    }
+    let file_width = found.columns.file;
+    let mut values = vec![0.0; found.file_rows * file_width];
+    decode(format, &found.tensor.bytes.read()?, &mut values);
+    let mut taken = Vec::with_capacity(rows * width);
+    for row in 0..rows {
+        let row = &values[found.rows.file_row(row) * file_width..][..file_width];
+        found.columns.parts(1, 1).for_each(|columns| taken.extend_from_slice(&row[columns]));
+    }
+    Ok(taken)
 }
 
-/// Finds the tensor of a part of `rows` rows of `width`, and its number of such rows.
+/// A tensor, and what a rank takes of it.
+struct Found<'a> {
+    tensor: Tensor<'a>,
+    file_rows: usize,
+    rows: SourceRows,
+    columns: SourceColumns,
+}
+
+/// Finds the tensor of a part of which a rank holds `rows` rows of `width`.
 fn load_tensor<'a>(
     checkpoint: &'a Checkpoint,
-    format: Format,
+    (format, scales): (Format, Option<ScaleForm>),
     part: &Part,
     rows: usize,
     width: usize,
-) -> Result<(Tensor<'a>, usize), WeightsError> {
+    share: Share,
+) -> Result<Found<'a>, WeightsError> {
     let tensor = checkpoint.expect(&part.name, part.shape, format)?;
     let fault =
         |what: String| mismatch(checkpoint, format!("tensor `{}` {:?}: {what}", part.name, tensor.shape));
-    let file_rows = match part.shape {
-        [rows @ .., last] if *last == width && !rows.is_empty() => rows.iter().product(),
-        [rows] if width == 1 => *rows,
+    // A tensor of one dimension is rows of one value, or, cut by columns, one row.
+    let (file_rows, file_width) = match part.shape {
+        [rows] if width == 1 && part.cut_columns.is_empty() => (*rows, 1),
+        [rows @ .., last] if !rows.is_empty() => (rows.iter().product(), *last),
         _ => return Err(fault(format!("has no rows of {width}"))),
     };
-    match part.rows.count(file_rows).map_err(fault)? {
-        found if found == rows => Ok((tensor, file_rows)),
-        found => Err(fault(format!("{found} rows are to be taken of it, and {rows} are wanted"))),
+    let cut = SourceColumns::new(part.cut_columns, share, file_width, format, scales);
+    let (columns, found) = cut.map_err(&fault)?;
+    if found != width {
+        return Err(fault(match part.cut_columns {
+            [] => format!("has no rows of {width}"),
+            _ => format!("{found} columns are to be taken of it, and {width} are wanted"),
+        }));
     }
+    let (taken, found) = SourceRows::new(part.rows, part.cut_rows, share, file_rows).map_err(&fault)?;
+    if found != rows {
+        return Err(fault(format!("{found} rows are to be taken of it, and {rows} are wanted")));
+    }
+    Ok(Found { tensor, file_rows, rows: taken, columns })
 }
 
 /// Finds a tensor and its scales.
@@ -71,23 +101,27 @@ fn load_source<'a>(
     shape: &MatrixShape,
     part: &Part,
     rows: usize,
+    share: Share,
 ) -> Result<Source<'a>, WeightsError> {
-    let (tensor, file_rows) = load_tensor(checkpoint, shape.stored, part, rows, shape.columns)?;
+    assert!(!part.first_rank_only, "`{}`: a matrix has a part on every rank", part.name);
+    let stored = (shape.stored, shape.scales);
+    let Found { tensor, file_rows, rows: order, columns } =
+        load_tensor(checkpoint, stored, part, rows, shape.columns, share)?;
     let scales = match shape.scales {
         None => SourceScales::Own,
-        Some(form) => load_companions(checkpoint, shape, form, part, file_rows)?,
+        Some(form) => load_companions(checkpoint, form, part, file_rows, columns.file)?,
     };
-    Ok(Source { name: tensor.name, bytes: tensor.bytes, file_rows, rows, order: part.rows, scales })
+    Ok(Source { name: tensor.name, bytes: tensor.bytes, file_rows, rows, order, columns, scales })
 }
 
 fn load_companions<'a>(
     checkpoint: &'a Checkpoint,
-    shape: &MatrixShape,
     form: ScaleForm,
     part: &Part,
     file_rows: usize,
+    file_columns: usize,
 ) -> Result<SourceScales<'a>, WeightsError> {
-    let expected = form.companions(file_rows, shape.columns);
+    let expected = form.companions(file_rows, file_columns);
     let mut tensors: Vec<Tensor<'a>> = Vec::new();
     for (name, (_, dimensions)) in part.companions.iter().zip(&expected) {
         let tensor = checkpoint.tensor(name)?;
@@ -156,7 +190,11 @@ fn load_check_blocks(
         return Err(mismatch(checkpoint, what));
     }
     for source in sources {
-        let what = match source.order {
+        if source.order.is_cut() {
+            check_cut_blocks(source).map_err(|what| mismatch(checkpoint, what))?;
+            continue;
+        }
+        let what = match source.order.order {
             FileRows::All => continue,
             FileRows::Interleaved(_) => "its rows are to change places".to_owned(),
             FileRows::Groups { first, take, of, .. } => {
@@ -167,6 +205,21 @@ fn load_check_blocks(
             }
         };
         return Err(mismatch(checkpoint, format!("tensor `{}` has block scales, and {what}", source.name)));
+    }
+    Ok(())
+}
+
+/// The same of rows that are shared out to ranks.
+fn check_cut_blocks(source: &Source) -> Result<(), String> {
+    for first in (0..source.rows).step_by(TILE_ROWS) {
+        let last = (first + TILE_ROWS).min(source.rows) - 1;
+        let block = source.order.file_row(first) / FP8_BLOCK;
+        if (first..=last).any(|row| source.order.file_row(row) / FP8_BLOCK != block) {
+            return Err(format!(
+                "tensor `{}` has block scales, and rows {first} to {last} of a rank lie in several blocks",
+                source.name
+            ));
+        }
     }
     Ok(())
 }

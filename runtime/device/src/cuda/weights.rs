@@ -5,6 +5,7 @@ use super::memory::Memory;
 use super::pointer::Pointer;
 use super::shape::MatrixShape;
 use crate::rows_of::FileRows;
+use monomorph_abi::cut::Segment;
 
 /// The planes of a packed matrix. If each expert has one, a plane holds all of theirs back to back.
 #[derive(Clone, Copy, Debug)]
@@ -53,19 +54,31 @@ pub struct Vector {
 }
 
 /// The named tensor that becomes a matrix or vector, or a part of one. It may be only some of its rows: all
-/// its dimensions but the last, flattened.
+/// its dimensions but the last, flattened. A rank of several may hold only its share of these rows, or of the
+/// columns; name, shape and companions are always those of the whole tensor.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub(crate) name: String,
     pub(crate) shape: &'static [usize],
     pub(crate) companions: Vec<String>,
     pub(crate) rows: FileRows,
+    pub(crate) cut_rows: &'static [Segment],
+    pub(crate) cut_columns: &'static [Segment],
+    pub(crate) first_rank_only: bool,
 }
 
 impl Part {
     /// A tensor with this shape in the file and its rows in the model's order.
     pub fn new(name: impl Into<String>, shape: &'static [usize]) -> Part {
-        Part { name: name.into(), shape, companions: Vec::new(), rows: FileRows::All }
+        Part {
+            name: name.into(),
+            shape,
+            companions: Vec::new(),
+            rows: FileRows::All,
+            cut_rows: &[],
+            cut_columns: &[],
+            first_rank_only: false,
+        }
     }
 
     /// With its rows in GGUF's order for rotary heads of `head_dim` rows.
@@ -81,6 +94,22 @@ impl Part {
     /// Only the `take` rows from `first` on, out of group `group` of `of` rows.
     pub fn of_group(self, first: usize, take: usize, of: usize, group: usize) -> Part {
         Part { rows: FileRows::Groups { first, take, of, group: Some(group) }, ..self }
+    }
+
+    /// Shared out to ranks by rows: those that the model takes of the tensor, in its order, are these
+    /// segments.
+    pub fn cut_rows(self, segments: &'static [Segment]) -> Part {
+        Part { cut_rows: segments, ..self }
+    }
+
+    /// Shared out to ranks by columns: each row is these segments.
+    pub fn cut_columns(self, segments: &'static [Segment]) -> Part {
+        Part { cut_columns: segments, ..self }
+    }
+
+    /// Held by the first rank, and zeros on all others: a bias of what ranks add up. Of vectors only.
+    pub fn first_rank_only(self) -> Part {
+        Part { first_rank_only: true, ..self }
     }
 
     /// With a tensor of scales, for all rows; called in the order of `ScaleForm::companions`.

@@ -34,6 +34,10 @@ use std::time::{Duration, Instant};
 pub(crate) struct App {
     /// The compiled model.
     pub(crate) spec: &'static ModelSpec,
+    /// How many ranks it runs on.
+    pub(crate) ranks: usize,
+    /// The GPU of each; none of a server for a CPU.
+    pub(crate) gpu_ordinals: Vec<usize>,
     /// What clients call it.
     pub(crate) model_name: String,
     /// Keys that clients must show.

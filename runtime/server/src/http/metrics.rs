@@ -51,6 +51,12 @@ fn registry(app: &App) -> Registry {
         "Since the process began to serve",
         app.started.elapsed().as_secs_f64(),
     );
+    gauge(
+        &mut registry,
+        "monomorph:ranks",
+        "GPUs that the model is spread over; 1 on a CPU",
+        app.ranks as f64,
+    );
     let ignored = Family::<Labels, Counter>::default();
     for (field, count) in app.ignored.counts() {
         ignored.get_or_create(&vec![("field", field)]).inc_by(count);

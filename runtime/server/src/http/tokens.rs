@@ -86,7 +86,8 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         })
     });
     Json(json!({
-        "build": facts(app.spec),
+        "build": facts(app.spec, app.ranks),
+        "gpu_ordinals": app.gpu_ordinals,
         "model_name": app.model_name,
         "weights": if app.dummy { "dummy" } else { "checkpoint" },
         "body_limit": app.body_limit,

@@ -167,7 +167,7 @@ fn info(facts: &Facts) -> Value {
         properties! { name: text(), features: array(text()), cuda: any_object() },
     );
     let build = object! {
-        version: text(), target: text(), model: text(), hardware: hardware, hidden: count(), layers: count(),
+        version: text(), target: text(), model: text(), hardware: hardware, ranks: count(), hidden: count(), layers: count(),
         vocabulary: count(), context: count(), usable_context: count(), draft: or_null(any_object()),
         batch_invariant: or_null(any_object()), block_tokens: count(), block_bytes: count(),
         state_bytes: count(), step_tokens: count(), step_sequences: count(), kv_format: text(),
@@ -182,7 +182,7 @@ fn info(facts: &Facts) -> Value {
         swap_host_bytes: count(),
     };
     object! {
-        build: build, model_name: only(facts.model), weights: weights(), body_limit: count(),
+        build: build, gpu_ordinals: array(count()), model_name: only(facts.model), weights: weights(), body_limit: count(),
         request_timeout: or_null(json!({"type": "number"})), keys: boolean(), engine: or_null(engine),
     }
 }

@@ -58,11 +58,12 @@ pub(crate) struct World {
 }
 
 impl HostsArgs {
-    /// The world that is asked for, of a build that is cut into so many ranks; none for one process.
+    /// The world that is asked for; none for one process.
     ///
     /// # Errors
     /// When a flag is missing or goes with others, or the build has no such world.
-    pub(crate) fn read(&self, ranks: usize) -> Result<Option<World>, String> {
+    pub(crate) fn read(&self, start: &Start) -> Result<Option<World>, String> {
+        let ranks = start.ranks;
         let HostsArgs { rank, master_addr, master_port, token_file, .. } = self;
         let processes = self.world_size.get();
         let given = [
@@ -76,6 +77,12 @@ impl HostsArgs {
                 Some((flag, _)) => Err(format!("{flag} goes with --world-size 2 or more")),
                 None => Ok(None),
             };
+        }
+        if ranks > 1 && !start.across_processes {
+            return Err(format!(
+                "--world-size {processes}: the {ranks} ranks of this build exchange values within one process; \
+                 start one, with --gpu-ordinals"
+            ));
         }
         if !ranks.is_multiple_of(processes as usize) {
             return Err(format!(
@@ -123,12 +130,20 @@ pub struct Start {
     pub(crate) follow: Follow,
     /// Ranks that the build is cut into.
     pub(crate) ranks: usize,
+    /// Whether they may be in several processes.
+    pub(crate) across_processes: bool,
 }
 
 impl Start {
     /// The functions of a model.
     pub fn of<M: Model>() -> Start {
-        Start { engine: start_engine::<M>, head: start_head::<M>, follow: start_worker::<M>, ranks: M::RANKS }
+        Start {
+            engine: start_engine::<M>,
+            head: start_head::<M>,
+            follow: start_worker::<M>,
+            ranks: M::RANKS,
+            across_processes: M::ACROSS_PROCESSES,
+        }
     }
 }
 

@@ -223,7 +223,18 @@ impl MemoryArgs {
         let (shorter, offload) = (false, None);
         let available = || Host::read().available;
         let guard = HostGuard { bytes: self.guard.bytes(Host::read()), available };
-        Ok(LoadOptions { blocks, context, shorter, states, offload, memory_fraction, guard, threads, report })
+        Ok(LoadOptions {
+            blocks,
+            context,
+            shorter,
+            states,
+            offload,
+            memory_fraction,
+            guard,
+            threads,
+            report,
+            ordinals: Vec::new(),
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::process::out;
+use crate::start::gpus::GpuArgs;
 use crate::start::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
@@ -43,6 +44,8 @@ pub(crate) struct BenchArgs {
     threads: ThreadArgs,
     #[command(flatten)]
     memory: MemoryArgs,
+    #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
 }
 
 impl BenchArgs {
@@ -82,7 +85,8 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     let weights = args.weights.open(spec, args.threads.count())?;
     let reach = context + spec.reach();
     let states = StatesWanted { sequences: Some(sequences), snapshots: Some(0) };
-    let options = args.memory.options(Some(blocks), reach, states, args.threads.count(), out::say)?;
+    let mut options = args.memory.options(Some(blocks), reach, states, args.threads.count(), out::say)?;
+    options.ordinals = args.gpus.ordinals(spec, M::RANKS)?;
     let mut model = load_model::<M>(&weights, &options, &Progress::default())?;
     drop(weights);
     let loaded = started.elapsed().as_secs_f64();

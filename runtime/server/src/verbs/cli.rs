@@ -1,5 +1,6 @@
 //! The command line.
 
+use crate::start::gpus::GpuArgs;
 use crate::verbs::bench::BenchArgs;
 use crate::verbs::generate::GenerateArgs;
 use crate::verbs::info::InfoArgs;
@@ -32,4 +33,17 @@ pub(crate) enum Verb {
     /// What `serve` runs to try grammars in.
     #[command(hide = true)]
     TryGrammars,
+}
+
+impl Verb {
+    /// The flags of GPUs of a verb that loads the model.
+    pub(crate) fn gpus(&self) -> Option<&GpuArgs> {
+        match self {
+            Verb::Serve(args) => Some(&args.gpus),
+            Verb::Generate(args) => Some(&args.gpus),
+            Verb::Logits(args) => Some(&args.gpus),
+            Verb::Bench(args) => Some(&args.gpus),
+            Verb::Info(_) | Verb::TryGrammars => None,
+        }
+    }
 }

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::process::out;
 use crate::process::random::random_seed;
 use crate::request::generation::preset_sampling;
+use crate::start::gpus::GpuArgs;
 use crate::start::load::{
     CacheArgs, KEEP_NOTHING, MemoryArgs, Planned, StartEngine, ThreadArgs, WeightsArgs, load,
 };
@@ -80,12 +81,15 @@ pub(crate) struct GenerateArgs {
     #[command(flatten)]
     memory: MemoryArgs,
     #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
+    #[command(flatten)]
     threads: ThreadArgs,
 }
 
 /// Streams an answer to standard output, timings to standard error.
 pub(crate) fn generate(
     spec: &'static ModelSpec,
+    ranks: usize,
     start: StartEngine,
     args: &GenerateArgs,
     started: Instant,
@@ -105,8 +109,9 @@ pub(crate) fn generate(
         return Err("--stop must not be empty".to_owned().into());
     }
 
-    let options =
+    let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::say)?;
+    options.ordinals = args.gpus.ordinals(spec, ranks)?;
     // Lists are all submitted before the first is done.
     let engine = EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(0, context, MOST_LISTS) };
     let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;

@@ -18,17 +18,17 @@ pub(crate) struct InfoArgs {
 }
 
 /// Prints the facts of the build.
-pub(crate) fn info(spec: &ModelSpec, args: &InfoArgs) -> Result<(), String> {
+pub(crate) fn info(spec: &ModelSpec, ranks: usize, args: &InfoArgs) -> Result<(), String> {
     if args.json {
-        out::print(format_args!("{:#}", facts(spec)));
+        out::print(format_args!("{:#}", facts(spec, ranks)));
     } else {
-        out::print(format_args!("{}", as_text(spec)));
+        out::print(format_args!("{}", as_text(spec, ranks)));
     }
     Ok(())
 }
 
-/// What the build fixed, as JSON.
-pub(crate) fn facts(spec: &ModelSpec) -> Value {
+/// What the build fixed, as JSON; it runs on so many `ranks`.
+pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
     let formats = spec
         .formats
         .iter()
@@ -45,6 +45,7 @@ pub(crate) fn facts(spec: &ModelSpec) -> Value {
         "target": spec.target,
         "model": spec.model,
         "hardware": hardware_json(spec),
+        "ranks": ranks,
         "hidden": spec.hidden,
         "layers": spec.layers,
         "vocabulary": spec.vocabulary,
@@ -87,7 +88,7 @@ fn hardware_json(spec: &ModelSpec) -> Value {
     value
 }
 
-fn as_text(spec: &ModelSpec) -> String {
+fn as_text(spec: &ModelSpec, ranks: usize) -> String {
     let mut lines = vec![format!("{} (monomorph {})", spec.target, env!("CARGO_PKG_VERSION")), String::new()];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
     let features = spec.hardware.features;
@@ -100,6 +101,9 @@ fn as_text(spec: &ModelSpec) -> String {
             format!("machine code of {}, for a GPU of compute capability {major}.{minor}", cuda.architecture),
         );
         line("tuning", cuda.tuning.to_owned());
+        if ranks > 1 {
+            line("ranks", format!("{ranks}, a GPU each (--gpu-ordinals); sizes are of all together"));
+        }
         let sequence = DEFAULT_CONTEXT.min(spec.usable_context());
         let cache = ((sequence + spec.reach()).div_ceil(spec.block_tokens) * spec.block_bytes) as u64;
         let of_state = match spec.state_bytes {

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::process::out;
+use crate::start::gpus::GpuArgs;
 use crate::start::load::{MemoryArgs, ThreadArgs, WeightsArgs, load_model};
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens,
@@ -36,6 +37,8 @@ pub(crate) struct LogitsArgs {
     threads: ThreadArgs,
     #[command(flatten)]
     memory: MemoryArgs,
+    #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
 }
 
 /// Runs the lists through the kernels and the cache that serving uses.
@@ -52,7 +55,8 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let blocks_each = longest.div_ceil(spec.block_tokens);
     let blocks = Some(beside * blocks_each);
     let states = StatesWanted { sequences: Some(beside), snapshots: Some(0) };
-    let options = args.memory.options(blocks, longest, states, args.threads.count(), out::say)?;
+    let mut options = args.memory.options(blocks, longest, states, args.threads.count(), out::say)?;
+    options.ordinals = args.gpus.ordinals(spec, M::RANKS)?;
     let mut model = load_model::<M>(&weights, &options, &Progress::default())?;
     drop(weights);
 

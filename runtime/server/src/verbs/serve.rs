@@ -24,6 +24,7 @@ use crate::request::grammars::{GrammarArgs, GrammarStore};
 use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
 use crate::start::draft;
+use crate::start::gpus::GpuArgs;
 use crate::start::hosts::{self, HostsArgs, Start};
 use crate::start::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, ThreadArgs, WeightsArgs, load};
 use crate::start::lookup::LookupArgs;
@@ -95,6 +96,9 @@ pub struct ServeArgs {
     /// What is computed before the first request.
     #[command(flatten)]
     pub warm_up: WarmUpArgs,
+    /// GPUs of the model.
+    #[command(flatten)]
+    pub gpus: GpuArgs,
     /// Threads of the model.
     #[command(flatten)]
     pub threads: ThreadArgs,
@@ -143,7 +147,7 @@ pub struct ServeArgs {
 }
 
 /// Serves until a signal, then drains. `/health/ready` answers from the start, and 200 once the model is
-/// loaded. `started` is when the process was.
+/// loaded. It runs on so many `ranks`. `started` is when the process was.
 ///
 /// # Errors
 /// When the address is taken, the weights cannot be loaded, or the device failed.
@@ -163,7 +167,7 @@ pub fn serve(
             args.bind
         ));
     }
-    let world = args.processes.read(start.ranks)?;
+    let world = args.processes.read(&start)?;
     let (prefix, snapshots) = args.prefix.options(spec)?;
     let swap = args.swap.options(spec, out::print)?;
     if args.offload.is_on() && swap.host_bytes > 0 {
@@ -180,6 +184,7 @@ pub fn serve(
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
+    options.ordinals = args.gpus.ordinals(spec, start.ranks)?;
     options.shorter = args.cache.context.is_none();
     options.offload = args.offload.options(spec, context, blocks)?;
     let step = args.step_seconds.map(|seconds| Duration::from_secs(seconds.get()));
@@ -196,6 +201,8 @@ pub fn serve(
 
     let app = Arc::new(App {
         spec,
+        ranks: start.ranks,
+        gpu_ordinals: options.ordinals.clone(),
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         keys,
         guests,
@@ -271,13 +278,14 @@ pub fn serve(
     let (running, most) = (engine.sequences(), spec.step_sequences);
     let running = if running < most { format!("; {running} sequences at a time") } else { String::new() };
     let kept = kept(spec, &engine);
+    let gpus = if start.ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
     let grammars = GrammarStore::new(spec, &text, args.grammars);
     let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary), known });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

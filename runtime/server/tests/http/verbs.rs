@@ -27,6 +27,10 @@ pub fn generate() {
     let output = run(&["generate", "--weights", weights, "--prompt", "Hi", "--temperature", "3"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--temperature"));
+    let output = run(&["generate", "--weights", weights, "--prompt", "Hi", "--gpu-ordinals", "1,0"]);
+    assert_eq!(output.status.code(), Some(1));
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(words.contains("--gpu-ordinals 1,0: this server runs on a CPU"), "{words}");
 }
 
 /// The text of `generate` stands where people write it, or is named; one of both.

@@ -8,7 +8,9 @@ mod shape;
 
 use self::shape::{Ring, Together};
 use super::{Combine, Experts, SharedDown};
-use crate::blocks::experts::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamUp, Route};
+use crate::blocks::experts::kernels::{
+    ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp, Route,
+};
 use crate::blocks::products::cuda::stream::{
     self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
 };
@@ -145,8 +147,10 @@ impl Launcher<'_> {
         let chooses =
             phases.iter().position(|it| up(&it.kind).is_some_and(|it| it.routing == operands.routing))?;
         let of = |phase: usize| self.knobs(Site { phase, ..site });
-        // The fused launch keeps the inner rows to itself, so no phase in between may read them.
-        if at == chooses + 1 {
+        // The fused launch keeps the inner rows to itself, and comes before what stands in between: that may
+        // read nothing.
+        let between = &phases[chooses + 1..at];
+        if between.iter().all(|phase| phase.kind.buffers().0.is_empty()) {
             let rings = shape::together(
                 [&matrix, &of_sum],
                 common.as_ref(),
@@ -404,8 +408,9 @@ impl Launcher<'_> {
         let (up, down) = (self.planes(operands.matrix), self.planes(sum.matrix));
         let common = self.shared_planes(sum.shared);
         let [following, following_end] = if ahead > 0 { Following::EDGES } else { [Following::NULL; 2] };
-        let arguments = ExpertsStream {
+        let arguments = ExpertsStreamPart {
             step: site.header,
+            x: self.buffer(site, operands.x),
             norm: Vector::field(Some(operands.norm)),
             logits: self.logits(site, experts),
             shared_inner: sum.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
@@ -422,11 +427,40 @@ impl Launcher<'_> {
             following,
             following_end,
             inner: self.buffer(site, operands.out),
-            residual: self.buffer(site, operands.x),
+            sums: self.buffer(site, sum.residual),
         };
         let name = self.kernel_name(site, "");
         let instance = Instance { shared: rings.up.shared, ..Instance::new(name, constants, threads) };
-        self.launch(site, instance, fixed(rings.up.blocks, 1, 1), arguments)
+        let grid = fixed(rings.up.blocks, 1, 1);
+        if sum.residual != operands.x {
+            return self.launch(site, instance, grid, arguments);
+        }
+        let ExpertsStreamPart { step, x: _, norm, logits, shared_inner, scale, .. } = arguments;
+        let ExpertsStreamPart { codes, scales, row_scales, down_codes, down_scales, .. } = arguments;
+        let ExpertsStreamPart { down_row_scales, shared_codes, shared_scales, .. } = arguments;
+        let ExpertsStreamPart { shared_row_scales, following, following_end, inner, .. } = arguments;
+        let residual = arguments.sums;
+        let arguments = ExpertsStream {
+            step,
+            norm,
+            logits,
+            shared_inner,
+            scale,
+            codes,
+            scales,
+            row_scales,
+            down_codes,
+            down_scales,
+            down_row_scales,
+            shared_codes,
+            shared_scales,
+            shared_row_scales,
+            following,
+            following_end,
+            inner,
+            residual,
+        };
+        self.launch(site, instance, grid, arguments)
     }
 
     fn stream_up(&mut self, site: Site, operands: &Experts, matrix: &Matrix, ring: Ring) -> Launch {

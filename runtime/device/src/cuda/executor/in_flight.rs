@@ -58,6 +58,7 @@ impl StepSlot {
         memory: &mut Memory,
         sizes: &Tables,
         ids: Pointer,
+        history: u64,
         groups: usize,
         head_rows: usize,
     ) -> Result<StepSlot, Fault> {
@@ -78,8 +79,8 @@ impl StepSlot {
             header: Pinned::zeroed(sizes.header as usize)?,
             groups: Pinned::zeroed(groups * size_of::<Header>())?,
             tokens: Pinned::zeroed(sizes.tokens as usize)?,
-            // Grown when penalties or masks first need it: its largest size is rarely used.
-            history: Pinned::zeroed(0)?,
+            // Grown when penalties or masks first need more: its largest size is rarely used.
+            history: Pinned::zeroed(history as usize)?,
             sampled,
             drafted,
             uploaded: Event::new()?,

@@ -1,5 +1,6 @@
 //! Steps of sequences with blocks on disk.
 
+use super::super::world::fail;
 use super::{Executor, StepPart, Want};
 use monomorph_model::{BlockId, OffloadRoom, OffloadSlot, Step};
 
@@ -22,7 +23,7 @@ impl Executor {
         };
         let (gpu, stream) = (&self.quiet.0, self.quiet.0.stream());
         let sent = gpu.enter().and_then(|()| offload.send(stream, blocks, to));
-        sent.unwrap_or_else(|fault| fault.raise())
+        sent.unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault))
     }
 
     /// Called after the launches of a part. If blocks could not be read, its sequences with blocks on disk

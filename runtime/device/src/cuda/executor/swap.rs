@@ -6,6 +6,7 @@
 use super::super::fault::Fault;
 use super::super::host::Pinned;
 use super::super::pointer::Pointer;
+use super::super::world::fail;
 use super::Executor;
 use monomorph_model::{BlockId, StatePlace};
 
@@ -15,7 +16,8 @@ impl Executor {
     /// # Panics
     /// When there is no such block, or `into` has another size. Unwinds when the device has failed.
     pub fn read_block(&mut self, block: BlockId, into: &mut [u8]) {
-        self.read(&self.states.block(block), into).unwrap_or_else(|fault| fault.raise());
+        self.read(&self.states.block(block), into)
+            .unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault));
     }
 
     /// Writes what [`Executor::read_block`] read.
@@ -23,7 +25,8 @@ impl Executor {
     /// # Panics
     /// As [`Executor::read_block`].
     pub fn write_block(&mut self, block: BlockId, from: &[u8]) {
-        self.write(&self.states.block(block), from).unwrap_or_else(|fault| fault.raise());
+        self.write(&self.states.block(block), from)
+            .unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault));
     }
 
     /// Copies a recurrent state, over all layers and bodies, to the host.
@@ -32,7 +35,8 @@ impl Executor {
     /// When there is no such slot or snapshot, or `into` has another size. Unwinds when the device has
     /// failed.
     pub fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
-        self.read(&self.states.state(place), into).unwrap_or_else(|fault| fault.raise());
+        self.read(&self.states.state(place), into)
+            .unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault));
     }
 
     /// Writes what [`Executor::read_state`] read.
@@ -40,7 +44,8 @@ impl Executor {
     /// # Panics
     /// As [`Executor::read_state`].
     pub fn write_state(&mut self, place: StatePlace, from: &[u8]) {
-        self.write(&self.states.state(place), from).unwrap_or_else(|fault| fault.raise());
+        self.write(&self.states.state(place), from)
+            .unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault));
     }
 
     fn read(&mut self, parts: &[(Pointer, u64)], into: &mut [u8]) -> Result<(), Fault> {

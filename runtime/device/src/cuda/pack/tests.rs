@@ -1,7 +1,10 @@
 //! Checks every element of a packed matrix, located by the layout's formula, against its value in the file.
 
 use super::*;
+use crate::rows_of::FileRows;
 use monomorph_formats::{ScaleForm, e2m1_to_f32, e4m3_to_f32, through_halves};
+
+mod ranks;
 
 /// xorshift64 (Marsaglia 2003).
 pub(crate) struct Random(pub(crate) u64);
@@ -136,7 +139,8 @@ fn check(shape: &MatrixShape, rotary: Option<usize>) {
             bytes: bytes[..].into(),
             file_rows: *rows,
             rows: *rows,
-            order: rotary.map_or(FileRows::All, FileRows::Interleaved),
+            order: SourceRows::whole(rotary.map_or(FileRows::All, FileRows::Interleaved)),
+            columns: SourceColumns::whole(columns),
             scales: match shape.scales {
                 None => SourceScales::Own,
                 Some(form @ ScaleForm::Tensor) => SourceScales::Tensor(form.row_scale(companions[0][0])),
@@ -260,7 +264,8 @@ fn what_is_no_number_is_named() {
         bytes: bytes[..].into(),
         file_rows: 3,
         rows: 3,
-        order: FileRows::All,
+        order: SourceRows::whole(FileRows::All),
+        columns: SourceColumns::whole(64),
         scales: SourceScales::Tensor(1.0),
     };
     let (mut codes, mut row_scales) = ([0; 512], [0; 32]);
@@ -277,7 +282,8 @@ fn what_is_no_number_is_named() {
         name: "w",
         file_rows: 3,
         rows: 3,
-        order: FileRows::All,
+        order: SourceRows::whole(FileRows::All),
+        columns: SourceColumns::whole(64),
     };
     let mut codes = [0; 2 * 512];
     let mut out = Planes { codes: &mut codes, scales: &mut [], row_scales: &mut row_scales };

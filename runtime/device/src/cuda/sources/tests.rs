@@ -8,6 +8,8 @@ use monomorph_weights::Windows;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod ranks;
+
 /// A tensor of a file: shape, format (nvfp4 as bytes that hold two each), bytes.
 type Entry = (Vec<usize>, Format, Vec<u8>);
 
@@ -152,7 +154,8 @@ fn gathered(
             bytes: bytes[..].into(),
             file_rows: rows.len(),
             rows: rows.len(),
-            order: FileRows::All,
+            order: SourceRows::whole(FileRows::All),
+            columns: SourceColumns::whole(shape.columns),
             scales: match scales {
                 GatheredScales::Own => SourceScales::Own,
                 GatheredScales::Tensor(scale) => SourceScales::Tensor(*scale),
@@ -203,7 +206,7 @@ fn rows_of_groups_bring_their_scales() {
             kinds().of_groups(0, 128, 640),
             kinds().of_groups(128, 512, 640),
         ];
-        let sources = load_sources(&checkpoint, &shape, &parts).expect("as the file has them");
+        let sources = load_sources(&checkpoint, &shape, &parts, Share::WHOLE).expect("as the file has them");
         let rows = |groups: usize, of: usize, taken: std::ops::Range<usize>| -> Vec<usize> {
             (0..groups).flat_map(|group| taken.clone().map(move |row| group * of + row)).collect()
         };
@@ -253,7 +256,8 @@ fn experts_follow_one_another_plane_by_plane() {
                 |expert| ["gate", "up"].map(|half| part(&format!("experts.{expert}.{half}"), file, form));
             let sources: Vec<Source> = (0..3)
                 .flat_map(|expert| {
-                    load_sources(&checkpoint, &shape, &of_expert(expert)).expect("as the file has it")
+                    load_sources(&checkpoint, &shape, &of_expert(expert), Share::WHOLE)
+                        .expect("as the file has it")
                 })
                 .collect();
             // Pieces that begin and end within experts.
@@ -290,7 +294,7 @@ fn stacked_experts_are_groups_of_one_tensor() {
     let mut sources = Vec::new();
     for expert in 0..4 {
         let parts = [stacked(0, expert), stacked(20, expert)];
-        sources.extend(load_sources(&checkpoint, &shape, &parts).expect("as the file has it"));
+        sources.extend(load_sources(&checkpoint, &shape, &parts, Share::WHOLE).expect("as the file has it"));
     }
     let found = planes(&shape, &sources, 7);
     for expert in 0..4 {
@@ -310,14 +314,18 @@ fn values_stand_in_the_order_of_the_file_or_of_the_rows_taken() {
     tensors.insert("bias".to_owned(), (vec![24], Format::F32, bytes(&values)));
     let checkpoint = checkpoint(&tensors);
     let conv = Part::new("conv", &[6, 1, 4]);
-    let found = load_values(&checkpoint, Format::F32, &conv, 6, 4).expect("as the file has it");
+    let found = load_values(&checkpoint, Format::F32, &conv, 6, 4, Share::WHOLE).expect("as the file has it");
     assert_eq!(found, values);
-    let rows = load_values(&checkpoint, Format::F32, &conv.of_groups(1, 1, 3), 2, 4).expect("two of six");
+    let rows = load_values(&checkpoint, Format::F32, &conv.of_groups(1, 1, 3), 2, 4, Share::WHOLE)
+        .expect("two of six");
     assert_eq!(rows, [4., 5., 6., 7., 16., 17., 18., 19.]);
     let bias = Part::new("bias", &[24]).of_groups(2, 2, 12);
-    assert_eq!(load_values(&checkpoint, Format::F32, &bias, 4, 1).expect("four"), [2., 3., 14., 15.]);
+    assert_eq!(
+        load_values(&checkpoint, Format::F32, &bias, 4, 1, Share::WHOLE).expect("four"),
+        [2., 3., 14., 15.]
+    );
     let halves = Part::new("bias", &[24]).interleaved(4);
-    let turned = load_values(&checkpoint, Format::F32, &halves, 24, 1).expect("all");
+    let turned = load_values(&checkpoint, Format::F32, &halves, 24, 1, Share::WHOLE).expect("all");
     assert_eq!(turned[..8], [0., 2., 1., 3., 4., 6., 5., 7.]);
 }
 
@@ -339,7 +347,7 @@ fn what_is_not_there_is_refused_by_name_and_shape() {
             packing: Packing::Stacked,
             experts: 1,
         };
-        load_sources(&checkpoint, &shape, &[asked]).expect_err("refused").to_string()
+        load_sources(&checkpoint, &shape, &[asked], Share::WHOLE).expect_err("refused").to_string()
     };
     let w = || part("w", &[384, 256], form);
     for (found, wanted) in [
@@ -368,6 +376,8 @@ fn what_is_not_there_is_refused_by_name_and_shape() {
         assert!(found.contains(wanted), "{found}\nshould say: {wanted}");
     }
     let flat = Part::new("conv", &[24]);
-    let error = load_values(&checkpoint, Format::F32, &flat, 6, 4).expect_err("another shape").to_string();
+    let error = load_values(&checkpoint, Format::F32, &flat, 6, 4, Share::WHOLE)
+        .expect_err("another shape")
+        .to_string();
     assert!(error.contains("`conv` should be f32 [24] and is f32 [6, 1, 4]"), "{error}");
 }

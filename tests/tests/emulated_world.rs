@@ -1,0 +1,168 @@
+//! CUDA servers of two ranks on two emulated cards (tests/emulated): each rank a host thread with its part of
+//! the weights, exchanging sums and logits through each other's memory. Logits are the interpreter's, which
+//! knows of no ranks, and answers are those of a server of a CPU target.
+
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};
+use monomorph_formats::Format;
+use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
+use monomorph_tests::emulated;
+use monomorph_tests::feedings::{Case, EXACT, case, run};
+use monomorph_tests::goldens::golden;
+use monomorph_tests::requantise::{Storage, requantise};
+use monomorph_tests::root;
+use monomorph_tests::server::{self, Serving, stats};
+use serde_json::json;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// Largest distance between rows whose operands are rounded to f16.
+const ROUNDED: f32 = 3e-2;
+
+/// A golden on a kind of card: exact, or stored and computed in 16 bits.
+struct Kind {
+    hardware: &'static str,
+    golden: &'static str,
+    exact: bool,
+}
+
+const fn exact(hardware: &'static str, golden: &'static str) -> Kind {
+    Kind { hardware, golden, exact: true }
+}
+
+const fn rounded(hardware: &'static str, golden: &'static str) -> Kind {
+    Kind { hardware, golden, exact: false }
+}
+
+fn load(targets: &Path, name: &str, ranks: usize) -> Target {
+    let options = BuildOptions { ranks: Some(ranks), ..BuildOptions::default() };
+    let search = [targets.to_owned(), root().join("targets")];
+    spec::load_with(&search, name, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A server of two ranks for a golden of sizes that ranks can share, with the interpreter's logits.
+fn two_ranks(directory: &Path, kind: &Kind) -> Case {
+    let targets = directory.join("targets");
+    let hardware = emulated::hardware(&targets, kind.hardware, Some(emulated::FEW));
+    let small = golden(kind.golden);
+    let mut golden = small.for_ranks(&directory.join(kind.golden));
+    golden.import_into(&targets, Compute::F16);
+    let name = |quant: &str| format!("{hardware}/{}/{quant}", golden.name);
+    let plain = load(&targets, &name("f32"), 1);
+    let (target, weights) = if kind.exact {
+        (load(&targets, &name("f32"), 2), golden.directory.join("f32"))
+    } else {
+        let storage = Storage::ALL.iter().find(|it| it.name == "bf16").expect("there is such a storage");
+        let out = directory.join("stored").join(kind.golden);
+        let quant = requantise(&golden, &plain, storage, Compute::F16, Format::Bf16, &targets, &out);
+        (load(&targets, &name(&quant), 2), out.join("stored"))
+    };
+    golden.prompts = small.prompts;
+    golden.prompts.iter_mut().flatten().for_each(|id| *id %= target.model.vocabulary as u32);
+    let case = case(target, &golden, &weights, None, if kind.exact { EXACT } else { ROUNDED });
+    case.unwrap_or_else(|| panic!("{} is refused", kind.golden))
+}
+
+/// Quick enough for every run of the checks: attention and dense layers, delta-nets and experts.
+#[test]
+fn two_ranks_agree_with_the_interpreter() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let mut wrong = Vec::new();
+    let feedings = ["prompts", "prompts together", "steps behind prompts", "9 and fewer"];
+    run(Some(two_ranks(directory.path(), &exact("h200", "llama-aligned"))), &mut wrong, &feedings);
+    run(Some(two_ranks(directory.path(), &rounded("h200", "qwen3-next-one"))), &mut wrong, &feedings[1..]);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The other kind of card, Mamba, experts without a shared one, a K/V head that both ranks hold.
+/// `MONOMORPH_GOLDENS` as in `emulated.rs`.
+#[test]
+#[ignore = "minutes"]
+fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
+    let mut wrong = Vec::new();
+    let others = [
+        exact("gb10", "llama-aligned"),
+        rounded("gb10", "qwen35-moe-wide"),
+        exact("gb10", "qwen3-deep"),
+        exact("h200", "qwen35-text"),
+        rounded("h200", "nemotron-h-mamba"),
+        rounded("h200", "qwen35-moe-wide"),
+        exact("h200", "llama-multi-query"),
+    ];
+    for kind in others {
+        let full = format!("{}/{}", kind.hardware, kind.golden);
+        if wanted.is_empty() || wanted.split(',').any(|it| full.contains(it)) {
+            run(Some(two_ranks(directory.path(), &kind)), &mut wrong, &[]);
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Prompts of which some begin alike.
+fn requests(vocabulary: usize) -> Vec<Request> {
+    let mut random = Random(11);
+    let mut requests: Vec<Request> = Vec::new();
+    for first in [40, 97, 150] {
+        let mut prompt = random.ids(first, vocabulary);
+        for more in [1, 33, 25] {
+            let sampling = json!({"temperature": 0});
+            requests.push(Request { prompt: prompt.clone(), tokens: 20, sampling, surplus: 0 });
+            prompt.extend(random.ids(more, vocabulary));
+        }
+    }
+    requests
+}
+
+fn texts(answers: &[Answer]) -> Vec<&str> {
+    answers.iter().map(|answer| answer.text.as_str()).collect()
+}
+
+/// With recurrent state, so that blocks and states are both reused, copied and swapped.
+#[test]
+fn two_ranks_answer_as_a_processor_also_from_a_cache_and_when_swapped() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let targets = directory.path().join("targets");
+    // Its own multiprocessors: with few, attention splits the context otherwise for one row than for several.
+    let hardware = emulated::hardware(&targets, "h200", None);
+    let golden = golden("qwen35-text").for_ranks(&directory.path().join("golden"));
+    golden.import_into(&targets, Compute::F16);
+    let two = load(&targets, &format!("{hardware}/{}/f32", golden.name), 2);
+    let weights = tempfile::tempdir().expect("temporary directories can be made");
+    with_tokenizer(&golden, two.model.vocabulary, weights.path());
+    let serve = |server: Command, further: &[&str]| {
+        let arguments = ["--threads", "1", "--context", "256"];
+        Serving::start_command(server, weights.path(), &[&arguments, further].concat())
+    };
+    let requests = requests(two.model.vocabulary);
+    let alone = |serving: &Serving| -> Vec<Answer> {
+        requests.iter().map(|request| request.whole(&serving.address)).collect()
+    };
+    let plain = ["--kv-tokens", "2048", "--prefix-cache", "off"];
+    let processor = server::build(Some(&targets), &format!("cpu/{}/f32", golden.name));
+    let expected = alone(&serve(Command::new(processor), &plain));
+
+    let (built, begin) = (emulated::build(&two), Instant::now());
+    let found = alone(&serve(built.command(), &plain));
+    println!("alone: {:.1} s", begin.elapsed().as_secs_f32());
+    assert_eq!(texts(&found), texts(&expected), "alone");
+
+    let cached =
+        serve(built.command(), &["--kv-tokens", "2048", "--snapshots", "3", "--snapshot-interval", "64"]);
+    assert_eq!(texts(&alone(&cached)), texts(&expected), "from a cache");
+    let counted = stats(&cached.address);
+    drop(cached);
+    println!("from a cache: {:.1} s, {counted}", begin.elapsed().as_secs_f32());
+    assert!(counted["tokens_cached"].as_u64() > Some(200), "{counted}");
+
+    let swapping =
+        serve(built.command(), &["--kv-tokens", "528", "--prefix-cache", "off", "--swap-space", "0.05"]);
+    let together = crowd(&swapping.address, &requests, 6);
+    let counted = stats(&swapping.address);
+    println!("swapped: {:.1} s, {counted}", begin.elapsed().as_secs_f32());
+    assert_eq!(texts(&together), texts(&expected), "swapped");
+    let count = |key: &str| counted[key].as_u64();
+    assert!(count("swapped_out") > Some(0) && count("swapped_in") > Some(0), "{counted}");
+}
