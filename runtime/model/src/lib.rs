@@ -51,8 +51,12 @@ pub trait Model: Sized + Send + 'static {
     /// drafts has one step in flight.
     const DRAFTS: usize = Self::SPEC.drafts();
 
-    /// Devices that it is spread over, a rank on each.
+    /// Ranks that the build is cut into, a device each, over all processes of a world: 1 of a build that is not
+    /// cut.
     const RANKS: usize = 1;
+
+    /// Whether its ranks may be in several processes: a world then has as many of them, or a divisor.
+    const ACROSS_PROCESSES: bool = false;
 
     /// Checks that this machine has the hardware the stack was compiled for, without claiming any of it:
     /// devices of these numbers, or the first ones where there are none. (CPUs are checked before anything
@@ -129,6 +133,44 @@ pub trait Model: Sized + Send + 'static {
     /// As [`Self::read_state`].
     fn write_state(&mut self, _place: StatePlace, from: &[u8]) {
         assert!(from.is_empty(), "a model without recurrent state");
+    }
+
+    /// Names a collective that all processes of a world then [join](Self::join).
+    ///
+    /// # Errors
+    /// When that fails, or the model adds nothing up over processes.
+    fn identify() -> Result<Vec<u8>, String> {
+        Err("this build adds nothing up over processes".to_owned())
+    }
+
+    /// Versions of the device's driver and of the library that adds up over processes: they must be equal in
+    /// all of them.
+    fn versions() -> (String, String) {
+        ("none".to_owned(), "none".to_owned())
+    }
+
+    /// Joins the collective of this name as process `rank` of `processes`, before any step.
+    ///
+    /// # Errors
+    /// When that fails, or the model adds nothing up over processes.
+    fn join(&mut self, _name: &[u8], _rank: usize, _processes: usize) -> Result<(), String> {
+        Err("this build adds nothing up over processes".to_owned())
+    }
+
+    /// Adds a whole number up over all processes of the collective, as its steps add.
+    ///
+    /// # Errors
+    /// When that fails, or the model adds nothing up over processes.
+    fn add_up(&mut self, _value: u64) -> Result<u64, String> {
+        Err("this build adds nothing up over processes".to_owned())
+    }
+
+    /// Records programs that hold collectives, once those are joined.
+    ///
+    /// # Errors
+    /// When that fails.
+    fn record(&mut self) -> Result<(), String> {
+        Ok(())
     }
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.

@@ -22,6 +22,7 @@ mod verbs;
 
 pub use failure::{EXIT_DEVICE_FAULT, EXIT_WRONG_HARDWARE, Failure};
 pub use process::cpu::require_cpu;
+pub use start::hosts::Start;
 pub use start::load::{StartEngine, start_engine};
 pub use start::paths::{default_weights, resolve_weights, weights_directory};
 pub use verbs::serve::{ServeArgs, serve};
@@ -76,7 +77,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         M::check_hardware(&gpus.ordinals(spec, M::RANKS)?)?;
     }
     match verb {
-        Verb::Serve(args) => serve(spec, M::RANKS, start_engine::<M>, args, started),
+        Verb::Serve(args) => serve(spec, Start::of::<M>(), args, started),
         Verb::Generate(args) => verbs::generate::generate(spec, M::RANKS, start_engine::<M>, args, started),
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),

@@ -66,6 +66,8 @@ mod verbs;
 mod watching;
 #[path = "http/weights.rs"]
 mod weights;
+#[path = "http/worlds.rs"]
+mod worlds;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
@@ -92,6 +94,9 @@ fn main() -> ExitCode {
         };
     }
     let tests: &[(&str, fn())] = &[
+        ("worlds::of_three_processes_answer_as_one", worlds::answers),
+        ("worlds::that_lose_one_end_and_start_again", worlds::deaths),
+        ("worlds::that_differ_are_refused_by_name", worlds::refusals),
         ("refusals::every_refusal_is_clear_and_leaves_the_server_serving", refusals::every_refusal),
         ("refusals::bodies_over_the_limit", refusals::bodies_over_the_limit),
         ("refusals::paths_and_methods", refusals::paths_and_methods),

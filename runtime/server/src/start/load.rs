@@ -49,7 +49,18 @@ pub fn start_engine<M: Model>(
     engine: EngineOptions,
     progress: &Progress,
 ) -> Result<EngineHandle, Failure> {
-    let model = load_model::<M>(weights, options, progress)?;
+    run_engine(load_model::<M>(weights, options, progress)?, options, engine)
+}
+
+/// Starts the engine of a loaded model.
+///
+/// # Errors
+/// When the engine refuses its options.
+pub(crate) fn run_engine<M: Model>(
+    model: M,
+    options: &LoadOptions,
+    engine: EngineOptions,
+) -> Result<EngineHandle, Failure> {
     let prefix = PrefixOptions { snapshots: model.snapshots(), ..engine.prefix };
     let offload = match (&options.offload, model.offload()) {
         (None, _) => None,
@@ -410,7 +421,7 @@ pub(crate) const KEEP_NOTHING: PrefixOptions =
 /// Loads model and text side by side.
 pub(crate) fn load(
     spec: &ModelSpec,
-    start: StartEngine,
+    start: impl FnOnce(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>,
     args: &WeightsArgs,
     options: &LoadOptions,
     engine: EngineOptions,

@@ -4,6 +4,7 @@
 pub(crate) mod batches;
 pub(crate) mod draft;
 pub(crate) mod gpus;
+pub(crate) mod hosts;
 pub(crate) mod load;
 pub(crate) mod lookup;
 pub(crate) mod offload;

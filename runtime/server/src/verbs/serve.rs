@@ -25,16 +25,15 @@ use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
 use crate::start::draft;
 use crate::start::gpus::GpuArgs;
-use crate::start::load::{
-    CacheArgs, MemoryArgs, Planned, PrefixArgs, StartEngine, ThreadArgs, WeightsArgs, load,
-};
+use crate::start::hosts::{self, HostsArgs, Start};
+use crate::start::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, ThreadArgs, WeightsArgs, load};
 use crate::start::lookup::LookupArgs;
 use crate::start::offload::OffloadArgs;
 use crate::start::schedule::{self, ScheduleArgs};
 use crate::start::swap::{self, SwapArgs};
 use crate::start::warm_up::WarmUpArgs;
 use monomorph_engine::{EngineHandle, EngineOptions};
-use monomorph_model::{ModelSpec, Progress, device_fault};
+use monomorph_model::{LoadOptions, ModelSpec, Progress, Weights, device_fault};
 use std::hash::RandomState;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
@@ -79,6 +78,9 @@ pub struct ServeArgs {
     /// What is kept for prompts that begin alike.
     #[command(flatten)]
     pub prefix: PrefixArgs,
+    /// Which of several processes this is.
+    #[command(flatten)]
+    pub processes: HostsArgs,
     /// Sequences that are longer than memory.
     #[command(flatten)]
     pub offload: OffloadArgs,
@@ -151,8 +153,7 @@ pub struct ServeArgs {
 /// When the address is taken, the weights cannot be loaded, or the device failed.
 pub fn serve(
     spec: &'static ModelSpec,
-    ranks: usize,
-    start: StartEngine,
+    start: Start,
     args: &ServeArgs,
     started: Instant,
 ) -> Result<(), Failure> {
@@ -166,6 +167,7 @@ pub fn serve(
             args.bind
         ));
     }
+    let world = args.processes.read(&start)?;
     let (prefix, snapshots) = args.prefix.options(spec)?;
     let swap = args.swap.options(spec, out::print)?;
     if args.offload.is_on() && swap.host_bytes > 0 {
@@ -182,9 +184,15 @@ pub fn serve(
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
-    options.ordinals = args.gpus.ordinals(spec, ranks)?;
+    options.ordinals = args.gpus.ordinals(spec, start.ranks)?;
     options.shorter = args.cache.context.is_none();
     options.offload = args.offload.options(spec, context, blocks)?;
+    let step = args.step_seconds.map(|seconds| Duration::from_secs(seconds.get()));
+    let deadlines = hosts::deadlines(spec, step);
+    if let Some(world) = world.as_ref().filter(|world| world.is_worker()) {
+        let weights = args.weights.open(spec, options.threads)?;
+        return (start.follow)(world, &weights, &options, Arc::default(), deadlines);
+    }
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
     let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;
@@ -193,7 +201,7 @@ pub fn serve(
 
     let app = Arc::new(App {
         spec,
-        ranks,
+        ranks: start.ranks,
         gpu_ordinals: options.ordinals.clone(),
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         keys,
@@ -234,7 +242,15 @@ pub fn serve(
     out::print(format_args!("loading {} at http://{address}/", spec.target));
     let engine =
         EngineOptions { prefix, schedule, lookup, swap, ..EngineOptions::new(0, context, args.max_waiting) };
-    let (engine, text) = load(spec, start, &args.weights, &options, engine, &app.progress)?;
+    let loading = Arc::clone(&app);
+    let begin = |weights: &Weights, options: &LoadOptions, engine, progress: &Progress| match &world {
+        None => (start.engine)(weights, options, engine, progress),
+        Some(world) => {
+            let loaded = Arc::new(move || loading.progress.read());
+            (start.head)(world, weights, options, engine, (progress, loaded), deadlines)
+        }
+    };
+    let (engine, text) = load(spec, begin, &args.weights, &options, engine, &app.progress)?;
     if !app.reasoning.is_on() {
         text.can_answer_at_once()?;
     }
@@ -262,7 +278,7 @@ pub fn serve(
     let (running, most) = (engine.sequences(), spec.step_sequences);
     let running = if running < most { format!("; {running} sequences at a time") } else { String::new() };
     let kept = kept(spec, &engine);
-    let gpus = if ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
+    let gpus = if start.ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);

@@ -83,7 +83,8 @@ async fn fault(app: &App) -> String {
     };
     ready.engine.stopped().await;
     match (ready.engine.health(), device_fault()) {
-        (Health::Dead(_), Some(fault)) => fault.to_owned(),
+        // An idle engine whose world ended was told so, which it counts as poison.
+        (Health::Dead(_) | Health::Poisoned(_), Some(fault)) => fault.to_owned(),
         _ => std::future::pending().await,
     }
 }

@@ -5,7 +5,7 @@
 use super::{Bytes, Loaded, Reply, checkpoint_of};
 use monomorph_engine::scripted::{Pipelined, Shape};
 use monomorph_model::{ModelSpec, Protocol};
-use monomorph_server::{ServeArgs, serve, start_engine};
+use monomorph_server::{ServeArgs, Start, serve};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -88,7 +88,7 @@ pub fn main(
     let (tools, reasoning) = (format(tools), format(reasoning));
     let protocol = Protocol { tools, reasoning, ..Talking::SPEC.protocol };
     let spec: &'static ModelSpec = Box::leak(Box::new(ModelSpec { protocol, context, ..*Talking::SPEC }));
-    match serve(spec, 1, start_engine::<Talk>, &args, Instant::now()) {
+    match serve(spec, Start::of::<Talk>(), &args, Instant::now()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("error: {}", failure.message);
