@@ -4,7 +4,7 @@
 //
 // A kernel that only polls gives way. Then other devices' streams run, also those that nobody waits for yet,
 // one operation at a time; when none of these can go on either, the host threads that stand at the lock are
-// let in, and whoever waits here goes to sleep until one has told a stream something. Only when that has not
+// let in, and the thread that waits here sleeps until one has told a stream something. Only when that has not
 // happened for CARD_PATIENCE does the clock of the cards run on, for as long again, for kernels to give up by
 // it; and then what still polls is stuck.
 

@@ -1,4 +1,4 @@
-//! Lists of tokens that emulated servers are fed in every way that steps allow, and the logits they must give.
+//! Lists of tokens that emulated servers are fed, in every way that steps allow, with their logits.
 
 use crate::emulated::{self, Server};
 use crate::goldens::Golden;
@@ -19,7 +19,7 @@ pub const EXACT: f32 = 1e-4;
 pub struct Case {
     /// What the server was built of.
     pub target: Target,
-    /// The server.
+    /// Built for the emulated card.
     pub server: Server,
     /// Its checkpoint.
     pub weights: PathBuf,
@@ -111,8 +111,8 @@ impl Case {
     }
 }
 
-/// Builds the server of a target; prints the reason and returns `None` if the compiler refuses it. What is not
-/// `expected` otherwise is what the interpreter computes.
+/// Builds the server of a target; prints the reason and returns `None` if the compiler refuses it. Without
+/// `expected` logits, the interpreter computes them.
 ///
 /// # Panics
 /// If the server cannot be built, or the checkpoint is damaged.

@@ -2,7 +2,7 @@
 //! each other, in which order hosts may come, and what is refused.
 //!
 //! Planted, one at a time, and caught here: no demand for work that nobody waits for; a device that does not
-//! give way; rights that are not guarded; a clock that runs while a peer is slow.
+//! give way; memory of other devices that is not guarded while kernels run.
 
 use monomorph_tests::emulated::Devices;
 

@@ -80,7 +80,7 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
         vocabulary: None,
         forced_acceptance: None,
     });
-    let options = BuildOptions { batch_invariant: invariant, draft };
+    let options = BuildOptions { batch_invariant: invariant, draft, ..BuildOptions::default() };
     let target = spec::load_with(&search, &format!("{hardware}/{name}/{quant}"), &options);
     let target = target.unwrap_or_else(|error| panic!("{error}"));
     let begin = Instant::now();
