@@ -23,10 +23,12 @@ use std::sync::Arc;
 pub struct Interpreter<'a> {
     graph: &'a Graph,
     kv_format: Format,
-    /// Values by rank, then by weight, then by instance (a layer, or the only one), then by expert (or the
-    /// only one).
-    weights: Vec<Vec<Vec<Arc<Vec<Vec<f32>>>>>>,
+    /// By rank, then by weight, then by instance (a layer, or the only one).
+    weights: Vec<Vec<Vec<Instance>>>,
 }
+
+/// Values of an instance of a weight on a rank, by expert (or the only one); ranks with the same share it.
+type Instance = Arc<Vec<Vec<f32>>>;
 
 /// State of one sequence, by rank and layer. A draft head's cache is separate from its model's.
 #[derive(Clone, Debug, Default)]

@@ -1,5 +1,6 @@
 //! Every weight as f32: the exact values of the stored format.
 
+use super::Instance;
 use crate::graph::{Graph, RankPart, Weight, WeightId, file_row, instance};
 use crate::spec::types::{CheckpointSpec, RotaryRows};
 use monomorph_abi::cut::{self, Segment, whole_row};
@@ -21,14 +22,11 @@ impl<'a> Reader<'a> {
 
     /// One instance of a weight, by rank: `[rows, columns]` of every expert, or of the only one. Ranks that
     /// hold the whole weight share it.
-    pub(super) fn read(
-        &mut self,
-        id: WeightId,
-        layer: Option<usize>,
-    ) -> Result<Vec<Arc<Vec<Vec<f32>>>>, WeightsError> {
+    pub(super) fn read(&mut self, id: WeightId, layer: Option<usize>) -> Result<Vec<Instance>, WeightsError> {
         let ranks = self.graph.ranks;
         if self.graph.weights[id.0].cut.is_whole() {
-            return Ok(vec![Arc::new(self.part(id, layer, 0)?); ranks]);
+            let whole = Arc::new(self.part(id, layer, 0)?);
+            return Ok((0..ranks).map(|_| Arc::clone(&whole)).collect());
         }
         (0..ranks).map(|rank| self.part(id, layer, rank).map(Arc::new)).collect()
     }

@@ -51,8 +51,8 @@ pub trait Model: Sized + Send + 'static {
     /// drafts has one step in flight.
     const DRAFTS: usize = Self::SPEC.drafts();
 
-    /// Ranks that the build is cut into, a device each, over all processes of a world: 1 of a build that is not
-    /// cut.
+    /// Ranks that the build is cut into, a device each, over all processes of a world: 1 of a build that is
+    /// not cut.
     const RANKS: usize = 1;
 
     /// Whether its ranks may be in several processes: a world then has as many of them, or a divisor.

@@ -4,7 +4,8 @@ use super::kernels::{ExchangeGather, ExchangeSum};
 use crate::blocks::products::cuda::limit;
 use crate::graph::Rows;
 use crate::kernels::World;
-use crate::passes::launch::{Instance, Launcher, Site, fixed, integer};
+use crate::passes::PassError;
+use crate::passes::launch::{Instance, Launcher, Site, fixed, integer, no_kernel};
 use crate::plan::BufferId;
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{WORLD_BYTES, inbox_bytes};
@@ -33,28 +34,50 @@ struct Exchange {
 
 impl Launcher<'_> {
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
-    pub(crate) fn exchange_sum(&mut self, site: Site, partial: BufferId, residual: BufferId) -> Launch {
-        let Exchange { mut instance, grid, world } = self.exchange(site, partial, "sum_inbox");
+    ///
+    /// # Errors
+    /// When rows are no whole pieces.
+    pub(crate) fn exchange_sum(
+        &mut self,
+        site: Site,
+        partial: BufferId,
+        residual: BufferId,
+    ) -> Result<Launch, PassError> {
+        let Exchange { mut instance, grid, world } = self.exchange(site, partial, "sum_inbox")?;
         let decode = matches!(site.program.regime, Regime::Decode | Regime::Draft);
         instance.constants.push(("DECODE", Constant::Flag(decode)));
         let partial = self.buffer(site, partial);
         let arguments =
             ExchangeSum { step: site.header, world, partial, residual: self.buffer(site, residual) };
-        self.launch(site, instance, grid, arguments)
+        Ok(self.launch(site, instance, grid, arguments))
     }
 
     /// Puts the rows of `out` together from the ranks' `part`s.
-    pub(crate) fn exchange_gather(&mut self, site: Site, part: BufferId, out: BufferId) -> Launch {
-        let Exchange { instance, grid, world } = self.exchange(site, part, "gather_inbox");
+    ///
+    /// # Errors
+    /// When parts of rows are no whole pieces.
+    pub(crate) fn exchange_gather(
+        &mut self,
+        site: Site,
+        part: BufferId,
+        out: BufferId,
+    ) -> Result<Launch, PassError> {
+        let Exchange { instance, grid, world } = self.exchange(site, part, "gather_inbox")?;
         let part = self.buffer(site, part);
         let arguments = ExchangeGather { step: site.header, world, part, out: self.buffer(site, out) };
-        self.launch(site, instance, grid, arguments)
+        Ok(self.launch(site, instance, grid, arguments))
     }
 
     /// An exchange of rows of `pushed` through the scratch buffer `inbox`.
-    fn exchange(&mut self, site: Site, pushed: BufferId, inbox: &str) -> Exchange {
+    fn exchange(&mut self, site: Site, pushed: BufferId, inbox: &str) -> Result<Exchange, PassError> {
         let ranks = self.plan.target.ranks;
         let (width, rows) = (self.plan.buffer(pushed).width, site.program.rows);
+        if !width.is_multiple_of(PIECE) {
+            let what = format!(
+                "{ranks} ranks exchange rows of {width}, and only multiples of {PIECE} have a kernel"
+            );
+            return Err(no_kernel(site, self.plan, &what));
+        }
         let capacity = self.inbox_rows(pushed);
         let prompts = matches!(site.program.regime, Regime::Prefill | Regime::Learn);
         let (pieces, resident) = split(ranks, prompts);
@@ -76,7 +99,7 @@ impl Launcher<'_> {
         let most = resident * self.card.multiprocessors as usize;
         let name = self.kernel_name(site, "");
         let instance = Instance { resident, bytes, ..Instance::new(name, constants, THREADS) };
-        Exchange { instance, grid: fixed(blocks.clamp(1, most), 1, 1), world }
+        Ok(Exchange { instance, grid: fixed(blocks.clamp(1, most), 1, 1), world })
     }
 
     /// Most rows of this buffer in any program: each rank's slot in an inbox has as many.

@@ -71,7 +71,7 @@ impl Kind for Sum {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        launches.push(launcher.exchange_sum(site, self.part, self.residual));
+        launches.push(launcher.exchange_sum(site, self.part, self.residual)?);
         Ok(())
     }
 }
@@ -107,7 +107,7 @@ impl Kind for Gather {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        launches.push(launcher.exchange_gather(site, self.part, self.out));
+        launches.push(launcher.exchange_gather(site, self.part, self.out)?);
         Ok(())
     }
 }

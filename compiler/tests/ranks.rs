@@ -1,0 +1,61 @@
+//! Builds for several ranks: allowed numbers, names, memory, and what stays of one rank's text.
+
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::spec::types::{BuildOptions, Target};
+use monomorph_compiler::{emit, graph, passes, spec};
+use std::path::Path;
+
+fn load(name: &str, ranks: usize) -> Result<Target, String> {
+    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
+    let options = BuildOptions { ranks: Some(ranks), ..BuildOptions::default() };
+    spec::load_with(&[targets], name, &options).map_err(|error| error.to_string())
+}
+
+fn plan(name: &str, ranks: usize) -> Plan {
+    let target = load(name, ranks).unwrap_or_else(|error| panic!("{error}"));
+    let graph = graph::build(&target.model, &target.quant);
+    passes::assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn what_cannot_be_built_is_refused_with_what_can() {
+    for (target, ranks, message, help) in [
+        ("h200/qwen3.5-35b/nvfp4", 0, "`--tp` is 0", "1 to 8"),
+        ("h200/qwen3.5-35b/nvfp4", 9, "`--tp` is 9", "1 to 8"),
+        ("cpu/smollm2-135m/q4_1", 2, "runs on a CPU, and `--tp 2`", "build it without"),
+    ] {
+        let error = load(target, ranks).map(|it| it.build()).expect_err("it is refused");
+        assert!(error.contains(message) && error.contains(help), "{target}: {error}");
+    }
+}
+
+#[test]
+fn a_build_is_named_after_its_ranks() {
+    assert_eq!(plan("h200/qwen3.5-27b/nvfp4", 2).target.build(), "h200/qwen3.5-27b/nvfp4+tp2");
+    assert_eq!(plan("h200/qwen3.5-27b/nvfp4", 1).target.build(), "h200/qwen3.5-27b/nvfp4");
+}
+
+#[test]
+fn ranks_share_the_weights_the_state_and_the_keys() {
+    let (one, two) = (plan("h200/qwen3.5-27b/nvfp4", 1), plan("h200/qwen3.5-27b/nvfp4", 2));
+    assert_eq!(2 * two.memory.kv_block, one.memory.kv_block);
+    assert_eq!(2 * two.memory.state, one.memory.state);
+    // The embedding, norms, and scales that are one a row stand on both.
+    let (half, embedding) = (one.memory.weights / 2, 248_320 * 5120 * 2);
+    assert!((half..half + embedding).contains(&two.memory.weights), "{}", two.memory.weights);
+}
+
+#[test]
+fn one_rank_has_no_trace_of_others() {
+    let words = ["World", "RANKS", "exchange", "peer", "Segment", "cut_", "partial_sums", "inbox"];
+    let text = |ranks| -> String {
+        let plan = plan("h200/qwen3.6-35b/fp8", ranks);
+        let files = emit::emit(&plan, Path::new("/monomorph"), &[]);
+        // Templates are the same files for all.
+        files.into_iter().filter(|file| !file.path.starts_with("cuda/lib")).map(|file| file.text).collect()
+    };
+    let (one, two) = (text(1), text(2));
+    let found = |text: &str| words.into_iter().filter(|word| text.contains(word)).collect::<Vec<_>>();
+    assert_eq!(found(&one), [""; 0]);
+    assert_eq!(found(&two), ["World", "RANKS", "exchange", "Segment", "cut_", "partial_sums", "inbox"]);
+}
