@@ -5,7 +5,7 @@ pub mod draft;
 pub mod step;
 
 use crate::graph::Rows;
-use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody};
+use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody, Prediction};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -35,6 +35,9 @@ pub struct Report {
     /// Drafting, in a build that drafts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<draft::DraftReport>,
+    /// Exchanges between ranks, in a build of several. All other figures are of one rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<RanksReport>,
     /// Batch invariance, in a build that has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_invariant: Option<BatchInvariantReport>,
@@ -151,6 +154,23 @@ pub struct WeightReport {
     pub bytes: u64,
 }
 
+/// What ranks exchange.
+#[derive(Debug, Serialize)]
+pub struct RanksReport {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Exchanges of a decode step.
+    pub exchanges: usize,
+    /// Bytes that a rank sends to each of the others in a step of one token.
+    pub decode_bytes: f64,
+    /// The same, in a prompt of [`Prediction::PREFILL_TOKENS`] tokens.
+    pub prefill_bytes: f64,
+    /// Predicted microseconds of a decode step's exchanges, with their launches.
+    pub decode_microseconds: f64,
+    /// The same, of that prompt's.
+    pub prefill_microseconds: f64,
+}
+
 /// Batch invariance of a build.
 #[derive(Debug, Serialize)]
 pub struct BatchInvariantReport {
@@ -205,12 +225,27 @@ pub fn report(plan: &Plan) -> Report {
             .collect(),
         speed: SpeedReport { limit_decode, predicted_decode, limit_prefill, predicted_prefill },
         draft: draft::report(plan),
+        ranks: ranks(plan),
         batch_invariant: plan.cuda.as_ref().zip(plan.target.batch_invariant).map(|(cuda, it)| {
             BatchInvariantReport { sequences: it.sequences, chunk_alignment: cuda.chunk_alignment }
         }),
         step: step::report(plan),
         cuda: cuda::report(plan),
     }
+}
+
+fn ranks(plan: &Plan) -> Option<RanksReport> {
+    let phases = || plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
+    let exchanges = || phases().filter(|phase| phase.decode.exchanged_bytes > 0.0);
+    let microseconds = |cost: &Cost| 1e6 * cost.predicted(&plan.target.hardware);
+    (plan.target.ranks > 1).then(|| RanksReport {
+        ranks: plan.target.ranks,
+        exchanges: exchanges().count(),
+        decode_bytes: exchanges().map(|phase| phase.decode.exchanged_bytes).sum(),
+        prefill_bytes: exchanges().map(|phase| phase.prefill.exchanged_bytes).sum(),
+        decode_microseconds: exchanges().map(|phase| microseconds(&phase.decode)).sum(),
+        prefill_microseconds: exchanges().map(|phase| microseconds(&phase.prefill)).sum(),
+    })
 }
 
 fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
@@ -283,6 +318,20 @@ pub fn text(plan: &Plan) -> String {
     };
     line(format_args!("{}", plan.target.build()));
     line(format_args!(""));
+    if let Some(it) = &report.ranks {
+        line(format_args!(
+            "one of {} ranks: all figures are of one; it sends each other {:.0} bytes of a token in {} exchanges, {:.1} us of \
+             the step, and {:.1} MB of a prompt of {}, {:.0} us",
+            it.ranks,
+            it.decode_bytes,
+            it.exchanges,
+            it.decode_microseconds,
+            it.prefill_bytes / 1e6,
+            Prediction::PREFILL_TOKENS,
+            it.prefill_microseconds
+        ));
+        line(format_args!(""));
+    }
     line(format_args!("class        stored   compute"));
     for it in &report.formats {
         line(format_args!("{:<12} {:<8} {}", it.class, it.stored, it.compute));
