@@ -64,7 +64,7 @@ pub fn info() {
     let verb: Value = serde_json::from_slice(&run(&["info", "--json"]).stdout).expect("JSON");
     assert_eq!(info["build"], verb, "the same as the verb says");
     assert_eq!((&info["engine"]["context"], &info["body_limit"]), (&json!(512), &json!(5000)));
-    assert_eq!((&info["build"]["ranks"], &info["gpu_ordinals"]), (&json!(1), &json!([])));
+    assert_eq!((&info["build"]["ranks"], &info["gpu_ordinals"]), (&json!(6), &json!([])));
     assert_eq!((&info["keys"], &info["weights"]), (&json!(false), &json!("checkpoint")));
     let guarded = Server::start(&["--api-key", "of-the-flag"]);
     let answer = guarded.connect().request("GET", "/info", &[("x-api-key", "of-the-flag")], b"");
