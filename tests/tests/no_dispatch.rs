@@ -48,12 +48,16 @@ fn exempt_emitted(finding: &Finding) -> bool {
     finding.file == "src/stack.rs" && EXEMPT_EMITTED.iter().any(|it| function == Some(it))
 }
 
-/// The emitted Rust of a target.
-fn emitted(target: &Target) -> Vec<Source> {
-    let plan = toolchain::plan(target).unwrap_or_else(|error| panic!("{}: {error}", target.build()));
+/// The emitted Rust of a target; none of one whose sizes its ranks cannot share.
+fn emitted(target: &Target) -> Option<Vec<Source>> {
+    let plan = match toolchain::plan(target) {
+        Ok(plan) => plan,
+        Err(_) if target.ranks > 1 => return None,
+        Err(error) => panic!("{}: {error}", target.build()),
+    };
     let files = emit::emit(&plan, &root(), &[]).into_iter();
     let rust = files.filter(|file| file.path.extension().is_some_and(|it| it == "rs"));
-    rust.map(|file| Source { name: file.path.display().to_string(), text: file.text }).collect()
+    Some(rust.map(|file| Source { name: file.path.display().to_string(), text: file.text }).collect())
 }
 
 fn stack(sources: &[Source]) -> &Source {
@@ -66,7 +70,7 @@ fn no_emitted_crate_dispatches_anything() {
     let mut walked = [0; 3];
     let mut exempt = false;
     for build in shipped::builds() {
-        let sources = emitted(&build);
+        let Some(sources) = emitted(&build) else { continue };
         let (at_load, findings): (Vec<_>, Vec<_>) =
             dispatch::walk(&sources).into_iter().partition(exempt_emitted);
         assert_eq!(findings, [], "{}", build.build());
@@ -174,7 +178,8 @@ fn every_kind_of_planted_dispatch_is_found() {
         drafting.expect("a hybrid drafts with its head"),
         hybrid,
     ];
-    let mut sources: Vec<Source> = builds.iter().map(|it| stack(&emitted(it)).clone()).collect();
+    let mut sources: Vec<Source> =
+        builds.iter().map(|it| stack(&emitted(it).expect("it is planned")).clone()).collect();
     for file in [
         "device/src/cpu/model.rs",
         "device/src/cuda/model.rs",
