@@ -15,6 +15,9 @@ use monomorph_abi::cut::{Segment, held};
 use monomorph_formats::{FP8_BLOCK, ScaleForm};
 use std::collections::BTreeMap;
 
+/// Logits of a rank are gathered in vectors of so many.
+const GATHERED: usize = 4;
+
 /// The graph of one of `ranks` ranks. A graph for one rank comes back as it is.
 ///
 /// # Errors
@@ -319,7 +322,7 @@ impl Splits {
         Ok(())
     }
 
-    /// Cuts logits by rows of the head. A vocabulary that cannot be shared out stays whole.
+    /// Cuts logits by rows of the head. A vocabulary that cannot be shared out in whole vectors stays whole.
     fn logits(&mut self, body: &Body, weights: &[Weight], ranks: usize) {
         let Value { width, rows, .. } = body.values[body.output.0];
         let Some(Op::Linear { weight, .. }) = body.producer(body.output).map(|id| &body.nodes[id.0].op)
@@ -327,7 +330,7 @@ impl Splits {
             return;
         };
         let segment = Segment { units: ranks, unit: width / ranks };
-        let shared_out = width.is_multiple_of(ranks);
+        let shared_out = width.is_multiple_of(GATHERED * ranks);
         let fits = check(&weights[weight.0], &RankPart::rows([segment]), ranks).is_ok();
         if rows == Rows::Outputs && shared_out && fits {
             self.values[body.output.0] = Split::Columns(vec![segment]);
