@@ -17,7 +17,7 @@ pub(crate) use build::{BodyBuilder, Builder};
 pub use op::{Op, RotaryFrequencies};
 
 use crate::spec::types::{Compute, FileTensor, Scales, TensorClass};
-use monomorph_abi::cut::Segment;
+use monomorph_abi::cut::{self, Segment};
 use monomorph_formats::Format;
 
 /// Index into [`Graph::weights`].
@@ -130,6 +130,14 @@ impl Weight {
     /// Elements of one instance, and of one expert.
     pub fn elements(&self) -> usize {
         self.rows * self.columns
+    }
+
+    /// Columns of the checkpoint's tensor, of which a rank may hold some.
+    pub fn file_columns(&self) -> usize {
+        match &self.cut.columns[..] {
+            [] => self.columns,
+            cut => cut::whole(cut),
+        }
     }
 
     /// Stored bytes of one instance, and of one expert, without the scales beside it.

@@ -9,14 +9,13 @@
 
 use super::{PassError, pass_error};
 use crate::blocks::exchange::graph::{Gather, Sum, Zeros};
-use crate::blocks::{Share, Split};
+use crate::blocks::{BlockOp, Share, Split};
 use crate::graph::{Body, Graph, Node, Op, RankPart, Rows, Value, ValueId, Weight, WeightId};
 use monomorph_abi::cut::{Segment, held};
+use monomorph_abi::packed::TILE_ROWS;
+use monomorph_abi::world::PIECE;
 use monomorph_formats::{FP8_BLOCK, ScaleForm};
 use std::collections::BTreeMap;
-
-/// Logits of a rank are gathered in vectors of so many.
-const GATHERED: usize = 4;
 
 /// The graph of one of `ranks` ranks. A graph for one rank comes back as it is.
 ///
@@ -126,9 +125,8 @@ impl Cutter<'_> {
                 };
                 Op::Rotary { heads, head_dim: *head_dim, frequencies: frequencies.clone() }
             }
-            Op::Block(op) => {
-                let Share { op, inputs, output: _, cuts } =
-                    op.share(self.whole, self.ranks).map_err(|why| refuse(&why))?;
+            Op::Block(_) => {
+                let Share { op, inputs, output: _, cuts } = &splits.shares[&node.output];
                 let mut wanted = inputs.iter().chain(std::iter::repeat(&Split::Whole));
                 if !node.inputs.iter().all(|input| Some(of(*input)) == wanted.next()) {
                     return Err(refuse("its operands are not cut as it is"));
@@ -139,7 +137,7 @@ impl Cutter<'_> {
                         return Err(refuse("another op cuts one of its weights otherwise"));
                     }
                 }
-                Op::Block(op)
+                Op::Block(op.clone())
             }
             op @ (Op::Concat | Op::Select) => match node.inputs.iter().all(|input| whole(of(*input))) {
                 true => op.clone(),
@@ -210,10 +208,9 @@ fn check(weight: &Weight, cut: &RankPart, ranks: usize) -> Result<(), PassError>
             return refuse("columns", segment, format!("its scales are of blocks of {FP8_BLOCK}"));
         }
     }
-    let tile = 8;
     for segment in cut.rows.iter().filter(|_| block128) {
-        if !segment.held(ranks).is_multiple_of(tile) {
-            return refuse("rows", segment, format!("with scales of blocks, rows are taken by {tile}"));
+        if !segment.held(ranks).is_multiple_of(TILE_ROWS) {
+            return refuse("rows", segment, format!("with scales of blocks, rows are taken by {TILE_ROWS}"));
         }
     }
     Ok(())
@@ -247,21 +244,24 @@ fn gather(body: &mut Body, width: usize) {
 /// What a rank has of every value of a body.
 struct Splits {
     values: Vec<Split>,
+    /// The rank's share of every block's op, by its result.
+    shares: BTreeMap<ValueId, Share<BlockOp>>,
 }
 
 impl Splits {
     fn of(body: &Body, weights: &[Weight], ranks: usize) -> Result<Splits, PassError> {
-        let mut it = Splits { values: vec![Split::Whole; body.values.len()] };
+        let mut it = Splits { values: vec![Split::Whole; body.values.len()], shares: BTreeMap::new() };
         for node in &body.nodes {
             let Op::Block(op) = &node.op else { continue };
             let share = op.share(weights, ranks).map_err(|why| {
                 let value = &body.values[node.output.0].name;
                 pass_error!("`{value}` ({}) of body `{}`: {why}", op.name(), body.name)
             })?;
-            it.values[node.output.0] = share.output;
-            for (input, split) in node.inputs.iter().zip(share.inputs) {
-                it.values[input.0] = split;
+            it.values[node.output.0] = share.output.clone();
+            for (input, split) in node.inputs.iter().zip(&share.inputs) {
+                it.values[input.0] = split.clone();
             }
+            it.shares.insert(node.output, share);
         }
         it.spread(body);
         for node in body.nodes.iter().filter(|node| matches!(node.op, Op::Gate { .. })) {
@@ -330,7 +330,7 @@ impl Splits {
             return;
         };
         let segment = Segment { units: ranks, unit: width / ranks };
-        let shared_out = width.is_multiple_of(GATHERED * ranks);
+        let shared_out = width.is_multiple_of(PIECE * ranks);
         let fits = check(&weights[weight.0], &RankPart::rows([segment]), ranks).is_ok();
         if rows == Rows::Outputs && shared_out && fits {
             self.values[body.output.0] = Split::Columns(vec![segment]);

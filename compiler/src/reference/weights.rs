@@ -3,7 +3,7 @@
 use super::Instance;
 use crate::graph::{Graph, RankPart, Weight, WeightId, file_row, instance};
 use crate::spec::types::{CheckpointSpec, RotaryRows};
-use monomorph_abi::cut::{self, Segment, whole_row};
+use monomorph_abi::cut::{Segment, whole_row};
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl<'a> Reader<'a> {
             [] => at,
             _ => whole_row(segments, rank, graph.ranks, at),
         };
-        let width = if columns.is_empty() { weight.columns } else { cut::whole(columns) };
+        let width = weight.file_columns();
         let stacked = weight.file.stacks_experts(&weight.name);
         let head_dim = graph.rotary_head_dim(id).filter(|_| self.spec.rotary_rows == RotaryRows::Interleaved);
         let experts = (0..weight.experts.unwrap_or(1)).map(|expert| {
@@ -59,9 +59,15 @@ impl<'a> Reader<'a> {
             if *first_rank_only && rank > 0 {
                 return Ok(vec![0.0; weight.elements()]);
             }
-            let value = |at: usize, column: usize| values[row(at) * width + of_rank(columns, column)];
-            let value_at = |at: usize| (0..weight.columns).map(move |column| value(at, column));
-            Ok((0..weight.rows).flat_map(value_at).collect())
+            let mut part = Vec::with_capacity(weight.elements());
+            for at in 0..weight.rows {
+                let row = &values[row(at) * width..][..width];
+                match columns[..] {
+                    [] => part.extend_from_slice(row),
+                    _ => part.extend((0..weight.columns).map(|column| row[of_rank(columns, column)])),
+                }
+            }
+            Ok(part)
         });
         experts.collect()
     }
@@ -87,9 +93,7 @@ impl<'a> Reader<'a> {
                     Ok(values)
                 });
                 let decoded = decoded.collect::<Result<Vec<_>, WeightsError>>()?;
-                let columns = &weight.cut.columns;
-                let width = if columns.is_empty() { weight.columns } else { cut::whole(columns) };
-                scales.form.apply(&mut values, width, &decoded);
+                scales.form.apply(&mut values, weight.file_columns(), &decoded);
             }
             self.last = Some((name.to_owned(), values));
         }

@@ -10,6 +10,8 @@ pub const MAX_RANKS: usize = 8;
 /// What every byte of an inbox is before the first exchange: all of its values are NOT_YET
 /// (templates/cuda/core/async.cuh).
 pub const EMPTY: u8 = 0xff;
+/// Values that are pushed and asked for at once: rows that are exchanged are whole pieces.
+pub const PIECE: usize = 4;
 /// Size of a rank's world in device memory.
 pub const WORLD_BYTES: usize = size_of::<World>();
 

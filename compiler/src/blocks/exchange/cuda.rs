@@ -8,12 +8,10 @@ use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Site, fixed, integer, no_kernel};
 use crate::plan::BufferId;
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
-use monomorph_abi::world::{WORLD_BYTES, inbox_bytes};
+use monomorph_abi::world::{PIECE, WORLD_BYTES, inbox_bytes};
 
 /// Threads of a block. A row of one token is two blocks of them, or a few.
 const THREADS: usize = 256;
-/// Values that a thread pushes and asks for at once.
-const PIECE: usize = 4;
 
 /// Pieces that a thread has under way at a time, and blocks a multiprocessor, which run together: as many as
 /// registers allow.
