@@ -4,7 +4,7 @@
 use crate::paths;
 use clap::Args;
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{HardwareKind, Target};
+use monomorph_compiler::spec::types::{BuildOptions, HardwareKind, Target};
 use monomorph_compiler::toolchain::kernels::{self, Report, Survey};
 use monomorph_compiler::toolchain::nvcc::Compiler;
 use monomorph_compiler::toolchain::{self};
@@ -23,6 +23,9 @@ pub struct Options {
     /// most drafts, and the smallest and the largest batch.
     #[arg(long)]
     all: bool,
+    /// Build for so many ranks [default: 1].
+    #[arg(long, value_name = "N")]
+    tp: Option<usize>,
     /// Cache of what kernels take; other checkouts may share it [default: target/cubins/kernels].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
@@ -90,7 +93,8 @@ fn targets(options: &Options) -> Result<Vec<Target>, String> {
     }
     let mut names = catalogue.targets();
     names.retain(|name| gpus.iter().any(|gpu| name.starts_with(gpu)));
-    let load = |name: String| spec::load(&search, &name).map_err(|error| error.to_string());
+    let build = BuildOptions { ranks: options.tp, ..BuildOptions::default() };
+    let load = |name: String| spec::load_with(&search, &name, &build).map_err(|error| error.to_string());
     chosen(names, &options.target)?.into_iter().map(load).collect()
 }
 
@@ -133,7 +137,8 @@ mod tests {
     /// Every quant spec is paired with every GPU, and none is skipped because it cannot be loaded.
     #[test]
     fn every_quant_spec_is_surveyed_on_every_gpu() {
-        let options = Options { target: Vec::new(), targets_dir: None, all: true, cache: None, json: false };
+        let options =
+            Options { target: Vec::new(), targets_dir: None, all: true, tp: None, cache: None, json: false };
         let all = targets(&options).unwrap_or_else(|error| panic!("{error}"));
         let of = |hardware: &str| -> Vec<String> {
             let of = all.iter().filter(|it| it.hardware.name == hardware);

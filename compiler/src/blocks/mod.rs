@@ -101,6 +101,14 @@ pub(crate) trait Kind {
         false
     }
 
+    /// Whether its kernel in this program sums over all ranks what the ranks have parts of.
+    ///
+    /// # Errors
+    /// When no kernel takes its formats.
+    fn sums(&self, _: &Launcher, _: Site) -> Result<bool, PassError> {
+        Ok(false)
+    }
+
     /// What cuts one of its kernels, if a tuning may; by default a product's.
     fn cut(&self, kernel: &Signature) -> Option<Cut> {
         products::cut(kernel)

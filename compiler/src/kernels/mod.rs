@@ -142,12 +142,18 @@ pub(crate) const GEMM: &[Declared] = constants![
     WEIGHT_STAGES: int, STAGES: int, RESIDENT: int, MULTICAST: int, SPLIT: int,
 ];
 
+/// A sum over ranks: how many of them there are, and rows of a slot of their inboxes.
+pub(crate) const SUM: &[Declared] = constants![RANKS: int, INBOX_ROWS: int];
+
 /// Message of failed checks that have none of their own.
 pub(crate) const FIGURES: &str = "the plan's figures";
 
 /// Declares kernels: `function => Arguments in "header"`, then sets of constants, then the parameters, each
 /// marked `READ` or `WRITE`, then checks, blocks of the grid, bytes of memory, declarations and body, as far
 /// as there are any.
+///
+/// `+ sums` are kernels above that sum their results, rows of as many values as the constant says, over ranks.
+/// They have further parameters, and the world and an inbox are among their memory.
 macro_rules! kernels {
     ($(
         $(#[$doc:meta])*
@@ -158,10 +164,19 @@ macro_rules! kernels {
         $(bytes $memory:ident $bytes:literal)*
         $(declare $declarations:literal)?
         $(body $body:literal)?;
-    )*) => {
+    )*
+    $(+ sums {$(
+        $(#[$sum_doc:meta])*
+        $sum_function:ident => $sum_arguments:ident of $sum_of:ident in $sum_header:literal, $sum_width:literal;
+        ($($sum_parameter:ident: $sum_access:ident $sum_operand:ident),* $(,)?)
+        $(declare $sum_declarations:literal)?
+        body $sum_body:literal;
+    )*})?) => {
         /// All kernels declared here.
-        pub(crate) const KERNELS: &[&$crate::kernels::Signature] =
-            &[$(<$arguments as $crate::kernels::Arguments>::SIGNATURE),*];
+        pub(crate) const KERNELS: &[&$crate::kernels::Signature] = &[
+            $(<$arguments as $crate::kernels::Arguments>::SIGNATURE,)*
+            $($(<$sum_arguments as $crate::kernels::Arguments>::SIGNATURE,)*)?
+        ];
 
         $(
         $(#[$doc])*
@@ -196,9 +211,64 @@ macro_rules! kernels {
             }
         }
         )*
+
+        $($(
+        $(#[$sum_doc])*
+        #[expect(missing_docs, reason = "the kernel's header explains its parameters")]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $sum_arguments {
+            pub of: $sum_of,
+            $(
+                pub $sum_parameter: $sum_operand,
+            )*
+        }
+
+        impl $crate::kernels::Arguments for $sum_arguments {
+            const SIGNATURE: &'static $crate::kernels::Signature = {
+                use $crate::kernels::{Arguments, Operand, Parameter, Signature, SUM, join};
+                const OF: &Signature = <$sum_of as Arguments>::SIGNATURE;
+                const MORE: &[Parameter] = &[$(Parameter {
+                    name: stringify!($sum_parameter),
+                    kind: <$sum_operand as Operand>::$sum_access,
+                }),*];
+                const BYTES: &[(&str, &str)] = &[
+                    ("world", "sizeof(World)"),
+                    ("inbox", concat!("inbox_bytes({config}::RANKS, {config}::", $sum_width, ", {config}::INBOX_ROWS)")),
+                ];
+                &Signature {
+                    function: stringify!($sum_function),
+                    arguments: stringify!($sum_arguments),
+                    header: $sum_header,
+                    constants: &join::<_, { OF.constants.len() + 1 }>(OF.constants, &[SUM]),
+                    parameters: &join::<_, { OF.parameters.len() + MORE.len() }>(OF.parameters, MORE),
+                    bytes: &join::<_, { OF.bytes.len() + BYTES.len() }>(OF.bytes, BYTES),
+                    $(declarations: $sum_declarations,)?
+                    body: $sum_body,
+                    ..*OF
+                }
+            };
+
+            fn list(&self) -> Vec<$crate::kernels::Argument> {
+                let mut all = self.of.list();
+                all.extend([$($crate::kernels::Operand::argument(self.$sum_parameter)),*]);
+                all
+            }
+        }
+        )*)?
     };
 }
 pub(crate) use kernels;
+
+/// Both slices, one behind the other; the second is not empty.
+pub(crate) const fn join<T: Copy, const BOTH: usize>(first: &[T], second: &[T]) -> [T; BOTH] {
+    let mut all = [second[0]; BOTH];
+    let mut at = 0;
+    while at < BOTH {
+        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+        at += 1;
+    }
+    all
+}
 
 /// The dimension of a grid that is called `x`, `y` or `z`.
 pub(crate) const fn axis(name: &str) -> usize {

@@ -9,6 +9,10 @@ __device__ __forceinline__ void store_peer(float4* to, float4 value) {
                  ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
 }
 
+__device__ __forceinline__ void store_peer(float* to, float value) {
+    asm volatile("st.relaxed.sys.global.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
+}
+
 // The same where `live`, without a branch: what is loaded for it is asked for before it is known whether it is live.
 __device__ __forceinline__ void store_peer_if(bool live, float4* to, float4 value) {
     asm volatile("{.reg .pred live; setp.ne.b32 live, %5, 0; @live st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};}"
@@ -20,6 +24,12 @@ __device__ __forceinline__ float4 load_peer(const float4* from) {
     float4 value;
     asm volatile("ld.relaxed.sys.global.v4.f32 {%0, %1, %2, %3}, [%4];"
                  : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "l"(from));
+    return value;
+}
+
+__device__ __forceinline__ float load_peer(const float* from) {
+    float value;
+    asm volatile("ld.relaxed.sys.global.f32 %0, [%1];" : "=f"(value) : "l"(from));
     return value;
 }
 

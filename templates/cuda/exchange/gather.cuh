@@ -33,7 +33,7 @@ __device__ __forceinline__ void exchange_gather(const Step* step, World* world, 
 #pragma unroll
         for (int i = 0; i < C::PIECES; i++) {
             own[i] = as_pushed(own[i]);
-            packets.push(piece + i * stride < pieces, piece + i * stride, own[i]);
+            packets.push_if(piece + i * stride < pieces, piece + i * stride, own[i]);
         }
     };
 

@@ -2,13 +2,15 @@
 // weight_s * product[row of (token, s)], then, SHARED, + scale * shared[token], all in f32. SHARED_GATE: scale = sigmoid(gate[token]), else 1.
 //
 // Config: HIDDEN, EXPERTS, ACTIVE, STEP_ROWS, TOKENS (of the work tiles), NARROW (products are NarrowProducts, not f32), SHARED, SHARED_GATE,
-//   GATE_STRIDE (floats from one token's gate to the next's), LIMIT.
+//   GATE_STRIDE (floats from one token's gate to the next's), LIMIT. world: of an Add that sums over ranks (experts_batch_combine_sum.cuh).
 // Launch: grid (STEP_ROWS, CombineShape<C>::BLOCKS), block THREADS, no dynamic shared memory.
 #pragma once
 
 #include "experts/experts_batch.cuh"
 
 namespace monomorph {
+
+struct World;   // exchange/world.cuh
 
 template <class C>
 struct CombineShape {
@@ -35,16 +37,39 @@ __device__ __forceinline__ void load_columns(float (&values)[VECTOR], const void
     }
 }
 
+// What becomes of a thread's columns: they are added to `out`, at its column `at`.
 template <class C>
+struct CombineAdd {
+    __device__ __forceinline__ explicit CombineAdd(World*) {}
+    __device__ __forceinline__ void begin() {}   // behind the wait
+    __device__ __forceinline__ void begun() {}   // behind a barrier of the block
+    __device__ __forceinline__ void no_part(int) {}   // of a block without a token; of how many in all
+    template <int VECTOR>
+    __device__ __forceinline__ void add(float* out, size_t at, const float (&residual)[VECTOR], const float (&sum)[VECTOR]) const {
+        if constexpr (VECTOR == 4) {
+            *reinterpret_cast<float4*>(out + at) = make_float4(residual[0] + sum[0], residual[1] + sum[1], residual[2] + sum[2], residual[3] + sum[3]);
+        } else {
+            out[at] = residual[0] + sum[0];
+        }
+    }
+};
+
+template <class C, class Add = CombineAdd<C>>
 __device__ __forceinline__ void experts_combine(const Step* step, const char* lists, const void* products, const float* shared, const float* gate,
-                                                float* out) {
+                                                float* out, World* world = nullptr) {
     using S = CombineShape<C>;
     using Lists = ListsOf<C>;
     launch_dependents();
+    Add end(world);
     wait_for_predecessors();
+    end.begin();
     const int token = blockIdx.x;
     const int own_column = (blockIdx.y * S::THREADS + threadIdx.x) * S::VECTOR, column = own_column < C::HIDDEN ? own_column : 0;
-    if (token >= gemm_rows<C>(step)) return;
+    const int tokens = gemm_rows<C>(step);
+    if (token >= tokens) {
+        end.no_part(tokens);
+        return;
+    }
     // A lane asks for one slot and the warp shares what came: two loads, then those of all products at once. Weights go by way of shared
     // memory and a barrier behind those loads: the assembler would otherwise use a product before it asks for the next, to save registers.
     MONOMORPH_SHARED(weights, float[C::ACTIVE]);
@@ -75,6 +100,7 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
 
     if (threadIdx.x < C::ACTIVE) weights[threadIdx.x] = own_weight;
     __syncthreads();
+    end.begun();
     float sum[S::VECTOR] = {};
 #pragma unroll
     for (int s = 0; s < C::ACTIVE; s++) {
@@ -87,11 +113,7 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
 #pragma unroll
         for (int i = 0; i < S::VECTOR; i++) sum[i] += scale * shared_part[i];
     }
-    if constexpr (S::VECTOR == 4) {
-        *reinterpret_cast<float4*>(out + own) = make_float4(residual[0] + sum[0], residual[1] + sum[1], residual[2] + sum[2], residual[3] + sum[3]);
-    } else {
-        out[own] = residual[0] + sum[0];
-    }
+    end.add(out, own, residual, sum);
 }
 
 }  // namespace monomorph

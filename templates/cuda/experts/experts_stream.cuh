@@ -18,6 +18,7 @@
 // Config U as experts_stream_up.cuh says, D as experts_stream_down_shape.cuh says; both with the same rows, experts, consumer warps and blocks. And of U:
 //     static constexpr int AHEAD;   // bytes of what follows that are asked for ahead
 // Arguments: as of those two; following .. following_end: the weights that follow, or nothing; residual f32 [ROWS, OUTPUTS] is x of the one and residual of the other.
+// world: of an epilogue that sums over ranks.
 #pragma once
 
 #include "core/ahead.cuh"
@@ -26,7 +27,7 @@
 
 namespace monomorph {
 
-template <class U, class D>
+template <class U, class D, class Epilogue = DownEpilogue<D>>
 struct ExpertsStream {
     using Up = UpShape<U>;
     using Down = DownShape<D>;
@@ -42,16 +43,7 @@ struct ExpertsStream {
     __device__ __forceinline__ static void run(const Step* step, const float* norm, const float* logits, const float* shared_inner, const float* scale, const void* codes, const void* scales,
                                                const float* row_scales, const void* down_codes, const void* down_scales, const float* down_row_scales, const void* shared_codes,
                                                const void* shared_scales, const float* shared_row_scales, const void* following, const void* following_end, float* inner,
-                                               float* residual) {
-        run_apart(step, residual, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales,
-                  shared_row_scales, following, following_end, inner, residual);
-    }
-
-    // x [ROWS, INPUTS] is what the sums are added to, or apart from it.
-    __device__ __forceinline__ static void run_apart(const Step* step, const float* x, const float* norm, const float* logits, const float* shared_inner, const float* scale,
-                                                     const void* codes, const void* scales, const float* row_scales, const void* down_codes, const void* down_scales,
-                                                     const float* down_row_scales, const void* shared_codes, const void* shared_scales, const float* shared_row_scales,
-                                                     const void* following, const void* following_end, float* inner, float* residual) {
+                                               float* residual, World* world = nullptr) {
         launch_dependents();
         MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
         const UpBlock<U> up{reinterpret_cast<char*>(experts_shared)};
@@ -109,14 +101,16 @@ struct ExpertsStream {
 
         typename UpBlock<U>::Stage stager;
         stager.before_wait(norm, warp, lane);
+        Epilogue epilogue(world);
         __syncthreads();
         wait_for_predecessors();
+        epilogue.begin();
         if constexpr (ROWS > 1) {
             for (int row = warp; row < ROWS; row += WARPS) choose(row);
             named_barrier_arrive(2, Up::THREADS);
         }
         const int tokens = rows_in_use();
-        const auto rows_of_x = up.stage(stager, x, norm);
+        const auto rows_of_x = up.stage(stager, residual, norm);
         if constexpr (Down::COMMON) {
 #pragma unroll 1
             for (int t = warp; t < ROWS; t += WARPS) {
@@ -128,7 +122,6 @@ struct ExpertsStream {
         named_barrier(3, Up::THREADS);
         up.multiply(rows_of_x, row_scales, [&](int at, float value) { store_arriving(inner + at, value); });
 
-        DownEpilogue<D> epilogue;
         epilogue.load(down.from, least(Down::GROUP_TILES, down.end - down.from), tokens, residual, scale, shared_row_scales);
         down.multiply_common();
 #pragma unroll 1

@@ -271,6 +271,7 @@ struct DownBlock {
             named_barrier(1, P::CONSUMERS);
             epilogue.store(first, tiles, tokens, here, common, from, residual);
         }
+        epilogue.end(residual);
     }
 
     // The row of x whose bytes this lane feeds to the tensor cores, in group g; and of which its i-th sum is.
@@ -314,13 +315,16 @@ struct DownBlock {
     }
 };
 
-// What an output needs from memory, loaded before its weights are streamed, and its end.
-template <class C>
+// What an output needs from memory, loaded before its weights are streamed, and its end. ADDS: to `out`, where nothing else adds meanwhile.
+template <class C, bool ADDS = true>
 struct DownEpilogue {
     using P = DownShape<C>;
     using Sum = typename P::Sum;
     static constexpr int EACH = ceil_div(P::GROUP_TILES * TILE_ROWS * C::ROWS, P::CONSUMERS);
     float residual[EACH], scale[EACH], row_scale[EACH];
+
+    __device__ __forceinline__ explicit DownEpilogue(World*) {}
+    __device__ __forceinline__ void begin() {}   // behind the wait
 
     struct Output {
         int tile, row, column;
@@ -334,7 +338,7 @@ struct DownEpilogue {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const Output o(threadIdx.x + e * P::CONSUMERS, first, tiles, tokens);
-            residual[e] = o.live ? load_activation(out + o.row * C::OUTPUTS + o.column) : 0.0f;
+            residual[e] = ADDS && o.live ? load_activation(out + o.row * C::OUTPUTS + o.column) : 0.0f;
             if constexpr (P::COMMON) {
                 scale[e] = o.live ? load_activation(scales + o.row) : 0.0f;
                 row_scale[e] = P::Shared::ROW_SCALES && o.live ? load_constant(row_scales + o.column) : 1.0f;
@@ -347,31 +351,36 @@ struct DownEpilogue {
         for (int e = 0; e < EACH; e++) {
             const int i = threadIdx.x + e * P::CONSUMERS;
             const Output o(i, first, tiles, tokens);
-            if (!o.live) continue;
-            const int at = o.row * TILE_ROWS + i % TILE_ROWS;
-            Sum routed = 0, shared = 0;
-#pragma unroll
-            for (int w = 0; w < P::Experts::K_WARPS; w++) routed += partials[o.tile * P::TILE_PARTIALS + w * C::ROWS * TILE_ROWS + at];
-            float y = static_cast<float>(routed);
-            if constexpr (P::COMMON) {
-#pragma unroll
-                for (int w = 0; w < P::Shared::K_WARPS; w++) shared += common[(first - block_first + o.tile) * P::SHARED_TILE_PARTIALS + w * C::ROWS * TILE_ROWS + at];
-                if constexpr (P::EXACT) {
-                    const double value = static_cast<float>(shared * static_cast<double>(row_scale[e]));
-                    y = __fadd_rn(y, static_cast<float>(value * (1.0 / (1.0 + exp(-static_cast<double>(scale[e]))))));
-                } else {
-                    y += shared * row_scale[e] * __fdividef(1.0f, 1.0f + expf(-scale[e]));
-                }
-            }
-            out[o.row * C::OUTPUTS + o.column] = __fadd_rn(residual[e], y);
+            if (o.live) out[o.row * C::OUTPUTS + o.column] = __fadd_rn(residual[e], finished(e, i, o, partials, common + (first - block_first) * P::SHARED_TILE_PARTIALS));
         }
     }
+    // A live output, the i-th of its group and this thread's e-th, before it is added. `common`: of the group's tiles.
+    __device__ __forceinline__ float finished(int e, int i, const Output& o, const Sum* partials, const Sum* common) const {
+        const int at = o.row * TILE_ROWS + i % TILE_ROWS;
+        Sum routed = 0, shared = 0;
+#pragma unroll
+        for (int w = 0; w < P::Experts::K_WARPS; w++) routed += partials[o.tile * P::TILE_PARTIALS + w * C::ROWS * TILE_ROWS + at];
+        float y = static_cast<float>(routed);
+        if constexpr (P::COMMON) {
+#pragma unroll
+            for (int w = 0; w < P::Shared::K_WARPS; w++) shared += common[o.tile * P::SHARED_TILE_PARTIALS + w * C::ROWS * TILE_ROWS + at];
+            if constexpr (P::EXACT) {
+                const double value = static_cast<float>(shared * static_cast<double>(row_scale[e]));
+                y = __fadd_rn(y, static_cast<float>(value * (1.0 / (1.0 + exp(-static_cast<double>(scale[e]))))));
+            } else {
+                y += shared * row_scale[e] * __fdividef(1.0f, 1.0f + expf(-scale[e]));
+            }
+        }
+        return y;
+    }
+    // Behind the last group.
+    __device__ __forceinline__ void end(float*) const {}
 };
 
-template <class C>
+template <class C, class Epilogue = DownEpilogue<C>>
 __device__ __forceinline__ void experts_stream_down(const Step* step, const float* inner, const float* routing, const float* shared_inner, const float* scale, const void* codes,
                                                     const void* scales, const float* row_scales, const void* shared_codes, const void* shared_scales,
-                                                    const float* shared_row_scales, float* residual) {
+                                                    const float* shared_row_scales, float* residual, World* world = nullptr) {
     using P = DownShape<C>;
     using Experts = typename P::Experts;
     using Shared = typename P::Shared;
@@ -422,8 +431,10 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
         return;
     }
 
+    Epilogue epilogue(world);
     __syncthreads();
     wait_for_predecessors();
+    epilogue.begin();
     char* const staged = block.shared + P::X_AT;
     char* const shared_staged = block.shared + P::SHARED_X_AT;
     {   // A warp a row; its first row of either product is on the way before either is staged.
@@ -459,7 +470,6 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
     const int tokens = rows_in_use();
     named_barrier(3, P::THREADS);   // the list, the factors and the staged rows
     if (block.from == block.end) return;
-    DownEpilogue<C> epilogue;
     epilogue.load(block.from, least(P::GROUP_TILES, block.end - block.from), tokens, residual, scale, shared_row_scales);
     block.multiply_common();
     block.multiply_all(who, epilogue, tokens, residual, scale, shared_row_scales);

@@ -27,7 +27,7 @@
 //   WEIGHT_STAGES, STAGES   steps the rings hold
 //   RESIDENT      blocks a multiprocessor holds at a time, 1 or 2 (two: the next kernel's weights stream while this one ends)
 //   MULTICAST, SPLIT   1 where there are no clusters
-//   EPILOGUE      Epilogue::STORE, ADD (f32 [CAPACITY, OUTPUTS]) or GATED (f32 [CAPACITY, OUTPUTS])
+//   EPILOGUE      Epilogue::STORE, ADD, SUM (f32 [CAPACITY, OUTPUTS]) or GATED (f32 [CAPACITY, OUTPUTS]); SUM: see gemm_sum.cuh
 //   ACTIVATION    of GATED
 //   BIAS          f32 [OUTPUTS] added (GATED: to gate and up, two vectors)
 //   LIMIT         Limit::TOKENS or OUTPUTS: the field of the step that bounds the rows written
@@ -109,6 +109,8 @@ struct GemmArguments {
     const float* bias;
     const float* up_bias;
     float* out;
+    World* world;           // of SUM
+    float* own;
 };
 
 // Where the multipliers of staged rows stand.

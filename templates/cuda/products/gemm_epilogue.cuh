@@ -7,6 +7,7 @@
 
 #include "core/cluster.cuh"
 #include "products/gemm.cuh"
+#include "products/gemm_sum.cuh"
 
 namespace monomorph {
 
@@ -29,6 +30,7 @@ struct GemmEpilogue {
     // Of the strip in hand: this lane's first feature, scales and biases of its four (gated: gate; then up).
     int feature;
     float4 scale[2], bias[2];
+    GemmSum<C> ranks = GemmSum<C>(arguments);
 
     __device__ __forceinline__ static float4 four(const float* values, int first, int count, float otherwise) {
         return make_float4(first < count ? load_constant(values + first) : otherwise, first + 1 < count ? load_constant(values + first + 1) : otherwise,
@@ -41,9 +43,16 @@ struct GemmEpilogue {
         return S::GATED ? first / 8 * 16 + first % 8 : first;
     }
 
+    // Packed row at which a strip starts, and this lane's first feature of it.
+    __device__ __forceinline__ int row_of(int row_block, int strip) const { return row_block * S::BLOCK_ROWS + (warpgroup * C::STRIPS + strip) * 64; }
+    __device__ __forceinline__ int feature_of(int row_block, int strip) const {
+        const int row = row_of(row_block, strip);
+        return (S::GATED ? row / 2 : row) + lane % LANES * 4;
+    }
+
     __device__ __forceinline__ void begin_strip(int row_block, int strip) {
-        const int row = row_block * S::BLOCK_ROWS + (warpgroup * C::STRIPS + strip) * 64;
-        feature = (S::GATED ? row / 2 : row) + lane % LANES * 4;
+        const int row = row_of(row_block, strip);
+        feature = feature_of(row_block, strip);
         scale[0] = four(arguments.row_scales, row + lane_row(), S::TILES * 8, 0.0f);
         if constexpr (S::GATED) scale[1] = four(arguments.row_scales, row + lane_row() + 8, S::TILES * 8, 0.0f);
         if constexpr (C::BIAS) {
@@ -76,7 +85,9 @@ struct GemmEpilogue {
                               activate<C::ACTIVATION, float>(sum.z) * up.z, activate<C::ACTIVATION, float>(sum.w) * up.w);
         }
         float* out = arguments.out + size_t(token) * C::OUTPUTS + feature;
-        if constexpr (C::OUTPUTS % 4 == 0) {
+        if constexpr (C::EPILOGUE == Epilogue::SUM) {
+            ranks.push(token, feature, sum);
+        } else if constexpr (C::OUTPUTS % 4 == 0) {
             float4* four = reinterpret_cast<float4*>(out);
             if constexpr (C::EPILOGUE == Epilogue::ADD) {
                 add_in_memory(four, sum);

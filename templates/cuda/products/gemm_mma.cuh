@@ -82,13 +82,13 @@ struct GemmMmaConsumer {
 
 template <class C>
 __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales,
-                                         const float* bias, const float* up_bias, float* out) {
+                                         const float* bias, const float* up_bias, float* out, World* world = nullptr, float* own = nullptr) {
     using S = GemmMma<C>;
     MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
     char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
     const GemmArguments arguments = {step, static_cast<const char*>(x), gemm_unscale<C>(x, C::CAPACITY), static_cast<const char*>(codes),
-                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out};
+                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out, world, own};
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);
     Barrier* empty = full + C::STAGES;
     const GemmPlace<C> place(0);
@@ -112,6 +112,7 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
     if constexpr (S::ONE_TOKEN_BLOCK) weights.begin(1);
     wait_for_predecessors();
     const int rows = gemm_rows<C>(step);
+    epilogue.ranks.begin(rows);
     const int token_blocks = ceil_div(rows, C::TOKENS);
     if constexpr (!S::ONE_TOKEN_BLOCK) weights.begin(token_blocks);
     typename GemmEpilogue<C>::Sums sums;
@@ -119,6 +120,7 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
         const GemmWork<C> work(piece, token_blocks, 0);
         consumer.multiply(sums, work.row_block);
         epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
+        epilogue.ranks.add(epilogue, work.row_block, work.token_block * C::TOKENS, rows);
     }
 }
 

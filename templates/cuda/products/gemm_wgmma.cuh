@@ -136,13 +136,13 @@ struct GemmWgmmaConsumer {
 
 template <class C>
 __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales,
-                                           const float* bias, const float* up_bias, float* out) {
+                                           const float* bias, const float* up_bias, float* out, World* world = nullptr, float* own = nullptr) {
     using S = GemmWgmma<C>;
     MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
     char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
     const GemmArguments arguments = {step, static_cast<const char*>(x), gemm_unscale<C>(x, C::CAPACITY), static_cast<const char*>(codes),
-                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out};
+                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out, world, own};
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);
     Barrier* empty = full + C::STAGES;
     const GemmPlace<C> place(S::CLUSTER > 1 ? cluster_rank() : 0);
@@ -176,6 +176,7 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
         if constexpr (S::ONE_TOKEN_BLOCK) weights.begin(1);
         wait_for_predecessors();
         const int rows = gemm_rows<C>(step);
+        epilogue.ranks.begin(rows);
         const int token_blocks = ceil_div(rows, C::TOKENS);
         if constexpr (!S::ONE_TOKEN_BLOCK) weights.begin(token_blocks);
         typename GemmEpilogue<C>::Sums sums;
@@ -186,11 +187,13 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
             epilogue.leave(sums);
             cluster_sync();
             epilogue.gather(work.row_block, rows);
+            epilogue.ranks.add(epilogue, work.row_block, 0, rows);
         } else {
             for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
                 const GemmWork<C> work(piece, token_blocks, place.row_part);
                 consumer.multiply(sums, work.row_block, 0, S::STEPS);
                 epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
+                epilogue.ranks.add(epilogue, work.row_block, work.token_block * C::TOKENS, rows);
             }
         }
     }

@@ -17,7 +17,7 @@
 //
 // Arguments: x f32 [rows, K], 16-byte aligned; norm f32 [K]; codes and scales as formats.cuh says (BLOCK128: readable up to a multiple
 // of 16 bytes); row_scales f32 [tiles * 8] in packed order; bias, up_bias f32 [N]; out f32 [rows, N]. `block` is the block's number
-// among C::BLOCKS: a launch may have blocks of another product of the same x behind them.
+// among C::BLOCKS: a launch may have blocks of another product of the same x behind them. world: of an epilogue that sums over ranks.
 #pragma once
 
 #include "core/mma.cuh"
@@ -154,9 +154,10 @@ struct TileSum {
     }
 };
 
-template <class C>
+template <class C, class Epilogue = StreamEpilogue<C>>
 __device__ __forceinline__ void stream_product(const Step* step, const float* x, const float* norm, const void* codes, const void* scales,
-                                               const float* row_scales, const float* bias, const float* up_bias, float* out, int block = blockIdx.x) {
+                                               const float* row_scales, const float* bias, const float* up_bias, float* out, int block = blockIdx.x,
+                                               World* world = nullptr) {
     using S = StreamShape<C>;
     using Sum = typename S::Sum;
     launch_dependents();
@@ -212,13 +213,14 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     out += static_cast<long long>(first_row) * C::OUTPUTS;
     typename StageOf<C, C::COMPUTE>::Type stager;
     stager.before_wait(norm, warp, lane);
+    Epilogue epilogue(world);
     __syncthreads();
     wait_for_predecessors();
     if (C::LOOKAHEAD > 0 && threadIdx.x == 0) barrier_arrive(wait_over);
     const int rows = rows_here();
     if (from == end || rows <= 0) return;
 
-    StreamEpilogue<C> epilogue;
+    epilogue.begin();
     epilogue.load(from, end - from, rows, row_scales, bias, up_bias, out, threadIdx.x);
     stager.run(x, norm, rows, staged, squares, warp, lane);
 
@@ -281,6 +283,7 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
         named_barrier(1, S::CONSUMERS);
         epilogue.store(group, tiles, rows, group_partials, out, threadIdx.x);
     }
+    epilogue.end(out);
 }
 
 }  // namespace monomorph

@@ -18,6 +18,8 @@ __device__ __forceinline__ T activate(T x) {
     else return x > T(0) ? x : T(0);
 }
 
+struct World;   // exchange/world.cuh
+
 template <class C>
 struct StreamEpilogue {
     using S = StreamShape<C>;
@@ -26,6 +28,9 @@ struct StreamEpilogue {
     static constexpr int PARTS = S::GRANULE;                                // sums of an output: one, or gate and up
 
     float scale[EACH][PARTS], bias[EACH][PARTS], residual[EACH];
+
+    __device__ __forceinline__ explicit StreamEpilogue(World*) {}
+    __device__ __forceinline__ void begin() {}   // behind the wait
 
     struct Output {
         int slot, row, column;   // first tile within the group; row within the block's; output column
@@ -65,25 +70,34 @@ struct StreamEpilogue {
             const int i = thread + e * S::CONSUMERS;
             const Output o(i, first_tile, tiles, rows);
             if (!o.live) continue;
-            Sum value[PARTS];
-#pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                Sum sum = 0;
-#pragma unroll
-                for (int w = 0; w < S::K_WARPS; w++)
-                    sum += partials[((o.slot + p) * S::K_WARPS + w) * C::ROWS * TILE_ROWS + o.row * TILE_ROWS + i % TILE_ROWS];
-                if constexpr (S::EXACT) {
-                    value[p] = static_cast<float>(sum * static_cast<Sum>(scale[e][p]) + static_cast<Sum>(bias[e][p]));
-                } else {
-                    value[p] = sum * scale[e][p] + bias[e][p];
-                }
-            }
+            const float value = finished(e, i, o, partials);
             float* at = out + o.row * C::OUTPUTS + o.column;
-            if constexpr (S::GATED) *at = static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]);
-            else if constexpr (C::EPILOGUE == Epilogue::ADD) *at = __fadd_rn(residual[e], static_cast<float>(value[0]));
-            else *at = static_cast<float>(value[0]);
+            if constexpr (C::EPILOGUE == Epilogue::ADD) *at = __fadd_rn(residual[e], value);
+            else *at = value;
         }
     }
+
+    // A live output, the i-th of its group and this thread's e-th, from the warps' sums.
+    __device__ __forceinline__ float finished(int e, int i, const Output& o, const Sum* partials) const {
+        Sum value[PARTS];
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            Sum sum = 0;
+#pragma unroll
+            for (int w = 0; w < S::K_WARPS; w++)
+                sum += partials[((o.slot + p) * S::K_WARPS + w) * C::ROWS * TILE_ROWS + o.row * TILE_ROWS + i % TILE_ROWS];
+            if constexpr (S::EXACT) {
+                value[p] = static_cast<float>(sum * static_cast<Sum>(scale[e][p]) + static_cast<Sum>(bias[e][p]));
+            } else {
+                value[p] = sum * scale[e][p] + bias[e][p];
+            }
+        }
+        if constexpr (S::GATED) return static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]);
+        else return static_cast<float>(value[0]);
+    }
+
+    // Behind the last group.
+    __device__ __forceinline__ void end(float*) const {}
 };
 
 }  // namespace monomorph

@@ -9,7 +9,7 @@
 //     static constexpr int ROWS;                      // activation rows a block computes: 1, 2, 4 (F16), 1..8 (EXACT); grid.y covers more
 //     static constexpr Norm NORM;                     // of x: NONE, PLAIN (w), ONE_PLUS (1 + w); weights f32 [K]
 //     static constexpr float EPS;
-//     static constexpr Epilogue EPILOGUE;             // STORE, ADD (to out), GATED (activation(gate) * up)
+//     static constexpr Epilogue EPILOGUE;             // STORE, ADD (to out), GATED (activation(gate) * up), SUM (over ranks, added to out)
 //     static constexpr Activation ACTIVATION;         // of GATED
 //     static constexpr bool BIAS;                     // bias f32 [N]; GATED: up_bias too
 //     static constexpr ScaleForm SCALES;              // F16: ROWS, fp8 also BLOCK128; EXACT: nvfp4 and fp8 ROWS, others NONE
@@ -30,7 +30,7 @@ namespace monomorph {
 enum class Compute { F16, EXACT };
 enum class Rounding { NONE, INT8_BLOCK32 };
 enum class Norm { NONE, PLAIN, ONE_PLUS };
-enum class Epilogue { STORE, ADD, GATED };
+enum class Epilogue { STORE, ADD, GATED, SUM };
 enum class Activation { SILU, GELU, GELU_TANH, RELU };
 enum class Limit { NONE, TOKENS, OUTPUTS };
 

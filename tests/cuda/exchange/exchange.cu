@@ -42,13 +42,13 @@ __global__ void __launch_bounds__(C::THREADS, C::RESIDENT) slow_sum(const Step* 
     if (pieces == 0) return;
     float4* const partials = reinterpret_cast<float4*>(partial);
     float4* const sums = reinterpret_cast<float4*>(residual);
-    for (int piece = packets.first_piece(); piece < pieces; piece += packets.stride()) packets.push(true, piece, as_pushed(partials[piece]));
+    for (int piece = packets.first_piece(); piece < pieces; piece += packets.stride()) packets.push(piece, as_pushed(partials[piece]));
     if (D != Defect::ONE_HALF) packets.end_turn();
     spin(mixed(exchange, blockIdx.x, packets.rank) % 4 == 0 ? mixed(exchange, blockIdx.x, packets.rank + 9) % 30'000 : 0);
     for (int piece = packets.first_piece(); piece < pieces; piece += packets.stride()) {
         typename Packets<C>::Arrived peers;
         packets.collect(piece, pieces, peers);
-        sums[piece] = plus(sums[piece], sum_of_ranks<C>(packets.rank, as_pushed(partials[piece]), peers[0]));
+        sums[piece] = plus(sums[piece], packets.sum(as_pushed(partials[piece]), peers[0]));
         partials[piece] = make_float4(0, 0, 0, 0);
         if (D != Defect::NOT_EMPTIED) packets.empty(piece, pieces);
     }

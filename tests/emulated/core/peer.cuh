@@ -10,11 +10,19 @@ inline void store_peer(float4* to, float4 value) {
     *to = value;
     card::wrote();
 }
+inline void store_peer(float* to, float value) {
+    *to = value;
+    card::wrote();
+}
 inline void store_peer_if(bool live, float4* to, float4 value) {
     if (live) store_peer(to, value);
 }
 inline float4 load_peer(const float4* from) {
     if (!arrived(load_aligned(from))) card::poll();
+    return *from;
+}
+inline float load_peer(const float* from) {
+    if (!arrived(*from)) card::poll();
     return *from;
 }
 inline unsigned long long clock_ns() { return card::nanoseconds(); }

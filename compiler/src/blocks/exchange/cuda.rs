@@ -1,11 +1,13 @@
 //! Launches of exchanges.
 
+use super::Sum;
 use super::kernels::{ExchangeGather, ExchangeSum};
+use crate::blocks::PhaseKind;
 use crate::blocks::products::cuda::limit;
 use crate::graph::Rows;
 use crate::kernels::World;
 use crate::passes::PassError;
-use crate::passes::launch::{Instance, Launcher, Site, fixed, integer, no_kernel};
+use crate::passes::launch::{Instance, Launcher, Member, Site, fixed, integer, no_kernel};
 use crate::plan::BufferId;
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{PIECE, WORLD_BYTES, inbox_bytes};
@@ -30,7 +32,58 @@ struct Exchange {
     world: World,
 }
 
+/// What a kernel needs that sums over the ranks what it computes.
+pub(crate) struct Summing {
+    pub(crate) world: World,
+    /// Its constants.
+    pub(crate) constants: [Member; 2],
+    /// Memory, by the names of the kernel's declaration.
+    pub(crate) bytes: Vec<(&'static str, usize)>,
+}
+
 impl Launcher<'_> {
+    /// The sum over ranks of what this phase adds to `part`, if nothing else is added to it. Its kernel may
+    /// then make the sum, which saves a launch. Only decode programs do: prompts have more blocks than are on
+    /// the card together.
+    pub(crate) fn sum_of(&self, site: Site, part: BufferId) -> Option<Sum> {
+        if site.program.regime != Regime::Decode {
+            return None;
+        }
+        let phases = self.plan.bodies[site.body].phases[site.phase..].iter();
+        let mut sums = phases.filter_map(|phase| match phase.kind {
+            PhaseKind::Sum(sum) if sum.part == part => Some(sum),
+            _ => None,
+        });
+        sums.next().filter(|sum| self.adders(site, sum) == [site.phase])
+    }
+
+    /// Whether the phase that computes this rank's part has summed it with the others' in this program.
+    pub(crate) fn is_summed(&self, site: Site, sum: &Sum) -> Result<bool, PassError> {
+        match self.adders(site, sum)[..] {
+            [phase] => {
+                self.plan.bodies[site.body].phases[phase].kind.kind().sums(self, Site { phase, ..site })
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The phases of the body that add to this rank's part of a sum.
+    fn adders(&self, site: Site, sum: &Sum) -> Vec<usize> {
+        let phases = &self.plan.bodies[site.body].phases;
+        let is_sum = |kind: &PhaseKind| matches!(kind, PhaseKind::Sum(it) if it == sum);
+        let end = phases.iter().position(|it| is_sum(&it.kind)).expect("a sum of this body");
+        let zeros = |kind: &PhaseKind| matches!(kind, PhaseKind::Zeros(it) if it.out == sum.part);
+        let begin = phases[..end].iter().rposition(|it| zeros(&it.kind)).map_or(0, |at| at + 1);
+        (begin..end).filter(|at| phases[*at].kind.buffers().1.contains(&sum.part)).collect()
+    }
+
+    /// The world of a kernel that sums rows as wide as `residual`'s over the ranks.
+    pub(crate) fn summing(&mut self, residual: BufferId) -> Summing {
+        let (ranks, rows) = (self.plan.target.ranks, self.inbox_rows(residual));
+        let (world, bytes) = self.world("sum_inbox", residual);
+        Summing { world, constants: [("RANKS", integer(ranks)), ("INBOX_ROWS", integer(rows))], bytes }
+    }
+
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
     ///
     /// # Errors
@@ -88,16 +141,22 @@ impl Launcher<'_> {
             ("PIECES", integer(pieces)),
             ("LIMIT", limit(site, false)),
         ];
-        let inbox_bytes = inbox_bytes(ranks, capacity, width);
-        // The kernels find the inbox through the world.
-        self.scratch::<World>(inbox, inbox_bytes as u64, false);
-        let world = self.scratch("world", WORLD_BYTES as u64, true);
-        let bytes = vec![("world", WORLD_BYTES), ("inbox", inbox_bytes)];
+        let (world, bytes) = self.world(inbox, pushed);
         let blocks = (rows * width).div_ceil(PIECE * pieces * THREADS);
         let most = resident * self.card.multiprocessors as usize;
         let name = self.kernel_name(site, "");
         let instance = Instance { resident, bytes, ..Instance::new(name, constants, THREADS) };
         Ok(Exchange { instance, grid: fixed(blocks.clamp(1, most), 1, 1), world })
+    }
+
+    /// The world, with room for an inbox of this name for rows of `pushed`, and the bytes of both.
+    fn world(&mut self, inbox: &str, pushed: BufferId) -> (World, Vec<(&'static str, usize)>) {
+        let (rows, width) = (self.inbox_rows(pushed), self.plan.buffer(pushed).width);
+        let bytes = inbox_bytes(self.plan.target.ranks, rows, width);
+        // The kernels find the inbox through the world.
+        self.scratch::<World>(inbox, bytes as u64, false);
+        let world = self.scratch("world", WORLD_BYTES as u64, true);
+        (world, vec![("world", WORLD_BYTES), ("inbox", bytes)])
     }
 
     /// Most rows of this buffer in any program: each rank's slot in an inbox has as many.

@@ -13,12 +13,12 @@ kernels! {
     (step: READ Header, world: WRITE World, partial: WRITE Rows, residual: WRITE Rows)
     check "{config}::THREADS == {block}"
     bytes world "sizeof(World)"
-    bytes inbox "exchange_inbox_bytes<{config}>()";
+    bytes inbox "inbox_bytes({config}::RANKS, {config}::WIDTH, {config}::CAPACITY)";
 
     /// Puts rows together from the parts of all ranks.
     exchange_gather => ExchangeGather in "exchange/gather.cuh", [EXCHANGE, LIMIT];
     (step: READ Header, world: WRITE World, part: READ Rows, out: WRITE Rows)
     check "{config}::THREADS == {block}"
     bytes world "sizeof(World)"
-    bytes inbox "exchange_inbox_bytes<{config}>()";
+    bytes inbox "inbox_bytes({config}::RANKS, {config}::WIDTH, {config}::CAPACITY)";
 }

@@ -71,7 +71,9 @@ impl Kind for Sum {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        launches.push(launcher.exchange_sum(site, self.part, self.residual)?);
+        if !launcher.is_summed(site, self)? {
+            launches.push(launcher.exchange_sum(site, self.part, self.residual)?);
+        }
         Ok(())
     }
 }

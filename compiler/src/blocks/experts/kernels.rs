@@ -2,7 +2,7 @@
 
 use crate::kernels::{
     ARITHMETIC, Codes, Declared, EPILOGUE, Following, GEMM, Header, LIMIT, Lists, MATRIX, NORM, Products,
-    RING, RowScales, Rows, Scales, Staged, Vector, constants, kernels,
+    RING, RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
 };
 
 const ROUTER: &[Declared] = constants![
@@ -76,27 +76,6 @@ kernels! {
 using {config}Both = ExpertsStream<{config}, {config}Down>;
 "
     body "{config}Both::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, residual);";
-
-    /// The same for a rank of several: the sums are added to partial sums, and the residual stream is read.
-    experts_stream_part => ExpertsStreamPart in "experts/experts_stream.cuh",
-        [MATRIX, ARITHMETIC, UP, SHARED, LIMIT, RING, BOTH];
-    (
-        step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, shared_inner: READ Rows,
-        scale: READ Rows, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
-        down_codes: READ Codes, down_scales: READ Scales, down_row_scales: READ RowScales,
-        shared_codes: READ Codes, shared_scales: READ Scales, shared_row_scales: READ RowScales,
-        following: READ Following, following_end: READ Following, inner: WRITE Rows, sums: WRITE Rows,
-    )
-    check "{config}Both::THREADS == {block} && {config}Both::SHARED <= {shared}"
-    grid x "{config}::BLOCKS"
-    declare "struct {config}Down : {config} {
-    static constexpr Format FORMAT = {config}::DOWN_FORMAT;
-    static constexpr ScaleForm SCALES = {config}::DOWN_SCALES;
-    static constexpr int OUTPUTS = {config}::INPUTS, STAGES = {config}::DOWN_STAGES, STAGE_BYTES = {config}::DOWN_STAGE_BYTES;
-};
-using {config}Both = ExpertsStream<{config}, {config}Down>;
-"
-    body "{config}Both::run_apart(step, x, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, sums);";
 
     /// Gate and up of the chosen experts.
     experts_stream_up => ExpertsStreamUp in "experts/experts_stream_up.cuh",
@@ -178,4 +157,30 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     bytes lists "ListsOf<{config}>::BYTES"
     bytes products "products_bytes<{config}, {config}::HIDDEN>()"
     body "experts_combine<{config}>(step, lists, products, shared, logits + {config}::EXPERTS, out);";
+
+    + sums {
+        /// Both products of the chosen experts, of which each rank has a part.
+        experts_stream_sum => ExpertsStreamSum of ExpertsStream in "experts/experts_stream_down_sum.cuh", "INPUTS";
+        (world: WRITE World)
+        declare "struct {config}Down : {config} {
+    static constexpr Format FORMAT = {config}::DOWN_FORMAT;
+    static constexpr ScaleForm SCALES = {config}::DOWN_SCALES;
+    static constexpr int OUTPUTS = {config}::INPUTS, STAGES = {config}::DOWN_STAGES, STAGE_BYTES = {config}::DOWN_STAGE_BYTES;
+};
+using {config}Both = ExpertsStream<{config}, {config}Down, DownSumOfRanks<{config}Down>>;
+"
+        body "{config}Both::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, residual, world);";
+
+        /// The chosen experts' down products, of which each rank has a part.
+        experts_stream_down_sum => ExpertsStreamDownSum of ExpertsStreamDown
+            in "experts/experts_stream_down_sum.cuh", "OUTPUTS";
+        (world: WRITE World)
+        body "experts_stream_down<{config}, DownSumOfRanks<{config}>>(step, inner, routing, shared_inner, scale, codes, scales, row_scales, shared_codes, shared_scales, shared_row_scales, residual, world);";
+
+        /// The results of each token's experts, of which each rank has a part.
+        experts_batch_combine_sum => ExpertsBatchCombineSum of ExpertsBatchCombine
+            in "experts/experts_batch_combine_sum.cuh", "HIDDEN";
+        (world: WRITE World)
+        body "experts_combine<{config}, CombineSum<{config}>>(step, lists, products, shared, logits + {config}::EXPERTS, out, world);";
+    }
 }

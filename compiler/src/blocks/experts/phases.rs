@@ -2,7 +2,9 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
-use super::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp};
+use super::kernels::{
+    ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
+};
 use crate::blocks::products;
 use crate::emit::call::Call;
 use crate::emit::names::Working;
@@ -182,6 +184,10 @@ impl Kind for Combine {
         self.call(call)
     }
 
+    fn sums(&self, launcher: &Launcher, site: Site) -> Result<bool, PassError> {
+        Ok(launcher.sum_of_combine(site, self).is_some())
+    }
+
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         launcher.combine(site, self, launches)
     }
@@ -191,9 +197,10 @@ impl Kind for Combine {
 fn cut(kernel: &Signature) -> Option<Cut> {
     let streams = [
         ExpertsStream::SIGNATURE,
-        ExpertsStreamPart::SIGNATURE,
+        ExpertsStreamSum::SIGNATURE,
         ExpertsStreamUp::SIGNATURE,
         ExpertsStreamDown::SIGNATURE,
+        ExpertsStreamDownSum::SIGNATURE,
     ];
     if streams.contains(&kernel) { Some(Cut::Stream) } else { products::cut(kernel) }
 }

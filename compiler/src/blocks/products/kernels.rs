@@ -2,7 +2,7 @@
 
 use crate::kernels::{
     ARITHMETIC, Codes, Declared, EPILOGUE, GEMM, Header, LIMIT, MATRIX, NORM, RING, RowScales, Rows, Scales,
-    Staged, Vector, constants, kernels,
+    Staged, Vector, World, constants, kernels,
 };
 
 /// A streaming product.
@@ -73,4 +73,21 @@ kernels! {
     } else {
         stream_product<{config}Beside>(step, x, norm, beside_codes, beside_scales, beside_row_scales, nullptr, nullptr, beside_out, block - {config}::BLOCKS);
     }";
+
+    + sums {
+        /// A streaming product of which each rank has a part.
+        stream_sum => StreamSum of StreamProduct in "products/stream_sum.cuh", "OUTPUTS";
+        (world: WRITE World)
+        body "stream_product<{config}, StreamSum<{config}>>(step, x, norm, codes, scales, row_scales, bias, up_bias, out, blockIdx.x, world);";
+
+        /// A product on tensor cores of which each rank has a part.
+        gemm_mma_sum => GemmMmaSum of GemmMma in "products/gemm_mma.cuh", "OUTPUTS";
+        (world: WRITE World, own: WRITE Rows)
+        body "gemm_mma<{config}>(step, x, codes, scales, row_scales, bias, up_bias, out, world, own);";
+
+        /// The same on warpgroups.
+        gemm_wgmma_sum => GemmWgmmaSum of GemmWgmma in "products/gemm_wgmma.cuh", "OUTPUTS";
+        (world: WRITE World, own: WRITE Rows)
+        body "gemm_wgmma<{config}>(step, x, codes, scales, row_scales, bias, up_bias, out, world, own);";
+    }
 }

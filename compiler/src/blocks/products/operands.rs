@@ -3,6 +3,9 @@
 use crate::plan::{BufferId, FieldId};
 use crate::spec::types::Activation;
 
+/// The epilogue that sums over ranks.
+const SUM: &str = "SUM";
+
 /// The operands of a product.
 #[derive(Clone, Copy)]
 pub(crate) struct Operands {
@@ -22,6 +25,16 @@ impl Operands {
     pub fn stored(x: BufferId, matrix: FieldId, out: BufferId) -> Operands {
         let (biases, activation) = ([None, None], Activation::Relu);
         Operands { x, norm: None, matrix, rows: None, biases, epilogue: "STORE", activation, out }
+    }
+
+    /// The same product as a rank's part of a sum over ranks, which is added to `out`.
+    pub fn summed(self, out: BufferId) -> Operands {
+        Operands { epilogue: SUM, out, ..self }
+    }
+
+    /// Whether it is a part of a sum over ranks.
+    pub fn sums(&self) -> bool {
+        self.epilogue == SUM
     }
 
     /// The same product of normed rows.

@@ -1,7 +1,7 @@
 //! Phases of matrix products: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
-use super::kernels::{GemmMma, GemmWgmma, StreamBeside, StreamProduct};
+use super::kernels::{GemmMma, GemmMmaSum, GemmWgmma, GemmWgmmaSum, StreamBeside, StreamProduct, StreamSum};
 use super::operands::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
@@ -17,11 +17,11 @@ use proc_macro2::TokenStream;
 
 /// What cuts a product's kernel.
 pub(crate) fn cut(kernel: &Signature) -> Option<Cut> {
-    let of = |kernels: [&Signature; 2]| kernels.contains(&kernel);
-    if of([StreamProduct::SIGNATURE, StreamBeside::SIGNATURE]) {
-        Some(Cut::Stream)
-    } else {
-        of([GemmMma::SIGNATURE, GemmWgmma::SIGNATURE]).then_some(Cut::Gemm)
+    let streams = [StreamProduct::SIGNATURE, StreamSum::SIGNATURE, StreamBeside::SIGNATURE];
+    let gemms = [GemmMma::SIGNATURE, GemmMmaSum::SIGNATURE, GemmWgmma::SIGNATURE, GemmWgmmaSum::SIGNATURE];
+    match streams.contains(&kernel) {
+        true => Some(Cut::Stream),
+        false => gemms.contains(&kernel).then_some(Cut::Gemm),
     }
 }
 
@@ -100,6 +100,10 @@ impl Kind for Accumulate {
         Some(self.matrix)
     }
 
+    fn sums(&self, launcher: &Launcher, site: Site) -> Result<bool, PassError> {
+        Ok(self.summed(launcher, site)?.is_some())
+    }
+
     fn work(&self, work: &mut Work) {
         work.product(self.matrix, work.given.tokens);
     }
@@ -109,7 +113,11 @@ impl Kind for Accumulate {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        launcher.product(site, self.operands(), launches)
+        let operands = match self.summed(launcher, site)? {
+            Some(sum) => self.operands().summed(sum.residual),
+            None => self.operands(),
+        };
+        launcher.product(site, operands, launches)
     }
 }
 

@@ -20,9 +20,10 @@ use super::{PassError, pass_error};
 pub(crate) use matrix::Matrix;
 pub(crate) use outline::{Outline, Site};
 
+use crate::blocks::exchange::Summing;
 use crate::graph::{BodyId, Rows};
 use crate::kernels::{
-    Arguments, FILL_MATRIX, FILL_VECTOR, Header, Operand, Planes, Rows as RowsOf, Signature,
+    Arguments, FILL_MATRIX, FILL_VECTOR, Header, Operand, Planes, Rows as RowsOf, Signature, World,
 };
 use crate::plan::cuda::{
     Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Program, Regime, Scratch,
@@ -396,6 +397,14 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
+    /// Makes it sum over ranks: the world that it takes.
+    pub(crate) fn summing(&mut self, summing: Summing) -> World {
+        let Summing { world, constants, bytes } = summing;
+        self.constants.extend(constants);
+        self.bytes.extend(bytes);
+        world
+    }
+
     pub(crate) fn new(name: String, constants: Vec<Member>, threads: usize) -> Instance {
         Instance { name, constants, threads, resident: 1, cluster: 1, shared: 0, bytes: Vec::new() }
     }

@@ -4,11 +4,12 @@
 
 use super::shape::{self, Lists};
 use crate::blocks::experts::kernels::{
-    ExpertsBatchCombine, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort, ExpertsStage,
+    ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
+    ExpertsStage,
 };
 use crate::blocks::products::cuda::gemm::Gemm;
 use crate::blocks::products::cuda::{Operands, activation, limit};
-use crate::blocks::{Combine, Experts};
+use crate::blocks::{Combine, Experts, Sum};
 use crate::kernels::{self, Operand, Planes, Products, Rows, Staged};
 use crate::passes::PassError;
 use crate::passes::launch::{
@@ -21,6 +22,16 @@ use crate::spec::types::Activation;
 /// Threads of experts_place and of experts_stage, which gives a warp one row.
 const PLACE_THREADS: usize = 256;
 const STAGE_THREADS: usize = 256;
+
+/// Blocks a multiprocessor of the kernel that adds up a token's experts and sums over ranks.
+pub(super) const SUM_RESIDENT: usize = 3;
+
+/// `CombineShape<C>`: threads of a block, and blocks, for the columns of a token.
+pub(super) fn columns(hidden: usize) -> (usize, usize) {
+    let columns = hidden.div_ceil(if hidden.is_multiple_of(4) { 4 } else { 1 });
+    let threads = if columns >= 256 { 256 } else { columns.next_multiple_of(32) };
+    (threads, columns.div_ceil(threads))
+}
 
 impl Launcher<'_> {
     pub(crate) fn batch_up(
@@ -74,6 +85,7 @@ impl Launcher<'_> {
         site: Site,
         operands: &Combine,
         chooser: &Experts,
+        sum: Option<Sum>,
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
         let rows = site.program.rows;
@@ -132,22 +144,29 @@ impl Launcher<'_> {
             ("GATE_STRIDE", integer(stride)),
             ("LIMIT", limit(site, false)),
         ];
-        let columns = matrix.rows.div_ceil(if matrix.rows.is_multiple_of(4) { 4 } else { 1 });
-        let threads = if columns >= 256 { 256 } else { columns.next_multiple_of(32) };
+        let (threads, blocks) = columns(matrix.rows);
         let arguments = ExpertsBatchCombine {
             step: site.header,
             lists: self.expert_lists(&lists),
             products,
             shared: shared_product,
             logits: self.logits(site, stride),
-            out: self.buffer(site, operands.residual),
+            out: self.buffer(site, sum.map_or(operands.residual, |it| it.residual)),
         };
         let [tokens, ..] = self.grid_of_rows(site, 1);
-        let grid = [tokens, Extent::Fixed(count(columns.div_ceil(threads))), Extent::Fixed(1)];
+        let grid = [tokens, Extent::Fixed(count(blocks)), Extent::Fixed(1)];
         let bytes = vec![("lists", lists.bytes()), ("products", bytes)];
-        let instance =
+        let mut instance =
             Instance { bytes, ..Instance::new(self.kernel_name(site, "_sum"), constants, threads) };
-        launches.push(self.launch(site, instance, grid, arguments));
+        let launch = match sum {
+            None => self.launch(site, instance, grid, arguments),
+            Some(sum) => {
+                instance.resident = SUM_RESIDENT;
+                let world = instance.summing(self.summing(sum.residual));
+                self.launch(site, instance, grid, ExpertsBatchCombineSum { of: arguments, world })
+            }
+        };
+        launches.push(launch);
         Ok(())
     }
 

@@ -8,8 +8,9 @@ mod shape;
 
 use self::shape::{Ring, Together};
 use super::{Combine, Experts, SharedDown};
+use crate::blocks::Sum;
 use crate::blocks::experts::kernels::{
-    ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp, Route,
+    ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp, Route,
 };
 use crate::blocks::products::cuda::stream::{
     self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
@@ -24,6 +25,7 @@ use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, PhaseKind};
 use crate::spec::types::Knobs;
+use monomorph_abi::world::PIECE;
 use monomorph_formats::Format;
 
 /// Most rows of a step whose chosen experts are streamed.
@@ -85,16 +87,34 @@ impl Launcher<'_> {
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
         self.check_experts(site, operands.matrix, operands.shared.map(|it| it.matrix))?;
-        let chooser = self.chooser(site, operands.routing);
+        let (chooser, sum) = (self.chooser(site, operands.routing), self.sum_of_combine(site, operands));
         match self.streams(site, &chooser) {
             Some(Streams::Apart { down, .. }) => {
-                launches.push(self.stream_down(site, operands, &chooser, down));
+                launches.push(self.stream_down(site, operands, &chooser, down, sum));
             }
             // The launch of the routing phase has already summed them.
             Some(Streams::Together(_)) => {}
-            None => self.batch_down(site, operands, &chooser, launches)?,
+            None => self.batch_down(site, operands, &chooser, sum, launches)?,
         }
         Ok(())
+    }
+
+    /// The sum over ranks that a kernel of a mixture makes in this program, if one does: all its blocks are
+    /// on the card together.
+    pub(crate) fn sum_of_combine(&self, site: Site, operands: &Combine) -> Option<Sum> {
+        let sum = self.sum_of(site, operands.residual)?;
+        let chooser = self.chooser(site, operands.routing);
+        let places = |resident: usize| resident * self.card.multiprocessors as usize;
+        let may = match self.streams(site, &chooser) {
+            Some(Streams::Together(_)) => true,
+            Some(Streams::Apart { down, .. }) => down.blocks <= places(down.resident),
+            None => {
+                let hidden = self.plan.buffer(operands.residual).width;
+                let (_, blocks) = batch::columns(hidden);
+                hidden.is_multiple_of(PIECE) && site.program.rows * blocks <= places(batch::SUM_RESIDENT)
+            }
+        };
+        may.then_some(sum)
     }
 
     /// The phase of the body that writes this routing.
@@ -148,9 +168,11 @@ impl Launcher<'_> {
             phases.iter().position(|it| up(&it.kind).is_some_and(|it| it.routing == operands.routing))?;
         let of = |phase: usize| self.knobs(Site { phase, ..site });
         // The fused launch keeps the inner rows to itself, and comes before what stands in between: that may
-        // read nothing.
+        // read nothing. Its sums are added to its x.
         let between = &phases[chooses + 1..at];
-        if between.iter().all(|phase| phase.kind.buffers().0.is_empty()) {
+        let summed = self.sum_of(Site { phase: at, ..site }, sum.residual);
+        let residual = summed.map_or(sum.residual, |it| it.residual);
+        if residual == operands.x && between.iter().all(|phase| phase.kind.buffers().0.is_empty()) {
             let rings = shape::together(
                 [&matrix, &of_sum],
                 common.as_ref(),
@@ -408,9 +430,11 @@ impl Launcher<'_> {
         let (up, down) = (self.planes(operands.matrix), self.planes(sum.matrix));
         let common = self.shared_planes(sum.shared);
         let [following, following_end] = if ahead > 0 { Following::EDGES } else { [Following::NULL; 2] };
-        let arguments = ExpertsStreamPart {
+        let name = self.kernel_name(site, "");
+        let mut instance = Instance { shared: rings.up.shared, ..Instance::new(name, constants, threads) };
+        let grid = fixed(rings.up.blocks, 1, 1);
+        let arguments = ExpertsStream {
             step: site.header,
-            x: self.buffer(site, operands.x),
             norm: Vector::field(Some(operands.norm)),
             logits: self.logits(site, experts),
             shared_inner: sum.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
@@ -427,40 +451,13 @@ impl Launcher<'_> {
             following,
             following_end,
             inner: self.buffer(site, operands.out),
-            sums: self.buffer(site, sum.residual),
+            residual: self.buffer(site, operands.x),
         };
-        let name = self.kernel_name(site, "");
-        let instance = Instance { shared: rings.up.shared, ..Instance::new(name, constants, threads) };
-        let grid = fixed(rings.up.blocks, 1, 1);
-        if sum.residual != operands.x {
+        if sum.residual == operands.x {
             return self.launch(site, instance, grid, arguments);
         }
-        let ExpertsStreamPart { step, x: _, norm, logits, shared_inner, scale, .. } = arguments;
-        let ExpertsStreamPart { codes, scales, row_scales, down_codes, down_scales, .. } = arguments;
-        let ExpertsStreamPart { down_row_scales, shared_codes, shared_scales, .. } = arguments;
-        let ExpertsStreamPart { shared_row_scales, following, following_end, inner, .. } = arguments;
-        let residual = arguments.sums;
-        let arguments = ExpertsStream {
-            step,
-            norm,
-            logits,
-            shared_inner,
-            scale,
-            codes,
-            scales,
-            row_scales,
-            down_codes,
-            down_scales,
-            down_row_scales,
-            shared_codes,
-            shared_scales,
-            shared_row_scales,
-            following,
-            following_end,
-            inner,
-            residual,
-        };
-        self.launch(site, instance, grid, arguments)
+        let world = instance.summing(self.summing(operands.x));
+        self.launch(site, instance, grid, ExpertsStreamSum { of: arguments, world })
     }
 
     fn stream_up(&mut self, site: Site, operands: &Experts, matrix: &Matrix, ring: Ring) -> Launch {
@@ -482,7 +479,14 @@ impl Launcher<'_> {
         self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
     }
 
-    fn stream_down(&mut self, site: Site, operands: &Combine, chooser: &Experts, ring: Ring) -> Launch {
+    fn stream_down(
+        &mut self,
+        site: Site,
+        operands: &Combine,
+        chooser: &Experts,
+        ring: Ring,
+        sum: Option<Sum>,
+    ) -> Launch {
         let matrix = self.matrix(operands.matrix);
         let common = operands.shared.map(|it| self.matrix(it.matrix));
         let mut constants: Vec<Member> = matrix.names().into();
@@ -508,10 +512,12 @@ impl Launcher<'_> {
             shared_codes: common.codes,
             shared_scales: common.scales,
             shared_row_scales: common.row_scales,
-            residual: self.buffer(site, operands.residual),
+            residual: self.buffer(site, sum.map_or(operands.residual, |it| it.residual)),
         };
-        let instance = self.of_ring(site, constants, ring);
-        self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
+        let (mut instance, grid) = (self.of_ring(site, constants, ring), fixed(ring.blocks, 1, 1));
+        let Some(sum) = sum else { return self.launch(site, instance, grid, arguments) };
+        let world = instance.summing(self.summing(sum.residual));
+        self.launch(site, instance, grid, ExpertsStreamDownSum { of: arguments, world })
     }
 
     /// A kernel that streams the chosen experts through a ring.

@@ -1,7 +1,7 @@
 //! The shape of a tensor-core product: the Rust side of templates/cuda/products/gemm.cuh.
 
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
-use crate::blocks::products::kernels::{GemmMma, GemmWgmma};
+use crate::blocks::products::kernels::{GemmMma, GemmMmaSum, GemmWgmma, GemmWgmmaSum};
 use crate::kernels::{Planes, Rows, Staged, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Matrix, Member, Site, fits, fixed, integer, no_kernel};
@@ -179,18 +179,29 @@ impl Launcher<'_> {
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
         let [bias, up_bias] = operands.biases.map(Vector::field);
         let (grid, step) = (fixed(shape.grid, 1, 1), site.header);
-        let instance = Instance {
+        let mut instance = Instance {
             resident,
             cluster: multicast * split,
             shared: shape.shared,
             ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads)
         };
+        let sums = operands.sums().then(|| {
+            let world = instance.summing(self.summing(operands.out));
+            let bytes = 4 * capacity * matrix.outputs();
+            (world, self.scratch::<Rows>("own_part", bytes as u64, false))
+        });
         Ok(if self.card.wgmma {
-            let arguments = GemmWgmma { step, x, codes, scales, row_scales, bias, up_bias, out };
-            self.launch(site, instance, grid, arguments)
+            let of = GemmWgmma { step, x, codes, scales, row_scales, bias, up_bias, out };
+            match sums {
+                Some((world, own)) => self.launch(site, instance, grid, GemmWgmmaSum { of, world, own }),
+                None => self.launch(site, instance, grid, of),
+            }
         } else {
-            let arguments = GemmMma { step, x, codes, scales, row_scales, bias, up_bias, out };
-            self.launch(site, instance, grid, arguments)
+            let of = GemmMma { step, x, codes, scales, row_scales, bias, up_bias, out };
+            match sums {
+                Some((world, own)) => self.launch(site, instance, grid, GemmMmaSum { of, world, own }),
+                None => self.launch(site, instance, grid, of),
+            }
         })
     }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod gemm;
 pub(crate) mod stream;
 
+use crate::blocks::Sum;
 use crate::blocks::products::kernels::Stage;
 pub(crate) use crate::blocks::products::operands::Operands;
 use crate::blocks::products::{Accumulate, Gated, Project};
@@ -14,6 +15,7 @@ use crate::passes::launch::{
 use crate::plan::cuda::{Constant, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Activation, NormWeight};
+use monomorph_abi::world::PIECE;
 use monomorph_formats::{Format, ScaleForm};
 
 impl Project {
@@ -27,6 +29,12 @@ impl Accumulate {
     pub(super) fn operands(&self) -> Operands {
         let stored = Operands::stored(self.x, self.matrix, self.residual);
         Operands { biases: [self.bias, None], epilogue: "ADD", ..stored }
+    }
+
+    /// The sum over ranks that its kernel makes in this program, if it does.
+    pub(super) fn summed(&self, launcher: &Launcher, site: Site) -> Result<Option<Sum>, PassError> {
+        let Some(sum) = launcher.sum_of(site, self.residual) else { return Ok(None) };
+        Ok(launcher.may_sum(site, &self.operands())?.then_some(sum))
     }
 }
 
@@ -62,6 +70,15 @@ impl Launcher<'_> {
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
         let streams = few && stream::shape(matrix, rows, false, &knobs, self.card).is_some();
         Ok(if streams { Style::Stream } else { Style::Gemm })
+    }
+
+    /// Whether a kernel of this product may sum over ranks: all its blocks are on the card together.
+    fn may_sum(&self, site: Site, operands: &Operands) -> Result<bool, PassError> {
+        let matrix = self.matrix_of(operands);
+        Ok(match self.style_of(site, &matrix)? {
+            Style::Stream => stream::together(&matrix, site.program.rows, &self.knobs(site), self.card),
+            Style::Gemm => matrix.outputs().is_multiple_of(PIECE),
+        })
     }
 
     /// Staged form of a buffer.

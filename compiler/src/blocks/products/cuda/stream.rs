@@ -1,7 +1,7 @@
 //! The shape of a streaming product: the Rust side of templates/cuda/products/stream_shape.cuh.
 
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
-use crate::blocks::products::kernels::{StreamBeside, StreamProduct};
+use crate::blocks::products::kernels::{StreamBeside, StreamProduct, StreamSum};
 use crate::kernels::{Planes, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
@@ -223,17 +223,22 @@ impl Launcher<'_> {
             up_bias,
             out: self.buffer(site, operands.out),
         };
+        let mut instance = Instance {
+            resident: residents(matrix, &shape),
+            shared: shape.shared,
+            ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads())
+        };
+        if operands.sums() {
+            let world = instance.summing(self.summing(operands.out));
+            let arguments = StreamSum { of: arguments, world };
+            return Ok(self.launch(site, instance, fixed(shape.blocks, 1, 1), arguments));
+        }
         let mut grid = fixed(shape.blocks, row_groups, 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = Extent::Tokens(count(shape.rows));
         } else if site.program.outputs() {
             grid[1] = Extent::Outputs(count(shape.rows));
         }
-        let instance = Instance {
-            resident: residents(matrix, &shape),
-            shared: shape.shared,
-            ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads())
-        };
         Ok(self.launch(site, instance, grid, arguments))
     }
 
@@ -332,6 +337,13 @@ impl Launcher<'_> {
         };
         Some(self.launch(site, instance, grid, arguments))
     }
+}
+
+/// Whether one group of rows is all, and its blocks are on the card together.
+pub(crate) fn together(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) -> bool {
+    shape(matrix, rows, matrix.exact, knobs, card).is_some_and(|shape| {
+        rows <= shape.rows && shape.blocks <= card.multiprocessors as usize * residents(matrix, &shape)
+    })
 }
 
 /// Blocks of a launch and the next that registers must allow: the sums of more than two rows, and f64 sums,
