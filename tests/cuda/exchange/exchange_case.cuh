@@ -131,8 +131,8 @@ struct Ranks {
             if (!one_card() && !peers[r]) CHECK(cudaDeviceEnablePeerAccess(1 - r, 0));
             peers[r] = true;
             CHECK(cudaStreamCreateWithFlags(&it.stream, cudaStreamNonBlocking));
-            it.sum_inbox.reset(new test::Buffer<float>(exchange_inbox_bytes<Sum>() / 4));
-            it.gather_inbox.reset(new test::Buffer<float>(exchange_inbox_bytes<Gather>() / 4));
+            it.sum_inbox.reset(new test::Buffer<float>(inbox_bytes(Sum::RANKS, Sum::WIDTH, Sum::CAPACITY) / 4));
+            it.gather_inbox.reset(new test::Buffer<float>(inbox_bytes(Gather::RANKS, Gather::WIDTH, Gather::CAPACITY) / 4));
             it.wrong.reset(new test::Buffer<unsigned>(std::vector<unsigned>(1)));
             it.steps.reset(new test::Buffer<Step>(steps));
             it.world.reset(new test::Buffer<World>(1));
