@@ -1,13 +1,13 @@
 //! Launches of exchanges.
 
-use super::kernels::{ExchangeGather, ExchangeSum};
+use super::kernels::{ExchangeGather, ExchangeSum, GatheredRows, GatheredSum};
 use crate::blocks::products::cuda::limit;
 use crate::graph::Rows;
-use crate::kernels::World;
+use crate::kernels::{Operand, Rows as RowsOf, World};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Site, fixed, integer, no_kernel};
 use crate::plan::BufferId;
-use crate::plan::cuda::{Constant, Extent, Launch, Regime};
+use crate::plan::cuda::{AllGather, Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{PIECE, WORLD_BYTES, inbox_bytes};
 
 /// Threads of a block. A row of one token is two blocks of them, or a few.
@@ -30,6 +30,17 @@ struct Exchange {
     world: World,
 }
 
+/// An exchange of processes: what is gathered, and the kernel behind.
+struct Gathered {
+    instance: Instance,
+    grid: [Extent; 3],
+    gathered: RowsOf,
+    gather: AllGather,
+}
+
+/// Blocks a multiprocessor of the kernels behind what processes gather.
+const BLOCKS: usize = 4;
+
 impl Launcher<'_> {
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
     ///
@@ -41,6 +52,13 @@ impl Launcher<'_> {
         partial: BufferId,
         residual: BufferId,
     ) -> Result<Launch, PassError> {
+        if self.plan.target.hosts > 1 {
+            let Gathered { instance, grid, gathered, gather } = self.gathered(site, partial)?;
+            let partial = self.buffer(site, partial);
+            let arguments =
+                GatheredSum { step: site.header, gathered, partial, residual: self.buffer(site, residual) };
+            return Ok(Launch { gathers: Some(gather), ..self.launch(site, instance, grid, arguments) });
+        }
         let Exchange { mut instance, grid, world } = self.exchange(site, partial, "sum_inbox")?;
         let decode = matches!(site.program.regime, Regime::Decode | Regime::Draft);
         instance.constants.push(("DECODE", Constant::Flag(decode)));
@@ -60,6 +78,11 @@ impl Launcher<'_> {
         part: BufferId,
         out: BufferId,
     ) -> Result<Launch, PassError> {
+        if self.plan.target.hosts > 1 {
+            let Gathered { instance, grid, gathered, gather } = self.gathered(site, part)?;
+            let arguments = GatheredRows { step: site.header, gathered, out: self.buffer(site, out) };
+            return Ok(Launch { gathers: Some(gather), ..self.launch(site, instance, grid, arguments) });
+        }
         let Exchange { instance, grid, world } = self.exchange(site, part, "gather_inbox")?;
         let part = self.buffer(site, part);
         let arguments = ExchangeGather { step: site.header, world, part, out: self.buffer(site, out) };
@@ -98,6 +121,38 @@ impl Launcher<'_> {
         let name = self.kernel_name(site, "");
         let instance = Instance { resident, bytes, ..Instance::new(name, constants, THREADS) };
         Ok(Exchange { instance, grid: fixed(blocks.clamp(1, most), 1, 1), world })
+    }
+
+    /// What processes gather of `part`, and the kernel that reads it. Whatever is gathered goes through one
+    /// buffer: the kernel behind has read it before more is.
+    fn gathered(&mut self, site: Site, part: BufferId) -> Result<Gathered, PassError> {
+        let ranks = self.plan.target.ranks;
+        let (width, rows) = (self.plan.buffer(part).width, site.program.rows);
+        if !width.is_multiple_of(PIECE) {
+            let what =
+                format!("{ranks} ranks gather rows of {width}, and only multiples of {PIECE} have a kernel");
+            return Err(no_kernel(site, self.plan, &what));
+        }
+        // A recording has one number of rows. What is launched one by one has the step's.
+        let [count, ..] = self.grid_of_rows(site, 1);
+        let bytes = ranks * rows * width * size_of::<f32>();
+        let to: RowsOf = self.scratch("gathered", bytes as u64, false);
+        let gather =
+            AllGather { from: self.buffer(site, part).argument(), to: to.argument(), rows: count, width };
+        let constants = vec![
+            ("RANKS", integer(ranks)),
+            ("WIDTH", integer(width)),
+            ("ROWS", integer(rows)),
+            ("ALL_ROWS", Constant::Flag(matches!(count, Extent::Fixed(_)))),
+            ("THREADS", integer(THREADS)),
+            ("LIMIT", limit(site, false)),
+        ];
+        let name = self.kernel_name(site, "");
+        let instance =
+            Instance { bytes: vec![("gathered", bytes)], ..Instance::new(name, constants, THREADS) };
+        let blocks = (rows * width).div_ceil(PIECE * THREADS);
+        let most = BLOCKS * self.card.multiprocessors as usize;
+        Ok(Gathered { instance, grid: fixed(blocks.clamp(1, most), 1, 1), gathered: to, gather })
     }
 
     /// Most rows of this buffer in any program: each rank's slot in an inbox has as many.
