@@ -191,6 +191,7 @@ fn two_processes_compute_what_one_does_and_end_together() {
     let model = Model::new("qwen35-text");
     let [one, two] = model.servers();
     let vocabulary = model.target(None).model.vocabulary;
+    refusals(&model, &one, &two);
 
     for flags in [&["--together"][..], &["--together", "--decode", "--prompt", "30"]] {
         let begin = Instant::now();
@@ -229,32 +230,27 @@ fn two_processes_compute_what_one_does_and_end_together() {
     assert_eq!(serving.end(PATIENCE), Some(4), "the head's code");
 }
 
-#[test]
-fn builds_for_processes_and_others_are_told_apart() {
-    let model = Model::new("llama-aligned");
-    let [one, two] = model.servers();
+/// Builds for one process and for two are told apart, and what is missing is named.
+fn refusals(model: &Model, one: &Server, two: &Server) {
     let meeting = Meeting::new(model.directory.path());
-    let refused = |mut command: Command| {
-        let output = command.output().expect("it starts");
-        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
-    };
     let serve = |server: &Server| {
         let mut command = server.command();
         command.arg("serve").arg("--weights").arg(model.weights.path());
         command
     };
-    let mut nowhere = serve(&two);
+    let mut nowhere = serve(two);
     meeting.join(&mut nowhere, "0");
     nowhere.args(["--nccl", "/nowhere/libnccl.so.2"]);
-    let mut spread = serve(&one);
+    let mut spread = serve(one);
     spread.args(["--world-size", "2"]);
-    for (command, expected) in [
-        (serve(&two), "this build runs as 2 processes: --world-size 2 is missing"),
+    for (mut command, expected) in [
+        (serve(two), "this build runs as 2 processes: --world-size 2 is missing"),
         (spread, "exchange values within one process"),
         (nowhere, "/nowhere/libnccl.so.2: cannot open shared object file"),
     ] {
-        let (code, said) = refused(command);
-        assert_eq!(code, Some(1), "{said}");
+        let output = command.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(expected), "{said}");
     }
 }
