@@ -3,6 +3,7 @@
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
 use crate::process::{end, out};
 use crate::start::load::{StartEngine, load_model, run_engine, start_engine};
+use crate::start::worker_health::WorkerHealth;
 use monomorph_engine::{EngineHandle, EngineOptions};
 use monomorph_hosts::{
     Deadlines, Duties, Ended, Hello, Lead, Loaded, OnEnd, Options, Room, Share, Token, follow,
@@ -12,9 +13,11 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::net::TcpListener;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -49,6 +52,9 @@ pub struct HostsArgs {
     /// libnccl.so.2, where the system's loader finds it].
     #[arg(long, value_name = "FILE")]
     pub nccl: Option<PathBuf>,
+    /// Port at which a worker answers `/health` [default: it listens nowhere].
+    #[arg(long, value_name = "PORT")]
+    pub health_port: Option<u16>,
 }
 
 /// A world of several processes, as one of them is told of it.
@@ -60,6 +66,8 @@ pub(crate) struct World {
     head: String,
     token: Token,
     nccl: Option<PathBuf>,
+    /// Where a worker answers how it is.
+    health_port: Option<u16>,
 }
 
 impl HostsArgs {
@@ -86,8 +94,8 @@ impl HostsArgs {
             if let Some(least) = possible.iter().min().filter(|least| **least > 1) {
                 return Err(format!("this build runs as {least} processes: --world-size {least} is missing"));
             }
-            let nccl = ("--nccl", self.nccl.is_some());
-            let given = given.into_iter().chain([nccl]).collect::<Vec<_>>();
+            let others = [("--nccl", self.nccl.is_some()), ("--health-port", self.health_port.is_some())];
+            let given = given.into_iter().chain(others).collect::<Vec<_>>();
             return match given.iter().find(|(_, given)| *given) {
                 Some((flag, _)) => Err(format!("{flag} goes with --world-size 2 or more")),
                 None => Ok(None),
@@ -113,9 +121,12 @@ impl HostsArgs {
         if *rank >= processes {
             return Err(format!("--rank {rank} is not below --world-size {processes}"));
         }
+        if *rank == 0 && self.health_port.is_some() {
+            return Err("--health-port is a worker's; rank 0 answers at its --port".to_owned());
+        }
         let token = Token::read(file)?;
         let (head, nccl) = (format!("{host}:{port}"), self.nccl.clone());
-        Ok(Some(World { rank: *rank, processes, head, token, nccl }))
+        Ok(Some(World { rank: *rank, processes, head, token, nccl, health_port: self.health_port }))
     }
 }
 
@@ -145,7 +156,7 @@ type StartHead = fn(
     Deadlines,
 ) -> Result<EngineHandle, Failure>;
 /// Runs a worker until its world ends.
-type Follow = fn(&World, &Weights, &LoadOptions, Arc<Progress>, Deadlines) -> Result<(), Failure>;
+type Follow = fn(&World, &Weights, &LoadOptions, IpAddr, Deadlines) -> Result<(), Failure>;
 
 /// What is compiled for each model, as plain functions: how it is started.
 #[derive(Clone, Copy, Debug)]
@@ -187,6 +198,8 @@ struct OfModel<'a, M> {
     weights: &'a Weights,
     options: LoadOptions,
     progress: &'a Progress,
+    /// Set once programs are recorded.
+    ready: Arc<AtomicBool>,
     model: PhantomData<fn() -> M>,
 }
 
@@ -216,7 +229,9 @@ impl<M: Model> Duties for OfModel<'_, M> {
     }
 
     fn record(&mut self, model: &mut M) -> Result<(), String> {
-        model.record()
+        model.record()?;
+        self.ready.store(true, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -267,7 +282,14 @@ fn lead<M: Model>(
         }
     });
     let options_of = options_of(world, deadlines, loaded, on_end);
-    let duties = OfModel::<M> { world, weights, options: options.clone(), progress, model: PhantomData };
+    let duties = OfModel::<M> {
+        world,
+        weights,
+        options: options.clone(),
+        progress,
+        ready: Arc::default(),
+        model: PhantomData,
+    };
     Lead::start(listener, hello, &options_of, duties).map_err(failure)
 }
 
@@ -296,7 +318,8 @@ pub(crate) fn drive<M: Model>(
     };
     let (progress, deadlines) = (Arc::new(Progress::default()), deadlines(M::SPEC, None));
     if world.is_worker() {
-        return start_worker::<M>(world, weights, options, progress, deadlines);
+        let bind = IpAddr::from([127, 0, 0, 1]);
+        return start_worker::<M>(world, weights, options, bind, deadlines);
     }
     let read = Arc::clone(&progress);
     let loaded: Loaded = Arc::new(move || read.read());
@@ -307,9 +330,16 @@ fn start_worker<M: Model>(
     world: &World,
     weights: &Weights,
     options: &LoadOptions,
-    progress: Arc<Progress>,
+    bind: IpAddr,
     deadlines: Deadlines,
 ) -> Result<(), Failure> {
+    let (progress, ready) = (Arc::<Progress>::default(), Arc::<AtomicBool>::default());
+    if let Some(port) = world.health_port {
+        let (rank, processes) = (world.rank, world.processes);
+        let (progress, ready) = (Arc::clone(&progress), Arc::clone(&ready));
+        let port = WorkerHealth { rank, processes, progress, ready }.listen(bind, port)?;
+        out::print(format_args!("health: http://{bind}:{port}/health"));
+    }
     let hello = hello::<M>(world, weights, options)?;
     let (rank, size, head) = (world.rank, world.processes, &world.head);
     out::print(format_args!("rank {rank} of {size} follows the head at {head}"));
@@ -322,7 +352,8 @@ fn start_worker<M: Model>(
     });
     let options_of = options_of(world, deadlines, Arc::new(move || read.read()), on_end);
     let progress = &*progress;
-    let duties = OfModel::<M> { world, weights, options: options.clone(), progress, model: PhantomData };
+    let duties =
+        OfModel::<M> { world, weights, options: options.clone(), progress, ready, model: PhantomData };
     match follow(head, rank, hello, &options_of, duties) {
         Ended::Stopped => Ok(()),
         ended => Err(failure(ended)),

@@ -192,7 +192,7 @@ pub fn serve(
     let deadlines = hosts::deadlines(spec, step);
     if let Some(world) = world.as_ref().filter(|world| world.is_worker()) {
         let weights = args.weights.open(spec, options.threads)?;
-        return (start.follow)(world, &weights, &options, Arc::default(), deadlines);
+        return (start.follow)(world, &weights, &options, args.bind, deadlines);
     }
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
