@@ -93,6 +93,7 @@ void Communicator::all_gather(const unsigned char* from, unsigned char* to, size
     for (Peer& peer : peers) peer.sent = peer.got = 0;
     for (;;) {
         std::vector<pollfd> missing;
+        bool gone = false;
         for (int i = 0; i < ranks; i++) {
             Peer& peer = peers[i];
             if (peer.socket < 0) continue;
@@ -102,14 +103,15 @@ void Communicator::all_gather(const unsigned char* from, unsigned char* to, size
                 // Not one byte of a rank's rows before it is known how many there are.
                 if (peer.got >= sizeof(Head) && (heads[i].number != own.number || heads[i].bytes != bytes))
                     card::fail("rank %d gathers %llu bytes as its %llu, and rank %d %zu as its %llu", i, heads[i].bytes, heads[i].number, rank, bytes, own.number);
-                return recv(peer.socket, at, count, MSG_DONTWAIT);
+                const ssize_t received = recv(peer.socket, at, count, MSG_DONTWAIT);
+                gone = gone || received == 0;
+                return received;
             });
             const short events = (peer.sent < sizeof(Head) + bytes ? POLLOUT : 0) | (peer.got < sizeof(Head) + bytes ? POLLIN : 0);
             if (events) missing.push_back({peer.socket, events, 0});
         }
         if (missing.empty()) return;
         const int ready = poll(missing.data(), missing.size(), POLL_MS);
-        bool gone = false;
         for (const pollfd& it : missing) gone = gone || it.revents & (POLLHUP | POLLERR);
         if (ready <= 0 || gone) card::wait_outside();
     }

@@ -193,6 +193,9 @@ void drive(const Stream& stream, size_t until) {
         } else if (went_on && turns++ < DEMAND) {
             continue;
         }
+        // A process may be slow for as long as it wants.
+        const bool outside = std::any_of(streams.begin(), streams.end(), [](const Stream& it) { return it->state == CUstream_st::OUTSIDE; });
+        if (outside) since = Clock::now();
         if (demand()) {
             turns = 0;
         } else if (Clock::now() - since < PATIENCE) {
