@@ -1,5 +1,6 @@
 """Servers of several processes with a GPU each, over NCCL on loopback: answers of one process, to the bit; and processes that are killed."""
 
+import http.client
 import json
 import os
 import random
@@ -167,7 +168,7 @@ def stream(serving, outcome, number, tokens):
         with urllib.request.urlopen(request, timeout=SECONDS) as response:
             lines = [line for line in response if line.strip()]
         outcome[number] = (time.time(), "told" if any(b'"error"' in line for line in lines) else "cut")
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         outcome[number] = (time.time(), f"cut ({error!r:.60})")
 
 
