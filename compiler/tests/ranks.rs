@@ -11,10 +11,19 @@ fn load(name: &str, ranks: usize) -> Result<Target, String> {
     spec::load_with(&[targets], name, &options).map_err(|error| error.to_string())
 }
 
+fn spread(name: &str, ranks: Option<usize>, hosts: usize) -> Result<Target, String> {
+    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
+    let options = BuildOptions { ranks, hosts: Some(hosts), ..BuildOptions::default() };
+    spec::load_with(&[targets], name, &options).map_err(|error| error.to_string())
+}
+
 fn plan(name: &str, ranks: usize) -> Plan {
-    let target = load(name, ranks).unwrap_or_else(|error| panic!("{error}"));
+    planned(&load(name, ranks).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn planned(target: &Target) -> Plan {
     let graph = graph::build(&target.model, &target.quant);
-    passes::assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{error}"))
+    passes::assemble::plan(target, &graph).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -26,6 +35,37 @@ fn what_cannot_be_built_is_refused_with_what_can() {
     ] {
         let error = load(target, ranks).map(|it| it.build()).expect_err("it is refused");
         assert!(error.contains(message) && error.contains(help), "{target}: {error}");
+    }
+}
+
+#[test]
+fn a_process_has_one_rank() {
+    for (ranks, hosts, message) in [
+        (Some(4), 2, "`--hosts` is 2, and the build has 4 ranks"),
+        (None, 2, "`--hosts` is 2, and the build has 1 rank"),
+        (Some(2), 0, "`--hosts` is 0, and the build has 2 ranks"),
+    ] {
+        let error = spread("h200/qwen3.5-35b/nvfp4", ranks, hosts).expect_err("it is refused");
+        assert!(error.contains(message) && error.contains("as many as `--tp`"), "{error}");
+    }
+    let one = spread("h200/qwen3.5-27b/nvfp4", Some(2), 1).expect("it is one process");
+    assert_eq!(one.build(), "h200/qwen3.5-27b/nvfp4+tp2");
+}
+
+/// Packets reach only GPUs of the process.
+#[test]
+fn processes_gather_and_push_no_packets() {
+    let several = spread("h200/llama-3.2-1b/bf16", Some(2), 2).expect("it is whole");
+    assert_eq!(several.build(), "h200/llama-3.2-1b/bf16+tp2+hosts2");
+    let text = |plan: &Plan| {
+        let files = emit::emit(plan, Path::new("/monomorph"), &[]);
+        files.into_iter().map(|file| file.text).collect::<Vec<_>>().join("\n")
+    };
+    let (one, several) = (text(&plan("h200/llama-3.2-1b/bf16", 2)), text(&planned(&several)));
+    for (word, of_one) in
+        [("exchange_sum", true), ("WorldMemory", true), ("all_gather", false), ("gathered_sum", false)]
+    {
+        assert_eq!([one.contains(word), several.contains(word)], [of_one, !of_one], "{word}");
     }
 }
 

@@ -66,19 +66,10 @@ struct CUfunc_st {
     int most_shared = 48 * 1024;  // until more is asked for
 };
 
-struct CUgraph_st {
-    card::Owner owner;
-    std::vector<std::shared_ptr<card::Prepared>> launches;
-};
-struct CUgraphExec_st {
-    card::Owner owner;
-    std::vector<std::shared_ptr<card::Prepared>> launches;
-};
-
 namespace card {
 
 struct Operation {
-    std::function<void()> act;              // a copy
+    std::function<void()> act;              // a copy, or what processes gather
     std::vector<const Prepared*> launches;  // or kernels, of which each may follow the one before early
     std::vector<std::shared_ptr<Prepared>> owned;
     std::weak_ptr<CUstream_st> other = {};  // or a wait for another stream,
@@ -86,6 +77,15 @@ struct Operation {
 };
 
 }  // namespace card
+
+struct CUgraph_st {
+    card::Owner owner;
+    std::vector<card::Operation> operations;
+};
+struct CUgraphExec_st {
+    card::Owner owner;
+    std::vector<card::Operation> operations;
+};
 
 // Its operations run on a stack of their own, so that any host thread can go on with them.
 struct CUstream_st {
@@ -95,7 +95,7 @@ struct CUstream_st {
     size_t wanted = 0;          // so many are to be done: work is done as late as it can be
     CUgraph capture = nullptr;
 
-    enum { READY, POLLING, WAITING } state = READY;
+    enum { READY, POLLING, WAITING, OUTSIDE } state = READY;  // OUTSIDE: for another process
     long seen = 0;                           // progress when its kernel last asked in vain
     const card::Launch* asking = nullptr;    // POLLING
     std::shared_ptr<CUstream_st> other = {};  // WAITING
@@ -119,6 +119,10 @@ Stream find(CUstream stream);
 void tell(CUstream_st& stream, Operation operation);
 // Returns when the stream has done so many operations, or can no more.
 CUresult wait_for(const Stream& stream, size_t until);
+// Whether it has done so many; if not, it goes on with them for a while.
+bool ask(const Stream& stream, size_t until);
+// Called by an operation: what it waits for comes from another process.
+void wait_outside();
 // Begins what the stream was told; what only polls goes on later.
 void begin(const Stream& stream);
 // All work of a context, or of all of them.

@@ -107,6 +107,15 @@ CUresult cuEventSynchronize(CUevent event) {
     return stream ? wait_for(stream, event->after) : CUDA_SUCCESS;
 }
 
+CUresult cuEventQuery(CUevent event) {
+    LOCKED;
+    EXPECT(usable(__func__, "event", event->owner));
+    const Stream stream = event->stream.lock();
+    if (!stream || ask(stream, event->after)) return CUDA_SUCCESS;
+    const CUresult fault = stream->owner.context->fault;
+    return fault == CUDA_SUCCESS ? CUDA_ERROR_NOT_READY : fault;
+}
+
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
     ON(stream);
     EXPECT(reachable(__func__, *stream, to, bytes));
@@ -175,7 +184,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     }
     CUstream stream = config->hStream;
     if (stream->capture) {
-        stream->capture->launches.push_back(std::move(prepared));
+        std::vector<Operation>& operations = stream->capture->operations;
+        const bool behind_act = !operations.empty() && operations.back().act;
+        if (behind_act && prepared->dependent) return refuse(CUDA_ERROR_NOT_SUPPORTED, "%s: %s is to begin before what it follows, which is no kernel of this program", __func__, kernel.name);
+        if (operations.empty() || behind_act) operations.emplace_back();
+        operations.back().launches.push_back(prepared.get());
+        operations.back().owned.push_back(std::move(prepared));
     } else {
         const Prepared* one = prepared.get();
         tell(*stream, {{}, {one}, {std::move(prepared)}});
@@ -203,7 +217,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned 
     LOCKED;
     EXPECT(usable(__func__, "graph", graph->owner));
     if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;
-    *exec = new CUgraphExec_st{graph->owner, graph->launches};
+    *exec = new CUgraphExec_st{graph->owner, graph->operations};
     return CUDA_SUCCESS;
 }
 
@@ -229,10 +243,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     LOCKED;
     EXPECT(together(__func__, "graph", exec->owner, "stream", stream->owner));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
-    Operation operation;
-    operation.owned = exec->launches;
-    for (const auto& launch : operation.owned) operation.launches.push_back(launch.get());
-    tell(*stream, std::move(operation));
+    for (const Operation& operation : exec->operations) tell(*stream, operation);
     return CUDA_SUCCESS;
 }
 

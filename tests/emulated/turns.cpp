@@ -119,6 +119,7 @@ void advance(CUstream_st& stream) {
 bool can(const CUstream_st& stream, bool in_vain) {
     if (stream.done >= stream.wanted || !works(stream)) return false;
     if (stream.state == CUstream_st::POLLING) return in_vain || stream.seen != progress;
+    if (stream.state == CUstream_st::OUTSIDE) return in_vain;
     return stream.state == CUstream_st::READY || is_reached(stream);
 }
 
@@ -165,6 +166,7 @@ void sleep(std::chrono::milliseconds longest) {
             std::fprintf(stderr, " device %d: a stream has done %zu of %zu operations", device, stream->done, stream->told);
             if (!works(*stream)) std::fprintf(stderr, ", and its context is no more\n");
             else if (stream->state == CUstream_st::POLLING) std::fprintf(stderr, ", and "), describe(*stream->asking);
+            else if (stream->state == CUstream_st::OUTSIDE) std::fprintf(stderr, ", and waits for another process\n");
             else if (stream->state == CUstream_st::WAITING) std::fprintf(stderr, ", and waits for another stream of device %d\n", stream->other->owner.context->device);
             else std::fprintf(stderr, "\n");
         }
@@ -191,6 +193,9 @@ void drive(const Stream& stream, size_t until) {
         } else if (went_on && turns++ < DEMAND) {
             continue;
         }
+        // A process may be slow for as long as it wants.
+        const bool outside = std::any_of(streams.begin(), streams.end(), [](const Stream& it) { return it->state == CUstream_st::OUTSIDE; });
+        if (outside) since = Clock::now();
         if (demand()) {
             turns = 0;
         } else if (Clock::now() - since < PATIENCE) {
@@ -235,10 +240,26 @@ CUresult wait_for(const Stream& stream, size_t until) {
     return stream->owner.context->fault;
 }
 
+bool ask(const Stream& stream, size_t until) {
+    want(*stream, until);
+    int turns = 0;
+    while (stream->done < until && works(*stream) && turns++ < 1000 && next(false)) {}
+    // Once more, for what changed unnoticed.
+    if (stream->done < until && works(*stream)) next(true);
+    return stream->done >= until;
+}
+
+void wait_outside() {
+    CUstream_st& stream = *running;
+    stream.state = CUstream_st::OUTSIDE;
+    leave_stream(stream);
+    stream.state = CUstream_st::READY;
+}
+
 void begin(const Stream& stream) {
     want(*stream, stream->told);
     int turns = 0;
-    while (stream->done < stream->wanted && stream->state != CUstream_st::POLLING && turns++ < 1000 && next(false)) {}
+    while (stream->done < stream->wanted && stream->state != CUstream_st::POLLING && stream->state != CUstream_st::OUTSIDE && turns++ < 1000 && next(false)) {}
 }
 
 CUresult synchronize(CUcontext context) {

@@ -259,6 +259,20 @@ impl Stage {
         ]);
         command.args(DRIVER).args(ENGINE);
         compile(&mut command, &directory.join("libcuda.so.1"));
+        // What processes of a build for several exchange values through.
+        let mut nccl = self.compiler();
+        nccl.args([
+            "-fPIC",
+            "-shared",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wl,-soname,libnccl.so.2",
+            "nccl.cpp",
+        ])
+        .args(["MEMORY", "DEVICES", "PATIENCE"].map(|name| format!("-DCARD_{name}={devices}")))
+        .arg(directory.join("libcuda.so.1"));
+        compile(&mut nccl, &directory.join("libnccl.so.2"));
         // The loader tries this name first; it must not find a real driver.
         let other = directory.join("libcuda.so");
         if !other.exists() {

@@ -95,6 +95,21 @@ impl Serving {
         Serving { process, address, ready_after, ready_processor }
     }
 
+    /// The code that it ends with by itself within so long; none if a signal ended it.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn end(mut self, patience: std::time::Duration) -> Option<i32> {
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(status) = self.process.try_wait().expect("a child") {
+                return status.code();
+            }
+            assert!(began.elapsed() < patience, "the server did not end within {patience:?}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
     /// Overwrites every unlinked file that it has open in `directory`, as a failing disk would; returns how
     /// many there were.
     ///

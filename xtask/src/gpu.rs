@@ -65,6 +65,10 @@ pub struct Options {
     /// those for one, what is measured.
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
+    /// Build servers of N processes, too, a GPU each: as many as `--tp`. They are compared with those of one
+    /// process and measured beside them.
+    #[arg(long, value_name = "N", requires = "tp")]
+    hosts: Option<usize>,
     /// Add the programs that time single kernels, for `run.py --only instruments`.
     #[arg(long)]
     instruments: bool,
@@ -104,6 +108,8 @@ enum Piece {
     Engine,
     /// Servers under compute-sanitizer.
     Sanitized,
+    /// Servers of several processes beside those of one; only with `--hosts`.
+    Hosts,
     /// Servers that are measured.
     Benches,
 }

@@ -17,11 +17,20 @@ pub struct BuildOptions {
     /// CUDA targets only [default: 1].
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
+    /// Spread them over N processes, on one host or several, which exchange values through NCCL: as many as
+    /// `--tp` [default: 1, whose GPUs exchange values by themselves].
+    #[arg(long, value_name = "N", requires = "tp")]
+    hosts: Option<usize>,
 }
 
 impl BuildOptions {
     /// What to request from the compiler.
     pub fn asked(self) -> Asked {
-        Asked { draft: self.draft.option(), batch_invariant: self.batch_invariant, ranks: self.tp }
+        Asked {
+            draft: self.draft.option(),
+            batch_invariant: self.batch_invariant,
+            ranks: self.tp,
+            hosts: self.hosts,
+        }
     }
 }

@@ -147,7 +147,7 @@ pub fn rotary_body(plan: &Plan, body: usize) -> usize {
 fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch) -> TokenStream {
     let module = format_ident!("{}", cuda.modules[launch.kernel.0].name);
     let kernel = format_ident!("{}", cuda.kernel(launch.kernel).name);
-    let grid = launch.grid.iter().map(|extent| {
+    let extent = |extent: &Extent| {
         let rows = |count: TokenStream, each: u32| match each {
             1 => count,
             _ => {
@@ -164,6 +164,12 @@ fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch
             Extent::Sequences(each) => rows(quote!(queue.extents.sequences), each),
             Extent::Outputs(each) => rows(quote!(queue.extents.outputs), each),
         }
+    };
+    let grid = launch.grid.iter().map(extent);
+    let gathers = launch.gathers.as_ref().map(|it| {
+        let [from, to] = [&it.from, &it.to].map(|it| argument(plan, cuda, body, it));
+        let (rows, width) = (extent(&it.rows), number(it.width));
+        quote!(queue.all_gather(#from, #to, #rows, #width);)
     });
     let signature = cuda.kernel(launch.kernel).signature;
     let arguments = format_ident!("{}", signature.arguments);
@@ -171,7 +177,10 @@ fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch
         let (name, value) = (format_ident!("{}", parameter.name), argument(plan, cuda, body, it));
         quote!(#name: #value)
     });
-    quote!(queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], #arguments { #(#fields),* });)
+    quote! {
+        #gathers
+        queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], #arguments { #(#fields),* });
+    }
 }
 
 fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Argument) -> TokenStream {

@@ -58,6 +58,12 @@ fn model(plan: &Plan) -> TokenStream {
             pub type Model = cuda::Model<Stack>;
         };
     }
+    if plan.target.hosts > 1 {
+        return quote! {
+            /// What the server runs: a stack in each process.
+            pub type Model = cuda::Process<Stack>;
+        };
+    }
     quote! {
         /// What the server runs: a stack on each GPU.
         pub type Model = cuda::World<Stack>;
@@ -74,6 +80,17 @@ fn world(plan: &Plan, cuda: &CudaPlan) -> Option<[TokenStream; 2]> {
             (quote!(self.scratch.#place), number(it.bytes as usize))
         })
     };
+    if plan.target.hosts > 1 {
+        let (gathered, bytes) = area("gathered");
+        return Some([
+            quote!(const RANKS: usize = #ranks;),
+            quote! {
+                fn gathered(&self) -> Option<Gathered> {
+                    Some(Gathered { at: #gathered, bytes: #bytes })
+                }
+            },
+        ]);
+    }
     let [(world, _), (sums, sums_bytes), (gathered, gathered_bytes)] =
         ["world", "sum_inbox", "gather_inbox"].map(area);
     Some([

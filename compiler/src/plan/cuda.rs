@@ -185,6 +185,21 @@ pub struct Launch {
     pub grid: [Extent; 3],
     /// Arguments in the order of the kernel's parameters.
     pub arguments: Vec<Argument>,
+    /// What all processes gather before it, in a build for several.
+    pub gathers: Option<AllGather>,
+}
+
+/// Rows of all ranks, gathered on each of them through NCCL: `[ranks][rows][width]` of f32.
+#[derive(Clone, Debug)]
+pub struct AllGather {
+    /// This rank's rows.
+    pub from: Argument,
+    /// Where those of all ranks go.
+    pub to: Argument,
+    /// Their number.
+    pub rows: Extent,
+    /// Values of each.
+    pub width: usize,
 }
 
 /// Figures of a phase's kernels that a tuning may change, as a whole.

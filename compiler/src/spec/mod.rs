@@ -22,7 +22,7 @@ pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
 pub use fit::{kv_block_bytes, weight_bytes};
-pub use ranks::with_ranks;
+pub use ranks::{with_hosts, with_ranks};
 pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
 pub use variants::variants;
@@ -51,14 +51,15 @@ fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Di
     sink.finish(target)
 }
 
-/// [`load`], followed by [`with_ranks`], [`with_draft`] and [`with_batch_invariant`] if `options` ask for
-/// them.
+/// [`load`], followed by [`with_ranks`], [`with_hosts`], [`with_draft`] and [`with_batch_invariant`] if
+/// `options` ask for them.
 ///
 /// # Errors
-/// Those of all four.
+/// Those of all five.
 pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
     let target = load_for(search, target, options.ranks.unwrap_or(1).max(1))?;
     let target = options.ranks.into_iter().try_fold(target, with_ranks)?;
+    let target = options.hosts.into_iter().try_fold(target, with_hosts)?;
     let target = options.draft.iter().try_fold(target, with_draft)?;
     options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)
 }
@@ -145,6 +146,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         draft: None,
         batch_invariant: None,
         ranks: 1,
+        hosts: 1,
         racecheck: false,
     })
 }

@@ -1,4 +1,4 @@
-//! Checks that a target can be cut for several ranks, if a build asks for it.
+//! Checks that a target can be cut for several ranks, and spread over processes, if a build asks for it.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::types::Target;
@@ -24,4 +24,23 @@ pub fn with_ranks(mut target: Target, ranks: usize) -> Result<Target, Diagnostic
     }
     target.ranks = ranks;
     sink.finish(Some(target))
+}
+
+/// `target`, its ranks spread over so many processes.
+///
+/// # Errors
+/// When that is not one process for each rank: those of one process would exchange values in two ways.
+pub fn with_hosts(mut target: Target, hosts: usize) -> Result<Target, Diagnostics> {
+    let sink = Sink::default();
+    if hosts != 1 && hosts != target.ranks {
+        let message = format!("`--hosts` is {hosts}, and the build has {}", ranks(target.ranks));
+        let help = "as many as `--tp`: each process has one GPU".to_owned();
+        sink.push(Diagnostic::outside(Path::new("--hosts"), message, help));
+    }
+    target.hosts = hosts;
+    sink.finish(Some(target))
+}
+
+fn ranks(count: usize) -> String {
+    if count == 1 { "1 rank".to_owned() } else { format!("{count} ranks") }
 }

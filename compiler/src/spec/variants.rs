@@ -1,7 +1,7 @@
 //! Variants that a target can be built as.
 
 use super::types::{DraftMethod, DraftOption, Target};
-use super::{with_batch_invariant, with_draft, with_ranks};
+use super::{with_batch_invariant, with_draft, with_hosts, with_ranks};
 use monomorph_abi::world::MAX_RANKS;
 
 /// Variants of a target: both ends of the range of every build option that the model takes. A model may turn
@@ -15,5 +15,6 @@ pub fn variants(target: &Target) -> Vec<Target> {
     });
     let batches = [1, 128].into_iter().filter_map(|batch| with_batch_invariant(target.clone(), batch).ok());
     let ranks = [2, MAX_RANKS].into_iter().filter_map(|ranks| with_ranks(target.clone(), ranks).ok());
-    drafting.chain(batches).chain(ranks).collect()
+    let two = with_ranks(target.clone(), 2).and_then(|target| with_hosts(target, 2)).ok();
+    drafting.chain(batches).chain(ranks).chain(two).collect()
 }

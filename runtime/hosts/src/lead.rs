@@ -190,7 +190,7 @@ impl<M: Model> Model for Lead<M> {
     const SPLIT_SAMPLING: bool = M::SPLIT_SAMPLING;
     const DRAFTS: usize = M::DRAFTS;
     const RANKS: usize = M::RANKS;
-    const ACROSS_PROCESSES: bool = M::ACROSS_PROCESSES;
+    const PROCESSES: &'static [usize] = M::PROCESSES;
 
     fn check_hardware(ordinals: &[usize]) -> Result<(), LoadError> {
         M::check_hardware(ordinals)

@@ -55,8 +55,8 @@ pub trait Model: Sized + Send + 'static {
     /// not cut.
     const RANKS: usize = 1;
 
-    /// Whether its ranks may be in several processes: a world then has as many of them, or a divisor.
-    const ACROSS_PROCESSES: bool = false;
+    /// How many processes may share the ranks; they share them equally.
+    const PROCESSES: &'static [usize] = &[1];
 
     /// Checks that this machine has the hardware the stack was compiled for, without claiming any of it:
     /// devices of these numbers, or the first ones where there are none. (CPUs are checked before anything
@@ -145,8 +145,11 @@ pub trait Model: Sized + Send + 'static {
 
     /// Versions of the device's driver and of the library that adds up over processes: they must be equal in
     /// all of them.
-    fn versions() -> (String, String) {
-        ("none".to_owned(), "none".to_owned())
+    ///
+    /// # Errors
+    /// When there is no such library.
+    fn versions(_options: &LoadOptions) -> Result<(String, String), String> {
+        Ok(("none".to_owned(), "none".to_owned()))
     }
 
     /// Joins the collective of this name as process `rank` of `processes`, before any step.
@@ -244,9 +247,23 @@ pub struct LoadOptions {
     pub threads: usize,
     /// Receives a line about each claim of memory before it is made.
     pub report: fn(std::fmt::Arguments),
-    /// The driver's numbers of the GPUs to use, one for each of [`Model::RANKS`]; empty for the first ones.
+    /// The driver's numbers of the GPUs to use, one for each of the [ranks](Model::RANKS) of this process;
+    /// empty for the first ones.
     /// Ignored by a CPU.
     pub ordinals: Vec<usize>,
+    /// Which of several processes this is, for a build that is spread over them.
+    pub process: Option<ProcessOptions>,
+}
+
+/// One of the processes that a model is spread over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessOptions {
+    /// Which one: its part of the weights.
+    pub rank: usize,
+    /// How many there are.
+    pub processes: usize,
+    /// The library that adds up over processes; `None` looks for its usual names.
+    pub nccl: Option<PathBuf>,
 }
 
 /// Host memory that must stay free.

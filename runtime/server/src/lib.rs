@@ -74,7 +74,12 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     }
     allocator::share(allocator::ARENAS);
     if let Some(gpus) = verb.gpus() {
-        M::check_hardware(&gpus.ordinals(spec, M::RANKS)?)?;
+        M::check_hardware(&gpus.ordinals(spec, verb.ranks_here(M::RANKS))?)?;
+    }
+    if matches!(verb, Verb::Generate(_)) && !M::PROCESSES.contains(&1) {
+        return Err("generate: this build runs as several processes, and only serve, logits and bench do"
+            .to_owned()
+            .into());
     }
     match verb {
         Verb::Serve(args) => serve(spec, Start::of::<M>(), args, started),

@@ -123,6 +123,7 @@ fn world<const N: usize>(steps: usize) {
         threads: 1,
         report: |_| {},
         ordinals: Vec::new(),
+        process: None,
     };
     let mut world = World::<Idle<N>>::load(&Weights::Dummy { seed: 0 }, &options, &Progress::default())
         .expect("idle ranks load");

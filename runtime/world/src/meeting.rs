@@ -7,19 +7,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Copy, Debug)]
 pub struct Seat<'a> {
     rank: usize,
+    ranks: usize,
     ordinals: &'a [usize],
-    /// None of a rank that is alone.
+    /// None of a rank that is alone in its process.
     meeting: Option<&'a Meeting>,
 }
 
 impl<'a> Seat<'a> {
     pub(crate) fn new(rank: usize, ordinals: &'a [usize], meeting: &'a Meeting) -> Seat<'a> {
-        Seat { rank, ordinals, meeting: Some(meeting) }
+        Seat { rank, ranks: ordinals.len(), ordinals, meeting: Some(meeting) }
     }
 
     /// The seat of a model that is alone, on the device of this number.
     pub fn alone(ordinal: &'a usize) -> Seat<'a> {
-        Seat { rank: 0, ordinals: std::slice::from_ref(ordinal), meeting: None }
+        Seat::of_process(0, 1, ordinal)
+    }
+
+    /// The seat of a rank whose process has no other, on the device of this number. What ranks must have in
+    /// common is agreed between processes.
+    pub fn of_process(rank: usize, ranks: usize, ordinal: &'a usize) -> Seat<'a> {
+        Seat { rank, ranks, ordinals: std::slice::from_ref(ordinal), meeting: None }
     }
 
     /// The rank, below [`Seat::ranks`].
@@ -27,17 +34,17 @@ impl<'a> Seat<'a> {
         self.rank
     }
 
-    /// Number of ranks.
+    /// Number of ranks, in all processes.
     pub fn ranks(&self) -> usize {
-        self.ordinals.len()
+        self.ranks
     }
 
     /// Number of this rank's device.
     pub fn ordinal(&self) -> usize {
-        self.ordinals[self.rank]
+        self.ordinals[if self.meeting.is_some() { self.rank } else { 0 }]
     }
 
-    /// Numbers of the devices of all ranks.
+    /// Numbers of the devices of all ranks of this process.
     pub fn ordinals(&self) -> &'a [usize] {
         self.ordinals
     }

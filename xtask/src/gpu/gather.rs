@@ -41,16 +41,20 @@ const SWAPPED: usize = 16;
 /// Ids that every tokenizer has, including the stand-in used with made-up weights.
 const VOCABULARY: usize = 256;
 
+/// The server of several processes that serves, and whose processes are killed.
+const KILLED: &str = "llama-3.2-1b/bf16";
+
 /// Models whose sequences join and leave batches that are also built to draft with their own layers.
 const DRAFTED: [&str; 2] = ["qwen3-next/bf16", "qwen35-moe-text/bf16"];
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 13] = [
+const SCRIPTS: [(&str, &str); 14] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
     ("checks/common.py", include_str!("checks/common.py")),
     ("checks/engine.py", include_str!("checks/engine.py")),
+    ("checks/hosts.py", include_str!("checks/hosts.py")),
     ("checks/kv_offload.py", include_str!("checks/kv_offload.py")),
     ("checks/joins.py", include_str!("checks/joins.py")),
     ("checks/launches.py", include_str!("checks/launches.py")),
@@ -116,19 +120,23 @@ pub fn gather(options: &Options) -> Result<(), String> {
     };
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
-        "programs": [], "instruments": [], "goldens": [], "joins": [], "engine": [], "sanitized": [], "benches": [],
+        "programs": [], "instruments": [], "goldens": [], "joins": [], "engine": [], "sanitized": [], "hosts": {}, "benches": [],
     });
     if with(Piece::Programs) {
         let (programs, instruments) = gathering.programs(&options.programs, options.instruments)?;
         (manifest["programs"], manifest["instruments"]) = (programs, instruments);
     }
-    if with(Piece::Goldens) || with(Piece::Sanitized) {
+    let hosts = options.hosts.filter(|_| with(Piece::Hosts));
+    if with(Piece::Goldens) || with(Piece::Sanitized) || hosts.is_some() {
         let all = gathering.cases(&cases)?;
         if with(Piece::Goldens) {
             manifest["goldens"] = gathering.goldens(&cases, &all, &options.goldens)?;
         }
         if with(Piece::Sanitized) {
             manifest["sanitized"] = gathering.sanitized();
+        }
+        if let Some(hosts) = hosts {
+            manifest["hosts"] = gathering.hosts(&cases, &all, &options.goldens, hosts)?;
         }
     }
     if with(Piece::Joins) {
@@ -145,7 +153,10 @@ pub fn gather(options: &Options) -> Result<(), String> {
         let invariant = options.batch_invariant.iter().map(|it| Some(*it));
         let invariant = invariant.map(|it| BuildOptions { batch_invariant: it, ..plain });
         let several = options.tp.map(|ranks| BuildOptions { ranks: Some(ranks), ..plain });
-        let builds: Vec<BuildOptions> = [plain].into_iter().chain(invariant).chain(several).collect();
+        let spread = several.filter(|_| options.hosts.is_some());
+        let spread = spread.map(|several| BuildOptions { hosts: options.hosts, ..several });
+        let builds: Vec<BuildOptions> =
+            [plain].into_iter().chain(invariant).chain(several).chain(spread).collect();
         for name in super::benches(options.bench.as_deref()) {
             for build in &builds {
                 let bench = gathering.bench(&name, build)?;
@@ -250,6 +261,32 @@ impl Gathering {
             }));
         }
         Ok(json!(goldens))
+    }
+
+    /// Servers of the goldens in one process and in several; and one of each that serves made-up weights.
+    fn hosts(
+        &mut self,
+        cases: &Path,
+        all: &[Value],
+        wanted: &[String],
+        hosts: usize,
+    ) -> Result<Value, String> {
+        let one = self.checked();
+        let several = BuildOptions { hosts: Some(hosts), ..one };
+        let mut goldens = self.goldens(cases, all, wanted)?;
+        for case in goldens.as_array_mut().into_iter().flatten() {
+            let name = case["name"].as_str().unwrap_or_default();
+            let name = name.split_once('/').map_or(name, |(_, rest)| rest).to_owned();
+            case["several"] = json!(self.server(&name, &several, false));
+        }
+        let killed = json!({
+            "name": format!("{} of {hosts} processes", self.target(KILLED)),
+            "server": self.server(KILLED, &one, false),
+            "several": self.server(KILLED, &several, false),
+            "flags": ["--context", "4096", "--kv-tokens", "65536"],
+            "tokens": 4000,
+        });
+        Ok(json!({ "processes": hosts, "goldens": goldens, "killed": killed }))
     }
 
     /// Batch-invariant servers whose sequences join and leave batches.
@@ -391,6 +428,7 @@ impl Gathering {
             batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();
         Ok(json!({
             "target": target.build(), "server": server, "context": target.model.context, "runs": runs,
+            "processes": target.hosts,
             "costs": {
                 "bandwidth": target.hardware.bandwidth,
                 "weight_bytes": weights,

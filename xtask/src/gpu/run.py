@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from checks import benches, engine, kv_offload, joins, launches, logits, programs, sanitizer, serving, tokens
+from checks import benches, engine, hosts, kv_offload, joins, launches, logits, programs, sanitizer, serving, tokens
 from checks.common import Context, Missing, card, table, unpack
 
 GROUPS = {
@@ -27,6 +27,7 @@ GROUPS = {
     "serving": serving.run,
     "engine": engine.run,
     "sanitizer": sanitizer.run,
+    "hosts": hosts.run,
     "benches": benches.run,
     "kv_offload": kv_offload.run,
     "instruments": programs.measure,

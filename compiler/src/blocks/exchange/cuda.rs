@@ -1,15 +1,15 @@
 //! Launches of exchanges.
 
 use super::Sum;
-use super::kernels::{ExchangeGather, ExchangeSum};
+use super::kernels::{ExchangeGather, ExchangeSum, GatheredRows, GatheredSum};
 use crate::blocks::PhaseKind;
 use crate::blocks::products::cuda::limit;
 use crate::graph::Rows;
-use crate::kernels::World;
+use crate::kernels::{Operand, Rows as RowsOf, World};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Member, Site, fixed, integer, no_kernel};
 use crate::plan::BufferId;
-use crate::plan::cuda::{Constant, Extent, Launch, Regime};
+use crate::plan::cuda::{AllGather, Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{PIECE, WORLD_BYTES, inbox_bytes};
 
 /// Threads of a block. A row of one token is two blocks of them, or a few.
@@ -41,12 +41,23 @@ pub(crate) struct Summing {
     pub(crate) bytes: Vec<(&'static str, usize)>,
 }
 
+/// An exchange of processes: what is gathered, and the kernel behind.
+struct Gathered {
+    instance: Instance,
+    grid: [Extent; 3],
+    gathered: RowsOf,
+    gather: AllGather,
+}
+
+/// Blocks a multiprocessor of the kernels behind what processes gather.
+const BLOCKS: usize = 4;
+
 impl Launcher<'_> {
     /// The sum over ranks of what this phase adds to `part`, if nothing else is added to it. Its kernel may
     /// then make the sum, which saves a launch. Only decode programs do: prompts have more blocks than are on
-    /// the card together.
+    /// the card together. Between processes NCCL gathers the parts.
     pub(crate) fn sum_of(&self, site: Site, part: BufferId) -> Option<Sum> {
-        if site.program.regime != Regime::Decode {
+        if site.program.regime != Regime::Decode || self.plan.target.hosts > 1 {
             return None;
         }
         let phases = self.plan.bodies[site.body].phases[site.phase..].iter();
@@ -94,6 +105,13 @@ impl Launcher<'_> {
         partial: BufferId,
         residual: BufferId,
     ) -> Result<Launch, PassError> {
+        if self.plan.target.hosts > 1 {
+            let Gathered { instance, grid, gathered, gather } = self.gathered(site, partial)?;
+            let partial = self.buffer(site, partial);
+            let arguments =
+                GatheredSum { step: site.header, gathered, partial, residual: self.buffer(site, residual) };
+            return Ok(Launch { gathers: Some(gather), ..self.launch(site, instance, grid, arguments) });
+        }
         let Exchange { mut instance, grid, world } = self.exchange(site, partial, "sum_inbox")?;
         let decode = matches!(site.program.regime, Regime::Decode | Regime::Draft);
         instance.constants.push(("DECODE", Constant::Flag(decode)));
@@ -113,6 +131,11 @@ impl Launcher<'_> {
         part: BufferId,
         out: BufferId,
     ) -> Result<Launch, PassError> {
+        if self.plan.target.hosts > 1 {
+            let Gathered { instance, grid, gathered, gather } = self.gathered(site, part)?;
+            let arguments = GatheredRows { step: site.header, gathered, out: self.buffer(site, out) };
+            return Ok(Launch { gathers: Some(gather), ..self.launch(site, instance, grid, arguments) });
+        }
         let Exchange { instance, grid, world } = self.exchange(site, part, "gather_inbox")?;
         let part = self.buffer(site, part);
         let arguments = ExchangeGather { step: site.header, world, part, out: self.buffer(site, out) };
@@ -157,6 +180,38 @@ impl Launcher<'_> {
         self.scratch::<World>(inbox, bytes as u64, false);
         let world = self.scratch("world", WORLD_BYTES as u64, true);
         (world, vec![("world", WORLD_BYTES), ("inbox", bytes)])
+    }
+
+    /// What processes gather of `part`, and the kernel that reads it. Whatever is gathered goes through one
+    /// buffer: the kernel behind has read it before more is.
+    fn gathered(&mut self, site: Site, part: BufferId) -> Result<Gathered, PassError> {
+        let ranks = self.plan.target.ranks;
+        let (width, rows) = (self.plan.buffer(part).width, site.program.rows);
+        if !width.is_multiple_of(PIECE) {
+            let what =
+                format!("{ranks} ranks gather rows of {width}, and only multiples of {PIECE} have a kernel");
+            return Err(no_kernel(site, self.plan, &what));
+        }
+        // A recording has one number of rows. What is launched one by one has the step's.
+        let [count, ..] = self.grid_of_rows(site, 1);
+        let bytes = ranks * rows * width * size_of::<f32>();
+        let to: RowsOf = self.scratch("gathered", bytes as u64, false);
+        let gather =
+            AllGather { from: self.buffer(site, part).argument(), to: to.argument(), rows: count, width };
+        let constants = vec![
+            ("RANKS", integer(ranks)),
+            ("WIDTH", integer(width)),
+            ("ROWS", integer(rows)),
+            ("ALL_ROWS", Constant::Flag(matches!(count, Extent::Fixed(_)))),
+            ("THREADS", integer(THREADS)),
+            ("LIMIT", limit(site, false)),
+        ];
+        let name = self.kernel_name(site, "");
+        let instance =
+            Instance { bytes: vec![("gathered", bytes)], ..Instance::new(name, constants, THREADS) };
+        let blocks = (rows * width).div_ceil(PIECE * THREADS);
+        let most = BLOCKS * self.card.multiprocessors as usize;
+        Ok(Gathered { instance, grid: fixed(blocks.clamp(1, most), 1, 1), gathered: to, gather })
     }
 
     /// Most rows of this buffer in any program: each rank's slot in an inbox has as many.

@@ -298,7 +298,7 @@ impl<'a> Launcher<'a> {
         arguments: A,
     ) -> Launch {
         let kernel = self.kernel(site.program, A::SIGNATURE, instance, &grid);
-        Launch { phase: site.phase, kernel, grid, arguments: arguments.list() }
+        Launch { phase: site.phase, kernel, grid, arguments: arguments.list(), gathers: None }
     }
 
     /// Module and index of a kernel: of an equal one from an earlier program, or of a new one in this

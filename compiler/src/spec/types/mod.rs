@@ -32,6 +32,8 @@ pub struct BuildOptions {
     pub batch_invariant: Option<usize>,
     /// Ranks that the model is cut for: devices that compute each token together; `None` for one.
     pub ranks: Option<usize>,
+    /// Processes that these are spread over, on one host or several; `None` for one.
+    pub hosts: Option<usize>,
 }
 
 /// A resolved target, `hardware/model/quant`.
@@ -51,6 +53,9 @@ pub struct Target {
     pub batch_invariant: Option<BatchInvariant>,
     /// Ranks that compute each token together, a device each; 1 for one device.
     pub ranks: usize,
+    /// Processes that these are spread over, which exchange values through NCCL; 1 for one process, whose
+    /// devices exchange them by themselves.
+    pub hosts: usize,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
     /// slower, and only for that tool.
     pub racecheck: bool,
@@ -73,7 +78,8 @@ impl Target {
         let draft = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
         let invariant = self.batch_invariant.map_or(String::new(), |it| format!("+{}", it.name()));
         let ranks = if self.ranks > 1 { format!("+tp{}", self.ranks) } else { String::new() };
+        let hosts = if self.hosts > 1 { format!("+hosts{}", self.hosts) } else { String::new() };
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
-        self.name() + &draft + &invariant + &ranks + racecheck
+        self.name() + &draft + &invariant + &ranks + &hosts + racecheck
     }
 }

@@ -284,6 +284,15 @@ impl Event {
         check("waiting for the device", unsafe { sys::cuEventSynchronize(self.handle) })
     }
 
+    /// Whether the last mark has been passed, without waiting for it.
+    pub(crate) fn has_passed(&self) -> Result<bool, Fault> {
+        // SAFETY: the handle is alive.
+        match unsafe { sys::cuEventQuery(self.handle) } {
+            sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            result => check("waiting for the device", result).map(|()| true),
+        }
+    }
+
     /// Milliseconds from this mark to another. Both are [timed](Event::timed) and have been passed.
     pub(crate) fn until(&self, end: &Event) -> Result<f32, Fault> {
         // SAFETY: writes one number; both handles are alive.

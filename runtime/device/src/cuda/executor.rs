@@ -23,6 +23,7 @@ use super::gpu::{Gpu, settle};
 use super::host::Pinned;
 use super::kv_offload::KvOffload;
 use super::memory::Memory;
+use super::nccl::{Communicator, wait};
 use super::pointer::Pointer;
 use super::queue::{Extents, Graph, Portion, Queue};
 use super::ring::SlotRing;
@@ -76,6 +77,8 @@ pub struct Executor {
     staged: Option<Pinned>,
     /// What the rank exchanges with others, if it has some.
     exchange: Option<Exchange>,
+    /// What it exchanges with other processes through, once that is joined.
+    collective: Option<Communicator>,
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
@@ -144,6 +147,7 @@ impl Executor {
         memory: &mut Memory,
         logits: Pointer,
         head_rows: usize,
+        ranks: usize,
         exchange: Option<Exchange>,
     ) -> Result<Executor, Fault> {
         let sizes = Tables::of(spec, memory.context());
@@ -151,7 +155,7 @@ impl Executor {
         let ids = memory.take(sizes.ids)?;
         let ring = SlotRing::of(spec);
         // Locking memory waits for the device, which may be waiting for another rank.
-        let history = if exchange.is_some() { sizes.history } else { 0 };
+        let history = if ranks > 1 { sizes.history } else { 0 };
         let flight = |_| StepSlot::new(memory, &sizes, ids, history, groups, head_rows);
         let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
         let offload = memory.offload()?;
@@ -179,6 +183,7 @@ impl Executor {
             offload,
             staged: None,
             exchange,
+            collective: None,
             logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,
@@ -189,6 +194,16 @@ impl Executor {
             submitted: 0,
             collected: 0,
         })
+    }
+
+    /// From now on programs exchange values with other processes through this.
+    pub(crate) fn join(&mut self, collective: Communicator) {
+        self.collective = Some(collective);
+    }
+
+    /// What was joined.
+    pub(crate) fn collective(&self) -> Option<&Communicator> {
+        self.collective.as_ref()
     }
 
     /// Records the decode program for up to `sequences` sequences of `tokens` rows. Programs are recorded in
@@ -209,7 +224,10 @@ impl Executor {
         // The first set of each step: with two parts, that of the part which decodes.
         let flights = self.flights.iter().step_by(self.ring.parts);
         let portions = |flight: &StepSlot| {
-            let graph = |portion| Graph::record(stream, program, portion, extents, flight.tables, &record);
+            let graph = |portion| {
+                let queue = Queue::new(stream, program, true, extents, flight.tables);
+                Graph::record(queue.portion(portion).across(self.collective.as_ref()), &record)
+            };
             let [whole, logits, sampling] =
                 [graph(Portion::Whole)?, graph(Portion::Logits)?, graph(Portion::Sampling)?];
             Ok(Portions { whole, logits, sampling })
@@ -233,7 +251,8 @@ impl Executor {
         let extents = Extents { tokens: each, sequences: each, outputs: each };
         let tables = self.flights[PROMPTS].tables;
         let stream = self.quiet.0.stream();
-        let graph = Graph::record(stream, program, Portion::Whole, extents, tables, record)?;
+        let queue = Queue::new(stream, program, true, extents, tables);
+        let graph = Graph::record(queue.across(self.collective.as_ref()), record)?;
         self.passes.push((sequences, graph));
         Ok(())
     }
@@ -350,7 +369,9 @@ impl Executor {
                 continue;
             }
             let place = flight.program;
-            if let Err(fault) = self.quiet.0.enter().and_then(|()| flight.done.wait()) {
+            if let Err(fault) =
+                self.quiet.0.enter().and_then(|()| wait(&flight.done, self.collective.as_ref()))
+            {
                 fail(self.exchange.as_ref(), fault.at(&format!("{place} (or a step before it)")));
             }
             let results = flight.results(self.drafted, self.sequences, self.forced);
@@ -423,7 +444,7 @@ impl Executor {
             None => graph.launch(gpu.stream())?,
             pass => {
                 let queue = Queue::new(gpu.stream(), program, false, *extents, tables);
-                let mut queue = queue.portion(portion).streaming(pass);
+                let mut queue = queue.portion(portion).across(self.collective.as_ref()).streaming(pass);
                 programs.decode(at, &mut queue);
                 queue.finish()?;
             }
@@ -450,7 +471,8 @@ impl Executor {
         let (extents, tables) = (self.extents(outputs), self.flights[part.flight].tables);
         let table = tables.header.offset(size_of::<Header>() as u64);
         let pass = self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table));
-        let mut queue = Queue::new(gpu.stream(), "prefill", false, extents, tables).streaming(pass);
+        let queue = Queue::new(gpu.stream(), "prefill", false, extents, tables);
+        let mut queue = queue.across(self.collective.as_ref()).streaming(pass);
         programs.prefill(self.buffer.tokens.len(), &mut queue);
         queue.finish()
     }
@@ -470,13 +492,15 @@ impl Executor {
             }
             extents.outputs = group(first).len() as u32;
             tables.sampled = sampled.offset((first * size_of::<SampledRow>()) as u64);
-            let mut queue = Queue::new(gpu.stream(), "head", false, extents, tables);
+            let queue = Queue::new(gpu.stream(), "head", false, extents, tables);
+            let mut queue = queue.across(self.collective.as_ref());
             programs.head(&mut queue);
             queue.finish()?;
             self.fetch_logits(flight, group(first))?;
         }
         if self.drafted > 0 {
-            let mut queue = Queue::new(gpu.stream(), "learn", false, extents, tables);
+            let queue = Queue::new(gpu.stream(), "learn", false, extents, tables);
+            let mut queue = queue.across(self.collective.as_ref());
             programs.learn(&mut queue);
             queue.finish()?;
             let sequences = self.buffer.drafted;

@@ -171,7 +171,7 @@ fn find(cuda: CudaSpec, ordinal: usize) -> Result<i32, String> {
     Ok(device)
 }
 
-fn version_text(version: i32) -> String {
+pub(crate) fn version_text(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 

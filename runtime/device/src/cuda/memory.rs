@@ -265,7 +265,8 @@ impl Memory {
         };
         let mut plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
         let say = options.report;
-        let which = if seat.ranks() > 1 { format!("GPU {}, ", gpu.ordinal()) } else { String::new() };
+        let which =
+            if seat.ordinals().len() > 1 { format!("GPU {}, ", gpu.ordinal()) } else { String::new() };
         say(format_args!(
             "{which}{}: {} of memory, {} free; {} may be used ({} of it, or what others leave)",
             gpu.name(),
@@ -278,7 +279,7 @@ impl Memory {
         [plan.blocks, plan.states.sequences, plan.states.snapshots] =
             seat.least("memory", [plan.blocks, sequences, snapshots])?;
         // The rest is the same on all ranks.
-        let all = |line: std::fmt::Arguments| match seat.ranks() {
+        let all = |line: std::fmt::Arguments| match seat.ordinals().len() {
             1 => say(format_args!("  {line}")),
             ranks if seat.rank() == 0 => say(format_args!("  on each of {ranks} GPUs: {line}")),
             _ => {}

@@ -6,6 +6,7 @@ use super::gpu::Gpu;
 use super::load::Loader;
 use super::memory::{Memory, Needs};
 use super::pointer::Pointer;
+use super::process::Gathered;
 use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;
@@ -56,6 +57,11 @@ pub trait Stack: Programs + Sized {
 
     /// What ranks exchange partial sums and logits through; `None` of a stack that is alone.
     fn world(&self) -> Option<WorldMemory> {
+        None
+    }
+
+    /// What a rank that is a process gathers rows of all ranks in.
+    fn gathered(&self) -> Option<Gathered> {
         None
     }
 }
@@ -115,9 +121,44 @@ pub type World<S> = monomorph_world::World<Model<S>>;
 /// A loaded layer stack and its steps: a whole model, or a rank of one.
 pub struct Model<S: Stack> {
     // Dropped first: waits for steps in flight.
-    steps: Executor,
-    stack: S,
+    pub(super) steps: Executor,
+    pub(super) stack: S,
     memory: Memory,
+}
+
+impl<S: Stack> Model<S> {
+    /// Claims memory and loads weights, before programs are recorded.
+    pub(super) fn load_stack(
+        weights: &Weights,
+        options: &LoadOptions,
+        progress: &Progress,
+        seat: Seat,
+    ) -> Result<(Self, Gpu), LoadError> {
+        let gpu = Gpu::open(S::SPEC, seat.ordinal())?;
+        gpu.reach(seat)?;
+        let kernels = S::kernels(&gpu)?;
+        let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, seat)?;
+        let share = Share { rank: seat.rank(), ranks: seat.ranks() };
+        let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
+        let stack = S::load(kernels, into)?;
+        let exchange = stack.world().map(|world| Exchange::open(&gpu, world, seat)).transpose()?;
+        let (logits, rows) = (stack.logits(), S::HEAD_ROWS);
+        let steps = Executor::new(&gpu, S::SPEC, &mut memory, logits, rows, S::RANKS, exchange)?;
+        Ok((Model { steps, stack, memory }, gpu))
+    }
+
+    /// Records the programs.
+    pub(super) fn record(&mut self) -> Result<(), Fault> {
+        let (steps, stack) = (&mut self.steps, &self.stack);
+        for (at, program) in S::DECODE.iter().enumerate() {
+            let Decode { name, sequences, tokens, drafts } = *program;
+            steps.record(name, sequences, tokens, |queue| stack.decode(at, queue))?;
+            if let Some(name) = drafts {
+                steps.record_drafts(name, sequences, |queue| stack.draft(at, queue))?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<S: Stack> monomorph_model::Model for Model<S> {
@@ -193,25 +234,11 @@ impl<S: Stack> Rank for Model<S> {
         progress: &Progress,
         seat: Seat,
     ) -> Result<Self, LoadError> {
-        let gpu = Gpu::open(S::SPEC, seat.ordinal())?;
-        gpu.reach(seat)?;
-        let kernels = S::kernels(&gpu)?;
-        let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, seat)?;
-        let share = Share { rank: seat.rank(), ranks: seat.ranks() };
-        let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
-        let stack = S::load(kernels, into)?;
-        let exchange = stack.world().map(|world| Exchange::open(&gpu, world, seat)).transpose()?;
-        let mut steps = Executor::new(&gpu, S::SPEC, &mut memory, stack.logits(), S::HEAD_ROWS, exchange)?;
-        for (at, program) in S::DECODE.iter().enumerate() {
-            let Decode { name, sequences, tokens, drafts } = *program;
-            steps.record(name, sequences, tokens, |queue| stack.decode(at, queue))?;
-            if let Some(name) = drafts {
-                steps.record_drafts(name, sequences, |queue| stack.draft(at, queue))?;
-            }
-        }
+        let (mut model, _) = Self::load_stack(weights, options, progress, seat)?;
+        model.record()?;
         // A rank that still loads kernels or claims memory could wait for its device, while that polls for
         // what another rank was to send.
         seat.meet("recorded programs")?;
-        Ok(Model { steps, stack, memory })
+        Ok(model)
     }
 }

@@ -5,6 +5,7 @@ use super::driver::{Stream, check};
 use super::fault::Fault;
 use super::kv_offload::Pass;
 use super::module::Kernel;
+use super::nccl::Communicator;
 use super::pointer::Pointer;
 use super::wire::{Header, SampledRow};
 use cudarc::driver::sys;
@@ -95,7 +96,11 @@ pub struct Queue<'a> {
     /// Whether kernels start before their predecessors end and wait for them on their own (programmatic
     /// dependent launch).
     dependent: bool,
+    /// Whether the work in front is a kernel of this program, which the next may start before the end of.
+    follows: bool,
     launched: usize,
+    /// What processes gather through.
+    collective: Option<&'a Communicator>,
     /// The step's numbers of rows.
     pub extents: Extents,
     /// The step's metadata.
@@ -120,7 +125,9 @@ impl<'a> Queue<'a> {
             portion,
             samples,
             dependent,
+            follows: false,
             launched: 0,
+            collective: None,
             extents,
             step,
             offload: None,
@@ -131,6 +138,11 @@ impl<'a> Queue<'a> {
     /// The queue, restricted to a portion of the program.
     pub(crate) fn portion(self, portion: Portion) -> Queue<'a> {
         Queue { portion, ..self }
+    }
+
+    /// The queue of a process that exchanges values with others, if it does.
+    pub(crate) fn across(self, collective: Option<&'a Communicator>) -> Queue<'a> {
+        Queue { collective, ..self }
     }
 
     /// The queue, staging blocks from disk if there are any.
@@ -156,19 +168,40 @@ impl<'a> Queue<'a> {
     }
 
     fn launch_raw<A>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], parameters: &mut [*mut c_void]) {
+        if !self.is_due() {
+            return;
+        }
+        // The first kernel of a program follows a copy or another program, which ends before it starts.
+        let dependent = self.dependent && self.follows;
+        let launched = launch(self.stream, kernel, grid, parameters, dependent);
+        self.outcome = launched.map_err(|fault| fault.at(self.program));
+        self.launched += 1;
+        self.follows = true;
+    }
+
+    /// Gathers `rows` rows of `width` values from all processes: those of rank r lie `r * rows * width` values
+    /// behind `to`.
+    pub fn all_gather(&mut self, from: Pointer, to: Pointer, rows: u32, width: usize) {
+        if !self.is_due() {
+            return;
+        }
+        let gathered = match self.collective {
+            Some(collective) => collective.all_gather(self.stream, from, to, rows as usize * width),
+            None => Err(Fault::new("no collective is joined to gather rows through".to_owned())),
+        };
+        self.outcome = gathered.map_err(|fault| fault.at(self.program));
+        // Whatever NCCL launched, the kernel behind waits for all of it.
+        self.follows = false;
+    }
+
+    /// Whether what comes next belongs to this portion of the program, which has not failed.
+    fn is_due(&self) -> bool {
         let due = match self.portion {
             Portion::Whole => true,
             Portion::Logits => !self.samples,
             Portion::Sampling => self.samples,
         };
-        if !due || self.outcome.is_err() {
-            return;
-        }
-        // The first kernel of a program follows a copy or another program, which ends before it starts.
-        let dependent = self.dependent && self.launched > 0;
-        let launched = launch(self.stream, kernel, grid, parameters, dependent);
-        self.outcome = launched.map_err(|fault| fault.at(self.program));
-        self.launched += 1;
+        due && self.outcome.is_ok()
     }
 
     /// The first error, if any.
@@ -225,17 +258,10 @@ pub(crate) struct Graph {
 unsafe impl Send for Graph {}
 
 impl Graph {
-    /// Records the launches that `record` makes for a portion of a program.
-    pub(crate) fn record(
-        stream: &Stream,
-        program: &'static str,
-        portion: Portion,
-        extents: Extents,
-        step: StepTables,
-        record: impl FnOnce(&mut Queue),
-    ) -> Result<Graph, Fault> {
+    /// Records the launches that `record` makes on a queue.
+    pub(crate) fn record(mut queue: Queue, record: impl FnOnce(&mut Queue)) -> Result<Graph, Fault> {
+        let (stream, program) = (queue.stream, queue.program);
         Graph::capture(stream, program, || {
-            let mut queue = Queue::new(stream, program, true, extents, step).portion(portion);
             record(&mut queue);
             let launched = queue.launched;
             queue.finish()?;

@@ -4,6 +4,7 @@ pub(crate) mod allocator;
 pub(crate) mod clock;
 pub(crate) mod cpu;
 pub(crate) mod descriptors;
+pub(crate) mod end;
 pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod out;

@@ -1,26 +1,29 @@
 //! A model on several processes: the flags of `serve`, and what they start.
 
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
-use crate::process::out;
+use crate::process::{end, out};
 use crate::start::load::{StartEngine, load_model, run_engine, start_engine};
+use crate::start::worker_health::WorkerHealth;
 use monomorph_engine::{EngineHandle, EngineOptions};
 use monomorph_hosts::{
     Deadlines, Duties, Ended, Hello, Lead, Loaded, OnEnd, Options, Room, Share, Token, follow,
 };
-use monomorph_model::{LoadOptions, Model, ModelSpec, Progress, Weights, set_device_fault};
+use monomorph_model::{LoadOptions, Model, ModelSpec, ProcessOptions, Progress, Weights, set_device_fault};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::net::TcpListener;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How long a process may take to tell its clients when its world has ended: its forward thread may wait for
-/// a device that waits for one that is gone.
-const LAST: Duration = Duration::from_secs(5);
+/// a device that waits for one that is gone. Clients are to know within 5 s.
+const LAST: Duration = Duration::from_secs(3);
 /// How many times longer than predicted a step may take.
 const TOLERANCE: f64 = 4.0;
 /// Bytes of each end of a checkpoint's file that its digest is over: tables of tensors are at the beginning.
@@ -45,6 +48,13 @@ pub struct HostsArgs {
     /// A file with the secret that all of them share; it must be its owner's alone (mode 0600).
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// NCCL's library, through which the processes of a build with `--hosts` exchange values [default:
+    /// libnccl.so.2, where the system's loader finds it].
+    #[arg(long, value_name = "FILE")]
+    pub nccl: Option<PathBuf>,
+    /// Port at which a worker answers `/health` [default: it listens nowhere].
+    #[arg(long, value_name = "PORT")]
+    pub health_port: Option<u16>,
 }
 
 /// A world of several processes, as one of them is told of it.
@@ -55,15 +65,23 @@ pub(crate) struct World {
     /// Where the head listens.
     head: String,
     token: Token,
+    nccl: Option<PathBuf>,
+    /// Where a worker answers how it is.
+    health_port: Option<u16>,
 }
 
 impl HostsArgs {
-    /// The world that is asked for; none for one process.
+    /// How many of so many ranks are in this process.
+    pub(crate) fn ranks_here(&self, ranks: usize) -> usize {
+        (ranks / self.world_size.get() as usize).max(1)
+    }
+
+    /// The world that is asked for; none for one process. A build of so many `ranks` can be spread over
+    /// `possible` numbers of processes.
     ///
     /// # Errors
     /// When a flag is missing or goes with others, or the build has no such world.
-    pub(crate) fn read(&self, start: &Start) -> Result<Option<World>, String> {
-        let ranks = start.ranks;
+    pub(crate) fn read(&self, ranks: usize, possible: &[usize]) -> Result<Option<World>, String> {
         let HostsArgs { rank, master_addr, master_port, token_file, .. } = self;
         let processes = self.world_size.get();
         let given = [
@@ -73,21 +91,26 @@ impl HostsArgs {
             ("--token-file", token_file.is_some()),
         ];
         if processes == 1 {
+            if let Some(least) = possible.iter().min().filter(|least| **least > 1) {
+                return Err(format!("this build runs as {least} processes: --world-size {least} is missing"));
+            }
+            let others = [("--nccl", self.nccl.is_some()), ("--health-port", self.health_port.is_some())];
+            let given = given.into_iter().chain(others).collect::<Vec<_>>();
             return match given.iter().find(|(_, given)| *given) {
                 Some((flag, _)) => Err(format!("{flag} goes with --world-size 2 or more")),
                 None => Ok(None),
             };
         }
-        if ranks > 1 && !start.across_processes {
+        if ranks > 1 && possible == [1] {
             return Err(format!(
                 "--world-size {processes}: the {ranks} ranks of this build exchange values within one process; \
-                 start one, with --gpu-ordinals"
+                 start one, with --gpu-ordinals, or build it with --hosts {ranks}"
             ));
         }
-        if !ranks.is_multiple_of(processes as usize) {
+        if !possible.contains(&(processes as usize)) {
             return Err(format!(
                 "--world-size {processes}: this build is cut into {ranks}, which so many processes cannot share; \
-                 `cargo xtask build --tp N` cuts"
+                 `cargo xtask build --tp N --hosts N` cuts for N"
             ));
         }
         let (Some(rank), Some(host), Some(port), Some(file)) = (rank, master_addr, master_port, token_file)
@@ -98,8 +121,12 @@ impl HostsArgs {
         if *rank >= processes {
             return Err(format!("--rank {rank} is not below --world-size {processes}"));
         }
+        if *rank == 0 && self.health_port.is_some() {
+            return Err("--health-port is a worker's; rank 0 answers at its --port".to_owned());
+        }
         let token = Token::read(file)?;
-        Ok(Some(World { rank: *rank, processes, head: format!("{host}:{port}"), token }))
+        let (head, nccl) = (format!("{host}:{port}"), self.nccl.clone());
+        Ok(Some(World { rank: *rank, processes, head, token, nccl, health_port: self.health_port }))
     }
 }
 
@@ -107,6 +134,15 @@ impl World {
     /// Whether this process carries out what another says.
     pub(crate) fn is_worker(&self) -> bool {
         self.rank > 0
+    }
+
+    /// This process, as the model is told of it.
+    pub(crate) fn process(&self) -> ProcessOptions {
+        ProcessOptions {
+            rank: self.rank as usize,
+            processes: self.processes as usize,
+            nccl: self.nccl.clone(),
+        }
     }
 }
 
@@ -120,7 +156,7 @@ type StartHead = fn(
     Deadlines,
 ) -> Result<EngineHandle, Failure>;
 /// Runs a worker until its world ends.
-type Follow = fn(&World, &Weights, &LoadOptions, Arc<Progress>, Deadlines) -> Result<(), Failure>;
+type Follow = fn(&World, &Weights, &LoadOptions, IpAddr, Deadlines) -> Result<(), Failure>;
 
 /// What is compiled for each model, as plain functions: how it is started.
 #[derive(Clone, Copy, Debug)]
@@ -130,8 +166,8 @@ pub struct Start {
     pub(crate) follow: Follow,
     /// Ranks that the build is cut into.
     pub(crate) ranks: usize,
-    /// Whether they may be in several processes.
-    pub(crate) across_processes: bool,
+    /// How many processes may share them.
+    pub(crate) processes: &'static [usize],
 }
 
 impl Start {
@@ -142,7 +178,7 @@ impl Start {
             head: start_head::<M>,
             follow: start_worker::<M>,
             ranks: M::RANKS,
-            across_processes: M::ACROSS_PROCESSES,
+            processes: M::PROCESSES,
         }
     }
 }
@@ -162,6 +198,8 @@ struct OfModel<'a, M> {
     weights: &'a Weights,
     options: LoadOptions,
     progress: &'a Progress,
+    /// Set once programs are recorded.
+    ready: Arc<AtomicBool>,
     model: PhantomData<fn() -> M>,
 }
 
@@ -191,7 +229,9 @@ impl<M: Model> Duties for OfModel<'_, M> {
     }
 
     fn record(&mut self, model: &mut M) -> Result<(), String> {
-        model.record()
+        model.record()?;
+        self.ready.store(true, Ordering::Release);
+        Ok(())
     }
 }
 
@@ -203,46 +243,117 @@ fn start_head<M: Model>(
     (progress, loaded): (&Progress, Loaded),
     deadlines: Deadlines,
 ) -> Result<EngineHandle, Failure> {
+    let handle: Arc<OnceLock<EngineHandle>> = Arc::default();
+    let ending = Arc::clone(&handle);
+    let condemn = move |why: &str| {
+        // An idle engine hears of it in no step.
+        if let Some(engine) = ending.get() {
+            engine.condemn(why);
+        }
+    };
+    let lead = lead::<M>(world, weights, options, (progress, loaded), deadlines, condemn)?;
+    let engine = run_engine(lead, options, engine)?;
+    let _ = handle.set(engine.clone());
+    Ok(engine)
+}
+
+/// The model of a head, once all workers are ready. `broken` is called if the world breaks after that.
+fn lead<M: Model>(
+    world: &World,
+    weights: &Weights,
+    options: &LoadOptions,
+    (progress, loaded): (&Progress, Loaded),
+    deadlines: Deadlines,
+    broken: impl Fn(&str) + Send + Sync + 'static,
+) -> Result<Lead<M>, Failure> {
     let hello = hello::<M>(world, weights, options)?;
     let listener = TcpListener::bind(&world.head).map_err(|error| {
         format!("--master-addr and --master-port: cannot listen at {}: {error}", world.head)
     })?;
     out::print(format_args!("rank 0 of {} waits for the others at {}", world.processes, world.head));
-    let handle: Arc<OnceLock<EngineHandle>> = Arc::default();
-    let ending = Arc::clone(&handle);
     let on_end: OnEnd = Arc::new(move |ended| {
         if let Ended::Broken(why) = ended {
             set_device_fault(why);
-            // An idle engine hears of it in no step.
-            if let Some(engine) = ending.get() {
-                engine.condemn(why);
-            }
+            broken(why);
+        }
+        // A head that stops is ended by its server.
+        if *ended != Ended::Stopped {
             leave_within(LAST, ended);
         }
     });
     let options_of = options_of(world, deadlines, loaded, on_end);
-    let duties = OfModel::<M> { world, weights, options: options.clone(), progress, model: PhantomData };
-    let lead = Lead::start(listener, hello, &options_of, duties).map_err(failure)?;
-    let engine = run_engine(lead, options, engine)?;
-    let _ = handle.set(engine.clone());
-    Ok(engine)
+    let duties = OfModel::<M> {
+        world,
+        weights,
+        options: options.clone(),
+        progress,
+        ready: Arc::default(),
+        model: PhantomData,
+    };
+    Lead::start(listener, hello, &options_of, duties).map_err(failure)
+}
+
+/// What a verb does with a model that it drives itself.
+pub(crate) trait Work {
+    /// Does it.
+    ///
+    /// # Errors
+    /// Its own.
+    fn run<M: Model>(self, model: M) -> Result<(), Failure>;
+}
+
+/// Loads a model and does work with it: alone, or as the head of a world. A worker of one carries out what its
+/// head says.
+///
+/// # Errors
+/// When the model cannot be loaded, the world does not come about or breaks; and those of the work.
+pub(crate) fn drive<M: Model>(
+    world: Option<&World>,
+    weights: &Weights,
+    options: &LoadOptions,
+    work: impl Work,
+) -> Result<(), Failure> {
+    let Some(world) = world else {
+        return work.run(load_model::<M>(weights, options, &Progress::default())?);
+    };
+    let (progress, deadlines) = (Arc::new(Progress::default()), deadlines(M::SPEC, None));
+    if world.is_worker() {
+        let bind = IpAddr::from([127, 0, 0, 1]);
+        return start_worker::<M>(world, weights, options, bind, deadlines);
+    }
+    let read = Arc::clone(&progress);
+    let loaded: Loaded = Arc::new(move || read.read());
+    work.run(lead::<M>(world, weights, options, (&progress, loaded), deadlines, |_| ())?)
 }
 
 fn start_worker<M: Model>(
     world: &World,
     weights: &Weights,
     options: &LoadOptions,
-    progress: Arc<Progress>,
+    bind: IpAddr,
     deadlines: Deadlines,
 ) -> Result<(), Failure> {
+    let (progress, ready) = (Arc::<Progress>::default(), Arc::<AtomicBool>::default());
+    if let Some(port) = world.health_port {
+        let (rank, processes) = (world.rank, world.processes);
+        let (progress, ready) = (Arc::clone(&progress), Arc::clone(&ready));
+        let port = WorkerHealth { rank, processes, progress, ready }.listen(bind, port)?;
+        out::print(format_args!("health: http://{bind}:{port}/health"));
+    }
     let hello = hello::<M>(world, weights, options)?;
     let (rank, size, head) = (world.rank, world.processes, &world.head);
     out::print(format_args!("rank {rank} of {size} follows the head at {head}"));
     let read = Arc::clone(&progress);
-    let on_end: OnEnd = Arc::new(|ended| leave_within(LAST, ended));
+    let on_end: OnEnd = Arc::new(|ended| {
+        if let Ended::Broken(why) = ended {
+            set_device_fault(why);
+        }
+        leave_within(LAST, ended);
+    });
     let options_of = options_of(world, deadlines, Arc::new(move || read.read()), on_end);
     let progress = &*progress;
-    let duties = OfModel::<M> { world, weights, options: options.clone(), progress, model: PhantomData };
+    let duties =
+        OfModel::<M> { world, weights, options: options.clone(), progress, ready, model: PhantomData };
     match follow(head, rank, hello, &options_of, duties) {
         Ended::Stopped => Ok(()),
         ended => Err(failure(ended)),
@@ -256,14 +367,21 @@ fn options_of(world: &World, deadlines: Deadlines, loaded: Loaded, on_end: OnEnd
 
 /// Ends the process after so long, if it has not ended by itself.
 fn leave_within(limit: Duration, ended: &Ended) {
-    let code = ended.code();
-    // Without a thread for it the process ends at once.
-    let late = std::thread::Builder::new().name("leave".into()).spawn(move || {
+    let ended = ended.clone();
+    let leave = move |limit| {
         std::thread::sleep(limit);
-        std::process::exit(code.into());
+        if ended != Ended::Stopped {
+            out::say(format_args!("error: {ended}"));
+        }
+        end::at_once(ended.code())
+    };
+    let late = std::thread::Builder::new().name("leave".into()).spawn({
+        let leave = leave.clone();
+        move || leave(limit)
     });
+    // Without a thread for it the process ends at once.
     if late.is_err() {
-        std::process::exit(code.into());
+        leave(Duration::ZERO);
     }
 }
 
@@ -290,7 +408,7 @@ fn hello<M: Model>(world: &World, weights: &Weights, options: &LoadOptions) -> R
             hex(all)
         }
     };
-    let (driver, nccl) = M::versions();
+    let (driver, nccl) = M::versions(options)?;
     let number = |count: usize| count as u64;
     Ok(Hello {
         plan: format!("{} {}", spec.target, hex(Sha256::new().chain_update(format!("{spec:?}")))),

@@ -234,6 +234,7 @@ impl MemoryArgs {
             threads,
             report,
             ordinals: Vec::new(),
+            process: None,
         })
     }
 }

@@ -13,3 +13,4 @@ pub(crate) mod schedule;
 pub(crate) mod swap;
 pub(crate) mod verify;
 pub(crate) mod warm_up;
+pub(crate) mod worker_health;

@@ -3,12 +3,13 @@
 use crate::failure::Failure;
 use crate::process::out;
 use crate::start::gpus::GpuArgs;
-use crate::start::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs, load_model};
+use crate::start::hosts::{HostsArgs, Work, World, drive};
+use crate::start::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
 use crate::verbs::steps::{Steps, feed};
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
-use monomorph_model::{Model, ModelSpec, Progress, StatesWanted};
+use monomorph_model::{Model, ModelSpec, StatesWanted};
 use std::num::NonZero;
 use std::time::Instant;
 
@@ -46,6 +47,9 @@ pub(crate) struct BenchArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) gpus: GpuArgs,
+    /// Which of several processes this is.
+    #[command(flatten)]
+    pub(crate) processes: HostsArgs,
 }
 
 impl BenchArgs {
@@ -79,6 +83,7 @@ impl BenchArgs {
 /// Measures, one warm-up round aside.
 pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
+    let world = args.processes.read(M::RANKS, M::PROCESSES)?;
     let (depth, generate) = (args.depth.get(), args.generate.get());
     let context = args.longest_prompt().max(depth + generate + 1).min(spec.usable_context());
     let (blocks, sequences) = args.needs(spec)?;
@@ -86,83 +91,101 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     let reach = context + spec.reach();
     let states = StatesWanted { sequences: Some(sequences), snapshots: Some(0) };
     let mut options = args.memory.options(Some(blocks), reach, states, args.threads.count(), out::say)?;
-    options.ordinals = args.gpus.ordinals(spec, M::RANKS)?;
-    let mut model = load_model::<M>(&weights, &options, &Progress::default())?;
-    drop(weights);
-    let loaded = started.elapsed().as_secs_f64();
+    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS))?;
+    options.process = world.as_ref().map(World::process);
+    let threads = options.threads;
+    drive::<M>(world.as_ref(), &weights, &options, Bench { args, started, context, blocks, threads })
+}
 
-    let mut ids = Ids::new(spec.vocabulary);
-    let mut first_token = None;
-    let mut prefills = Vec::new();
-    for prompt in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
-        let mut measured = Measured { count: prompt, ..Measured::default() };
-        for round in 0..=args.repeat.get() {
-            let tokens = ids.take(prompt);
-            let begin = Instant::now();
-            feed(&mut model, &tokens)?;
-            first_token.get_or_insert_with(|| started.elapsed().as_secs_f64());
-            // The first round warms caches and clocks.
-            if round > 0 {
-                measured.rates.push(prompt as f64 / begin.elapsed().as_secs_f64());
+/// What is measured of a model.
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    started: Instant,
+    context: usize,
+    blocks: usize,
+    threads: usize,
+}
+
+impl Work for Bench<'_> {
+    fn run<M: Model>(self, mut model: M) -> Result<(), Failure> {
+        let (spec, Bench { args, started, context, blocks, threads }) = (M::SPEC, self);
+        let (depth, generate) = (args.depth.get(), args.generate.get());
+        let loaded = started.elapsed().as_secs_f64();
+
+        let mut ids = Ids::new(spec.vocabulary);
+        let mut first_token = None;
+        let mut prefills = Vec::new();
+        for prompt in args.prompt_tokens.iter().map(|tokens| tokens.get()) {
+            let mut measured = Measured { count: prompt, ..Measured::default() };
+            for round in 0..=args.repeat.get() {
+                let tokens = ids.take(prompt);
+                let begin = Instant::now();
+                feed(&mut model, &tokens)?;
+                first_token.get_or_insert_with(|| started.elapsed().as_secs_f64());
+                // The first round warms caches and clocks.
+                if round > 0 {
+                    measured.rates.push(prompt as f64 / begin.elapsed().as_secs_f64());
+                }
             }
+            prefills.push(measured);
         }
-        prefills.push(measured);
-    }
-    let mut batches = Vec::new();
-    for count in args.batch.iter().map(|count| count.get()) {
-        let mut measured = Measured { count, ..Measured::default() };
-        for round in 0..=args.repeat.get() {
-            let prompts = (0..count).map(|_| ids.take(depth)).collect();
-            let decoded = Steps::after(&mut model, prompts, depth + generate)?.decode(generate)?;
-            if round > 0 {
-                measured.rates.push(decoded.tokens as f64 / decoded.seconds);
-                measured.steps.push(1e3 * decoded.seconds / decoded.steps as f64);
-                measured.sampled += decoded.tokens;
-                measured.rows += decoded.steps * count;
-            }
-        }
-        batches.push(measured);
-    }
-    let mut streams = Vec::new();
-    if args.streams.iter().any(|count| *count > 0) {
-        let max_waiting = args.streams.iter().copied().max().unwrap_or(1);
-        let engine =
-            EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(blocks, context, max_waiting) };
-        let engine = Ending(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?);
-        for count in args.streams.iter().copied().filter(|count| *count > 0) {
+        let mut batches = Vec::new();
+        for count in args.batch.iter().map(|count| count.get()) {
             let mut measured = Measured { count, ..Measured::default() };
-            let before = engine.stats();
-            for _ in 0..args.repeat.get() {
+            for round in 0..=args.repeat.get() {
                 let prompts = (0..count).map(|_| ids.take(depth)).collect();
-                let seconds = streams_seconds(&engine, prompts, generate)?;
-                measured.rates.push((count * generate) as f64 / seconds);
+                let decoded = Steps::after(&mut model, prompts, depth + generate)?.decode(generate)?;
+                if round > 0 {
+                    measured.rates.push(decoded.tokens as f64 / decoded.seconds);
+                    measured.steps.push(1e3 * decoded.seconds / decoded.steps as f64);
+                    measured.sampled += decoded.tokens;
+                    measured.rows += decoded.steps * count;
+                }
             }
-            let after = engine.stats();
-            if spec.drafts() > 0 {
-                measured.rows = (after.drafts_verified - before.drafts_verified) as usize / spec.drafts();
-                measured.sampled = measured.rows + (after.drafts_accepted - before.drafts_accepted) as usize;
-            }
-            streams.push(measured);
+            batches.push(measured);
         }
+        let mut streams = Vec::new();
+        if args.streams.iter().any(|count| *count > 0) {
+            let max_waiting = args.streams.iter().copied().max().unwrap_or(1);
+            let engine =
+                EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(blocks, context, max_waiting) };
+            let engine = Ending(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?);
+            for count in args.streams.iter().copied().filter(|count| *count > 0) {
+                let mut measured = Measured { count, ..Measured::default() };
+                let before = engine.stats();
+                for _ in 0..args.repeat.get() {
+                    let prompts = (0..count).map(|_| ids.take(depth)).collect();
+                    let seconds = streams_seconds(&engine, prompts, generate)?;
+                    measured.rates.push((count * generate) as f64 / seconds);
+                }
+                let after = engine.stats();
+                if spec.drafts() > 0 {
+                    measured.rows = (after.drafts_verified - before.drafts_verified) as usize / spec.drafts();
+                    measured.sampled =
+                        measured.rows + (after.drafts_accepted - before.drafts_accepted) as usize;
+                }
+                streams.push(measured);
+            }
+        }
+        let report = Report {
+            spec,
+            depth,
+            generate,
+            threads,
+            dummy: args.weights.is_dummy(),
+            loaded,
+            first_token: first_token.unwrap_or_default(),
+            prefills,
+            batches,
+            streams,
+        };
+        if args.json {
+            out::print(format_args!("{}", report.json()));
+        } else {
+            report.print();
+        }
+        Ok(())
     }
-    let report = Report {
-        spec,
-        depth,
-        generate,
-        threads: options.threads,
-        dummy: args.weights.is_dummy(),
-        loaded,
-        first_token: first_token.unwrap_or_default(),
-        prefills,
-        batches,
-        streams,
-    };
-    if args.json {
-        out::print(format_args!("{}", report.json()));
-    } else {
-        report.print();
-    }
-    Ok(())
 }
 
 /// Runs one request a prompt through the engine, all at once; the time until the last one ends.

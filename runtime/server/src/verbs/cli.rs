@@ -36,6 +36,16 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
+    /// How many of so many ranks are in this process.
+    pub(crate) fn ranks_here(&self, ranks: usize) -> usize {
+        match self {
+            Verb::Serve(args) => args.processes.ranks_here(ranks),
+            Verb::Logits(args) => args.processes.ranks_here(ranks),
+            Verb::Bench(args) => args.processes.ranks_here(ranks),
+            Verb::Generate(_) | Verb::Info(_) | Verb::TryGrammars => ranks,
+        }
+    }
+
     /// The flags of GPUs of a verb that loads the model.
     pub(crate) fn gpus(&self) -> Option<&GpuArgs> {
         match self {

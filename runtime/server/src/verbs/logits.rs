@@ -3,10 +3,10 @@
 use crate::failure::Failure;
 use crate::process::out;
 use crate::start::gpus::GpuArgs;
-use crate::start::load::{MemoryArgs, ThreadArgs, WeightsArgs, load_model};
+use crate::start::hosts::{HostsArgs, Work, World, drive};
+use crate::start::load::{MemoryArgs, ThreadArgs, WeightsArgs};
 use monomorph_model::{
-    BlockId, Model, ModelSpec, Output, Progress, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens,
-    chunk,
+    BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens, chunk,
 };
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -39,11 +39,15 @@ pub(crate) struct LogitsArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) gpus: GpuArgs,
+    /// Which of several processes this is.
+    #[command(flatten)]
+    pub(crate) processes: HostsArgs,
 }
 
 /// Runs the lists through the kernels and the cache that serving uses.
 pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let spec = M::SPEC;
+    let world = args.processes.read(M::RANKS, M::PROCESSES)?;
     let lists = read_lists(&args.tokens, spec)?;
     let longest = lists.iter().map(Vec::len).max().unwrap_or(1);
     let weights = args.weights.open(spec, args.threads.count())?;
@@ -56,41 +60,56 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let blocks = Some(beside * blocks_each);
     let states = StatesWanted { sequences: Some(beside), snapshots: Some(0) };
     let mut options = args.memory.options(blocks, longest, states, args.threads.count(), out::say)?;
-    options.ordinals = args.gpus.ordinals(spec, M::RANKS)?;
-    let mut model = load_model::<M>(&weights, &options, &Progress::default())?;
-    drop(weights);
+    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS))?;
+    options.process = world.as_ref().map(World::process);
+    drive::<M>(world.as_ref(), &weights, &options, Logits { args, lists, beside, blocks_each })
+}
 
-    // Under another name first: a run that breaks off leaves no file that looks whole.
-    let mut partial = args.out.clone().into_os_string();
-    partial.push(".partial");
-    let partial = PathBuf::from(partial);
-    let written = File::create(&partial).map_err(|error| error.to_string()).and_then(|file| {
-        let mut file = BufWriter::with_capacity(1 << 20, file);
-        write_header(&mut file, &lists, spec.vocabulary).map_err(|error| error.to_string())?;
-        let cut = Cut { decode: args.decode, prompt: args.prompt.map_or(0, NonZero::get) };
-        for group in lists.chunks(beside.max(1)) {
-            let fresh = group.iter().map(|tokens| Fed { tokens, position: 0, rows: Vec::new() });
-            let mut fed: Vec<Fed> = fresh.collect();
-            while feed(&mut model, spec, &mut fed, blocks_each, cut)? {
-                // One list's rows follow one another in the file; of several they are kept until the first is
-                // done.
-                if let [fed] = fed.as_mut_slice() {
-                    write(&mut file, fed.rows.drain(..))?;
+/// Lists to run through a model.
+struct Logits<'a> {
+    args: &'a LogitsArgs,
+    lists: Vec<Vec<u32>>,
+    /// Lists side by side.
+    beside: usize,
+    /// K/V blocks of each.
+    blocks_each: usize,
+}
+
+impl Work for Logits<'_> {
+    fn run<M: Model>(self, mut model: M) -> Result<(), Failure> {
+        let (spec, Logits { args, lists, beside, blocks_each }) = (M::SPEC, self);
+        // Under another name first: a run that breaks off leaves no file that looks whole.
+        let mut partial = args.out.clone().into_os_string();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let written = File::create(&partial).map_err(|error| error.to_string()).and_then(|file| {
+            let mut file = BufWriter::with_capacity(1 << 20, file);
+            write_header(&mut file, &lists, spec.vocabulary).map_err(|error| error.to_string())?;
+            let cut = Cut { decode: args.decode, prompt: args.prompt.map_or(0, NonZero::get) };
+            for group in lists.chunks(beside.max(1)) {
+                let fresh = group.iter().map(|tokens| Fed { tokens, position: 0, rows: Vec::new() });
+                let mut fed: Vec<Fed> = fresh.collect();
+                while feed(&mut model, spec, &mut fed, blocks_each, cut)? {
+                    // One list's rows follow one another in the file; of several they are kept until the first is
+                    // done.
+                    if let [fed] = fed.as_mut_slice() {
+                        write(&mut file, fed.rows.drain(..))?;
+                    }
                 }
+                write(&mut file, fed.into_iter().flat_map(|fed| fed.rows))?;
             }
-            write(&mut file, fed.into_iter().flat_map(|fed| fed.rows))?;
+            file.flush().map_err(|error| error.to_string())
+        });
+        let renamed =
+            written.and_then(|()| std::fs::rename(&partial, &args.out).map_err(|error| error.to_string()));
+        if let Err(error) = renamed {
+            let _ = std::fs::remove_file(&partial);
+            return Err(format!("{}: {error}", args.out.display()).into());
         }
-        file.flush().map_err(|error| error.to_string())
-    });
-    let renamed =
-        written.and_then(|()| std::fs::rename(&partial, &args.out).map_err(|error| error.to_string()));
-    if let Err(error) = renamed {
-        let _ = std::fs::remove_file(&partial);
-        return Err(format!("{}: {error}", args.out.display()).into());
+        let total: usize = lists.iter().map(Vec::len).sum();
+        out::say(format_args!("{total} rows of {} logits in {}", spec.vocabulary, args.out.display()));
+        Ok(())
     }
-    let total: usize = lists.iter().map(Vec::len).sum();
-    out::say(format_args!("{total} rows of {} logits in {}", spec.vocabulary, args.out.display()));
-    Ok(())
 }
 
 fn write(file: &mut impl Write, logits: impl Iterator<Item = f32>) -> Result<(), String> {

@@ -25,7 +25,7 @@ use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
 use crate::start::draft;
 use crate::start::gpus::GpuArgs;
-use crate::start::hosts::{self, HostsArgs, Start};
+use crate::start::hosts::{self, HostsArgs, Start, World};
 use crate::start::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, ThreadArgs, WeightsArgs, load};
 use crate::start::lookup::LookupArgs;
 use crate::start::offload::OffloadArgs;
@@ -167,7 +167,7 @@ pub fn serve(
             args.bind
         ));
     }
-    let world = args.processes.read(&start)?;
+    let world = args.processes.read(start.ranks, start.processes)?;
     let (prefix, snapshots) = args.prefix.options(spec)?;
     let swap = args.swap.options(spec, out::print)?;
     if args.offload.is_on() && swap.host_bytes > 0 {
@@ -184,14 +184,15 @@ pub fn serve(
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
-    options.ordinals = args.gpus.ordinals(spec, start.ranks)?;
+    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(start.ranks))?;
+    options.process = world.as_ref().map(World::process);
     options.shorter = args.cache.context.is_none();
     options.offload = args.offload.options(spec, context, blocks)?;
     let step = args.step_seconds.map(|seconds| Duration::from_secs(seconds.get()));
     let deadlines = hosts::deadlines(spec, step);
     if let Some(world) = world.as_ref().filter(|world| world.is_worker()) {
         let weights = args.weights.open(spec, options.threads)?;
-        return (start.follow)(world, &weights, &options, Arc::default(), deadlines);
+        return (start.follow)(world, &weights, &options, args.bind, deadlines);
     }
     let wanted = SocketAddr::new(args.bind, args.port);
     let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");

@@ -144,6 +144,7 @@ pub fn refusals() {
     for (flags, expected) in [
         (vec!["--rank", "0"], "--rank goes with --world-size 2 or more"),
         (vec!["--token-file", token], "--token-file goes with --world-size 2 or more"),
+        (vec!["--nccl", token], "--nccl goes with --world-size 2 or more"),
         (without("--rank"), "--world-size 3 needs --rank as well"),
         (without("--master-addr"), "--world-size 3 needs --master-addr as well"),
         (without("--master-port"), "--world-size 3 needs --master-port as well"),

@@ -110,6 +110,7 @@ pub fn options(scenario: usize) -> LoadOptions {
         threads: 7,
         report: |_| {},
         ordinals: vec![5, 0, 2],
+        process: None,
     }
 }
 

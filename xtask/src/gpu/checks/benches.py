@@ -3,6 +3,7 @@
 import json
 
 from .common import execute, tail
+from .hosts import World
 
 SECONDS = 200
 
@@ -31,7 +32,11 @@ def bench(context, case, measured, name):
     command = [context.path(case["server"]), "bench", "--weights", weights, "--json", "--repeat", measured["repeat"]]
     command += ["--depth", depth, "--generate", generate, "--prompt-tokens", prompt]
     command += ["--batch", ",".join(map(str, measured["batch"])), "--streams", ",".join(map(str, measured["streams"]))]
-    status, output, seconds = execute(command, SECONDS)
+    if case.get("processes", 1) > 1:
+        with World(case["processes"]) as world:
+            status, output, seconds = world.execute(command, SECONDS)
+    else:
+        status, output, seconds = execute(command, SECONDS)
     line = next((line for line in reversed(output.splitlines()) if line.startswith("{")), None)
     if status != 0 or line is None:
         context.add("benches", name, False, f"status {status}: {tail(output)}")

@@ -144,6 +144,7 @@ fn load(ordinals: Vec<usize>) -> Result<(), LoadError> {
         threads: 1,
         report: |_| {},
         ordinals,
+        process: None,
     };
     monomorph_world::World::<Trial>::load(&Weights::Dummy { seed: 0 }, &options, &Progress::default())
         .map(drop)
