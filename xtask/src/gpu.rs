@@ -15,6 +15,7 @@ mod gather;
 mod listed;
 mod parts;
 mod programs;
+mod ranks;
 mod report;
 
 use crate::draft::DraftOptions;
@@ -98,8 +99,12 @@ enum Piece {
     Goldens,
     /// Batch-invariant servers of small random checkpoints.
     Joins,
-    /// SmolLM2 with its weights.
-    Smollm2,
+    /// A server with weights that answers over HTTP: SmolLM2's, and of several ranks one of random weights.
+    Served,
+    /// A server that clients hang up on.
+    Storm,
+    /// Of several ranks: a server beside that of a single GPU, in all ways that sequences are kept.
+    Ranks,
     /// Servers whose engine is checked against its promises, with made-up weights.
     Engine,
     /// Servers under compute-sanitizer.

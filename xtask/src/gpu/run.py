@@ -16,7 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
-from checks import benches, engine, kv_offload, joins, launches, logits, programs, sanitizer, serving, tokens
+from checks import benches, engine, kv_offload, joins, launches, logits, programs, ranks, sanitizer, serving, storm, tokens
 from checks.common import Context, Missing, card, table, unpack
 
 GROUPS = {
@@ -25,6 +25,8 @@ GROUPS = {
     "joins": joins.run,
     "tokens": tokens.run,
     "serving": serving.run,
+    "ranks": ranks.run,
+    "storm": storm.run,
     "engine": engine.run,
     "sanitizer": sanitizer.run,
     "benches": benches.run,

@@ -66,6 +66,12 @@ fn fault(work: impl FnOnce()) -> String {
 fn all_ranks_are_given_the_same_calls_in_the_same_order() {
     let (scenario, mut world) = Scenario { delay: 400, polls: true, ..Scenario::new(None) }.world();
     let outputs = session(&mut world, 60);
+    for meter in world.meters() {
+        let counts = meter.read();
+        assert_eq!(counts.steps, 60, "{counts:?}");
+        assert!(!counts.launching.is_zero() && !counts.waiting.is_zero(), "{counts:?}");
+    }
+    assert_eq!(world.meters().len(), RANKS);
     let log = scenario.log.lock().unwrap();
     assert_eq!(log[0].len(), 60 + 59 + 60 + 5);
     assert!(log.iter().all(|of_rank| *of_rank == log[0]));
