@@ -60,7 +60,12 @@ fn what_ranks_exchange_is_known_of_every_program() {
     assert_eq!([traffic.learn, traffic.drafts], [Exchanged::NONE; 2]);
     for program in cuda.programs.iter().filter(|program| program.regime == Regime::Decode) {
         let found = of_program(&plan, program);
-        assert_eq!((found.exchanges, found.row_values), (129, 2 * 64 * 5120 + 248_320 / 2), "{}", program.name);
+        assert_eq!(
+            (found.exchanges, found.row_values),
+            (129, 2 * 64 * 5120 + 248_320 / 2),
+            "{}",
+            program.name
+        );
     }
     let ranks = report::report(&plan).ranks.expect("several");
     assert_eq!(ranks.exchanges, 129);
@@ -83,5 +88,8 @@ fn one_rank_has_no_trace_of_others() {
     let (one, two) = (text(1), text(2));
     let found = |text: &str| words.into_iter().filter(|word| text.contains(word)).collect::<Vec<_>>();
     assert_eq!(found(&one), [""; 0]);
-    assert_eq!(found(&two), ["World", "RANKS", "TRAFFIC", "exchange", "Segment", "cut_", "partial_sums", "inbox"]);
+    assert_eq!(
+        found(&two),
+        ["World", "RANKS", "TRAFFIC", "exchange", "Segment", "cut_", "partial_sums", "inbox"]
+    );
 }

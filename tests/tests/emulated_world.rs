@@ -147,7 +147,8 @@ fn of_ranks(address: &str, name: &str) -> [f64; 2] {
 /// Every step is a pass through the layers with two sums each, and one gather where logits are wanted, which
 /// is everywhere here; and what is sent is their rows.
 fn exchanges_are_counted(address: &str, target: &Target) {
-    let counted = ["steps", "exchanges", "sent_bytes"].map(|it| of_ranks(address, &format!("monomorph:rank_{it}")));
+    let counted =
+        ["steps", "exchanges", "sent_bytes"].map(|it| of_ranks(address, &format!("monomorph:rank_{it}")));
     assert!(counted.iter().all(|[one, other]| one == other), "{counted:?}");
     let [steps, exchanges, bytes] = counted.map(|[one, _]| one);
     let (layers, hidden) = (target.model.layers as f64, target.model.hidden as f64);
@@ -207,7 +208,8 @@ fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
     println!("side by side: {:.1} s", begin.elapsed().as_secs_f32());
     assert_eq!(texts(&together), texts(&expected), "side by side");
 
-    let few = ["--kv-tokens", "256", "--prefix-cache", "off", "--swap-space", "0.02", "--swap-when", "always"];
+    let few =
+        ["--kv-tokens", "256", "--prefix-cache", "off", "--swap-space", "0.02", "--swap-when", "always"];
     let swapping = serve(built.command(), &few);
     let together = crowd(&swapping.address, &requests, 4);
     let counted = stats(&swapping.address);

@@ -371,11 +371,19 @@ pub fn text(plan: &Plan) -> String {
         ));
         line(format_args!(""));
         let prompt = format!("prompt of {}", Prediction::PREFILL_TOKENS);
-        line(format_args!("{:<34} {:>5} {:>9} {:>8} | {prompt:>13} B {:>9}", "exchange", "times", "token B", "us", "us"));
+        line(format_args!(
+            "{:<34} {:>5} {:>9} {:>8} | {prompt:>13} B {:>9}",
+            "exchange", "times", "token B", "us", "us"
+        ));
         for it in &it.each {
             line(format_args!(
                 "{:<34} {:>5} {:>9.0} {:>8.2} | {:>15.0} {:>9.1}",
-                it.name, it.times, it.decode_bytes, it.decode_microseconds, it.prefill_bytes, it.prefill_microseconds
+                it.name,
+                it.times,
+                it.decode_bytes,
+                it.decode_microseconds,
+                it.prefill_bytes,
+                it.prefill_microseconds
             ));
         }
         line(format_args!(

@@ -26,10 +26,12 @@ fn main() {
     let out = Path::new(out);
     let served = served("shared", &out.join("targets"), &out.join("stored"));
     let search = [out.join("targets"), root().join("targets")];
-    let target = spec::load(&search, &format!("h200/{}", served.name)).unwrap_or_else(|error| panic!("{error}"));
+    let target =
+        spec::load(&search, &format!("h200/{}", served.name)).unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     let weights = Checkpoint::open(&served.random).unwrap_or_else(|error| panic!("{error}"));
-    let interpreter = Interpreter::new(&graph, &target.quant, &weights).unwrap_or_else(|error| panic!("{error}"));
+    let interpreter =
+        Interpreter::new(&graph, &target.quant, &weights).unwrap_or_else(|error| panic!("{error}"));
     let mut random = Random(19);
     let prompts = LENGTHS.map(|length| random.ids(length, served.vocabulary));
     let found: Vec<_> = std::thread::scope(|scope| {

@@ -143,7 +143,8 @@ pub fn gather(options: &Options) -> Result<(), String> {
         let pieces = [Piece::Engine, Piece::Served, Piece::Storm, Piece::Ranks, Piece::Sanitized].map(with);
         if pieces.contains(&true) {
             let ranks = Ranks::store(&mut gathering, &cases.join("ranks"))?;
-            for (piece, wanted) in ["engine", "served", "storm", "ranks", "sanitized"].into_iter().zip(pieces) {
+            for (piece, wanted) in ["engine", "served", "storm", "ranks", "sanitized"].into_iter().zip(pieces)
+            {
                 if wanted {
                     manifest[piece] = ranks.piece(piece);
                 }

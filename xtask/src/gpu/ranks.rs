@@ -62,7 +62,7 @@ impl Ranks {
         gathering.search.remove(0);
         let ranks = checked.ranks.unwrap_or(1);
         let name = format!("{}+tp{ranks}", gathering.target(&name));
-        Ok(Ranks { facts, name, ranks, one, several, layers, lookup }) 
+        Ok(Ranks { facts, name, ranks, one, several, layers, lookup })
     }
 
     /// What the manifest says of a piece.

@@ -205,7 +205,8 @@ impl<S: Stack> Rank for Model<S> {
         let share = Share { rank: seat.rank(), ranks: seat.ranks() };
         let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
         let stack = S::load(kernels, into)?;
-        let exchange = stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
+        let exchange =
+            stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
         let mut steps = Executor::new(&gpu, S::SPEC, &mut memory, stack.logits(), S::HEAD_ROWS, exchange)?;
         for (at, program) in S::DECODE.iter().enumerate() {
             let Decode { name, sequences, tokens, drafts } = *program;

@@ -239,7 +239,9 @@ fn ranks(registry: &mut Registry, ranks: &[RankCounts]) {
     }
     for (name, help, count) in [
         ("monomorph:rank_steps", "Steps of a rank", (|it| it.steps) as fn(&RankCounts) -> u64),
-        ("monomorph:rank_exchanges", "Sums over ranks and gathers of rows that a rank launched", |it| it.exchanges),
+        ("monomorph:rank_exchanges", "Sums over ranks and gathers of rows that a rank launched", |it| {
+            it.exchanges
+        }),
         ("monomorph:rank_sent_bytes", "Bytes that a rank sent to all others in these", |it| it.sent_bytes),
     ] {
         let family = Family::<RankLabels, Counter>::default();

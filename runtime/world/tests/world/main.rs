@@ -9,6 +9,7 @@ use monomorph_model::{
 use monomorph_world::World;
 use scripted::{BLOCK, Defect, RANKS, SPEC, STATE, Scenario, Scripted};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a fault may take to be noticed.
@@ -125,6 +126,21 @@ fn the_error_of_a_rank_that_does_not_load_is_the_one_reported() {
             words.starts_with(&format!("rank {rank} (GPU ")) && words.ends_with("planted while loading"),
             "{words}"
         );
+    }
+}
+
+/// A server says that it is ready behind its model's `load`.
+#[test]
+fn nothing_is_loaded_before_every_rank_is() {
+    for rank in 0..RANKS {
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock().expect("nobody panics");
+        let planted = Some((rank, Defect::LoadsLate(Arc::clone(&gate))));
+        let loading = std::thread::spawn(|| Scenario::new(planted).load().1.map(drop));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!loading.is_finished(), "rank {rank} is not ready");
+        drop(closed);
+        loading.join().expect("no panic").expect("every rank loads");
     }
 }
 
