@@ -1,8 +1,8 @@
 //! The scripts that check servers on machines with several GPUs (`cargo xtask gpu --tp`), run on servers of
 //! emulated cards: each check passes, and says what it looked at.
 //!
-//! Planted, one at a time, and caught: blocks of a client that hung up are not given back (`storm`); a drafting
-//! server with other weights (`ranks`).
+//! Planted in servers that only pretend, and caught: blocks of clients that hung up that do not come back, and
+//! a rank with a step more (`storm`); another token in an answer (`ranks`).
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption};

@@ -333,10 +333,11 @@ fn programs_impl(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     }
 }
 
-/// The launch of a sum over ranks, of the smallest decode program.
+/// The launch of a sum over ranks and of nothing else, of the first program that has one.
 fn lone_exchange(plan: &Plan, cuda: &CudaPlan) -> Option<TokenStream> {
-    let (program, _) = recorded(cuda).next()?;
-    let bodies = plan.bodies.iter().zip(&program.bodies).filter(|(body, _)| !body.layers.is_empty());
+    let programs = cuda.programs.iter().filter(|it| matches!(it.regime, Regime::Decode | Regime::Prefill));
+    let bodies = programs.flat_map(|program| plan.bodies.iter().zip(&program.bodies));
+    let bodies = bodies.filter(|(body, _)| !body.layers.is_empty());
     let launches = bodies.flat_map(|(body, launches)| launches.iter().map(move |it| (body, it)));
     let mut sums = launches.filter(|(body, it)| body.phases[it.phase].kind.sends().is_some());
     let (body, sum) = sums.next()?;

@@ -6,7 +6,8 @@ use crate::graph::BodyId;
 use monomorph_abi::world::{Exchanged, Traffic};
 
 /// Exchanges of each kind of program, with the values that a rank sends of a row to each other rank. All
-/// programs of a kind exchange the same of a row.
+/// programs of a kind exchange the same of a row, and decode programs what prefill and head do, also where
+/// their kernels sum what they compute.
 pub fn traffic(plan: &Plan, cuda: &CudaPlan) -> Traffic {
     let of = |regime| {
         let program = cuda.programs.iter().find(|program| program.regime == regime);
@@ -20,8 +21,8 @@ pub fn traffic(plan: &Plan, cuda: &CudaPlan) -> Traffic {
     }
 }
 
-/// What one run of a program exchanges.
-pub fn of_program(plan: &Plan, program: &Program) -> Exchanged {
+/// What one run of a program exchanges whose sums are launches of their own.
+fn of_program(plan: &Plan, program: &Program) -> Exchanged {
     let layers = |body: BodyId| plan.bodies[body.0].layers.len().max(1);
     let bodies = program.bodies.iter().enumerate().map(|(at, launches)| (BodyId(at), launches));
     let passes = program.passes.iter().map(|(body, launches)| (*body, launches));
