@@ -1,8 +1,8 @@
 //! The scripts that check servers on machines with several GPUs (`cargo xtask gpu --tp`), run on servers of
-//! emulated cards: each check passes, and says what it looked at.
+//! emulated cards, where every check must pass.
 //!
-//! Planted in servers that only pretend, and caught: blocks of clients that hung up that do not come back, and
-//! a rank with a step more (`storm`); another token in an answer (`ranks`).
+//! Planted in a program that only pretends to be a server, and caught: blocks of clients that hung up that do
+//! not come back, and a rank with a step more (`storm`); another token in an answer (`ranks`).
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption};

@@ -162,9 +162,7 @@ fn exchanges_are_counted(address: &str, target: &Target) {
 
 /// With recurrent state, so that both blocks and states are reused.
 ///
-/// Found here first: partial sums that a short step left behind were added in the next longer one. Planted,
-/// and caught here: memory for histories that is claimed when a step first needs it; blocks of rank 0 alone
-/// that come back from a copy.
+/// Found here first: partial sums that a short step left behind were added in the next longer one.
 #[test]
 fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");

@@ -62,8 +62,8 @@ pub struct Options {
     /// sequences.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch_invariant: Vec<usize>,
-    /// Build servers for N GPUs: whatever is checked, of sizes that ranks can share, and beside those for one,
-    /// what is measured.
+    /// Build servers for N GPUs: whatever is checked, of sizes that ranks can share, and beside those for
+    /// one, what is measured.
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
     /// Add the programs that time single kernels, for `run.py --only instruments`.

@@ -1,6 +1,6 @@
 //! `gpu_ranks OUT`: the checkpoint with which servers of several ranks are checked on a machine with cards
-//! and without cargo; `cargo xtask gpu --tp` runs it. Writes `OUT/targets/`, specs; `OUT/stored/`, weights; and
-//! `OUT/ranks.json`: where they are, prompts, and the interpreter's greedy continuations.
+//! and without cargo; `cargo xtask gpu --tp` runs it. Writes `OUT/targets/`, specs; `OUT/stored/`, weights;
+//! and `OUT/ranks.json`: where they are, prompts, and the interpreter's greedy continuations.
 
 use monomorph_compiler::reference::Interpreter;
 use monomorph_compiler::{graph, spec};

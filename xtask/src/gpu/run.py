@@ -19,7 +19,8 @@ from pathlib import Path
 
 from checks.common import Context, Missing, card, table, unpack
 
-# The module of each group under checks, and its function. Imported when it is asked for: only logits needs numpy.
+# The module of each group under checks, and its function. Imported when it is asked for: only logits needs
+# numpy.
 GROUPS = {
     "programs": ("programs", "run"),
     "logits": ("logits", "run"),

@@ -12,8 +12,8 @@ TOKENS = 40
 CLIENTS = 12
 # Lengths of prompts: a token, around the ends of tiles and chunks, and longer than a step.
 LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 130, 250, 257, 400, 700, 1100]
-# Nats between the two likeliest tokens, up to which their order may depend on how sums are cut, and between two
-# servers' log-probabilities of one token.
+# Nats between the two likeliest tokens, up to which their order may depend on how sums are cut, and between
+# two servers' log-probabilities of one token.
 TIE = 0.1
 
 
