@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -266,11 +267,14 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
 }
 
 // A card may wait for all of its work before it claims memory or locks some of the host's, and that work for
-// another device, whose host thread is not asked. So it is refused here while another device works.
+// another device, whose host thread is not asked. So it is refused here while another device has kernels to
+// run.
 CUresult others_rest(const char* call) {
+    const auto launches = [](const Operation& operation) { return !operation.launches.empty(); };
     for (const Stream& stream : streams) {
         const CUctx_st& context = *stream->owner.context;
-        if (&context == entered || !context.runs_graphs || stream->done == stream->told) continue;
+        const bool works = stream->state == CUstream_st::POLLING || std::any_of(stream->waiting.begin(), stream->waiting.end(), launches);
+        if (&context == entered || !context.runs_graphs || !works) continue;
         return refuse(CUDA_ERROR_NOT_PERMITTED, "%s: device %d claims memory while device %d works, and may wait for it", call, entered->device,
                       context.device);
     }

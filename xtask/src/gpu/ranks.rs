@@ -57,8 +57,8 @@ impl Ranks {
         let mut server = |options: BuildOptions| gathering.server(&name, &options, false);
         let one = server(BuildOptions { ranks: None, ..invariant });
         let several = server(invariant);
-        let [layers, lookup] =
-            [draft(DraftMethod::Layers, 2), draft(DraftMethod::Ngram, 3)].map(|options| server(options));
+        let layers = server(draft(DraftMethod::Layers, 2));
+        let lookup = server(draft(DraftMethod::Ngram, 3));
         gathering.search.remove(0);
         let ranks = checked.ranks.unwrap_or(1);
         let name = format!("{}+tp{ranks}", gathering.target(&name));
