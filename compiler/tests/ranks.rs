@@ -1,6 +1,9 @@
 //! Builds for several ranks: allowed numbers, names, memory, and what stays of one rank's text.
 
+use monomorph_abi::world::Exchanged;
 use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::traffic::traffic;
+use monomorph_compiler::report;
 use monomorph_compiler::spec::types::{BuildOptions, Target};
 use monomorph_compiler::{emit, graph, passes, spec};
 use std::path::Path;
@@ -85,9 +88,27 @@ fn ranks_share_the_weights_the_state_and_the_keys() {
     assert!((half..half + embedding).contains(&two.memory.weights), "{}", two.memory.weights);
 }
 
+/// Two sums a layer and the gather of logits.
+#[test]
+fn what_ranks_exchange_is_known_of_every_program() {
+    let plan = plan("h200/qwen3.5-27b/nvfp4", 2);
+    let cuda = plan.cuda.as_ref().expect("a CUDA target");
+    let traffic = traffic(&plan, cuda);
+    assert_eq!(traffic.layers, Exchanged { exchanges: 2 * 64, row_values: 2 * 64 * 5120 });
+    assert_eq!(traffic.head, Exchanged { exchanges: 1, row_values: 248_320 / 2 });
+    assert_eq!([traffic.learn, traffic.drafts], [Exchanged::NONE; 2]);
+    let ranks = report::report(&plan).ranks.expect("several");
+    assert_eq!(ranks.exchanges, 129);
+    assert_eq!(ranks.each.iter().map(|it| it.times).sum::<usize>(), 129);
+    assert_eq!(ranks.decode_bytes, 4.0 * (2.0 * 64.0 * 5120.0 + 124_160.0));
+    let sum: f64 = ranks.each.iter().map(|it| it.times as f64 * it.decode_microseconds).sum();
+    assert!((sum - ranks.decode_microseconds).abs() < 1e-6, "{sum} and {}", ranks.decode_microseconds);
+    assert!(ranks.decode_microseconds < ranks.rank_decode_microseconds);
+}
+
 #[test]
 fn one_rank_has_no_trace_of_others() {
-    let words = ["World", "RANKS", "exchange", "peer", "Segment", "cut_", "partial_sums", "inbox"];
+    let words = ["World", "RANKS", "TRAFFIC", "exchange", "peer", "Segment", "cut_", "partial_sums", "inbox"];
     let text = |ranks| -> String {
         let plan = plan("h200/qwen3.6-35b/fp8", ranks);
         let files = emit::emit(&plan, Path::new("/monomorph"), &[]);
@@ -97,5 +118,8 @@ fn one_rank_has_no_trace_of_others() {
     let (one, two) = (text(1), text(2));
     let found = |text: &str| words.into_iter().filter(|word| text.contains(word)).collect::<Vec<_>>();
     assert_eq!(found(&one), [""; 0]);
-    assert_eq!(found(&two), ["World", "RANKS", "exchange", "Segment", "cut_", "partial_sums", "inbox"]);
+    assert_eq!(
+        found(&two),
+        ["World", "RANKS", "TRAFFIC", "exchange", "Segment", "cut_", "partial_sums", "inbox"]
+    );
 }

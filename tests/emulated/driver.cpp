@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -147,6 +148,8 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
         case CUDA_ERROR_CONTEXT_IS_DESTROYED: *name = "CUDA_ERROR_CONTEXT_IS_DESTROYED"; return CUDA_SUCCESS;
         case CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED: *name = "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED"; return CUDA_SUCCESS;
         case CUDA_ERROR_PEER_ACCESS_NOT_ENABLED: *name = "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED"; return CUDA_SUCCESS;
+        case CUDA_ERROR_NOT_PERMITTED: *name = "CUDA_ERROR_NOT_PERMITTED"; return CUDA_SUCCESS;
+        case CUDA_ERROR_NOT_READY: *name = "CUDA_ERROR_NOT_READY"; return CUDA_SUCCESS;
         case CUDA_ERROR_LAUNCH_FAILED: *name = "CUDA_ERROR_LAUNCH_FAILED"; return CUDA_SUCCESS;
         case CUDA_ERROR_NOT_SUPPORTED: *name = "CUDA_ERROR_NOT_SUPPORTED"; return CUDA_SUCCESS;
         case CUDA_ERROR_INVALID_IMAGE: *name = "CUDA_ERROR_INVALID_IMAGE"; return CUDA_SUCCESS;
@@ -203,7 +206,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
     if (context.retained == 1) {
         synchronize(&context);
         give_back_all(device);
-        context.life++, context.fault = CUDA_SUCCESS;
+        context.life++, context.fault = CUDA_SUCCESS, context.runs_graphs = false;
         std::fill(std::begin(context.reaches), std::end(context.reaches), false);
         for (CUctx_st& other : contexts) other.reaches[device] = false;
     }
@@ -263,8 +266,24 @@ CUresult cuMemGetInfo(size_t* free, size_t* total) {
     return CUDA_SUCCESS;
 }
 
+// A card may wait for all of its work before it claims memory or locks some of the host's, and that work for
+// another device, whose host thread is not asked. So it is refused here while another device has kernels to
+// run.
+CUresult others_rest(const char* call) {
+    const auto launches = [](const Operation& operation) { return !operation.launches.empty(); };
+    for (const Stream& stream : streams) {
+        const CUctx_st& context = *stream->owner.context;
+        const bool works = stream->state == CUstream_st::POLLING || std::any_of(stream->waiting.begin(), stream->waiting.end(), launches);
+        if (&context == entered || !context.runs_graphs || !works) continue;
+        return refuse(CUDA_ERROR_NOT_PERMITTED, "%s: device %d claims memory while device %d works, and may wait for it", call, entered->device,
+                      context.device);
+    }
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemAlloc(CUdeviceptr* at, size_t bytes) {
     INSIDE;
+    EXPECT(others_rest(__func__));
     void* start = nullptr;
     const CUresult result = claim(bytes, entered->device, &start);
     *at = CUdeviceptr(start);
@@ -281,6 +300,7 @@ CUresult cuMemFree(CUdeviceptr at) {
 
 CUresult cuMemHostAlloc(void** at, size_t bytes, unsigned flags) {
     INSIDE;
+    EXPECT(others_rest(__func__));
     if (flags & ~unsigned(CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)) return CUDA_ERROR_NOT_SUPPORTED;
     return claim(bytes, HOST, at);
 }

@@ -21,6 +21,7 @@ struct CUctx_st {
     unsigned life = 0;                // how often it was destroyed: what belonged to it before is gone
     CUresult fault = CUDA_SUCCESS;    // what every call answers after a kernel has trapped
     bool reaches[CARD_DEVICES] = {};  // devices whose memory it was given the right to
+    bool runs_graphs = false;         // it is past loading: what it runs may poll for what another device is to send
 };
 
 namespace card {

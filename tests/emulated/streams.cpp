@@ -3,6 +3,7 @@
 // that are launched one by one every other hundred is run at once, with all that its stream was told before:
 // what should have waited for another stream's copy has not seen it.
 
+#include <chrono>
 #include <cstring>
 
 #include "driver.h"
@@ -13,6 +14,7 @@ struct CUevent_st {
     Owner owner;
     std::weak_ptr<CUstream_st> stream = {};
     size_t after = 0;  // operations of the stream
+    std::shared_ptr<double> passed = {};  // milliseconds of a clock, of an event that takes times
 };
 
 namespace {
@@ -27,6 +29,8 @@ CUresult reachable(const char* call, const CUstream_st& stream, CUdeviceptr at, 
     if (may_reach(context, device)) return CUDA_SUCCESS;
     return refuse(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "%s: device %d has no right to memory of device %d (cuCtxEnablePeerAccess)", call, context.device, device);
 }
+
+double now() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 bool is_pinned(const void* at, size_t bytes) { return owner_of(uintptr_t(at), bytes) == HOST; }
 
@@ -81,8 +85,9 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
 
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
     INSIDE;
-    if (flags != CU_EVENT_DISABLE_TIMING) return CUDA_ERROR_NOT_SUPPORTED;
+    if (flags != CU_EVENT_DISABLE_TIMING && flags != CU_EVENT_DEFAULT) return CUDA_ERROR_NOT_SUPPORTED;
     *event = new CUevent_st{{entered, entered->life}};
+    if (flags == CU_EVENT_DEFAULT) (*event)->passed = std::make_shared<double>(-1);
     return CUDA_SUCCESS;
 }
 
@@ -96,6 +101,10 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     LOCKED;
     EXPECT(together(__func__, "event", event->owner, "stream", stream->owner));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+    if (event->passed) {
+        *event->passed = -1;
+        tell(*stream, {[passed = event->passed] { *passed = now(); }, {}, {}});
+    }
     event->stream = find(stream), event->after = stream->told;
     return CUDA_SUCCESS;
 }
@@ -114,6 +123,15 @@ CUresult cuEventQuery(CUevent event) {
     if (!stream || ask(stream, event->after)) return CUDA_SUCCESS;
     const CUresult fault = stream->owner.context->fault;
     return fault == CUDA_SUCCESS ? CUDA_ERROR_NOT_READY : fault;
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+    LOCKED;
+    EXPECT(usable(__func__, "event", start->owner));
+    if (!start->passed || !end->passed) return CUDA_ERROR_INVALID_HANDLE;
+    if (*start->passed < 0 || *end->passed < 0) return CUDA_ERROR_NOT_READY;
+    *milliseconds = float(*end->passed - *start->passed);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t bytes, CUstream stream) {
@@ -243,6 +261,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     LOCKED;
     EXPECT(together(__func__, "graph", exec->owner, "stream", stream->owner));
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+    stream->owner.context->runs_graphs = true;
     for (const Operation& operation : exec->operations) tell(*stream, operation);
     return CUDA_SUCCESS;
 }

@@ -245,6 +245,46 @@ pub fn wide(directory: &Path) -> Golden {
     synthetic(directory, "wide", &wide_config(), [1, 9, 70, 150, 200].map(prompt).to_vec())
 }
 
+/// [`wide`] with more layers, fewer experts, sizes that two ranks can share and a long context.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn shared(directory: &Path) -> Golden {
+    let mut config = wide_config();
+    for (key, value) in [
+        ("vocab_size", 4128),
+        ("num_hidden_layers", 4),
+        ("num_key_value_heads", 2),
+        ("max_position_embeddings", 4096),
+        ("num_experts", 8),
+    ] {
+        config[key] = value.into();
+    }
+    synthetic(directory, "shared", &config, Vec::new())
+}
+
+/// [`shared`] with as few heads, experts and ids as an emulated card runs quickly.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn shared_slim(directory: &Path) -> Golden {
+    let mut config = wide_config();
+    for (key, value) in [
+        ("vocab_size", 200),
+        ("hidden_size", 128),
+        ("num_attention_heads", 2),
+        ("num_key_value_heads", 2),
+        ("head_dim", 64),
+        ("max_position_embeddings", 512),
+        ("linear_num_value_heads", 2),
+        ("num_experts_per_tok", 2),
+        ("num_experts", 8),
+    ] {
+        config[key] = value.into();
+    }
+    synthetic(directory, "shared-slim", &config, Vec::new())
+}
+
 /// [`wide`] with as few heads, experts and ids as possible, so that an emulated card runs it quickly.
 ///
 /// # Panics

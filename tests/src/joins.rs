@@ -1,7 +1,7 @@
 //! Sequences that join and leave batches, compared with lone runs: models, prompts, and the comparison.
 
 use crate::crowd::write_tokenizer;
-use crate::goldens::{golden, slim, wide};
+use crate::goldens::{golden, shared, shared_slim, slim, wide};
 use crate::requantise::{Storage, requantise};
 use crate::root;
 use monomorph_compiler::spec;
@@ -32,8 +32,8 @@ pub struct Stored {
 }
 
 /// A model in a storage, whose products compute in `compute`: a committed golden as stored in `bf16`, or one
-/// of the made-up ones, `wide` and `slim`, in any format. Its specs are written to `targets`, its weights
-/// below `out`.
+/// of the made-up ones (`wide`, `slim`, `shared` and `shared-slim`) in any format. Its specs are written to
+/// `targets`, its weights below `out`.
 ///
 /// # Panics
 /// If there is no model of that name, or a directory is not writable.
@@ -46,6 +46,8 @@ pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &
     let made_up = match name {
         "wide" => Some(wide(&out)),
         "slim" => Some(slim(&out)),
+        "shared" => Some(shared(&out)),
+        "shared-slim" => Some(shared_slim(&out)),
         _ => None,
     };
     let (quant, weights) = if let Some(golden) = made_up {

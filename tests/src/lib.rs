@@ -5,6 +5,7 @@ pub mod dispatch;
 pub mod emulated;
 pub mod feedings;
 pub mod goldens;
+pub mod greedy;
 pub mod joins;
 pub mod logits;
 pub mod npm;
@@ -12,6 +13,7 @@ pub mod repeating;
 pub mod requantise;
 pub mod rounding;
 pub mod scripted;
+pub mod served;
 pub mod server;
 pub mod shipped;
 

@@ -12,6 +12,8 @@ use monomorph_tests::{check_golden, fixtures, root, shipped};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The text of all files of a kind, each under its path.
 fn together<'a>(files: impl IntoIterator<Item = &'a emit::File>) -> String {
@@ -32,37 +34,48 @@ fn digest(text: &str) -> String {
     digest.iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
+/// A build's line; its texts are written where it is not a known one.
+fn line(build: &Target, known: &str) -> String {
+    let mut line = build.build();
+    let texts = match texts(build) {
+        Ok(texts) => texts,
+        // Sizes that so many ranks cannot share.
+        Err(why) if build.ranks > 1 => return format!("{line} refused: {why}\n"),
+        Err(why) => panic!("{line}: {why}"),
+    };
+    for (what, text) in &texts {
+        if !text.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = write!(line, " {what}:{}", digest(text));
+        }
+    }
+    if !known.lines().any(|known| known == line) {
+        let directory = root().join("target/digests").join(build.build());
+        std::fs::create_dir_all(&directory).expect("target is writable");
+        for (what, text) in &texts {
+            std::fs::write(directory.join(what), text).expect("target is writable");
+        }
+    }
+    line + "\n"
+}
+
 #[test]
 fn nothing_changed_for_any_target_that_was_not_to() {
     let path = fixtures().join("digests.txt");
     let known = std::fs::read_to_string(&path).unwrap_or_default();
-    let mut all = String::new();
-    for build in shipped::builds() {
-        let mut line = build.build();
-        let texts = match texts(&build) {
-            Ok(texts) => texts,
-            // Sizes that so many ranks cannot share.
-            Err(why) if build.ranks > 1 => {
-                all += &format!("{line} refused: {why}\n");
-                continue;
-            }
-            Err(why) => panic!("{line}: {why}"),
-        };
-        for (what, text) in &texts {
-            if !text.is_empty() {
-                // Writing to a string cannot fail.
-                let _ = write!(line, " {what}:{}", digest(text));
-            }
+    let builds: Vec<Target> = shipped::builds().collect();
+    let (next, lines) = (AtomicUsize::new(0), Mutex::new(vec![String::new(); builds.len()]));
+    let work = || {
+        while let Some((at, build)) = {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            builds.get(at).map(|build| (at, build))
+        } {
+            let line = line(build, &known);
+            lines.lock().expect("no worker panics")[at] = line;
         }
-        if !known.lines().any(|known| known == line) {
-            let directory = root().join("target/digests").join(build.build());
-            std::fs::create_dir_all(&directory).expect("target is writable");
-            for (what, text) in &texts {
-                std::fs::write(directory.join(what), text).expect("target is writable");
-            }
-        }
-        all += &line;
-        all.push('\n');
-    }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+    let all = lines.into_inner().expect("no worker panics").concat();
     check_golden(&path, &all);
 }

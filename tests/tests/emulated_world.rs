@@ -3,7 +3,7 @@
 //! knows of no ranks, and answers are those of a server of a CPU target.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Target};
 use monomorph_formats::Format;
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated;
@@ -11,7 +11,7 @@ use monomorph_tests::feedings::{Case, EXACT, case, run};
 use monomorph_tests::goldens::golden;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::root;
-use monomorph_tests::server::{self, Serving, stats};
+use monomorph_tests::server::{self, Serving, get, stats};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
@@ -36,9 +36,12 @@ const fn rounded(hardware: &'static str, golden: &'static str) -> Kind {
 }
 
 fn load(targets: &Path, name: &str, ranks: usize) -> Target {
-    let options = BuildOptions { ranks: Some(ranks), ..BuildOptions::default() };
+    load_with(targets, name, &BuildOptions { ranks: Some(ranks), ..BuildOptions::default() })
+}
+
+fn load_with(targets: &Path, name: &str, options: &BuildOptions) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
-    spec::load_with(&search, name, &options).unwrap_or_else(|error| panic!("{error}"))
+    spec::load_with(&search, name, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A server of two ranks for a golden of sizes that ranks can share, with the interpreter's logits.
@@ -101,14 +104,19 @@ fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Prompts of which some begin alike.
+/// Prompts of which some begin alike, with answers that need nothing of the host, their tokens so far, or a
+/// mask for each.
 fn requests(vocabulary: usize) -> Vec<Request> {
     let mut random = Random(11);
     let mut requests: Vec<Request> = Vec::new();
+    let ways = [
+        json!({"temperature": 0}),
+        json!({"temperature": 0, "guided_regex": "([!-9][^!-9])*", "ignore_eos": false}),
+        json!({"temperature": 0, "presence_penalty": 0.4, "repetition_penalty": 1.2}),
+    ];
     for first in [40, 97] {
         let mut prompt = random.ids(first, vocabulary);
-        for more in [1, 33, 25] {
-            let sampling = json!({"temperature": 0});
+        for (more, sampling) in [1, 33, 25].into_iter().zip(ways.clone()) {
             requests.push(Request {
                 prompt: prompt.clone(),
                 tokens: 8 + 3 * requests.len(),
@@ -123,6 +131,33 @@ fn requests(vocabulary: usize) -> Vec<Request> {
 
 fn texts(answers: &[Answer]) -> Vec<&str> {
     answers.iter().map(|answer| answer.text.as_str()).collect()
+}
+
+/// Values of a metric, by rank.
+fn of_ranks(address: &str, name: &str) -> [f64; 2] {
+    let (_, text) = get(address, "/metrics").expect("it answers");
+    [0, 1].map(|rank| {
+        let label = format!("rank=\"{rank}\"");
+        let mut lines = text.lines().filter(|line| line.starts_with(name) && line.contains(&label));
+        let line = lines.next().unwrap_or_else(|| panic!("no {name} of rank {rank}:\n{text}"));
+        line.split_whitespace().last().and_then(|value| value.parse().ok()).expect("a number")
+    })
+}
+
+/// Every step is a pass through the layers with two sums each, and one gather where logits are wanted, which
+/// is everywhere here; and what is sent is their rows.
+fn exchanges_are_counted(address: &str, target: &Target) {
+    let counted =
+        ["steps", "exchanges", "sent_bytes"].map(|it| of_ranks(address, &format!("monomorph:rank_{it}")));
+    assert!(counted.iter().all(|[one, other]| one == other), "{counted:?}");
+    let [steps, exchanges, bytes] = counted.map(|[one, _]| one);
+    let (layers, hidden) = (target.model.layers as f64, target.model.hidden as f64);
+    assert_eq!(exchanges, steps * (2.0 * layers + 1.0), "of {steps} steps");
+    // A row's sums, and a part of its logits: prompts have more of the first.
+    let row = 4.0 * (2.0 * layers * hidden);
+    assert!(bytes > steps * row, "{bytes} bytes of {steps} steps");
+    let [one, other] = of_ranks(address, "monomorph:rank_exchange_seconds");
+    assert!(one > 0.0 && other > 0.0, "{one} and {other} s");
 }
 
 /// With recurrent state, so that both blocks and states are reused.
@@ -151,7 +186,10 @@ fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
     let expected = alone(&serve(Command::new(processor), &plain));
 
     let (built, begin) = (emulated::build(&two), Instant::now());
-    let found = alone(&serve(built.command(), &plain));
+    let lone = serve(built.command(), &plain);
+    let found = alone(&lone);
+    exchanges_are_counted(&lone.address, &two);
+    drop(lone);
     println!("alone: {:.1} s", begin.elapsed().as_secs_f32());
     assert_eq!(texts(&found), texts(&expected), "alone");
 
@@ -167,4 +205,29 @@ fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
     let together = crowd(&serve(built.command(), &plain).address, &requests, 4);
     println!("side by side: {:.1} s", begin.elapsed().as_secs_f32());
     assert_eq!(texts(&together), texts(&expected), "side by side");
+
+    let few =
+        ["--kv-tokens", "256", "--prefix-cache", "off", "--swap-space", "0.02", "--swap-when", "always"];
+    let swapping = serve(built.command(), &few);
+    let together = crowd(&swapping.address, &requests, 4);
+    let counted = stats(&swapping.address);
+    drop(swapping);
+    println!("swapped: {:.1} s, {counted}", begin.elapsed().as_secs_f32());
+    assert_eq!(texts(&together), texts(&expected), "swapped");
+    let moved = ["swapped_out", "swapped_in"].map(|it| counted[it].as_u64().expect("it is counted"));
+    assert!(moved.iter().all(|moved| *moved > 0), "{counted}");
+
+    let draft =
+        DraftOption { method: DraftMethod::Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
+    let options = BuildOptions { ranks: Some(2), draft: Some(draft), ..BuildOptions::default() };
+    let drafting = load_with(&targets, &format!("{hardware}/{}/f32", golden.name), &options);
+    let drafting = serve(emulated::build(&drafting).command(), &plain);
+    let found = alone(&drafting);
+    println!("drafts, alone: {:.1} s", begin.elapsed().as_secs_f32());
+    assert_eq!(texts(&found), texts(&expected), "with drafts");
+    let together = crowd(&drafting.address, &requests, 4);
+    let counted = stats(&drafting.address);
+    println!("drafts, side by side: {:.1} s, {counted}", begin.elapsed().as_secs_f32());
+    assert_eq!(texts(&together), texts(&expected), "with drafts, side by side");
+    assert!(counted["drafts_verified"].as_u64() > Some(20), "{counted}");
 }

@@ -1,8 +1,9 @@
 //! Greedy continuations with the real weights: the server against the interpreter, and against llama.cpp.
 
 use monomorph_compiler::graph;
-use monomorph_compiler::reference::{Cache, Interpreter, Logits};
+use monomorph_compiler::reference::Interpreter;
 use monomorph_compiler::spec::{self, types::Target};
+use monomorph_tests::greedy::{greedy, top};
 use monomorph_tests::logits::read;
 use monomorph_tests::{check_golden, fixtures, root, server, smollm2};
 use monomorph_weights::Checkpoint;
@@ -38,35 +39,6 @@ fn prompts() -> Vec<Prompt> {
 
 fn target() -> Target {
     spec::load(&[root().join("targets")], "cpu/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Feeds `forced` if given, else its own choices; returns the chosen ids and their margins.
-fn interpret(interpreter: &Interpreter, prompt: &[u32], steps: usize) -> (Vec<u32>, Vec<f32>) {
-    let mut cache = Cache::default();
-    let mut logits = interpreter.forward(prompt, &mut cache, Logits::Last);
-    let (mut ids, mut margins) = (Vec::new(), Vec::new());
-    for step in 0..steps {
-        let (id, margin) = top(&logits);
-        ids.push(id);
-        margins.push(margin);
-        if step + 1 < steps {
-            logits = interpreter.forward(&[id], &mut cache, Logits::Last);
-        }
-    }
-    (ids, margins)
-}
-
-/// The largest logit's id (the smallest among equals) and its lead over the second.
-fn top(logits: &[f32]) -> (u32, f32) {
-    let (mut best, mut second) = (0, f32::NEG_INFINITY);
-    for (id, logit) in logits.iter().enumerate().skip(1) {
-        if *logit > logits[best] {
-            (second, best) = (logits[best], id);
-        } else if *logit > second {
-            second = *logit;
-        }
-    }
-    (best as u32, logits[best] - second)
 }
 
 /// The server's greedy continuations.
@@ -116,7 +88,7 @@ fn the_interpreter_makes_its_recording_again() {
             let interpreter = &interpreter;
             let threads: Vec<_> = prompts
                 .iter()
-                .map(|prompt| scope.spawn(move || interpret(interpreter, &prompt.ids, STEPS)))
+                .map(|prompt| scope.spawn(move || greedy(interpreter, &prompt.ids, STEPS)))
                 .collect();
             threads
                 .into_iter()
@@ -137,7 +109,7 @@ fn the_interpreter_makes_its_recording_again() {
     let mut shortest: Vec<(&Prompt, Vec<u32>)> = prompts.iter().zip(recorded("ids")).collect();
     shortest.sort_by_key(|(prompt, _)| prompt.ids.len());
     for (prompt, ids) in &shortest[..3] {
-        assert_eq!(interpret(&interpreter, &prompt.ids, 12).0, ids[..12], "{}", prompt.name);
+        assert_eq!(greedy(&interpreter, &prompt.ids, 12).0, ids[..12], "{}", prompt.name);
     }
 }
 

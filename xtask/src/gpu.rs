@@ -15,6 +15,7 @@ mod gather;
 mod listed;
 mod parts;
 mod programs;
+mod ranks;
 mod report;
 
 use crate::draft::DraftOptions;
@@ -61,8 +62,8 @@ pub struct Options {
     /// sequences.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch_invariant: Vec<usize>,
-    /// Build servers for N GPUs: goldens of sizes that ranks can share, batch-invariant servers and, beside
-    /// those for one, what is measured.
+    /// Build servers for N GPUs: whatever is checked, of sizes that ranks can share, and beside those for
+    /// one, what is measured.
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
     /// Build servers of N processes, too, a GPU each: as many as `--tp`. They are compared with those of one
@@ -102,8 +103,13 @@ enum Piece {
     Goldens,
     /// Batch-invariant servers of small random checkpoints.
     Joins,
-    /// SmolLM2 with its weights.
-    Smollm2,
+    /// A server with weights that answers over HTTP: SmolLM2's, and of several ranks one of random weights.
+    #[value(alias = "smollm2")]
+    Served,
+    /// A server that clients hang up on.
+    Storm,
+    /// Of several ranks: a server beside that of a single GPU, in all ways that sequences are kept.
+    Ranks,
     /// Servers whose engine is checked against its promises, with made-up weights.
     Engine,
     /// Servers under compute-sanitizer.

@@ -63,6 +63,11 @@ pub(crate) trait Kind {
         None
     }
 
+    /// The buffer whose rows it sends to every other rank.
+    fn sends(&self) -> Option<BufferId> {
+        None
+    }
+
     /// The matrix of experts that it multiplies by, and how many of them a token chooses.
     fn chooses(&self) -> Option<(FieldId, usize)> {
         None
@@ -494,6 +499,11 @@ impl PhaseKind {
     pub fn adds(&self) -> bool {
         let (reads, writes) = self.buffers();
         writes.iter().any(|id| reads.contains(id))
+    }
+
+    /// The buffer whose rows it sends to every other rank.
+    pub fn sends(&self) -> Option<BufferId> {
+        self.kind().sends()
     }
 
     /// What cuts one of its kernels, if a tuning may.

@@ -144,7 +144,7 @@ pub fn rotary_body(plan: &Plan, body: usize) -> usize {
     plan.bodies.iter().position(|other| other.frequencies() == own).unwrap_or(body)
 }
 
-fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch) -> TokenStream {
+pub fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &Launch) -> TokenStream {
     let module = format_ident!("{}", cuda.modules[launch.kernel.0].name);
     let kernel = format_ident!("{}", cuda.kernel(launch.kernel).name);
     let extent = |extent: &Extent| {

@@ -1,14 +1,16 @@
 //! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function per program,
 //! with the grid and arguments of every launch.
 
-use super::cuda_programs::{looks_ahead, program, rotary_body};
+use super::cuda_programs::{launch, looks_ahead, program, rotary_body};
 use super::cuda_weights;
 use super::layers::frequency_table;
 use super::names::{body_ident, logits_name};
 use super::{float, format_ident, kv_offload, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Program, Regime};
+use crate::plan::traffic::traffic;
 use crate::plan::{Keeps, Plan, PlanBody};
+use monomorph_abi::world::{Exchanged, Traffic};
 use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
@@ -22,7 +24,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let areas = [buffers(plan), scratch(cuda)];
     let stack = stack_struct(plan, cuda);
     let programs = cuda.programs.iter().map(|it| program(plan, cuda, it));
-    let traits = programs_impl(cuda);
+    let traits = programs_impl(plan, cuda);
     let contract = contract(plan, cuda);
     let model = model(plan);
     quote! {
@@ -70,7 +72,7 @@ fn model(plan: &Plan) -> TokenStream {
     }
 }
 
-/// Number of ranks, and the memory through which they exchange values.
+/// Number of ranks, what they exchange, and the memory through which they do.
 fn world(plan: &Plan, cuda: &CudaPlan) -> Option<[TokenStream; 2]> {
     let ranks = number(Some(plan.target.ranks).filter(|ranks| *ranks > 1)?);
     let area = |name: &str| {
@@ -93,8 +95,18 @@ fn world(plan: &Plan, cuda: &CudaPlan) -> Option<[TokenStream; 2]> {
     }
     let [(world, _), (sums, sums_bytes), (gathered, gathered_bytes)] =
         ["world", "sum_inbox", "gather_inbox"].map(area);
+    let Traffic { layers, head, learn, drafts } = traffic(plan, cuda);
+    let [layers, head, learn, drafts] = [layers, head, learn, drafts].map(|it: Exchanged| {
+        let [exchanges, values] = [it.exchanges, it.row_values].map(|it| number(it as usize));
+        quote!(Exchanged { exchanges: #exchanges, row_values: #values })
+    });
     Some([
-        quote!(const RANKS: usize = #ranks;),
+        quote! {
+            const RANKS: usize = #ranks;
+
+            const TRAFFIC: Traffic =
+                Traffic { layers: #layers, head: #head, learn: #learn, drafts: #drafts };
+        },
         quote! {
             fn world(&self) -> Option<WorldMemory> {
                 Some(WorldMemory {
@@ -256,7 +268,7 @@ fn recorded(cuda: &CudaPlan) -> impl Iterator<Item = (&Program, Option<&Program>
 }
 
 /// The programs that steps launch without a graph.
-fn programs_impl(cuda: &CudaPlan) -> TokenStream {
+fn programs_impl(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let of = |regime| cuda.programs.iter().rfind(|it| it.regime == regime).expect("one of each");
     let (prefill, head) = (of(Regime::Prefill), of(Regime::Head));
     let [run_prefill, run_head] = [prefill, head].map(|it| format_ident!("{}", it.name));
@@ -292,6 +304,13 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
         }
     });
     let rows = number(head.rows);
+    let exchange = lone_exchange(plan, cuda).filter(|_| plan.target.hosts == 1).map(|launch| {
+        quote! {
+            fn exchange(&self, queue: &mut Queue) {
+                #launch
+            }
+        }
+    });
     let learn = cuda.programs.iter().find(|it| it.regime == Regime::Learn).map(|it| {
         let run = format_ident!("{}", it.name);
         quote! {
@@ -325,8 +344,21 @@ fn programs_impl(cuda: &CudaPlan) -> TokenStream {
             }
 
             #learn
+
+            #exchange
         }
     }
+}
+
+/// The launch of a sum over ranks and of nothing else, of the first program that has one.
+fn lone_exchange(plan: &Plan, cuda: &CudaPlan) -> Option<TokenStream> {
+    let programs = cuda.programs.iter().filter(|it| matches!(it.regime, Regime::Decode | Regime::Prefill));
+    let bodies = programs.flat_map(|program| plan.bodies.iter().zip(&program.bodies));
+    let bodies = bodies.filter(|(body, _)| !body.layers.is_empty());
+    let launches = bodies.flat_map(|(body, launches)| launches.iter().map(move |it| (body, it)));
+    let mut sums = launches.filter(|(body, it)| body.phases[it.phase].kind.sends().is_some());
+    let (body, sum) = sums.next()?;
+    Some(launch(plan, cuda, Some(body), sum))
 }
 
 /// The implementation of `Stack`, for the hand-written model.

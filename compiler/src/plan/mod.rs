@@ -10,6 +10,7 @@ mod figures;
 mod id;
 mod keeps;
 pub mod packed;
+pub mod traffic;
 mod work;
 
 pub use buckets::Buckets;

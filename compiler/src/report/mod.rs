@@ -169,6 +169,29 @@ pub struct RanksReport {
     pub decode_microseconds: f64,
     /// The same, of that prompt's.
     pub prefill_microseconds: f64,
+    /// Predicted microseconds of a whole step of a rank, exchanges included.
+    pub rank_decode_microseconds: f64,
+    /// The same, of that prompt.
+    pub rank_prefill_microseconds: f64,
+    /// Each exchange of the step.
+    pub each: Vec<ExchangeReport>,
+}
+
+/// An exchange between ranks.
+#[derive(Debug, Serialize)]
+pub struct ExchangeReport {
+    /// Body and phase.
+    pub name: String,
+    /// How often a step does it.
+    pub times: usize,
+    /// Bytes that a rank sends to each other one, in a step of one token.
+    pub decode_bytes: f64,
+    /// Predicted microseconds of that, its launch included.
+    pub decode_microseconds: f64,
+    /// Bytes in a prompt of [`Prediction::PREFILL_TOKENS`] tokens.
+    pub prefill_bytes: f64,
+    /// Predicted microseconds of these.
+    pub prefill_microseconds: f64,
 }
 
 /// Batch invariance of a build.
@@ -236,8 +259,21 @@ pub fn report(plan: &Plan) -> Report {
 
 fn ranks(plan: &Plan) -> Option<RanksReport> {
     let phases = || plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
-    let exchanges = || phases().filter(|phase| phase.decode.exchanged_bytes > 0.0);
+    let exchanges = || phases().filter(|phase| phase.kind.sends().is_some());
     let microseconds = |cost: &Cost| 1e6 * cost.predicted(&plan.target.hardware);
+    let bodies = plan.bodies.iter().enumerate();
+    let each = bodies.flat_map(|(at, body)| {
+        let times = plan.schedule.iter().filter(|(run, _)| run.0 == at).count();
+        let phases = body.phases.iter().filter(move |phase| times > 0 && phase.kind.sends().is_some());
+        phases.map(move |phase| ExchangeReport {
+            name: format!("{}.{}", body.name, phase.name),
+            times,
+            decode_bytes: phase.decode.exchanged_bytes,
+            decode_microseconds: microseconds(&phase.decode),
+            prefill_bytes: phase.prefill.exchanged_bytes,
+            prefill_microseconds: microseconds(&phase.prefill),
+        })
+    });
     (plan.target.ranks > 1).then(|| RanksReport {
         ranks: plan.target.ranks,
         exchanges: exchanges().count(),
@@ -245,6 +281,9 @@ fn ranks(plan: &Plan) -> Option<RanksReport> {
         prefill_bytes: exchanges().map(|phase| phase.prefill.exchanged_bytes).sum(),
         decode_microseconds: exchanges().map(|phase| microseconds(&phase.decode)).sum(),
         prefill_microseconds: exchanges().map(|phase| microseconds(&phase.prefill)).sum(),
+        rank_decode_microseconds: phases().map(|phase| microseconds(&phase.decode)).sum(),
+        rank_prefill_microseconds: phases().map(|phase| microseconds(&phase.prefill)).sum(),
+        each: each.collect(),
     })
 }
 
@@ -329,6 +368,27 @@ pub fn text(plan: &Plan) -> String {
             it.prefill_bytes / 1e6,
             Prediction::PREFILL_TOKENS,
             it.prefill_microseconds
+        ));
+        line(format_args!(""));
+        let prompt = format!("prompt of {}", Prediction::PREFILL_TOKENS);
+        line(format_args!(
+            "{:<34} {:>5} {:>9} {:>8} | {prompt:>13} B {:>9}",
+            "exchange", "times", "token B", "us", "us"
+        ));
+        for it in &it.each {
+            line(format_args!(
+                "{:<34} {:>5} {:>9.0} {:>8.2} | {:>15.0} {:>9.1}",
+                it.name,
+                it.times,
+                it.decode_bytes,
+                it.decode_microseconds,
+                it.prefill_bytes,
+                it.prefill_microseconds
+            ));
+        }
+        line(format_args!(
+            "{:<34} {:>5} {:>9} {:>8.1} | {:>15} {:>9.1}",
+            "every rank, a whole step", "", "", it.rank_decode_microseconds, "", it.rank_prefill_microseconds
         ));
         line(format_args!(""));
     }

@@ -100,6 +100,49 @@ impl Display for MissingPeer {
     }
 }
 
+/// What a pass of a program exchanges: how often, and the values that a rank sends of each row to each other
+/// one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exchanged {
+    /// Sums and gathers.
+    pub exchanges: u64,
+    /// Values of a row, over all of them.
+    pub row_values: u64,
+}
+
+impl Exchanged {
+    /// Nothing.
+    pub const NONE: Exchanged = Exchanged { exchanges: 0, row_values: 0 };
+
+    /// Bytes that a rank sends to each other one in a pass over so many rows.
+    pub const fn bytes(self, rows: usize) -> u64 {
+        self.row_values * rows as u64 * size_of::<f32>() as u64
+    }
+}
+
+/// What the programs of a stack exchange. A decode program is layers and head, over as many rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// All layers; rows are token rows.
+    pub layers: Exchanged,
+    /// The head; rows are those of logits.
+    pub head: Exchanged,
+    /// Draft prefill; rows are token rows.
+    pub learn: Exchanged,
+    /// All draft passes behind a step; rows are sequences.
+    pub drafts: Exchanged,
+}
+
+impl Traffic {
+    /// That of a stack that is alone.
+    pub const NONE: Traffic = Traffic {
+        layers: Exchanged::NONE,
+        head: Exchanged::NONE,
+        learn: Exchanged::NONE,
+        drafts: Exchanged::NONE,
+    };
+}
+
 /// Bytes of a rank's inbox for exchanges of up to `rows` rows of `width` values a rank. It has two halves,
 /// which exchanges alternate between; a half has a slot for each of the other ranks, in the order of ranks.
 pub const fn inbox_bytes(ranks: usize, rows: usize, width: usize) -> usize {
@@ -140,6 +183,12 @@ mod tests {
     fn an_inbox_has_two_halves_with_a_slot_a_peer() {
         assert_eq!(inbox_bytes(2, 1, 2048), 2 * 2048 * 4);
         assert_eq!(inbox_bytes(8, 128, 31_040), 2 * 7 * 128 * 31_040 * 4);
+    }
+
+    #[test]
+    fn bytes_that_are_sent_follow_the_rows() {
+        let sums = Exchanged { exchanges: 2, row_values: 2 * 96 };
+        assert_eq!((sums.bytes(0), sums.bytes(3)), (0, 3 * 2 * 96 * 4));
     }
 
     #[test]

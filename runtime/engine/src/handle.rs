@@ -11,7 +11,7 @@ use crate::sequence::{
 };
 use crate::shared::{Health, QueuePlace, Shared, Stats};
 use crate::swap::SwapOptions;
-use monomorph_model::{Drafter, Model, ModelSpec};
+use monomorph_model::{Drafter, Model, ModelSpec, RankCounts, RankMeter};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -48,6 +48,7 @@ impl std::error::Error for StartError {}
 /// thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
     let (handle, forward) = prepare(M::SPEC, options)?;
+    let handle = EngineHandle { ranks: model.meters().into(), ..handle };
     std::thread::Builder::new()
         .name("forward".into())
         .spawn(move || forward.serve(model))
@@ -138,7 +139,7 @@ pub(crate) fn prepare(
     let forward = Forward::new(spec, &options, images, inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
     let options = EngineOptions { context, sequences: forward.most_running(), ..options };
-    Ok((EngineHandle { spec, options, commands, shared, numbers }, forward))
+    Ok((EngineHandle { spec, options, commands, shared, numbers, ranks: Arc::default() }, forward))
 }
 
 /// The engine, for any number of threads. It stops when it is drained, or when the last handle is dropped and
@@ -151,6 +152,8 @@ pub struct EngineHandle {
     commands: Sender<Command>,
     shared: Arc<Shared>,
     numbers: Arc<AtomicU64>,
+    /// The model's, by rank.
+    ranks: Arc<[Arc<RankMeter>]>,
 }
 
 impl EngineHandle {
@@ -250,6 +253,11 @@ impl EngineHandle {
         });
         self.commands.send(Command::Submit(Box::new(sequence))).map_err(|_| SubmitError::Stopped)?;
         Ok(generation)
+    }
+
+    /// What each rank of the model has counted, by rank; nothing of a model that is none of several.
+    pub fn ranks(&self) -> Vec<RankCounts> {
+        self.ranks.iter().map(|meter| meter.read()).collect()
     }
 
     /// Tokens a sequence may have, prompt and answer together: the least of the option, the model's own

@@ -12,8 +12,8 @@ use crate::offload::local_blocks;
 use crate::options::{MOST_RANKS, Options, most_bytes};
 use crate::slots::{Limits, Slots, place, sampled_by};
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, RowOutput,
-    StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter,
+    RowOutput, StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
 };
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -210,6 +210,10 @@ impl<M: Model> Model for Lead<M> {
 
     fn snapshots(&self) -> usize {
         limits(M::SPEC, self.room).snapshots
+    }
+
+    fn meters(&self) -> Vec<Arc<RankMeter>> {
+        self.model.meters()
     }
 
     fn offload(&self) -> Option<OffloadRoom> {

@@ -5,12 +5,14 @@
 //! itself in [`ModelSpec`].
 
 mod fault;
+mod meter;
 mod name;
 mod spec;
 mod states;
 mod step;
 
 pub use fault::{device_fault, set_device_fault};
+pub use meter::{RankCounts, RankMeter};
 pub use name::is_instance;
 pub use spec::{
     BatchInvariantSpec, CanarySpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, FileSpec,
@@ -25,6 +27,7 @@ pub use step::{
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A compiled model with its weights on its device.
@@ -83,6 +86,11 @@ pub trait Model: Sized + Send + 'static {
     /// Snapshots of a sequence's recurrent state it has room for; 0 of a model without such state.
     fn snapshots(&self) -> usize {
         0
+    }
+
+    /// What each of its ranks counts, by rank; none of a model that is no [several](Model::RANKS) ranks.
+    fn meters(&self) -> Vec<Arc<RankMeter>> {
+        Vec::new()
     }
 
     /// Places on disk for groups of K/V blocks, and the blocks of a group: see [`LoadOptions::offload`]. None

@@ -1,7 +1,8 @@
 //! The calls of a model, as ranks are given them.
 
 use crate::Rank;
-use monomorph_model::{BlockId, OffloadSlot, StatePlace, Step, StepOutput, Ticket};
+use monomorph_model::{BlockId, OffloadSlot, RankMeter, StatePlace, Step, StepOutput, Ticket};
+use std::time::Instant;
 
 /// A call of [`Model`](monomorph_model::Model) that every rank carries out. Bytes are the rank's own.
 #[derive(Debug)]
@@ -40,7 +41,21 @@ impl Call<'_> {
         }
     }
 
-    pub(crate) fn carry_out<R: Rank>(self, rank: &mut R) -> Answer {
+    /// Carries it out and counts the time that it took: of a launch, or waiting for the device.
+    pub(crate) fn carry_out_metered<R: Rank>(self, rank: &mut R, meter: &RankMeter) -> Answer {
+        let launches = matches!(self, Call::Submit(_) | Call::Sample(_));
+        let collects = matches!(self, Call::Collect(_));
+        let begun = Instant::now();
+        let answer = self.carry_out(rank);
+        if launches {
+            meter.launched(begun.elapsed());
+        } else if collects {
+            meter.collected(begun.elapsed());
+        }
+        answer
+    }
+
+    fn carry_out<R: Rank>(self, rank: &mut R) -> Answer {
         match self {
             Call::Submit(step) => return Answer::Ticket(rank.submit(step)),
             Call::Sample(step) => rank.sample(step),

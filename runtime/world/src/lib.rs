@@ -18,7 +18,8 @@ mod world;
 pub use meeting::Seat;
 pub use world::World;
 
-use monomorph_model::{LoadError, LoadOptions, Model, Progress, Weights};
+use monomorph_model::{LoadError, LoadOptions, Model, Progress, RankMeter, Weights};
+use std::sync::Arc;
 
 /// What a panic says.
 macro_rules! message {
@@ -46,4 +47,9 @@ pub trait Rank: Model {
         progress: &Progress,
         seat: Seat,
     ) -> Result<Self, LoadError>;
+
+    /// Where it counts what it exchanges. Its thread adds the steps and their times.
+    fn meter(&self) -> Arc<RankMeter> {
+        Arc::default()
+    }
 }

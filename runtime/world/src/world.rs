@@ -6,10 +6,11 @@ use crate::call::{Answer, Call};
 use crate::line::{Ended, Lines};
 use crate::load::{check_rooms, load};
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
-    StepOutput, Ticket, Weights, set_device_fault,
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter,
+    StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
 };
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 /// A rank on each of several devices, as one model.
 ///
@@ -18,6 +19,7 @@ use std::marker::PhantomData;
 #[derive(Debug)]
 pub struct World<R: Rank> {
     lines: Lines,
+    meters: Vec<Arc<RankMeter>>,
     room: Room,
     /// Steps submitted, and those collected.
     submitted: u64,
@@ -107,10 +109,13 @@ impl<R: Rank> Model for World<R> {
             snapshots: first.snapshots(),
             offload: first.offload(),
         };
-        let lines =
-            Lines::start(ranks.into_iter().map(|mut rank| move |call: Call| call.carry_out(&mut rank)))
-                .map_err(LoadError::Threads)?;
-        Ok(World { lines, room, submitted: 0, collected: 0, fault: None, ranks: PhantomData })
+        let meters: Vec<_> = ranks.iter().map(Rank::meter).collect();
+        let work = |(mut rank, meter): (R, Arc<RankMeter>)| {
+            move |call: Call| call.carry_out_metered(&mut rank, &meter)
+        };
+        let lines = Lines::start(ranks.into_iter().zip(meters.clone()).map(work));
+        let lines = lines.map_err(LoadError::Threads)?;
+        Ok(World { lines, meters, room, submitted: 0, collected: 0, fault: None, ranks: PhantomData })
     }
 
     fn blocks(&self) -> usize {
@@ -123,6 +128,10 @@ impl<R: Rank> Model for World<R> {
 
     fn snapshots(&self) -> usize {
         self.room.snapshots
+    }
+
+    fn meters(&self) -> Vec<Arc<RankMeter>> {
+        self.meters.clone()
     }
 
     fn offload(&self) -> Option<OffloadRoom> {

@@ -1,6 +1,7 @@
 //! Builds everything into a store and packs it.
 
 use super::files::{copy, write};
+use super::ranks::Ranks;
 use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
@@ -30,7 +31,7 @@ const SANITIZED: [(&str, &str); 6] = [
 ];
 
 /// Most sequences in the one decode program of a batch-invariant server.
-const JOINED: usize = 32;
+pub(super) const JOINED: usize = 32;
 
 /// Servers whose sequences are swapped: lengths of prompts, tokens that the blocks hold, and GB of host
 /// memory for copies.
@@ -48,7 +49,7 @@ const KILLED: &str = "llama-3.2-1b/bf16";
 const DRAFTED: [&str; 2] = ["qwen3-next/bf16", "qwen35-moe-text/bf16"];
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 14] = [
+const SCRIPTS: [(&str, &str); 16] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
@@ -60,20 +61,22 @@ const SCRIPTS: [(&str, &str); 14] = [
     ("checks/launches.py", include_str!("checks/launches.py")),
     ("checks/logits.py", include_str!("checks/logits.py")),
     ("checks/programs.py", include_str!("checks/programs.py")),
+    ("checks/ranks.py", include_str!("checks/ranks.py")),
     ("checks/sanitizer.py", include_str!("checks/sanitizer.py")),
     ("checks/serving.py", include_str!("checks/serving.py")),
+    ("checks/storm.py", include_str!("checks/storm.py")),
     ("checks/tokens.py", include_str!("checks/tokens.py")),
 ];
 
 /// Everything below `target/gpu` once a build is complete.
-struct Gathering {
+pub(super) struct Gathering {
     out: PathBuf,
-    store: PathBuf,
+    pub(super) store: PathBuf,
     hardware: String,
     /// GPUs of the servers whose answers are checked.
     ranks: Option<usize>,
     /// Directories in which targets are looked up.
-    search: Vec<PathBuf>,
+    pub(super) search: Vec<PathBuf>,
     executables: Vec<String>,
     /// What could not be built; `run.py` reports it as missing.
     problems: Vec<String>,
@@ -121,6 +124,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
         "programs": [], "instruments": [], "goldens": [], "joins": [], "engine": [], "sanitized": [], "hosts": {}, "benches": [],
+        "ranks": [], "storm": [],
     });
     if with(Piece::Programs) {
         let (programs, instruments) = gathering.programs(&options.programs, options.instruments)?;
@@ -132,7 +136,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
         if with(Piece::Goldens) {
             manifest["goldens"] = gathering.goldens(&cases, &all, &options.goldens)?;
         }
-        if with(Piece::Sanitized) {
+        if with(Piece::Sanitized) && options.tp.is_none() {
             manifest["sanitized"] = gathering.sanitized();
         }
         if let Some(hosts) = hosts {
@@ -142,11 +146,28 @@ pub fn gather(options: &Options) -> Result<(), String> {
     if with(Piece::Joins) {
         manifest["joins"] = gathering.joins(&cases, &options.goldens)?;
     }
-    if with(Piece::Engine) {
-        manifest["engine"] = gathering.engine();
-    }
-    if with(Piece::Smollm2) {
-        manifest["smollm2"] = gathering.smollm2()?;
+    if options.tp.is_some() {
+        // SmolLM2's nine heads are no two ranks'.
+        let pieces = [Piece::Engine, Piece::Served, Piece::Storm, Piece::Ranks, Piece::Sanitized].map(with);
+        if pieces.contains(&true) {
+            let ranks = Ranks::store(&mut gathering, &cases.join("ranks"))?;
+            for (piece, wanted) in ["engine", "served", "storm", "ranks", "sanitized"].into_iter().zip(pieces)
+            {
+                if wanted {
+                    manifest[piece] = ranks.piece(piece);
+                }
+            }
+        }
+    } else {
+        if with(Piece::Engine) {
+            manifest["engine"] = gathering.engine();
+        }
+        if with(Piece::Served) {
+            manifest["served"] = gathering.smollm2()?;
+        }
+        if with(Piece::Storm) {
+            manifest["storm"] = gathering.storm()?;
+        }
     }
     if with(Piece::Benches) {
         let plain = BuildOptions { draft: options.draft.option(), ..BuildOptions::default() };
@@ -192,18 +213,18 @@ impl Gathering {
     }
 
     /// Options of the servers whose answers are checked.
-    fn checked(&self) -> BuildOptions {
+    pub(super) fn checked(&self) -> BuildOptions {
         BuildOptions { ranks: self.ranks, ..BuildOptions::default() }
     }
 
     /// `hardware/model/quant`.
-    fn target(&self, name: &str) -> String {
+    pub(super) fn target(&self, name: &str) -> String {
         format!("{}/{name}", self.hardware)
     }
 
     /// Builds a server into the store and returns its path there. One that cannot be built is noted, and its
     /// path is returned all the same.
-    fn server(&mut self, name: &str, options: &BuildOptions, racecheck: bool) -> String {
+    pub(super) fn server(&mut self, name: &str, options: &BuildOptions, racecheck: bool) -> String {
         let target = self.target(name);
         let loaded = spec::load_with(&self.search, &target, options);
         let loaded = loaded.map(|target| Target { racecheck, ..target });
@@ -302,7 +323,7 @@ impl Gathering {
         let options = BuildOptions { batch_invariant: Some(JOINED), ..self.checked() };
         let draft =
             DraftOption { method: DraftMethod::Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
-        let drafting = BuildOptions { draft: Some(draft), ..BuildOptions::default() };
+        let drafting = BuildOptions { draft: Some(draft), ..self.checked() };
         self.search.insert(0, cases.join("targets"));
         for case in &mut all {
             let name = case["name"].as_str().ok_or("a case has no name")?.to_owned();
@@ -316,7 +337,7 @@ impl Gathering {
             }
             case["server"] = json!(self.server(&name, &options, false));
             if DRAFTED.contains(&name.as_str()) {
-                case["plain"] = json!(self.server(&name, &BuildOptions::default(), false));
+                case["plain"] = json!(self.server(&name, &self.checked(), false));
                 case["drafting"] = json!(self.server(&name, &drafting, false));
             }
             (case["weights"], case["sequences"]) = (json!(at), json!(JOINED));
@@ -367,11 +388,26 @@ impl Gathering {
         SANITIZED.map(case).into()
     }
 
-    fn smollm2(&mut self) -> Result<Value, String> {
-        let server = self.server(SMOLLM2, &BuildOptions::default(), false);
+    /// SmolLM2's weights, in the store.
+    fn smollm2_weights(&self) -> Result<String, String> {
         let weights = fetch::weights(&TargetOptions { target: self.target(SMOLLM2), targets_dir: None })?;
         let name = format!("smollm2/{}", weights.file_name().unwrap_or_default().to_string_lossy());
         copy(&weights, &self.store.join(&name))?;
+        Ok(name)
+    }
+
+    /// A batch-invariant server, whose answers do not depend on who else asks.
+    fn storm(&mut self) -> Result<Value, String> {
+        let invariant = BuildOptions { batch_invariant: Some(SWAPPED), ..BuildOptions::default() };
+        let (server, weights) = (self.server(SMOLLM2, &invariant, false), self.smollm2_weights()?);
+        Ok(json!([{
+            "name": self.target(SMOLLM2), "server": server, "weights": weights, "vocabulary": 40_000, "ranks": 1,
+        }]))
+    }
+
+    fn smollm2(&mut self) -> Result<Value, String> {
+        let server = self.server(SMOLLM2, &BuildOptions::default(), false);
+        let name = self.smollm2_weights()?;
         let fixtures = paths::root().join("tests/fixtures");
         let read = |name: &str| -> Result<Value, String> {
             let text = std::fs::read(fixtures.join(name)).map_err(|error| format!("{name}: {error}"))?;
@@ -387,7 +423,8 @@ impl Gathering {
             .map(|path| std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display())))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(json!({
-            "name": self.target(SMOLLM2), "server": server, "weights": name, "tie": TIE, "texts": texts,
+            "name": self.target(SMOLLM2), "server": server, "weights": name, "crowd": name, "tie": TIE,
+            "context": 8192, "texts": texts,
             "names": column(&prompts, "name"), "prompts": column(&prompts, "prompt"),
             "ids": column(&oracle, "ids"), "margins": column(&oracle, "margins"),
         }))
@@ -427,8 +464,8 @@ impl Gathering {
         let weights: serde_json::Map<String, Value> =
             batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();
         Ok(json!({
-            "target": target.build(), "server": server, "context": target.model.context, "runs": runs,
-            "processes": target.hosts,
+            "target": target.build(), "server": server, "context": target.model.context,
+            "ranks": target.ranks, "processes": target.hosts, "runs": runs,
             "costs": {
                 "bandwidth": target.hardware.bandwidth,
                 "weight_bytes": weights,
@@ -440,7 +477,7 @@ impl Gathering {
 }
 
 /// A program of the tests' crate, still without arguments.
-fn of_tests(program: &str) -> Command {
+pub(super) fn of_tests(program: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(paths::root());
     cargo.args(["run", "--quiet", "--package", "monomorph-tests", "--bin", program, "--"]);

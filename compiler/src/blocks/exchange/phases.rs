@@ -62,6 +62,10 @@ impl Kind for Sum {
         vec![]
     }
 
+    fn sends(&self) -> Option<BufferId> {
+        Some(self.part)
+    }
+
     fn work(&self, work: &mut Work) {
         work.exchange(work.width(self.part), work.given.tokens);
     }
@@ -98,6 +102,10 @@ impl Kind for Gather {
 
     fn fields(&self) -> Vec<FieldId> {
         vec![]
+    }
+
+    fn sends(&self) -> Option<BufferId> {
+        Some(self.part)
     }
 
     fn work(&self, work: &mut Work) {

@@ -11,6 +11,7 @@
 //!
 //! Some stacks run a step in two parts, each with its own set: see `parts`.
 
+mod exchange;
 mod in_flight;
 mod kv_offload;
 mod parts;
@@ -55,6 +56,9 @@ pub trait Programs: Send + 'static {
     /// Draft prefill: feeds the token rows of a prefill to the draft head and writes the headers of draft
     /// passes; nothing for a stack without one.
     fn learn(&self, _queue: &mut Queue) {}
+
+    /// A sum over ranks alone, to be timed; nothing for a stack that sums nothing.
+    fn exchange(&self, _queue: &mut Queue) {}
 }
 
 /// The steps of a loaded stack.
@@ -439,6 +443,13 @@ impl Executor {
         let graph = graphs[flight / self.ring.parts].portion(portion);
         self.flights[flight].program = program;
         let tables = self.flights[flight].tables;
+        if portion != Portion::Sampling {
+            self.count(|traffic| traffic.layers, rows);
+            self.count(|traffic| traffic.head, rows);
+        }
+        if portion != Portion::Logits {
+            self.count(|traffic| traffic.drafts, sequences);
+        }
         let table = tables.header.offset(size_of::<Header>() as u64);
         match self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
             None => graph.launch(gpu.stream())?,
@@ -474,7 +485,9 @@ impl Executor {
         let queue = Queue::new(gpu.stream(), "prefill", false, extents, tables);
         let mut queue = queue.across(self.collective.as_ref()).streaming(pass);
         programs.prefill(self.buffer.tokens.len(), &mut queue);
-        queue.finish()
+        queue.finish()?;
+        self.count(|traffic| traffic.layers, self.buffer.tokens.len());
+        Ok(())
     }
 
     /// Runs the head, after the layers, over the rows that need logits, as many at a time as it takes; then
@@ -496,6 +509,7 @@ impl Executor {
             let mut queue = queue.across(self.collective.as_ref());
             programs.head(&mut queue);
             queue.finish()?;
+            self.count(|traffic| traffic.head, group(first).len());
             self.fetch_logits(flight, group(first))?;
         }
         if self.drafted > 0 {
@@ -503,7 +517,11 @@ impl Executor {
             let mut queue = queue.across(self.collective.as_ref());
             programs.learn(&mut queue);
             queue.finish()?;
+            self.count(|traffic| traffic.learn, self.buffer.tokens.len());
             let sequences = self.buffer.drafted;
+            if sequences > 0 {
+                self.count(|traffic| traffic.drafts, sequences);
+            }
             let takes = |(most, _): &&(usize, Graph)| *most >= sequences;
             match self.passes.iter().find(takes) {
                 Some((_, graph)) if sequences > 0 => graph.launch(gpu.stream())?,

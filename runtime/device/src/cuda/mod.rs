@@ -47,6 +47,7 @@ pub use memory::{Memory, Needs};
 pub use model::{Decode, Loading, Model, Stack, World};
 pub use module::{Kernel, Module};
 pub use monomorph_abi::cut::Segment;
+pub use monomorph_abi::world::{Exchanged, Traffic};
 pub use pointer::{Cache, Pointer};
 pub use process::{Gathered, Process};
 pub use queue::{Extents, Queue, StepTables};

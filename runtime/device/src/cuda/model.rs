@@ -11,11 +11,13 @@ use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;
 use super::world::{Exchange, WorldMemory};
+use monomorph_abi::world::Traffic;
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
-    StepOutput, Ticket, Weights,
+    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, StatePlace,
+    Step, StepOutput, Ticket, Weights,
 };
 use monomorph_world::{Rank, Seat};
+use std::sync::Arc;
 
 /// A generated layer stack: weights, K/V and recurrent state, activations, and the programs of launches over
 /// them.
@@ -36,6 +38,9 @@ pub trait Stack: Programs + Sized {
 
     /// Ranks that the model is spread over, a GPU each; the stack is the part of any one of them.
     const RANKS: usize = 1;
+
+    /// What its programs exchange with other ranks.
+    const TRAFFIC: Traffic = Traffic::NONE;
 
     /// The stack's kernels.
     type Kernels;
@@ -141,7 +146,8 @@ impl<S: Stack> Model<S> {
         let share = Share { rank: seat.rank(), ranks: seat.ranks() };
         let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
         let stack = S::load(kernels, into)?;
-        let exchange = stack.world().map(|world| Exchange::open(&gpu, world, seat)).transpose()?;
+        let exchange =
+            stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
         let (logits, rows) = (stack.logits(), S::HEAD_ROWS);
         let steps = Executor::new(&gpu, S::SPEC, &mut memory, logits, rows, S::RANKS, exchange)?;
         Ok((Model { steps, stack, memory }, gpu))
@@ -236,9 +242,18 @@ impl<S: Stack> Rank for Model<S> {
     ) -> Result<Self, LoadError> {
         let (mut model, _) = Self::load_stack(weights, options, progress, seat)?;
         model.record()?;
+        let trial = model.steps.record_exchange(&model.stack)?;
         // A rank that still loads kernels or claims memory could wait for its device, while that polls for
         // what another rank was to send.
         seat.meet("recorded programs")?;
+        if let Some(trial) = trial {
+            model.steps.time_exchange(&trial)?;
+            seat.meet("a timed exchange")?;
+        }
         Ok(model)
+    }
+
+    fn meter(&self) -> Arc<RankMeter> {
+        self.steps.meter()
     }
 }

@@ -5,9 +5,10 @@ use super::gpu::Gpu;
 use super::host::Pinned;
 use super::pointer::Pointer;
 use monomorph_abi::bytes_of;
-use monomorph_abi::world::{EMPTY, MissingPeer, World};
-use monomorph_model::LoadError;
+use monomorph_abi::world::{EMPTY, Exchanged, MissingPeer, Traffic, World};
+use monomorph_model::{LoadError, RankMeter};
 use monomorph_world::Seat;
+use std::sync::Arc;
 
 /// How long a kernel waits for what another rank sends. A rank may be late by as long as its host thread, or
 /// the disk that it reads blocks from, keeps it; a rank whose thread has ended is not waited for so long.
@@ -35,6 +36,12 @@ pub struct WorldMemory {
 pub(crate) struct Exchange {
     rank: usize,
     ordinal: usize,
+    /// How many others there are.
+    peers: u64,
+    /// What its programs exchange.
+    pub(crate) traffic: Traffic,
+    /// Where that is counted.
+    pub(crate) meter: Arc<RankMeter>,
     /// Where a kernel writes a `MissingPeer`.
     report: Pinned,
 }
@@ -45,7 +52,12 @@ impl Exchange {
     ///
     /// # Errors
     /// When bytes written to another rank do not arrive, or the device fails.
-    pub(crate) fn open(gpu: &Gpu, memory: WorldMemory, seat: Seat) -> Result<Exchange, LoadError> {
+    pub(crate) fn open(
+        gpu: &Gpu,
+        memory: WorldMemory,
+        traffic: Traffic,
+        seat: Seat,
+    ) -> Result<Exchange, LoadError> {
         let WorldMemory { world, sums, sums_bytes, gathered, gathered_bytes } = memory;
         let inboxes = seat.exchange("inboxes", [sums.0, gathered.0])?;
         let [of_sums, of_gathers] = [0, 1].map(|kind| inboxes.iter().map(|it| it[kind]).collect::<Vec<_>>());
@@ -63,7 +75,13 @@ impl Exchange {
         }
         stream.wait()?;
         seat.meet("empty inboxes")?;
-        Ok(Exchange { rank: seat.rank(), ordinal: seat.ordinal(), report })
+        let (rank, ordinal, peers) = (seat.rank(), seat.ordinal(), seat.ranks() as u64 - 1);
+        Ok(Exchange { rank, ordinal, peers, traffic, meter: Arc::default(), report })
+    }
+
+    /// Counts what a pass over so many rows exchanges.
+    pub(crate) fn count(&self, exchanged: Exchanged, rows: usize) {
+        self.meter.exchanged(exchanged.exchanges, self.peers * exchanged.bytes(rows));
     }
 
     /// A fault of this rank: with its number, and with the rank that a kernel waited for in vain, if one did.

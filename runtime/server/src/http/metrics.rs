@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use monomorph_engine::{Latencies, Stats};
+use monomorph_model::RankCounts;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 /// Labels of one sample.
 type Labels = Vec<(&'static str, &'static str)>;
+/// Those of a rank.
+type RankLabels = Vec<(&'static str, String)>;
 
 /// Sends all metrics. The registry is of this one scrape: the engine keeps the counts.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
@@ -83,6 +86,7 @@ fn engine(registry: &mut Registry, ready: &Ready) {
     let age = ready.canary.age().as_secs_f64();
     gauge(registry, "monomorph:canary_age_seconds", "Since the last right answer of a canary", age);
     counters(registry, &stats);
+    ranks(registry, &ready.engine.ranks());
     let compiling = ready.grammars.running() as f64;
     gauge(registry, "monomorph:grammars_compiling", "Grammars being compiled for answers", compiling);
     let [compiled, found] = ready.grammars.counts();
@@ -225,6 +229,47 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         counter.inc_by(time.as_secs_f64());
         registry.register(name, help, counter);
     }
+}
+
+/// What the ranks of a model on several GPUs do, a sample each. Bytes are the plan's widths times the steps'
+/// rows.
+fn ranks(registry: &mut Registry, ranks: &[RankCounts]) {
+    if ranks.is_empty() {
+        return;
+    }
+    for (name, help, count) in [
+        ("monomorph:rank_steps", "Steps of a rank", (|it| it.steps) as fn(&RankCounts) -> u64),
+        ("monomorph:rank_exchanges", "Sums over ranks and gathers of rows that a rank launched", |it| {
+            it.exchanges
+        }),
+        ("monomorph:rank_sent_bytes", "Bytes that a rank sent to all others in these", |it| it.sent_bytes),
+    ] {
+        let family = Family::<RankLabels, Counter>::default();
+        for (rank, counts) in ranks.iter().enumerate() {
+            family.get_or_create(&vec![("rank", rank.to_string())]).inc_by(count(counts));
+        }
+        registry.register(name, help, family);
+    }
+    for (name, help, time) in [
+        (
+            "monomorph:rank_launch_seconds",
+            "Time that the thread of a rank took to launch steps",
+            (|it| it.launching) as fn(&RankCounts) -> Duration,
+        ),
+        ("monomorph:rank_wait_seconds", "Time that it waited for its GPU", |it| it.waiting),
+    ] {
+        let family = Family::<RankLabels, Counter<f64, AtomicU64>>::default();
+        for (rank, counts) in ranks.iter().enumerate() {
+            family.get_or_create(&vec![("rank", rank.to_string())]).inc_by(time(counts).as_secs_f64());
+        }
+        registry.register(name, help, family);
+    }
+    let exchange = Family::<RankLabels, Gauge<f64, AtomicU64>>::default();
+    for (rank, counts) in ranks.iter().enumerate() {
+        exchange.get_or_create(&vec![("rank", rank.to_string())]).set(counts.exchange.as_secs_f64());
+    }
+    let help = "Time of one sum over ranks of one row, alone, as measured at the start";
+    registry.register("monomorph:rank_exchange_seconds", help, exchange);
 }
 
 fn count(registry: &mut Registry, name: &str, help: &str, value: u64) {

@@ -9,6 +9,7 @@ use monomorph_model::{
 use monomorph_world::World;
 use scripted::{BLOCK, Defect, RANKS, SPEC, STATE, Scenario, Scripted};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a fault may take to be noticed.
@@ -66,6 +67,12 @@ fn fault(work: impl FnOnce()) -> String {
 fn all_ranks_are_given_the_same_calls_in_the_same_order() {
     let (scenario, mut world) = Scenario { delay: 400, polls: true, ..Scenario::new(None) }.world();
     let outputs = session(&mut world, 60);
+    for meter in world.meters() {
+        let counts = meter.read();
+        assert_eq!(counts.steps, 60, "{counts:?}");
+        assert!(!counts.launching.is_zero() && !counts.waiting.is_zero(), "{counts:?}");
+    }
+    assert_eq!(world.meters().len(), RANKS);
     let log = scenario.log.lock().unwrap();
     assert_eq!(log[0].len(), 60 + 59 + 60 + 5);
     assert!(log.iter().all(|of_rank| *of_rank == log[0]));
@@ -119,6 +126,21 @@ fn the_error_of_a_rank_that_does_not_load_is_the_one_reported() {
             words.starts_with(&format!("rank {rank} (GPU ")) && words.ends_with("planted while loading"),
             "{words}"
         );
+    }
+}
+
+/// A server says that it is ready behind its model's `load`.
+#[test]
+fn nothing_is_loaded_before_every_rank_is() {
+    for rank in 0..RANKS {
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock().expect("nobody panics");
+        let planted = Some((rank, Defect::LoadsLate(Arc::clone(&gate))));
+        let loading = std::thread::spawn(|| Scenario::new(planted).load().1.map(drop));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!loading.is_finished(), "rank {rank} is not ready");
+        drop(closed);
+        loading.join().expect("no panic").expect("every rank loads");
     }
 }
 

@@ -44,6 +44,8 @@ pub enum Defect {
     DoesNotLoad,
     /// It unwinds before it returns one.
     PanicsInLoad,
+    /// It is not ready before this is unlocked.
+    LoadsLate(Arc<Mutex<()>>),
     /// It claims a block more than was agreed on.
     Claims,
 }
@@ -207,6 +209,7 @@ impl Rank for Scripted {
         match defect {
             Some(Defect::DoesNotLoad) => return Err(LoadError::Hardware("it is planted".to_owned())),
             Some(Defect::PanicsInLoad) => panic!("planted while loading"),
+            Some(Defect::LoadsLate(gate)) => drop(gate.lock()),
             _ => {}
         }
         let mut room = seat.least("memory", scenario.rooms[rank])?;

@@ -15,8 +15,13 @@ def run(context):
     for case in context.manifest["benches"]:
         for batch in BATCHES:
             name = f"{case['target']} batch {batch}"
-            if context.wanted(name):
-                profile(context, case, batch, name)
+            if not context.wanted(name):
+                continue
+            if case["ranks"] > 1:
+                # It runs one kernel at a time, and one that waits for another GPU's would never end.
+                context.add("launches", name, False, "ncu cannot run the kernels of several GPUs side by side: measure a server of one")
+                continue
+            profile(context, case, batch, name)
 
 
 def profile(context, case, batch, name):

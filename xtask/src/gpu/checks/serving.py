@@ -183,10 +183,10 @@ def costs(context, server, prompt):
 
 
 def run(context):
-    case = context.manifest.get("smollm2")
+    case = context.manifest.get("served")
     if case is None:
-        raise Missing("the manifest has no SmolLM2")
-    command = [context.path(case["server"]), "serve", "--weights", context.path(case["weights"]), "--memory-fraction", "0.3"]
+        raise Missing("no server with weights was gathered")
+    command = [context.path(case["server"]), "serve", "--weights", context.path(case["crowd"]), "--memory-fraction", "0.3"]
     asked = list(requests(case["texts"], STREAMS))
     with Server(command) as server:
         alone = [server.complete(prompt, **parameters) for prompt, parameters in asked]

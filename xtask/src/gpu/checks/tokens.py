@@ -1,4 +1,4 @@
-"""Greedy continuations of real weights against the interpreter's recording."""
+"""Greedy continuations against the interpreter's: of real weights, or of random ones that several GPUs can share."""
 
 import json
 import tempfile
@@ -10,9 +10,9 @@ SECONDS = 120
 
 
 def run(context):
-    case = context.manifest.get("smollm2")
+    case = context.manifest.get("served")
     if case is None:
-        raise Missing("the manifest has no SmolLM2")
+        raise Missing("no server with weights was gathered")
     steps = len(case["ids"][0])
     with tempfile.TemporaryDirectory() as directory:
         tokens = Path(directory) / "tokens.json"
