@@ -65,6 +65,9 @@ pub struct Options {
     /// those for one, what is measured.
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
+    /// The same with whole experts on each GPU; what is measured is built with `--tp N` too.
+    #[arg(long, value_name = "N", conflicts_with = "tp")]
+    ep: Option<usize>,
     /// Add the programs that time single kernels, for `run.py --only instruments`.
     #[arg(long)]
     instruments: bool,

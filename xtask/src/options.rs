@@ -17,11 +17,20 @@ pub struct BuildOptions {
     /// CUDA targets only [default: 1].
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
+    /// The same, but each GPU holds whole experts of a mixture instead of a part of each (expert
+    /// parallelism).
+    #[arg(long, value_name = "N", conflicts_with = "tp")]
+    ep: Option<usize>,
 }
 
 impl BuildOptions {
     /// What to request from the compiler.
     pub fn asked(self) -> Asked {
-        Asked { draft: self.draft.option(), batch_invariant: self.batch_invariant, ranks: self.tp }
+        Asked {
+            draft: self.draft.option(),
+            batch_invariant: self.batch_invariant,
+            ranks: self.ep.or(self.tp),
+            whole_experts: self.ep.is_some(),
+        }
     }
 }

@@ -43,24 +43,27 @@ struct ExpertsStream {
                                                const float* row_scales, const void* down_codes, const void* down_scales, const float* down_row_scales, const void* shared_codes,
                                                const void* shared_scales, const float* shared_row_scales, const void* following, const void* following_end, float* inner,
                                                float* residual) {
+        static_assert(!SHARED_OUT<U>, "a rank's sums go apart");
         run_apart(step, residual, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales,
                   shared_row_scales, following, following_end, inner, residual);
     }
 
-    // x [ROWS, INPUTS] is what the sums are added to, or apart from it.
+    // x [ROWS, INPUTS] is what the sums are added to, or apart from it. `world`: a rank's.
     __device__ __forceinline__ static void run_apart(const Step* step, const float* x, const float* norm, const float* logits, const float* shared_inner, const float* scale,
                                                      const void* codes, const void* scales, const float* row_scales, const void* down_codes, const void* down_scales,
                                                      const float* down_row_scales, const void* shared_codes, const void* shared_scales, const float* shared_row_scales,
-                                                     const void* following, const void* following_end, float* inner, float* residual) {
+                                                     const void* following, const void* following_end, float* inner, float* residual, const World* world = nullptr) {
         launch_dependents();
         MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
         const UpBlock<U> up{reinterpret_cast<char*>(experts_shared)};
         DownBlock<D> down{reinterpret_cast<char*>(experts_shared) + DOWN_AT};
         const int warp = up.warp, lane = up.lane;
+        const int first = first_expert<U>(world);
         // A slot's weight, until the feeder has multiplied it by its expert's scale.
         const auto choose = [&](int row) {
-            const Choice choice = choose_experts<U::EXPERTS, ACTIVE, U::RENORMALISE, false>(logits + row * U::EXPERTS, lane);
-            if (lane < ACTIVE) up.who.chosen[row * ACTIVE + lane] = choice.expert, down.factors[row * ACTIVE + lane] = choice.weight;
+            constexpr int ROUTED = Routed<U>::COUNT;
+            const Choice choice = choose_experts<ROUTED, ACTIVE, U::RENORMALISE, false>(logits + row * ROUTED, lane);
+            if (lane < ACTIVE) up.who.chosen[row * ACTIVE + lane] = choice.expert - first, down.factors[row * ACTIVE + lane] = choice.weight;
         };
         const auto rows_in_use = [&] { return U::LIMIT == Limit::NONE ? ROWS : least(step->tokens, ROWS); };   // after the wait only
 
@@ -90,7 +93,7 @@ struct ExpertsStream {
             constexpr int EACH = ceil_div(SLOTS, 32);
             float expert_scale[EACH];
 #pragma unroll
-            for (int i = 0; i < EACH; i++) expert_scale[i] = down.scale_of(down_row_scales, i * 32 + lane < tokens * ACTIVE ? up.who.chosen[i * 32 + lane] : 0);
+            for (int i = 0; i < EACH; i++) expert_scale[i] = down.scale_of(down_row_scales, i * 32 + lane < tokens * ACTIVE && up.who.holds(i * 32 + lane) ? up.who.chosen[i * 32 + lane] : 0);
             down_feeder.count = up.who.count;
             UpFeeder<U> up_feeder = up.feeder(codes, scales);
             if (lane == 0) up.fill(up_feeder);
@@ -133,6 +136,7 @@ struct ExpertsStream {
         down.multiply_common();
 #pragma unroll 1
         for (int slot = warp; slot < tokens * ACTIVE; slot += WARPS) {
+            if (!up.who.holds(slot)) continue;   // no block of this rank writes it
             DownRow<Experts, true> row;
             row.begin(inner + slot * WIDTH, lane);
             row.finish(inner + slot * WIDTH, down.shared + Down::X_AT + slot * Experts::ROW_BYTES, down.unscales + slot, lane);

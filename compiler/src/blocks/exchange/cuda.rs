@@ -91,13 +91,18 @@ impl Launcher<'_> {
         let inbox_bytes = inbox_bytes(ranks, capacity, width);
         // The kernels find the inbox through the world.
         self.scratch::<World>(inbox, inbox_bytes as u64, false);
-        let world = self.scratch("world", WORLD_BYTES as u64, true);
+        let world = self.world();
         let bytes = vec![("world", WORLD_BYTES), ("inbox", inbox_bytes)];
         let blocks = (rows * width).div_ceil(PIECE * pieces * THREADS);
         let most = resident * self.card.multiprocessors as usize;
         let name = self.kernel_name(site, "");
         let instance = Instance { resident, bytes, ..Instance::new(name, constants, THREADS) };
         Ok(Exchange { instance, grid: fixed(blocks.clamp(1, most), 1, 1), world })
+    }
+
+    /// What a rank's kernels know of the ranks.
+    pub(crate) fn world(&mut self) -> World {
+        self.scratch("world", WORLD_BYTES as u64, true)
     }
 
     /// Most rows of this buffer in any program: each rank's slot in an inbox has as many.

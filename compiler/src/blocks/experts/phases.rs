@@ -2,7 +2,9 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
-use super::kernels::{ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp};
+use super::kernels::{
+    ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp, ExpertsStreamUpPart,
+};
 use crate::blocks::products;
 use crate::emit::call::Call;
 use crate::emit::names::Working;
@@ -193,6 +195,7 @@ fn cut(kernel: &Signature) -> Option<Cut> {
         ExpertsStream::SIGNATURE,
         ExpertsStreamPart::SIGNATURE,
         ExpertsStreamUp::SIGNATURE,
+        ExpertsStreamUpPart::SIGNATURE,
         ExpertsStreamDown::SIGNATURE,
     ];
     if streams.contains(&kernel) { Some(Cut::Stream) } else { products::cut(kernel) }

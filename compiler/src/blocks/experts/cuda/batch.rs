@@ -4,7 +4,8 @@
 
 use super::shape::{self, Lists};
 use crate::blocks::experts::kernels::{
-    ExpertsBatchCombine, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort, ExpertsStage,
+    ExpertsBatchCombine, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort, ExpertsSortPart,
+    ExpertsStage,
 };
 use crate::blocks::products::cuda::gemm::Gemm;
 use crate::blocks::products::cuda::{Operands, activation, limit};
@@ -120,7 +121,7 @@ impl Launcher<'_> {
             launches.push(self.gemm(site, "_shared", &product, &matrix, x, shared_product)?);
         }
         let stride = logits_stride(chooser, &lists);
-        let constants = vec![
+        let mut constants = vec![
             ("HIDDEN", integer(matrix.rows)),
             ("EXPERTS", integer(lists.experts)),
             ("ACTIVE", integer(lists.active)),
@@ -132,6 +133,7 @@ impl Launcher<'_> {
             ("GATE_STRIDE", integer(stride)),
             ("LIMIT", limit(site, false)),
         ];
+        constants.extend(lists.shared_out());
         let columns = matrix.rows.div_ceil(if matrix.rows.is_multiple_of(4) { 4 } else { 1 });
         let threads = if columns >= 256 { 256 } else { columns.next_multiple_of(32) };
         let arguments = ExpertsBatchCombine {
@@ -164,8 +166,9 @@ impl Launcher<'_> {
                 _ => 64,
             },
         };
-        let (experts, active) = (matrix.experts.expect("experts have matrices"), operands.active);
-        let lists = Lists { experts, active, rows: site.program.rows, tile };
+        let [experts, routed] = [matrix.experts, matrix.routed].map(|it| it.expect("experts have matrices"));
+        let (active, rows) = (operands.active, site.program.rows);
+        let lists = Lists { experts, routed, active, rows, tile };
         Ok((lists, self.grouped_shape(site, matrix, tile)?))
     }
 
@@ -212,7 +215,7 @@ impl Launcher<'_> {
         logits: Rows,
         launches: &mut Vec<Launch>,
     ) {
-        let constants = vec![
+        let mut constants = vec![
             ("EXPERTS", integer(lists.experts)),
             ("ACTIVE", integer(lists.active)),
             ("STEP_ROWS", integer(lists.rows)),
@@ -221,6 +224,7 @@ impl Launcher<'_> {
             ("RENORMALISE", Constant::Flag(operands.renormalise)),
             ("LIMIT", limit(site, false)),
         ];
+        constants.extend(lists.shared_out());
         let threads = if lists.one_chunk() { 256 } else { 512 };
         let (step, memory) = (site.header, self.expert_lists(lists));
         let prefill = site.program.regime == Regime::Prefill;
@@ -232,7 +236,13 @@ impl Launcher<'_> {
         let bytes = vec![("lists", lists.bytes())];
         let name = self.kernel_name(site, "_sort");
         let instance = Instance { bytes: bytes.clone(), ..Instance::new(name, constants.clone(), threads) };
-        launches.push(self.launch(site, instance, grid, ExpertsSort { step, logits, lists: memory }));
+        launches.push(match lists.shared_out() {
+            None => self.launch(site, instance, grid, ExpertsSort { step, logits, lists: memory }),
+            Some(_) => {
+                let world = self.world();
+                self.launch(site, instance, grid, ExpertsSortPart { step, logits, lists: memory, world })
+            }
+        });
         if lists.one_chunk() {
             return;
         }
@@ -297,5 +307,5 @@ impl Launcher<'_> {
 /// Floats from one row of logits to the next. Whole tiles of the router's matrix: the shared expert's weight
 /// is an output like the others, and padding is written too.
 fn logits_stride(operands: &Experts, lists: &Lists) -> usize {
-    (lists.experts + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
+    (lists.routed + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
 }

@@ -9,13 +9,13 @@ mod shape;
 use self::shape::{Ring, Together};
 use super::{Combine, Experts, SharedDown};
 use crate::blocks::experts::kernels::{
-    ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp, Route,
+    ExpertsStream, ExpertsStreamDown, ExpertsStreamPart, ExpertsStreamUp, ExpertsStreamUpPart, Route,
 };
 use crate::blocks::products::cuda::stream::{
     self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
 };
 use crate::blocks::products::cuda::{activation, limit};
-use crate::kernels::{Following, Planes, Rows, Vector};
+use crate::kernels::{Following, Planes, Rows, Vector, World};
 use crate::passes::PassError;
 use crate::passes::launch::{
     Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value,
@@ -138,7 +138,7 @@ impl Launcher<'_> {
         }
         let matrix = self.matrix(operands.matrix);
         // The row that weighs the shared expert has its own tile after whole tiles of router rows.
-        if operands.shared.is_some() && !matrix.experts?.is_multiple_of(TILE_ROWS) {
+        if operands.shared.is_some() && !matrix.routed?.is_multiple_of(TILE_ROWS) {
             return None;
         }
         let (at, sum) = self.adder(site, operands.routing)?;
@@ -192,7 +192,7 @@ impl Launcher<'_> {
         router: &Matrix,
         arriving: usize,
     ) -> Result<Launch, PassError> {
-        let experts = self.matrix(operands.matrix).experts.expect("experts have matrices");
+        let experts = self.matrix(operands.matrix).routed.expect("experts have matrices");
         let places = self.card.multiprocessors as usize;
         let Some(shared) = operands.shared else {
             let logits = self.logits(site, experts);
@@ -372,6 +372,7 @@ impl Launcher<'_> {
             ("EPS", Constant::Float(eps)),
             ("ACTIVATION", activation(operands.activation)),
         ]);
+        constants.extend(matrix.shared_out());
         constants
     }
 
@@ -404,7 +405,7 @@ impl Launcher<'_> {
         ]);
         constants.extend(ring_constants(site, rings.up));
         let threads = 32 * (rings.up.warps + 1 + usize::from(ahead > 0));
-        let experts = matrix.experts.expect("experts have matrices");
+        let experts = matrix.routed.expect("experts have matrices");
         let (up, down) = (self.planes(operands.matrix), self.planes(sum.matrix));
         let common = self.shared_planes(sum.shared);
         let [following, following_end] = if ahead > 0 { Following::EDGES } else { [Following::NULL; 2] };
@@ -428,6 +429,7 @@ impl Launcher<'_> {
             following_end,
             inner: self.buffer(site, operands.out),
             sums: self.buffer(site, sum.residual),
+            world: if sum.residual == operands.x { World::NULL } else { self.world() },
         };
         let name = self.kernel_name(site, "");
         let instance = Instance { shared: rings.up.shared, ..Instance::new(name, constants, threads) };
@@ -464,22 +466,27 @@ impl Launcher<'_> {
     }
 
     fn stream_up(&mut self, site: Site, operands: &Experts, matrix: &Matrix, ring: Ring) -> Launch {
-        let experts = matrix.experts.expect("experts have matrices");
+        let experts = matrix.routed.expect("experts have matrices");
         let constants = self.up_constants(operands, matrix);
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
-        let arguments = ExpertsStreamUp {
-            step: site.header,
-            x: self.buffer(site, operands.x),
-            norm: Vector::field(Some(operands.norm)),
-            logits: self.logits(site, experts),
-            codes,
-            scales,
-            row_scales,
-            inner: self.buffer(site, operands.out),
-            routing: self.buffer(site, operands.routing),
-        };
+        let (step, x, norm) =
+            (site.header, self.buffer(site, operands.x), Vector::field(Some(operands.norm)));
+        let [logits, inner, routing] = [
+            self.logits(site, experts),
+            self.buffer(site, operands.out),
+            self.buffer(site, operands.routing),
+        ];
         let instance = self.of_ring(site, constants, ring);
-        self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
+        let grid = fixed(ring.blocks, 1, 1);
+        if matrix.shared_out().is_none() {
+            let arguments =
+                ExpertsStreamUp { step, x, norm, logits, codes, scales, row_scales, inner, routing };
+            return self.launch(site, instance, grid, arguments);
+        }
+        let world = self.world();
+        let arguments =
+            ExpertsStreamUpPart { step, x, norm, logits, codes, scales, row_scales, inner, routing, world };
+        self.launch(site, instance, grid, arguments)
     }
 
     fn stream_down(&mut self, site: Site, operands: &Combine, chooser: &Experts, ring: Ring) -> Launch {
@@ -493,6 +500,7 @@ impl Launcher<'_> {
             ("WIDTH", integer(matrix.columns)),
             ("OUTPUTS", integer(matrix.rows)),
         ]);
+        constants.extend(matrix.shared_out());
         constants.extend(Self::shared_constants(common.as_ref(), &matrix));
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
         let common = self.shared_planes(operands.shared);
