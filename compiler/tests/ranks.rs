@@ -123,7 +123,10 @@ fn ranks_share_the_first_rows_of_a_head_that_drafts_fewer_ids() {
     let draft = |vocabulary| DraftOption { method, drafts: 2, vocabulary, forced_acceptance: None };
     let of = |vocabulary| {
         let options = BuildOptions { draft: Some(draft(vocabulary)), ..BuildOptions::default() };
-        text(&plan_of("h200/qwen3.5-27b/nvfp4", &Ranks::tensor_parallel(2).of(options)).expect("it is planned"))
+        text(
+            &plan_of("h200/qwen3.5-27b/nvfp4", &Ranks::tensor_parallel(2).of(options))
+                .expect("it is planned"),
+        )
     };
     let (few, all) = (of(Some(32_768)), of(None));
     let part = "of_groups(0, 32768, 248320).cut_rows(&[Segment { units: 2, unit: 16384 }])";

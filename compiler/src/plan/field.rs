@@ -37,8 +37,8 @@ pub enum FieldKind {
         columns: usize,
         /// Arrangement of the parts.
         packing: Packing,
-        /// Number of experts that have such a matrix each, one after another, and that a rank holds; `None` for
-        /// a matrix of no expert.
+        /// Number of experts of a rank that have such a matrix each, one after another; `None` for a matrix
+        /// of no expert.
         experts: Option<usize>,
     },
     /// The weights of a convolution, kept in f32.
@@ -125,8 +125,8 @@ impl Field {
         self.parts.first().and_then(|part| part.all_experts(ranks))
     }
 
-    /// Expected number of a rank's experts that `tokens` touch, each choosing `active` of all; where ranks hold
-    /// whole experts, of the rank that has most of them.
+    /// Expected number of a rank's experts that `tokens` touch, each choosing `active` of all; where ranks
+    /// hold whole experts, of the rank that has most of them.
     pub fn touched_experts(&self, active: usize, tokens: usize, ranks: usize) -> Option<f64> {
         let FieldKind::Matrix { experts: Some(held), .. } = self.kind else { return None };
         let all = self.all_experts(ranks)?;

@@ -1,5 +1,5 @@
-//! `gpu_cases OUT HARDWARE [--tp N | --ep N]`: test cases for servers on a machine with a card and without cargo;
-//! `cargo xtask gpu` runs it. Writes `OUT/targets/`, the specs of every golden;
+//! `gpu_cases OUT HARDWARE [--tp N | --ep N]`: test cases for servers on a machine with a card and without
+//! cargo; `cargo xtask gpu` runs it. Writes `OUT/targets/`, the specs of every golden;
 //! `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json`, the interpreter's
 //! `expected.safetensors`, the rows' `bounds.safetensors` and, for a checkpoint as stored, transformers'
 //! `golden.safetensors`; and `OUT/cases.json`, which lists them and gives the compiler's reason for every

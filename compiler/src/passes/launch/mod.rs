@@ -353,7 +353,8 @@ impl<'a> Launcher<'a> {
     /// The matrix behind a product or the embedding.
     pub(crate) fn matrix(&self, id: FieldId) -> Matrix {
         let field = self.plan.field(id);
-        let FieldKind::Matrix { format, scales, compute, rows, columns, packing, experts } = field.kind else {
+        let FieldKind::Matrix { format, scales, compute, rows, columns, packing, experts } = field.kind
+        else {
             unreachable!("products and embeddings have matrices")
         };
         let format = if packed::halves(format, compute) { Format::F16 } else { format };
