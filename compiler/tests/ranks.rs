@@ -2,16 +2,20 @@
 
 use monomorph_abi::world::Exchanged;
 use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::touched_experts_of_busiest;
 use monomorph_compiler::plan::traffic::traffic;
 use monomorph_compiler::report;
-use monomorph_compiler::spec::types::{BuildOptions, Target};
+use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ranks, Target};
 use monomorph_compiler::{emit, graph, passes, spec};
 use std::path::Path;
 
-fn load(name: &str, ranks: usize) -> Result<Target, String> {
+fn load(name: &str, ranks: Ranks) -> Result<Target, String> {
+    load_with(name, &ranks.of(BuildOptions::default()))
+}
+
+fn load_with(name: &str, options: &BuildOptions) -> Result<Target, String> {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
-    let options = BuildOptions { ranks: Some(ranks), ..BuildOptions::default() };
-    spec::load_with(&[targets], name, &options).map_err(|error| error.to_string())
+    spec::load_with(&[targets], name, options).map_err(|error| error.to_string())
 }
 
 fn spread(name: &str, ranks: Option<usize>, hosts: usize) -> Result<Target, String> {
@@ -21,7 +25,14 @@ fn spread(name: &str, ranks: Option<usize>, hosts: usize) -> Result<Target, Stri
 }
 
 fn plan(name: &str, ranks: usize) -> Plan {
-    planned(&load(name, ranks).unwrap_or_else(|error| panic!("{error}")))
+    plan_of(name, &Ranks::tensor_parallel(ranks).of(BuildOptions::default()))
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn plan_of(name: &str, options: &BuildOptions) -> Result<Plan, String> {
+    let target = load_with(name, options)?;
+    let graph = graph::build(&target.model, &target.quant);
+    passes::assemble::plan(&target, &graph).map_err(|error| error.to_string())
 }
 
 fn planned(target: &Target) -> Plan {
@@ -29,12 +40,26 @@ fn planned(target: &Target) -> Plan {
     passes::assemble::plan(target, &graph).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Its text, but for templates, which are the same files for all.
+fn text(plan: &Plan) -> String {
+    let files = emit::emit(plan, Path::new("/monomorph"), &[]);
+    files.into_iter().filter(|file| !file.path.starts_with("cuda/lib")).map(|file| file.text).collect()
+}
+
 #[test]
 fn what_cannot_be_built_is_refused_with_what_can() {
+    let [tp, ep] = [Ranks::tensor_parallel, Ranks::expert_parallel];
     for (target, ranks, message, help) in [
-        ("h200/qwen3.5-35b/nvfp4", 0, "`--tp` is 0", "1 to 8"),
-        ("h200/qwen3.5-35b/nvfp4", 9, "`--tp` is 9", "1 to 8"),
-        ("cpu/smollm2-135m/q4_1", 2, "runs on a CPU, and `--tp 2`", "build it without"),
+        ("h200/qwen3.5-35b/nvfp4", tp(0), "`--tp` is 0", "1 to 8"),
+        ("h200/qwen3.5-35b/nvfp4", tp(9), "`--tp` is 9", "1 to 8"),
+        ("h200/qwen3.5-35b/nvfp4", ep(9), "`--ep` is 9", "1 to 8"),
+        ("cpu/smollm2-135m/q4_1", tp(2), "runs on a CPU, and `--tp 2`", "build it without"),
+        (
+            "h200/qwen3.5-27b/nvfp4",
+            ep(2),
+            "qwen3.5-27b/nvfp4 has no experts, and `--ep 2` was given",
+            "`--tp 2`",
+        ),
     ] {
         let error = load(target, ranks).map(|it| it.build()).expect_err("it is refused");
         assert!(error.contains(message) && error.contains(help), "{target}: {error}");
@@ -76,6 +101,9 @@ fn processes_gather_and_push_no_packets() {
 fn a_build_is_named_after_its_ranks() {
     assert_eq!(plan("h200/qwen3.5-27b/nvfp4", 2).target.build(), "h200/qwen3.5-27b/nvfp4+tp2");
     assert_eq!(plan("h200/qwen3.5-27b/nvfp4", 1).target.build(), "h200/qwen3.5-27b/nvfp4");
+    let build = |ranks| load("h200/qwen3.5-35b/nvfp4", ranks).map(|target| target.build());
+    assert_eq!(build(Ranks::expert_parallel(2)), Ok("h200/qwen3.5-35b/nvfp4+ep2".to_owned()));
+    assert_eq!(build(Ranks::expert_parallel(1)), Ok("h200/qwen3.5-35b/nvfp4".to_owned()));
 }
 
 #[test]
@@ -109,17 +137,66 @@ fn what_ranks_exchange_is_known_of_every_program() {
 #[test]
 fn one_rank_has_no_trace_of_others() {
     let words = ["World", "RANKS", "TRAFFIC", "exchange", "peer", "Segment", "cut_", "partial_sums", "inbox"];
-    let text = |ranks| -> String {
-        let plan = plan("h200/qwen3.6-35b/fp8", ranks);
-        let files = emit::emit(&plan, Path::new("/monomorph"), &[]);
-        // Templates are the same files for all.
-        files.into_iter().filter(|file| !file.path.starts_with("cuda/lib")).map(|file| file.text).collect()
-    };
-    let (one, two) = (text(1), text(2));
+    let (one, two) = (text(&plan("h200/qwen3.6-35b/fp8", 1)), text(&plan("h200/qwen3.6-35b/fp8", 2)));
     let found = |text: &str| words.into_iter().filter(|word| text.contains(word)).collect::<Vec<_>>();
     assert_eq!(found(&one), [""; 0]);
     assert_eq!(
         found(&two),
         ["World", "RANKS", "TRAFFIC", "exchange", "Segment", "cut_", "partial_sums", "inbox"]
     );
+}
+
+#[test]
+fn whole_experts_are_shared_out_and_the_rest_is_cut_as_without() {
+    let name = "h200/qwen3.6-35b/fp8";
+    let [tp, ep] = [Ranks::tensor_parallel(2), Ranks::expert_parallel(2)]
+        .map(|ranks| plan_of(name, &ranks.of(BuildOptions::default())).expect("it can be shared out"));
+    // 128 of 256 experts, each of 512 features.
+    let matrices = |plan: &Plan| -> Vec<String> {
+        let of_experts = plan.fields.iter().filter(|field| field.all_experts(2).is_some());
+        of_experts.map(|field| format!("{:?}", field.kind)).collect()
+    };
+    let has = |plan: &Plan, figure: &str| matrices(plan).iter().all(|it| it.contains(figure));
+    assert!(!matrices(&ep).is_empty() && has(&ep, "experts: Some(128)"), "{:?}", matrices(&ep));
+    assert!(has(&tp, "experts: Some(256)"), "{:?}", matrices(&tp));
+    // Each has the scales of rows of its own experts alone.
+    let less = tp.memory.weights - ep.memory.weights;
+    assert!(less > 0 && less < tp.memory.weights / 100, "{less}");
+    assert_eq!((ep.memory.kv_block, ep.memory.state), (tp.memory.kv_block, tp.memory.state));
+    let (of_tp, of_ep) = (text(&tp), text(&ep));
+    for trace in ["own_experts", "ROUTED = 256", "experts_sort_part", "EXPERTS = 128"] {
+        assert!(of_ep.contains(trace) && !of_tp.contains(trace), "{trace}");
+    }
+    // Both know all experts of the checkpoint.
+    assert!(of_tp.contains("experts: 256") && of_ep.contains("experts: 256"));
+}
+
+#[test]
+fn ranks_are_predicted_to_wait_for_the_one_with_most_of_the_chosen_experts() {
+    // Drawn without replacement, eight of 256: 5.07, 3.50 and 2.57 are on the busiest of 2, 4 and 8 ranks.
+    for (ranks, most) in [(1, 8.0), (2, 5.07), (4, 3.50), (8, 2.57)] {
+        let found = touched_experts_of_busiest(256, 8, 1, ranks);
+        assert!((found / most - 1.0f64).abs() < 0.03, "{ranks} ranks: {found}");
+    }
+    // Many tokens touch all.
+    assert!((touched_experts_of_busiest(256, 8, 2000, 4) - 64.0).abs() < 1e-6);
+    assert_eq!(touched_experts_of_busiest(4, 4, 1, 2), 2.0);
+}
+
+#[test]
+fn ranks_share_the_first_rows_of_a_head_that_drafts_fewer_ids() {
+    let method = DraftMethod::Layers;
+    let draft = |vocabulary| DraftOption { method, drafts: 2, vocabulary, forced_acceptance: None };
+    let of = |vocabulary| {
+        let options = BuildOptions { draft: Some(draft(vocabulary)), ..BuildOptions::default() };
+        text(
+            &plan_of("h200/qwen3.5-27b/nvfp4", &Ranks::tensor_parallel(2).of(options))
+                .expect("it is planned"),
+        )
+    };
+    let (few, all) = (of(Some(32_768)), of(None));
+    let part = "of_groups(0, 32768, 248320).cut_rows(&[Segment { units: 2, unit: 16384 }])";
+    let flat: String = few.split_whitespace().collect();
+    assert!(flat.contains(&part.replace(' ', "")), "the draft head's rows");
+    assert!(!all.contains("of_groups(0, 248320"));
 }

@@ -3,7 +3,7 @@
 
 use monomorph_compiler::passes::shard::shard;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{Compute, Ranks};
 use monomorph_compiler::{graph, spec};
 use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
@@ -140,19 +140,23 @@ fn several_ranks_compute_what_one_does_in_prefill_decode_and_drafts() {
                 logits_of(&interpreter, golden, target.model.hidden, target.quant.has_draft())
             };
             let one = logits(&whole);
-            for ranks in [2, 3, 4, 8] {
+            let experts = whole.weights.iter().any(|weight| weight.experts.is_some());
+            let of = [2, 3, 4, 8].map(|count| [Ranks::tensor_parallel(count), Ranks::expert_parallel(count)]);
+            for ranks in of.into_iter().flatten().filter(|ranks| experts || !ranks.whole_experts) {
+                let experts = if ranks.whole_experts { " with whole experts" } else { "" };
+                let what = format!("{}, {} ranks{experts}", golden.name, ranks.count);
                 let graph = match shard(&whole, ranks) {
                     Ok(graph) => graph,
                     Err(why) => {
-                        table += &format!("{}, {ranks} ranks: {why}\n", golden.name);
+                        table += &format!("{what}: {why}\n");
                         continue;
                     }
                 };
                 for (several, one) in logits(&graph).iter().zip(&one) {
                     let apart = distance(several, one, target.model.vocabulary);
-                    println!("{}, {ranks} ranks: {apart:.1e}", golden.name);
+                    println!("{what}: {apart:.1e}");
                     // Sums are rounded in other places, and everything else is the same.
-                    assert!(apart <= 3e-5, "{}, {ranks} ranks: {apart:e}", golden.name);
+                    assert!(apart <= 3e-5, "{what}: {apart:e}");
                 }
             }
         }

@@ -70,6 +70,9 @@ pub struct Options {
     /// process and measured beside them.
     #[arg(long, value_name = "N", requires = "tp")]
     hosts: Option<usize>,
+    /// The same with whole experts on each GPU; what is measured is built with `--tp N` too.
+    #[arg(long, value_name = "N", conflicts_with = "tp")]
+    ep: Option<usize>,
     /// Add the programs that time single kernels, for `run.py --only instruments`.
     #[arg(long)]
     instruments: bool,

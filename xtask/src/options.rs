@@ -21,6 +21,10 @@ pub struct BuildOptions {
     /// `--tp` [default: 1, whose GPUs exchange values by themselves].
     #[arg(long, value_name = "N", requires = "tp")]
     hosts: Option<usize>,
+    /// The same, but each GPU holds whole experts of a mixture instead of a part of each (expert
+    /// parallelism).
+    #[arg(long, value_name = "N", conflicts_with = "tp")]
+    ep: Option<usize>,
 }
 
 impl BuildOptions {
@@ -29,8 +33,9 @@ impl BuildOptions {
         Asked {
             draft: self.draft.option(),
             batch_invariant: self.batch_invariant,
-            ranks: self.tp,
+            ranks: self.ep.or(self.tp),
             hosts: self.hosts,
+            whole_experts: self.ep.is_some(),
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::reference::Evaluation;
 use crate::spec::LayerTensors;
 use crate::spec::diagnostic::Source;
 use crate::spec::reader::Table;
-use crate::spec::types::{FileTensor, Target};
+use crate::spec::types::{FileTensor, Ranks, Target};
 use monomorph_abi::cut::Segment;
 use proc_macro2::TokenStream;
 
@@ -149,11 +149,11 @@ pub(crate) trait Operation {
     /// Whether the buffer of its result holds nothing else, ever.
     const ALONE: bool = false;
 
-    /// What one of `ranks` ranks does of it. By default every rank does all of it.
+    /// What one of these ranks does of it. By default every rank does all of it.
     ///
     /// # Errors
     /// Says why it cannot be shared out.
-    fn share(&self, _weights: &[Weight], _ranks: usize) -> Result<Share<Self>, String>
+    fn share(&self, _weights: &[Weight], _ranks: Ranks) -> Result<Share<Self>, String>
     where
         Self: Clone,
     {
@@ -180,6 +180,8 @@ pub(crate) enum Split {
     Whole,
     /// These columns.
     Columns(Vec<Segment>),
+    /// The rows of the chosen experts that it holds.
+    Chosen,
     /// A part of a sum: the value is the sum over all ranks.
     Partial,
 }
@@ -415,7 +417,7 @@ macro_rules! blocks {
             }
 
             /// See [`Operation::share`].
-            pub(crate) fn share(&self, weights: &[Weight], ranks: usize) -> Result<Share<BlockOp>, String> {
+            pub(crate) fn share(&self, weights: &[Weight], ranks: Ranks) -> Result<Share<BlockOp>, String> {
                 match self {
                     $($($(BlockOp::$op(it) => it.share(weights, ranks).map(|share| Share {
                         op: share.op.into(),

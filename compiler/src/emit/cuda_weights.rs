@@ -7,8 +7,8 @@ use crate::graph::RankPart;
 use crate::plan::cuda::CudaPlan;
 use crate::plan::{Field, FieldId, FieldKind, Packing, Plan, PlanBody, TensorPart, packed};
 use crate::spec::types::{NormWeight, RotaryRows};
-use monomorph_abi::cut::Segment;
-use proc_macro2::{Ident, TokenStream};
+use monomorph_abi::cut::{self, Segment};
+use proc_macro2::{Ident, Literal, TokenStream};
 
 /// The shape of each matrix, a struct for the layer weights of each body, one for the weights outside the
 /// layers, and the bytes of all.
@@ -153,7 +153,11 @@ fn load(plan: &Plan, cuda: &CudaPlan, id: FieldId, field: &Field) -> TokenStream
         }
         FieldKind::Matrix { experts: Some(_), .. } => {
             let shape = shape_name(plan, field);
-            quote!(loader.experts(&#shape, #fill, |expert| [#(#parts),*])?)
+            let run = match field.parts.iter().any(|part| part.cut.experts) {
+                true => quote!(own_experts),
+                false => quote!(experts),
+            };
+            quote!(loader.#run(&#shape, #fill, |expert| [#(#parts),*])?)
         }
         FieldKind::Vector { format: stored, .. } => {
             let (stored, lengths) = (vector_format(stored), field.parts.iter().map(|it| number(it.rows)));
@@ -198,18 +202,26 @@ fn part(plan: &Plan, part: &TensorPart) -> TokenStream {
             let head_dim = number(head_dim);
             Some(quote!(.interleaved(#head_dim)))
         }
-        (None, ..) => None,
+        // The head of a draft with fewer ids: ranks share out the tensor's first rows.
+        (None, ..) => first_rows(part).map(|[rows, of]| quote!(.of_groups(0, #rows, #of))),
     };
     let companions = part.scales.iter().flat_map(|scales| &scales.companions).map(|companion| {
         let name = spelled(&companion.name);
         quote!(.scaled_by(#name))
     });
-    let cut = cut(&part.cut);
+    let cut = rank_part(&part.cut);
     quote!(Part::new(#name, &[#(#shape),*]) #rows #cut #(#companions)*)
 }
 
+/// How many rows ranks share out of a tensor that has more, and how many it has.
+fn first_rows(part: &TensorPart) -> Option<[Literal; 2]> {
+    let [rows, _] = part.file_shape[..] else { return None };
+    let taken = cut::whole(&part.cut.rows);
+    (0 < taken && taken < rows).then(|| [taken, rows].map(number))
+}
+
 /// The part of the tensor that a rank holds, if not all of it.
-fn cut(cut: &RankPart) -> TokenStream {
+fn rank_part(cut: &RankPart) -> TokenStream {
     let segments = |segments: &[Segment]| {
         let each = segments.iter().map(|it| {
             let [units, unit] = [it.units, it.unit].map(number);

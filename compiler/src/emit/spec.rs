@@ -178,7 +178,8 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
             let companions = part.scales.iter().flat_map(|scales| &scales.companions);
             let companions = companions.map(|it| (&it.name, &it.shape, it.format));
             for (name, shape, format) in companions.chain([(&part.file.name, &part.file_shape, stored)]) {
-                let experts = part.experts.filter(|_| name.contains("{expert}")).unwrap_or(0);
+                let experts =
+                    part.all_experts(plan.target.ranks).filter(|_| name.contains("{expert}")).unwrap_or(0);
                 let fresh = || Tensor { layers: BTreeSet::new(), experts, shape: shape.clone(), format };
                 tensors.entry(name.clone()).or_insert_with(fresh).layers.extend(layers);
             }

@@ -81,7 +81,7 @@ pub struct Weight {
     pub rows: usize,
     /// Inputs; 1 for a vector.
     pub columns: usize,
-    /// Number of experts that have one each, if the name contains `{expert}`.
+    /// Number of experts that have one each, if the name contains `{expert}`; of a cut weight, a rank's.
     pub experts: Option<usize>,
     /// The tensor in the checkpoint.
     pub file: FileTensor,
@@ -97,13 +97,16 @@ pub struct Weight {
     pub cut: RankPart,
 }
 
-/// The part of a tensor that a rank holds. Segments cover the tensor's first rows, or all its columns.
+/// The part of a tensor that a rank holds. Segments cover the tensor's first rows, or all its columns; of
+/// experts a rank holds as many as any other, one after another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankPart {
     /// How its rows are shared out; empty if every rank holds all of them.
     pub rows: Vec<Segment>,
     /// How its columns are.
     pub columns: Vec<Segment>,
+    /// Whether it holds its share of the experts, each whole.
+    pub experts: bool,
     /// Whether only the first rank holds the values and the others hold zeros: a bias of a product that is
     /// summed over the ranks.
     pub first_rank_only: bool,
@@ -118,6 +121,11 @@ impl RankPart {
     /// Columns shared out by these segments.
     pub fn columns(segments: impl Into<Vec<Segment>>) -> RankPart {
         RankPart { columns: segments.into(), ..RankPart::default() }
+    }
+
+    /// A share of the experts.
+    pub fn experts() -> RankPart {
+        RankPart { experts: true, ..RankPart::default() }
     }
 
     /// Whether every rank holds the whole tensor.

@@ -25,7 +25,7 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
         precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?;
     }
     let (graph, draft) = draft::bodies(target, graph)?;
-    let graph = shard::shard(&graph, target.ranks)?;
+    let graph = shard::shard(&graph, target.shared_by())?;
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
     let layout = layout::layout(&graph, &fused)?;
     let buckets = buckets::buckets(target);

@@ -2,7 +2,8 @@
 //!
 //! All ranks run the same graph over parts of the weights: its widths are those of one rank. What a block's
 //! op is cut into is its own matter ([`Operation::share`](crate::blocks)); products before it give a rank its
-//! columns, products behind it a part of a sum. The inner width of a dense block is cut alike. Where a part
+//! columns, products behind it a part of a sum. The inner width of a dense block is cut alike; so is that of
+//! every expert of a mixture, unless ranks are to hold whole ones. Where a part
 //! of a sum would be added to the residual stream, it is added to zeros and summed over the ranks; logits are
 //! computed by rows of the head and gathered. The residual stream is whole on every rank, and has the same
 //! bits on all of them: every rank adds in the same order. So the routers of all choose the same experts.
@@ -11,22 +12,23 @@ use super::{PassError, pass_error};
 use crate::blocks::exchange::graph::{Gather, Sum, Zeros};
 use crate::blocks::{BlockOp, Share, Split};
 use crate::graph::{Body, Graph, Node, Op, RankPart, Rows, Value, ValueId, Weight, WeightId};
+use crate::spec::types::Ranks;
 use monomorph_abi::cut::{Segment, held};
 use monomorph_abi::packed::TILE_ROWS;
 use monomorph_abi::world::PIECE;
 use monomorph_formats::{FP8_BLOCK, ScaleForm};
 use std::collections::BTreeMap;
 
-/// The graph of one of `ranks` ranks. A graph for one rank comes back as it is.
+/// The graph of one of these ranks. A graph for one rank comes back as it is.
 ///
 /// # Errors
 /// Names the op or the weight that cannot be shared out to so many ranks.
-pub fn shard(graph: &Graph, ranks: usize) -> Result<Graph, PassError> {
-    if ranks == 1 {
+pub fn shard(graph: &Graph, ranks: Ranks) -> Result<Graph, PassError> {
+    if ranks.count == 1 {
         return Ok(graph.clone());
     }
     let mut whole = graph.clone();
-    whole.ranks = ranks;
+    whole.ranks = ranks.count;
     let mut cutter =
         Cutter { whole: &graph.weights, ranks, weights: graph.weights.clone(), cuts: BTreeMap::new() };
     let drafts = whole.draft.iter_mut().flat_map(|draft| &mut draft.bodies);
@@ -40,7 +42,7 @@ pub fn shard(graph: &Graph, ranks: usize) -> Result<Graph, PassError> {
 struct Cutter<'a> {
     /// The weights before they are cut.
     whole: &'a [Weight],
-    ranks: usize,
+    ranks: Ranks,
     /// The weights of a rank: those of the graph, cut, under their ids. Further parts of one follow.
     weights: Vec<Weight>,
     /// The parts that a weight has been cut into, each with its id.
@@ -53,7 +55,7 @@ impl Cutter<'_> {
         let mut out = Body { nodes: Vec::new(), ..body.clone() };
         for (value, split) in out.values.iter_mut().zip(&splits.values) {
             if let Split::Columns(segments) = split {
-                value.width = held(segments, self.ranks);
+                value.width = held(segments, self.ranks.count);
             }
         }
         for node in &body.nodes {
@@ -74,7 +76,7 @@ impl Cutter<'_> {
     fn op(&mut self, body: &Body, splits: &Splits, node: &Node) -> Result<Op, PassError> {
         let of = |value: ValueId| &splits.values[value.0];
         let output = of(node.output);
-        let ranks = self.ranks;
+        let ranks = self.ranks.count;
         let refuse = |why: &str| {
             let (op, value) = (node.op.name(), &body.values[node.output.0].name);
             pass_error!(
@@ -100,7 +102,7 @@ impl Cutter<'_> {
                     _ => return Err(refuse("a product takes a part of its inputs or of its outputs")),
                 };
                 let first_rank_only = *output == Split::Partial;
-                let of_bias = RankPart { rows: cut.rows.clone(), columns: Vec::new(), first_rank_only };
+                let of_bias = RankPart { rows: cut.rows.clone(), first_rank_only, ..RankPart::default() };
                 let bias = bias.map(|bias| self.weight(bias, of_bias, body)).transpose()?;
                 Op::Linear { weight: self.weight(*weight, cut, body)?, bias }
             }
@@ -167,13 +169,17 @@ impl Cutter<'_> {
             return Ok(*known);
         }
         let whole = &self.whole[id.0];
-        check(whole, &cut, self.ranks)?;
+        let ranks = self.ranks.count;
+        check(whole, &cut, ranks)?;
         let mut part = whole.clone();
         if !cut.rows.is_empty() {
-            part.rows = held(&cut.rows, self.ranks);
+            part.rows = held(&cut.rows, ranks);
         }
         if !cut.columns.is_empty() {
-            part.columns = held(&cut.columns, self.ranks);
+            part.columns = held(&cut.columns, ranks);
+        }
+        if cut.experts {
+            part.experts = part.experts.map(|experts| experts / ranks);
         }
         part.cut = cut.clone();
         let place = if cuts.is_empty() {
@@ -249,7 +255,7 @@ struct Splits {
 }
 
 impl Splits {
-    fn of(body: &Body, weights: &[Weight], ranks: usize) -> Result<Splits, PassError> {
+    fn of(body: &Body, weights: &[Weight], ranks: Ranks) -> Result<Splits, PassError> {
         let mut it = Splits { values: vec![Split::Whole; body.values.len()], shares: BTreeMap::new() };
         for node in &body.nodes {
             let Op::Block(op) = &node.op else { continue };
@@ -263,6 +269,7 @@ impl Splits {
             }
             it.shares.insert(node.output, share);
         }
+        let ranks = ranks.count;
         it.spread(body);
         for node in body.nodes.iter().filter(|node| matches!(node.op, Op::Gate { .. })) {
             it.dense(body, node, ranks)?;

@@ -110,6 +110,28 @@ pub fn touched_experts(experts: usize, active: usize, tokens: usize) -> f64 {
     experts as f64 * (1.0 - (1.0 - part).powf(tokens as f64))
 }
 
+/// The same of the rank that has most of them, where each of `ranks` holds an equal part of the experts: the
+/// others wait for it. The parts are taken to be chosen independently, which is less than 1 % off.
+pub fn touched_experts_of_busiest(experts: usize, active: usize, tokens: usize, ranks: usize) -> f64 {
+    let (held, touched) = (experts / ranks, touched_experts(experts, active, tokens));
+    if ranks == 1 || held == 0 {
+        return touched;
+    }
+    let touched = touched / experts as f64;
+    if touched >= 1.0 {
+        return held as f64;
+    }
+    // The most of several binomial numbers: the sum over `n` of the probability that one is above it.
+    let mut log = held as f64 * (1.0 - touched).ln();
+    let (mut below, mut most) = (0.0, 0.0);
+    for n in 0..held {
+        below += log.exp();
+        most += 1.0 - f64::min(below, 1.0).powf(ranks as f64);
+        log += ((held - n) as f64 / (n + 1) as f64 * touched / (1.0 - touched)).ln();
+    }
+    most
+}
+
 impl std::ops::Add for Cost {
     type Output = Cost;
 

@@ -1,5 +1,6 @@
 //! Weights as they are stored in memory.
 
+use super::cost::touched_experts_of_busiest;
 use super::packed::{self, Packing};
 use crate::graph::{BodyId, Graph, RankPart, WeightId};
 use crate::spec::types::{Compute, FileTensor, HardwareKind, NormWeight, Scales, TensorClass};
@@ -36,8 +37,8 @@ pub enum FieldKind {
         columns: usize,
         /// Arrangement of the parts.
         packing: Packing,
-        /// Number of experts that have such a matrix each, one after another; `None` for a matrix of no
-        /// expert.
+        /// Number of experts of a rank that have such a matrix each, one after another; `None` for a matrix
+        /// of no expert.
         experts: Option<usize>,
     },
     /// The weights of a convolution, kept in f32.
@@ -84,7 +85,8 @@ pub struct TensorPart {
     pub rotary_head_dim: Option<usize>,
     /// Scales of its codes, if they are tensors of their own.
     pub scales: Option<Scales>,
-    /// Number of experts that have one each, if the name contains `{expert}`.
+    /// Number of experts that have one each, if the name contains `{expert}`; of one shared out to ranks, a
+    /// rank's.
     pub experts: Option<usize>,
     /// The tensor in the checkpoint.
     pub file: FileTensor,
@@ -95,6 +97,11 @@ pub struct TensorPart {
 }
 
 impl TensorPart {
+    /// Number of experts that have one each, on all ranks together.
+    pub fn all_experts(&self, ranks: usize) -> Option<usize> {
+        self.experts.map(|experts| if self.cut.experts { experts * ranks } else { experts })
+    }
+
     pub(crate) fn new(graph: &Graph, id: WeightId) -> TensorPart {
         let weight = &graph.weights[id.0];
         TensorPart {
@@ -113,6 +120,19 @@ impl TensorPart {
 }
 
 impl Field {
+    /// Number of experts that have such a matrix each, on all ranks together.
+    pub fn all_experts(&self, ranks: usize) -> Option<usize> {
+        self.parts.first().and_then(|part| part.all_experts(ranks))
+    }
+
+    /// Expected number of a rank's experts that `tokens` touch, each choosing `active` of all; where ranks
+    /// hold whole experts, of the rank that has most of them.
+    pub fn touched_experts(&self, active: usize, tokens: usize, ranks: usize) -> Option<f64> {
+        let FieldKind::Matrix { experts: Some(held), .. } = self.kind else { return None };
+        let all = self.all_experts(ranks)?;
+        Some(touched_experts_of_busiest(all, active, tokens, all / held))
+    }
+
     /// Bytes of one instance on this kind of hardware.
     pub fn bytes(&self, hardware: &HardwareKind) -> u64 {
         match (&self.kind, hardware) {

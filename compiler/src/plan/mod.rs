@@ -14,7 +14,7 @@ pub mod traffic;
 mod work;
 
 pub use buckets::Buckets;
-pub use cost::{Cost, Prediction, touched_experts};
+pub use cost::{Cost, Prediction, touched_experts, touched_experts_of_busiest};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
 pub use field::{Field, FieldKind, TensorPart};
 pub use id::{BufferId, FieldId};

@@ -1,6 +1,6 @@
 //! How phases report the bytes they move and the products they compute.
 
-use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, Lowered, PhaseKind, touched_experts};
+use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, Lowered, PhaseKind};
 use crate::graph::Rows;
 use crate::spec::types::{Compute, HardwareKind, Target};
 use monomorph_formats::Format;
@@ -89,13 +89,18 @@ impl<'a> Work<'a> {
     /// Counts products with the experts that `tokens` choose, `active` each.
     pub fn chosen(&mut self, matrix: FieldId, active: usize, tokens: usize) {
         let field = self.field(matrix);
-        let FieldKind::Matrix { format, compute, rows, columns, experts: Some(experts), .. } = field.kind
+        let FieldKind::Matrix { format, compute, rows, columns, experts: Some(held), .. } = field.kind else {
+            return;
+        };
+        let ranks = self.target.ranks;
+        let (Some(touched), Some(all)) =
+            (field.touched_experts(active, tokens, ranks), field.all_experts(ranks))
         else {
             return;
         };
         let each = field.matrix_bytes(&self.target.hardware.kind) as f64;
-        self.weights(format, touched_experts(experts, active, tokens) * each);
-        self.multiplied(compute, (tokens * active * rows * columns) as f64);
+        self.weights(format, touched * each);
+        self.multiplied(compute, (tokens * active * rows * columns) as f64 * held as f64 / all as f64);
     }
 
     /// Counts an exchange of `rows` rows of `width` f32 with every other rank.

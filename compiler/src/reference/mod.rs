@@ -207,6 +207,11 @@ impl<'a> Evaluation<'a> {
         self.values.iter().map(|of_rank| &of_rank[self.node.inputs[index].0][..]).collect()
     }
 
+    /// The rank that computes it.
+    pub(crate) fn rank(&self) -> usize {
+        self.rank
+    }
+
     /// Number of tokens in the step.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens.len()

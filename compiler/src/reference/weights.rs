@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Vec<Vec<f32>>, WeightsError> {
         let graph = self.graph;
         let weight = &graph.weights[id.0];
-        let RankPart { rows, columns, first_rank_only } = &weight.cut;
+        let RankPart { rows, columns, experts, first_rank_only } = &weight.cut;
         let of_rank = |segments: &[Segment], at: usize| match segments {
             [] => at,
             _ => whole_row(segments, rank, graph.ranks, at),
@@ -48,7 +48,9 @@ impl<'a> Reader<'a> {
         let width = weight.file_columns();
         let stacked = weight.file.stacks_experts(&weight.name);
         let head_dim = graph.rotary_head_dim(id).filter(|_| self.spec.rotary_rows == RotaryRows::Interleaved);
-        let experts = (0..weight.experts.unwrap_or(1)).map(|expert| {
+        let count = weight.experts.unwrap_or(1);
+        let first = if *experts { rank * count } else { 0 };
+        let experts = (first..first + count).map(|expert| {
             let name = instance(&weight.file.name, layer).replace("{expert}", &expert.to_string());
             let values = self.tensor(weight, &name, layer, expert)?;
             let row = |row: usize| {

@@ -2,7 +2,7 @@
 
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
-use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction, touched_experts};
+use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction};
 use crate::spec::types::{Knobs, Provenance, Tuning};
 use monomorph_formats::Format;
 use serde::Serialize;
@@ -292,8 +292,10 @@ pub fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -
 fn experts_beyond(plan: &Plan, kind: &PhaseKind, counted: usize, rows: usize, cost: Cost) -> Cost {
     let Some((matrix, active)) = kind.kind().chooses() else { return cost };
     let field = plan.field(matrix);
-    let FieldKind::Matrix { format, experts: Some(experts), .. } = field.kind else { return cost };
-    let further = touched_experts(experts, active, rows) - touched_experts(experts, active, counted);
+    let FieldKind::Matrix { format, .. } = field.kind else { return cost };
+    let touched = |rows: usize| field.touched_experts(active, rows, plan.target.ranks);
+    let Some((rows, counted)) = touched(rows).zip(touched(counted)) else { return cost };
+    let further = rows - counted;
     let bytes = further * field.matrix_bytes(&plan.target.hardware.kind) as f64;
     let nvfp4 = if format == Format::Nvfp4 { bytes } else { 0.0 };
     Cost { weight_bytes: cost.weight_bytes + bytes, nvfp4_bytes: cost.nvfp4_bytes + nvfp4, ..cost }

@@ -159,6 +159,8 @@ pub struct WeightReport {
 pub struct RanksReport {
     /// Number of ranks.
     pub ranks: usize,
+    /// Whether each holds whole experts.
+    pub whole_experts: bool,
     /// Exchanges of a decode step.
     pub exchanges: usize,
     /// Bytes that a rank sends to each of the others in a step of one token.
@@ -276,6 +278,7 @@ fn ranks(plan: &Plan) -> Option<RanksReport> {
     });
     (plan.target.ranks > 1).then(|| RanksReport {
         ranks: plan.target.ranks,
+        whole_experts: plan.target.whole_experts,
         exchanges: exchanges().count(),
         decode_bytes: exchanges().map(|phase| phase.decode.exchanged_bytes).sum(),
         prefill_bytes: exchanges().map(|phase| phase.prefill.exchanged_bytes).sum(),
@@ -359,9 +362,13 @@ pub fn text(plan: &Plan) -> String {
     line(format_args!(""));
     if let Some(it) = &report.ranks {
         line(format_args!(
-            "one of {} ranks: all figures are of one; it sends each other {:.0} bytes of a token in {} exchanges, {:.1} us of \
+            "one of {} ranks{}; it sends each other {:.0} bytes of a token in {} exchanges, {:.1} us of \
              the step, and {:.1} MB of a prompt of {}, {:.0} us",
             it.ranks,
+            match it.whole_experts {
+                true => " with whole experts: all figures are of the one that holds most of the chosen",
+                false => ": all figures are of one",
+            },
             it.decode_bytes,
             it.exchanges,
             it.decode_microseconds,

@@ -32,7 +32,7 @@ use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{BuildOptions, Hardware, Model, Provenance, Quant, Target, Tuning};
+use types::{BuildOptions, Hardware, Model, Provenance, Quant, Ranks, Target, Tuning};
 
 /// Reads and checks the three specs of `target`, `hardware/model/quant`, and its tuning file
 /// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the
@@ -58,7 +58,8 @@ fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Di
 /// Those of all five.
 pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
     let target = load_for(search, target, options.ranks.unwrap_or(1).max(1))?;
-    let target = options.ranks.into_iter().try_fold(target, with_ranks)?;
+    let ranks = options.ranks.map(|count| Ranks { count, whole_experts: options.whole_experts });
+    let target = ranks.into_iter().try_fold(target, with_ranks)?;
     let target = options.hosts.into_iter().try_fold(target, with_hosts)?;
     let target = options.draft.iter().try_fold(target, with_draft)?;
     options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)
@@ -147,6 +148,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         batch_invariant: None,
         ranks: 1,
         hosts: 1,
+        whole_experts: false,
         racecheck: false,
     })
 }

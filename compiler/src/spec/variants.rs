@@ -1,11 +1,11 @@
 //! Variants that a target can be built as.
 
-use super::types::{DraftMethod, DraftOption, Target};
+use super::types::{DraftMethod, DraftOption, Ranks, Target};
 use super::{with_batch_invariant, with_draft, with_hosts, with_ranks};
 use monomorph_abi::world::MAX_RANKS;
 
-/// Variants of a target: both ends of the range of every build option that the model takes. A model may turn
-/// out not to be shared out to so many ranks once it is planned.
+/// Variants of a target: both ends of the range of every build option that the model takes, but of experts
+/// kept whole two ranks alone. A model may turn out not to be shared out to so many ranks once it is planned.
 pub fn variants(target: &Target) -> Vec<Target> {
     let methods = [DraftMethod::Mtp, DraftMethod::Ngram, DraftMethod::Layers];
     let drafts = methods.into_iter().flat_map(|method| [1, method.most()].map(|drafts| (method, drafts)));
@@ -14,7 +14,10 @@ pub fn variants(target: &Target) -> Vec<Target> {
         with_draft(target.clone(), &option).ok()
     });
     let batches = [1, 128].into_iter().filter_map(|batch| with_batch_invariant(target.clone(), batch).ok());
-    let ranks = [2, MAX_RANKS].into_iter().filter_map(|ranks| with_ranks(target.clone(), ranks).ok());
-    let two = with_ranks(target.clone(), 2).and_then(|target| with_hosts(target, 2)).ok();
-    drafting.chain(batches).chain(ranks).chain(two).collect()
+    let ranks =
+        [Ranks::tensor_parallel(2), Ranks::tensor_parallel(MAX_RANKS), Ranks::expert_parallel(2)].into_iter();
+    let ranks = ranks.filter_map(|ranks| with_ranks(target.clone(), ranks).ok());
+    let two = with_ranks(target.clone(), Ranks::tensor_parallel(2));
+    let spread = two.and_then(|target| with_hosts(target, 2)).ok();
+    drafting.chain(batches).chain(ranks).chain(spread).collect()
 }

@@ -15,6 +15,7 @@
 //
 // Config, besides that of gemm.cuh (OUTPUTS and INPUTS are one expert's, TOKENS is the height of a work tile, MULTICAST and SPLIT are 1):
 //   EXPERTS, ACTIVE   of the mixture
+//   ROUTED            optional: what a router chooses from, where EXPERTS are the rank's (route_choose.cuh). Ids count from the rank's first
 //   STEP_ROWS         token rows of a step, at most
 //   CAPACITY          ExpertLists::ROWS: rows of inner, and its stride where it is staged
 //   GATHER            x holds tokens, and a row is its pair's token (gate and up); else x holds rows (down)
@@ -32,7 +33,7 @@ namespace monomorph {
 template <int EXPERTS_, int ACTIVE_, int STEP_ROWS_, int TILE_>
 struct ExpertLists {
     static constexpr int EXPERTS = EXPERTS_, ACTIVE = ACTIVE_, STEP_ROWS = STEP_ROWS_, TILE = TILE_;
-    static_assert(ACTIVE >= 1 && ACTIVE <= EXPERTS && ACTIVE <= 32, "one lane a slot");
+    static_assert(ACTIVE >= 1 && ACTIVE <= 32, "one lane a slot");
     static_assert(TILE % 8 == 0 && TILE <= 128, "a tile's count is seven bits and one value");
     static constexpr int PAIRS = STEP_ROWS * ACTIVE;
     static constexpr int TOUCHED = least(EXPERTS, PAIRS);                  // experts that can have pairs
@@ -47,7 +48,7 @@ struct ExpertLists {
     static constexpr int ARRIVED_AT = 4;                                   // int: blocks of the sort that are done; zero between launches
     static constexpr int TILES_AT = 16;                                    // int2 [TILES]: first row, expert * 256 + rows
     static constexpr int PAIR_OF_ROW_AT = TILES_AT + 8 * TILES;            // int [ROWS]; undefined where no pair is
-    static constexpr int ROW_OF_PAIR_AT = PAIR_OF_ROW_AT + 4 * ROWS;       // int [PAIRS]
+    static constexpr int ROW_OF_PAIR_AT = PAIR_OF_ROW_AT + 4 * ROWS;       // int [PAIRS]; -1 where another rank holds the expert
     static constexpr int WEIGHTS_AT = ROW_OF_PAIR_AT + 4 * PAIRS;          // f32 [PAIRS]
     static constexpr int EXPERTS_AT = WEIGHTS_AT + 4 * PAIRS;              // int [PAIRS]
     static constexpr int COUNTS_AT = EXPERTS_AT + 4 * PAIRS;               // int [CHUNKS][EXPERTS]: pairs; then the row of the first

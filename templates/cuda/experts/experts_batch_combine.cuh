@@ -2,11 +2,13 @@
 // weight_s * product[row of (token, s)], then, SHARED, + scale * shared[token], all in f32. SHARED_GATE: scale = sigmoid(gate[token]), else 1.
 //
 // Config: HIDDEN, EXPERTS, ACTIVE, STEP_ROWS, TOKENS (of the work tiles), NARROW (products are NarrowProducts, not f32), SHARED, SHARED_GATE,
-//   GATE_STRIDE (floats from one token's gate to the next's), LIMIT. world: of an Add that sums over ranks (experts_batch_combine_sum.cuh).
+//   GATE_STRIDE (floats from one token's gate to the next's), LIMIT, ROUTED (experts_batch.cuh). gate: behind EXPERTS logits. world: of an Add
+//   that sums over ranks (experts_batch_combine_sum.cuh).
 // Launch: grid (STEP_ROWS, CombineShape<C>::BLOCKS), block THREADS, no dynamic shared memory.
 #pragma once
 
 #include "experts/experts_batch.cuh"
+#include "experts/route_choose.cuh"
 
 namespace monomorph {
 
@@ -80,6 +82,7 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
 #pragma unroll
     for (int s = 0; s < C::ACTIVE; s++) row[s] = __shfl_sync(0xffffffff, own_row, s);
     const size_t own = size_t(token) * C::HIDDEN + column;
+    if constexpr (SHARED_OUT<C>) gate += Routed<C>::COUNT - C::EXPERTS;   // it stands behind the logits of all
     float residual[S::VECTOR], shared_part[S::VECTOR], scale = 1.0f;
     load_columns<S::VECTOR, false>(residual, out, own);
     if constexpr (C::SHARED) {
@@ -88,14 +91,19 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
     }
     float products_of[C::ACTIVE][S::VECTOR];
 #pragma unroll
-    for (int s = 0; s < C::ACTIVE; s++) load_columns<S::VECTOR, C::NARROW>(products_of[s], products, size_t(row[s]) * C::HIDDEN + column);
+    for (int s = 0; s < C::ACTIVE; s++) {
+        // What another rank computes is 0 here, and nothing is read for it.
+        for (float& product : products_of[s]) product = 0.0f;
+        if (!SHARED_OUT<C> || row[s] >= 0) load_columns<S::VECTOR, C::NARROW>(products_of[s], products, size_t(row[s]) * C::HIDDEN + column);
+    }
 
     float factor[C::ACTIVE];
     if constexpr (C::NARROW) {
         using Narrow = NarrowProducts<Lists::ROWS, C::HIDDEN>;
         const float* const scales = reinterpret_cast<const float*>(static_cast<const char*>(products) + Narrow::SCALES_AT);
 #pragma unroll
-        for (int s = 0; s < C::ACTIVE; s++) factor[s] = load_activation(scales + size_t(row[s]) * Narrow::SCALES + column / Narrow::SPAN);
+        for (int s = 0; s < C::ACTIVE; s++)
+            factor[s] = !SHARED_OUT<C> || row[s] >= 0 ? load_activation(scales + size_t(row[s]) * Narrow::SCALES + column / Narrow::SPAN) : 0.0f;
     }
 
     if (threadIdx.x < C::ACTIVE) weights[threadIdx.x] = own_weight;

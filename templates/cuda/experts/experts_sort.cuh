@@ -10,7 +10,7 @@
 //                     then `experts_place`: rows.
 //
 // Config: EXPERTS, ACTIVE, STEP_ROWS, TOKENS (height of a work tile), LOGITS (stride of the logits, a multiple of 4), RENORMALISE, LIMIT
-//   (gemm.cuh).
+//   (gemm.cuh), ROUTED (experts_batch.cuh).
 // Launch: experts_sort: SortShape<C>::BLOCKS x THREADS; experts_place: PLACE_BLOCKS x PLACE_THREADS. No dynamic shared memory.
 #pragma once
 
@@ -30,7 +30,7 @@ struct SortShape {
     static constexpr int SHARE = ceil_div(C::EXPERTS, THREADS);     // adjacent experts of a thread
     static constexpr int PLACE_THREADS = 256;
     static constexpr int PLACE_BLOCKS = ceil_div(Lists::PAIRS, PLACE_THREADS);
-    static_assert(C::LOGITS >= C::EXPERTS && C::LOGITS % 4 == 0, "the stride of the logits");
+    static_assert(C::LOGITS >= Routed<C>::COUNT && C::LOGITS % 4 == 0, "the stride of the logits");
 };
 
 // What the block that lays out rows keeps in shared memory.
@@ -83,6 +83,10 @@ __device__ __forceinline__ void lay_out_tiles(SortShared<C>& shared, char* lists
     __syncthreads();
 }
 
+// Whether the rank holds an expert.
+template <class C>
+__device__ __forceinline__ bool holds(int expert) { return !SHARED_OUT<C> || is_held<C::EXPERTS>(expert); }
+
 // Bits of the chunk's tokens: from `shared.expert` of `tokens` tokens. All threads of the block.
 template <class C>
 __device__ __forceinline__ void mark_choices(SortShared<C>& shared, int tokens) {
@@ -91,7 +95,7 @@ __device__ __forceinline__ void mark_choices(SortShared<C>& shared, int tokens) 
     __syncthreads();
     for (int pair = threadIdx.x; pair < tokens * C::ACTIVE; pair += S::THREADS) {
         const int token = pair / C::ACTIVE;
-        atomicOr(&shared.chosen[shared.expert[pair]][token / 32], 1u << token % 32);
+        if (holds<C>(shared.expert[pair])) atomicOr(&shared.chosen[shared.expert[pair]][token / 32], 1u << token % 32);
     }
     __syncthreads();
     for (int expert = threadIdx.x; expert < C::EXPERTS; expert += S::THREADS) {
@@ -103,7 +107,7 @@ __device__ __forceinline__ void mark_choices(SortShared<C>& shared, int tokens) 
     __syncthreads();
 }
 
-// Tokens of the chunk before the pair's that chose its expert.
+// Tokens of the chunk before the pair's that chose its expert, which the rank holds.
 template <class C>
 __device__ __forceinline__ int place_in_chunk(const SortShared<C>& shared, int pair) {
     const int token = pair / C::ACTIVE, expert = shared.expert[pair];
@@ -160,11 +164,12 @@ __device__ __forceinline__ void add_up_chunks(SortShared<C>& shared, char* lists
 }
 
 template <class C>
-__device__ __forceinline__ void experts_sort(const Step* step, const float* logits, char* lists) {
+__device__ __forceinline__ void experts_sort(const Step* step, const float* logits, char* lists, const World* world = nullptr) {
     using S = SortShape<C>;
     using Lists = ListsOf<C>;
     MONOMORPH_SHARED(shared, SortShared<C>);
     launch_dependents();
+    const int first = first_expert<C>(world);
     wait_for_predecessors();
     const int tokens = gemm_rows<C>(step);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -177,7 +182,8 @@ __device__ __forceinline__ void experts_sort(const Step* step, const float* logi
     for (int within = warp; within < S::BLOCK_TOKENS; within += S::WARPS) {
         const int token = first_token + within;
         if (token >= tokens) break;
-        const Choice choice = choose_experts<C::EXPERTS, C::ACTIVE, C::RENORMALISE, false>(logits + size_t(token) * C::LOGITS, lane);
+        Choice choice = choose_experts<Routed<C>::COUNT, C::ACTIVE, C::RENORMALISE, false>(logits + size_t(token) * C::LOGITS, lane);
+        choice.expert -= first;
         if (lane < C::ACTIVE) {
             experts[token * C::ACTIVE + lane] = choice.expert;
             weights[token * C::ACTIVE + lane] = choice.weight;
@@ -190,6 +196,10 @@ __device__ __forceinline__ void experts_sort(const Step* step, const float* logi
         mark_choices<C>(shared, tokens);
         lay_out_tiles<C>(shared, lists);
         for (int pair = threadIdx.x; pair < tokens * C::ACTIVE; pair += S::THREADS) {
+            if (!holds<C>(shared.expert[pair])) {
+                row_of_pair[pair] = -1;
+                continue;
+            }
             const int row = shared.count[shared.expert[pair]] + place_in_chunk<C>(shared, pair);
             row_of_pair[pair] = row;
             pair_of_row[row] = pair;
@@ -200,7 +210,7 @@ __device__ __forceinline__ void experts_sort(const Step* step, const float* logi
         int* counts = reinterpret_cast<int*>(lists + Lists::COUNTS_AT) + blockIdx.x * C::EXPERTS;
         for (int expert = threadIdx.x; expert < C::EXPERTS; expert += S::THREADS) counts[expert] = shared.count[expert];
         for (int pair = threadIdx.x; pair < own_tokens * C::ACTIVE; pair += S::THREADS) {
-            row_of_pair[first_token * C::ACTIVE + pair] = place_in_chunk<C>(shared, pair);
+            row_of_pair[first_token * C::ACTIVE + pair] = holds<C>(shared.expert[pair]) ? place_in_chunk<C>(shared, pair) : -1;
         }
         if (last_to_arrive<C>(shared, lists)) add_up_chunks<C>(shared, lists, ceil_div(tokens, S::BLOCK_TOKENS));
     }
@@ -219,6 +229,7 @@ __device__ __forceinline__ void experts_place(const Step* step, char* lists) {
     int* row_of_pair = reinterpret_cast<int*>(lists + Lists::ROW_OF_PAIR_AT) + pair;
     const int chunk = pair / (S::BLOCK_TOKENS * C::ACTIVE);
     const int expert = load_activation(reinterpret_cast<const int*>(lists + Lists::EXPERTS_AT) + pair);
+    if (!holds<C>(expert)) return;
     const int row = load_activation(row_of_pair) +
                     load_activation(reinterpret_cast<const int*>(lists + Lists::COUNTS_AT) + chunk * C::EXPERTS + expert);
     *row_of_pair = row;

@@ -49,10 +49,12 @@ struct ExpertsStream {
         const UpBlock<U> up{reinterpret_cast<char*>(experts_shared)};
         DownBlock<D> down{reinterpret_cast<char*>(experts_shared) + DOWN_AT};
         const int warp = up.warp, lane = up.lane;
+        const int first = first_expert<U>(world);
         // A slot's weight, until the feeder has multiplied it by its expert's scale.
         const auto choose = [&](int row) {
-            const Choice choice = choose_experts<U::EXPERTS, ACTIVE, U::RENORMALISE, false>(logits + row * U::EXPERTS, lane);
-            if (lane < ACTIVE) up.who.chosen[row * ACTIVE + lane] = choice.expert, down.factors[row * ACTIVE + lane] = choice.weight;
+            constexpr int ROUTED = Routed<U>::COUNT;
+            const Choice choice = choose_experts<ROUTED, ACTIVE, U::RENORMALISE, false>(logits + row * ROUTED, lane);
+            if (lane < ACTIVE) up.who.chosen[row * ACTIVE + lane] = choice.expert - first, down.factors[row * ACTIVE + lane] = choice.weight;
         };
         const auto rows_in_use = [&] { return U::LIMIT == Limit::NONE ? ROWS : least(step->tokens, ROWS); };   // after the wait only
 
@@ -82,7 +84,7 @@ struct ExpertsStream {
             constexpr int EACH = ceil_div(SLOTS, 32);
             float expert_scale[EACH];
 #pragma unroll
-            for (int i = 0; i < EACH; i++) expert_scale[i] = down.scale_of(down_row_scales, i * 32 + lane < tokens * ACTIVE ? up.who.chosen[i * 32 + lane] : 0);
+            for (int i = 0; i < EACH; i++) expert_scale[i] = down.scale_of(down_row_scales, i * 32 + lane < tokens * ACTIVE && up.who.holds(i * 32 + lane) ? up.who.chosen[i * 32 + lane] : 0);
             down_feeder.count = up.who.count;
             UpFeeder<U> up_feeder = up.feeder(codes, scales);
             if (lane == 0) up.fill(up_feeder);
@@ -126,6 +128,7 @@ struct ExpertsStream {
         down.multiply_common();
 #pragma unroll 1
         for (int slot = warp; slot < tokens * ACTIVE; slot += WARPS) {
+            if (!up.who.holds(slot)) continue;   // no block of this rank writes it
             DownRow<Experts, true> row;
             row.begin(inner + slot * WIDTH, lane);
             row.finish(inner + slot * WIDTH, down.shared + Down::X_AT + slot * Experts::ROW_BYTES, down.unscales + slot, lane);

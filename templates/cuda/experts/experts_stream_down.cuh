@@ -9,7 +9,7 @@
 // expert's scale) and added to the tile's sum in registers; the warps' sums meet when the list has been gone through. Rows that did not choose
 // an expert meet zeros in its product, with weight 0, and slots are met in the order of route_choose.cuh: a row's sum is its own.
 //
-// Arguments: inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE], weights and ids; shared_inner f32 [ROWS, SHARED_WIDTH]; scale f32
+// Arguments: inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE], weights and ids (of ROUTED, from the rank's first on); shared_inner f32 [ROWS, SHARED_WIDTH]; scale f32
 // [ROWS], before the sigmoid; all 16-byte aligned. codes and scales: the planes of the experts' matrices, expert e's at e times one matrix's bytes;
 // row_scales f32 [EXPERTS][TILES * 8], but for f16 one value an expert; shared_codes, shared_scales, shared_row_scales as of any packed matrix; residual
 // f32 [ROWS, OUTPUTS].
@@ -126,7 +126,7 @@ struct DownBlock {
     using Shared = typename P::Shared;
     using Sum = typename P::Sum;
     static constexpr int GROUPS = P::GROUPS, SPAN = P::EXACT ? 8 : 4;   // rows of a group
-    static constexpr bool ONE = C::ROWS == 1;   // the list is the slots
+    static constexpr bool ONE = C::ROWS == 1 && !SHARED_OUT<C>;   // the list is the slots
     char* const shared;
     const int from = P::first_tile(blockIdx.x), end = P::first_tile(blockIdx.x + 1);
     Barrier* const full = reinterpret_cast<Barrier*>(shared + P::BARRIERS_AT);
@@ -411,7 +411,7 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
             const float id = slot < P::SLOTS ? load_activation(routing + at + C::ACTIVE) : 0.0f;
             const int expert = slot < slots ? static_cast<int>(id) : 0;   // what stands in rows that are not in use may be anything
             if (slot < P::SLOTS) who.chosen[slot] = expert;
-            expert_scale[i] = block.scale_of(row_scales, expert);
+            expert_scale[i] = block.scale_of(row_scales, !SHARED_OUT<C> || is_held<C::EXPERTS>(expert) ? expert : 0);
         }
         __syncwarp();
         who.gather(rows_in_use(), lane);

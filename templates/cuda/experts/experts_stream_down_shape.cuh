@@ -4,6 +4,7 @@
 //     static constexpr Compute COMPUTE;  static constexpr Rounding ROUNDING;   // as in stream_shape.cuh
 //     static constexpr Format FORMAT;  static constexpr ScaleForm SCALES;      // of the experts: packed rows, one matrix behind the other
 //     static constexpr int EXPERTS, ACTIVE, WIDTH;
+//     static constexpr int ROUTED;                                             // optional, as in experts_stream_up.cuh
 //     static constexpr Format SHARED_FORMAT;  static constexpr ScaleForm SHARED_SCALES;
 //     static constexpr int SHARED_WIDTH;                                       // 0: no shared expert
 //     static constexpr int OUTPUTS;                                            // hidden size
@@ -65,7 +66,7 @@ template <class C>
 struct DownShape {
     static constexpr bool EXACT = C::COMPUTE == Compute::EXACT, COMMON = C::SHARED_WIDTH > 0;
     using Sum = typename SumOf<C::COMPUTE>::Type;
-    using Who = Choices<C::EXPERTS, C::ACTIVE, C::ROWS>;
+    using Who = Choices<C::EXPERTS, C::ACTIVE, C::ROWS, SHARED_OUT<C>>;
     static constexpr int WARPS = C::CONSUMER_WARPS, CONSUMERS = 32 * WARPS, THREADS = CONSUMERS + 32;
     static constexpr int GROUPS = EXACT ? 1 : ceil_div(C::ROWS, 4);
 

@@ -13,6 +13,7 @@
 //     static constexpr Format FORMAT;              // of the experts: packed gate and up pairs (Packing::Gated), one matrix behind the other
 //     static constexpr Compute COMPUTE;  static constexpr Rounding ROUNDING;  static constexpr ScaleForm SCALES;   // as in stream_shape.cuh
 //     static constexpr int EXPERTS, ACTIVE;        // in all; chosen by a token, at most 32
+//     static constexpr int ROUTED;                 // optional: what a router chooses from, where EXPERTS are the rank's (route_choose.cuh)
 //     static constexpr bool RENORMALISE;           // weights divided by their sum
 //     static constexpr int WIDTH, INPUTS;          // features of an expert; hidden size
 //     static constexpr int ROWS;                   // rows of the step's bucket: 1, 2, 4, 8 (EXACT: 1..8)
@@ -21,9 +22,10 @@
 //     static constexpr int STAGES, STAGE_BYTES, CONSUMER_WARPS, BLOCKS;  static constexpr bool EVICT_FIRST;
 // };
 //
-// Arguments: x f32 [ROWS, INPUTS], 16-byte aligned; norm f32 [INPUTS]; logits f32 [ROWS, EXPERTS], 16-byte aligned; codes and scales: the planes of
+// Arguments: x f32 [ROWS, INPUTS], 16-byte aligned; norm f32 [INPUTS]; logits f32 [ROWS, what is chosen from], 16-byte aligned; codes and scales: the planes of
 // the experts' matrices, expert e's at e times one matrix's bytes; row_scales f32 [EXPERTS][tiles * 8]: but for f16 one value for an expert's
-// gate rows and one for its up rows; inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE]: written for the phases that follow.
+// gate rows and one for its up rows; inner f32 [ROWS, ACTIVE * WIDTH]; routing f32 [ROWS, 2 * ACTIVE]: written for the phases
+// that follow; world: of ROUTED.
 #pragma once
 
 #include "experts/experts_stream_sum.cuh"
@@ -52,7 +54,7 @@ struct UpShape {
     };
     using S = StreamShape<Product>;
     using Sum = typename S::Sum;
-    using Who = Choices<C::EXPERTS, C::ACTIVE, C::ROWS>;
+    using Who = Choices<C::EXPERTS, C::ACTIVE, C::ROWS, SHARED_OUT<C>>;
     static constexpr int WARPS = C::CONSUMER_WARPS, CONSUMERS = S::CONSUMERS, THREADS = S::THREADS;
     static constexpr int GROUPS = ceil_div(C::ROWS, Product::ROWS);
     static constexpr int PAIRS = S::GRANULES, TILES = 2 * PAIRS;                    // granules and tiles of an expert
@@ -334,15 +336,18 @@ struct UpBlock {
 
 template <class C>
 __device__ __forceinline__ void experts_stream_up(const Step* step, const float* x, const float* norm, const float* logits, const void* codes, const void* scales,
-                                                  const float* row_scales, float* inner, float* routing) {
+                                                  const float* row_scales, float* inner, float* routing, const World* world = nullptr) {
     using P = UpShape<C>;
     constexpr bool ONE = C::ROWS == 1;
     launch_dependents();
     MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
     const UpBlock<C> block{reinterpret_cast<char*>(experts_shared)};
     const int warp = block.warp, lane = block.lane;
+    const int first = first_expert<C>(world);
     const auto choose = [&](int row) {
-        const Choice choice = choose_experts<C::EXPERTS, C::ACTIVE, C::RENORMALISE, P::EXACT>(logits + row * C::EXPERTS, lane);
+        constexpr int ROUTED = Routed<C>::COUNT;
+        Choice choice = choose_experts<ROUTED, C::ACTIVE, C::RENORMALISE, P::EXACT>(logits + row * ROUTED, lane);
+        choice.expert -= first;
         if (lane < C::ACTIVE) block.who.chosen[row * C::ACTIVE + lane] = choice.expert;
         // Rows that are not in use are left alone: nobody reads them.
         if (blockIdx.x == 0 && (C::LIMIT == Limit::NONE || row < step->tokens)) store_routing<C::ACTIVE>(routing + row * 2 * C::ACTIVE, choice, lane);

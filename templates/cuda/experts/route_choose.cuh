@@ -3,15 +3,41 @@
 //
 // The list is in slot order where a step has one token and in ascending order of ids where it may have more: the order in which a
 // token's own experts are met, hence of its sums, does not depend on the other tokens.
+//
+// Where ranks share out whole experts (ROUTED), a rank's matrices are those of EXPERTS adjacent ones of all that routers choose from. Each rank
+// chooses among all; ids then count from its own first, and those outside 0 .. EXPERTS are left to other ranks: they are in no list.
 #pragma once
 
 #include "core/async.cuh"
 #include "core/step.cuh"
+#include "exchange/world.cuh"
 #include "products/stream_shape.cuh"
 
 namespace monomorph {
 
 constexpr unsigned NO_SLOT = 0xff;
+
+// Experts that a router chooses from. EXPERTS: whose matrices there are; all of them, unless Config says ROUTED.
+template <class C, class = void>
+struct Routed {
+    static constexpr int COUNT = C::EXPERTS;
+};
+template <class C>
+struct Routed<C, decltype(void(C::ROUTED))> {
+    static constexpr int COUNT = C::ROUTED;
+};
+template <class C>
+constexpr bool SHARED_OUT = Routed<C>::COUNT != C::EXPERTS;
+
+// The rank's first expert.
+template <class C>
+__device__ __forceinline__ int first_expert(const World* world) {
+    if constexpr (SHARED_OUT<C>) return world->rank * C::EXPERTS;
+    else return 0;
+}
+// Whether the rank holds an expert whose id counts from its first.
+template <int EXPERTS>
+__device__ __forceinline__ bool is_held(int expert) { return static_cast<unsigned>(expert) < static_cast<unsigned>(EXPERTS); }
 
 // In the order of floats, -NaN first and NaN last; no logit is 0, which stands for "none".
 __device__ __forceinline__ unsigned ordered_bits(float value) {
@@ -93,8 +119,8 @@ __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) 
     return {expert, static_cast<float>(weight / all)};
 }
 
-// Who chose what in a step, in shared memory.
-template <int EXPERTS, int ACTIVE, int ROWS>
+// Who chose what in a step, in shared memory. PART: of the experts that the rank holds.
+template <int EXPERTS, int ACTIVE, int ROWS, bool PART>
 struct Choices {
     static constexpr int SLOTS = ROWS * ACTIVE, MOST = least(SLOTS, EXPERTS), WORDS = ceil_div(EXPERTS, 32);
     int count;                               // distinct experts
@@ -104,9 +130,18 @@ struct Choices {
     unsigned char slot[MOST * ROWS];         // of each and of each row, the row's slot or NO_SLOT
     unsigned words[WORDS], before[WORDS];    // the set of experts, and how many precede each word
 
+    // Whether the expert that slot `i` of all chose is the rank's.
+    __device__ __forceinline__ bool holds(int i) const { return !PART || is_held<EXPERTS>(chosen[i]); }
+
     // By one warp, when the ids of `tokens` rows stand in `chosen`, written by this warp or before a barrier. Ends with __syncwarp.
     __device__ __forceinline__ void gather(int tokens, int lane) {
-        if constexpr (ROWS == 1) {
+        if constexpr (ROWS == 1 && PART) {
+            const bool held = lane < ACTIVE && tokens > 0 && holds(lane);
+            const unsigned all = __ballot_sync(~0u, held);
+            if (lane == 0) count = __popc(all);
+            const int at = __popc(all & ((1u << lane) - 1));
+            if (held) experts[at] = chosen[lane], rows[at] = 1, slot[at] = static_cast<unsigned char>(lane);
+        } else if constexpr (ROWS == 1) {
             if (lane == 0) count = tokens > 0 ? ACTIVE : 0;
             if (lane < ACTIVE) experts[lane] = chosen[lane], rows[lane] = 1, slot[lane] = static_cast<unsigned char>(lane);
         } else {
@@ -114,7 +149,8 @@ struct Choices {
             for (int i = lane; i < MOST; i += 32) rows[i] = 0;
             for (int i = lane; i < MOST * ROWS; i += 32) slot[i] = NO_SLOT;
             __syncwarp();
-            for (int i = lane; i < tokens * ACTIVE; i += 32) atomicOr(&words[chosen[i] / 32], 1u << chosen[i] % 32);
+            for (int i = lane; i < tokens * ACTIVE; i += 32)
+                if (holds(i)) atomicOr(&words[chosen[i] / 32], 1u << chosen[i] % 32);
             __syncwarp();
             const int here = lane < WORDS ? __popc(words[lane]) : 0;
             int sum = here;
@@ -127,6 +163,7 @@ struct Choices {
             if (lane == 31) count = sum;
             __syncwarp();
             for (int i = lane; i < tokens * ACTIVE; i += 32) {
+                if (!holds(i)) continue;
                 const int expert = chosen[i], row = i / ACTIVE;
                 const int at = before[expert / 32] + __popc(words[expert / 32] & ((1u << expert % 32) - 1));
                 experts[at] = expert;

@@ -1,12 +1,12 @@
-//! `gpu_cases OUT HARDWARE [RANKS]`: test cases for servers on a machine with a card and without cargo;
-//! `cargo xtask gpu` runs it. Writes `OUT/targets/`, the specs of every golden;
+//! `gpu_cases OUT HARDWARE [--tp N | --ep N]`: test cases for servers on a machine with a card and without
+//! cargo; `cargo xtask gpu` runs it. Writes `OUT/targets/`, the specs of every golden;
 //! `OUT/goldens/<golden>/<quant>/`, a checkpoint with `tokens.json`, the interpreter's
 //! `expected.safetensors`, the rows' `bounds.safetensors` and, for a checkpoint as stored, transformers'
 //! `golden.safetensors`; and `OUT/cases.json`, which lists them and gives the compiler's reason for every
 //! combination that it refuses. For several ranks, the goldens have sizes that ranks can share.
 
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
-use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, Ranks, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::goldens::{Golden, goldens};
@@ -28,19 +28,19 @@ const F16: f32 = 2e-2;
 struct Cases {
     out: PathBuf,
     hardware: String,
-    ranks: usize,
+    ranks: Ranks,
     cases: Vec<Value>,
 }
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (out, hardware, ranks) = match arguments.as_slice() {
-        [out, hardware] => (out, hardware, Some(1)),
-        [out, hardware, ranks] => (out, hardware, ranks.parse().ok()),
+        [out, hardware] => (out, hardware, Some(Ranks::tensor_parallel(1))),
+        [out, hardware, flag, count] => (out, hardware, ranks(flag, count)),
         _ => (&String::new(), &String::new(), None),
     };
     let Some(ranks) = ranks else {
-        eprintln!("usage: gpu_cases OUT HARDWARE [RANKS]");
+        eprintln!("usage: gpu_cases OUT HARDWARE [--tp N | --ep N]");
         std::process::exit(2);
     };
     let mut cases = Cases { out: out.into(), hardware: hardware.clone(), ranks, cases: Vec::new() };
@@ -48,7 +48,7 @@ fn main() {
     let larger = cases.out.join("for-ranks");
     for golden in &goldens {
         golden.import_into(&cases.targets(), Compute::F16);
-        if ranks > 1 {
+        if ranks.count > 1 {
             let golden = golden.for_ranks(&larger);
             golden.import_into(&cases.targets(), Compute::F16);
             cases.add(&golden, "f32", &golden.directory.join("f32"));
@@ -59,12 +59,12 @@ fn main() {
         }
     }
     // Every storage, on the first golden whose rows fill whole blocks of all of them.
-    let whole = |golden: &&Golden| {
-        let plain = cases.target(golden, "f32");
-        Storage::ALL.iter().all(|storage| storage.fits(&plain))
+    let whole = |golden: &Golden| {
+        let plain = cases.target(golden, "f32").ok()?;
+        Storage::ALL.iter().all(|storage| storage.fits(&plain)).then_some(plain)
     };
-    let golden = goldens.iter().find(whole).expect("one golden fits every storage");
-    let plain = cases.target(golden, "f32");
+    let mut whole = goldens.iter().filter_map(|golden| Some((golden, whole(golden)?)));
+    let (golden, plain) = whole.next().expect("one golden fits every storage");
     for storage in Storage::ALL.iter().filter(|storage| !["f32", "bf16"].contains(&storage.name)) {
         for (compute, kv) in
             [(Compute::F16, Format::Bf16), (Compute::F32, Format::F32), (Compute::Int8Block32, Format::F16)]
@@ -79,21 +79,34 @@ fn main() {
     write(&cases.out.join("cases.json"), &serde_json::to_vec_pretty(&cases.cases).expect("it is JSON"));
 }
 
+/// What `--tp N` or `--ep N` asks for.
+fn ranks(flag: &str, count: &str) -> Option<Ranks> {
+    let all = [Ranks::tensor_parallel, Ranks::expert_parallel].map(|of| count.parse().map(of));
+    all.into_iter().flatten().find(|ranks| ranks.flag() == flag)
+}
+
 impl Cases {
     fn targets(&self) -> PathBuf {
         self.out.join("targets")
     }
 
-    fn target(&self, golden: &Golden, quant: &str) -> Target {
+    fn target(&self, golden: &Golden, quant: &str) -> Result<Target, String> {
         let name = format!("{}/{}/{quant}", self.hardware, golden.name);
         let search = [self.targets(), root().join("targets")];
-        let options = BuildOptions { ranks: Some(self.ranks), ..BuildOptions::default() };
-        spec::load_with(&search, &name, &options).unwrap_or_else(|error| panic!("{error}"))
+        let options = self.ranks.of(BuildOptions::default());
+        spec::load_with(&search, &name, &options).map_err(|error| error.to_string())
     }
 
     /// Copies a checkpoint and writes the interpreter's results for it.
     fn add(&mut self, golden: &Golden, quant: &str, checkpoint: &Path) {
-        let target = self.target(golden, quant);
+        let target = match self.target(golden, quant) {
+            Ok(target) => target,
+            Err(why) => {
+                let name = format!("{}/{}/{quant}", self.hardware, golden.name);
+                self.cases.push(json!({ "name": name, "refused": why }));
+                return;
+            }
+        };
         let graph = graph::build(&target.model, &target.quant);
         if let Err(why) = passes::assemble::plan(&target, &graph) {
             self.cases.push(json!({ "name": target.name(), "refused": why.to_string() }));

@@ -6,7 +6,7 @@ use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
 use monomorph_compiler::report::cuda::further_experts;
-use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};
+use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ranks, Target};
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
 use monomorph_compiler::{graph, passes, spec};
@@ -73,8 +73,8 @@ pub(super) struct Gathering {
     out: PathBuf,
     pub(super) store: PathBuf,
     hardware: String,
-    /// GPUs of the servers whose answers are checked.
-    ranks: Option<usize>,
+    /// How GPUs share the servers whose answers are checked; `None` for one GPU.
+    ranks: Option<Ranks>,
     /// Directories in which targets are looked up.
     pub(super) search: Vec<PathBuf>,
     executables: Vec<String>,
@@ -108,11 +108,14 @@ pub fn gather(options: &Options) -> Result<(), String> {
     let cases = out.join("cases");
     // A directory of targets must exist even without goldens in it.
     std::fs::create_dir_all(cases.join("targets/models")).map_err(|error| error.to_string())?;
+    let tensor_parallel = options.ep.or(options.tp).map(Ranks::tensor_parallel);
+    let expert_parallel = options.ep.map(Ranks::expert_parallel);
+    let ranks = expert_parallel.or(tensor_parallel);
     let mut gathering = Gathering {
         out,
         store,
         hardware: options.hardware.clone(),
-        ranks: options.tp,
+        ranks,
         search: vec![cases.join("targets"), paths::targets()],
         executables: Vec::new(),
         problems: Vec::new(),
@@ -173,9 +176,9 @@ pub fn gather(options: &Options) -> Result<(), String> {
         let plain = BuildOptions { draft: options.draft.option(), ..BuildOptions::default() };
         let invariant = options.batch_invariant.iter().map(|it| Some(*it));
         let invariant = invariant.map(|it| BuildOptions { batch_invariant: it, ..plain });
-        let several = options.tp.map(|ranks| BuildOptions { ranks: Some(ranks), ..plain });
-        let spread = several.filter(|_| options.hosts.is_some());
-        let spread = spread.map(|several| BuildOptions { hosts: options.hosts, ..several });
+        let several = [tensor_parallel, expert_parallel].into_iter().flatten().map(|it| it.of(plain));
+        let spread = tensor_parallel.filter(|_| options.hosts.is_some());
+        let spread = spread.map(|it| BuildOptions { hosts: options.hosts, ..it.of(plain) });
         let builds: Vec<BuildOptions> =
             [plain].into_iter().chain(invariant).chain(several).chain(spread).collect();
         for name in super::benches(options.bench.as_deref()) {
@@ -214,7 +217,8 @@ impl Gathering {
 
     /// Options of the servers whose answers are checked.
     pub(super) fn checked(&self) -> BuildOptions {
-        BuildOptions { ranks: self.ranks, ..BuildOptions::default() }
+        let plain = BuildOptions::default();
+        self.ranks.map_or(plain, |ranks| ranks.of(plain))
     }
 
     /// `hardware/model/quant`.
@@ -248,8 +252,8 @@ impl Gathering {
 
     /// Writes and lists the targets of the goldens with the interpreter's logits.
     fn cases(&self, cases: &Path) -> Result<Vec<Value>, String> {
-        let ranks = self.ranks.map(|ranks| ranks.to_string());
-        run(of_tests("gpu_cases").arg(cases).arg(&self.hardware).args(ranks))?;
+        let ranks = self.ranks.map(|it| [it.flag().to_owned(), it.count.to_string()]);
+        run(of_tests("gpu_cases").arg(cases).arg(&self.hardware).args(ranks.into_iter().flatten()))?;
         let text = std::fs::read(cases.join("cases.json")).map_err(|error| error.to_string())?;
         serde_json::from_slice(&text).map_err(|error| error.to_string())
     }
@@ -325,6 +329,16 @@ impl Gathering {
             DraftOption { method: DraftMethod::Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
         let drafting = BuildOptions { draft: Some(draft), ..self.checked() };
         self.search.insert(0, cases.join("targets"));
+        // Those of experts that ranks cannot share, or of none.
+        if let Some(ranks) = self.ranks.filter(|ranks| ranks.whole_experts) {
+            all.retain(|case| match self.planned(case["name"].as_str().unwrap_or_default(), &options) {
+                Ok(_) => true,
+                Err(why) => {
+                    eprintln!("{} is left out of `{}`: {why}", case["name"], ranks.flag());
+                    false
+                }
+            });
+        }
         for case in &mut all {
             let name = case["name"].as_str().ok_or("a case has no name")?.to_owned();
             let weights = PathBuf::from(case["directory"].as_str().ok_or("a case has no directory")?);
@@ -430,13 +444,19 @@ impl Gathering {
         }))
     }
 
-    /// What is measured on one server, and the figures its limits derive from.
-    fn bench(&mut self, name: &str, options: &BuildOptions) -> Result<Value, String> {
-        let server = self.server(name, options, false);
+    /// The plan of a build.
+    fn planned(&self, name: &str, options: &BuildOptions) -> Result<Plan, String> {
         let target = spec::load_with(&self.search, &self.target(name), options);
         let target = target.map_err(|error| error.to_string())?;
         let plan = passes::assemble::plan(&target, &graph::build(&target.model, &target.quant));
-        let plan = plan.map_err(|error| error.to_string())?;
+        plan.map_err(|error| error.to_string())
+    }
+
+    /// What is measured on one server, and the figures its limits derive from.
+    fn bench(&mut self, name: &str, options: &BuildOptions) -> Result<Value, String> {
+        let server = self.server(name, options, false);
+        let plan = self.planned(name, options)?;
+        let target = &plan.target;
         let decode = total(&plan, |_, decode, _| decode);
         // More sequences touch more experts.
         let weights = |batch: usize| {

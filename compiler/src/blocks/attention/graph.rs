@@ -3,6 +3,7 @@
 use super::spec;
 use crate::blocks::{Built, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId, Weight};
+use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
 
 /// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache. `k` and `v` of every row of the step are
@@ -26,7 +27,7 @@ impl Operation for Attention {
 
     /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
     /// ranks, several ranks have the same one.
-    fn share(&self, _: &[Weight], ranks: usize) -> Result<Share<Attention>, String> {
+    fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<Attention>, String> {
         let Attention { heads, kv_heads, head_dim, scale } = *self;
         let kv = Segment { units: kv_heads, unit: head_dim };
         if !heads.is_multiple_of(ranks) || !kv.divides(ranks) {

@@ -4,6 +4,7 @@ use super::spec;
 use super::state::DeltaShape;
 use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
+use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
 
 /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a gated
@@ -36,7 +37,7 @@ impl Operation for DeltaNet {
     }
 
     /// A rank has some of the key heads, with their value heads.
-    fn share(&self, _: &[Weight], ranks: usize) -> Result<Share<DeltaNet>, String> {
+    fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<DeltaNet>, String> {
         let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
         if !key_heads.is_multiple_of(ranks) {
             return Err(format!("{key_heads} key heads cannot be shared out to {ranks} ranks"));

@@ -91,7 +91,7 @@ impl Launcher<'_> {
     /// The world of a kernel that sums rows as wide as `residual`'s over the ranks.
     pub(crate) fn summing(&mut self, residual: BufferId) -> Summing {
         let (ranks, rows) = (self.plan.target.ranks, self.inbox_rows(residual));
-        let (world, bytes) = self.world("sum_inbox", residual);
+        let (world, bytes) = self.inbox("sum_inbox", residual);
         Summing { world, constants: [("RANKS", integer(ranks)), ("INBOX_ROWS", integer(rows))], bytes }
     }
 
@@ -164,7 +164,7 @@ impl Launcher<'_> {
             ("PIECES", integer(pieces)),
             ("LIMIT", limit(site, false)),
         ];
-        let (world, bytes) = self.world(inbox, pushed);
+        let (world, bytes) = self.inbox(inbox, pushed);
         let blocks = (rows * width).div_ceil(PIECE * pieces * THREADS);
         let most = resident * self.card.multiprocessors as usize;
         let name = self.kernel_name(site, "");
@@ -173,13 +173,12 @@ impl Launcher<'_> {
     }
 
     /// The world, with room for an inbox of this name for rows of `pushed`, and the bytes of both.
-    fn world(&mut self, inbox: &str, pushed: BufferId) -> (World, Vec<(&'static str, usize)>) {
+    fn inbox(&mut self, inbox: &str, pushed: BufferId) -> (World, Vec<(&'static str, usize)>) {
         let (rows, width) = (self.inbox_rows(pushed), self.plan.buffer(pushed).width);
         let bytes = inbox_bytes(self.plan.target.ranks, rows, width);
         // The kernels find the inbox through the world.
         self.scratch::<World>(inbox, bytes as u64, false);
-        let world = self.scratch("world", WORLD_BYTES as u64, true);
-        (world, vec![("world", WORLD_BYTES), ("inbox", bytes)])
+        (self.world(), vec![("world", WORLD_BYTES), ("inbox", bytes)])
     }
 
     /// What processes gather of `part`, and the kernel that reads it. Whatever is gathered goes through one
@@ -212,6 +211,11 @@ impl Launcher<'_> {
         let blocks = (rows * width).div_ceil(PIECE * THREADS);
         let most = BLOCKS * self.card.multiprocessors as usize;
         Ok(Gathered { instance, grid: fixed(blocks.clamp(1, most), 1, 1), gathered: to, gather })
+    }
+
+    /// What a rank's kernels know of the ranks.
+    pub(crate) fn world(&mut self) -> World {
+        self.scratch("world", WORLD_BYTES as u64, true)
     }
 
     /// Most rows of this buffer in any program: each rank's slot in an inbox has as many.

@@ -4,7 +4,7 @@ use super::spec::Experts;
 use crate::blocks::products::spec::gated;
 use crate::blocks::{Built, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
-use crate::spec::types::Activation;
+use crate::spec::types::{Activation, Ranks};
 use monomorph_abi::cut::Segment;
 
 /// `logits -> [weights | experts]`: the largest entries of the softmax over all logits, in descending order,
@@ -52,9 +52,13 @@ impl Operation for ExpertGate {
         vec![self.gate, self.up]
     }
 
-    /// A rank has a part of the inner width of every expert.
-    fn share(&self, weights: &[Weight], ranks: usize) -> Result<Share<ExpertGate>, String> {
-        let width = share_width(weights[self.gate.0].rows, ranks)?;
+    /// A rank has a part of the inner width of every expert, or whole experts.
+    fn share(&self, weights: &[Weight], ranks: Ranks) -> Result<Share<ExpertGate>, String> {
+        if ranks.whole_experts {
+            let cuts = share_experts(weights, [self.gate, self.up], ranks)?;
+            return Ok(Share { op: self.clone(), inputs: Vec::new(), output: Split::Chosen, cuts });
+        }
+        let width = share_width(weights[self.gate.0].rows, ranks.count)?;
         let cuts = [self.gate, self.up].map(|weight| (weight, RankPart::rows([width])));
         let (op, output) = (self.clone(), Split::Columns(vec![width]));
         Ok(Share { op, inputs: Vec::new(), output, cuts: cuts.to_vec() })
@@ -69,6 +73,21 @@ fn share_width(width: usize, ranks: usize) -> Result<Segment, String> {
     Ok(Segment { units: ranks, unit: width / ranks })
 }
 
+/// Whole experts, shared out to ranks.
+fn share_experts<const N: usize>(
+    weights: &[Weight],
+    ids: [WeightId; N],
+    Ranks { count, .. }: Ranks,
+) -> Result<Vec<(WeightId, RankPart)>, String> {
+    for id in ids {
+        let experts = weights[id.0].experts.expect("experts have a matrix each");
+        if !experts.is_multiple_of(count) {
+            return Err(format!("{experts} experts cannot be shared out to {count} ranks"));
+        }
+    }
+    Ok(ids.map(|id| (id, RankPart::experts())).to_vec())
+}
+
 impl Operation for ExpertDown {
     const NAME: &'static str = "expert-down";
 
@@ -76,8 +95,13 @@ impl Operation for ExpertDown {
         vec![self.down]
     }
 
-    fn share(&self, weights: &[Weight], ranks: usize) -> Result<Share<ExpertDown>, String> {
-        let width = share_width(weights[self.down.0].columns, ranks)?;
+    fn share(&self, weights: &[Weight], ranks: Ranks) -> Result<Share<ExpertDown>, String> {
+        if ranks.whole_experts {
+            let cuts = share_experts(weights, [self.down], ranks)?;
+            let inputs = vec![Split::Chosen];
+            return Ok(Share { op: self.clone(), inputs, output: Split::Partial, cuts });
+        }
+        let width = share_width(weights[self.down.0].columns, ranks.count)?;
         let (inputs, cuts) =
             (vec![Split::Columns(vec![width])], vec![(self.down, RankPart::columns([width]))]);
         Ok(Share { op: self.clone(), inputs, output: Split::Partial, cuts })

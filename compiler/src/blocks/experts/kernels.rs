@@ -27,6 +27,8 @@ const SHARED: &[Declared] = constants![SHARED_FORMAT: Format, SHARED_SCALES: Sca
 const BOTH: &[Declared] = constants![
     DOWN_FORMAT: Format, DOWN_SCALES: ScaleForm, DOWN_STAGES: int, DOWN_STAGE_BYTES: int, AHEAD: int,
 ];
+/// Experts that a router chooses from, where `EXPERTS` are a rank's.
+const SHARED_OUT: &[Declared] = constants![optional ROUTED: int];
 /// `ListsOf` a kernel.
 const LISTS: &[Declared] = constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int, TOKENS: int];
 const SORT: &[Declared] = constants![LOGITS: int, RENORMALISE: bool];
@@ -58,7 +60,7 @@ kernels! {
 
     /// Gate and up of the chosen experts, then their down products, handed from block to block.
     experts_stream => ExpertsStream in "experts/experts_stream.cuh",
-        [MATRIX, ARITHMETIC, UP, SHARED, LIMIT, RING, BOTH];
+        [MATRIX, ARITHMETIC, UP, SHARED_OUT, SHARED, LIMIT, RING, BOTH];
     (
         step: READ Header, norm: READ Vector, logits: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, down_codes: READ Codes,
@@ -87,9 +89,21 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     check "UpShape<{config}>::THREADS == {block} && UpShape<{config}>::SHARED <= {shared}"
     grid x "{config}::BLOCKS";
 
+    /// The same of the experts that a rank holds.
+    experts_stream_up_part => ExpertsStreamUpPart in "experts/experts_stream_up.cuh",
+        [MATRIX, ARITHMETIC, UP, SHARED_OUT, LIMIT, RING];
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, codes: READ Codes,
+        scales: READ Scales, row_scales: READ RowScales, inner: WRITE Rows, routing: WRITE Rows,
+        world: READ World,
+    )
+    check "UpShape<{config}>::THREADS == {block} && UpShape<{config}>::SHARED <= {shared}"
+    grid x "{config}::BLOCKS"
+    body "experts_stream_up<{config}>(step, x, norm, logits, codes, scales, row_scales, inner, routing, world);";
+
     /// The chosen experts' down products, and the shared expert's, added to the residual stream.
     experts_stream_down => ExpertsStreamDown in "experts/experts_stream_down.cuh",
-        [MATRIX, ARITHMETIC, DOWN, SHARED, LIMIT, RING];
+        [MATRIX, ARITHMETIC, DOWN, SHARED_OUT, SHARED, LIMIT, RING];
     (
         step: READ Header, inner: READ Rows, routing: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, shared_codes: READ Codes,
@@ -105,8 +119,16 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
     grid x "SortShape<{config}>::BLOCKS"
     bytes lists "ListsOf<{config}>::BYTES";
 
+    /// The same of the experts that a rank holds.
+    experts_sort_part => ExpertsSortPart in "experts/experts_sort.cuh", [LISTS, SHARED_OUT, LIMIT, SORT];
+    (step: READ Header, logits: READ Rows, lists: WRITE Lists, world: READ World)
+    check "SortShape<{config}>::THREADS == {block}"
+    grid x "SortShape<{config}>::BLOCKS"
+    bytes lists "ListsOf<{config}>::BYTES"
+    body "experts_sort<{config}>(step, logits, lists, world);";
+
     /// Writes pairs to their places in the order of experts.
-    experts_place => ExpertsPlace in "experts/experts_sort.cuh", [LISTS, LIMIT, SORT];
+    experts_place => ExpertsPlace in "experts/experts_sort.cuh", [LISTS, SHARED_OUT, LIMIT, SORT];
     (step: READ Header, lists: WRITE Lists)
     check "SortShape<{config}>::PLACE_THREADS == {block}"
     grid x "SortShape<{config}>::PLACE_BLOCKS"
@@ -147,7 +169,7 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
 
     /// Sums the results of each token's experts.
     experts_batch_combine => ExpertsBatchCombine in "experts/experts_batch_combine.cuh",
-        [LISTS, LIMIT, COMBINE];
+        [LISTS, SHARED_OUT, LIMIT, COMBINE];
     (
         step: READ Header, lists: READ Lists, products: READ Products, shared: READ Rows, logits: READ Rows,
         out: WRITE Rows,

@@ -4,6 +4,7 @@ use super::super::{Kind, PhaseKind};
 use super::graph::{ExpertDown, ExpertGate, Route};
 use super::kernels::{
     ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
+    ExpertsStreamUpPart,
 };
 use crate::blocks::products;
 use crate::emit::call::Call;
@@ -199,6 +200,7 @@ fn cut(kernel: &Signature) -> Option<Cut> {
         ExpertsStream::SIGNATURE,
         ExpertsStreamSum::SIGNATURE,
         ExpertsStreamUp::SIGNATURE,
+        ExpertsStreamUpPart::SIGNATURE,
         ExpertsStreamDown::SIGNATURE,
         ExpertsStreamDownSum::SIGNATURE,
     ];

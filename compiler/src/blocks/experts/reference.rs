@@ -2,6 +2,7 @@
 
 use super::graph::{ExpertDown, ExpertGate, Route};
 use crate::blocks::Computed;
+use crate::graph::WeightId;
 use crate::reference::{Evaluation, ops};
 
 impl Computed for Route {
@@ -31,12 +32,20 @@ fn slots(routing: &[f32]) -> impl Iterator<Item = (f32, usize)> {
     weights.iter().copied().zip(experts.iter().map(|e| *e as usize))
 }
 
+/// A rank's index of an expert; `None` if another rank holds it.
+fn held(it: &Evaluation, id: WeightId, expert: usize) -> Option<usize> {
+    let (weight, experts) = it.experts(id);
+    let first = if weight.cut.experts { it.rank() * experts.len() } else { 0 };
+    expert.checked_sub(first).filter(|expert| *expert < experts.len())
+}
+
 impl Computed for ExpertGate {
-    /// The gated halves of the chosen experts, side by side.
+    /// The gated halves of the chosen experts, side by side; zeros for those of other ranks.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let [(gate, gates), (up, ups)] = [self.gate, self.up].map(|weight| it.experts(weight));
         let rows = it.input(0).chunks_exact(gate.columns).zip(it.input(1).chunks_exact(2 * self.active));
         let slot = |x: &[f32], expert: usize| {
+            let Some(expert) = held(it, self.gate, expert) else { return vec![0.0; gate.rows] };
             ops::gate(
                 &ops::linear(x, gate, &gates[expert], None),
                 &ops::linear(x, up, &ups[expert], None),
@@ -51,7 +60,7 @@ impl Computed for ExpertGate {
 }
 
 impl Computed for ExpertDown {
-    /// The weighted sum of the chosen experts.
+    /// The weighted sum of the chosen experts, as far as this rank holds them.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let (down, downs) = it.experts(self.down);
         let inner = it.input(0).chunks_exact(self.active * down.columns);
@@ -59,6 +68,7 @@ impl Computed for ExpertDown {
         let row = |(inner, routing): (&[f32], &[f32])| -> Vec<f32> {
             let mut sums = vec![0.0f64; down.rows];
             for (x, (weight, expert)) in inner.chunks_exact(down.columns).zip(slots(routing)) {
+                let Some(expert) = held(it, self.down, expert) else { continue };
                 let product = ops::linear(x, down, &downs[expert], None);
                 sums.iter_mut().zip(product).for_each(|(sum, y)| *sum += f64::from(weight) * f64::from(y));
             }

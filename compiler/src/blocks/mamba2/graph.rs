@@ -3,6 +3,7 @@
 use super::spec::{self, Shape};
 use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, RankPart, Rows, ValueId, Weight, WeightId};
+use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
 
 /// `(z, xbc, dt) -> u`: a causal convolution of `xbc` with bias and SiLU, which gives every head its part `x`
@@ -44,7 +45,7 @@ impl Operation for Mamba2 {
     }
 
     /// A rank has some of the groups, with their heads; the norm of a group stays on its rank.
-    fn share(&self, _: &[Weight], ranks: usize) -> Result<Share<Mamba2>, String> {
+    fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<Mamba2>, String> {
         let Shape { heads, head_dim, groups, state, .. } = self.shape;
         if !groups.is_multiple_of(ranks) {
             return Err(format!("{groups} groups of heads cannot be shared out to {ranks} ranks"));

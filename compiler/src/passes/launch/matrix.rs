@@ -1,6 +1,6 @@
 //! A matrix as kernels take it.
 
-use super::value;
+use super::{integer, value};
 use crate::plan::cuda::Constant;
 use crate::plan::{Packing, packed};
 use crate::spec::types::Compute;
@@ -18,8 +18,15 @@ pub(crate) struct Matrix {
     pub rows: usize,
     pub columns: usize,
     pub packing: Packing,
-    /// Number of experts, if each has such a matrix.
+    /// Number of experts, if each has such a matrix; of those that ranks share out, a rank's.
     pub experts: Option<usize>,
+    /// Number of experts that a router chooses from: those of all ranks.
+    pub routed: Option<usize>,
+}
+
+/// The constant of a kernel that is told of experts on other ranks, where a rank holds not all of them.
+pub(crate) fn routed_by(held: usize, routed: usize) -> Option<(&'static str, Constant)> {
+    (held != routed).then(|| ("ROUTED", integer(routed)))
 }
 
 impl Matrix {
@@ -38,6 +45,12 @@ impl Matrix {
     /// Whether it stores floats as f16 with a scale per row.
     pub fn halves(&self) -> bool {
         !self.exact && self.format == Format::F16
+    }
+
+    /// See [`routed_by`].
+    pub fn shared_out(&self) -> Option<(&'static str, Constant)> {
+        let (held, routed) = self.experts.zip(self.routed)?;
+        routed_by(held, routed)
     }
 
     /// Outputs; features if gate and up are interleaved.

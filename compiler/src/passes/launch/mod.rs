@@ -17,7 +17,7 @@ mod matrix;
 mod outline;
 
 use super::{PassError, pass_error};
-pub(crate) use matrix::Matrix;
+pub(crate) use matrix::{Matrix, routed_by};
 pub(crate) use outline::{Outline, Site};
 
 use crate::blocks::exchange::Summing;
@@ -353,13 +353,14 @@ impl<'a> Launcher<'a> {
 
     /// The matrix behind a product or the embedding.
     pub(crate) fn matrix(&self, id: FieldId) -> Matrix {
-        let FieldKind::Matrix { format, scales, compute, rows, columns, packing, experts } =
-            self.plan.field(id).kind
+        let field = self.plan.field(id);
+        let FieldKind::Matrix { format, scales, compute, rows, columns, packing, experts } = field.kind
         else {
             unreachable!("products and embeddings have matrices")
         };
         let format = if packed::halves(format, compute) { Format::F16 } else { format };
-        Matrix { format, scales, exact: compute != Compute::F16, compute, rows, columns, packing, experts }
+        let (exact, routed) = (compute != Compute::F16, field.all_experts(self.plan.target.ranks));
+        Matrix { format, scales, exact, compute, rows, columns, packing, experts, routed }
     }
 
     /// One block per `rows_a_block` rows of the step in x; in a captured graph, of the bucket.

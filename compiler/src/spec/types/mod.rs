@@ -34,6 +34,40 @@ pub struct BuildOptions {
     pub ranks: Option<usize>,
     /// Processes that these are spread over, on one host or several; `None` for one.
     pub hosts: Option<usize>,
+    /// Whether each of them holds whole experts of a mixture.
+    pub whole_experts: bool,
+}
+
+/// Ranks that compute each token together, and how they share a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks {
+    /// Their number.
+    pub count: usize,
+    /// Whether each holds whole experts of a mixture (expert parallelism), instead of a part of the width of
+    /// every expert. All else is cut alike.
+    pub whole_experts: bool,
+}
+
+impl Ranks {
+    /// Ranks that have a part of everything.
+    pub const fn tensor_parallel(count: usize) -> Ranks {
+        Ranks { count, whole_experts: false }
+    }
+
+    /// Ranks that have whole experts.
+    pub const fn expert_parallel(count: usize) -> Ranks {
+        Ranks { count, whole_experts: true }
+    }
+
+    /// A build with these options, for these ranks.
+    pub const fn of(self, options: BuildOptions) -> BuildOptions {
+        BuildOptions { ranks: Some(self.count), whole_experts: self.whole_experts, ..options }
+    }
+
+    /// The option of a build that asks for them.
+    pub const fn flag(self) -> &'static str {
+        if self.whole_experts { "--ep" } else { "--tp" }
+    }
 }
 
 /// A resolved target, `hardware/model/quant`.
@@ -56,6 +90,8 @@ pub struct Target {
     /// Processes that these are spread over, which exchange values through NCCL; 1 for one process, whose
     /// devices exchange them by themselves.
     pub hosts: usize,
+    /// Whether each rank holds whole experts of a mixture.
+    pub whole_experts: bool,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
     /// slower, and only for that tool.
     pub racecheck: bool,
@@ -65,6 +101,11 @@ impl Target {
     /// Drafts that its steps verify of a sequence.
     pub fn drafts(&self) -> usize {
         self.draft.map_or(0, |draft| draft.drafts)
+    }
+
+    /// How ranks share the model.
+    pub fn shared_by(&self) -> Ranks {
+        Ranks { count: self.ranks, whole_experts: self.whole_experts }
     }
 
     /// Name of the target, `hardware/model/quant`.
@@ -77,7 +118,8 @@ impl Target {
     pub fn build(&self) -> String {
         let draft = self.draft.map_or(String::new(), |draft| format!("+{}", draft.name(&self.model)));
         let invariant = self.batch_invariant.map_or(String::new(), |it| format!("+{}", it.name()));
-        let ranks = if self.ranks > 1 { format!("+tp{}", self.ranks) } else { String::new() };
+        let kind = if self.whole_experts { "ep" } else { "tp" };
+        let ranks = if self.ranks > 1 { format!("+{kind}{}", self.ranks) } else { String::new() };
         let hosts = if self.hosts > 1 { format!("+hosts{}", self.hosts) } else { String::new() };
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
         self.name() + &draft + &invariant + &ranks + &hosts + racecheck

@@ -94,6 +94,23 @@ impl<'a> Loader<'a> {
         self.packed(shape, fill, |checkpoint, expert| load_sources(checkpoint, shape, &parts(expert), share))
     }
 
+    /// The same of the experts that this rank holds: as many as any other rank, those of rank 0 first.
+    ///
+    /// # Errors
+    /// As [`Loader::matrix`].
+    ///
+    /// # Panics
+    /// When the shape has another number of parts.
+    pub fn own_experts<const PARTS: usize>(
+        &mut self,
+        shape: &'static MatrixShape,
+        fill: &Kernel<FillMatrix>,
+        parts: impl Fn(usize) -> [Part; PARTS],
+    ) -> Result<Matrix, LoadError> {
+        let first = self.share.rank * shape.experts;
+        self.experts(shape, fill, |expert| parts(first + expert))
+    }
+
     fn packed(
         &mut self,
         shape: &'static MatrixShape,

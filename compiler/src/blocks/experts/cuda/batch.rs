@@ -5,6 +5,7 @@
 use super::shape::{self, Lists};
 use crate::blocks::experts::kernels::{
     ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
+    ExpertsSortPart,
     ExpertsStage,
 };
 use crate::blocks::products::cuda::gemm::Gemm;
@@ -132,7 +133,7 @@ impl Launcher<'_> {
             launches.push(self.gemm(site, "_shared", &product, &matrix, x, shared_product)?);
         }
         let stride = logits_stride(chooser, &lists);
-        let constants = vec![
+        let mut constants = vec![
             ("HIDDEN", integer(matrix.rows)),
             ("EXPERTS", integer(lists.experts)),
             ("ACTIVE", integer(lists.active)),
@@ -144,6 +145,7 @@ impl Launcher<'_> {
             ("GATE_STRIDE", integer(stride)),
             ("LIMIT", limit(site, false)),
         ];
+        constants.extend(lists.shared_out());
         let (threads, blocks) = columns(matrix.rows);
         let arguments = ExpertsBatchCombine {
             step: site.header,
@@ -183,8 +185,9 @@ impl Launcher<'_> {
                 _ => 64,
             },
         };
-        let (experts, active) = (matrix.experts.expect("experts have matrices"), operands.active);
-        let lists = Lists { experts, active, rows: site.program.rows, tile };
+        let [experts, routed] = [matrix.experts, matrix.routed].map(|it| it.expect("experts have matrices"));
+        let (active, rows) = (operands.active, site.program.rows);
+        let lists = Lists { experts, routed, active, rows, tile };
         Ok((lists, self.grouped_shape(site, matrix, tile)?))
     }
 
@@ -231,7 +234,7 @@ impl Launcher<'_> {
         logits: Rows,
         launches: &mut Vec<Launch>,
     ) {
-        let constants = vec![
+        let mut constants = vec![
             ("EXPERTS", integer(lists.experts)),
             ("ACTIVE", integer(lists.active)),
             ("STEP_ROWS", integer(lists.rows)),
@@ -240,6 +243,7 @@ impl Launcher<'_> {
             ("RENORMALISE", Constant::Flag(operands.renormalise)),
             ("LIMIT", limit(site, false)),
         ];
+        constants.extend(lists.shared_out());
         let threads = if lists.one_chunk() { 256 } else { 512 };
         let (step, memory) = (site.header, self.expert_lists(lists));
         let prefill = site.program.regime == Regime::Prefill;
@@ -251,7 +255,13 @@ impl Launcher<'_> {
         let bytes = vec![("lists", lists.bytes())];
         let name = self.kernel_name(site, "_sort");
         let instance = Instance { bytes: bytes.clone(), ..Instance::new(name, constants.clone(), threads) };
-        launches.push(self.launch(site, instance, grid, ExpertsSort { step, logits, lists: memory }));
+        launches.push(match lists.shared_out() {
+            None => self.launch(site, instance, grid, ExpertsSort { step, logits, lists: memory }),
+            Some(_) => {
+                let world = self.world();
+                self.launch(site, instance, grid, ExpertsSortPart { step, logits, lists: memory, world })
+            }
+        });
         if lists.one_chunk() {
             return;
         }
@@ -316,5 +326,5 @@ impl Launcher<'_> {
 /// Floats from one row of logits to the next. Whole tiles of the router's matrix: the shared expert's weight
 /// is an output like the others, and padding is written too.
 fn logits_stride(operands: &Experts, lists: &Lists) -> usize {
-    (lists.experts + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
+    (lists.routed + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
 }

@@ -10,7 +10,8 @@ use self::shape::{Ring, Together};
 use super::{Combine, Experts, SharedDown};
 use crate::blocks::Sum;
 use crate::blocks::experts::kernels::{
-    ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp, Route,
+    ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
+    ExpertsStreamUpPart, Route,
 };
 use crate::blocks::products::cuda::stream::{
     self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
@@ -158,7 +159,7 @@ impl Launcher<'_> {
         }
         let matrix = self.matrix(operands.matrix);
         // The row that weighs the shared expert has its own tile after whole tiles of router rows.
-        if operands.shared.is_some() && !matrix.experts?.is_multiple_of(TILE_ROWS) {
+        if operands.shared.is_some() && !matrix.routed?.is_multiple_of(TILE_ROWS) {
             return None;
         }
         let (at, sum) = self.adder(site, operands.routing)?;
@@ -214,7 +215,7 @@ impl Launcher<'_> {
         router: &Matrix,
         arriving: usize,
     ) -> Result<Launch, PassError> {
-        let experts = self.matrix(operands.matrix).experts.expect("experts have matrices");
+        let experts = self.matrix(operands.matrix).routed.expect("experts have matrices");
         let places = self.card.multiprocessors as usize;
         let Some(shared) = operands.shared else {
             let logits = self.logits(site, experts);
@@ -394,6 +395,7 @@ impl Launcher<'_> {
             ("EPS", Constant::Float(eps)),
             ("ACTIVATION", activation(operands.activation)),
         ]);
+        constants.extend(matrix.shared_out());
         constants
     }
 
@@ -426,7 +428,7 @@ impl Launcher<'_> {
         ]);
         constants.extend(ring_constants(site, rings.up));
         let threads = 32 * (rings.up.warps + 1 + usize::from(ahead > 0));
-        let experts = matrix.experts.expect("experts have matrices");
+        let experts = matrix.routed.expect("experts have matrices");
         let (up, down) = (self.planes(operands.matrix), self.planes(sum.matrix));
         let common = self.shared_planes(sum.shared);
         let [following, following_end] = if ahead > 0 { Following::EDGES } else { [Following::NULL; 2] };
@@ -461,22 +463,27 @@ impl Launcher<'_> {
     }
 
     fn stream_up(&mut self, site: Site, operands: &Experts, matrix: &Matrix, ring: Ring) -> Launch {
-        let experts = matrix.experts.expect("experts have matrices");
+        let experts = matrix.routed.expect("experts have matrices");
         let constants = self.up_constants(operands, matrix);
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
-        let arguments = ExpertsStreamUp {
-            step: site.header,
-            x: self.buffer(site, operands.x),
-            norm: Vector::field(Some(operands.norm)),
-            logits: self.logits(site, experts),
-            codes,
-            scales,
-            row_scales,
-            inner: self.buffer(site, operands.out),
-            routing: self.buffer(site, operands.routing),
-        };
+        let (step, x, norm) =
+            (site.header, self.buffer(site, operands.x), Vector::field(Some(operands.norm)));
+        let [logits, inner, routing] = [
+            self.logits(site, experts),
+            self.buffer(site, operands.out),
+            self.buffer(site, operands.routing),
+        ];
         let instance = self.of_ring(site, constants, ring);
-        self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments)
+        let grid = fixed(ring.blocks, 1, 1);
+        if matrix.shared_out().is_none() {
+            let arguments =
+                ExpertsStreamUp { step, x, norm, logits, codes, scales, row_scales, inner, routing };
+            return self.launch(site, instance, grid, arguments);
+        }
+        let world = self.world();
+        let arguments =
+            ExpertsStreamUpPart { step, x, norm, logits, codes, scales, row_scales, inner, routing, world };
+        self.launch(site, instance, grid, arguments)
     }
 
     fn stream_down(
@@ -497,6 +504,7 @@ impl Launcher<'_> {
             ("WIDTH", integer(matrix.columns)),
             ("OUTPUTS", integer(matrix.rows)),
         ]);
+        constants.extend(matrix.shared_out());
         constants.extend(Self::shared_constants(common.as_ref(), &matrix));
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
         let common = self.shared_planes(operands.shared);

@@ -3,7 +3,7 @@
 
 use crate::blocks::products::cuda::gemm::{self, Gemm};
 use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
-use crate::passes::launch::{Matrix, STREAM_SHARED_PART, alone, fits};
+use crate::passes::launch::{Matrix, Member, STREAM_SHARED_PART, alone, fits, routed_by};
 use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
@@ -270,6 +270,8 @@ pub(crate) fn together(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
     pub experts: usize,
+    /// Experts that the router chooses from: those of all ranks.
+    pub routed: usize,
     pub active: usize,
     /// Most token rows of a step.
     pub rows: usize,
@@ -278,6 +280,11 @@ pub(crate) struct Lists {
 }
 
 impl Lists {
+    /// See [`routed_by`].
+    pub fn shared_out(&self) -> Option<Member> {
+        routed_by(self.experts, self.routed)
+    }
+
     pub fn pairs(&self) -> usize {
         self.rows * self.active
     }

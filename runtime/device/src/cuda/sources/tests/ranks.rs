@@ -54,6 +54,35 @@ fn rows_are_shared_out_in_the_order_of_the_model() {
     }
 }
 
+/// Those of a head that drafts fewer ids than the model has.
+#[test]
+fn the_first_rows_are_shared_out_of_a_tensor_that_has_more() {
+    let mut random = Random(5);
+    for (format, form) in FORMS {
+        let mut tensors = Entries::new();
+        add(&mut tensors, &mut random, "head", &[384, 256], format, form);
+        let checkpoint = checkpoint(&tensors);
+        let shape = MatrixShape {
+            stored: format,
+            halves: false,
+            scales: form,
+            parts: &[128],
+            columns: 256,
+            packing: Packing::Stacked,
+            experts: 1,
+        };
+        for rank in 0..2 {
+            let head = part("head", &[384, 256], form).of_groups(0, 256, 384);
+            let parts = [head.cut_rows(&[Segment { units: 2, unit: 128 }])];
+            let sources =
+                load_sources(&checkpoint, &shape, &parts, share(rank, 2)).expect("as the file has them");
+            let rows = (128 * rank..128 * (rank + 1)).collect();
+            let wanted = gathered(&shape, &tensors, form, &[("head", rows)]);
+            assert!(planes(&shape, &sources, usize::MAX) == wanted, "{format} {form:?} rank {rank}");
+        }
+    }
+}
+
 #[test]
 fn every_rank_has_a_part_of_each_expert() {
     let mut random = Random(7);
