@@ -88,7 +88,7 @@ impl Rank for Trial {
             gathered_bytes: INBOX,
         };
         let addresses = seat.exchange("addresses", [claim.start])?;
-        let exchange = Exchange::open(&gpu, memory, seat)?;
+        let exchange = Exchange::open(&gpu, memory, Traffic::NONE, seat)?;
         let mut found = vec![0; 3 * INBOX as usize];
         // SAFETY: within the claim.
         unsafe { stream.download(claim.start, &mut found) }?;
