@@ -1,7 +1,7 @@
 //! Builds everything into a store and packs it.
 
 use super::files::{copy, write};
-use super::ranks::Ranks;
+use super::ranks::Servers;
 use super::{Options, Piece, parts, programs};
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
@@ -153,7 +153,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
         // SmolLM2's nine heads are no two ranks'.
         let pieces = [Piece::Engine, Piece::Served, Piece::Storm, Piece::Ranks, Piece::Sanitized].map(with);
         if pieces.contains(&true) {
-            let ranks = Ranks::store(&mut gathering, &cases.join("ranks"))?;
+            let ranks = Servers::store(&mut gathering, &cases.join("ranks"))?;
             for (piece, wanted) in ["engine", "served", "storm", "ranks", "sanitized"].into_iter().zip(pieces)
             {
                 if wanted {

@@ -16,7 +16,7 @@ const TIE: f64 = 0.05;
 const SWAP: f64 = 1.0;
 
 /// The checkpoint and its servers, by their paths in the store.
-pub(super) struct Ranks {
+pub(super) struct Servers {
     /// What the tests' crate wrote.
     facts: Value,
     name: String,
@@ -29,12 +29,12 @@ pub(super) struct Ranks {
     lookup: String,
 }
 
-impl Ranks {
+impl Servers {
     /// Writes the checkpoint and builds its servers.
     ///
     /// # Errors
     /// When the checkpoint cannot be written or copied.
-    pub(super) fn store(gathering: &mut Gathering, cases: &Path) -> Result<Ranks, String> {
+    pub(super) fn store(gathering: &mut Gathering, cases: &Path) -> Result<Servers, String> {
         std::fs::create_dir_all(cases).map_err(|error| format!("{}: {error}", cases.display()))?;
         run(of_tests("gpu_ranks").arg(cases))?;
         let text = std::fs::read(cases.join("ranks.json")).map_err(|error| error.to_string())?;
@@ -62,12 +62,12 @@ impl Ranks {
         gathering.search.remove(0);
         let ranks = checked.ranks.unwrap_or(1);
         let name = format!("{}+tp{ranks}", gathering.target(&name));
-        Ok(Ranks { facts, name, ranks, one, several, layers, lookup })
+        Ok(Servers { facts, name, ranks, one, several, layers, lookup })
     }
 
     /// What the manifest says of a piece.
     pub(super) fn piece(&self, piece: &str) -> Value {
-        let Ranks { facts, name, ranks, one, several, layers, lookup } = self;
+        let Servers { facts, name, ranks, one, several, layers, lookup } = self;
         let vocabulary = &facts["vocabulary"];
         match piece {
             "engine" => json!([

@@ -5,8 +5,7 @@
 use super::shape::{self, Lists};
 use crate::blocks::experts::kernels::{
     ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
-    ExpertsSortPart,
-    ExpertsStage,
+    ExpertsSortPart, ExpertsStage,
 };
 use crate::blocks::products::cuda::gemm::Gemm;
 use crate::blocks::products::cuda::{Operands, activation, limit};

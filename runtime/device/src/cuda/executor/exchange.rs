@@ -2,7 +2,7 @@
 
 use super::super::driver::Event;
 use super::super::fault::Fault;
-use super::super::queue::{Extents, Graph, Portion, Queue};
+use super::super::queue::{Extents, Graph, Queue};
 use super::super::wire::bytes_of;
 use super::{Executor, Programs};
 use monomorph_abi::world::{Exchanged, Traffic};
@@ -52,7 +52,7 @@ impl Executor {
         unsafe { stream.upload(tables.header.0, bytes_of(std::slice::from_ref(&*header))) }?;
         stream.wait()?;
         let record = |queue: &mut Queue| (0..TIMED).for_each(|_| programs.exchange(queue));
-        let graph = Graph::record(stream, "exchange", Portion::Whole, ROW, tables, record)?;
+        let graph = Graph::record(Queue::new(stream, "exchange", true, ROW, tables), record)?;
         Ok(Some(Trial { graph, begin: Event::timed()?, end: Event::timed()? }))
     }
 
