@@ -6,11 +6,10 @@ use super::gpu::Gpu;
 use super::load::Loader;
 use super::memory::{Memory, Needs};
 use super::pointer::Pointer;
-use super::process::Gathered;
 use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;
-use super::world::{Exchange, WorldMemory};
+use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
     StepOutput, Ticket, Weights,
