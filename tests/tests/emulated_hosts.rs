@@ -1,9 +1,6 @@
 //! CUDA servers of two ranks, each a process with an emulated card of its own (tests/emulated), which gather
 //! through an emulated NCCL over loopback. They answer as one process with two cards does, to the bit, and
 //! end together.
-//!
-//! Planted, one at a time, and caught here: a sum that adds its own part first; rows that a recorded program
-//! leaves in the partial sums; a worker whose commands are one behind; a wait that ends only with the device.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};

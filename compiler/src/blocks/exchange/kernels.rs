@@ -25,7 +25,7 @@ kernels! {
     bytes world "sizeof(World)"
     bytes inbox "inbox_bytes({config}::RANKS, {config}::WIDTH, {config}::CAPACITY)";
 
-    /// Adds the partial sums that were gathered from all ranks to the residual stream, and zeroes this rank's.
+    /// Adds the partial sums gathered from all ranks to the residual stream, and zeroes this rank's.
     gathered_sum => GatheredSum in "exchange/gathered.cuh", [GATHERED, LIMIT];
     (step: READ Header, gathered: READ Rows, partial: WRITE Rows, residual: WRITE Rows)
     check "{config}::THREADS == {block}"

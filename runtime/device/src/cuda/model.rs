@@ -6,7 +6,6 @@ use super::gpu::Gpu;
 use super::load::Loader;
 use super::memory::{Memory, Needs};
 use super::pointer::Pointer;
-use super::process::Gathered;
 use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;

@@ -5,22 +5,13 @@ use super::fault::Fault;
 use super::gpu::{Gpu, settle, version_text};
 use super::model::{Model, Stack};
 use super::nccl::{Communicator, Library};
-use super::pointer::Pointer;
+use super::world::Gathered;
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
     StepOutput, Ticket, Weights, device_fault,
 };
 use monomorph_world::Seat;
 use std::mem::ManuallyDrop;
-
-/// Memory that processes gather rows of all ranks in.
-#[derive(Clone, Copy, Debug)]
-pub struct Gathered {
-    /// Where it is.
-    pub at: Pointer,
-    /// Its bytes.
-    pub bytes: u64,
-}
 
 /// One of the ranks of a stack, which is alone in its process. Every process makes the same calls in the same
 /// order: see `monomorph_hosts`.

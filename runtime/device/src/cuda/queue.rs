@@ -179,8 +179,8 @@ impl<'a> Queue<'a> {
         self.follows = true;
     }
 
-    /// Gathers `rows` rows of `width` values from all processes: those of rank r lie `r * rows * width` values
-    /// behind `to`.
+    /// Gathers `rows` rows of `width` values from all processes: those of rank r lie `r * rows * width`
+    /// values behind `to`.
     pub fn all_gather(&mut self, from: Pointer, to: Pointer, rows: u32, width: usize) {
         if !self.is_due() {
             return;

@@ -31,6 +31,15 @@ pub struct WorldMemory {
     pub gathered_bytes: u64,
 }
 
+/// Memory that ranks which are processes gather rows of all in.
+#[derive(Clone, Copy, Debug)]
+pub struct Gathered {
+    /// Address of the first rank's rows.
+    pub at: Pointer,
+    /// Size of all of it.
+    pub bytes: u64,
+}
+
 /// A rank's exchanges with the others.
 #[derive(Debug)]
 pub(crate) struct Exchange {

@@ -302,8 +302,8 @@ pub(crate) trait Work {
     fn run<M: Model>(self, model: M) -> Result<(), Failure>;
 }
 
-/// Loads a model and does work with it: alone, or as the head of a world. A worker of one carries out what its
-/// head says.
+/// Loads a model and does work with it: alone, or as the head of a world. A worker of one carries out what
+/// its head says.
 ///
 /// # Errors
 /// When the model cannot be loaded, the world does not come about or breaks; and those of the work.

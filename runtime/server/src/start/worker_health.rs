@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long whoever asks may take for it, and to be answered.
+/// How long a client may take to ask, and to read the answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of a request that are read; its first line is in them, or it is none.
 const MOST: usize = 8 << 10;
@@ -35,7 +35,7 @@ impl WorkerHealth {
         let port = listener.local_addr().map_err(cannot)?.port();
         let answer = move || {
             for stream in listener.incoming().flatten() {
-                // Whoever hangs up early is not answered.
+                // A client that hangs up early is not answered.
                 let _ = self.answer(stream);
             }
         };

@@ -90,8 +90,8 @@ impl Work for Logits<'_> {
                 let fresh = group.iter().map(|tokens| Fed { tokens, position: 0, rows: Vec::new() });
                 let mut fed: Vec<Fed> = fresh.collect();
                 while feed(&mut model, spec, &mut fed, blocks_each, cut)? {
-                    // One list's rows follow one another in the file; of several they are kept until the first is
-                    // done.
+                    // One list's rows follow one another in the file; of several they are kept until the
+                    // first is done.
                     if let [fed] = fed.as_mut_slice() {
                         write(&mut file, fed.rows.drain(..))?;
                     }

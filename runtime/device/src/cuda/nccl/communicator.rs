@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// How long joining may take: all ranks have said before that they are about to.
 const JOIN: Duration = Duration::from_secs(60);
-/// How often whoever waits for the device asks whether a connection broke.
+/// How often a thread that waits for the device asks whether a connection broke.
 const ASK: Duration = Duration::from_millis(1);
 
 /// A rank's place in a collective of all ranks.
@@ -64,8 +64,8 @@ impl Communicator {
     }
 }
 
-/// Waits for a mark. What gathers from other processes may wait for one that is gone: the wait ends, too, when
-/// a connection breaks or the process has been told that its world ended.
+/// Waits for a mark. What gathers from other processes may wait for one that is gone: the wait also ends
+/// when a connection breaks or the process was told that its world ended.
 pub(crate) fn wait(mark: &Event, collective: Option<&Communicator>) -> Result<(), Fault> {
     let Some(Communicator { library, handle }) = collective else { return mark.wait() };
     let mut asked = Instant::now();
