@@ -87,9 +87,6 @@ fn two_ranks_agree_with_the_interpreter() {
 }
 
 /// Some tokens choose no expert of a rank, and some steps none at all. Without a shared expert, and with one.
-///
-/// Planted, and caught here: both ranks computing the first one's experts; a slot of another rank's expert
-/// that is met as if it were this rank's.
 #[test]
 fn two_ranks_of_whole_experts_agree_with_the_interpreter() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
