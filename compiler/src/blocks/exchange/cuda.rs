@@ -60,17 +60,19 @@ impl Launcher<'_> {
         if site.program.regime != Regime::Decode || self.plan.target.hosts > 1 {
             return None;
         }
-        let phases = self.plan.bodies[site.body].phases[site.phase..].iter();
-        let mut sums = phases.filter_map(|phase| match phase.kind {
-            PhaseKind::Sum(sum) if sum.part == part => Some(sum),
+        let phases = self.plan.bodies[site.body].phases.iter().enumerate().skip(site.phase);
+        let mut sums = phases.filter_map(|(at, phase)| match phase.kind {
+            PhaseKind::Sum(sum) if sum.part == part => Some((at, sum)),
             _ => None,
         });
-        sums.next().filter(|sum| self.adders(site, sum) == [site.phase])
+        let (at, sum) = sums.next()?;
+        (self.adders(site.body, at, part) == [site.phase]).then_some(sum)
     }
 
-    /// Whether the phase that computes this rank's part has summed it with the others' in this program.
+    /// Whether the phase that computes this rank's part has summed it with the others' in this program; `site`
+    /// is the sum's.
     pub(crate) fn is_summed(&self, site: Site, sum: &Sum) -> Result<bool, PassError> {
-        match self.adders(site, sum)[..] {
+        match self.adders(site.body, site.phase, sum.part)[..] {
             [phase] => {
                 self.plan.bodies[site.body].phases[phase].kind.kind().sums(self, Site { phase, ..site })
             }
@@ -78,14 +80,13 @@ impl Launcher<'_> {
         }
     }
 
-    /// The phases of the body that add to this rank's part of a sum.
-    fn adders(&self, site: Site, sum: &Sum) -> Vec<usize> {
-        let phases = &self.plan.bodies[site.body].phases;
-        let is_sum = |kind: &PhaseKind| matches!(kind, PhaseKind::Sum(it) if it == sum);
-        let end = phases.iter().position(|it| is_sum(&it.kind)).expect("a sum of this body");
-        let zeros = |kind: &PhaseKind| matches!(kind, PhaseKind::Zeros(it) if it.out == sum.part);
-        let begin = phases[..end].iter().rposition(|it| zeros(&it.kind)).map_or(0, |at| at + 1);
-        (begin..end).filter(|at| phases[*at].kind.buffers().1.contains(&sum.part)).collect()
+    /// The phases of a body that add to a rank's part of the sum that is its phase `sum`. The sums of a body
+    /// may follow each other in one buffer.
+    fn adders(&self, body: usize, sum: usize, part: BufferId) -> Vec<usize> {
+        let phases = &self.plan.bodies[body].phases;
+        let zeros = |kind: &PhaseKind| matches!(kind, PhaseKind::Zeros(it) if it.out == part);
+        let begin = phases[..sum].iter().rposition(|it| zeros(&it.kind)).map_or(0, |at| at + 1);
+        (begin..sum).filter(|at| phases[*at].kind.buffers().1.contains(&part)).collect()
     }
 
     /// The world of a kernel that sums rows as wide as `residual`'s over the ranks.

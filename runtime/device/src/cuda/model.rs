@@ -9,7 +9,7 @@ use super::pointer::Pointer;
 use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;
-use super::world::{Exchange, WorldMemory};
+use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_abi::world::Traffic;
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, StatePlace,
