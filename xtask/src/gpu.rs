@@ -12,6 +12,7 @@
 
 mod files;
 mod gather;
+mod gathering;
 mod listed;
 mod parts;
 mod programs;

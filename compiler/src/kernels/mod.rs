@@ -152,7 +152,7 @@ pub(crate) const FIGURES: &str = "the plan's figures";
 /// marked `READ` or `WRITE`, then checks, blocks of the grid, bytes of memory, declarations and body, as far
 /// as there are any.
 ///
-/// `+ sums` are kernels above that sum their results, rows of as many values as the constant says, over ranks.
+/// `+ sums` are kernels above that sum their results over ranks: rows of as many values as the constant says.
 /// They have further parameters, and the world and an inbox are among their memory.
 macro_rules! kernels {
     ($(

@@ -36,8 +36,8 @@ pub fn with_ranks(mut target: Target, ranks: Ranks) -> Result<Target, Diagnostic
 /// `target`, its ranks spread over so many processes.
 ///
 /// # Errors
-/// When that is not one process for each rank, whose GPUs would exchange values in two ways, or experts are kept
-/// whole.
+/// When that is not one process for each rank, whose GPUs would exchange values in two ways, or experts are
+/// kept whole.
 pub fn with_hosts(mut target: Target, hosts: usize) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     if hosts != 1 && hosts != target.ranks {

@@ -111,7 +111,7 @@ pub struct Exchanged {
 }
 
 impl Exchanged {
-    /// Nothing.
+    /// A pass that exchanges nothing.
     pub const NONE: Exchanged = Exchanged { exchanges: 0, row_values: 0 };
 
     /// Bytes that a rank sends to each other one in a pass over so many rows.

@@ -2,7 +2,7 @@
 //! made-up checkpoint.
 
 use super::files::copy;
-use super::gather::{Gathering, JOINED, of_tests};
+use super::gathering::{Gathering, JOINED, of_tests};
 use super::parts;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption};
 use monomorph_compiler::toolchain::python::run;

@@ -7,7 +7,7 @@ use crate::blocks::products::cuda::limit;
 use crate::graph::Rows;
 use crate::kernels::{Operand, Rows as RowsOf, World};
 use crate::passes::PassError;
-use crate::passes::launch::{Instance, Launcher, Member, Site, fixed, integer, no_kernel};
+use crate::passes::launch::{Instance, Launcher, Site, Summing, fixed, integer, no_kernel};
 use crate::plan::BufferId;
 use crate::plan::cuda::{AllGather, Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{PIECE, WORLD_BYTES, inbox_bytes};
@@ -30,15 +30,6 @@ struct Exchange {
     instance: Instance,
     grid: [Extent; 3],
     world: World,
-}
-
-/// What a kernel needs that sums over the ranks what it computes.
-pub(crate) struct Summing {
-    pub(crate) world: World,
-    /// Its constants.
-    pub(crate) constants: [Member; 2],
-    /// Memory, by the names of the kernel's declaration.
-    pub(crate) bytes: Vec<(&'static str, usize)>,
 }
 
 /// An exchange of processes: what is gathered, and the kernel behind.
@@ -69,8 +60,8 @@ impl Launcher<'_> {
         (self.adders(site.body, at, part) == [site.phase]).then_some(sum)
     }
 
-    /// Whether the phase that computes this rank's part has summed it with the others' in this program; `site`
-    /// is the sum's.
+    /// Whether the phase that computes this rank's part has summed it with the others' in this program.
+    /// `site`: of the sum.
     pub(crate) fn is_summed(&self, site: Site, sum: &Sum) -> Result<bool, PassError> {
         match self.adders(site.body, site.phase, sum.part)[..] {
             [phase] => {

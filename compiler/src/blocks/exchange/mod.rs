@@ -6,5 +6,4 @@ pub mod kernels;
 mod phases;
 mod reference;
 
-pub(crate) use cuda::Summing;
 pub use phases::{FUSIONS, Gather, Sum, Zeros};

@@ -20,7 +20,6 @@ use super::{PassError, pass_error};
 pub(crate) use matrix::{Matrix, routed_by};
 pub(crate) use outline::{Outline, Site};
 
-use crate::blocks::exchange::Summing;
 use crate::graph::{BodyId, Rows};
 use crate::kernels::{
     Arguments, FILL_MATRIX, FILL_VECTOR, Header, Operand, Planes, Rows as RowsOf, Signature, World,
@@ -379,6 +378,15 @@ impl<'a> Launcher<'a> {
         let planes = self.plan.field(id).planes().expect("a matrix has planes");
         Planes::of(id, [planes.scales > 0, planes.row_scales > 0])
     }
+}
+
+/// What a kernel needs that sums over the ranks what it computes.
+pub(crate) struct Summing {
+    pub(crate) world: World,
+    /// Ranks, and rows of their inboxes.
+    pub(crate) constants: [Member; 2],
+    /// Memory, by the names of the kernel's declaration.
+    pub(crate) bytes: Vec<(&'static str, usize)>,
 }
 
 /// A kernel as a program uses it: its constants and its block.
