@@ -3,7 +3,7 @@
 //! knows of no ranks, and answers are those of a server of a CPU target.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Ranks, Target};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, Ranks, Target};
 use monomorph_formats::Format;
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated;
@@ -44,12 +44,9 @@ const fn experts(hardware: &'static str, golden: &'static str) -> Kind {
 }
 
 fn load(targets: &Path, name: &str, ranks: Ranks) -> Target {
-    load_with(targets, name, &ranks.of(BuildOptions::default()))
-}
-
-fn load_with(targets: &Path, name: &str, options: &BuildOptions) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
-    spec::load_with(&search, name, options).unwrap_or_else(|error| panic!("{error}"))
+    spec::load_with(&search, name, &ranks.of(BuildOptions::default()))
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A server of two ranks for a golden of sizes that ranks can share, with the interpreter's logits.
@@ -86,15 +83,13 @@ fn two_ranks_agree_with_the_interpreter() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Some tokens choose no expert of a rank, and some steps none at all. Without a shared expert, and with one.
+/// Some tokens choose no expert of a rank, and some steps none at all.
 #[test]
 fn two_ranks_of_whole_experts_agree_with_the_interpreter() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let mut wrong = Vec::new();
-    let feedings = ["prompts together", "steps behind prompts", "9 and fewer"];
-    for golden in ["qwen3-next-one", "qwen3-moe"] {
-        run(Some(two_ranks(directory.path(), &experts("h200", golden))), &mut wrong, &feedings);
-    }
+    let feedings = ["prompts together", "9 and fewer"];
+    run(Some(two_ranks(directory.path(), &experts("h200", "qwen3-next-one"))), &mut wrong, &feedings);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -128,14 +123,13 @@ fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Prompts of which some begin alike, with answers that need nothing of the host, their tokens so far, or a
-/// mask for each.
+/// Prompts of which some begin alike, with answers that need nothing of the host, or their tokens so far.
 fn requests(vocabulary: usize) -> Vec<Request> {
     let mut random = Random(11);
     let mut requests: Vec<Request> = Vec::new();
     let ways = [
         json!({"temperature": 0}),
-        json!({"temperature": 0, "guided_regex": "([!-9][^!-9])*", "ignore_eos": false}),
+        json!({"temperature": 0, "frequency_penalty": 0.3}),
         json!({"temperature": 0, "presence_penalty": 0.4, "repetition_penalty": 1.2}),
     ];
     for first in [40, 97] {
@@ -229,29 +223,4 @@ fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
     let together = crowd(&serve(built.command(), &plain).address, &requests, 4);
     println!("side by side: {:.1} s", begin.elapsed().as_secs_f32());
     assert_eq!(texts(&together), texts(&expected), "side by side");
-
-    let few =
-        ["--kv-tokens", "256", "--prefix-cache", "off", "--swap-space", "0.02", "--swap-when", "always"];
-    let swapping = serve(built.command(), &few);
-    let together = crowd(&swapping.address, &requests, 4);
-    let counted = stats(&swapping.address);
-    drop(swapping);
-    println!("swapped: {:.1} s, {counted}", begin.elapsed().as_secs_f32());
-    assert_eq!(texts(&together), texts(&expected), "swapped");
-    let moved = ["swapped_out", "swapped_in"].map(|it| counted[it].as_u64().expect("it is counted"));
-    assert!(moved.iter().all(|moved| *moved > 0), "{counted}");
-
-    let draft =
-        DraftOption { method: DraftMethod::Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
-    let options = BuildOptions { ranks: Some(2), draft: Some(draft), ..BuildOptions::default() };
-    let drafting = load_with(&targets, &format!("{hardware}/{}/f32", golden.name), &options);
-    let drafting = serve(emulated::build(&drafting).command(), &plain);
-    let found = alone(&drafting);
-    println!("drafts, alone: {:.1} s", begin.elapsed().as_secs_f32());
-    assert_eq!(texts(&found), texts(&expected), "with drafts");
-    let together = crowd(&drafting.address, &requests, 4);
-    let counted = stats(&drafting.address);
-    println!("drafts, side by side: {:.1} s, {counted}", begin.elapsed().as_secs_f32());
-    assert_eq!(texts(&together), texts(&expected), "with drafts, side by side");
-    assert!(counted["drafts_verified"].as_u64() > Some(20), "{counted}");
 }

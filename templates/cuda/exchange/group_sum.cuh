@@ -29,7 +29,6 @@ struct GroupSum {
     template <class Place, class Value>
     __device__ __forceinline__ void push(float* out, const Place& place_of, const Value& value) {
         if (pushed) add(out);
-        else if (threadIdx.x == 0) values.end_turn();
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             place[e] = place_of(e);
@@ -37,6 +36,7 @@ struct GroupSum {
             mine[e] = as_pushed(value(e));
             values.push(place[e], mine[e]);
         }
+        if (!pushed && threadIdx.x == 0) values.end_turn();
         pushed = true;
     }
 

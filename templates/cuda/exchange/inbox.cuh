@@ -81,7 +81,7 @@ struct Inbox {
     }
 
     // By one thread of each block, behind a barrier that all others reach when they know the turn: the last block ends it. The kernels
-    // behind read the next one.
+    // behind read the next one. It takes a way to memory and back: best while values are on the way, behind the first pushes.
     __device__ __forceinline__ void end_turn() const {
         if (atomicAdd(&channel->blocks, 1u) + 1 != gridDim.x * gridDim.y) return;
         channel->blocks = 0;

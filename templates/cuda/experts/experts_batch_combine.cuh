@@ -44,7 +44,6 @@ template <class C>
 struct CombineAdd {
     __device__ __forceinline__ explicit CombineAdd(World*) {}
     __device__ __forceinline__ void begin() {}   // behind the wait
-    __device__ __forceinline__ void begun() {}   // behind a barrier of the block
     __device__ __forceinline__ void no_part(int) {}   // of a block without a token; of how many in all
     template <int VECTOR>
     __device__ __forceinline__ void add(float* out, size_t at, const float (&residual)[VECTOR], const float (&sum)[VECTOR]) const {
@@ -108,7 +107,6 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
 
     if (threadIdx.x < C::ACTIVE) weights[threadIdx.x] = own_weight;
     __syncthreads();
-    end.begun();
     float sum[S::VECTOR] = {};
 #pragma unroll
     for (int s = 0; s < C::ACTIVE; s++) {
@@ -121,7 +119,7 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
 #pragma unroll
         for (int i = 0; i < S::VECTOR; i++) sum[i] += scale * shared_part[i];
     }
-    end.add(out, own, residual, sum);
+    end.add(out, own, residual, sum);   // behind a barrier of the block
 }
 
 }  // namespace monomorph

@@ -20,17 +20,16 @@ struct CombineSum {
     Pieces pieces;
     __device__ __forceinline__ explicit CombineSum(World* world) : pieces(world, &world->sums) {}
     __device__ __forceinline__ void begin() { pieces.begin(); }
-    __device__ __forceinline__ void begun() {
-        if (threadIdx.x == 0) pieces.end_turn();
-    }
     // Every block ends the turn, or none.
     __device__ __forceinline__ void no_part(int tokens) {
         if (threadIdx.x == 0 && tokens > 0) pieces.end_turn();
     }
+    // Thread 0 of every block has columns.
     __device__ __forceinline__ void add(float* out, size_t at, const float (&residual)[4], const float (&sum)[4]) const {
         const int place = static_cast<int>(at / 4);
         const float4 mine = as_pushed(make_float4(sum[0], sum[1], sum[2], sum[3]));
         pieces.push(place, mine);
+        if (threadIdx.x == 0) pieces.end_turn();
         typename Pieces::template Arrived<1> peers;
         pieces.collect(peers, [&](int) { return place; }, [](int) { return true; });
         reinterpret_cast<float4*>(out)[place] = plus(make_float4(residual[0], residual[1], residual[2], residual[3]), pieces.sum(mine, peers[0]));
