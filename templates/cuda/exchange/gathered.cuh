@@ -10,10 +10,7 @@
 //   LIMIT             Limit::TOKENS or OUTPUTS: the field of the step that bounds the rows
 #pragma once
 
-#include "core/async.cuh"
-#include "core/step.cuh"
-#include "exchange/world.cuh"
-#include "products/stream_shape.cuh"
+#include "exchange/packets.cuh"
 
 namespace monomorph {
 
@@ -30,13 +27,6 @@ constexpr size_t gathered_bytes() {
     return size_t(C::RANKS) * C::ROWS * C::WIDTH * sizeof(float);
 }
 
-// float4 of the step's rows.
-template <class C>
-__device__ __forceinline__ int gathered_pieces(const Step* step) {
-    const int* const rows = C::LIMIT == Limit::OUTPUTS ? &step->outputs : &step->tokens;
-    return least(load_activation(rows), C::ROWS) * GatheredShape<C>::ROW;
-}
-
 // float4 between two ranks' rows.
 template <class C>
 __device__ __forceinline__ size_t gathered_stride(int pieces) {
@@ -49,20 +39,16 @@ template <class C>
 __device__ __forceinline__ void gathered_sum(const Step* step, const float* gathered, float* partial, float* residual) {
     launch_dependents();
     wait_for_predecessors();
-    const int pieces = gathered_pieces<C>(step), all = C::ALL_ROWS ? C::ROWS * GatheredShape<C>::ROW : pieces;
+    const int pieces = exchange_pieces<C>(step), all = C::ALL_ROWS ? C::ROWS * GatheredShape<C>::ROW : pieces;
     const size_t stride = gathered_stride<C>(pieces);
     const float4* const parts = reinterpret_cast<const float4*>(gathered);
     for (int at = blockIdx.x * C::THREADS + threadIdx.x; at < all; at += gridDim.x * C::THREADS) {
         if (at < pieces) {
             float4 sum = load_activation(parts + at);
 #pragma unroll
-            for (int rank = 1; rank < C::RANKS; rank++) {
-                const float4 part = load_activation(parts + rank * stride + at);
-                sum = make_float4(sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w);
-            }
+            for (int rank = 1; rank < C::RANKS; rank++) sum = plus(sum, load_activation(parts + rank * stride + at));
             float4* const to = reinterpret_cast<float4*>(residual) + at;
-            const float4 before = load_activation(to);
-            *to = make_float4(before.x + sum.x, before.y + sum.y, before.z + sum.z, before.w + sum.w);
+            *to = plus(load_activation(to), sum);
         }
         // A recorded program's products add to all of its rows, and a longer step would find what they left there.
         reinterpret_cast<float4*>(partial)[at] = make_float4(0, 0, 0, 0);
@@ -75,7 +61,7 @@ __device__ __forceinline__ void gathered_rows(const Step* step, const float* gat
     constexpr int ROW = GatheredShape<C>::ROW;
     launch_dependents();
     wait_for_predecessors();
-    const int pieces = gathered_pieces<C>(step);
+    const int pieces = exchange_pieces<C>(step);
     const size_t stride = gathered_stride<C>(pieces);
     const float4* const parts = reinterpret_cast<const float4*>(gathered);
     float4* const rows = reinterpret_cast<float4*>(out);

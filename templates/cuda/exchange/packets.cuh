@@ -29,7 +29,7 @@ struct ExchangeShape {
 template <class C>
 __device__ __forceinline__ int exchange_pieces(const Step* step) {
     const int* const rows = C::LIMIT == Limit::OUTPUTS ? &step->outputs : &step->tokens;
-    return least(load_activation(rows), C::ROWS) * ExchangeShape<C>::ROW;
+    return least(load_activation(rows), C::ROWS) * (C::WIDTH / 4);
 }
 
 // One exchange of this rank, as one of its threads sees it: PIECES pieces at a time, in strides of the grid.
