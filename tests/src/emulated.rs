@@ -13,6 +13,8 @@ use monomorph_compiler::spec::types::{Cuda, Target};
 use monomorph_compiler::toolchain::{self, Built, Linking, modules, nvcc, times};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
@@ -351,27 +353,36 @@ impl Stage {
     }
 }
 
-/// Runs a compiler unless its output exists. Another process may do the same at the same time, so each writes
-/// its own file and renames it.
+/// Runs a compiler unless its output exists. Whoever comes second, another thread or another process, waits for
+/// the first.
 fn compile(command: &mut Command, to: &Path) {
     if to.exists() {
         return;
     }
-    let fresh = to.with_extension(format!("{}.new", std::process::id()));
+    let directory = to.parent().expect("files stand in a directory");
+    let name = to.file_name().expect("a file has a name").to_string_lossy();
+    let lock =
+        File::create(directory.join(format!("{name}.lock"))).expect("the target directory is writable");
+    lock.lock().expect("files can be locked");
+    if to.exists() {
+        return;
+    }
+    let fresh = directory.join(format!("{name}.new"));
     let output = command.arg("-o").arg(&fresh).output().expect("g++ is there");
     assert!(output.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&output.stderr));
     std::fs::rename(&fresh, to).expect("it was just written");
 }
 
+/// Writes a file in one go: another thread or process sees the old content or the new.
 fn write_if_changed(path: &Path, content: &[u8]) {
     if std::fs::read(path).is_ok_and(|old| old == content) {
         return;
     }
-    std::fs::create_dir_all(path.parent().expect("files stand in a directory"))
-        .expect("the target directory is writable");
-    let fresh = path.with_extension(format!("{}.write", std::process::id()));
-    std::fs::write(&fresh, content).expect("the target directory is writable");
-    std::fs::rename(&fresh, path).expect("it was just written");
+    let directory = path.parent().expect("files stand in a directory");
+    std::fs::create_dir_all(directory).expect("the target directory is writable");
+    let mut fresh = tempfile::NamedTempFile::new_in(directory).expect("the target directory is writable");
+    fresh.write_all(content).expect("the target directory is writable");
+    fresh.persist(path).expect("it was just written");
 }
 
 fn digest(parts: &[&[u8]]) -> String {

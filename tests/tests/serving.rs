@@ -18,9 +18,9 @@ fn it_starts_at_once_and_stays_small() {
     println!("binary: {binary} bytes");
     assert!(binary <= 20 * MEGABYTE, "{binary} bytes of binary");
 
-    // The first start brings the weights into the page cache; the least of the others is the server's own.
-    // Beside the compilers that share its cores, a start of 0.1 s takes up to a second: its processor time is
-    // bounded, and the wait only so that none is hidden in it.
+    // The first start brings the weights into the page cache; the least of the others is the server's own: 0.1 s
+    // of processors for the weights and 0.3 s for the known answers that it checks. Beside the compilers that
+    // share its cores both take up to thrice that, and the wait is bounded only so that none is hidden in it.
     let starts: Vec<(f64, f64)> = (0..5)
         .map(|_| Serving::start(&server, &weights, &["--context", "4096"]))
         .map(|serving| (serving.ready_after.as_secs_f64(), serving.ready_processor))
@@ -28,8 +28,8 @@ fn it_starts_at_once_and_stays_small() {
     println!("ready after, processors' seconds: {starts:.3?}");
     let least = |of: fn(&(f64, f64)) -> f64| starts.iter().map(of).fold(f64::INFINITY, f64::min);
     let (after, processor) = (least(|start| start.0), least(|start| start.1));
-    assert!(processor <= 0.5, "ready after {processor} seconds of processors at best");
-    assert!(after <= 3.0, "ready after {after} s at best");
+    assert!(processor <= 1.5, "ready after {processor} seconds of processors at best");
+    assert!(after <= 5.0, "ready after {after} s at best");
 
     // A prompt that fills the context, so that every page of keys and values is touched.
     let serving = Serving::start(&server, &weights, &["--context", "4096", "--kv-tokens", "4096"]);
