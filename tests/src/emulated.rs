@@ -353,8 +353,8 @@ impl Stage {
     }
 }
 
-/// Runs a compiler unless its output exists. Whoever comes second, another thread or another process, waits for
-/// the first.
+/// Runs a compiler unless its output exists. Another thread or another process that asks for the same file
+/// waits for the first.
 fn compile(command: &mut Command, to: &Path) {
     if to.exists() {
         return;

@@ -18,9 +18,10 @@ fn it_starts_at_once_and_stays_small() {
     println!("binary: {binary} bytes");
     assert!(binary <= 20 * MEGABYTE, "{binary} bytes of binary");
 
-    // The first start brings the weights into the page cache; the least of the others is the server's own: 0.1 s
-    // of processors for the weights and 0.3 s for the known answers that it checks. Beside the compilers that
-    // share its cores both take up to thrice that, and the wait is bounded only so that none is hidden in it.
+    // The first start brings the weights into the page cache; the least of the others is the server's own:
+    // 0.1 s of processors for the weights and 0.3 s for the known answers that it checks. Beside the
+    // compilers that share its cores both take up to thrice that, and the wait is bounded only so that none
+    // is hidden in it.
     let starts: Vec<(f64, f64)> = (0..5)
         .map(|_| Serving::start(&server, &weights, &["--context", "4096"]))
         .map(|serving| (serving.ready_after.as_secs_f64(), serving.ready_processor))
