@@ -30,6 +30,9 @@ const OPTIONS: [&str; 5] =
 /// stuck: longer than a server takes between two calls of the driver on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How modules are compiled, beside [`OPTIONS`].
+const MODULE: [&str; 4] = ["-fPIC", "-shared", "-w", "-fvisibility=hidden"];
+
 const DRIVER: [&str; 4] = ["driver.cpp", "claims.cpp", "streams.cpp", "turns.cpp"];
 
 /// What runs kernels, with or without a driver on top of it.
@@ -92,6 +95,7 @@ pub fn build(target: &Target) -> Server {
     let driver = stage.driver(&target.hardware.name, card, target.ranks, PATIENCE);
     let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
     let start = Instant::now();
+    stage.precompile();
     let images = stage.images(&plan, &directory, &driver);
     times::note(&root(), &format!("modules {}", target.build()), start.elapsed())
         .unwrap_or_else(|error| panic!("{error}"));
@@ -241,6 +245,15 @@ impl Stage {
         Stage { directory, include }
     }
 
+    /// Compiles the header that every module begins with, which is most of the work for a small module. g++
+    /// takes it in the header's place where the options are the same.
+    fn precompile(&self) {
+        let header = self.directory.join("builtin.h");
+        let mut command = self.compiler();
+        command.args(MODULE).args(["-x", "c++-header"]).arg(&header);
+        compile(&mut command, &header.with_extension("h.gch"));
+    }
+
     /// The directory with the `libcuda.so.1` of so many cards of a kind.
     fn driver(&self, hardware: &str, card: &Cuda, devices: usize, patience: Duration) -> PathBuf {
         let patience = patience.as_millis();
@@ -331,10 +344,7 @@ impl Stage {
         let source = self.directory.join(&key).with_extension("cpp");
         write_if_changed(&source, text.as_bytes());
         let mut command = self.compiler();
-        command
-            .args(["-fPIC", "-shared", "-w", "-fvisibility=hidden"])
-            .arg(&source)
-            .arg(driver.join("libcuda.so.1"));
+        command.args(MODULE).arg(&source).arg(driver.join("libcuda.so.1"));
         let image = self.directory.join(&key).with_extension("so");
         compile(&mut command, &image);
         image
