@@ -200,6 +200,10 @@ pub fn file_tensors(target: &spec::types::Target) -> Vec<FileTensor> {
 /// If the config is refused or the directory is not writable.
 pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, prompts: Vec<Vec<u32>>) -> Golden {
     let directory = directory.join(name);
+    // The import would take what is stored in an older checkpoint of this name, of other sizes.
+    if directory.exists() {
+        std::fs::remove_dir_all(&directory).expect("a temporary directory is writable");
+    }
     std::fs::create_dir_all(directory.join("f32")).expect("a temporary directory is writable");
     let write =
         |file: &str, text: String| std::fs::write(directory.join(file), text).expect("it is writable");
