@@ -80,8 +80,8 @@ struct Inbox {
         for (int j = 0; j < PEERS; j++) store_peer_if(live, to[j] + place, value);
     }
 
-    // By one thread of each block, behind a barrier that all others reach when they know the turn: the last block ends it. The kernels
-    // behind read the next one. It takes a way to memory and back: best while values are on the way, behind the first pushes.
+    // By one thread of each block, once all of them know the turn: the last block ends it. The kernels behind read the next one. It takes a way
+    // to memory and back: best while values are on the way, behind the first pushes, or by a thread that nobody waits for.
     __device__ __forceinline__ void end_turn() const {
         if (atomicAdd(&channel->blocks, 1u) + 1 != gridDim.x * gridDim.y) return;
         channel->blocks = 0;

@@ -40,9 +40,21 @@
 #include "core/mma.cuh"
 #include "core/staged.cuh"
 #include "core/step.cuh"
+#include "exchange/inbox.cuh"
 #include "products/stream_epilogue.cuh"
 
 namespace monomorph {
+
+// What a sum over ranks keeps in shared memory (gemm_sum.cuh).
+template <class C, bool SUMS = C::EPILOGUE == Epilogue::SUM>
+struct GemmPieces {
+    static constexpr int BYTES = 0;
+};
+template <class C>
+struct GemmPieces<C, true> {
+    using Pieces = Inbox<C::RANKS, float4, C::OUTPUTS / 4, C::INBOX_ROWS>;
+    static constexpr int BYTES = sizeof(Pieces);
+};
 
 template <class C>
 struct GemmShape {
@@ -73,7 +85,7 @@ struct GemmShape {
     static_assert(C::STAGE_PANELS == 1 || C::STAGE_PANELS % 2 == 0, "steps are half a scale block or whole ones");
     static_assert(C::STAGE_PANELS <= 32, "one lane a panel");
     static_assert(C::TOKENS % 8 == 0 && (C::TOKENS / C::MULTICAST) % 8 == 0, "tokens by eights");
-    // Shared memory: x stages, weight stages, sums, barriers.
+    // Shared memory: x stages, weight stages, sums, barriers, pieces of a sum over ranks.
     static constexpr bool BLOCK_SCALED = C::SCALES == ScaleForm::BLOCK128;
     static constexpr int STAGE_BYTES = C::STAGE_PANELS * C::TOKENS * STAGED_ROW_BYTES;
     static constexpr int WEIGHT_STAGE_BYTES = BLOCK_TILES * STAGE_UNITS * (UNIT_BYTES + W::SCALE_BYTES);
@@ -88,7 +100,8 @@ struct GemmShape {
     static constexpr int SUMS_OFFSET = C::SPLIT > 1 ? 0 : RING_BYTES;
     static constexpr int SUMS_END = SUMS_OFFSET + SUM_BYTES * 2 * (C::SPLIT > 1 ? C::STRIPS : 1);
     static constexpr int BARRIERS_OFFSET = SUMS_END > RING_BYTES ? SUMS_END : RING_BYTES;
-    static constexpr int SHARED_BYTES = BARRIERS_OFFSET + 16 * C::STAGES;
+    static constexpr int PIECES_OFFSET = BARRIERS_OFFSET + 16 * C::STAGES;
+    static constexpr int SHARED_BYTES = PIECES_OFFSET + GemmPieces<C>::BYTES;
 };
 
 // Clusters to launch: all work at once, or as many as the card holds.

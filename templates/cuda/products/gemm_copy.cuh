@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/cluster.cuh"
-#include "products/gemm.cuh"
+#include "products/gemm_sum.cuh"
 
 namespace monomorph {
 
@@ -50,7 +50,9 @@ struct GemmCopier {
                 fetch(first_token, tokens, step, at.stage);
                 at.advance();
             }
+            if (piece == place.cluster) GemmTurn<C>::tell(arguments, ring, lane);
         }
+        GemmTurn<C>::end(arguments, lane);
     }
 };
 

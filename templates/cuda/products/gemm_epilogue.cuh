@@ -30,7 +30,7 @@ struct GemmEpilogue {
     // Of the strip in hand: this lane's first feature, scales and biases of its four (gated: gate; then up).
     int feature;
     float4 scale[2], bias[2];
-    GemmSum<C> ranks = GemmSum<C>(arguments);
+    GemmSum<C> ranks = GemmSum<C>(arguments, strips);
 
     __device__ __forceinline__ static float4 four(const float* values, int first, int count, float otherwise) {
         return make_float4(first < count ? load_constant(values + first) : otherwise, first + 1 < count ? load_constant(values + first + 1) : otherwise,

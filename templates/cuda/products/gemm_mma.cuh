@@ -112,13 +112,13 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
     if constexpr (S::ONE_TOKEN_BLOCK) weights.begin(1);
     wait_for_predecessors();
     const int rows = gemm_rows<C>(step);
-    epilogue.ranks.begin(rows);
     const int token_blocks = ceil_div(rows, C::TOKENS);
     if constexpr (!S::ONE_TOKEN_BLOCK) weights.begin(token_blocks);
     typename GemmEpilogue<C>::Sums sums;
     for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
         const GemmWork<C> work(piece, token_blocks, 0);
         consumer.multiply(sums, work.row_block);
+        if (piece == place.cluster) epilogue.ranks.begin();
         epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
         epilogue.ranks.add(epilogue, work.row_block, work.token_block * C::TOKENS, rows);
     }

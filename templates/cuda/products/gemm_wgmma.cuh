@@ -176,7 +176,6 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
         if constexpr (S::ONE_TOKEN_BLOCK) weights.begin(1);
         wait_for_predecessors();
         const int rows = gemm_rows<C>(step);
-        epilogue.ranks.begin(rows);
         const int token_blocks = ceil_div(rows, C::TOKENS);
         if constexpr (!S::ONE_TOKEN_BLOCK) weights.begin(token_blocks);
         typename GemmEpilogue<C>::Sums sums;
@@ -186,12 +185,14 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
             named_barrier(3, 32 * S::CONSUMER_WARPS);
             epilogue.leave(sums);
             cluster_sync();
+            epilogue.ranks.begin();
             epilogue.gather(work.row_block, rows);
             epilogue.ranks.add(epilogue, work.row_block, 0, rows);
         } else {
             for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
                 const GemmWork<C> work(piece, token_blocks, place.row_part);
                 consumer.multiply(sums, work.row_block, 0, S::STEPS);
+                if (piece == place.cluster) epilogue.ranks.begin();
                 epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);
                 epilogue.ranks.add(epilogue, work.row_block, work.token_block * C::TOKENS, rows);
             }

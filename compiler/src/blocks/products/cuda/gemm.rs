@@ -133,6 +133,18 @@ pub(crate) fn shared_bytes(matrix: &Matrix, gemm: &Gemm) -> usize {
     sums_end.max(rings) + 16 * stages
 }
 
+/// `GemmPieces<C>::BYTES` of a kernel that sums over ranks: two pointers, two numbers, and a pointer to a
+/// slot at each rank.
+const fn pieces_bytes(ranks: usize) -> usize {
+    24 + 8 * ranks
+}
+
+/// Whether a kernel of this product that sums over ranks fits the card.
+pub(crate) fn may_sum(matrix: &Matrix, rows: usize, ranks: usize, knobs: &Knobs, card: &Cuda) -> bool {
+    shape(matrix, rows, knobs, card)
+        .is_some_and(|gemm| fits(card, gemm.shared + pieces_bytes(ranks), gemm.resident))
+}
+
 impl Launcher<'_> {
     /// Launches a tensor-core product over staged rows `x`; their stride is the program's rows rounded up to
     /// a multiple of eight.
@@ -186,6 +198,7 @@ impl Launcher<'_> {
             ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads)
         };
         let sums = operands.sums().then(|| {
+            instance.shared += pieces_bytes(self.plan.target.ranks);
             let world = instance.summing(self.summing(operands.out));
             let bytes = 4 * capacity * matrix.outputs();
             (world, self.scratch::<Rows>("own_part", bytes as u64, false))

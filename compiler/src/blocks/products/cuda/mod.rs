@@ -77,9 +77,11 @@ impl Launcher<'_> {
         let matrix = self.matrix_of(operands);
         Ok(match self.style_of(site, &matrix)? {
             Style::Stream => stream::together(&matrix, site.program.rows, &self.knobs(site), self.card),
-            // Measured on two H100s with an 8B in fp8: for 8 rows a launch of its own makes a step 4 %
-            // shorter, for 32 it makes no difference, and for 128 it makes it 4 % longer.
-            Style::Gemm => site.program.rows > 8 && matrix.outputs().is_multiple_of(PIECE),
+            Style::Gemm => {
+                let (rows, ranks) = (site.program.rows, self.plan.target.ranks);
+                matrix.outputs().is_multiple_of(PIECE)
+                    && gemm::may_sum(&matrix, rows, ranks, &self.knobs(site), self.card)
+            }
         })
     }
 
