@@ -3,7 +3,8 @@
 //! knows of no ranks, and answers are those of a server of a CPU target.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{BuildOptions, Compute, Ranks, Target};
+use monomorph_compiler::spec::types::DraftMethod::Layers;
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption, Ranks, Target};
 use monomorph_formats::Format;
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated;
@@ -178,49 +179,93 @@ fn exchanges_are_counted(address: &str, target: &Target) {
     assert!(one > 0.0 && other > 0.0, "{one} and {other} s");
 }
 
-/// With recurrent state, so that both blocks and states are reused.
-///
+/// A golden that two ranks serve, with recurrent state, so that both blocks and states are kept; and what a
+/// processor answers.
+struct Served {
+    directory: tempfile::TempDir,
+    name: String,
+    requests: Vec<Request>,
+    expected: Vec<Answer>,
+}
+
+/// No prefix cache.
+const PLAIN: [&str; 4] = ["--kv-tokens", "2048", "--prefix-cache", "off"];
+
+impl Served {
+    fn new() -> Served {
+        let directory = tempfile::tempdir().expect("temporary directories can be made");
+        let targets = directory.path().join("targets");
+        let hardware = emulated::hardware(&targets, "h200", Some(emulated::FEW));
+        let golden = golden("qwen35-text").for_ranks(&directory.path().join("golden"));
+        golden.import_into(&targets, Compute::F16);
+        let name = format!("{hardware}/{}/f32", golden.name);
+        let vocabulary = load(&targets, &name, TWO).model.vocabulary;
+        std::fs::create_dir(directory.path().join("weights")).expect("it is writable");
+        with_tokenizer(&golden, vocabulary, &directory.path().join("weights"));
+        let processor = server::build(Some(&targets), &format!("cpu/{}/f32", golden.name));
+        let mut served = Served { directory, name, requests: requests(vocabulary), expected: Vec::new() };
+        served.expected = served.alone(&served.serve(Command::new(processor), &PLAIN));
+        served
+    }
+
+    fn target(&self, options: BuildOptions) -> Target {
+        let search = [self.directory.path().join("targets"), root().join("targets")];
+        spec::load_with(&search, &self.name, &TWO.of(options)).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn serve(&self, server: Command, further: &[&str]) -> Serving {
+        let arguments = ["--threads", "1", "--context", "256"];
+        let weights = self.directory.path().join("weights");
+        Serving::start_command(server, &weights, &[&arguments, further].concat())
+    }
+
+    fn alone(&self, serving: &Serving) -> Vec<Answer> {
+        self.requests.iter().map(|request| request.whole(&serving.address)).collect()
+    }
+
+    fn are_right(&self, answers: &[Answer], how: &str) {
+        assert_eq!(texts(answers), texts(&self.expected), "{how}");
+    }
+}
+
 /// Found here first: partial sums that a short step left behind were added in the next longer one.
 #[test]
 fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
-    let directory = tempfile::tempdir().expect("temporary directories can be made");
-    let targets = directory.path().join("targets");
-    let hardware = emulated::hardware(&targets, "h200", Some(emulated::FEW));
-    let golden = golden("qwen35-text").for_ranks(&directory.path().join("golden"));
-    golden.import_into(&targets, Compute::F16);
-    let two = load(&targets, &format!("{hardware}/{}/f32", golden.name), TWO);
-    let weights = tempfile::tempdir().expect("temporary directories can be made");
-    with_tokenizer(&golden, two.model.vocabulary, weights.path());
-    let serve = |server: Command, further: &[&str]| {
-        let arguments = ["--threads", "1", "--context", "256"];
-        Serving::start_command(server, weights.path(), &[&arguments, further].concat())
-    };
-    let requests = requests(two.model.vocabulary);
-    let alone = |serving: &Serving| -> Vec<Answer> {
-        requests.iter().map(|request| request.whole(&serving.address)).collect()
-    };
-    let plain = ["--kv-tokens", "2048", "--prefix-cache", "off"];
-    let processor = server::build(Some(&targets), &format!("cpu/{}/f32", golden.name));
-    let expected = alone(&serve(Command::new(processor), &plain));
-
+    let served = Served::new();
+    let two = served.target(BuildOptions::default());
     let (built, begin) = (emulated::build(&two), Instant::now());
-    let lone = serve(built.command(), &plain);
-    let found = alone(&lone);
+    let lone = served.serve(built.command(), &PLAIN);
+    let found = served.alone(&lone);
     exchanges_are_counted(&lone.address, &two);
     drop(lone);
     println!("alone: {:.1} s", begin.elapsed().as_secs_f32());
-    assert_eq!(texts(&found), texts(&expected), "alone");
+    served.are_right(&found, "alone");
 
-    let cached =
-        serve(built.command(), &["--kv-tokens", "2048", "--snapshots", "3", "--snapshot-interval", "64"]);
-    assert_eq!(texts(&alone(&cached)), texts(&expected), "from a cache");
+    let caching = ["--kv-tokens", "2048", "--snapshots", "3", "--snapshot-interval", "64"];
+    let cached = served.serve(built.command(), &caching);
+    served.are_right(&served.alone(&cached), "from a cache");
     let counted = stats(&cached.address);
     drop(cached);
     println!("from a cache: {:.1} s, {counted}", begin.elapsed().as_secs_f32());
     assert!(counted["tokens_cached"].as_u64() > Some(100), "{counted}");
 
     // They begin and end at different times, so that batches shrink and grow.
-    let together = crowd(&serve(built.command(), &plain).address, &requests, 4);
+    let together = crowd(&served.serve(built.command(), &PLAIN).address, &served.requests, 4);
     println!("side by side: {:.1} s", begin.elapsed().as_secs_f32());
-    assert_eq!(texts(&together), texts(&expected), "side by side");
+    served.are_right(&together, "side by side");
+}
+
+/// Most drafts of a few layers do not hold, so states go back.
+#[test]
+#[ignore = "minutes"]
+fn two_ranks_that_draft_answer_as_a_processor() {
+    let served = Served::new();
+    let draft = DraftOption { method: Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
+    let built =
+        emulated::build(&served.target(BuildOptions { draft: Some(draft), ..BuildOptions::default() }));
+    let drafting = served.serve(built.command(), &PLAIN);
+    served.are_right(&served.alone(&drafting), "alone");
+    served.are_right(&crowd(&drafting.address, &served.requests, 4), "side by side");
+    let counted = stats(&drafting.address);
+    assert!(counted["drafts_verified"].as_u64() > Some(60), "{counted}");
 }

@@ -42,6 +42,8 @@ struct GemmCopier {
         const int rows = S::ONE_TOKEN_BLOCK ? C::CAPACITY : gemm_rows<C>(arguments.step);
         const int token_blocks = ceil_div(rows, C::TOKENS);
         RingPosition<C::STAGES> at;
+        // The step of the first piece of work that fills the ring, or its last.
+        const int last_of_first = min(place.first_step + C::STAGES, place.last_step) - 1;
         for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
             const int first_token = GemmWork<C>(piece, token_blocks, place.row_part).token_block * C::TOKENS;
             const int tokens = min(C::TOKENS, rows - first_token);
@@ -49,8 +51,8 @@ struct GemmCopier {
                 barrier_wait(empty + at.stage, at.parity ^ 1);
                 fetch(first_token, tokens, step, at.stage);
                 at.advance();
+                if (piece == place.cluster && step == last_of_first) GemmTurn<C>::tell(arguments, ring, lane);
             }
-            if (piece == place.cluster) GemmTurn<C>::tell(arguments, ring, lane);
         }
         GemmTurn<C>::end(arguments, lane);
     }

@@ -3,8 +3,8 @@
 // A lane pushes its outputs to the peers as it writes them, and keeps its own in `own` f32 [CAPACITY, OUTPUTS], for which there are no registers.
 // Behind a piece of work it adds up. That saves the launch of a sum (exchange/sum.cuh). How values get there: exchange/inbox.cuh.
 //
-// Nor are there registers, while products run, for where values go: the copying warp leaves that in shared memory once it has asked for the x of
-// the first piece of work, and in the end takes the block's part in the turn. The consumers meet it before their first outputs.
+// Nor are there registers, while products run, for where values go: the copying warp leaves that in shared memory once it has filled its ring,
+// and in the end takes the block's part in the turn. The consumers meet it before their first outputs.
 //
 // Config: as gemm.cuh says, with EPILOGUE SUM and
 //   RANKS, INBOX_ROWS   of the host; rows of a slot of the inboxes

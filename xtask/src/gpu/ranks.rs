@@ -24,9 +24,9 @@ pub(super) struct Servers {
     /// Batch-invariant, for a single GPU and for all.
     one: String,
     several: String,
-    /// With drafts of its own layers, and looked up.
-    layers: String,
-    lookup: String,
+    /// With drafts of its own layers, and looked up: for a single GPU and for all.
+    layers: [String; 2],
+    lookup: [String; 2],
 }
 
 impl Servers {
@@ -57,8 +57,12 @@ impl Servers {
         let mut server = |options: BuildOptions| gathering.server(&name, &options, false);
         let one = server(BuildOptions { ranks: None, ..invariant });
         let several = server(invariant);
-        let layers = server(draft(DraftMethod::Layers, 2));
-        let lookup = server(draft(DraftMethod::Ngram, 3));
+        let mut drafting = |method, drafts| {
+            let several = draft(method, drafts);
+            [BuildOptions { ranks: None, ..several }, several].map(&mut server)
+        };
+        let layers = drafting(DraftMethod::Layers, 2);
+        let lookup = drafting(DraftMethod::Ngram, 3);
         gathering.search.remove(0);
         let ranks = checked.ranks.unwrap_or(1);
         let name = format!("{}+tp{ranks}", gathering.target(&name));
@@ -94,12 +98,15 @@ impl Servers {
             ]),
             "ranks" => json!([{
                 "name": name, "ranks": ranks, "one": one, "several": several,
-                "drafting": { "layers": layers, "lookup": lookup },
+                "drafting": {
+                    "layers": { "one": layers[0], "several": layers[1] },
+                    "lookup": { "one": lookup[0], "several": lookup[1] },
+                },
                 "weights": ["ranks/random", "ranks/repeating"], "swap_gb": SWAP,
                 "context": facts["context"], "vocabulary": vocabulary,
             }]),
             // racecheck follows one device, and its kernels take longer than another one waits for them.
-            _ => json!([several, layers].map(|server| json!({
+            _ => json!([several, &layers[1]].map(|server| json!({
                 "name": server.trim_end_matches("/server"), "server": server, "tool": "memcheck",
                 "context": 256, "vocabulary": 32,
             }))),

@@ -49,6 +49,16 @@ def nccl():
     raise Missing("libnccl.so.2 stands in no site-packages, beside PyTorch or of the system")
 
 
+def port(taken=None):
+    """A port that nobody listens on, and that is not meant for another."""
+    while True:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            found = free.getsockname()[1]
+        if found != taken:
+            return found
+
+
 class World:
     """A secret and a port for so many processes, of which one needs neither; those that were started are gone at the end of a `with`."""
 
@@ -60,9 +70,7 @@ class World:
         self.token.write_text(secrets.token_hex(16))
 
     def __enter__(self):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = port()
         return self
 
     def __exit__(self, *_):
@@ -113,9 +121,7 @@ class Serving:
     """Head and workers that serve; `command` is without flags of the world."""
 
     def __init__(self, world, command):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = port(world.port)
         began = time.time()
         self.workers = [world.begin(command, rank) for rank in range(1, world.count)]
         self.head = world.begin([*command, "--port", self.port], 0)
