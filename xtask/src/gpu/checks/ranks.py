@@ -16,8 +16,8 @@ PIECES = ["--prefill-tokens", 64]
 LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 130, 250, 257, 400, 700, 1100]
 # Nats between the two likeliest tokens, up to which their order may depend on how sums are cut.
 TIE = 0.1
-# Where two experts are nearly as good for a token, rounding decides between them, and probabilities jump: in few answers, also on one GPU.
-# Behind 160 tokens of rounding, log-probabilities are up to 0.24 apart.
+# Where two experts are nearly as good for a token, rounding decides between them, and probabilities jump:
+# in few answers, also on one GPU. Behind 160 tokens of rounding, log-probabilities are up to 0.24 apart.
 FLIPPED, APART = 2, 0.5
 
 
