@@ -171,7 +171,7 @@ impl Executor {
         let history = if ranks > 1 { sizes.history } else { 0 };
         let flight = |_| StepSlot::new(memory, &sizes, ids, history, groups, head_rows);
         let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
-        let offload = memory.offload()?;
+        let offload = memory.offload(sizes.header as usize - size_of::<Header>())?;
         let limits = StepLimits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
@@ -456,7 +456,9 @@ impl Executor {
             self.count(|traffic| traffic.drafts, sequences);
         }
         let table = tables.header.offset(size_of::<Header>() as u64);
-        match self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
+        // Behind the logits nothing attends: servers whose drafts do keep no blocks on disk.
+        let offload = self.offload.as_mut().filter(|_| portion != Portion::Sampling);
+        match offload.and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
             None => graph.launch(gpu.stream())?,
             pass => {
                 let queue = self.quiet.queue(program, false, *extents, tables);
