@@ -67,7 +67,7 @@ pub fn test(options: Options) -> Result<(), String> {
             Box::new(|| {
                 let (fetched, result) = downloads.take().expect("a check is made once").end();
                 fetched.into_iter().for_each(|path| drop(weights.set(path)));
-                gpu_kernels.set(Some(beside::begin()));
+                gpu_kernels.set(Some(beside::begin(options.bless)));
                 result.map(passed)
             }),
         ),

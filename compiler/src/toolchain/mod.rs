@@ -4,6 +4,7 @@ mod cross;
 pub mod cubin;
 mod figures;
 pub mod kernels;
+pub mod listed;
 pub mod modules;
 pub mod nvcc;
 pub mod python;
