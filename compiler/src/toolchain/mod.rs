@@ -120,9 +120,9 @@ pub enum Unoptimised {
     Nothing,
     /// Everything but kernels and generated code.
     Dependencies,
-    /// The generated crate, where it has no kernels. It has copies of all that is generic over the model, which
-    /// is most of the time that a server takes to compile behind its dependencies; unoptimised, rustc takes
-    /// what these have already.
+    /// The generated crate, where it has no kernels. It has copies of all that is generic over the model, and
+    /// takes longer to compile than all else behind a server's dependencies; unoptimised, rustc takes what
+    /// these have already.
     Generated,
 }
 

@@ -116,8 +116,8 @@ pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport
     Ok(report)
 }
 
-/// Fails the build on a kernel that a survey of any target ([`super::kernels`]) found unfit, before minutes of
-/// compiling the others.
+/// Fails the build on a kernel that a survey of any target ([`super::kernels`]) found unfit, before minutes
+/// of compiling the others.
 fn refuse(root: &Path, compiler: &Compiler, directory: &Path, plan: &Plan) -> Result<(), BuildError> {
     let (mut keys, store) = (Keys::new(compiler, directory.join("cuda/lib")), Store::new(&root.join(STORE)));
     let (cuda, card) = plan.cuda.as_ref().zip(plan.target.hardware.cuda()).expect("a CUDA target");
