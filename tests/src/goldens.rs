@@ -254,7 +254,7 @@ pub fn wide(directory: &Path) -> Golden {
     synthetic(directory, "wide", &wide_config(), [1, 9, 70, 150, 200].map(prompt).to_vec())
 }
 
-/// [`wide`] with more layers, fewer experts, sizes that two ranks can share and a long context.
+/// [`wide`] with more layers, fewer experts, sizes that two and four ranks can share and a long context.
 ///
 /// # Panics
 /// If the directory is not writable.
@@ -265,6 +265,8 @@ pub fn shared(directory: &Path) -> Golden {
         ("num_hidden_layers", 4),
         ("num_key_value_heads", 2),
         ("max_position_embeddings", 4096),
+        ("linear_num_key_heads", 4),
+        ("linear_num_value_heads", 8),
         ("num_experts", 8),
     ] {
         config[key] = value.into();

@@ -3,13 +3,16 @@
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::path::Path;
 
-/// Changes the weights in `directory`, f32 or bf16, so that the model mostly repeats itself: what layers add
-/// to the residual stream becomes small, so that the likeliest token is the one just fed. The draft head is
+/// Of what layers add to the residual stream, the part that tiny goldens of few layers keep.
+pub const KEPT: f32 = 0.8;
+
+/// Changes the weights in `directory`, f32 or bf16, so that the model mostly repeats itself: layers add only
+/// `kept` of what they did to the residual stream, so that the likeliest token is the one just fed. The draft head is
 /// made to predict the same, as any subset of the layers then does anyway. Most drafts are accepted.
 ///
 /// # Panics
 /// If they are not those of a golden with an untied head, or are not writable.
-pub fn repeat(directory: &Path) {
+pub fn repeat(directory: &Path, kept: f32) {
     let file = directory.join("model.safetensors");
     let bytes = std::fs::read(&file).expect("weights are readable");
     let tensors = SafeTensors::deserialize(&bytes).expect("they are sound");
@@ -19,7 +22,7 @@ pub fn repeat(directory: &Path) {
         .map(|(name, view)| {
             let mut values = floats(view.dtype(), view.data());
             if ["o_proj", "out_proj", "down_proj"].iter().any(|it| name.contains(it)) {
-                values.iter_mut().for_each(|value| *value *= 0.8);
+                values.iter_mut().for_each(|value| *value *= kept);
             }
             if name == "mtp.fc.weight" {
                 let columns = view.shape()[1];

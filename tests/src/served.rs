@@ -7,6 +7,9 @@ use crate::repeating::repeat;
 use monomorph_compiler::spec::types::Compute;
 use std::path::{Path, PathBuf};
 
+/// Of what layers add, the part that is kept where the model repeats itself.
+const KEPT: f32 = 0.06;
+
 /// The checkpoint.
 #[derive(Clone, Debug)]
 pub struct Served {
@@ -34,7 +37,7 @@ pub fn served(model: &str, targets: &Path, out: &Path) -> Served {
     std::fs::create_dir_all(&repeating).expect("it is writable");
     let file = "model.safetensors";
     std::fs::copy(stored.weights.join(file), repeating.join(file)).expect("it is writable");
-    repeat(&repeating);
+    repeat(&repeating, KEPT);
     for weights in [&stored.weights, &repeating] {
         write_tokenizer(tokens(stored.vocabulary), weights);
     }

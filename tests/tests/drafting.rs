@@ -24,7 +24,7 @@ use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftO
 use monomorph_compiler::{graph, passes, report, spec};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::goldens::{Golden, goldens};
-use monomorph_tests::repeating::repeat;
+use monomorph_tests::repeating::{KEPT, repeat};
 use monomorph_tests::root;
 use monomorph_tests::server::{Serving, build, build_with, stats};
 use monomorph_weights::Checkpoint;
@@ -136,7 +136,7 @@ fn drafts_change_no_answer() {
         let plain = build(Some(targets.path()), &target);
         let weights = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
         weights.iter().for_each(|it| with_tokenizer(&golden, vocabulary, it.path()));
-        repeat(weights[1].path());
+        repeat(weights[1].path(), KEPT);
         let expected = weights.each_ref().map(|weights| {
             let serving = serve(&plain, weights.path(), ROOM);
             requests.iter().map(|request| request.whole(&serving.address)).collect::<Vec<_>>()

@@ -7,7 +7,7 @@ use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftO
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::goldens::{Golden, goldens};
-use monomorph_tests::repeating::repeat;
+use monomorph_tests::repeating::{KEPT, repeat};
 use monomorph_tests::root;
 use monomorph_tests::server::{Serving, build_with, get};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
     for repeats in [false, true] {
         let weights = weights(&golden, quant, plain.model.vocabulary);
         if repeats {
-            repeat(weights.path());
+            repeat(weights.path(), KEPT);
         }
         let expected = alone(&serve(&servers[0], weights.path()), &requests);
         let serving = serve(&servers[1], weights.path());

@@ -6,7 +6,7 @@ use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
 use monomorph_tests::crowd::{Random, with_tokenizer};
 use monomorph_tests::goldens::golden;
-use monomorph_tests::repeating::repeat;
+use monomorph_tests::repeating::{KEPT, repeat};
 use monomorph_tests::server::{Serving, build, build_with, metric, post};
 use monomorph_tests::{root, smollm2};
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn compare_hybrid(name: &str, draft: Option<DraftOption>, lengths: &[usize]) {
     let weights = tempfile::tempdir().expect("temporary directories can be made");
     with_tokenizer(&golden, vocabulary, weights.path());
     // If all drafts are accepted, passes reach as far past a sequence as they ever do.
-    draft.iter().for_each(|_| repeat(weights.path()));
+    draft.iter().for_each(|_| repeat(weights.path(), KEPT));
     let options = BuildOptions { draft, ..BuildOptions::default() };
     let server = build_with(Some(targets.path()), &target, &options);
     let share = ["--blocks", "128", "--resident-blocks", "64"];

@@ -7,9 +7,11 @@ from checks.ranks import FLIPPED, alike
 IDS = ["a", "b", "c"]
 
 
-def answer(ids=IDS, apart=0.0, margin=1.0):
-    """Ids with log-probabilities, and beside each id the other likely one, which lacks `margin`."""
-    logprobs = [-1.0 - apart] * len(ids)
+def answer(ids=IDS, apart=0.0, margin=1.0, tokens=None):
+    """Ids with log-probabilities, and beside each id the other likely one, which lacks `margin`. Of `tokens` ids the first two are
+    `apart`, else all."""
+    ids = ids if tokens is None else ["a"] * tokens
+    logprobs = [-1.0 - (apart if tokens is None or at < 2 else 0.0) for at in range(len(ids))]
     return ids, logprobs, [{id: -1.0, "x": -1.0 - margin} for id in ids], 0
 
 
@@ -40,15 +42,17 @@ class Alike(unittest.TestCase):
         self.assertTrue(passes([(answer(), answer(apart=0.11))], False))
         self.assertFalse(passes([(answer(), answer(apart=0.21))], False))
 
-    def test_experts_and_drafts_jump_in_a_few_answers(self):
+    def test_experts_and_drafts_jump_at_a_few_tokens(self):
         equal = [(answer(), answer())] * 10
         self.assertTrue(passes([flip(0.3)] * FLIPPED + equal, True))
         self.assertFalse(passes([flip(0.3)] * (FLIPPED + 1) + equal, True))
-        self.assertTrue(passes([(answer(), answer(apart=0.24))], True))
-        self.assertFalse(passes([(answer(), answer(apart=0.51))], True))
+        self.assertTrue(passes([(answer(tokens=200), answer(apart=0.64, tokens=200))], True))
+        self.assertFalse(passes([(answer(tokens=199), answer(apart=0.64, tokens=199))], True))
+        self.assertFalse(passes([(answer(), answer(apart=0.21))], True))
 
     def test_no_jump_is_without_end(self):
-        self.assertFalse(passes([flip(0.51)], True))
+        self.assertFalse(passes([flip(1.01)], True))
+        self.assertFalse(passes([(answer(tokens=200), answer(apart=1.01, tokens=200))], True))
 
     def test_a_token_that_nobody_thought_of_is_wrong(self):
         for jumps in (False, True):

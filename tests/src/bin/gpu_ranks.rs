@@ -29,11 +29,25 @@ fn main() {
     let target =
         spec::load(&search, &format!("h200/{}", served.name)).unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
-    let weights = Checkpoint::open(&served.random).unwrap_or_else(|error| panic!("{error}"));
-    let interpreter =
-        Interpreter::new(&graph, &target.quant, &weights).unwrap_or_else(|error| panic!("{error}"));
     let mut random = Random(19);
     let prompts = LENGTHS.map(|length| random.ids(length, served.vocabulary));
+    let interpreter = |weights: &Path| {
+        let weights = Checkpoint::open(weights).unwrap_or_else(|error| panic!("{error}"));
+        Interpreter::new(&graph, &target.quant, &weights).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let repeated: usize = {
+        let interpreter = interpreter(&served.repeating);
+        let answers = prompts.iter().take(3).map(|prompt| greedy(&interpreter, prompt, TOKENS).0);
+        answers.map(|ids| ids.array_windows().filter(|[one, next]| one == next).count()).sum()
+    };
+    // Else drafts are never accepted, or never refused.
+    let some = TOKENS..=5 * TOKENS / 2;
+    assert!(
+        some.contains(&repeated),
+        "the repeating checkpoint says {repeated} of {} tokens again",
+        3 * TOKENS
+    );
+    let interpreter = interpreter(&served.random);
     let found: Vec<_> = std::thread::scope(|scope| {
         let threads = prompts.iter().map(|prompt| scope.spawn(|| greedy(&interpreter, prompt, TOKENS)));
         let threads: Vec<_> = threads.collect();

@@ -18,9 +18,11 @@ LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 130, 250, 257, 400, 700, 1100]
 # Nats between the two likeliest tokens, up to which their order may depend on how sums are cut, and
 # between two servers' log-probabilities of one token: 0.015 and 0.11 were measured.
 TIE, APART = 0.1, 0.2
-# Where two experts are nearly as good for a token, rounding decides between them, and probabilities jump:
-# in few answers, also on one GPU. Rows of drafts are rounded otherwise than single ones.
-FLIPPED, JUMP = 2, 0.5
+# Where two experts are nearly as good for a token, rounding decides between them, and probabilities jump by
+# up to so much: at few tokens, also on one GPU. Rows of drafts are rounded otherwise than single ones.
+FLIPPED, JUMP = 2, 1.0
+# The part of all tokens that may jump: what is added or multiplied wrongly moves most of them.
+JUMPING = 0.01
 
 
 def prompts(case):
@@ -37,27 +39,29 @@ def ask(server, prompt):
 
 
 def difference(expected, found):
-    """The first token that differs with what it lacked of being chosen (`None` where none does), and the largest distance of
+    """The first token that differs with what it lacked of being chosen (`None` where none does), and the distances of
     log-probabilities before."""
-    apart = 0.0
+    apart = []
     for at, (one, other) in enumerate(zip(expected[0], found[0], strict=True)):
         if one != other:
             return (at, expected[1][at] - expected[2][at].get(other, float("-inf"))), apart
-        apart = max(apart, abs(expected[1][at] - found[1][at]))
+        apart.append(abs(expected[1][at] - found[1][at]))
     return None, apart
 
 
 def alike(expected, found, jumps):
-    """Whether answers differ at ties only, and in words how they do. With `jumps`, of servers that draft or have experts, a few may
-    differ by more."""
+    """Whether answers differ at ties only, and in words how they do. With `jumps`, of servers that draft or have experts, a few
+    tokens may differ by more."""
     pairs = [difference(*pair) for pair in zip(expected, found, strict=True)]
     firsts = {number: first for number, (first, _) in enumerate(pairs) if first}
-    apart = max(apart for _, apart in pairs)
+    distances = [distance for _, apart in pairs for distance in apart]
+    apart, jumped = max(distances, default=0.0), sum(distance > APART for distance in distances)
     ties = ", ".join(f"prompt {number} at {at} by {margin:.4f}" for number, (at, margin) in firsts.items())
-    words = f"{len(pairs) - len(firsts)} of {len(pairs)} equal, log-probabilities at most {apart:.1e} apart" + (f"; others differ first: {ties}" if ties else "")
+    words = f"{len(pairs) - len(firsts)} of {len(pairs)} equal, log-probabilities at most {apart:.1e} apart, {jumped} of {len(distances)} by more than {APART}" + (f"; others differ first: {ties}" if ties else "")
     margins = [margin for _, margin in firsts.values()]
     if jumps:
-        passed = apart <= JUMP and all(margin <= JUMP for margin in margins) and sum(margin > TIE for margin in margins) <= FLIPPED
+        passed = apart <= JUMP and jumped <= JUMPING * len(distances)
+        passed = passed and all(margin <= JUMP for margin in margins) and sum(margin > TIE for margin in margins) <= FLIPPED
     else:
         passed = apart <= APART and all(margin <= TIE for margin in margins)
     return passed, words
@@ -128,8 +132,8 @@ def check(context, case):
                 (single, _), (drafted, found) = (ask_all(servers[which], *roomy) for which in ("one", "several"))
                 verified, held = (found[f"vllm:spec_decode_num_{which}_tokens_total"] for which in ("draft", "accepted"))
                 passed, words = alike(one, drafted, True)
-                # Look-up finds nothing where nothing repeats.
-                drafts = verified > 0 or (name == "lookup" and kind != "repeating")
+                # Look-up finds nothing where nothing repeats. Where much does, more than an odd draft holds.
+                drafts = 10 * held >= verified > 0 if kind == "repeating" else verified > 0 or name == "lookup"
                 yield f"{kind}, drafts by {name}, {way}", passed and drafts, f"{words}; of {verified:.0f} drafts {held:.0f} held"
                 yield f"{kind}, drafts by {name}, {way}, of one GPU", *alike(one, single, True)
 
