@@ -40,6 +40,7 @@ impl Golden {
             ("num_key_value_heads", if kv == heads { 24 } else { 2 }),
             ("intermediate_size", 48),
             ("num_experts", 24),
+            ("num_local_experts", 24),
             ("moe_intermediate_size", 24),
             ("shared_expert_intermediate_size", 72),
             ("linear_num_key_heads", 24),

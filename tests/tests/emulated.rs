@@ -117,6 +117,9 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     run(case, &mut wrong, &["prompts", "9 and fewer"]);
     let case = stored(&targets, &gb10, &golden("qwen35-moe-text"), "bf16");
     run(case, &mut wrong, &["prompts together", "9 and fewer"]);
+    // Norms of whole rows, and experts chosen by scores: streamed, and sorted.
+    let case = stored(&targets, &h200, &golden("minimax-m2"), "bf16");
+    run(case, &mut wrong, &["prompts", "9 and fewer"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
