@@ -5,7 +5,8 @@ use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::Kernel;
 use monomorph_compiler::spec;
 use monomorph_compiler::toolchain;
-use monomorph_compiler::toolchain::kernels::{Report, Survey, summary};
+use monomorph_compiler::toolchain::kernels::{Known, Report, Survey, summary};
+use monomorph_compiler::toolchain::listed::{Listed, sampled};
 use monomorph_compiler::toolchain::nvcc::Compiler;
 use std::path::{Path, PathBuf};
 
@@ -30,10 +31,14 @@ fn plan(name: &str, change: impl Fn(&mut Kernel)) -> Plan {
 }
 
 fn survey(cache: &Path, plans: &[Plan]) -> Report {
+    survey_with(&Known { cache, listed: &Listed::default(), again: sampled, fresh: false }, plans)
+}
+
+fn survey_with(known: &Known, plans: &[Plan]) -> Report {
     let compiler = Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
     let mut survey = Survey::new(&root(), &compiler);
     plans.iter().for_each(|plan| survey.add(plan).unwrap_or_else(|error| panic!("{error}")));
-    survey.compile(cache, &|_, _, _| ()).unwrap_or_else(|error| panic!("{error}"))
+    survey.compile(known, &|_, _, _| ()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn only(kernel: &mut Kernel, name: &str, change: impl Fn(&mut Kernel)) {
@@ -101,8 +106,9 @@ fn what_differs_in_name_only_is_compiled_once_for_all_who_share_a_cache() {
     let report = survey(cache.path(), &plans);
     assert_eq!((report.compiled, report.cached), (1, 1));
     assert!(
-        summary(&report)
-            .starts_with("2 targets, 2 modules, 2 kernels, 2 distinct: 1 compiled and 1 cached in ")
+        summary(&report).starts_with(
+            "2 targets, 2 modules, 2 kernels, 2 distinct: 1 compiled, 1 cached and 0 listed in "
+        )
     );
 }
 
@@ -120,4 +126,70 @@ fn a_kernel_that_nvcc_refuses_does_not_take_the_others_along() {
         "{defect}"
     );
     assert_eq!(report.usages.len(), 3);
+}
+
+/// A list with lines changed by hand.
+fn edited(list: &Listed, change: impl Fn(&str) -> String) -> Listed {
+    let directory = tempfile::tempdir().expect("there is room");
+    let path = directory.path().join("kernels.txt");
+    list.write(&path).unwrap_or_else(|error| panic!("{error}"));
+    let text = std::fs::read_to_string(&path).expect("it is there");
+    let (compiler, lines) = text.split_once('\n').expect("it begins with the compiler");
+    std::fs::write(&path, format!("{compiler}\n{}", change(lines))).expect("it is writable");
+    Listed::read(&path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[test]
+fn the_list_is_believed_and_what_is_compiled_must_agree_with_it() {
+    let cache = tempfile::tempdir().expect("there is room");
+    let embedding = |name| {
+        plan(name, |_| ()).planted(|cuda| cuda.modules[0].kernels.retain(|it| it.name == "embed_rows"))
+    };
+    let plans = [embedding(H100), embedding(GB10)];
+    let made = survey(cache.path(), &plans);
+    assert_eq!((made.compiled, made.unlisted.len(), made.stale.len()), (2, 2, 0));
+    // A cache of its own, so that only the list is known.
+    let by = |listed: &Listed, again: fn(&str) -> bool, plans: &[Plan]| {
+        let cache = tempfile::tempdir().expect("there is room");
+        survey_with(&Known { cache: cache.path(), listed, again, fresh: false }, plans)
+    };
+    let counts = |it: &Report| (it.compiled, it.cached, it.listed);
+    let wrong = |it: &Report| (it.differing.len(), it.unlisted.len(), it.stale.len());
+    let report = by(&made.list, |_| false, &plans);
+    assert_eq!((counts(&report), wrong(&report)), ((0, 0, 2), (0, 0, 0)));
+    assert_eq!((&report.usages, &report.list), (&made.usages, &made.list));
+    let report = by(&made.list, |_| true, &plans);
+    assert_eq!((counts(&report), wrong(&report)), ((2, 0, 0), (0, 0, 0)));
+    // A line of no kernel, and a kernel without a line.
+    let report = by(&made.list, |_| false, &plans[..1]);
+    assert_eq!((counts(&report), wrong(&report)), ((0, 0, 1), (0, 0, 1)));
+    let less = edited(&made.list, |lines| lines.lines().take(1).map(|line| format!("{line}\n")).collect());
+    let report = by(&less, |_| false, &plans);
+    assert_eq!((counts(&report), wrong(&report)), ((1, 0, 1), (0, 1, 0)));
+    assert!(report.unlisted[0].ends_with(": kernel `embed_rows` of `decode_1`"), "{:?}", report.unlisted);
+    // Wrong figures: what a listed kernel may not take is a defect like any other.
+    let more = edited(&made.list, |lines| {
+        let spilling = |line: &str| format!("{} 40 0 0 8\n", line.split(' ').next().unwrap_or_default());
+        lines.lines().map(spilling).collect()
+    });
+    let report = by(&more, |_| false, &plans);
+    assert_eq!((counts(&report), wrong(&report)), ((0, 0, 2), (0, 0, 0)));
+    assert!(
+        report.defects[0].contains("kernel `embed_rows` of `decode_1` spills 8 "),
+        "{:?}",
+        report.defects
+    );
+    let report = by(&more, |_| true, &plans);
+    assert_eq!((report.defects.len(), wrong(&report)), (0, (2, 0, 0)));
+    let [first, _] = &report.differing[..] else { panic!("{:?}", report.differing) };
+    assert!(
+        first.starts_with("h100/llama-3.2-1b/bf16: kernel `embed_rows` of `decode_1`: the list says "),
+        "{first}"
+    );
+    // Figures of the cache are compared too, and a fresh survey has neither.
+    let known = Known { cache: cache.path(), listed: &more, again: |_| false, fresh: false };
+    let report = survey_with(&known, &plans);
+    assert_eq!((counts(&report), wrong(&report)), ((0, 2, 0), (2, 0, 0)));
+    let report = survey_with(&Known { fresh: true, ..known }, &plans);
+    assert_eq!((counts(&report), wrong(&report)), ((2, 0, 0), (2, 0, 0)));
 }

@@ -10,7 +10,7 @@ use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::Module;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Cuda, Target};
-use monomorph_compiler::toolchain::{self, Built, Linking, modules, nvcc, times};
+use monomorph_compiler::toolchain::{self, Built, Linking, Unoptimised, modules, nvcc, times};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -105,10 +105,14 @@ pub fn build(target: &Target) -> Server {
         write_if_changed(&to, &image);
     }
     // Built for this machine's processor, as servers of CPU targets are, so that they share the dependencies:
-    // 235 of 241 units. A shipped server for a card is compiled for any processor of its host architecture;
-    // that is the only difference.
+    // 235 of 241 units. A shipped server for a card is compiled for any processor of its host architecture,
+    // and its own crate is optimised; those are the only differences.
     let processor = this_processor();
-    let linking = Linking { processor: processor.hardware.cpu(), ..Linking::new(&processor.hardware.name) };
+    let linking = Linking {
+        processor: processor.hardware.cpu(),
+        unoptimised: Unoptimised::Generated,
+        ..Linking::new(&processor.hardware.name)
+    };
     let built = toolchain::link(&root(), target, &directory, &linking);
     match built.unwrap_or_else(|error| panic!("{}: {error}", target.name())) {
         Built::Server(binary) => Server { binary, driver },

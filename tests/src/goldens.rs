@@ -55,6 +55,10 @@ impl Golden {
                 text[key] = size.into();
             }
         }
+        // Without one no answer can be constrained to a format.
+        if text.get("eos_token_id").is_none() {
+            text["eos_token_id"] = (VOCABULARY - 1).into();
+        }
         let prompts = self.prompts.iter();
         let prompts =
             prompts.take(2).map(|prompt| prompt.iter().map(|id| id % VOCABULARY).collect()).collect();

@@ -4,8 +4,8 @@ use crate::crowd::write_tokenizer;
 use crate::goldens::{golden, shared, shared_slim, slim, wide};
 use crate::requantise::{Storage, requantise};
 use crate::root;
-use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::{self, has_experts};
 use monomorph_formats::Format;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -27,6 +27,8 @@ pub struct Stored {
     pub vocabulary: usize,
     /// Most tokens of a sequence.
     pub context: usize,
+    /// Whether it has experts, between which rounding may decide.
+    pub experts: bool,
     /// Tokens to generate for each prompt.
     pub tokens: usize,
 }
@@ -71,6 +73,7 @@ pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &
         weights,
         vocabulary: model.vocabulary,
         context: model.context,
+        experts: has_experts(&model),
         tokens: TOKENS,
     }
 }

@@ -20,6 +20,8 @@ pub struct Served {
     pub vocabulary: usize,
     /// Most tokens of a sequence.
     pub context: usize,
+    /// Whether it has experts, between which rounding may decide.
+    pub experts: bool,
 }
 
 /// Writes the specs of `model`, one that [`store`] makes up, to `targets`, and its weights below `out`.
@@ -36,8 +38,8 @@ pub fn served(model: &str, targets: &Path, out: &Path) -> Served {
     for weights in [&stored.weights, &repeating] {
         write_tokenizer(tokens(stored.vocabulary), weights);
     }
-    let (vocabulary, context) = (stored.vocabulary, stored.context);
-    Served { name: stored.name, random: stored.weights, repeating, vocabulary, context }
+    let (vocabulary, context, experts) = (stored.vocabulary, stored.context, stored.experts);
+    Served { name: stored.name, random: stored.weights, repeating, vocabulary, context, experts }
 }
 
 /// Printable characters, then words of three letters: any text can be said, and every id has one of its own.

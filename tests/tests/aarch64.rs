@@ -2,7 +2,7 @@
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
-use monomorph_compiler::toolchain::{self, Built, Linking};
+use monomorph_compiler::toolchain::{self, Built, Linking, Unoptimised};
 use monomorph_tests::goldens::goldens;
 use monomorph_tests::logits::{distance, read};
 use monomorph_tests::root;
@@ -19,7 +19,7 @@ fn build(targets: &Path, target: &str) -> PathBuf {
     let target = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}"));
     let (directory, _) =
         toolchain::write_crate(&root(), &target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
-    let linking = Linking { hasty: true, ..Linking::new(&target.hardware.name) };
+    let linking = Linking { unoptimised: Unoptimised::Dependencies, ..Linking::new(&target.hardware.name) };
     match toolchain::link(&root(), &target, &directory, &linking).unwrap_or_else(|error| panic!("{error}")) {
         Built::Server(server) => server,
         Built::Crate { why, .. } => panic!("{}: {why}", target.name()),

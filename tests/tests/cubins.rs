@@ -4,7 +4,8 @@
 //! not, and that both report the same figures.
 
 use monomorph_compiler::plan::Plan;
-use monomorph_compiler::toolchain::kernels::Survey;
+use monomorph_compiler::toolchain::kernels::{Known, Survey};
+use monomorph_compiler::toolchain::listed::{Listed, sampled};
 use monomorph_compiler::toolchain::nvcc::Compiler;
 use monomorph_compiler::toolchain::{self, BuildError, modules};
 use monomorph_compiler::{emit, spec};
@@ -48,7 +49,8 @@ fn compiles(name: &str, instruction_set: &str) {
     let compiler = Compiler::find(&root()).unwrap_or_else(|error| panic!("{error}"));
     let mut survey = Survey::new(&root(), &compiler);
     survey.add(&plan).unwrap_or_else(|error| panic!("{error}"));
-    let surveyed = survey.compile(cache.path(), &|_, _, _| ()).unwrap_or_else(|error| panic!("{error}"));
+    let known = Known { cache: cache.path(), listed: &Listed::default(), again: sampled, fresh: false };
+    let surveyed = survey.compile(&known, &|_, _, _| ()).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(surveyed.defects, Vec::<String>::new());
     assert_eq!(surveyed.usages.len(), module.kernels.len());
     for (kernel, alone) in module.kernels.iter().zip(&surveyed.usages) {

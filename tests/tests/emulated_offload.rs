@@ -42,8 +42,10 @@ const PIECES: [&str; 2] = ["--prefill-tokens", "32"];
 /// Long prompts, which have blocks on disk, and short ones, which do not.
 fn requests(vocabulary: usize) -> Vec<Request> {
     let mut random = Random(3);
-    let sampling = |at: usize| match at % 2 {
-        0 => json!({"temperature": 0}),
+    let sampling = |at: usize| match at {
+        0 | 4 => json!({"temperature": 0}),
+        // Its steps sample behind a second upload.
+        2 => json!({"temperature": 0, "frequency_penalty": 0.4}),
         _ => json!({"temperature": 0.8, "seed": at}),
     };
     let lengths = [215, 20, 163, 5, 141];

@@ -48,7 +48,10 @@ fn scripts_for_two_gpus_pass_on_two_emulated_cards() {
         DraftOption { method: DraftMethod::Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
     let one = build(1, Some(SEQUENCES), None, "one");
     let several = build(2, Some(SEQUENCES), None, "several");
-    let layers = build(2, None, Some(draft), "layers");
+    let layers = json!({
+        "one": build(1, None, Some(draft), "layers-of-one"),
+        "several": build(2, None, Some(draft), "layers"),
+    });
 
     let below = |path: &Path| path.strip_prefix(&store).expect("it stands there").to_owned();
     let flags = ["--threads", "2"];
@@ -62,7 +65,7 @@ fn scripts_for_two_gpus_pass_on_two_emulated_cards() {
         "ranks": [{
             "name": "ranks", "ranks": 2, "one": one, "several": several, "drafting": { "layers": layers },
             "weights": [below(&served.random), below(&served.repeating)], "swap_gb": 0.02, "flags": flags,
-            "context": served.context, "vocabulary": served.vocabulary, "lengths": [1, 17, 64, 130, 65],
+            "context": served.context, "vocabulary": served.vocabulary, "experts": served.experts, "lengths": [1, 17, 64, 130, 65],
         }],
     });
     std::fs::write(here.join("manifest.json"), manifest.to_string()).expect("it is writable");
@@ -83,6 +86,6 @@ fn scripts_for_two_gpus_pass_on_two_emulated_cards() {
     let results: Value = serde_json::from_str(&results).expect("it is JSON");
     let checks = results["checks"].as_array().expect("a list");
     assert!(status.success(), "{checks:#?}");
-    // One ways' names more than there are is one that did not run.
-    assert_eq!(checks.len(), 1 + 2 * (5 + 2), "{checks:#?}");
+    // As many as there are names of ways: each ran.
+    assert_eq!(checks.len(), 1 + 2 * (5 + 2 * 2), "{checks:#?}");
 }

@@ -7,13 +7,13 @@ use monomorph_compiler::spec::types::DraftMethod::Layers;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption, Ranks, Target};
 use monomorph_formats::Format;
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
-use monomorph_tests::emulated;
+use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::feedings::{Case, EXACT, case, run};
 use monomorph_tests::goldens::golden;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::root;
-use monomorph_tests::server::{self, Serving, get, stats};
-use serde_json::json;
+use monomorph_tests::server::{self, Serving, get, metric, stats};
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -44,10 +44,9 @@ const fn experts(hardware: &'static str, golden: &'static str) -> Kind {
     Kind { ranks: Ranks::expert_parallel(2), ..rounded(hardware, golden) }
 }
 
-fn load(targets: &Path, name: &str, ranks: Ranks) -> Target {
+fn load(targets: &Path, name: &str, options: &BuildOptions) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
-    spec::load_with(&search, name, &ranks.of(BuildOptions::default()))
-        .unwrap_or_else(|error| panic!("{error}"))
+    spec::load_with(&search, name, options).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A server of two ranks for a golden of sizes that ranks can share, with the interpreter's logits.
@@ -58,14 +57,15 @@ fn two_ranks(directory: &Path, kind: &Kind) -> Case {
     let mut golden = small.for_ranks(&directory.join(kind.golden));
     golden.import_into(&targets, Compute::F16);
     let name = |quant: &str| format!("{hardware}/{}/{quant}", golden.name);
-    let plain = load(&targets, &name("f32"), Ranks::tensor_parallel(1));
+    let plain = load(&targets, &name("f32"), &BuildOptions::default());
+    let several = kind.ranks.of(BuildOptions::default());
     let (target, weights) = if kind.exact {
-        (load(&targets, &name("f32"), kind.ranks), golden.directory.join("f32"))
+        (load(&targets, &name("f32"), &several), golden.directory.join("f32"))
     } else {
         let storage = Storage::ALL.iter().find(|it| it.name == "bf16").expect("there is such a storage");
         let out = directory.join("stored").join(kind.golden);
         let quant = requantise(&golden, &plain, storage, Compute::F16, Format::Bf16, &targets, &out);
-        (load(&targets, &name(&quant), kind.ranks), out.join("stored"))
+        (load(&targets, &name(&quant), &several), out.join("stored"))
     };
     golden.prompts = small.prompts;
     golden.prompts.iter_mut().flatten().for_each(|id| *id %= target.model.vocabulary as u32);
@@ -124,7 +124,8 @@ fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Prompts of which some begin alike, with answers that need nothing of the host, or their tokens so far.
+/// Some that are constrained to [`FORMATS`]; then prompts of which some begin alike, with answers that need
+/// nothing of the host, or their tokens so far.
 fn requests(vocabulary: usize) -> Vec<Request> {
     let mut random = Random(11);
     let mut requests: Vec<Request> = Vec::new();
@@ -145,7 +146,36 @@ fn requests(vocabulary: usize) -> Vec<Request> {
             prompt.extend(random.ids(more, vocabulary));
         }
     }
-    requests
+    let held = [7, 61, 18].into_iter().zip(FORMATS).map(|(length, (format, _))| {
+        let mut sampling: Value = serde_json::from_str(format).expect("it is JSON");
+        // An answer ends where its format does.
+        sampling["ignore_eos"] = false.into();
+        Request { prompt: random.ids(length, vocabulary), tokens: 40, sampling, surplus: 0 }
+    });
+    held.collect::<Vec<_>>().into_iter().chain(requests).collect()
+}
+
+type Fits = fn(&str) -> bool;
+
+/// Fields of bodies that constrain answers, and whether a text fits.
+const FORMATS: [(&str, Fits); 3] = [
+    (r#"{"guided_regex": "([%-'][(-+]){3,5}!", "temperature": 0.9, "seed": 5}"#, is_of_pairs),
+    (r#"{"guided_choice": ["$%&'()*+,-./", "$%&!", "%%%%%%%%"], "temperature": 0}"#, |text| {
+        ["$%&'()*+,-./", "$%&!", "%%%%%%%%"].contains(&text)
+    }),
+    (
+        r#"{"response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": {
+            "type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+            "additionalProperties": false}}}, "temperature": 0}"#,
+        |text| serde_json::from_str::<Value>(text).is_ok_and(|it| it["a"].is_boolean()),
+    ),
+];
+
+/// Whether a text matches the regular expression above: pairs, and a sign at the end.
+fn is_of_pairs(text: &str) -> bool {
+    let Some(pairs) = text.strip_suffix('!') else { return false };
+    let fits = |pair: &[u8]| matches!(pair, [b'%'..=b'\'', b'('..=b'+']);
+    (6..=10).contains(&pairs.len()) && pairs.as_bytes().chunks(2).all(fits)
 }
 
 fn texts(answers: &[Answer]) -> Vec<&str> {
@@ -186,10 +216,13 @@ struct Served {
     name: String,
     requests: Vec<Request>,
     expected: Vec<Answer>,
+    /// Two whose answers are longer than their prompts.
+    growing: Vec<Request>,
+    grown: Vec<Answer>,
 }
 
 /// No prefix cache.
-const PLAIN: [&str; 4] = ["--kv-tokens", "2048", "--prefix-cache", "off"];
+const PLAIN: [&str; 6] = ["--context", "256", "--kv-tokens", "2048", "--prefix-cache", "off"];
 
 impl Served {
     fn new() -> Served {
@@ -199,40 +232,59 @@ impl Served {
         let golden = golden("qwen35-text").for_ranks(&directory.path().join("golden"));
         golden.import_into(&targets, Compute::F16);
         let name = format!("{hardware}/{}/f32", golden.name);
-        let vocabulary = load(&targets, &name, TWO).model.vocabulary;
+        let vocabulary = load(&targets, &name, &BuildOptions::default()).model.vocabulary;
         std::fs::create_dir(directory.path().join("weights")).expect("it is writable");
         with_tokenizer(&golden, vocabulary, &directory.path().join("weights"));
         let processor = server::build(Some(&targets), &format!("cpu/{}/f32", golden.name));
-        let mut served = Served { directory, name, requests: requests(vocabulary), expected: Vec::new() };
-        served.expected = served.alone(&served.serve(Command::new(processor), &PLAIN));
+        let mut random = Random(23);
+        let growing = [14, 13].map(|length| Request {
+            prompt: random.ids(length, vocabulary),
+            tokens: 30,
+            sampling: json!({"temperature": 0}),
+            surplus: 0,
+        });
+        let (requests, growing) = (requests(vocabulary), growing.into());
+        let (expected, grown) = (Vec::new(), Vec::new());
+        let mut served = Served { directory, name, requests, expected, growing, grown };
+        let right = served.serve(Command::new(processor), &PLAIN);
+        (served.expected, served.grown) = (alone(&served.requests, &right), alone(&served.growing, &right));
+        for ((format, fits), answer) in FORMATS.iter().zip(&served.expected) {
+            assert!(fits(&answer.text), "{format}: {:?}", answer.text);
+        }
         served
     }
 
-    fn target(&self, options: BuildOptions) -> Target {
-        let search = [self.directory.path().join("targets"), root().join("targets")];
-        spec::load_with(&search, &self.name, &TWO.of(options)).unwrap_or_else(|error| panic!("{error}"))
+    fn target(&self, draft: Option<DraftOption>) -> Target {
+        let options = BuildOptions { draft, ..BuildOptions::default() };
+        load(&self.directory.path().join("targets"), &self.name, &TWO.of(options))
     }
 
     fn serve(&self, server: Command, further: &[&str]) -> Serving {
-        let arguments = ["--threads", "1", "--context", "256"];
         let weights = self.directory.path().join("weights");
-        Serving::start_command(server, &weights, &[&arguments, further].concat())
+        Serving::start_command(server, &weights, &[&["--threads", "1"], further].concat())
     }
 
+    /// Those that are not constrained, one after the other.
     fn alone(&self, serving: &Serving) -> Vec<Answer> {
-        self.requests.iter().map(|request| request.whole(&serving.address)).collect()
+        alone(&self.requests[FORMATS.len()..], serving)
     }
 
+    /// Checks the answers to the last requests.
     fn are_right(&self, answers: &[Answer], how: &str) {
-        assert_eq!(texts(answers), texts(&self.expected), "{how}");
+        let first = self.expected.len() - answers.len();
+        assert_eq!(texts(answers), texts(&self.expected[first..]), "{how}");
     }
+}
+
+fn alone(requests: &[Request], serving: &Serving) -> Vec<Answer> {
+    requests.iter().map(|request| request.whole(&serving.address)).collect()
 }
 
 /// Found here first: partial sums that a short step left behind were added in the next longer one.
 #[test]
-fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
+fn two_ranks_answer_as_a_processor_however_sequences_are_kept() {
     let served = Served::new();
-    let two = served.target(BuildOptions::default());
+    let two = served.target(None);
     let (built, begin) = (emulated::build(&two), Instant::now());
     let lone = served.serve(built.command(), &PLAIN);
     let found = served.alone(&lone);
@@ -241,8 +293,8 @@ fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
     println!("alone: {:.1} s", begin.elapsed().as_secs_f32());
     served.are_right(&found, "alone");
 
-    let caching = ["--kv-tokens", "2048", "--snapshots", "3", "--snapshot-interval", "64"];
-    let cached = served.serve(built.command(), &caching);
+    let caching = ["--snapshots", "3", "--snapshot-interval", "64"];
+    let cached = served.serve(built.command(), &[&PLAIN[..4], &caching].concat());
     served.are_right(&served.alone(&cached), "from a cache");
     let counted = stats(&cached.address);
     drop(cached);
@@ -253,6 +305,42 @@ fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
     let together = crowd(&served.serve(built.command(), &PLAIN).address, &served.requests, 4);
     println!("side by side: {:.1} s", begin.elapsed().as_secs_f32());
     served.are_right(&together, "side by side");
+
+    swapped(&served, &built);
+    println!("swapped: {:.1} s", begin.elapsed().as_secs_f32());
+    offloaded(&served, &built);
+    println!("with blocks on disk: {:.1} s", begin.elapsed().as_secs_f32());
+}
+
+/// Blocks and states of both ranks are copied out and back: two sequences that begin in a block each want
+/// three, of four that there are.
+fn swapped(served: &Served, built: &Server) {
+    let few = ["--context", "48", "--kv-tokens", "64", "--prefix-cache", "off"];
+    let swap = ["--swap-space", "0.01", "--swap-when", "always"];
+    let swapping = served.serve(built.command(), &[&few[..], &swap].concat());
+    let found = crowd(&swapping.address, &served.growing, 2);
+    assert_eq!(texts(&found), texts(&served.grown), "swapped");
+    let counted = stats(&swapping.address);
+    let [out, back] = ["swapped_out", "swapped_in"].map(|it| counted[it].as_u64());
+    println!("{out:?} swapped out, {back:?} back");
+    assert!(out > Some(0) && back > Some(0) && counted["swap_failures"] == 0, "{counted}");
+}
+
+/// Each rank reads its part of old blocks from a file of its own.
+fn offloaded(served: &Served, built: &Server) {
+    let disk = tempfile::tempdir().expect("temporary directories can be made");
+    let directory = disk.path().to_str().expect("a plain path");
+    let few = ["--context", "256", "--blocks", "21", "--resident-blocks", "5", "--prefix-cache", "off"];
+    let file = ["--high-speed-swap-space", "0.008", "--high-speed-swap-page", "8", "--prefill-tokens", "32"];
+    let flags = [&few[..], &["--high-speed-swap", directory], &file].concat();
+    let offloading = served.serve(built.command(), &flags);
+    // The longest; shorter ones fit.
+    let (longest, expected) = (&served.requests[FORMATS.len() + 5], &served.expected[FORMATS.len() + 5]);
+    let found = Request { tokens: 8, ..longest.clone() }.whole(&offloading.address);
+    assert_eq!(found.text, expected.text[..8], "with blocks on disk");
+    let sent = metric(&offloading.address, "monomorph:kv_blocks_offloaded");
+    println!("{sent} blocks sent");
+    assert!(sent >= 4.0, "{sent} blocks were sent");
 }
 
 /// Most drafts of a few layers do not hold, so states go back.
@@ -261,8 +349,7 @@ fn two_ranks_answer_as_a_processor_also_from_a_cache_and_side_by_side() {
 fn two_ranks_that_draft_answer_as_a_processor() {
     let served = Served::new();
     let draft = DraftOption { method: Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
-    let built =
-        emulated::build(&served.target(BuildOptions { draft: Some(draft), ..BuildOptions::default() }));
+    let built = emulated::build(&served.target(Some(draft)));
     let drafting = served.serve(built.command(), &PLAIN);
     served.are_right(&served.alone(&drafting), "alone");
     served.are_right(&crowd(&drafting.address, &served.requests, 4), "side by side");

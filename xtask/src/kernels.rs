@@ -1,14 +1,22 @@
 //! `cargo xtask kernels`: compiles and inspects the kernels of GPU targets, each distinct kernel once,
-//! without building a server.
+//! without building a server. Kernels of the committed list are known; a sample of them is compiled again.
 
 use crate::paths;
 use clap::Args;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, HardwareKind, Target};
-use monomorph_compiler::toolchain::kernels::{self, Report, Survey};
+use monomorph_compiler::toolchain::kernels::{self, Known, Report, Survey};
+use monomorph_compiler::toolchain::listed::{Listed, sampled};
 use monomorph_compiler::toolchain::nvcc::Compiler;
 use monomorph_compiler::toolchain::{self};
 use std::path::PathBuf;
+
+/// The committed list of what kernels take.
+const LIST: &str = "tests/fixtures/kernels.txt";
+/// How to bring it up to date.
+const BLESS: &str = "`cargo xtask kernels --bless`";
+/// Most kernels named of those that are not listed: a change of a header is of hundreds.
+const NAMED: usize = 10;
 
 #[derive(Args)]
 pub struct Options {
@@ -26,35 +34,80 @@ pub struct Options {
     /// Build for so many ranks [default: 1].
     #[arg(long, value_name = "N")]
     tp: Option<usize>,
-    /// Cache of what kernels take; other checkouts may share it [default: target/cubins/kernels].
+    /// Cache of what kernels take; other checkouts may share it [default: target/cubins/figures].
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+    /// Compile every kernel, and believe neither the cache nor the committed list.
+    #[arg(long)]
+    fresh: bool,
+    /// Bless: rewrite the committed list, tests/fixtures/kernels.txt, instead of comparing with it.
+    #[arg(long, conflicts_with_all = ["target", "targets_dir", "all", "tp"])]
+    bless: bool,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
 
+impl Options {
+    /// Whether these are the kernels of the list: those of every GPU target as it ships.
+    fn whole(&self) -> bool {
+        self.target.is_empty() && self.targets_dir.is_none() && !self.all && self.tp.is_none()
+    }
+}
+
 pub fn kernels(options: Options) -> Result<(), String> {
-    let report = survey(&options)?;
+    let (root, path) = (paths::root(), paths::root().join(LIST));
+    let compiler = Compiler::find(&root).map_err(|error| error.to_string())?;
+    let listed = match Listed::read(&path) {
+        Ok(listed) => listed,
+        // It may be in conflict after a merge.
+        Err(_) if options.bless => Listed::new(&compiler),
+        Err(error) => return Err(format!("{error}: {BLESS} writes it")),
+    };
+    let comparable = listed.is_of(&compiler);
+    if !comparable {
+        eprintln!("{LIST} is of another nvcc: every kernel is compiled, and none compared with it");
+    }
+    let report = survey(&options, &compiler, &listed)?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?);
     } else {
         print!("{}", kernels::text(&report));
     }
-    sound(&report)
+    fit(&report)?;
+    if options.bless {
+        return report.list.write(&path).map_err(|error| error.to_string());
+    }
+    if comparable { as_listed(&report, options.whole()) } else { Ok(()) }
 }
 
-fn sound(report: &Report) -> Result<(), String> {
+fn fit(report: &Report) -> Result<(), String> {
     match report.defects.len() {
         0 => Ok(()),
         count => Err(format!("{count} kernels are not fit to ship")),
     }
 }
 
-fn survey(options: &Options) -> Result<Report, String> {
+/// Refuses figures that differ from the list, and where all targets were surveyed also a list with kernels
+/// too few or too many.
+fn as_listed(report: &Report, whole: bool) -> Result<(), String> {
+    let Report { differing, unlisted, stale, .. } = report;
+    let mut wrong = differing.clone();
+    if whole && !unlisted.is_empty() {
+        wrong.push(format!("{} kernels are fit and not in {LIST}:", unlisted.len()));
+        wrong.extend(unlisted.iter().take(NAMED).cloned());
+        wrong.extend((unlisted.len() > NAMED).then(|| format!("and {} more", unlisted.len() - NAMED)));
+    }
+    if whole && !stale.is_empty() {
+        let first = &stale[0];
+        wrong.push(format!("{} lines of {LIST} are of no kernel, {first} the first", stale.len()));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(format!("{}\n{BLESS} rewrites the list", wrong.join("\n"))) }
+}
+
+fn survey(options: &Options, compiler: &Compiler, listed: &Listed) -> Result<Report, String> {
     let root = paths::root();
-    let compiler = Compiler::find(&root).map_err(|error| error.to_string())?;
-    let mut survey = Survey::new(&root, &compiler);
+    let mut survey = Survey::new(&root, compiler);
     for target in targets(options)? {
         let builds = if options.all { spec::variants(&target) } else { Vec::new() };
         for build in std::iter::once(target).chain(builds) {
@@ -70,14 +123,15 @@ fn survey(options: &Options) -> Result<Report, String> {
             survey.add(&plan).map_err(|error| error.to_string())?;
         }
     }
-    let cache = options.cache.clone().unwrap_or_else(|| root.join("target/cubins/kernels"));
+    let cache = options.cache.clone().unwrap_or_else(|| root.join(kernels::STORE));
     // A line for each tenth, so that a log shows progress.
     let progress = |done: usize, of: usize, added: usize| {
         if done * 10 / of != (done - added) * 10 / of {
             eprintln!("{done} of {of} kernels compiled");
         }
     };
-    survey.compile(&cache, &progress).map_err(|error| error.to_string())
+    let known = Known { cache: &cache, listed, again: sampled, fresh: options.fresh };
+    survey.compile(&known, &progress).map_err(|error| error.to_string())
 }
 
 /// The requested GPU targets. One that cannot be loaded is an error: a target that ships must build.
@@ -137,8 +191,16 @@ mod tests {
     /// Every quant spec is paired with every GPU, and none is skipped because it cannot be loaded.
     #[test]
     fn every_quant_spec_is_surveyed_on_every_gpu() {
-        let options =
-            Options { target: Vec::new(), targets_dir: None, all: true, tp: None, cache: None, json: false };
+        let options = Options {
+            target: Vec::new(),
+            targets_dir: None,
+            all: true,
+            tp: None,
+            cache: None,
+            fresh: false,
+            bless: false,
+            json: false,
+        };
         let all = targets(&options).unwrap_or_else(|error| panic!("{error}"));
         let of = |hardware: &str| -> Vec<String> {
             let of = all.iter().filter(|it| it.hardware.name == hardware);

@@ -2,6 +2,7 @@
 
 mod beside;
 mod downloads;
+mod sets;
 mod times;
 
 use crate::{licences, paths, tidy};
@@ -67,7 +68,7 @@ pub fn test(options: Options) -> Result<(), String> {
             Box::new(|| {
                 let (fetched, result) = downloads.take().expect("a check is made once").end();
                 fetched.into_iter().for_each(|path| drop(weights.set(path)));
-                gpu_kernels.set(Some(beside::begin()));
+                gpu_kernels.set(Some(beside::begin(options.bless)));
                 result.map(passed)
             }),
         ),
@@ -126,7 +127,7 @@ pub fn test(options: Options) -> Result<(), String> {
 /// recompile every dependency and build script for each.
 fn kernels() -> Result<Outcome, String> {
     let directory = paths::root().join("target/kernels");
-    for cpu in instruction_sets() {
+    for cpu in sets::instruction_sets()? {
         let wrapper = directory.join(format!("rustc-{cpu}"));
         script(&wrapper, &format!("#!/bin/sh\nexec \"$@\" -C target-cpu={cpu}\n"))?;
         let mut command = Command::new("cargo");
@@ -203,20 +204,6 @@ fn ignored(file: &str, environment: &[(&str, &OsStr)]) -> Result<Outcome, String
 
 fn passed(_: ()) -> Outcome {
     Outcome::Passed
-}
-
-#[cfg(target_arch = "x86_64")]
-fn instruction_sets() -> Vec<&'static str> {
-    let v3 = ["x86-64-v3"]
-        .into_iter()
-        .filter(|_| is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"));
-    let v4 = ["x86-64-v4"].into_iter().filter(|_| is_x86_feature_detected!("avx512bw"));
-    v3.chain(v4).chain(["native"]).collect()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn instruction_sets() -> Vec<&'static str> {
-    vec!["native"]
 }
 
 fn cargo(arguments: &[&str], environment: &[(&str, &OsStr)]) -> Result<Outcome, String> {

@@ -20,6 +20,7 @@ mod source;
 mod words;
 
 use crate::paths;
+pub(crate) use files::walk;
 use std::path::Path;
 
 /// Fails if any convention is broken, with one breach per line. With `bless` printed files are not compared,

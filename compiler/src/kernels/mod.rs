@@ -162,14 +162,14 @@ macro_rules! kernels {
         $(check $check:literal $(or $message:literal)?)*
         $(grid $axis:ident $blocks:literal)*
         $(bytes $memory:ident $bytes:literal)*
-        $(declare $declarations:literal)?
+        $(declare $declarations:tt)?
         $(body $body:literal)?;
     )*
     $(+ sums {$(
         $(#[$sum_doc:meta])*
         $sum_function:ident => $sum_arguments:ident of $sum_of:ident in $sum_header:literal, $sum_width:literal;
         ($($sum_parameter:ident: $sum_access:ident $sum_operand:ident),* $(,)?)
-        $(declare $sum_declarations:literal)?
+        $(declare $sum_declarations:tt)?
         body $sum_body:literal;
     )*})?) => {
         /// All kernels declared here.
@@ -199,7 +199,7 @@ macro_rules! kernels {
                     name: stringify!($parameter),
                     kind: <$operand as $crate::kernels::Operand>::$access,
                 }),*],
-                declarations: concat!($($declarations)?),
+                declarations: [$($declarations,)? ""][0],
                 checks: &[$(($check, $crate::kernels::message(&[$($message)?]))),*],
                 grid: &[$(($crate::kernels::axis(stringify!($axis)), $blocks)),*],
                 bytes: &[$((stringify!($memory), $bytes)),*],

@@ -24,7 +24,7 @@ pub use drafting::with_draft;
 pub use fit::{kv_block_bytes, weight_bytes};
 pub use ranks::{with_hosts, with_ranks};
 pub(crate) use tensors::LayerTensors;
-pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, stored_tensors, tensors};
+pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, has_experts, stored_tensors, tensors};
 pub use variants::variants;
 
 use catalogue::Located;

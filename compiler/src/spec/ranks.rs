@@ -1,7 +1,7 @@
 //! Checks that a target can be cut for several ranks, and spread over processes, if a build asks for it.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
-use super::tensors::tensors;
+use super::tensors::has_experts;
 use super::types::{Ranks, Target};
 use monomorph_abi::world::MAX_RANKS;
 use std::path::Path;
@@ -18,14 +18,13 @@ pub fn with_ranks(mut target: Target, ranks: Ranks) -> Result<Target, Diagnostic
     let refuse = |message: String, help: &str| {
         sink.push(Diagnostic::outside(Path::new(flag), message, help.to_owned()));
     };
-    let has_experts = tensors(&target.model).iter().any(|tensor| tensor.experts.is_some());
     if !(1..=MAX_RANKS).contains(&count) {
         let help = format!("1 to {MAX_RANKS}, the GPUs that compute each token together");
         refuse(format!("`{flag}` is {count}"), &help);
     } else if target.hardware.cuda().is_none() && count > 1 {
         let message = format!("{} runs on a CPU, and `{flag} {count}` was given", target.name());
         refuse(message, "only CUDA targets are shared out; build it without");
-    } else if whole_experts && !has_experts {
+    } else if whole_experts && !has_experts(&target.model) {
         let message = format!("{} has no experts, and `{flag} {count}` was given", target.name());
         refuse(message, &format!("`--tp {count}` shares out the rest of a model the same way"));
     }

@@ -88,6 +88,11 @@ pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
 /// Prefix of the names of layer tensors.
 pub const LAYER_PREFIX: &str = "layers.{layer}.";
 
+/// Whether a model has experts.
+pub fn has_experts(model: &Model) -> bool {
+    tensors(model).iter().any(|tensor| tensor.experts.is_some())
+}
+
 /// Every tensor of `model` except its draft head's: embedding, the layers' in order of use, final norm,
 /// untied head.
 ///

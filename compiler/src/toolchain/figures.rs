@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// Where surveys keep figures, below the workspace's root. Builds of modules add none: in a module with tiles
+/// aligned to 1 KiB the static shared memory of its other kernels is rounded up to that.
+pub const STORE: &str = "target/cubins/figures";
+
 /// Resources and compile time of one instantiation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Figures {

@@ -3,7 +3,9 @@
 //! results.
 
 use super::cubin::{self, KernelLimits, Usage};
+pub use super::figures::STORE;
 use super::figures::{Figures, Keys, Store};
+use super::listed::Listed;
 use super::nvcc::{Compiler, Run};
 use super::{BuildError, fresh};
 use crate::emit::cuda::Writer;
@@ -56,6 +58,20 @@ struct Use {
     instance: usize,
 }
 
+/// What a survey knows before it compiles anything.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Directory with the figures of kernels compiled before. New ones are added.
+    pub cache: &'a Path,
+    /// The committed list, believed of kernels that the cache lacks. Figures of the cache and of kernels
+    /// compiled now are compared with it.
+    pub listed: &'a Listed,
+    /// Whether a listed kernel of this digest is compiled nevertheless.
+    pub again: fn(&str) -> bool,
+    /// Believe neither.
+    pub fresh: bool,
+}
+
 /// Index of an instance, and its figures or the reason it was refused.
 type Compiled = (usize, Result<Figures, String>);
 
@@ -74,6 +90,8 @@ pub struct Report {
     pub compiled: usize,
     /// Distinct kernels found in the cache.
     pub cached: usize,
+    /// Distinct kernels of which the list was believed.
+    pub listed: usize,
     /// Wall seconds spent compiling.
     pub seconds: f64,
     /// Kernels by template and architecture.
@@ -82,6 +100,15 @@ pub struct Report {
     pub usages: Vec<KernelUsage>,
     /// Reasons why kernels must not ship, each with target, kernel, module and figure.
     pub defects: Vec<String>,
+    /// Kernels that take other than the list says.
+    pub differing: Vec<String>,
+    /// Kernels that the list lacks.
+    pub unlisted: Vec<String>,
+    /// Digests in the list of no kernel of these targets.
+    pub stale: Vec<String>,
+    /// The list of exactly these kernels.
+    #[serde(skip)]
+    pub list: Listed,
 }
 
 /// A kernel of a target.
@@ -109,7 +136,7 @@ pub struct Family {
     pub kernels: usize,
     /// Distinct kernels.
     pub distinct: usize,
-    /// Wall seconds of one core to compile them.
+    /// Wall seconds of one core to compile those compiled now or before; listed ones count nothing.
     pub seconds: f64,
     /// Most registers per thread.
     pub registers: u32,
@@ -164,21 +191,30 @@ impl<'a> Survey<'a> {
         Ok(())
     }
 
-    /// Compiles on all cores what `cache` does not have, and inspects everything. Calls `progress` with the
-    /// number of kernels done, their total, and the number compiled by this run. An interrupted run resumes
-    /// from the cache.
+    /// Compiles on all cores what is not known, and inspects everything. Calls `progress` with the number of
+    /// kernels done, their total, and the number compiled by this run. An interrupted run resumes from the
+    /// cache.
     ///
     /// # Errors
     /// When a tool does not start or a file cannot be written. Defects of kernels are in the report.
     pub fn compile(
         &self,
-        cache: &Path,
+        known: &Known,
         progress: &(dyn Fn(usize, usize, usize) + Sync),
     ) -> Result<Report, BuildError> {
         let start = Instant::now();
-        let store = Store::new(cache);
+        let store = Store::new(known.cache);
+        let cached = |key: &str| store.get(key).filter(|_| !known.fresh);
         let mut found: Vec<Option<Result<Figures, String>>> =
-            self.instances.iter().map(|it| store.get(&it.key).map(Ok)).collect();
+            self.instances.iter().map(|it| cached(&it.key).map(Ok)).collect();
+        let cached = found.iter().flatten().count();
+        for (found, Instance { key, .. }) in found.iter_mut().zip(&self.instances) {
+            if found.is_none() && !known.fresh && !(known.again)(key) {
+                let usage = known.listed.get(key).cloned();
+                *found = usage.map(|usage| Ok(Figures { usage, seconds: 0.0 }));
+            }
+        }
+        let listed = found.iter().flatten().count() - cached;
         let mut missing: Vec<usize> = (0..found.len()).filter(|at| found[*at].is_none()).collect();
         let group = |at: &usize| {
             let Instance { architecture, racecheck, kernel, .. } = &self.instances[*at];
@@ -194,7 +230,7 @@ impl<'a> Survey<'a> {
             while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let members = &missing[unit.clone()];
                 // On failure, leave no work to the other threads.
-                let results = self.unit(&writer, cache, members).and_then(|results| {
+                let results = self.unit(&writer, known.cache, members).and_then(|results| {
                     for (at, result) in &results {
                         if let Ok(figures) = result {
                             store.put(&self.instances[*at].key, figures)?;
@@ -222,17 +258,24 @@ impl<'a> Survey<'a> {
         }
         let found: Vec<Result<Figures, String>> =
             found.into_iter().map(|it| it.expect("every unit was compiled")).collect();
+        let list = self.list(&found);
+        let lines: Vec<Option<&Usage>> = self.instances.iter().map(|it| known.listed.get(&it.key)).collect();
         Ok(Report {
             targets: self.builds,
             modules: self.modules,
             kernels: self.uses.len(),
             distinct: self.instances.len(),
             compiled: missing.len(),
-            cached: self.instances.len() - missing.len(),
+            cached,
+            listed,
             seconds: start.elapsed().as_secs_f64(),
             families: self.families(&found),
             usages: self.usages(&found),
             defects: self.defects(&found),
+            differing: self.differing(&found, &lines),
+            unlisted: self.unlisted(&lines),
+            stale: known.listed.without(&list),
+            list,
         })
     }
 
@@ -272,6 +315,37 @@ impl<'a> Survey<'a> {
                 Ok(results)
             }
         }
+    }
+
+    /// The list of all kernels. A refused one takes nothing: its line is needed once nvcc takes it.
+    fn list(&self, found: &[Result<Figures, String>]) -> Listed {
+        let mut list = Listed::new(self.compiler);
+        for (Instance { key, .. }, found) in self.instances.iter().zip(found) {
+            let usage = found.as_ref().map(|it| it.usage.clone()).unwrap_or_default();
+            list.add(key, &usage);
+        }
+        list
+    }
+
+    /// Kernels whose figures are not those of their lines.
+    fn differing(&self, found: &[Result<Figures, String>], lines: &[Option<&Usage>]) -> Vec<String> {
+        let differs = |(at, (found, line)): (usize, (&Result<Figures, String>, &Option<&Usage>))| {
+            let (usage, line) = (&found.as_ref().ok()?.usage, (*line)?);
+            (usage != line)
+                .then(|| format!("{}: the list says {line:?}, and it has {usage:?}", self.name(at)))
+        };
+        found.iter().zip(lines).enumerate().filter_map(differs).collect()
+    }
+
+    /// Kernels without lines.
+    fn unlisted(&self, lines: &[Option<&Usage>]) -> Vec<String> {
+        (0..lines.len()).filter(|at| lines[*at].is_none()).map(|at| self.name(at)).collect()
+    }
+
+    /// The first target, module and name of an instance.
+    fn name(&self, instance: usize) -> String {
+        let first = self.uses.iter().find(|it| it.instance == instance).expect("an instance is used");
+        format!("{}: kernel `{}` of `{}`", first.build, first.kernel.name, first.module)
     }
 
     fn usages(&self, found: &[Result<Figures, String>]) -> Vec<KernelUsage> {
@@ -389,10 +463,11 @@ pub fn text(report: &Report) -> String {
 
 /// The report as one line.
 pub fn summary(report: &Report) -> String {
-    let Report { targets, modules, kernels, distinct, compiled, cached, seconds, defects, .. } = report;
+    let Report { targets, modules, kernels, distinct, compiled, cached, listed, seconds, defects, .. } =
+        report;
     format!(
-        "{targets} targets, {modules} modules, {kernels} kernels, {distinct} distinct: {compiled} compiled and {cached} cached in \
-         {seconds:.0} s, {} defects",
+        "{targets} targets, {modules} modules, {kernels} kernels, {distinct} distinct: {compiled} compiled, {cached} cached and \
+         {listed} listed in {seconds:.0} s, {} defects",
         defects.len()
     )
 }

@@ -4,6 +4,7 @@ mod cross;
 pub mod cubin;
 mod figures;
 pub mod kernels;
+pub mod listed;
 pub mod modules;
 pub mod nvcc;
 pub mod python;
@@ -108,27 +109,40 @@ pub struct Linking<'a> {
     /// architecture, since the CPU matters little to the cost of a step. A CPU target's processor lets both
     /// share their compiled dependencies.
     pub processor: Option<&'a Cpu>,
-    /// Leaves everything but kernels and generated code unoptimised.
-    pub hasty: bool,
+    /// What is not optimised.
+    pub unoptimised: Unoptimised,
+}
+
+/// Crates of a server that are compiled quickly instead of for speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unoptimised {
+    /// None: what ships.
+    Nothing,
+    /// Everything but kernels and generated code.
+    Dependencies,
+    /// The generated crate, where it has no kernels. It has copies of all that is generic over the model, and
+    /// takes longer to compile than all else behind a server's dependencies; unoptimised, rustc takes what
+    /// these have already.
+    Generated,
 }
 
 impl Linking<'_> {
     /// Options of servers that ship.
     pub fn new(below: &str) -> Linking<'_> {
-        Linking { below, processor: None, hasty: false }
+        Linking { below, processor: None, unoptimised: Unoptimised::Nothing }
     }
 }
 
-/// Cargo options of [`Linking::hasty`]. Dependencies are everything but the generated crate, into which
-/// generic kernels are compiled.
-const HASTY: [&str; 6] = [
-    "--config",
-    "profile.release.package.\"*\".opt-level=0",
-    "--config",
-    "profile.release.package.monomorph-device.opt-level=3",
-    "--config",
-    "profile.release.package.monomorph-formats.opt-level=3",
-];
+/// Cargo options of [`Linking::unoptimised`]. Generic kernels of a CPU are compiled into the generated crate.
+fn levels(unoptimised: Unoptimised, generated: &str) -> Vec<String> {
+    let levels = match unoptimised {
+        Unoptimised::Nothing => vec![],
+        Unoptimised::Dependencies => vec![("\"*\"", 0), ("monomorph-device", 3), ("monomorph-formats", 3)],
+        Unoptimised::Generated => vec![(generated, 0)],
+    };
+    let option = |(package, level)| format!("--config=profile.release.package.{package}.opt-level={level}");
+    levels.into_iter().map(option).collect()
+}
 
 /// Compiles a written crate, whose kernels, if any, are in `cubins/`, with the options of `linking`, and puts
 /// the server where [`build`] does. [`times`] records how long it took.
@@ -158,11 +172,10 @@ pub fn link(root: &Path, target: &Target, directory: &Path, linking: &Linking) -
             Err(why) => return Ok(Built::Crate { directory: directory.to_owned(), why }),
         }
     }
-    let hasty: &[&str] = if linking.hasty { &HASTY } else { &[] };
     let start = Instant::now();
     let status = cargo
         .args(["build", "--release", "--quiet"])
-        .args(hasty)
+        .args(levels(linking.unoptimised, &emit::package_name(target)))
         .arg("--manifest-path")
         .arg(directory.join("Cargo.toml"))
         .arg("--target-dir")

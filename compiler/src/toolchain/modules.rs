@@ -2,12 +2,12 @@
 //! not ship.
 
 use super::cubin::{self, Usage};
-use super::figures::{Figures, Keys, Store};
+use super::figures::{Figures, Keys, STORE, Store};
 use super::kernels::{architecture, limits};
 use super::nvcc::{Compiler, Cubin};
 use super::{BuildError, write_if_changed};
 use crate::plan::Plan;
-use crate::plan::cuda::{CudaPlan, Kernel, Module};
+use crate::plan::cuda::CudaPlan;
 use crate::spec::types::Cuda;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -102,11 +102,9 @@ pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport
     };
     let compiler = Compiler::find(root)?;
     let names: Vec<String> = cuda.modules.iter().map(|module| module.name.clone()).collect();
-    let cache = root.join("target/cubins");
-    let known = Known::new(&compiler, directory, &cache, plan)?;
-    known.refuse(cuda, card)?;
-    let cubins = compiler.compile(&cache, architecture(card), &directory.join("cuda"), &names)?;
-    known.keep(cuda, &cubins)?;
+    refuse(root, &compiler, directory, plan)?;
+    let cubins =
+        compiler.compile(&root.join("target/cubins"), architecture(card), &directory.join("cuda"), &names)?;
     let modules = inspect(cuda, card, &cubins)?;
     for cubin in &cubins {
         let code = std::fs::read(&cubin.path).map_err(|error| BuildError::Io(cubin.path.clone(), error))?;
@@ -118,51 +116,21 @@ pub fn compile(root: &Path, directory: &Path, plan: &Plan) -> Result<CubinReport
     Ok(report)
 }
 
-/// Cached figures of a plan's kernels, from any target ([`super::kernels`]).
-struct Known {
-    store: Store,
-    /// The key of each kernel of each module.
-    keys: Vec<Vec<String>>,
-}
-
-impl Known {
-    fn new(compiler: &Compiler, directory: &Path, cache: &Path, plan: &Plan) -> Result<Known, BuildError> {
-        let mut keys = Keys::new(compiler, directory.join("cuda/lib"));
-        let (cuda, card) = plan.cuda.as_ref().zip(plan.target.hardware.cuda()).expect("a CUDA target");
-        let mut key = |kernel: &Kernel| keys.of(architecture(card), plan.target.racecheck, kernel);
-        let of_module = |module: &Module| module.kernels.iter().map(&mut key).collect();
-        let keys = cuda.modules.iter().map(of_module).collect::<Result<_, _>>()?;
-        Ok(Known { store: Store::new(&cache.join("kernels")), keys })
-    }
-
-    /// Fails the build on a kernel known to be unfit, before minutes of compiling the others.
-    fn refuse(&self, cuda: &CudaPlan, card: &Cuda) -> Result<(), BuildError> {
-        let mut defects = Vec::new();
-        for (module, keys) in cuda.modules.iter().zip(&self.keys) {
-            for (kernel, key) in module.kernels.iter().zip(keys) {
-                let figures = self.store.get(key);
-                defects.extend(
-                    figures
-                        .iter()
-                        .flat_map(|it| cubin::defects(&module.name, kernel, &it.usage, &limits(card))),
-                );
-            }
+/// Fails the build on a kernel that a survey of any target ([`super::kernels`]) found unfit, before minutes
+/// of compiling the others.
+fn refuse(root: &Path, compiler: &Compiler, directory: &Path, plan: &Plan) -> Result<(), BuildError> {
+    let (mut keys, store) = (Keys::new(compiler, directory.join("cuda/lib")), Store::new(&root.join(STORE)));
+    let (cuda, card) = plan.cuda.as_ref().zip(plan.target.hardware.cuda()).expect("a CUDA target");
+    let mut defects = Vec::new();
+    for module in &cuda.modules {
+        for kernel in &module.kernels {
+            let key = keys.of(architecture(card), plan.target.racecheck, kernel)?;
+            let defects_of =
+                |figures: &Figures| cubin::defects(&module.name, kernel, &figures.usage, &limits(card));
+            defects.extend(store.get(&key).iter().flat_map(defects_of));
         }
-        if defects.is_empty() { Ok(()) } else { Err(BuildError::Tool(defects.join("\n"))) }
     }
-
-    /// Stores the figures of the modules' kernels.
-    fn keep(&self, cuda: &CudaPlan, cubins: &[Cubin]) -> Result<(), BuildError> {
-        for ((module, keys), cubin) in cuda.modules.iter().zip(&self.keys).zip(cubins) {
-            let seconds = cubin.made.seconds / module.kernels.len() as f64;
-            for (kernel, key) in module.kernels.iter().zip(keys) {
-                if let (Some(usage), None) = (cubin.made.kernels.get(&kernel.name), self.store.get(key)) {
-                    self.store.put(key, &Figures { usage: usage.clone(), seconds })?;
-                }
-            }
-        }
-        Ok(())
-    }
+    if defects.is_empty() { Ok(()) } else { Err(BuildError::Tool(defects.join("\n"))) }
 }
 
 /// Figures by kernel, or else every defect.

@@ -43,6 +43,8 @@ mod memory;
 mod process;
 #[path = "http/prompts.rs"]
 mod prompts;
+#[path = "http/ranks.rs"]
+mod ranks;
 #[path = "http/reasoning.rs"]
 mod reasoning;
 #[path = "http/refusals.rs"]
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
             Some(process::DRAFTS) => monomorph_server::main::<drafts::EchoDrafts>(),
             Some(process::KNOWN) => monomorph_server::main::<weights::EchoKnown>(),
             Some(process::OTHERS) => monomorph_server::main::<weights::EchoOthers>(),
+            Some(process::RANKS) => monomorph_server::main::<ranks::EchoRanks>(),
             Some(process::FORCED) => monomorph_server::main::<drafts::EchoForced>(),
             _ => monomorph_server::main::<scripted::Echo>(),
         };
@@ -97,6 +100,10 @@ fn main() -> ExitCode {
         ("worlds::of_three_processes_answer_as_one", worlds::answers),
         ("worlds::that_lose_one_end_and_start_again", worlds::deaths),
         ("worlds::that_differ_are_refused_by_name", worlds::refusals),
+        ("ranks::are_ready_when_all_are", ranks::ready),
+        ("ranks::that_do_not_load_are_named", ranks::broken),
+        ("ranks::that_are_all_wrong_are_found_out", ranks::wrong),
+        ("ranks::that_differ_end_the_process", ranks::differ),
         ("refusals::every_refusal_is_clear_and_leaves_the_server_serving", refusals::every_refusal),
         ("refusals::bodies_over_the_limit", refusals::bodies_over_the_limit),
         ("refusals::paths_and_methods", refusals::paths_and_methods),

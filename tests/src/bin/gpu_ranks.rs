@@ -43,7 +43,7 @@ fn main() {
     let crowd: Vec<_> = (0..CROWD).map(|at| random.ids(5 + 23 * at, served.vocabulary)).collect();
     let ranks = json!({
         "name": served.name, "random": served.random, "repeating": served.repeating,
-        "vocabulary": served.vocabulary, "context": served.context,
+        "vocabulary": served.vocabulary, "context": served.context, "experts": served.experts,
         "names": LENGTHS.map(|length| format!("prompt of {length}")), "prompts": prompts,
         "ids": ids, "margins": margins, "crowd": crowd,
     });

@@ -103,7 +103,8 @@ impl Servers {
                     "lookup": { "one": lookup[0], "several": lookup[1] },
                 },
                 "weights": ["ranks/random", "ranks/repeating"], "swap_gb": SWAP,
-                "context": facts["context"], "vocabulary": vocabulary,
+                "flags": ["--memory-fraction", "0.2"],
+                "context": facts["context"], "vocabulary": vocabulary, "experts": facts["experts"],
             }]),
             // racecheck follows one device, and its kernels take longer than another one waits for them.
             _ => json!([several, &layers[1]].map(|server| json!({

@@ -14,7 +14,7 @@ pub struct Kernels {
 }
 
 /// Starts it. The compiler must have been found or installed before.
-pub fn begin() -> Result<Kernels, String> {
+pub fn begin(bless: bool) -> Result<Kernels, String> {
     let log = paths::root().join("target/kernels.log");
     let io = |error: std::io::Error| format!("{}: {error}", log.display());
     let output = File::create(&log).map_err(io)?;
@@ -22,7 +22,8 @@ pub fn begin() -> Result<Kernels, String> {
     let program =
         std::env::current_exe().map_err(|error| format!("this program is not to be found: {error}"))?;
     let mut command = Command::new("nice");
-    command.args(["-n", "19"]).arg(program).arg("kernels").stdin(Stdio::null()).stdout(output).stderr(errors);
+    command.args(["-n", "19"]).arg(program).arg("kernels").args(bless.then_some("--bless"));
+    command.stdin(Stdio::null()).stdout(output).stderr(errors);
     let child = command.spawn().map_err(|error| format!("nice could not be started: {error}"))?;
     Ok(Kernels { child, log })
 }

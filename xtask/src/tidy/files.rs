@@ -37,7 +37,7 @@ pub fn breaches(root: &Path) -> Vec<String> {
 }
 
 /// Calls `each` for every file below a directory, ascending, except in skipped directories.
-pub(super) fn walk(directory: &Path, each: &mut impl FnMut(&Path)) {
+pub(crate) fn walk(directory: &Path, each: &mut impl FnMut(&Path)) {
     // A missing directory is empty.
     let Ok(entries) = std::fs::read_dir(directory) else { return };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -136,14 +136,8 @@ impl Launcher<'_> {
 
     /// An exchange of rows of `pushed` through the scratch buffer `inbox`.
     fn exchange(&mut self, site: Site, pushed: BufferId, inbox: &str) -> Result<Exchange, PassError> {
-        let ranks = self.plan.target.ranks;
-        let (width, rows) = (self.plan.buffer(pushed).width, site.program.rows);
-        if !width.is_multiple_of(PIECE) {
-            let what = format!(
-                "{ranks} ranks exchange rows of {width}, and only multiples of {PIECE} have a kernel"
-            );
-            return Err(no_kernel(site, self.plan, &what));
-        }
+        let (ranks, rows) = (self.plan.target.ranks, site.program.rows);
+        let width = self.width_in_pieces(site, pushed)?;
         let capacity = self.inbox_rows(pushed);
         let prompts = matches!(site.program.regime, Regime::Prefill | Regime::Learn);
         let (pieces, resident) = split(ranks, prompts);
@@ -164,6 +158,17 @@ impl Launcher<'_> {
         Ok(Exchange { instance, grid: fixed(blocks.clamp(1, most), 1, 1), world })
     }
 
+    /// The values of a row of `buffer`, which kernels of exchanges take in whole pieces.
+    fn width_in_pieces(&self, site: Site, buffer: BufferId) -> Result<usize, PassError> {
+        let (ranks, width) = (self.plan.target.ranks, self.plan.buffer(buffer).width);
+        if width.is_multiple_of(PIECE) {
+            return Ok(width);
+        }
+        let what =
+            format!("{ranks} ranks exchange rows of {width}, and only multiples of {PIECE} have a kernel");
+        Err(no_kernel(site, self.plan, &what))
+    }
+
     /// The world, with room for an inbox of this name for rows of `pushed`, and the bytes of both.
     fn inbox(&mut self, inbox: &str, pushed: BufferId) -> (World, Vec<(&'static str, usize)>) {
         let (rows, width) = (self.inbox_rows(pushed), self.plan.buffer(pushed).width);
@@ -176,13 +181,8 @@ impl Launcher<'_> {
     /// What processes gather of `part`, and the kernel that reads it. Whatever is gathered goes through one
     /// buffer: the kernel behind has read it before more is.
     fn gathered(&mut self, site: Site, part: BufferId) -> Result<Gathered, PassError> {
-        let ranks = self.plan.target.ranks;
-        let (width, rows) = (self.plan.buffer(part).width, site.program.rows);
-        if !width.is_multiple_of(PIECE) {
-            let what =
-                format!("{ranks} ranks gather rows of {width}, and only multiples of {PIECE} have a kernel");
-            return Err(no_kernel(site, self.plan, &what));
-        }
+        let (ranks, rows) = (self.plan.target.ranks, site.program.rows);
+        let width = self.width_in_pieces(site, part)?;
         // A recording has one number of rows. What is launched one by one has the step's.
         let [count, ..] = self.grid_of_rows(site, 1);
         let bytes = ranks * rows * width * size_of::<f32>();

@@ -39,6 +39,25 @@ const GROUPED: &[Declared] =
 const COMBINE: &[Declared] =
     constants![HIDDEN: int, NARROW: bool, SHARED: bool, SHARED_GATE: bool, GATE_STRIDE: int];
 
+/// Both products of one kernel, the second with the down matrix in place of the first; `$sum` is what makes
+/// its sum over ranks.
+macro_rules! both {
+    ($sum:literal) => {
+        concat!(
+            "struct {config}Down : {config} {
+    static constexpr Format FORMAT = {config}::DOWN_FORMAT;
+    static constexpr ScaleForm SCALES = {config}::DOWN_SCALES;
+    static constexpr int OUTPUTS = {config}::INPUTS, STAGES = {config}::DOWN_STAGES, STAGE_BYTES = {config}::DOWN_STAGE_BYTES;
+};
+using {config}Both = ExpertsStream<{config}, {config}Down",
+            $sum,
+            ">;\n"
+        )
+    };
+}
+const BOTH_PRODUCTS: &str = both!("");
+const BOTH_AND_SUM: &str = both!(", DownSumOfRanks<{config}Down>");
+
 kernels! {
     /// The router's logits, and beside them the shared expert's gate and up.
     route => Route in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER, ROUTE_SHARED];
@@ -92,13 +111,7 @@ kernels! {
     )
     check "{config}Both::THREADS == {block} && {config}Both::SHARED <= {shared}"
     grid x "{config}::BLOCKS"
-    declare "struct {config}Down : {config} {
-    static constexpr Format FORMAT = {config}::DOWN_FORMAT;
-    static constexpr ScaleForm SCALES = {config}::DOWN_SCALES;
-    static constexpr int OUTPUTS = {config}::INPUTS, STAGES = {config}::DOWN_STAGES, STAGE_BYTES = {config}::DOWN_STAGE_BYTES;
-};
-using {config}Both = ExpertsStream<{config}, {config}Down>;
-"
+    declare BOTH_PRODUCTS
     body "{config}Both::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, residual);";
 
     /// Gate and up of the chosen experts.
@@ -206,13 +219,7 @@ using {config}Both = ExpertsStream<{config}, {config}Down>;
         /// Both products of the chosen experts, of which each rank has a part.
         experts_stream_sum => ExpertsStreamSum of ExpertsStream in "experts/experts_stream_down_sum.cuh", "INPUTS";
         (world: WRITE World)
-        declare "struct {config}Down : {config} {
-    static constexpr Format FORMAT = {config}::DOWN_FORMAT;
-    static constexpr ScaleForm SCALES = {config}::DOWN_SCALES;
-    static constexpr int OUTPUTS = {config}::INPUTS, STAGES = {config}::DOWN_STAGES, STAGE_BYTES = {config}::DOWN_STAGE_BYTES;
-};
-using {config}Both = ExpertsStream<{config}, {config}Down, DownSumOfRanks<{config}Down>>;
-"
+        declare BOTH_AND_SUM
         body "{config}Both::run(step, norm, logits, shared_inner, scale, codes, scales, row_scales, down_codes, down_scales, down_row_scales, shared_codes, shared_scales, shared_row_scales, following, following_end, inner, residual, world);";
 
         /// The chosen experts' down products, of which each rank has a part.

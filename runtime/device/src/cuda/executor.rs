@@ -26,7 +26,7 @@ use super::kv_offload::KvOffload;
 use super::memory::Memory;
 use super::nccl::{Communicator, wait};
 use super::pointer::Pointer;
-use super::queue::{Extents, Graph, Portion, Queue};
+use super::queue::{Extents, Graph, Portion, Queue, StepTables};
 use super::ring::SlotRing;
 use super::states::Places;
 use super::wire::{Header, MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
@@ -81,8 +81,6 @@ pub struct Executor {
     staged: Option<Pinned>,
     /// What the rank exchanges with others, if it has some.
     exchange: Option<Exchange>,
-    /// What it exchanges with other processes through, once that is joined.
-    collective: Option<Communicator>,
     logits: Pointer,
     vocabulary: usize,
     sequences: usize,
@@ -129,14 +127,25 @@ impl Portions {
     }
 }
 
-/// Waits for the device when the steps are dropped.
+/// What steps are launched on. Waits for the device when it is dropped.
 #[derive(Debug)]
-struct Quiet(Gpu);
+struct Quiet {
+    gpu: Gpu,
+    /// What programs exchange values with other processes through, once that is joined.
+    collective: Option<Communicator>,
+}
+
+impl Quiet {
+    /// Where a program's launches go.
+    fn queue(&self, program: &'static str, dependent: bool, extents: Extents, step: StepTables) -> Queue<'_> {
+        Queue::new(self.gpu.stream(), program, dependent, extents, step, self.collective.as_ref())
+    }
+}
 
 impl Drop for Quiet {
     fn drop(&mut self) {
         // A device that failed has no work in flight.
-        let _ = self.0.enter().and_then(|()| settle(&self.0));
+        let _ = self.gpu.enter().and_then(|()| settle(&self.gpu));
     }
 }
 
@@ -162,7 +171,7 @@ impl Executor {
         let history = if ranks > 1 { sizes.history } else { 0 };
         let flight = |_| StepSlot::new(memory, &sizes, ids, history, groups, head_rows);
         let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
-        let offload = memory.offload()?;
+        let offload = memory.offload(sizes.header as usize - size_of::<Header>())?;
         let limits = StepLimits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
@@ -176,7 +185,7 @@ impl Executor {
             ahead: spec.ahead(spec.drafts()),
         };
         Ok(Executor {
-            quiet: Quiet(gpu.clone()),
+            quiet: Quiet { gpu: gpu.clone(), collective: None },
             uploads: Stream::new()?,
             graphs: Vec::new(),
             passes: Vec::new(),
@@ -187,7 +196,6 @@ impl Executor {
             offload,
             staged: None,
             exchange,
-            collective: None,
             logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,
@@ -202,12 +210,12 @@ impl Executor {
 
     /// From now on programs exchange values with other processes through this.
     pub(crate) fn join(&mut self, collective: Communicator) {
-        self.collective = Some(collective);
+        self.quiet.collective = Some(collective);
     }
 
     /// What was joined.
     pub(crate) fn collective(&self) -> Option<&Communicator> {
-        self.collective.as_ref()
+        self.quiet.collective.as_ref()
     }
 
     /// Records the decode program for up to `sequences` sequences of `tokens` rows. Programs are recorded in
@@ -224,13 +232,12 @@ impl Executor {
     ) -> Result<(), Fault> {
         let rows = (sequences * tokens) as u32;
         let extents = Extents { tokens: rows, sequences: sequences as u32, outputs: rows };
-        let stream = self.quiet.0.stream();
         // The first set of each step: with two parts, that of the part which decodes.
         let flights = self.flights.iter().step_by(self.ring.parts);
         let portions = |flight: &StepSlot| {
             let graph = |portion| {
-                let queue = Queue::new(stream, program, true, extents, flight.tables);
-                Graph::record(queue.portion(portion).across(self.collective.as_ref()), &record)
+                let queue = self.quiet.queue(program, true, extents, flight.tables);
+                Graph::record(queue.portion(portion), &record)
             };
             let [whole, logits, sampling] =
                 [graph(Portion::Whole)?, graph(Portion::Logits)?, graph(Portion::Sampling)?];
@@ -254,9 +261,7 @@ impl Executor {
         let each = sequences as u32;
         let extents = Extents { tokens: each, sequences: each, outputs: each };
         let tables = self.flights[PROMPTS].tables;
-        let stream = self.quiet.0.stream();
-        let queue = Queue::new(stream, program, true, extents, tables);
-        let graph = Graph::record(queue.across(self.collective.as_ref()), record)?;
+        let graph = Graph::record(self.quiet.queue(program, true, extents, tables), record)?;
         self.passes.push((sequences, graph));
         Ok(())
     }
@@ -308,8 +313,8 @@ impl Executor {
         if step.copies.is_empty() {
             return Ok(());
         }
-        self.quiet.0.enter()?;
-        step.copies.iter().try_for_each(|copy| self.states.copy(self.quiet.0.stream(), copy))
+        self.quiet.gpu.enter()?;
+        step.copies.iter().try_for_each(|copy| self.states.copy(self.quiet.gpu.stream(), copy))
     }
 
     /// Starts a part of a step.
@@ -338,7 +343,7 @@ impl Executor {
 
     /// Starts the rest of a part, from sampling on.
     fn finish<P: Programs>(&mut self, programs: &P, part: &StepPart, step: &Step) -> Result<(), Fault> {
-        self.quiet.0.enter()?;
+        self.quiet.gpu.enter()?;
         self.fill(part, step);
         let rows = self.buffer.outputs.len();
         self.buffer.select(0..rows.min(if part.kind == Kind::Prefill { P::HEAD_ROWS } else { rows }));
@@ -374,7 +379,7 @@ impl Executor {
             }
             let place = flight.program;
             if let Err(fault) =
-                self.quiet.0.enter().and_then(|()| wait(&flight.done, self.collective.as_ref()))
+                self.quiet.gpu.enter().and_then(|()| wait(&flight.done, self.quiet.collective.as_ref()))
             {
                 fail(self.exchange.as_ref(), fault.at(&format!("{place} (or a step before it)")));
             }
@@ -425,7 +430,7 @@ impl Executor {
         offloaded: &[OffloadSlot],
         portion: Portion,
     ) -> Result<(), Fault> {
-        let gpu = self.quiet.0.clone();
+        let gpu = self.quiet.gpu.clone();
         gpu.enter()?;
         let (flight, rows, sequences) = (part.flight, self.buffer.outputs.len(), part.rows.len());
         let tokens = if part.kind == Kind::Verify { 1 + self.drafts } else { 1 };
@@ -451,11 +456,13 @@ impl Executor {
             self.count(|traffic| traffic.drafts, sequences);
         }
         let table = tables.header.offset(size_of::<Header>() as u64);
-        match self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
+        // Behind the logits nothing attends: servers whose drafts do keep no blocks on disk.
+        let offload = self.offload.as_mut().filter(|_| portion != Portion::Sampling);
+        match offload.and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
             None => graph.launch(gpu.stream())?,
             pass => {
-                let queue = Queue::new(gpu.stream(), program, false, *extents, tables);
-                let mut queue = queue.portion(portion).across(self.collective.as_ref()).streaming(pass);
+                let queue = self.quiet.queue(program, false, *extents, tables);
+                let mut queue = queue.portion(portion).streaming(pass);
                 programs.decode(at, &mut queue);
                 queue.finish()?;
             }
@@ -473,7 +480,7 @@ impl Executor {
         part: &StepPart,
         offloaded: &[OffloadSlot],
     ) -> Result<(), Fault> {
-        let gpu = self.quiet.0.clone();
+        let gpu = self.quiet.gpu.clone();
         gpu.enter()?;
         let outputs = self.buffer.outputs.len().min(P::HEAD_ROWS);
         self.buffer.select(0..outputs);
@@ -482,8 +489,7 @@ impl Executor {
         let (extents, tables) = (self.extents(outputs), self.flights[part.flight].tables);
         let table = tables.header.offset(size_of::<Header>() as u64);
         let pass = self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table));
-        let queue = Queue::new(gpu.stream(), "prefill", false, extents, tables);
-        let mut queue = queue.across(self.collective.as_ref()).streaming(pass);
+        let mut queue = self.quiet.queue("prefill", false, extents, tables).streaming(pass);
         programs.prefill(self.buffer.tokens.len(), &mut queue);
         queue.finish()?;
         self.count(|traffic| traffic.layers, self.buffer.tokens.len());
@@ -493,7 +499,7 @@ impl Executor {
     /// Runs the head, after the layers, over the rows that need logits, as many at a time as it takes; then
     /// the draft head, if there is one.
     fn head<P: Programs>(&mut self, programs: &P, part: &StepPart) -> Result<(), Fault> {
-        let (gpu, flight) = (self.quiet.0.clone(), part.flight);
+        let (gpu, flight) = (self.quiet.gpu.clone(), part.flight);
         let outputs = self.buffer.outputs.len();
         let group = |first: usize| first..outputs.min(first + P::HEAD_ROWS);
         let mut extents = self.extents(group(0).len());
@@ -505,16 +511,14 @@ impl Executor {
             }
             extents.outputs = group(first).len() as u32;
             tables.sampled = sampled.offset((first * size_of::<SampledRow>()) as u64);
-            let queue = Queue::new(gpu.stream(), "head", false, extents, tables);
-            let mut queue = queue.across(self.collective.as_ref());
+            let mut queue = self.quiet.queue("head", false, extents, tables);
             programs.head(&mut queue);
             queue.finish()?;
             self.count(|traffic| traffic.head, group(first).len());
             self.fetch_logits(flight, group(first))?;
         }
         if self.drafted > 0 {
-            let queue = Queue::new(gpu.stream(), "learn", false, extents, tables);
-            let mut queue = queue.across(self.collective.as_ref());
+            let mut queue = self.quiet.queue("learn", false, extents, tables);
             programs.learn(&mut queue);
             queue.finish()?;
             self.count(|traffic| traffic.learn, self.buffer.tokens.len());
@@ -543,7 +547,7 @@ impl Executor {
 
     /// Called after the last launch of a part.
     fn end(&mut self, part: &StepPart, step: &Step) -> Result<(), Fault> {
-        self.flights[part.flight].done.record(self.quiet.0.stream())?;
+        self.flights[part.flight].done.record(self.quiet.gpu.stream())?;
         self.lose(part, step);
         Ok(())
     }

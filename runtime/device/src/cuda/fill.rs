@@ -125,7 +125,7 @@ fn launches(shape: &MatrixShape) -> (usize, usize) {
 
 /// Runs a kernel that fills.
 pub(crate) fn run<A: Arguments>(stream: &Stream, kernel: &Kernel<A>, arguments: A) -> Result<(), Fault> {
-    let mut queue = Queue::new(stream, "fill", false, Extents::default(), StepTables::NONE);
+    let mut queue = Queue::new(stream, "fill", false, Extents::default(), StepTables::NONE, None);
     queue.launch(kernel, GRID, arguments);
     queue.finish()
 }

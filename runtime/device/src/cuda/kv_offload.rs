@@ -137,15 +137,18 @@ pub(crate) struct KvOffload {
 }
 
 impl KvOffload {
-    /// For a device with the given blocks in each part, and an area of [`area_bytes`] after all of them.
+    /// For a device with the given blocks in each part, and an area of [`area_bytes`] after all of them. No
+    /// step's block table has more than `table` bytes.
     ///
     /// # Errors
-    /// When the device has no more streams or events, or is too large for block ids.
+    /// When the device has no more streams or events, or is too large for block ids, or pinned memory is
+    /// short.
     pub(super) fn new(
         disk: Disk,
         parts: &[Blocks],
         area: Pointer,
         blocks: usize,
+        table: usize,
     ) -> Result<KvOffload, Fault> {
         let half_bytes = half_bytes(&disk.layout);
         let staged = (disk.layout.places * disk.layout.group) as u64;
@@ -158,7 +161,8 @@ impl KvOffload {
             }
             Ok((*part, first))
         };
-        let half = || Ok(Half { filled: Event::new()?, read: Event::new()?, table: Pinned::zeroed(0)? });
+        // All of it now: locking memory waits for the device, which may be waiting for another rank.
+        let half = || Ok(Half { filled: Event::new()?, read: Event::new()?, table: Pinned::zeroed(table)? });
         Ok(KvOffload {
             copies: Stream::new()?,
             copied: [Event::new()?, Event::new()?, Event::new()?, Event::new()?],
@@ -293,11 +297,7 @@ impl Pass<'_> {
         }
         half.filled.record(copies)?;
         stream.wait_for(&half.filled)?;
-        let size = size_of_val(self.table);
-        if half.table.bytes().len() < size {
-            half.table = Pinned::zeroed(size.next_power_of_two())?;
-        }
-        let table = &mut half.table.bytes_mut()[..size];
+        let table = &mut half.table.bytes_mut()[..size_of_val(self.table)];
         for (bytes, id) in table.chunks_exact_mut(4).zip(seen(self.table, *blocks, first)) {
             bytes.copy_from_slice(&id.to_ne_bytes());
         }

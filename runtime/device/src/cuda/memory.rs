@@ -358,14 +358,15 @@ impl Memory {
         Ok(cache)
     }
 
-    /// The staging of blocks on disk, if there is K/V offload. Called after all caches have been taken.
+    /// The staging of blocks on disk, if there is K/V offload, for steps whose block tables have up to
+    /// `table` bytes. Called after all caches have been taken.
     ///
     /// # Errors
     /// See [`Memory::take`].
-    pub(crate) fn offload(&mut self) -> Result<Option<KvOffload>, Fault> {
+    pub(crate) fn offload(&mut self, table: usize) -> Result<Option<KvOffload>, Fault> {
         let Some(disk) = self.disk.take() else { return Ok(None) };
         let area = self.take(kv_offload::area_bytes(disk.layout()))?;
-        KvOffload::new(disk, &self.parts, area, self.blocks).map(Some)
+        KvOffload::new(disk, &self.parts, area, self.blocks, table).map(Some)
     }
 
     /// The recurrent state of `layers` layers, for every slot and snapshot: part `i` has `bytes[i]` bytes in

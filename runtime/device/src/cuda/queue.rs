@@ -117,6 +117,7 @@ impl<'a> Queue<'a> {
         dependent: bool,
         extents: Extents,
         step: StepTables,
+        collective: Option<&'a Communicator>,
     ) -> Queue<'a> {
         let (portion, samples) = (Portion::Whole, false);
         Queue {
@@ -127,7 +128,7 @@ impl<'a> Queue<'a> {
             dependent,
             follows: false,
             launched: 0,
-            collective: None,
+            collective,
             extents,
             step,
             offload: None,
@@ -138,11 +139,6 @@ impl<'a> Queue<'a> {
     /// The queue, restricted to a portion of the program.
     pub(crate) fn portion(self, portion: Portion) -> Queue<'a> {
         Queue { portion, ..self }
-    }
-
-    /// The queue of a process that exchanges values with others, if it does.
-    pub(crate) fn across(self, collective: Option<&'a Communicator>) -> Queue<'a> {
-        Queue { collective, ..self }
     }
 
     /// The queue, staging blocks from disk if there are any.

@@ -7,6 +7,7 @@ mod killed;
 mod meeting;
 mod shares;
 mod support;
+mod tampered;
 
 use libtest_mimic::{Arguments, Trial};
 use std::process::ExitCode;
@@ -35,6 +36,9 @@ fn main() -> ExitCode {
         ("meeting::nobody_waits_for_ever", meeting::nobody),
         ("meeting::a_wrong_sum_names_the_rank", meeting::failing),
         ("shares::of_blocks_and_states_come_back_in_order", shares::come_back),
+        ("tampered::commands_in_another_order_are_refused", tampered::swapped),
+        ("tampered::commands_that_are_missing_are_noticed", tampered::skipped),
+        ("tampered::ids_that_were_changed_reach_nobody", tampered::changed),
         ("killed::at_any_moment_a_worker_takes_all_along", killed::at_any_moment),
         ("killed::a_head_takes_its_workers_along", killed::head),
         ("killed::silence_is_a_death", killed::silence),

@@ -22,6 +22,9 @@ pub const KNOWN: &str = "echo-known";
 /// Run as this, it has one whose weights answer something else than they are known to.
 pub const OTHERS: &str = "echo-others";
 
+/// Run as this, it has several ranks.
+pub const RANKS: &str = "echo-ranks";
+
 /// Run as this with two formats behind it, it has one that writes calls and reasoning in them.
 pub const TALK: &str = "talk:";
 
@@ -85,13 +88,18 @@ impl Server {
 
     /// Starts one that takes so many milliseconds to load, and does not wait for it.
     pub fn start_loading(milliseconds: u64) -> Server {
+        Server::start_loading_as("echo", milliseconds)
+    }
+
+    /// The same of one of the other models.
+    pub fn start_loading_as(model: &str, milliseconds: u64) -> Server {
         let weights = format!("dummy:{milliseconds}");
         Server::start_until(
             "loading cpu/echo/none at http://",
             "/",
             &weights,
             checkpoint(),
-            command(&[]),
+            command_as(model, &[]),
             &[],
         )
     }

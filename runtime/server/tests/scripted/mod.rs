@@ -4,7 +4,8 @@
 //! `[[forever]]` goes on until it is stopped; `[[slow]]` takes 100 ms a token; `[[half]]` ends within a
 //! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
 //! takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are not finite, in all
-//! answers. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms.
+//! answers; from a while after `[[poison N]]` on tokens of rank N are. Anything else gets [`GREETING`]. With
+//! made-up weights of seed N, loading takes N ms, of ranks the last one's. With [`BROKEN`] it fails.
 
 pub mod talk;
 
@@ -14,6 +15,7 @@ use monomorph_model::{
     BlockId, ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output, Progress,
     Protocol, SamplingPreset, Step, StepOutput, Ticket, Weights,
 };
+use monomorph_world::{Rank, Seat};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -82,8 +84,14 @@ impl Shape for Bytes {
     };
 }
 
-/// How the process's model is commanded by what it is asked.
-static CONTROLS: OnceLock<Controls> = OnceLock::new();
+/// How the process's model is commanded by what it is asked; of several ranks, each.
+static CONTROLS: [OnceLock<Controls>; RANKS] = [const { OnceLock::new() }; RANKS];
+/// Ranks of a build. Each computes all of it, so that all answer alike.
+const RANKS: usize = 6;
+/// Of made-up weights with this seed the last rank does not load.
+pub const BROKEN: u64 = 666;
+/// When `[[poison N]]` begins to act: behind its own answer.
+const LATER: Duration = Duration::from_millis(300);
 
 /// Two steps are in flight, as on a card: what ends an answer is seen here when the next token is on its way.
 pub type Echo = Loaded<Pipelined<Bytes, 2>>;
@@ -94,26 +102,54 @@ pub struct Loaded<S: Shape>(Scripted<S>, usize);
 /// Processes of the world that this one is in.
 static PROCESSES: OnceLock<usize> = OnceLock::new();
 
+impl<S: Shape> Loaded<S> {
+    fn of_rank(
+        rank: usize,
+        weights: &Weights,
+        options: &LoadOptions,
+        progress: &Progress,
+    ) -> Result<Self, LoadError> {
+        progress.expect(4);
+        match weights {
+            Weights::Dummy { seed: BROKEN } => return Err(LoadError::Hardware("it is broken".to_owned())),
+            Weights::Dummy { seed } => std::thread::sleep(Duration::from_millis(*seed)),
+            _ => {}
+        }
+        progress.advance(4);
+        let tokens = Tokens::Function(Arc::new(next_token));
+        let blocks = options.blocks_or_one_sequence(S::SPEC.block_tokens);
+        let sequences = options.states(S::SPEC).sequences;
+        let model = Scripted::new(Script { tokens, blocks, sequences, ..Script::default() });
+        let _ = CONTROLS[rank].set(model.controls());
+        Ok(Loaded(model, options.context))
+    }
+}
+
+impl<S: Shape> Rank for Loaded<S> {
+    fn load_rank(
+        weights: &Weights,
+        options: &LoadOptions,
+        progress: &Progress,
+        seat: Seat,
+    ) -> Result<Self, LoadError> {
+        let (rank, at_once) = (seat.rank(), Weights::Dummy { seed: 0 });
+        let is_last = rank + 1 == seat.ranks();
+        let own = if is_last || !matches!(weights, Weights::Dummy { .. }) { weights } else { &at_once };
+        let loaded = Loaded::of_rank(rank, own, options, progress)?;
+        seat.meet("loaded")?;
+        Ok(loaded)
+    }
+}
+
 impl<S: Shape> Model for Loaded<S> {
-    // Each process computes all of it, so that all answer alike.
-    const RANKS: usize = 6;
+    const RANKS: usize = RANKS;
     const PROCESSES: &'static [usize] = &[1, 2, 3, 6];
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = Scripted::<S>::SPLIT_SAMPLING;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
-        progress.expect(4);
-        if let Weights::Dummy { seed } = weights {
-            std::thread::sleep(Duration::from_millis(*seed));
-        }
-        progress.advance(4);
-        let tokens = Tokens::Function(Arc::new(next_token));
-        let blocks = options.blocks_or_one_sequence(Self::SPEC.block_tokens);
-        let sequences = options.states(Self::SPEC).sequences;
-        let model = Scripted::new(Script { tokens, blocks, sequences, ..Script::default() });
-        let _ = CONTROLS.set(model.controls());
-        Ok(Loaded(model, options.context))
+        Loaded::of_rank(0, weights, options, progress)
     }
 
     fn blocks(&self) -> usize {
@@ -207,7 +243,15 @@ fn answer(command: Option<&str>, draw: usize) -> Reply {
         }
         Some("poison" | "nan") => {
             let how = if command == Some("nan") { Poison::NotANumber } else { Poison::WrongTokens };
-            CONTROLS.get().expect("a model is loaded").poison(how);
+            CONTROLS.iter().filter_map(OnceLock::get).for_each(|controls| controls.poison(how));
+            greeting()
+        }
+        Some(command) if command.starts_with("poison ") => {
+            let rank: usize = command[7..].parse().expect("a rank");
+            std::thread::spawn(move || {
+                std::thread::sleep(LATER);
+                CONTROLS[rank].get().expect("it is loaded").poison(Poison::WrongTokens);
+            });
             greeting()
         }
         Some(command) if command.starts_with("hang ") => {
@@ -219,7 +263,7 @@ fn answer(command: Option<&str>, draw: usize) -> Reply {
         Some("half") => Reply::Text(GREETING.as_bytes()[..GREETING.len() - 2].to_vec()),
         Some("panic") => panic!("told to"),
         Some("fault") => {
-            CONTROLS.get().expect("a model is loaded").device_fault_next();
+            CONTROLS[0].get().expect("a model is loaded").device_fault_next();
             greeting()
         }
         Some(command) => Reply::Text(command.strip_prefix("say ").unwrap_or(command).into()),

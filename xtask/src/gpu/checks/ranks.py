@@ -1,6 +1,7 @@
 """A server of several GPUs beside one of a single GPU, of the same checkpoint: greedy tokens are equal, or differ first where both are nearly
 as likely, and log-probabilities are close up to there. Then the same server with a prefix cache, with sequences that are swapped, and
-with blocks on disk: to the bit what it answers alone, for it is batch-invariant. Servers that draft may differ at ties."""
+with blocks on disk: to the bit what it answers alone, for it is batch-invariant. Servers that draft may differ at ties.
+Planted answers in xtask/tests/alike.py say what passes."""
 
 import json
 import tempfile
@@ -14,11 +15,12 @@ CLIENTS = 12
 PIECES = ["--prefill-tokens", 64]
 # Lengths of prompts: a token, around the ends of tiles and chunks, and longer than a step.
 LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 130, 250, 257, 400, 700, 1100]
-# Nats between the two likeliest tokens, up to which their order may depend on how sums are cut.
-TIE = 0.1
+# Nats between the two likeliest tokens, up to which their order may depend on how sums are cut, and
+# between two servers' log-probabilities of one token: 0.015 and 0.11 were measured.
+TIE, APART = 0.1, 0.2
 # Where two experts are nearly as good for a token, rounding decides between them, and probabilities jump:
-# in few answers, also on one GPU. Behind 160 tokens of rounding, log-probabilities are up to 0.24 apart.
-FLIPPED, APART = 2, 0.5
+# in few answers, also on one GPU. Rows of drafts are rounded otherwise than single ones.
+FLIPPED, JUMP = 2, 0.5
 
 
 def prompts(case):
@@ -45,15 +47,20 @@ def difference(expected, found):
     return None, apart
 
 
-def alike(expected, found):
-    """Whether answers differ at ties only, and in words how they do."""
+def alike(expected, found, jumps):
+    """Whether answers differ at ties only, and in words how they do. With `jumps`, of servers that draft or have experts, a few may
+    differ by more."""
     pairs = [difference(*pair) for pair in zip(expected, found, strict=True)]
     firsts = {number: first for number, (first, _) in enumerate(pairs) if first}
     apart = max(apart for _, apart in pairs)
     ties = ", ".join(f"prompt {number} at {at} by {margin:.4f}" for number, (at, margin) in firsts.items())
     words = f"{len(pairs) - len(firsts)} of {len(pairs)} equal, log-probabilities at most {apart:.1e} apart" + (f"; others differ first: {ties}" if ties else "")
-    jumped = [margin for _, margin in firsts.values() if margin > TIE]
-    return apart <= APART and len(jumped) <= FLIPPED, words
+    margins = [margin for _, margin in firsts.values()]
+    if jumps:
+        passed = apart <= JUMP and all(margin <= JUMP for margin in margins) and sum(margin > TIE for margin in margins) <= FLIPPED
+    else:
+        passed = apart <= APART and all(margin <= TIE for margin in margins)
+    return passed, words
 
 
 def same(expected, found):
@@ -70,8 +77,8 @@ class Ways:
         self.longest = max(map(len, self.prompts)) + TOKENS + 8
 
     def serve(self, server, *flags, cache="off"):
-        command = [self.context.path(server), "serve", "--weights", self.context.path(self.weights), "--memory-fraction", "0.2"]
-        return Server([*command, "--context", self.longest, "--prefix-cache", cache, *self.case.get("flags", []), *flags])
+        command = [self.context.path(server), "serve", "--weights", self.context.path(self.weights)]
+        return Server([*command, "--context", self.longest, "--prefix-cache", cache, *self.case["flags"], *flags])
 
     def alone(self, server, *flags, cache="off", twice=False):
         with self.serve(server, *flags, cache=cache) as server:
@@ -91,7 +98,7 @@ def check(context, case):
         roomy = ["--kv-tokens", ways.longest * CLIENTS]
         one, _ = ways.alone(case["one"], *roomy)
         several, _ = ways.alone(case["several"], *roomy)
-        yield f"{kind}, beside one GPU", *alike(one, several)
+        yield f"{kind}, beside one GPU", *alike(one, several, case["experts"])
 
         together, _ = ways.together(case["several"], *roomy)
         yield f"{kind}, side by side", *same(several, together)
@@ -120,11 +127,11 @@ def check(context, case):
             for way, ask_all in (("alone", ways.alone), ("side by side", ways.together)):
                 (single, _), (drafted, found) = (ask_all(servers[which], *roomy) for which in ("one", "several"))
                 verified, held = (found[f"vllm:spec_decode_num_{which}_tokens_total"] for which in ("draft", "accepted"))
-                passed, words = alike(one, drafted)
+                passed, words = alike(one, drafted, True)
                 # Look-up finds nothing where nothing repeats.
                 drafts = verified > 0 or (name == "lookup" and kind != "repeating")
                 yield f"{kind}, drafts by {name}, {way}", passed and drafts, f"{words}; of {verified:.0f} drafts {held:.0f} held"
-                yield f"{kind}, drafts by {name}, {way}, of one GPU", *alike(one, single)
+                yield f"{kind}, drafts by {name}, {way}, of one GPU", *alike(one, single, True)
 
 
 def run(context):

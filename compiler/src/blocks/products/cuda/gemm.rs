@@ -139,13 +139,25 @@ const fn pieces_bytes(ranks: usize) -> usize {
     24 + 8 * ranks
 }
 
-/// Whether a kernel of this product that sums over ranks fits the card.
-pub(crate) fn may_sum(matrix: &Matrix, rows: usize, ranks: usize, knobs: &Knobs, card: &Cuda) -> bool {
-    shape(matrix, rows, knobs, card)
-        .is_some_and(|gemm| fits(card, gemm.shared + pieces_bytes(ranks), gemm.resident))
+impl Gemm {
+    /// Shared memory of the kernel that also sums over ranks.
+    const fn summing_bytes(&self, ranks: usize) -> usize {
+        self.shared + pieces_bytes(ranks)
+    }
 }
 
 impl Launcher<'_> {
+    /// The shape of a phase's product with this matrix, if one fits.
+    fn gemm_shape(&self, site: Site, matrix: &Matrix) -> Option<Gemm> {
+        shape(matrix, site.program.rows, &self.knobs(site), self.card)
+    }
+
+    /// Whether a kernel of this product that sums over ranks fits the card.
+    pub(super) fn gemm_may_sum(&self, site: Site, matrix: &Matrix) -> bool {
+        let fits = |gemm: Gemm| fits(self.card, gemm.summing_bytes(self.plan.target.ranks), gemm.resident);
+        self.gemm_shape(site, matrix).is_some_and(fits)
+    }
+
     /// Launches a tensor-core product over staged rows `x`; their stride is the program's rows rounded up to
     /// a multiple of eight.
     pub(crate) fn gemm(
@@ -157,8 +169,8 @@ impl Launcher<'_> {
         x: Staged,
         out: Rows,
     ) -> Result<Launch, PassError> {
-        let knobs = self.knobs(site);
-        let shape = shape(matrix, site.program.rows, &knobs, self.card)
+        let shape = self
+            .gemm_shape(site, matrix)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         let Gemm {
             capacity,
@@ -198,7 +210,7 @@ impl Launcher<'_> {
             ..Instance::new(self.kernel_name(site, suffix), constants, shape.threads)
         };
         let sums = operands.sums().then(|| {
-            instance.shared += pieces_bytes(self.plan.target.ranks);
+            instance.shared = shape.summing_bytes(self.plan.target.ranks);
             let world = instance.summing(self.summing(operands.out));
             let bytes = 4 * capacity * matrix.outputs();
             (world, self.scratch::<Rows>("own_part", bytes as u64, false))

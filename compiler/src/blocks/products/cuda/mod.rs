@@ -77,11 +77,7 @@ impl Launcher<'_> {
         let matrix = self.matrix_of(operands);
         Ok(match self.style_of(site, &matrix)? {
             Style::Stream => stream::together(&matrix, site.program.rows, &self.knobs(site), self.card),
-            Style::Gemm => {
-                let (rows, ranks) = (site.program.rows, self.plan.target.ranks);
-                matrix.outputs().is_multiple_of(PIECE)
-                    && gemm::may_sum(&matrix, rows, ranks, &self.knobs(site), self.card)
-            }
+            Style::Gemm => matrix.outputs().is_multiple_of(PIECE) && self.gemm_may_sum(site, &matrix),
         })
     }
 

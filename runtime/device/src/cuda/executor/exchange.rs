@@ -45,14 +45,14 @@ impl Executor {
         if exchange.traffic.layers == Exchanged::NONE {
             return Ok(None);
         }
-        let (stream, tables) = (self.quiet.0.stream(), self.flights[0].tables);
+        let (stream, tables) = (self.quiet.gpu.stream(), self.flights[0].tables);
         let mut header = self.buffer.header.clone();
         (header.tokens, header.sequences, header.outputs) = (1, 1, 1);
         // SAFETY: the table was allocated for a whole header, and no step was submitted.
         unsafe { stream.upload(tables.header.0, bytes_of(std::slice::from_ref(&*header))) }?;
         stream.wait()?;
         let record = |queue: &mut Queue| (0..TIMED).for_each(|_| programs.exchange(queue));
-        let graph = Graph::record(Queue::new(stream, "exchange", true, ROW, tables), record)?;
+        let graph = Graph::record(self.quiet.queue("exchange", true, ROW, tables), record)?;
         Ok(Some(Trial { graph, begin: Event::timed()?, end: Event::timed()? }))
     }
 
@@ -62,7 +62,7 @@ impl Executor {
     /// When the device fails.
     pub(crate) fn time_exchange(&mut self, trial: &Trial) -> Result<(), Fault> {
         let Some(exchange) = &self.exchange else { return Ok(()) };
-        let stream = self.quiet.0.stream();
+        let stream = self.quiet.gpu.stream();
         // After the first run no rank is late.
         trial.graph.launch(stream)?;
         trial.begin.record(stream)?;

@@ -21,7 +21,7 @@ impl Executor {
         let Some(offload) = &mut self.offload else {
             return Err(format!("{blocks:?} cannot be sent to {to:?}: this server keeps no blocks on disk"));
         };
-        let (gpu, stream) = (&self.quiet.0, self.quiet.0.stream());
+        let (gpu, stream) = (&self.quiet.gpu, self.quiet.gpu.stream());
         let sent = gpu.enter().and_then(|()| offload.send(stream, blocks, to));
         sent.unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault))
     }

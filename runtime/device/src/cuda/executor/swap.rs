@@ -49,32 +49,32 @@ impl Executor {
     }
 
     fn read(&mut self, parts: &[(Pointer, u64)], into: &mut [u8]) -> Result<(), Fault> {
-        self.quiet.0.enter()?;
+        self.quiet.gpu.enter()?;
         let staged = staged(&mut self.staged, parts, into.len())?;
         let mut rest = &mut staged.bytes_mut()[..into.len()];
         for (from, bytes) in parts {
             let (to, behind) = rest.split_at_mut(*bytes as usize);
             // SAFETY: the part lies in the arena, and the pinned bytes are not read before the wait below.
-            unsafe { self.quiet.0.stream().download(from.0, to) }?;
+            unsafe { self.quiet.gpu.stream().download(from.0, to) }?;
             rest = behind;
         }
-        self.quiet.0.stream().wait()?;
+        self.quiet.gpu.stream().wait()?;
         into.copy_from_slice(&staged.bytes()[..into.len()]);
         Ok(())
     }
 
     fn write(&mut self, parts: &[(Pointer, u64)], from: &[u8]) -> Result<(), Fault> {
-        self.quiet.0.enter()?;
+        self.quiet.gpu.enter()?;
         let staged = staged(&mut self.staged, parts, from.len())?;
         staged.bytes_mut()[..from.len()].copy_from_slice(from);
         let mut rest = &staged.bytes()[..from.len()];
         for (to, bytes) in parts {
             let (from, behind) = rest.split_at(*bytes as usize);
             // SAFETY: the part lies in the arena, and the pinned bytes are not written before the wait below.
-            unsafe { self.quiet.0.stream().upload(to.0, from) }?;
+            unsafe { self.quiet.gpu.stream().upload(to.0, from) }?;
             rest = behind;
         }
-        self.quiet.0.stream().wait()
+        self.quiet.gpu.stream().wait()
     }
 }
 

@@ -53,7 +53,7 @@ impl Executor {
         // SAFETY: as in `upload`.
         unsafe { self.uploads.upload(flight.tables.history.0, pinned) }?;
         flight.uploaded.record(&self.uploads)?;
-        self.quiet.0.stream().wait_for(&flight.uploaded)
+        self.quiet.gpu.stream().wait_for(&flight.uploaded)
     }
 
     /// Uploads the header again with other output rows, in order on the steps' stream.
@@ -69,7 +69,7 @@ impl Executor {
         let pinned = &mut flight.groups.bytes_mut()[number * header.len()..][..header.len()];
         pinned.copy_from_slice(header);
         // SAFETY: as in `upload`; each group has its own pinned bytes.
-        unsafe { self.quiet.0.stream().upload(flight.tables.header.0, pinned) }
+        unsafe { self.quiet.gpu.stream().upload(flight.tables.header.0, pinned) }
     }
 
     /// Downloads the logits of output rows `rows` if they are wanted. This waits for the copy: logits serve
@@ -78,7 +78,7 @@ impl Executor {
         if !self.buffer.outputs[rows.clone()].iter().any(|output| output.logits) {
             return Ok(());
         }
-        let (flight, stream) = (&mut self.flights[index], self.quiet.0.stream());
+        let (flight, stream) = (&mut self.flights[index], self.quiet.gpu.stream());
         let mut bytes = vec![0; rows.len() * self.vocabulary * 4];
         // SAFETY: the logits have that many rows; the bytes are not pinned, and are read after the wait.
         unsafe { stream.download(self.logits.0, &mut bytes) }?;
