@@ -42,7 +42,9 @@ fn minimax_m2(changes: Value) -> Value {
 fn qwen3_vl_moe(changes: Value) -> Value {
     let mut text = with(qwen3_moe(json!({ "model_type": "qwen3_vl_moe_text", "rope_theta": 5e6 })), changes);
     let text_only = text.as_object_mut().unwrap();
-    ["architectures", "max_window_layers", "use_sliding_window"].map(|key| text_only.remove(key));
+    text_only.retain(|key, _| {
+        !["architectures", "max_window_layers", "use_sliding_window"].contains(&key.as_str())
+    });
     text["rope_scaling"] =
         json!({ "mrope_interleaved": true, "mrope_section": [6, 5, 5], "rope_type": "default" });
     json!({
