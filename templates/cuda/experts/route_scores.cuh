@@ -26,7 +26,7 @@ struct Scored<C, decltype(void(C::SCORE_SCALE))> {
 };
 
 // Floats of a row of keys and scores, or of logits.
-constexpr int router_row(bool scored, int experts) { return scored ? (2 * experts + 3) / 4 * 4 : experts; }
+__host__ __device__ constexpr int router_row(bool scored, int experts) { return scored ? (2 * experts + 3) / 4 * 4 : experts; }
 
 // Leaves the logit of an expert, or with SCORED key and score, in its row of results.
 template <bool SCORED>
