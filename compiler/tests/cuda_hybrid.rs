@@ -1,7 +1,7 @@
 //! The emitted CUDA stack of models with delta-nets and experts: what it loads, and the state it allocates.
 
 use monomorph_compiler::blocks;
-use monomorph_compiler::blocks::delta_net::CudaState;
+use monomorph_compiler::blocks::recurrent::CudaState;
 use monomorph_compiler::plan::{FieldKind, PhaseKind, Plan};
 use monomorph_compiler::{emit, graph, passes, spec};
 use std::path::Path;
@@ -81,7 +81,7 @@ fn every_layer_of_a_delta_net_has_its_state_for_every_slot() {
     for body in &plan.bodies {
         for phase in &body.phases {
             let PhaseKind::Delta(blocks::Delta { shape, .. }) = &phase.kind else { continue };
-            let state = CudaState::new(shape, 0);
+            let state = CudaState::new(&shape.recurrence(), shape.key_width(), 0);
             assert_eq!(
                 (state.bytes(), state.journal_floats),
                 (4 * (state.window_floats + state.matrix_floats) as u64, 0)

@@ -27,9 +27,9 @@ fn program<'a>(cuda: &'a CudaPlan, name: &str) -> &'a Program {
     cuda.programs.iter().find(|program| program.name == name).unwrap_or_else(|| panic!("no program {name}"))
 }
 
-/// Attention alternating with delta-nets, with and without experts; a mixture without a shared expert; and
-/// models with neither, for the checks that apply to all.
-const ALL: [&str; 12] = [
+/// Attention alternating with delta-nets, with and without experts; mixtures without a shared expert, one of
+/// which scores experts and norms whole rows; and models with neither, for the checks that apply to all.
+const ALL: [&str; 13] = [
     "gb10/qwen3.5-35b/nvfp4",
     "gb10/qwen3.5-122b/nvfp4",
     "h200/qwen3.5-35b/nvfp4",
@@ -40,6 +40,7 @@ const ALL: [&str; 12] = [
     "h200/qwen3.5-0.8b/bf16",
     "h200/qwen3-next-80b/nvfp4",
     "h200/qwen3-30b-a3b/bf16",
+    "h200/minimax-m2.7/nvfp4",
     "h200/smollm2-135m/q4_1",
     "h100/llama-3.2-1b/bf16",
 ];
@@ -80,6 +81,19 @@ fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
         body_templates(&plan, program(cuda, "prefill"), "attention")[2..4],
         ["attention_write", "attention_prefill_wgmma"]
     );
+}
+
+#[test]
+fn rows_are_normed_before_attention_and_scores_made_by_the_router() {
+    let plan = plan("h200/minimax-m2.7/nvfp4");
+    let launches = |name| body_templates(&plan, program(cuda(&plan), name), "attention");
+    let stream = "stream_product";
+    let few = [stream, "attention_norm", "attention_decode", stream, "route_scores", "experts_stream"];
+    assert_eq!(launches("decode_1"), few);
+    let many = launches("prefill");
+    let norm = many.iter().position(|it| *it == "attention_norm").expect("it is launched");
+    assert_eq!(many[norm + 1..norm + 3], ["attention_write", "attention_prefill_wgmma"]);
+    assert!(many.contains(&"route_batch_scores") && !many.contains(&"route_batch"), "{many:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use families::{moe_text, next, place, read, target, text, with, wrapped};
 use monomorph_compiler::blocks::attention::spec::Attention;
 use monomorph_compiler::blocks::delta_net::DeltaShape;
 use monomorph_compiler::blocks::delta_net::spec::DeltaNet;
+use monomorph_compiler::blocks::experts::spec::{Experts, Router};
 use monomorph_compiler::blocks::products::spec::Gated;
 use monomorph_compiler::import::Seen;
 use monomorph_compiler::spec::types::*;
@@ -20,6 +21,36 @@ fn qwen3_moe(changes: Value) -> Value {
         "rope_theta": 1e6, "sliding_window": null, "use_sliding_window": false, "output_router_logits": false
     });
     with(base, changes)
+}
+
+fn renormalises(experts: &Experts) -> bool {
+    matches!(experts.router, Router::Softmax { renormalise: true })
+}
+
+fn minimax_m2(changes: Value) -> Value {
+    let base = json!({
+        "architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "vocab_size": 131, "hidden_size": 64,
+        "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 32, "max_position_embeddings": 256, "num_local_experts": 8, "num_experts_per_tok": 3,
+        "attn_type_list": [1, 1, 1], "mtp_transformer_layers": 1, "num_mtp_modules": 3, "qk_norm_type": "per_layer",
+        "rope_theta": 5e6, "rotary_dim": 16, "scoring_func": "sigmoid", "shared_intermediate_size": 0,
+        "tie_word_embeddings": false, "use_mtp": true, "use_qk_norm": true, "use_routing_bias": true
+    });
+    with(base, changes)
+}
+
+fn qwen3_vl_moe(changes: Value) -> Value {
+    let mut text = with(qwen3_moe(json!({ "model_type": "qwen3_vl_moe_text", "rope_theta": 5e6 })), changes);
+    let text_only = text.as_object_mut().unwrap();
+    text_only.retain(|key, _| {
+        !["architectures", "max_window_layers", "use_sliding_window"].contains(&key.as_str())
+    });
+    text["rope_scaling"] =
+        json!({ "mrope_interleaved": true, "mrope_section": [6, 5, 5], "rope_type": "default" });
+    json!({
+        "architectures": ["Qwen3VLMoeForConditionalGeneration"], "model_type": "qwen3_vl_moe", "image_token_id": 120,
+        "text_config": text, "tie_word_embeddings": false, "video_token_id": 121, "vision_config": { "depth": 27 }
+    })
 }
 
 fn attention(target: &Target) -> &Attention {
@@ -50,7 +81,7 @@ fn absent_keys_are_as_in_transformers() {
             (Ffn::Gated(Gated { width: 12288, .. }), None) => {}
             (Ffn::Experts(it), Some(expected)) => {
                 let shared = it.shared.map(|shared| shared.width);
-                assert_eq!((it.experts, it.active, it.width, it.renormalise, shared), expected, "{family}");
+                assert_eq!((it.experts, it.active, it.width, renormalises(it), shared), expected, "{family}");
             }
             other => panic!("{family}: {other:?}"),
         }
@@ -160,7 +191,7 @@ fn next_takes_its_projections_apart_by_key_heads() {
 fn experts_are_renormalised_as_the_family_says() {
     let renormalises = |config: &Value| {
         let Ffn::Experts(experts) = target(config, "bf16").model.ffn else { panic!("it has experts") };
-        experts.renormalise
+        renormalises(&experts)
     };
     let absent = |mut config: Value| {
         config.as_object_mut().unwrap().remove("norm_topk_prob");
@@ -170,6 +201,58 @@ fn experts_are_renormalised_as_the_family_says() {
     assert!(!renormalises(&absent(qwen3_moe(json!({})))));
     assert!(renormalises(&qwen3_moe(json!({ "norm_topk_prob": true }))));
     assert!(!renormalises(&next(json!({ "norm_topk_prob": false }))));
+}
+
+#[test]
+fn minimax_norms_whole_rows_and_chooses_by_corrected_sigmoids() {
+    let absent = target(&json!({ "model_type": "minimax_m2" }), "bf16");
+    assert_eq!((attention(&absent).rotary.dims, attention(&absent).rotary.theta), (128, 5e6));
+    assert_eq!(absent.model.protocol.stop_ids, [200_020]);
+    let it = target(&minimax_m2(json!({})), "bf16");
+    let Ffn::Experts(experts) = &it.model.ffn else { panic!("it has experts") };
+    assert_eq!((experts.experts, experts.active, experts.width), (8, 3, 96));
+    assert_eq!(experts.router, Router::Sigmoid { scale: 1.0 });
+    assert!(attention(&it).norm_rows && attention(&it).rotary.dims == 16);
+    let block = "model.layers.{layer}.block_sparse_moe";
+    for (tensor, name) in [
+        ("router", "gate.weight"),
+        ("router.correction", "e_score_correction_bias"),
+        ("experts.{expert}.gate", "experts.{expert}.w1.weight"),
+        ("experts.{expert}.up", "experts.{expert}.w3.weight"),
+        ("experts.{expert}.down", "experts.{expert}.w2.weight"),
+    ] {
+        let placed = place(&it, &format!("layers.{{layer}}.ffn.{tensor}"));
+        assert_eq!(placed, (format!("{block}.{name}"), None));
+    }
+    let factor = json!({ "rotary_dim": null, "rope_parameters": { "partial_rotary_factor": 0.25 } });
+    assert_eq!(attention(&target(&minimax_m2(factor), "bf16")).rotary.dims, 8);
+    for (key, value) in [
+        ("qk_norm_type", json!("per_head")),
+        ("use_qk_norm", json!(false)),
+        ("use_routing_bias", json!(false)),
+        ("scoring_func", json!("softmax")),
+        ("shared_intermediate_size", json!(32)),
+        ("attn_type_list", json!([1, 0, 1])),
+        ("attn_type_list", json!([1, 1])),
+        ("rotary_dim", json!(34)),
+        ("sliding_window", json!(128)),
+        ("layernorm_mlp_beta", json!(2.0)),
+    ] {
+        let shown = if key == "attn_type_list" { "" } else { &value.to_string() };
+        refused(&minimax_m2(json!({ key: value })), key, shown);
+    }
+    refused(&minimax_m2(json!({ "partial_rotary_factor": 0.25 })), "rotary_dim", "gives 8");
+}
+
+#[test]
+fn the_text_part_of_qwen3_vl_is_qwen3_moe_with_whole_heads_turned() {
+    let it = target(&qwen3_vl_moe(json!({})), "bf16");
+    let Ffn::Experts(experts) = &it.model.ffn else { panic!("it has experts") };
+    assert!(renormalises(experts) && experts.shared.is_none());
+    assert_eq!((attention(&it).rotary.dims, attention(&it).rotary.theta), (32, 5e6));
+    assert_eq!(it.quant.checkpoint.unused[0], "model.visual.*");
+    let expert = "model.language_model.layers.{layer}.mlp.experts.{expert}.up_proj.weight".to_owned();
+    assert_eq!(place(&it, "layers.{layer}.ffn.experts.{expert}.up"), (expert, None));
 }
 
 #[test]

@@ -96,6 +96,23 @@ def renormalised(yes):
     return change
 
 
+def scores_summed(_, __, routed):
+    """Sigmoids that are not divided by their sum."""
+    logits, _, ids = routed
+    return logits, logits.float().sigmoid().gather(-1, ids), ids
+
+
+def over_heads(dim):
+    """Norms each head by itself, with the weights of the row."""
+
+    def change(norm, given, _):
+        heads = given[0].unflatten(-1, (-1, dim))
+        normed = heads * torch.rsqrt(heads.pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+        return norm.weight * normed.flatten(-2)
+
+    return change
+
+
 def even(_, __, routed):
     logits, weights, ids = routed
     return logits, torch.full_like(weights, 1.0 / weights.shape[-1]), ids
@@ -125,7 +142,13 @@ def ablations(model, layout):
         if text["num_experts_per_tok"] > 1:
             found["router_weights"] = hooked([block.gate for block in sparse], even)
         yes = text.get("norm_topk_prob", layout.family != "qwen3_moe")
-        found["renormalise"] = hooked([block.gate for block in sparse], renormalised(not yes))
+        change = scores_summed if layout.minimax else renormalised(not yes)
+        found["renormalise"] = hooked([block.gate for block in sparse], change)
+        if layout.minimax:
+            corrections = [block.e_score_correction_bias for block in sparse]
+            found["correction"] = changed(corrections, torch.zeros_like)
+            norms = [norm for layer in attention_layers(model) for norm in (layer.q_norm, layer.k_norm)]
+            found["row_norms"] = hooked(norms, over_heads(layout.head_dim))
         found["experts"] = hooked([block.experts for block in sparse], lambda *given: 0 * given[-1])
         if hasattr(sparse[0], "shared_expert"):
             found["shared_expert"] = hooked([block.shared_expert for block in sparse], lambda *given: 0 * given[-1])

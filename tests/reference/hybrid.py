@@ -28,10 +28,29 @@ def readable(file, config, scratch, layout):
     """A directory that transformers reads: config beside weights, and Qwen3.5's experts stacked."""
     tensors = load_file(file)
     scratch.mkdir()
-    staged = stacked(tensors) if layout.family == "qwen3_5_moe" else tensors
+    staged = stacked(tensors) if layout.family in ("qwen3_5_moe", "qwen3_vl_moe") else tensors
     save_file(staged, scratch / "model.safetensors", {"format": "pt"})
     (scratch / "config.json").write_text(json.dumps(config))
     return tensors
+
+
+class Text(torch.nn.Module):
+    """The text part of a multimodal model, for which transformers has no class."""
+
+    def __init__(self, whole):
+        super().__init__()
+        self.config, self.model, self.lm_head = whole.config.text_config, whole.model.language_model, whole.lm_head
+
+    def forward(self, tokens, **keys):
+        output = self.model(tokens, **keys)
+        output.logits = self.lm_head(output.last_hidden_state)
+        return output
+
+
+def load_text(directory, dtype, layout):
+    if layout.family == "qwen3_vl_moe":
+        return Text(load(directory, dtype, AutoModelForImageTextToText))
+    return load(directory, dtype)
 
 
 @torch.inference_mode()
@@ -67,7 +86,7 @@ def condition(name, model, layout, files, prompts, logits):
     """Summarises an f32 golden; refuses a bad one."""
     mean = entropy(model, prompts[2])
     refuse_unless(0.3 < mean < 0.97, f"{name}: attention entropy {mean}")
-    exact = load(files, torch.float64)
+    exact = load_text(files, torch.float64, layout)
     if "linear_attention" in layout.kinds:
         with rule(exact):
             exact = distance(run(exact, prompts), logits)
@@ -106,7 +125,7 @@ def make(name, entry, seed, directory):
             kept = {k for k in tensors if options["stored_f32"] and k.endswith(("A_log", "linear_attn.norm.weight"))}
             save_file({k: v if k in kept else v.to(dtype) for k, v in tensors.items()}, file, {"format": "pt"})
             held = readable(file, config, scratch / stored, layout)
-            models[stored] = routing.Model(load(scratch / stored, torch.float32), layout, held)
+            models[stored] = routing.Model(load_text(scratch / stored, torch.float32, layout), layout, held)
         both = list(models.values())
         prompts = [routing.prompt(both, rng, length) for length in LENGTHS]
         prompts.append(routing.continuation(both, prompts[1], STEPS))
@@ -139,5 +158,5 @@ def make(name, entry, seed, directory):
             else:
                 facts["f16_cache"] = distance(run(model, prompts, F16Cache), logits)
                 facts["bf16_cache"] = distance(run(model, prompts, Bf16Cache), logits)
-                facts["torch_bf16"] = distance(run(load(files, torch.bfloat16), prompts), logits)
+                facts["torch_bf16"] = distance(run(load_text(files, torch.bfloat16, layout), prompts), logits)
     write_facts(facts, out / "golden.json")

@@ -78,26 +78,30 @@ def text_only(config):
 
 def multimodal(text, tied, **options):
     """As released: the text part below `text_config`, a vision tower beside it."""
-    moe = "moe" in text["model_type"]
-    vocabulary = text["vocab_size"]
+    family, vocabulary = text["model_type"].removesuffix("_text"), text["vocab_size"]
+    architecture = {
+        "qwen3_5": "Qwen3_5ForConditionalGeneration",
+        "qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration",
+        "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+    }[family]
     return {
-        "architectures": ["Qwen3_5MoeForConditionalGeneration" if moe else "Qwen3_5ForConditionalGeneration"],
+        "architectures": [architecture],
         # As in releases: ids of the vocabulary. No prompt contains them.
         "image_token_id": vocabulary - 2,
-        "model_type": "qwen3_5_moe" if moe else "qwen3_5",
+        "model_type": family,
         "text_config": text,
         "tie_word_embeddings": tied,
         "transformers_version": "4.57.0.dev0",
         "video_token_id": vocabulary - 1,
         "vision_config": {
-            "deepstack_visual_indexes": [],
+            "deepstack_visual_indexes": [0] if family == "qwen3_vl_moe" else [],
             "depth": 1,
             "hidden_act": "gelu_pytorch_tanh",
             "hidden_size": 8,
             "in_channels": 3,
             "initializer_range": 0.02,
             "intermediate_size": 10,
-            "model_type": "qwen3_5_moe" if moe else "qwen3_5",
+            "model_type": family,
             "num_heads": 2,
             "num_position_embeddings": 9,
             "out_hidden_size": text["hidden_size"],
@@ -143,6 +147,42 @@ def qwen3_moe(*parts, **keys):
     }
     for part in (*parts, keys):
         config |= part
+    return config
+
+
+def qwen3_vl(*parts, **keys):
+    """The `text_config` of Qwen3-VL's mixtures: ropes as transformers 4 writes them."""
+    config = {"mlp_only_layers": [], "model_type": "qwen3_vl_moe_text", "norm_topk_prob": True}
+    for part in (*parts, keys):
+        config |= part
+    return config
+
+
+def old_rope(theta, sections):
+    scaling = {"mrope_interleaved": True, "mrope_section": sections, "rope_type": "default"}
+    return {"rope_theta": theta, "rope_scaling": scaling}
+
+
+def minimax(*parts, **keys):
+    """As releases spell it: no `norm_topk_prob`, draft modules that no release has."""
+    config = {
+        "architectures": ["MiniMaxM2ForCausalLM"],
+        "model_type": "minimax_m2",
+        "mtp_transformer_layers": 1,
+        "num_mtp_modules": 3,
+        "qk_norm_type": "per_layer",
+        "rope_theta": 5000000,
+        "scoring_func": "sigmoid",
+        "shared_intermediate_size": 0,
+        "transformers_version": "4.46.1",
+        "use_mtp": True,
+        "use_qk_norm": True,
+        "use_routing_bias": True,
+    }
+    for part in (*parts, keys):
+        config |= part
+    config["attn_type_list"] = [1] * config["num_hidden_layers"]
+    del config["attention_bias"]
     return config
 
 
@@ -301,6 +341,55 @@ def catalogue():
                 full_attention_interval=1,
                 tie_word_embeddings=True,
             )
+        ),
+        # Five experts, multi-query, odd hidden size, half of a head rotated, tied.
+        "minimax-m2-few": minimax(
+            common(37, 3, 47),
+            attention(5, 1, 12),
+            intermediate_size=14,
+            num_experts_per_tok=2,
+            num_local_experts=5,
+            per_expert=True,
+            rotary_dim=6,
+            tie_word_embeddings=True,
+        ),
+        # Twenty-four experts, three query heads per key head, a quarter of a head rotated, untied.
+        "minimax-m2": minimax(
+            common(48, 2, 43),
+            attention(6, 2, 16),
+            intermediate_size=10,
+            num_experts_per_tok=4,
+            num_local_experts=24,
+            per_expert=True,
+            rotary_dim=4,
+            tie_word_embeddings=False,
+        ),
+        # Five experts, multi-query, tied.
+        "qwen3-vl-few": multimodal(
+            qwen3_vl(
+                common(38, 3, 47),
+                attention(3, 1, 20),
+                experts(5, 2, 13),
+                old_rope(5000000, [4, 3, 3]),
+                decoder_sparse_step=1,
+                intermediate_size=44,
+            ),
+            tied=True,
+            per_expert=True,
+        ),
+        # Twenty-four experts, a dense layer, untied.
+        "qwen3-vl": multimodal(
+            qwen3_vl(
+                common(40, 3, 53),
+                attention(4, 2, 16),
+                experts(24, 4, 6),
+                old_rope(5000000, [4, 2, 2]),
+                decoder_sparse_step=1,
+                intermediate_size=50,
+                mlp_only_layers=[1],
+            ),
+            tied=False,
+            per_expert=True,
         ),
     }
 

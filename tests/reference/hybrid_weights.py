@@ -17,8 +17,11 @@ class Layout:
         text = config.get("text_config", config)
         self.text, self.multimodal = text, "text_config" in config
         self.family = text["model_type"].removesuffix("_text")
-        # Qwen3-MoE alone has neither linear layers, nor 1+w norms, nor a gate on attention.
-        self.plain = self.family == "qwen3_moe"
+        # These have neither linear layers, nor 1+w norms, nor a gate on attention.
+        self.plain = self.family in ("qwen3_moe", "qwen3_vl_moe", "minimax_m2")
+        # Corrected sigmoids choose experts, and norms of queries and keys are over whole rows.
+        self.minimax = self.family == "minimax_m2"
+        self.experts = text.get("num_local_experts" if self.minimax else "num_experts")
         self.layers = text["num_hidden_layers"]
         interval = text.get("full_attention_interval", 4)
         self.kinds = text.get("layer_types") or [
@@ -32,9 +35,9 @@ class Layout:
 
     def sparse(self, layer):
         text = self.text
-        if "num_experts" not in text:
+        if self.experts is None:
             return False
-        if self.family == "qwen3_5_moe":
+        if self.minimax or self.family == "qwen3_5_moe":
             return True
         return layer not in text.get("mlp_only_layers", []) and (layer + 1) % text.get("decoder_sparse_step", 1) == 0
 
@@ -65,8 +68,9 @@ class Maker:
         self.linear(prefix + "v_proj", kv_heads * dim, self.hidden)
         # The gate halves the output of attention.
         self.linear(prefix + "o_proj", self.hidden, heads * dim, 0.8 if plain else 1.6)
-        self.norm(prefix + "q_norm", dim, plain)
-        self.norm(prefix + "k_norm", dim, plain)
+        rows = self.layout.minimax
+        self.norm(prefix + "q_norm", heads * dim if rows else dim, plain)
+        self.norm(prefix + "k_norm", kv_heads * dim if rows else dim, plain)
 
     def delta(self, prefix):
         text = self.text
@@ -106,8 +110,8 @@ class Maker:
         self.linear(prefix + "down_proj", self.hidden, width, 0.9)
 
     def mixture(self, prefix):
-        text = self.text
-        count, width, active = text["num_experts"], text["moe_intermediate_size"], text["num_experts_per_tok"]
+        text, minimax, count = self.text, self.layout.minimax, self.layout.experts
+        width, active = text["intermediate_size" if minimax else "moe_intermediate_size"], text["num_experts_per_tok"]
         # Many experts have close logits: with a wider spread, some prompts choose clearly.
         self.linear(prefix + "gate", count, self.hidden, 3.0 if count > 16 else 1.5)
         gate_up = self.rng.standard_normal((count, 2 * width, self.hidden)) / self.hidden**0.5
@@ -115,13 +119,17 @@ class Maker:
         down = 1.2 * active**0.5 * self.rng.standard_normal((count, self.hidden, width)) / width**0.5
         gate_up, down = (torch.from_numpy(x.astype(np.float32)) for x in (gate_up, down))
         if self.per_expert:
+            gate_name, up_name, down_name = ("w1", "w3", "w2") if minimax else ("gate_proj", "up_proj", "down_proj")
             for e in range(count):
-                self.tensors[f"{prefix}experts.{e}.gate_proj.weight"] = gate_up[e, :width].contiguous()
-                self.tensors[f"{prefix}experts.{e}.up_proj.weight"] = gate_up[e, width:].contiguous()
-                self.tensors[f"{prefix}experts.{e}.down_proj.weight"] = down[e].contiguous()
+                self.tensors[f"{prefix}experts.{e}.{gate_name}.weight"] = gate_up[e, :width].contiguous()
+                self.tensors[f"{prefix}experts.{e}.{up_name}.weight"] = gate_up[e, width:].contiguous()
+                self.tensors[f"{prefix}experts.{e}.{down_name}.weight"] = down[e].contiguous()
         else:
             self.tensors[prefix + "experts.gate_up_proj"] = gate_up
             self.tensors[prefix + "experts.down_proj"] = down
+        if minimax:
+            # As wide as sigmoids are, so that it changes many choices.
+            self.normal(prefix + "e_score_correction_bias", (count,), 0.3, 0.3)
         if "shared_expert_intermediate_size" in text:
             self.dense(prefix + "shared_expert.", text["shared_expert_intermediate_size"])
             self.linear(prefix + "shared_expert_gate", 1, self.hidden, 1.5)
@@ -134,7 +142,7 @@ class Maker:
             self.delta(prefix + "linear_attn.")
         self.norm(prefix + "post_attention_layernorm", self.hidden, self.layout.plain)
         if sparse:
-            self.mixture(prefix + "mlp.")
+            self.mixture(prefix + ("block_sparse_moe." if self.layout.minimax else "mlp."))
         else:
             self.dense(prefix + "mlp.", self.text["intermediate_size"])
 
@@ -164,9 +172,12 @@ class Maker:
             biased(f"blocks.{block}.attn.proj", hidden, hidden)
             biased(f"blocks.{block}.mlp.linear_fc1", width, hidden)
             biased(f"blocks.{block}.mlp.linear_fc2", hidden, width)
-        biased("merger.norm", hidden)
-        biased("merger.linear_fc1", merged, merged)
-        biased("merger.linear_fc2", config["out_hidden_size"], merged)
+        # Qwen3-VL's further mergers norm after four patches are concatenated.
+        deep = [(f"deepstack_merger_list.{i}.", merged) for i in range(len(config["deepstack_visual_indexes"]))]
+        for name, normed in [("merger.", hidden), *deep]:
+            biased(f"{name}norm", normed)
+            biased(f"{name}linear_fc1", merged, merged)
+            biased(f"{name}linear_fc2", config["out_hidden_size"], merged)
 
 
 def weights(config, rng, per_expert=False, draft=False, **_):
@@ -189,7 +200,7 @@ def weights(config, rng, per_expert=False, draft=False, **_):
 
 
 def stacked(tensors):
-    """The same weights with experts stacked, the only form of Qwen3.5's that transformers reads."""
+    """The same weights with experts stacked, the only form of Qwen3.5's and Qwen3-VL's that transformers reads."""
     pattern = re.compile(r"(.*\.experts)\.(\d+)\.(gate|up|down)_proj\.weight")
     out, experts = {}, {}
     for name, tensor in tensors.items():

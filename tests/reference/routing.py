@@ -56,12 +56,18 @@ def recorded(model):
     routed, outputs, hooks = [], [], []
     for layer in model.model.layers:
         if hasattr(layer.mlp, "gate"):
-            hooks.append(layer.mlp.gate.register_forward_hook(lambda _, __, out: routed.append(out[0].float())))
+            hooks.append(layer.mlp.gate.register_forward_hook(lambda _, given, out: routed.append(keys(given, out))))
         if hasattr(layer, "linear_attn"):
             hooks.append(layer.linear_attn.norm.register_forward_hook(lambda _, x, __: outputs.append(x[0].float())))
     yield routed, outputs
     for hook in hooks:
         hook.remove()
+
+
+def keys(given, out):
+    """What a router chooses by: its logits, or corrected sigmoids, which move a quarter as far at most."""
+    logits = out[0].float()
+    return logits if len(given) == 1 else 4 * (logits.sigmoid() + given[1])
 
 
 def lead(router, layout):

@@ -40,6 +40,7 @@ impl Golden {
             ("num_key_value_heads", if kv == heads { 24 } else { 2 }),
             ("intermediate_size", 48),
             ("num_experts", 24),
+            ("num_local_experts", 24),
             ("moe_intermediate_size", 24),
             ("shared_expert_intermediate_size", 72),
             ("linear_num_key_heads", 24),
@@ -224,7 +225,7 @@ pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, promp
         let one = |random: &mut Random| match tensor.model_name.rsplit('.').next() {
             Some("a_log") => 0.5 * random.next(),
             Some("dt_bias") => random.next() - 2.0,
-            Some("bias") => 0.1 * random.next(),
+            Some("bias" | "convolution_bias") => 0.1 * random.next(),
             _ => match tensor.columns {
                 Some(columns) => random.next() / (columns as f32).sqrt(),
                 None => 1.0 + 0.1 * random.next(),
@@ -252,6 +253,24 @@ pub fn synthetic(directory: &Path, name: &str, config: &serde_json::Value, promp
 pub fn wide(directory: &Path) -> Golden {
     let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 4099).collect();
     synthetic(directory, "wide", &wide_config(), [1, 9, 70, 150, 200].map(prompt).to_vec())
+}
+
+/// [`wide`] for Mamba-2: heads of the widths that its fast kernels need, eight to a group.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn wide_mamba2(directory: &Path) -> Golden {
+    let config = serde_json::json!({
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "vocab_size": 200, "hidden_size": 128,
+        "hybrid_override_pattern": "MM", "num_hidden_layers": 2, "mamba_num_heads": 16, "mamba_head_dim": 64,
+        "n_groups": 2, "ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128, "expand": 2,
+        "mamba_hidden_act": "silu", "mamba_proj_bias": false, "mamba_ssm_cache_dtype": "float32", "use_bias": false,
+        "use_conv_bias": true, "layer_norm_epsilon": 1e-5, "max_position_embeddings": 512, "dtype": "float32",
+        "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+        "initializer_range": 0.02, "use_cache": true,
+    });
+    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
+    synthetic(directory, "wide-mamba2", &config, [1, 9, 70, 150, 200].map(prompt).to_vec())
 }
 
 /// [`wide`] with more layers, fewer experts, sizes that two and four ranks can share and a long context.

@@ -33,7 +33,10 @@ pub fn repeat(directory: &Path, kept: f32) {
             let mut bytes = stored(view.dtype(), &values);
             if name == "lm_head.weight" {
                 let mut names = tensors.names().into_iter();
-                let embedding = names.find(|name| name.ends_with("embed_tokens.weight"));
+                let is_one = |name: &str| {
+                    ["embed_tokens.weight", "embeddings.weight"].iter().any(|it| name.ends_with(it))
+                };
+                let embedding = names.find(|name| is_one(name));
                 let embedding = embedding.and_then(|name| tensors.tensor(name).ok());
                 bytes = embedding.expect("there is an embedding").data().to_vec();
             }

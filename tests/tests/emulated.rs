@@ -1,12 +1,12 @@
 //! CUDA servers on an emulated card (tests/emulated): goldens of transformers, and wider random models
 //! against the interpreter, fed in every way that steps allow. No card is needed.
 
+use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Compute, Target};
-use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
 use monomorph_tests::emulated;
 use monomorph_tests::feedings::{Case, EXACT, case, run};
-use monomorph_tests::goldens::{Golden, golden, goldens, wide};
+use monomorph_tests::goldens::{Golden, golden, goldens, wide, wide_mamba2};
 use monomorph_tests::logits::read;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
@@ -104,6 +104,7 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
     let (wide, mut wrong) = (wide(directory.path()), Vec::new());
+    let wide_mamba2 = wide_mamba2(directory.path());
 
     let case = restored(&targets, &h200, &wide, "fp8-block128", &out);
     answers(case.as_ref().expect("it is planned"));
@@ -117,15 +118,22 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     run(case, &mut wrong, &["prompts", "9 and fewer"]);
     let case = stored(&targets, &gb10, &golden("qwen35-moe-text"), "bf16");
     run(case, &mut wrong, &["prompts together", "9 and fewer"]);
+    // Norms of whole rows, and experts chosen by scores: streamed, and sorted.
+    let case = stored(&targets, &h200, &golden("minimax-m2"), "bf16");
+    run(case, &mut wrong, &["prompts", "9 and fewer"]);
+    let case = restored(&targets, &h200, &wide_mamba2, "bf16", &out);
+    run(case, &mut wrong, &["prompts together", "9 and fewer"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Kernels alone, against references in f64: the delta-net's in every work split, with rejected drafts and in
-/// chunks, and those of draft passes. Attention's take a minute to compile here and run on a card.
+/// Kernels alone, against references in f64: the delta-net's and Mamba-2's in every work split, with rejected
+/// drafts and in chunks, and those of draft passes. Attention's take a minute to compile here and run on a
+/// card.
 #[test]
 fn kernels_agree_with_their_definitions() {
-    let delta = (0..3).map(|part| ("delta_net/delta", part));
-    for (name, part) in delta.chain([("draft/draft", 0)]) {
+    let recurrent = ["delta_net/delta", "mamba2/mamba2"];
+    let recurrent = recurrent.into_iter().flat_map(|name| (0..3).map(move |part| (name, part)));
+    for (name, part) in recurrent.chain([("draft/draft", 0)]) {
         let begin = Instant::now();
         let program = emulated::program(name, &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
         let output = std::process::Command::new(&program).output().expect("it starts");
@@ -148,21 +156,17 @@ fn every_golden_in_every_format() {
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let mut wrong = Vec::new();
-    let wide = wide(directory.path());
+    let wide = [wide(directory.path()), wide_mamba2(directory.path())];
+    let is_wide = |golden: &Golden| wide.iter().any(|it| it.name == golden.name);
     for hardware in ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW))) {
-        for golden in goldens().iter().chain([&wide]) {
+        for golden in goldens().iter().chain(&wide) {
             let is_wanted = |quant: &str| {
                 let name = format!("{hardware}/{}/{quant}", golden.name);
                 wanted.is_empty() || wanted.split(',').any(|it| name.contains(it))
             };
             golden.import_into(&targets, Compute::F16);
             let plain = target(&targets, &hardware, golden, "f32");
-            let graph = graph::build(&plain.model, &plain.quant);
-            if let Err(why) = passes::assemble::plan(&plain, &graph) {
-                println!("{hardware}/{}: {why}", golden.name);
-                continue;
-            }
-            if golden.name != wide.name {
+            if !is_wide(golden) {
                 for quant in ["bf16", "f32"].into_iter().filter(|quant| is_wanted(quant)) {
                     run(stored(&targets, &hardware, golden, quant), &mut wrong, &[]);
                 }
@@ -170,7 +174,7 @@ fn every_golden_in_every_format() {
             let storages = ["bf16", "fp8-tensor", "fp8-block128", "nvfp4-modelopt"];
             for storage in storages.into_iter().filter(|it| is_wanted(&format!("{it}-f16"))) {
                 let fits = Storage::ALL.iter().any(|it| it.name == storage && it.fits(&plain));
-                if fits && (storage != "bf16" || golden.name == wide.name) {
+                if fits && (storage != "bf16" || is_wide(golden)) {
                     run(restored(&targets, &hardware, golden, storage, &out), &mut wrong, &[]);
                 }
             }

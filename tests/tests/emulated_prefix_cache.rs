@@ -78,6 +78,12 @@ fn second_turns_are_answered_as_without_a_cache() {
 
 #[test]
 #[ignore = "minutes"]
+fn second_turns_of_a_model_without_attention_are_answered_as_without_a_cache() {
+    answers_alike("h200", "nemotron-h-mamba", None);
+}
+
+#[test]
+#[ignore = "minutes"]
 fn second_turns_with_drafts_are_answered_as_without_a_cache() {
     answers_alike(
         "gb10",

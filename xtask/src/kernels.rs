@@ -134,7 +134,8 @@ fn survey(options: &Options, compiler: &Compiler, listed: &Listed) -> Result<Rep
     survey.compile(&known, &progress).map_err(|error| error.to_string())
 }
 
-/// The requested GPU targets. One that cannot be loaded is an error: a target that ships must build.
+/// The requested GPU targets. One that cannot be loaded is an error: a target that ships must build. One that
+/// only its hardware is too small for is left out, and named, unless it was asked for by its whole name.
 fn targets(options: &Options) -> Result<Vec<Target>, String> {
     let search = paths::search(options.targets_dir.as_deref());
     let catalogue = spec::catalogue(&search).map_err(|error| error.to_string())?;
@@ -148,8 +149,17 @@ fn targets(options: &Options) -> Result<Vec<Target>, String> {
     let mut names = catalogue.targets();
     names.retain(|name| gpus.iter().any(|gpu| name.starts_with(gpu)));
     let build = BuildOptions { ranks: options.tp, ..BuildOptions::default() };
-    let load = |name: String| spec::load_with(&search, &name, &build).map_err(|error| error.to_string());
-    chosen(names, &options.target)?.into_iter().map(load).collect()
+    let mut targets = Vec::new();
+    for name in chosen(names, &options.target)? {
+        match spec::load_with(&search, &name, &build) {
+            Ok(target) => targets.push(target),
+            Err(error) if error.list().iter().all(|it| it.too_large) && !options.target.contains(&name) => {
+                eprintln!("{name} is left out: its hardware is too small");
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(targets)
 }
 
 /// The targets whose names, or first parts of names, are requested; all if none are.
@@ -188,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Every quant spec is paired with every GPU, and none is skipped because it cannot be loaded.
+    /// Every quant spec is paired with every GPU, and none is skipped but what is larger than its memory.
     #[test]
     fn every_quant_spec_is_surveyed_on_every_gpu() {
         let options = Options {
@@ -206,7 +216,11 @@ mod tests {
             let of = all.iter().filter(|it| it.hardware.name == hardware);
             of.map(|it| format!("{}/{}", it.model.name, it.quant.name)).collect()
         };
-        assert!(all.len() >= 57 && of("h100") == of("h200") && of("h100") == of("gb10"));
+        let (of_h200, large) = (of("h200"), "minimax-m2.7/nvfp4");
+        let mut small = of_h200.clone();
+        small.retain(|it| it != large);
+        assert!(all.len() >= 61 && of_h200.len() == small.len() + 1);
+        assert!(of("h100") == small && of("gb10") == small);
         let draws = |name: &str| {
             let target = all.iter().find(|it| it.name() == name).expect("it ships");
             variants(target).iter().map(|it| it.build().replace(name, "")).collect::<Vec<_>>()

@@ -14,6 +14,7 @@ pub mod exchange;
 pub mod experts;
 pub mod mamba2;
 pub mod products;
+pub mod recurrent;
 
 pub use attention::Attention;
 pub use delta_net::{Delta, ProjectDelta};

@@ -397,6 +397,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         }
     }
     // Each area may leave a gap up to the next multiple of 256.
+    let mutable = (rotary_position > 0).then(|| quote!(mut));
     let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
     let state = number(plan.memory.state as usize);
     let weights = cuda_weights::loads(plan);
@@ -438,7 +439,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 Kernels::load(gpu)
             }
 
-            fn load(kernels: Kernels, mut from: Loading) -> Result<Self, LoadError> {
+            fn load(kernels: Kernels, #mutable from: Loading) -> Result<Self, LoadError> {
                 let buffers = Buffers::take(from.memory)?;
                 let scratch = Scratch::take(from.memory)?;
                 #(#kept)*

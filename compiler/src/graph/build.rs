@@ -152,9 +152,12 @@ impl Builder<'_> {
         let weight_id = self.weight(weight);
         debug_assert_eq!(self.weights[weight_id.0].rows, width / groups, "{weight} fits its groups");
         let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form: norm.weight, groups };
-        let name = format!("{}_normed", weight.rsplit('.').nth(1).unwrap_or("output"));
-        let name =
-            if groups > 1 { format!("{}ed", weight.rsplit('.').next().unwrap_or(weight)) } else { name };
+        // A weight beside others of its block has a name of its own, not just `norm`.
+        let own = weight.rsplit('.').next().filter(|leaf| groups > 1 || leaf.ends_with("_norm"));
+        let name = match own {
+            Some(leaf) => format!("{leaf}ed"),
+            None => format!("{}_normed", weight.rsplit('.').nth(1).unwrap_or("output")),
+        };
         body.node(&name, rows, width, op, &[x])
     }
 

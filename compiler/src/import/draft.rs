@@ -41,12 +41,39 @@ pub(super) struct Naming {
     pub(super) norm: &'static str,
     pub(super) mixer_norm: &'static str,
     pub(super) ffn_norm: &'static str,
+    /// Names of a mixture's tensors.
+    pub(super) experts: ExpertNames,
     /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
     pub(super) fused: bool,
-    /// Whether unquantised experts are stacked, if the checkpoint was not inspected.
-    pub(super) stacked: bool,
+    /// Whether unquantised experts are stacked.
+    pub(super) stacked: Stacked,
     /// Whether there is a vision tower besides the text part.
     pub(super) vision: bool,
+}
+
+/// Names of a mixture's tensors in a family's checkpoints.
+pub(crate) struct ExpertNames {
+    /// The module that router and experts are in.
+    pub(crate) module: &'static str,
+    /// Gate, up and down of an expert.
+    pub(crate) parts: [&'static str; 3],
+}
+
+impl ExpertNames {
+    /// Names of most families.
+    pub(crate) const USUAL: ExpertNames =
+        ExpertNames { module: "mlp", parts: ["gate_proj", "up_proj", "down_proj"] };
+}
+
+/// How a family's unquantised checkpoints store the experts of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stacked {
+    /// As a tensor for each matrix.
+    No,
+    /// As two tensors, the experts one below the other.
+    Yes,
+    /// As two tensors of transposed matrices, `[experts, inputs, outputs]`, which no loader reads.
+    Transposed,
 }
 
 /// State of knowledge about a draft head.

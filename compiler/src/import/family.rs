@@ -2,7 +2,7 @@
 
 use super::ImportError;
 use super::dimensions::{activation, stop_ids};
-use super::draft::{Draft, DraftHead, Naming};
+use super::draft::{Draft, DraftHead, ExpertNames, Naming, Stacked};
 use super::families::{FAMILIES, Family, OWN, WRAPPERS};
 use super::keys::{Findings, Keys};
 use super::layers::{self, FULL, LINEAR};
@@ -162,6 +162,11 @@ fn read_family(
     keys.harmless(&HARMLESS);
     keys.finish(found, &format!("the {} family", family.name));
     let vision = outer.is_some();
+    if family.experts.is_some_and(|experts| experts.stacked == Stacked::Transposed) {
+        let note =
+            "Unquantised releases stack experts transposed, which is not known: names are those of others.";
+        found.notes.push(note.to_owned());
+    }
     Some(Draft {
         family: family.name,
         hidden: hidden?,
@@ -186,8 +191,9 @@ fn read_family(
             norm: "norm.weight",
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "post_attention_layernorm.weight",
+            experts: ExpertNames::USUAL,
             fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
-            stacked: family.experts.is_some_and(|experts| experts.stacked),
+            stacked: family.experts.map_or(Stacked::No, |experts| experts.stacked),
             vision,
         },
         quantization: quantization?,

@@ -1,6 +1,6 @@
 //! Names of the model's tensors in a family's checkpoints.
 
-use super::draft::Draft;
+use super::draft::{Draft, ExpertNames};
 use crate::spec::types::{DRAFT_PREFIX, FileTensor, RowView};
 use crate::spec::{LAYER_PREFIX, TensorDecl};
 
@@ -44,7 +44,14 @@ fn in_layer(draft: &Draft, stacked: bool, part: &str) -> FileTensor {
         ["ffn", "norm"] => return whole(draft.naming.ffn_norm.to_owned()),
         _ => {}
     }
-    let tensor = LayerTensor { stem: &stem, kind, fused: draft.naming.fused, stacked, hidden: draft.hidden };
+    let tensor = LayerTensor {
+        stem: &stem,
+        kind,
+        fused: draft.naming.fused,
+        stacked,
+        experts: &draft.naming.experts,
+        hidden: draft.hidden,
+    };
     let mixer = draft.mixers.iter().find_map(|(_, mixer)| mixer.place(&tensor));
     let ffn =
         || [Some(&draft.ffn), draft.dense.as_ref()].into_iter().flatten().find_map(|ffn| ffn.place(&tensor));
@@ -61,6 +68,8 @@ pub(crate) struct LayerTensor<'a> {
     pub(crate) fused: bool,
     /// Whether the experts of a layer are stacked in two tensors.
     pub(crate) stacked: bool,
+    /// Names of a mixture's tensors.
+    pub(crate) experts: &'a ExpertNames,
     /// Width of the residual stream.
     pub(crate) hidden: usize,
 }

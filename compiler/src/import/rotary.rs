@@ -6,34 +6,58 @@ use crate::spec::types::{Rotary, RotaryPairs, RotaryScaling};
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
 
-/// Default base.
-const DEFAULT_THETA: f64 = 10_000.0;
-
 /// Stands for an absent object.
 static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
 
 /// Default part of a head that is rotated, in families that rotate only a part.
 const DEFAULT_PART: f64 = 0.25;
 
-/// Reads every rotary key of a config. Families that rotate a `part` of each head also have settings for
-/// images.
+/// How much of a head a family rotates.
+#[derive(Clone, Copy)]
+pub(crate) enum Turned {
+    /// All of it.
+    Whole,
+    /// All of it; there are settings for images.
+    WholeWithImages,
+    /// The part that a factor says, a quarter by default; there are settings for images.
+    Part,
+    /// As many dimensions as `rotary_dim` says, or else a factor; by default all.
+    Dimensions,
+}
+
+impl Turned {
+    /// Default base in transformers.
+    fn default_theta(self) -> f64 {
+        match self {
+            Turned::Whole | Turned::Part => 10_000.0,
+            Turned::WholeWithImages => 500_000.0,
+            Turned::Dimensions => 5_000_000.0,
+        }
+    }
+}
+
+/// Reads every rotary key of a config.
 pub(crate) fn read(
     keys: &mut Keys,
     found: &mut Findings,
     head_dim: Option<usize>,
     context: Option<usize>,
-    part: bool,
+    turned: Turned,
 ) -> Option<Rotary> {
     let (settings, prefix) = settings(keys, found)?;
     let mut inner = Keys::new(settings, &prefix);
-    let theta = theta(keys, &mut inner, found);
-    let dims = if part {
+    let theta = theta(keys, &mut inner, found, turned.default_theta());
+    if matches!(turned, Turned::WholeWithImages | Turned::Part) {
         sections(&mut inner, found);
-        part_of_heads(keys, &mut inner, found, head_dim)
-    } else {
-        whole_heads(keys, found);
-        whole_heads(&mut inner, found);
-        head_dim
+    }
+    let dims = match turned {
+        Turned::Part => part_of_heads(keys, &mut inner, found, head_dim),
+        Turned::Dimensions => dimensions(keys, &mut inner, found, head_dim),
+        Turned::Whole | Turned::WholeWithImages => {
+            whole_heads(keys, found);
+            whole_heads(&mut inner, found);
+            head_dim
+        }
     };
     let outer_original = keys.number_or_null(found, "original_max_position_embeddings");
     let kind = kind(&mut inner, found)?;
@@ -73,7 +97,7 @@ fn settings<'a>(keys: &mut Keys<'a>, found: &mut Findings) -> Option<(&'a Map<St
 }
 
 /// The base of the frequencies: the inner object's key takes precedence over the config's own.
-fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<f64> {
+fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings, default: f64) -> Option<f64> {
     let outer = match keys.get("rope_theta") {
         Some(_) => Some(keys.required_number(found, "rope_theta")?),
         None => None,
@@ -91,7 +115,7 @@ fn theta(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<f64>
     if outer.is_none() && own.is_none() {
         found.defaulted.push("rope_theta".to_owned());
     }
-    Some(own.or(outer).unwrap_or(DEFAULT_THETA))
+    Some(own.or(outer).unwrap_or(default))
 }
 
 /// Checks `mrope_section`: positions in time, height and width, each for some of the frequencies. Text has
@@ -106,23 +130,59 @@ fn sections(inner: &mut Keys, found: &mut Findings) {
     }
 }
 
-/// The leading dimensions of a head that are rotated: the inner object's factor takes precedence over the
-/// config's own.
+/// The part of a head that is rotated, with the name of its key: the inner object's takes precedence over the
+/// config's own. The inner `None` means that neither is there.
+fn factor(keys: &mut Keys, inner: &mut Keys, found: &mut Findings) -> Option<Option<(String, f64)>> {
+    let key = "partial_rotary_factor";
+    let outer = keys.number_or_null(found, key)?;
+    let own = inner.number_or_null(found, key)?;
+    let path = if own.is_some() { inner.path(key) } else { keys.path(key) };
+    Some(own.or(outer).map(|factor| (path, factor)))
+}
+
+/// The leading dimensions of a head that are rotated, by a factor.
 fn part_of_heads(
     keys: &mut Keys,
     inner: &mut Keys,
     found: &mut Findings,
     head_dim: Option<usize>,
 ) -> Option<usize> {
-    let key = "partial_rotary_factor";
-    let outer = keys.number_or_null(found, key)?;
-    let own = inner.number_or_null(found, key)?;
-    let path = if own.is_some() { inner.path(key) } else { keys.path(key) };
-    let Some(factor) = own.or(outer) else {
-        found.defaulted.push(path);
+    let Some((path, factor)) = factor(keys, inner, found)? else {
+        found.defaulted.push(keys.path("partial_rotary_factor"));
         return part(found, "partial_rotary_factor", DEFAULT_PART, head_dim?);
     };
     part(found, &path, factor, head_dim?)
+}
+
+/// The same by `rotary_dim`, or else by a factor. Where both are there, they agree.
+fn dimensions(
+    keys: &mut Keys,
+    inner: &mut Keys,
+    found: &mut Findings,
+    head_dim: Option<usize>,
+) -> Option<usize> {
+    let stated = keys.count_or_null(found, "rotary_dim")?;
+    let factor = factor(keys, inner, found)?;
+    let (path, head_dim) = (keys.path("rotary_dim"), head_dim?);
+    let by_factor = match factor {
+        Some((path, factor)) => {
+            let dims = part(found, &path, factor, head_dim)?;
+            Some((path, dims))
+        }
+        None => None,
+    };
+    match (stated, by_factor) {
+        (Some(dims), _) if dims > head_dim || !dims.is_multiple_of(2) => {
+            let known = format!("an even number of 2 to the {head_dim} of a head is known");
+            found.problems.push(format!("`{path}` is {dims}: {known}"));
+            None
+        }
+        (Some(dims), Some((factor, other))) if dims != other => {
+            found.problems.push(format!("`{path}` is {dims}, and `{factor}` gives {other}: keep one"));
+            None
+        }
+        (stated, by_factor) => Some(stated.or(by_factor.map(|(_, dims)| dims)).unwrap_or(head_dim)),
+    }
 }
 
 fn part(found: &mut Findings, path: &str, factor: f64, head_dim: usize) -> Option<usize> {

@@ -1,6 +1,6 @@
 //! Storage of every tensor of a model, summarised by class for a quant spec.
 
-use super::draft::Draft;
+use super::draft::{Draft, Stacked};
 use super::names::place;
 use super::quantization::Storage;
 use super::seen::Seen;
@@ -29,10 +29,14 @@ pub(super) fn all(
 ) -> Result<Vec<Placed>, Vec<String>> {
     let stacked = |layers: &str| match seen.names() {
         true => seen.has(layers, ".mlp.experts.gate_up_proj"),
-        false => draft.naming.stacked && draft.quantization.is_none(),
+        false => draft.naming.stacked == Stacked::Yes && draft.quantization.is_none(),
     };
     // The draft head's experts may be stored differently from those of the layers.
     let (of_layers, of_draft) = (stacked(draft.naming.prefix), stacked("mtp."));
+    if of_layers && draft.naming.stacked == Stacked::Transposed {
+        let what = "experts stand transposed in `mlp.experts.gate_up_proj` and `down_proj` of this family";
+        return Err(vec![format!("{what}, which is not known: only a tensor for each expert's matrix is")]);
+    }
     let mut problems = Vec::new();
     let mut all = Vec::new();
     for decl in tensors {

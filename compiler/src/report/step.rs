@@ -72,8 +72,8 @@ pub struct StartReport {
     pub fixed: u64,
     /// Bytes left of nine tenths of the memory.
     pub left: u64,
-    /// Tokens of K/V that fit there; a server refuses to start if one sequence does not fit.
-    pub kv_tokens: u64,
+    /// Tokens of K/V that fit there, if any are kept; a server refuses to start if one sequence does not fit.
+    pub kv_tokens: Option<u64>,
     /// Longest sequence by default.
     pub context: usize,
 }
@@ -157,7 +157,7 @@ fn start(plan: &Plan) -> StartReport {
         sequences,
         fixed,
         left,
-        kv_tokens: left / memory.kv_block * block,
+        kv_tokens: left.checked_div(memory.kv_block).map(|blocks| blocks * block),
         context: plan.target.model.context.min(DEFAULT_CONTEXT),
     }
 }
@@ -196,10 +196,11 @@ pub fn text(plan: &Plan) -> Vec<String> {
         lines.push(format!("{context:<12} {bytes:>12.0} {limit:>14.1} {predicted:>10.1} {part:>7.0} %"));
     }
     let StartReport { sequences, fixed, left, kv_tokens, context } = &report.start;
+    let kv = kv_tokens.map_or("no k/v".to_owned(), |tokens| format!("{tokens} tokens of k/v"));
     lines.push(String::new());
     lines.push(format!(
         "at start: {fixed} bytes of weights, state of {sequences} sequences, activations and scratch; {left} left of {:.0} % of the \
-         memory: {kv_tokens} tokens of k/v, and a sequence is of {context} at most",
+         memory: {kv}, and a sequence is of {context} at most",
         100.0 * MEMORY_FRACTION
     ));
     lines

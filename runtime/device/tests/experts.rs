@@ -227,6 +227,31 @@ fn equal_probabilities_go_to_the_lower_id() {
 }
 
 #[test]
+fn corrected_scores_choose_and_scores_alone_weigh() {
+    const EXPERTS: usize = 21;
+    let (mut random, progress) = (Random(11), progress());
+    let team = Team::new(2).unwrap();
+    let loader = Loader::new(&team, Path::new("checkpoint"), &progress);
+    let tensor = Owned::random(&mut random, "correction", &[EXPERTS], Format::F32);
+    let corrections = tensor.values();
+    let correction = Vector::<EXPERTS>::load(&loader, &[Part::new(tensor.tensor())]).unwrap();
+    let (mut logits, mut routing) = (Rows::<EXPERTS>::new(7), Rows::<10>::new(7));
+    random.fill(&mut logits, 7, 3.0);
+    team.run(|lane| route_by_scores(lane, 7, &logits, &correction, 2.5, &routing));
+    for row in 0..7 {
+        let scores = logits.row(row).map(|x| sigmoid(f64::from(x)));
+        let mut order: Vec<usize> = (0..EXPERTS).collect();
+        let key = |e: &usize| scores[*e] + f64::from(corrections[*e]);
+        order.sort_by(|a, b| key(b).total_cmp(&key(a)));
+        let (weights, ids) = routing.row(row).split_at(5);
+        assert_eq!(ids.iter().map(|id| *id as usize).collect::<Vec<_>>(), order[..5], "row {row}");
+        let sum: f64 = order[..5].iter().map(|e| scores[*e]).sum();
+        let wanted: Vec<f64> = order[..5].iter().map(|e| 2.5 * scores[*e] / sum).collect();
+        close(weights, &wanted, 1e-5, &format!("weights of row {row}"));
+    }
+}
+
+#[test]
 #[should_panic(expected = "there is no expert 3")]
 fn an_expert_that_is_not_there_is_refused() {
     let (team, progress) = (Team::new(1).unwrap(), progress());

@@ -58,20 +58,10 @@ constexpr size_t delta_decode_shared_bytes() { return sizeof(DeltaDecodeShared<C
 
 __device__ __forceinline__ void delta_add(float4& sum, float4 v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
 
-// Sum over the lanes that differ in `first`, 2 `first`, … below 32 (`end`).
-__device__ __forceinline__ float delta_reduce(float v, int first, int end) {
-#pragma unroll
-    for (int distance = first; distance < end; distance *= 2) v += __shfl_xor_sync(0xffffffffu, v, distance);
-    return v;
-}
-__device__ __forceinline__ float4 delta_reduce(float4 v, int first, int end) {
-    return make_float4(delta_reduce(v.x, first, end), delta_reduce(v.y, first, end), delta_reduce(v.z, first, end), delta_reduce(v.w, first, end));
-}
-
 // step; projected f32 [rows, PROJECTED]; gates f32 [rows, 2 VALUE_HEADS]: b, then a; weights, state: of the layer; out f32 [rows, VALUES].
 template <class C>
 __device__ __forceinline__ void delta_decode(const Step* step, const float* projected, const float* gates, DeltaWeights weights,
-                                             DeltaState state, float* out) {
+                                             RecurrentState state, float* out) {
     using D = DeltaShape<C>;
     using S = DeltaDecode<C>;
     constexpr int TOKENS = C::TOKENS, ROWS = S::ROWS;
@@ -90,24 +80,14 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
         if (input < 2 * C::KEY_DIM) return D::KEYS + key_head * C::KEY_DIM + input - C::KEY_DIM;
         return input < S::INPUTS ? 2 * D::KEYS + head * C::VALUE_DIM + part * S::COLUMNS + input - 2 * C::KEY_DIM : -1;
     };
-    float taps[S::ITEMS][C::TAPS];
-#pragma unroll
-    for (int i = 0; i < S::ITEMS; ++i) {
-        const float* from = weights.convolution + (channel(i) < 0 ? 0 : channel(i)) * C::TAPS;
-        if constexpr (C::TAPS == 4) {
-            const float4 four = load_constant(reinterpret_cast<const float4*>(from));
-            taps[i][0] = four.x, taps[i][1] = four.y, taps[i][2] = four.z, taps[i][3] = four.w;
-        } else {
-#pragma unroll
-            for (int j = 0; j < C::TAPS; ++j) taps[i][j] = load_constant(from + j);
-        }
-    }
+    RecurrentInputs<D, C::TAPS, S::ITEMS> inputs;
+    inputs.load_taps(weights.convolution, channel);
     const float a_log = load_constant(weights.a_log + head), dt_bias = load_constant(weights.dt_bias + head);
     const bool gates_column = thread < S::COLUMNS;  // thread i prepares column i's gate
     const float norm = gates_column ? load_constant(weights.norm + part * S::COLUMNS + thread) : 0.0f;
 
     if constexpr (!C::STATE_BEFORE_WAIT) wait_for_predecessors();
-    const DeltaSequence sequence = delta_sequence<C>(step, blockIdx.z);
+    const RecurrentSequence sequence = recurrent_sequence<C>(step, blockIdx.z);
     const int position = sequence.position, slot = sequence.slot, row = sequence.row;
     if (sequence.count == 0) {
         if constexpr (C::STATE_BEFORE_WAIT) wait_for_predecessors();
@@ -116,8 +96,8 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
     if constexpr (C::SPLIT > 1) cluster_start();
     const int count = TOKENS == 1 ? 1 : C::APART ? TOKENS : min(sequence.count, TOKENS);
 
-    const int base = delta_base<C>(state.journals, slot, position, head);
-    float* own = delta_state<C>(state.states, slot, head) + group * C::VALUE_DIM + column;
+    const int base = recurrent_base<D>(state.journals, slot, position, head);
+    float* own = recurrent_state<D>(state.states, slot, head) + group * C::VALUE_DIM + column;
     float4 s[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
@@ -129,20 +109,15 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
 #pragma unroll
         for (int i = 0; i < ROWS; ++i) *reinterpret_cast<float4*>(own + i * S::GROUPS * C::VALUE_DIM) = s[i];
     };
-    float past[S::ITEMS][C::TAPS];  // the last is the current token's
-#pragma unroll
-    for (int i = 0; i < S::ITEMS; ++i)
-#pragma unroll
-        for (int j = 0; j < C::TAPS - 1; ++j)
-            past[i][j] = channel(i) < 0 ? 0.0f : delta_history<C>(state.windows, slot, position, C::TAPS - 1 - j, channel(i));
+    inputs.load_history(state.windows, slot, position, channel);
     if constexpr (C::DRAFTS > 0) {
         for (int p = base; p < position; ++p) {
-            const float* entry = delta_journal<C>(state.journals, slot, p);
+            const float* entry = recurrent_journal<D>(state.journals, slot, p);
             const float decay = load_streamed(entry + D::JOURNAL_DECAY + head);
             const float4 delta = load_streamed(reinterpret_cast<const float4*>(entry + D::KEYS + head * C::VALUE_DIM + column));
 #pragma unroll
             for (int i = 0; i < ROWS; ++i)
-                s[i] = delta_update(s[i], decay, load_streamed(entry + key_head * C::KEY_DIM + group + i * S::GROUPS), delta);
+                s[i] = recurrent_update(s[i], decay, load_streamed(entry + key_head * C::KEY_DIM + group + i * S::GROUPS), delta);
         }
         if (TOKENS > 1 && base < position) store_state();
     }
@@ -155,26 +130,22 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
     for (int t = 0; t < TOKENS; ++t) {
         if (t < count) {
             const float* from = projected + size_t(row + t) * C::PROJECTED;
-#pragma unroll
-            for (int i = 0; i < S::ITEMS; ++i) past[i][C::TAPS - 1] = channel(i) < 0 ? 0.0f : load_activation(from + channel(i));
+            inputs.load_token(from, channel);
             beta[t] = load_activation(gates + size_t(row + t) * 2 * C::VALUE_HEADS + head);
             decay[t] = load_activation(gates + size_t(row + t) * 2 * C::VALUE_HEADS + C::VALUE_HEADS + head);
             const float z = gates_column ? load_activation(from + D::CHANNELS + head * C::VALUE_DIM + part * S::COLUMNS + thread) : 0.0f;
 #pragma unroll
             for (int i = 0; i < S::ITEMS; ++i) {
                 const int input = thread + i * C::THREADS;
-                float sum = 0.0f;
-#pragma unroll
-                for (int j = 0; j < C::TAPS; ++j) sum = fmaf(taps[i][j], past[i][j], sum);
+                const float sum = inputs.convolved(i, 0.0f);
                 if (input < S::INPUTS) {
-                    shared.inputs[t][input] = delta_silu(sum);
+                    shared.inputs[t][input] = recurrent_silu(sum);
                     if (writes_keys || input >= 2 * C::KEY_DIM)
-                        delta_window<C>(state.windows, slot, position + t)[channel(i)] = past[i][C::TAPS - 1];
+                        recurrent_window<D>(state.windows, slot, position + t)[channel(i)] = inputs.past[i][C::TAPS - 1];
                 }
-#pragma unroll
-                for (int j = 0; j + 1 < C::TAPS; ++j) past[i][j] = past[i][j + 1];
+                inputs.advance(i);
             }
-            if (gates_column) shared.gate[t][thread] = delta_silu(z) * norm;
+            if (gates_column) shared.gate[t][thread] = recurrent_silu(z) * norm;
             beta[t] = delta_beta(beta[t]);
             decay[t] = expf(delta_log_decay(decay[t], a_log, dt_bias));
         }
@@ -197,7 +168,7 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
                 by_q.z = fmaf(s[i].z, q_i, by_q.z), by_q.w = fmaf(s[i].w, q_i, by_q.w);
                 dots.x = fmaf(k_i, k_i, dots.x), dots.y = fmaf(q_i, q_i, dots.y), dots.z = fmaf(k_i, q_i, dots.z);
             }
-            by_k = delta_reduce(by_k, 8, 32), by_q = delta_reduce(by_q, 8, 32), dots = delta_reduce(dots, 8, 32);
+            by_k = recurrent_reduce(by_k, 8, 32), by_q = recurrent_reduce(by_q, 8, 32), dots = recurrent_reduce(dots, 8, 32);
             if (lane < 8) shared.sums[t % 2][warp][quad][0] = by_k, shared.sums[t % 2][warp][quad][1] = by_q;
             if (lane == 0) shared.dots[t % 2][warp] = dots;
             __syncthreads();
@@ -209,8 +180,8 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
                 delta_add(by_q, shared.sums[t % 2][from][quad][1]);
                 delta_add(dots, shared.dots[t % 2][from]);
             }
-            const float k_scale = rsqrtf(dots.x + DELTA_L2_EPS);
-            const float q_scale = rsqrtf((dots.y + DELTA_L2_EPS) * C::KEY_DIM);
+            const float k_scale = rsqrtf(dots.x + RECURRENT_L2_EPS);
+            const float q_scale = rsqrtf((dots.y + RECURRENT_L2_EPS) * C::KEY_DIM);
             const float4 v = *reinterpret_cast<const float4*>(&shared.inputs[t][2 * C::KEY_DIM + set * 32 + quad * 4]);
             const float predicted = decay[t] * k_scale, crossed = dots.z * k_scale;
             const float4 delta = {beta[t] * (v.x - predicted * by_k.x), beta[t] * (v.y - predicted * by_k.y),
@@ -218,11 +189,11 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
             o[t] = make_float4(q_scale * fmaf(decay[t], by_q.x, crossed * delta.x), q_scale * fmaf(decay[t], by_q.y, crossed * delta.y),
                                q_scale * fmaf(decay[t], by_q.z, crossed * delta.z), q_scale * fmaf(decay[t], by_q.w, crossed * delta.w));
             float* entry = nullptr;
-            if constexpr (TOKENS > 1) entry = delta_journal<C>(state.journals, slot, position + t);
+            if constexpr (TOKENS > 1) entry = recurrent_journal<D>(state.journals, slot, position + t);
 #pragma unroll
             for (int i = 0; i < ROWS; ++i) {
                 const float k_i = __fmul_rn(k[group + i * S::GROUPS], k_scale);
-                s[i] = delta_update(s[i], decay[t], k_i, delta);
+                s[i] = recurrent_update(s[i], decay[t], k_i, delta);
                 if constexpr (TOKENS > 1) {
                     if (writes_keys && set == 0 && quad == 0) entry[key_head * C::KEY_DIM + group + i * S::GROUPS] = k_i;
                 }
@@ -231,13 +202,13 @@ __device__ __forceinline__ void delta_decode(const Step* step, const float* proj
                 if (group == 0) *reinterpret_cast<float4*>(entry + D::KEYS + head * C::VALUE_DIM + column) = delta;
                 if (thread == 0 && part == 0) entry[D::JOURNAL_DECAY + head] = decay[t];
             }
-            const float square = delta_reduce(o[t].x * o[t].x + o[t].y * o[t].y + o[t].z * o[t].z + o[t].w * o[t].w, 1, 8);
+            const float square = recurrent_reduce(o[t].x * o[t].x + o[t].y * o[t].y + o[t].z * o[t].z + o[t].w * o[t].w, 1, 8);
             if (group == 0 && quad == 0) shared.squares[t][set] = square;
         }
     }
     if constexpr (TOKENS == 1) store_state();
     if (thread < count && part == 0)
-        delta_set_base<C>(state.journals, slot, position + thread, head, TOKENS == 1 ? position + 1 : position);
+        recurrent_set_base<D>(state.journals, slot, position + thread, head, TOKENS == 1 ? position + 1 : position);
     __syncthreads();
 
     if constexpr (C::SPLIT > 1) {

@@ -11,23 +11,6 @@ namespace monomorph {
 
 constexpr int DELTA_GATE_THREADS = 256;
 
-template <class C, class Sum>
-__device__ __forceinline__ Sum delta_warp_sum(Sum v) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) v += __shfl_xor_sync(0xffffffffu, v, distance);
-    return v;
-}
-
-// The sequence that a row belongs to; every lane of the warp calls it.
-__device__ __forceinline__ int delta_sequence_of(const Step* step, int row, int lane) {
-    for (int first = 0; first < step->sequences; first += 32) {
-        const bool mine = first + lane < step->sequences && row < step->sequence[first + lane].first_token + step->sequence[first + lane].count;
-        const unsigned found = __ballot_sync(0xffffffffu, mine);
-        if (found != 0) return first + __ffs(int(found)) - 1;
-    }
-    return step->sequences - 1;
-}
-
 // step; projected f32 [rows, PROJECTED]; o f32 [rows, VALUES]; norm f32 [VALUE_DIM]; windows of the layer; out f32 [rows, VALUES].
 template <class C>
 __device__ __forceinline__ void delta_gate(const Step* step, const float* projected, const float* o, const float* norm, float* windows,
@@ -52,33 +35,29 @@ __device__ __forceinline__ void delta_gate(const Step* step, const float* projec
                 gate[i] = load_activation(reinterpret_cast<const float4*>(z) + lane + 32 * i);
                 sum += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
             }
-            const float inverse = 1.0f / sqrtf(delta_warp_sum<C>(sum) / C::VALUE_DIM + C::NORM_EPS);
+            const float inverse = 1.0f / sqrtf(recurrent_warp_sum(sum) / C::VALUE_DIM + C::NORM_EPS);
 #pragma unroll
             for (int i = 0; i < EACH; ++i) {
                 const int column = (lane + 32 * i) * 4;
                 const float4 w = load_constant(reinterpret_cast<const float4*>(norm + column));
                 delta_store<C>(out, row, head * C::VALUE_DIM + column,
-                               make_float4(v[i].x * inverse * w.x * delta_silu(gate[i].x), v[i].y * inverse * w.y * delta_silu(gate[i].y),
-                                           v[i].z * inverse * w.z * delta_silu(gate[i].z), v[i].w * inverse * w.w * delta_silu(gate[i].w)));
+                               make_float4(v[i].x * inverse * w.x * recurrent_silu(gate[i].x), v[i].y * inverse * w.y * recurrent_silu(gate[i].y),
+                                           v[i].z * inverse * w.z * recurrent_silu(gate[i].z), v[i].w * inverse * w.w * recurrent_silu(gate[i].w)));
             }
         } else {
             Sum sum = 0;
             for (int e = lane; e < C::VALUE_DIM; e += 32) sum += Sum(load_activation(x + e)) * Sum(load_activation(x + e));
-            const Sum inverse = Sum(1) / sqrt(delta_warp_sum<C>(sum) / Sum(C::VALUE_DIM) + Sum(C::NORM_EPS));
+            const Sum inverse = Sum(1) / sqrt(recurrent_warp_sum(sum) / Sum(C::VALUE_DIM) + Sum(C::NORM_EPS));
             for (int e = lane; e < C::VALUE_DIM; e += 32) {
                 const float y = float(Sum(load_activation(x + e)) * inverse * Sum(load_constant(norm + e)));
-                const float gated = y * delta_silu<C::EXACT>(load_activation(z + e));
+                const float gated = y * recurrent_silu<C::EXACT>(load_activation(z + e));
                 const int column = head * C::VALUE_DIM + e;
                 out[size_t(row) * D::VALUES + column] = gated;
             }
         }
     }
 
-    const Sequence& sequence = step->sequence[delta_sequence_of(step, row, lane)];
-    const int token = row - sequence.first_token;
-    if (token < sequence.count - C::WINDOW) return;
-    float* to = delta_window<C>(windows, sequence.slot, sequence.position + token);
-    for (int channel = thread; channel < D::CHANNELS; channel += DELTA_GATE_THREADS) to[channel] = load_activation(from + channel);
+    recurrent_keep_inputs<D, DELTA_GATE_THREADS>(step, row, from, windows, thread);
 }
 
 }  // namespace monomorph

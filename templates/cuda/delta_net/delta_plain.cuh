@@ -21,7 +21,7 @@ constexpr size_t delta_plain_shared_bytes() { return sizeof(float) * (DeltaShape
 // The windows are read here and written by delta_gate.
 template <class C>
 __device__ __forceinline__ void delta_plain(const Step* step, const float* projected, const float* gates, DeltaWeights weights,
-                                            DeltaState state, float* o) {
+                                            RecurrentState state, float* o) {
     using D = DeltaShape<C>;
     using Sum = std::conditional_t<C::EXACT, double, float>;
     constexpr int K = C::KEY_DIM, V = C::VALUE_DIM, INPUTS = 2 * K + V;
@@ -31,12 +31,12 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
     float* inputs = s + D::HEAD_STATE;  // q, k, v after convolution and silu
     launch_dependents();
     wait_for_predecessors();
-    const DeltaSequence sequence = delta_sequence<C>(step, blockIdx.y);
+    const RecurrentSequence sequence = recurrent_sequence<C>(step, blockIdx.y);
     const int first_row = sequence.row, count = sequence.count, position = sequence.position, slot = sequence.slot;
     if (count == 0) return;
     const int thread = threadIdx.x, head = blockIdx.x, key_head = head / D::RATIO;
-    const int base = delta_base<C>(state.journals, slot, position, head);
-    float* own = delta_state<C>(state.states, slot, head);
+    const int base = recurrent_base<D>(state.journals, slot, position, head);
+    float* own = recurrent_state<D>(state.states, slot, head);
 
     auto channel = [&](int input) {
         return input < K ? key_head * K + input : input < 2 * K ? D::KEYS + key_head * K + input - K : 2 * D::KEYS + head * V + input - 2 * K;
@@ -45,8 +45,8 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
         for (int k = 0; k < K; ++k) {
             float element = base > 0 ? own[k * V + v] : 0.0f;
             for (int p = base; p < position; ++p) {
-                const float* entry = delta_journal<C>(state.journals, slot, p);
-                element = delta_update(element, entry[D::JOURNAL_DECAY + head], entry[key_head * K + k], entry[D::KEYS + head * V + v]);
+                const float* entry = recurrent_journal<D>(state.journals, slot, p);
+                element = recurrent_update(element, entry[D::JOURNAL_DECAY + head], entry[key_head * K + k], entry[D::KEYS + head * V + v]);
             }
             s[k * V + v] = element;
             if (VERIFY) own[k * V + v] = element;
@@ -60,10 +60,10 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
             for (int j = 0; j < C::TAPS; ++j) {
                 const int back = C::TAPS - 1 - j;
                 const float x = back <= t ? load_activation(from - size_t(back) * C::PROJECTED + channel(input))
-                                          : delta_history<C>(state.windows, slot, position, back - t, channel(input));
+                                          : recurrent_history<D>(state.windows, slot, position, back - t, channel(input));
                 sum += Sum(weights.convolution[channel(input) * C::TAPS + j]) * Sum(x);
             }
-            inputs[input] = delta_silu<C::EXACT>(float(sum));
+            inputs[input] = recurrent_silu<C::EXACT>(float(sum));
         }
         __syncthreads();
         Sum kk = 0, qq = 0;
@@ -71,18 +71,18 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
             qq += Sum(inputs[i]) * Sum(inputs[i]);
             kk += Sum(inputs[K + i]) * Sum(inputs[K + i]);
         }
-        const Sum k_scale = Sum(1) / sqrt(kk + Sum(DELTA_L2_EPS)), q_scale = Sum(1) / sqrt((qq + Sum(DELTA_L2_EPS)) * Sum(K));
+        const Sum k_scale = Sum(1) / sqrt(kk + Sum(RECURRENT_L2_EPS)), q_scale = Sum(1) / sqrt((qq + Sum(RECURRENT_L2_EPS)) * Sum(K));
         const float* gate = gates + size_t(first_row + t) * 2 * C::VALUE_HEADS + head;
         const float beta = delta_beta(load_activation(gate));
         const float decay = expf(delta_log_decay(load_activation(gate + C::VALUE_HEADS), a_log, dt_bias));
-        float* entry = VERIFY ? delta_journal<C>(state.journals, slot, position + t) : nullptr;
+        float* entry = VERIFY ? recurrent_journal<D>(state.journals, slot, position + t) : nullptr;
         for (int v = thread; v < V; v += DELTA_PLAIN_THREADS) {
             Sum predicted = 0, read = 0;
             for (int i = 0; i < K; ++i) predicted += Sum(s[i * V + v]) * Sum(decay) * (Sum(inputs[K + i]) * k_scale);
             const float delta = float(Sum(beta) * (Sum(inputs[2 * K + v]) - predicted));
             for (int i = 0; i < K; ++i) {
                 const float k = float(Sum(inputs[K + i]) * k_scale);
-                const float updated = delta_update(s[i * V + v], decay, k, delta);
+                const float updated = recurrent_update(s[i * V + v], decay, k, delta);
                 s[i * V + v] = updated;
                 read += Sum(updated) * (Sum(inputs[i]) * q_scale);
                 if (VERIFY && v == 0 && head % D::RATIO == 0) entry[key_head * K + i] = k;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void delta_plain(const Step* step, const float* proje
         if (thread == 0) {
             if (VERIFY) entry[D::JOURNAL_DECAY + head] = decay;
             if (VERIFY || t == count - 1)
-                delta_set_base<C>(state.journals, slot, position + t, head, VERIFY ? position : position + count);
+                recurrent_set_base<D>(state.journals, slot, position + t, head, VERIFY ? position : position + count);
         }
         __syncthreads();
     }

@@ -17,8 +17,7 @@ namespace monomorph {
 constexpr int DELTA_PREPARE_THREADS = 128;
 
 struct DeltaPrepareShared {
-    static constexpr int STRIDE = 136;  // halves of a row: an odd number of 16-byte chunks, so that ldmatrix meets no bank conflict
-    static constexpr int A_STRIDE = 68, T_STRIDE = 72;
+    static constexpr int STRIDE = RECURRENT_STRIDE, A_STRIDE = 68, T_STRIDE = 72;
     alignas(16) unsigned short k[DELTA_CHUNK * STRIDE];
     alignas(16) unsigned short qv[DELTA_CHUNK * STRIDE];  // q, then v of one head after another
     union {
@@ -31,59 +30,6 @@ struct DeltaPrepareShared {
 
 template <class C>
 constexpr size_t delta_prepare_shared_bytes() { return sizeof(DeltaPrepareShared); }
-
-// Where a chunk's rows come from.
-struct DeltaChunk {
-    int row, start, tokens, position, slot;  // row of its first token; that token's number in the step's part of the sequence; the part's position
-};
-
-// 128 channels from `channel` on of 16 tokens a warp, after convolution and silu, NORM: as a vector of length 1; f16 rows in `to`.
-template <class C, bool NORM>
-__device__ __forceinline__ void delta_convolve(unsigned short* to, const float* projected, const float* windows, const float* convolution,
-                                               const DeltaChunk& chunk, int channel, int warp, int lane) {
-    constexpr int AT_ONCE = 8;
-    const int own = channel + 4 * lane;
-    float4 taps[C::TAPS], past[C::TAPS + AT_ONCE - 1];
-#pragma unroll
-    for (int j = 0; j < C::TAPS; ++j)
-        taps[j] = make_float4(load_constant(convolution + own * C::TAPS + j), load_constant(convolution + (own + 1) * C::TAPS + j),
-                              load_constant(convolution + (own + 2) * C::TAPS + j), load_constant(convolution + (own + 3) * C::TAPS + j));
-    auto input = [&](int token) {  // of the chunk
-        const int number = chunk.start + token;
-        if (token >= chunk.tokens || chunk.position + number < 0) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        const float* row = number >= 0 ? projected + size_t(chunk.row + token) * C::PROJECTED
-                                       : delta_window<C>(const_cast<float*>(windows), chunk.slot, chunk.position + number);
-        return load_activation(reinterpret_cast<const float4*>(row + own));
-    };
-#pragma unroll
-    for (int j = 0; j < C::TAPS - 1; ++j) past[j] = input(16 * warp - (C::TAPS - 1) + j);
-#pragma unroll 1
-    for (int first = 16 * warp; first < 16 * warp + 16; first += AT_ONCE) {
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) past[C::TAPS - 1 + i] = input(first + i);
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            float4 u = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll
-            for (int j = 0; j < C::TAPS; ++j) {
-                u.x = fmaf(taps[j].x, past[i + j].x, u.x), u.y = fmaf(taps[j].y, past[i + j].y, u.y);
-                u.z = fmaf(taps[j].z, past[i + j].z, u.z), u.w = fmaf(taps[j].w, past[i + j].w, u.w);
-            }
-            u.x = delta_silu(u.x), u.y = delta_silu(u.y), u.z = delta_silu(u.z), u.w = delta_silu(u.w);
-            float scale = first + i < chunk.tokens ? 1.0f : 0.0f;
-            if constexpr (NORM) {
-                float sum = u.x * u.x + u.y * u.y + u.z * u.z + u.w * u.w;
-#pragma unroll
-                for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, distance);
-                scale *= rsqrtf(sum + DELTA_L2_EPS);
-            }
-            *reinterpret_cast<uint2*>(to + (first + i) * DeltaPrepareShared::STRIDE + 4 * lane) =
-                make_uint2(pack_f16_finite(u.x * scale, u.y * scale), pack_f16_finite(u.z * scale, u.w * scale));
-        }
-#pragma unroll
-        for (int j = 0; j < C::TAPS - 1; ++j) past[j] = past[AT_ONCE + j];
-    }
-}
 
 // Column `column` of (I + A)^-1, by one thread.
 __device__ __forceinline__ void delta_solve(float* t, const float* a, int column) {
@@ -133,16 +79,17 @@ __device__ __forceinline__ void delta_prepare(const Step* step, const float* pro
     const int a_row = lane % 16, a_column = lane / 16 * 8, b_row = lane / 16 * 8 + lane % 8, b_column = lane / 8 % 2 * 8;
     auto at = [](const unsigned short* matrix, int stride, int row, int column) { return shared_address(matrix + row * stride + column); };
 
-    const int chunks = delta_chunks_before(step, step->sequences, lane);
+    const int chunks = recurrent_chunks_before(step, step->sequences, lane);
     for (int unit = blockIdx.x; unit < chunks * C::KEY_HEADS; unit += gridDim.x) {
         const int number = unit / C::KEY_HEADS, key_head = unit % C::KEY_HEADS;
-        const DeltaPlace place = delta_find_chunk(step, number, lane);
-        const Sequence& sequence = step->sequence[place.sequence];
-        const int start = place.number * DELTA_CHUNK;
-        const DeltaChunk chunk = {sequence.first_token + start, start, min(DELTA_CHUNK, sequence.count - start), sequence.position, sequence.slot};
+        const RecurrentChunk chunk = recurrent_find_chunk(step, number, lane);
+        auto convolve = [&](auto norm, unsigned short* to, int channel) {
+            recurrent_convolve<D, C::TAPS, C::PROJECTED, decltype(norm)::value, false>(to, projected, windows, weights.convolution, nullptr,
+                                                                                       chunk, channel, warp, lane);
+        };
         __syncthreads();  // everyone is done with the unit before
-        delta_convolve<C, true>(shared.qv, projected, windows, weights.convolution, chunk, key_head * C::KEY_DIM, warp, lane);
-        delta_convolve<C, true>(shared.k, projected, windows, weights.convolution, chunk, D::KEYS + key_head * C::KEY_DIM, warp, lane);
+        convolve(std::true_type(), shared.qv, key_head * C::KEY_DIM);
+        convolve(std::true_type(), shared.k, D::KEYS + key_head * C::KEY_DIM);
         __syncthreads();
 
         // K K^T and Q K^T: rows 16 warp .., columns 8n ... up to the diagonal.
@@ -163,31 +110,12 @@ __device__ __forceinline__ void delta_prepare(const Step* step, const float* pro
                 }
             }
         }
-        uint4* q_out = reinterpret_cast<uint4*>(L::q(scratch, number, key_head)) + lane;
-        uint4* k_out = reinterpret_cast<uint4*>(L::k(scratch, number, key_head)) + lane;
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-#pragma unroll
-            for (int n = 2 * warp; n < 2 * warp + 2; ++n) {
-                unsigned r[4];
-                ldmatrix_4(r, at(shared.qv, S::STRIDE, 8 * n + lane % 8, 32 * i + lane / 8 * 8));
-                q_out[(i * 8 + n) * 32] = make_uint4(r[0], r[1], r[2], r[3]);
-            }
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-#pragma unroll
-            for (int n = 2 * warp; n < 2 * warp + 2; ++n) {  // pairs of n-tiles
-                unsigned low[4], high[4];
-                ldmatrix_4_transposed(low, at(shared.k, S::STRIDE, 32 * i + b_column + lane % 8, 16 * n + lane / 16 * 8));
-                ldmatrix_4_transposed(high, at(shared.k, S::STRIDE, 32 * i + 16 + b_column + lane % 8, 16 * n + lane / 16 * 8));
-                k_out[(i * 16 + 2 * n) * 32] = make_uint4(low[0], low[1], high[0], high[1]);
-                k_out[(i * 16 + 2 * n + 1) * 32] = make_uint4(low[2], low[3], high[2], high[3]);
-            }
+        recurrent_store_keys<L>(scratch, number, key_head, shared.qv, shared.k, warp, lane);
 
 #pragma unroll 1
         for (int head = key_head * D::RATIO; head < (key_head + 1) * D::RATIO; ++head) {
             __syncthreads();  // q is read, or the head before done
-            delta_convolve<C, false>(shared.qv, projected, windows, weights.convolution, chunk, 2 * D::KEYS + head * C::VALUE_DIM, warp, lane);
+            convolve(std::false_type(), shared.qv, 2 * D::KEYS + head * C::VALUE_DIM);
             float* factors = reinterpret_cast<float*>(L::p(scratch, number, head) + L::P);
             if (warp == 0) {  // tokens 2 lane, 2 lane + 1
                 const float a_log = load_constant(weights.a_log + head), dt_bias = load_constant(weights.dt_bias + head);

@@ -30,7 +30,7 @@ struct SortShape {
     static constexpr int SHARE = ceil_div(C::EXPERTS, THREADS);     // adjacent experts of a thread
     static constexpr int PLACE_THREADS = 256;
     static constexpr int PLACE_BLOCKS = ceil_div(Lists::PAIRS, PLACE_THREADS);
-    static_assert(C::LOGITS >= Routed<C>::COUNT && C::LOGITS % 4 == 0, "the stride of the logits");
+    static_assert(C::LOGITS >= router_row(Scored<C>::SCORES, Routed<C>::COUNT) && C::LOGITS % 4 == 0, "the stride of the logits");
 };
 
 // What the block that lays out rows keeps in shared memory.
@@ -182,7 +182,7 @@ __device__ __forceinline__ void experts_sort(const Step* step, const float* logi
     for (int within = warp; within < S::BLOCK_TOKENS; within += S::WARPS) {
         const int token = first_token + within;
         if (token >= tokens) break;
-        Choice choice = choose_experts<Routed<C>::COUNT, C::ACTIVE, C::RENORMALISE, false>(logits + size_t(token) * C::LOGITS, lane);
+        Choice choice = choose_experts<Routed<C>::COUNT, C::ACTIVE, C::RENORMALISE, false, Scored<C>>(logits + size_t(token) * C::LOGITS, lane);
         choice.expert -= first;
         if (lane < C::ACTIVE) {
             experts[token * C::ACTIVE + lane] = choice.expert;

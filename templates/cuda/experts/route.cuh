@@ -17,15 +17,16 @@
 //
 // Arguments: x f32 [rows, INPUTS], 16-byte aligned; norm f32 [INPUTS]; router, scale_row: codes of packed matrices of EXPERTS rows and of 1; codes, scales,
 // row_scales: of the shared expert's gate and up; logits f32 [rows, EXPERTS]; scale f32 [rows]; inner f32 [rows, OUTPUTS];
-// arriving f32 [ARRIVING], 16-byte aligned: filled with NOT_YET.
+// arriving f32 [ARRIVING], 16-byte aligned: filled with NOT_YET. SCORED: logits are rows of keys and scores (route_scores.cuh); correction f32 [EXPERTS].
 #pragma once
 
+#include "experts/route_scores.cuh"
 #include "products/stream.cuh"
 
 namespace monomorph {
 
 // Rows of a packed matrix of format F against the block's rows of x.
-template <class C, Format F, int BLOCK_ROWS>
+template <class C, Format F, int BLOCK_ROWS, bool SCORED = false>
 struct RouteRows {
     using U = Unit<F>;
     using Sum = typename SumOf<C::COMPUTE>::Type;
@@ -134,7 +135,7 @@ struct RouteRows {
     }
 
     // Rows first .. end of `matrix`, `stride` apart in `out` from one row of x to the next. `rows` of x are in use.
-    __device__ __forceinline__ void run(const uint4* matrix, const float* x, int first, int end, char* shared, float* out, int stride, int rows) {
+    __device__ __forceinline__ void run(const uint4* matrix, const float* x, int first, int end, char* shared, float* out, int stride, int rows, const float* correction = nullptr) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         Sum* const sums_at = reinterpret_cast<Sum*>(shared);
         Sum* const squares_at = reinterpret_cast<Sum*>(shared + SQUARES_AT);
@@ -192,7 +193,7 @@ struct RouteRows {
 #pragma unroll
                 for (int w = 0; w < WARPS; w++) sum += here[w * SUMS + threadIdx.x];
                 if constexpr (!EXACT) sum *= inverse_rms(squares_at, t);
-                if (row < end && t < rows) out[t * stride + row] = static_cast<float>(sum);
+                if (row < end && t < rows) store_logit<SCORED>(out + t * stride, C::EXPERTS, row, static_cast<float>(sum), correction);
             }
         }
     }
@@ -209,13 +210,13 @@ struct RouteRows {
     }
 };
 
-template <class C>
+template <class C, bool SCORED = false>
 struct RouteShape {
     static constexpr bool COMMON = C::BLOCKS > 0;   // there is a shared expert
     static constexpr int THREADS = 32 * (C::CONSUMER_WARPS + 1);
     static constexpr int BLOCK_ROWS = ceil_div(C::EXPERTS, C::ROUTER_BLOCKS);
     static constexpr int GRID = C::BLOCKS + C::ROUTER_BLOCKS + (COMMON ? 1 : 0);
-    using Router = RouteRows<C, C::ROUTER, BLOCK_ROWS>;
+    using Router = RouteRows<C, C::ROUTER, BLOCK_ROWS, SCORED>;
     static constexpr int shared_bytes() {
         if constexpr (COMMON) return most(StreamShape<C>::SHARED, most(Router::SHARED, RouteRows<C, C::SCALE, 1>::SHARED));
         else return Router::SHARED;
@@ -226,10 +227,10 @@ struct RouteShape {
     static_assert(C::CONSUMER_WARPS >= 4 && C::CONSUMER_WARPS <= 16, "4 to 16 consumer warps");
 };
 
-template <class C>
+template <class C, bool SCORED = false>
 __device__ __forceinline__ void route(const Step* step, const float* x, const float* norm, const void* router, const void* scale_row, const void* codes, const void* scales,
-                                      const float* row_scales, float* logits, float* scale, float* inner, float* arriving) {
-    using P = RouteShape<C>;
+                                      const float* row_scales, float* logits, float* scale, float* inner, float* arriving, const float* correction = nullptr) {
+    using P = RouteShape<C, SCORED>;
     if constexpr (P::COMMON) {
         if (blockIdx.x < C::BLOCKS) {
             stream_product<C>(step, x, norm, codes, scales, row_scales, nullptr, nullptr, inner);
@@ -258,7 +259,7 @@ __device__ __forceinline__ void route(const Step* step, const float* x, const fl
             const float4 none = {not_yet(), not_yet(), not_yet(), not_yet()};
             for (int i = first; i < C::ARRIVING / 4; i += stride) reinterpret_cast<float4*>(arriving)[i] = none;
         }
-        rows.run(packed, x + static_cast<long long>(first_row) * C::INPUTS, first, end, reinterpret_cast<char*>(route_shared), out + static_cast<long long>(first_row) * stride, stride, rows_here());
+        rows.run(packed, x + static_cast<long long>(first_row) * C::INPUTS, first, end, reinterpret_cast<char*>(route_shared), out + static_cast<long long>(first_row) * stride, stride, rows_here(), correction);
     };
     const int block = blockIdx.x - C::BLOCKS;
     if constexpr (P::COMMON) {
@@ -267,7 +268,7 @@ __device__ __forceinline__ void route(const Step* step, const float* x, const fl
             return;
         }
     }
-    run(typename P::Router(), router, block * P::BLOCK_ROWS, least(C::EXPERTS, (block + 1) * P::BLOCK_ROWS), logits, C::EXPERTS);
+    run(typename P::Router(), router, block * P::BLOCK_ROWS, least(C::EXPERTS, (block + 1) * P::BLOCK_ROWS), logits, router_row(SCORED, C::EXPERTS));
 }
 
 }  // namespace monomorph

@@ -12,7 +12,7 @@
 // Their sums meet in shared memory in the order of warps. So a row's sums run in one order whatever stands in other rows.
 //
 // struct Config:
-//     static constexpr int OUTPUTS, INPUTS;    // rows of the packed matrix in use, also the stride of the logits; K, a multiple of 4
+//     static constexpr int OUTPUTS, INPUTS;    // rows of the packed matrix in use, also the stride of the logits (SCORED: rows as route_scores.cuh says); K, a multiple of 4
 //     static constexpr Norm NORM; static constexpr float EPS;
 //     static constexpr Limit LIMIT;            // the field of the step that bounds the rows written
 //     static constexpr int TOKENS, TILES;      // of a block: a multiple of 16; m16 tiles
@@ -24,6 +24,7 @@
 #include "core/formats.cuh"
 #include "core/mma.cuh"
 #include "core/step.cuh"
+#include "experts/route_scores.cuh"
 #include "products/gemm.cuh"
 
 namespace monomorph {
@@ -193,11 +194,12 @@ struct RouteBatch {
     }
 
     // `logits` of the block's first token.
-    __device__ __forceinline__ void store(float* logits, int tokens) {
+    template <bool SCORED>
+    __device__ __forceinline__ void store(float* logits, int tokens, const float* correction) {
         const int g = lane / 4, c = lane % 4;
         const auto write = [&](int tile_row, int token, float sum) {
             const int row = first_tile * TILE_ROWS + tile_row;
-            if (row < C::OUTPUTS && token < tokens) logits[size_t(token) * C::OUTPUTS + row] = sum * inverse_rms(token);
+            if (row < C::OUTPUTS && token < tokens) store_logit<SCORED>(logits + size_t(token) * router_row(SCORED, C::OUTPUTS), C::OUTPUTS, row, sum * inverse_rms(token), correction);
         };
         // Every sum of this lane, by its item, and its row and token in that.
         const auto each_sum = [&](const auto& take) {
@@ -229,8 +231,8 @@ struct RouteBatch {
     }
 };
 
-template <class C>
-__device__ __forceinline__ void route_batch(const Step* step, const float* x, const float* norm, const void* router, float* logits) {
+template <class C, bool SCORED = false>
+__device__ __forceinline__ void route_batch(const Step* step, const float* x, const float* norm, const void* router, float* logits, const float* correction = nullptr) {
     using S = RouteBatchShape<C>;
     MONOMORPH_DYNAMIC_SHARED(route_batch_shared, 16);
     launch_dependents();
@@ -254,7 +256,7 @@ __device__ __forceinline__ void route_batch(const Step* step, const float* x, co
     }
     work.leave_squares();
     __syncthreads();
-    work.store(logits + size_t(first_token) * C::OUTPUTS, tokens);
+    work.template store<SCORED>(logits + size_t(first_token) * router_row(SCORED, C::OUTPUTS), tokens, correction);
 }
 
 }  // namespace monomorph

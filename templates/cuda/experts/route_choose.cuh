@@ -11,6 +11,7 @@
 #include "core/async.cuh"
 #include "core/step.cuh"
 #include "exchange/world.cuh"
+#include "experts/route_scores.cuh"
 #include "products/stream_shape.cuh"
 
 namespace monomorph {
@@ -53,7 +54,8 @@ struct Choice {
 
 // softmax over all logits, the ACTIVE largest in descending order, of equals the lower id; divided by their sum where RENORMALISE.
 // One warp; lane l looks after the experts l * EACH .. (l + 1) * EACH. EXACT: powers and sums in f64, as the reference interpreter's.
-template <int EXPERTS, int ACTIVE, bool RENORMALISE, bool EXACT>
+// With scores (route_scores.cuh), `logits` are keys, and weights the scores behind them, divided by their sum.
+template <int EXPERTS, int ACTIVE, bool RENORMALISE, bool EXACT, class Scores = Scored<void>>
 __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) {
     constexpr int EACH = ceil_div(EXPERTS, 32);
     static_assert(ACTIVE >= 1 && ACTIVE <= 32 && ACTIVE <= EXPERTS && EXPERTS <= 1024, "a lane a slot, at most 1024 experts");
@@ -90,7 +92,7 @@ __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) 
     };
 
     Sum all = 0;
-    if constexpr (!RENORMALISE) {
+    if constexpr (!RENORMALISE && !Scores::SCORES) {
         const float largest = from_ordered_bits(__reduce_max_sync(~0u, first_key()));
 #pragma unroll
         for (int i = 0; i < EACH; i++)
@@ -113,6 +115,10 @@ __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) 
             if (lane == owner && place == i) keys[i] = 0;
         if (slot == 0) top = largest;
         if (lane == slot) mine = largest, expert = least(id, EXPERTS - 1);   // beyond: only where logits are NaN
+    }
+    if constexpr (Scores::SCORES) {
+        const Sum score = lane < ACTIVE ? load_activation(logits + EXPERTS + expert) : 0.0f;
+        return {expert, static_cast<float>(Sum(Scores::SCALE) * score / (total(score) + Sum(1e-20f)))};
     }
     const Sum weight = lane < ACTIVE ? power(from_ordered_bits(mine), from_ordered_bits(top)) : Sum(0);
     if constexpr (RENORMALISE) all = total(weight);

@@ -1,5 +1,6 @@
 // Times of the delta-net kernels: `delta_bench` [decode] [prefill], both where none is named. Launches walk over enough layers that the
 // second-level cache never holds the next one's state. Predictions stand in the kernels' headers; 4.54 TB/s is what one H200 reads.
+#include "core/recurrent_bench.cuh"
 #include "delta_net/delta_case.cuh"
 
 using namespace test;
@@ -18,31 +19,12 @@ struct Prefill : DeltaDefaults {
     static constexpr int CHUNK_SPLIT = CHUNK_SPLIT_, SLOTS = SLOTS_;
 };
 
-__global__ void fill(float* to, size_t count, float scale, float shift) {
-    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
-        const unsigned mixed = (unsigned(i) * 2654435761u) ^ (unsigned(i >> 7) * 2246822519u);
-        to[i] = shift + scale * ((int(mixed >> 8 & 0xffff) - 32768) / 32768.0f);
-    }
-}
-struct Filled : Buffer<float> {
-    explicit Filled(size_t n, float scale = 1.0f, float shift = 0.0f) : Buffer<float>(n) { fill<<<1024, 256>>>(pointer, n, scale, shift); }
-};
-
 template <class C>
 struct Layer {
     using D = DeltaShape<C>;
     Filled convolution{size_t(D::CHANNELS) * C::TAPS}, a_log{size_t(C::VALUE_HEADS), 1.0f, -2.0f}, dt_bias{size_t(C::VALUE_HEADS)}, norm{size_t(C::VALUE_DIM)};
     DeltaWeights weights() const { return {convolution, a_log, dt_bias, norm}; }
 };
-
-std::vector<Step> steps(std::vector<int> counts, int position) {
-    Step header = {};
-    for (int count : counts) {
-        header.sequence[header.sequences] = {header.tokens, count, position, 0, 0, header.sequences, -1, 0};
-        header.sequences++, header.tokens += count;
-    }
-    return {header};
-}
 
 // Half of the states are S's reads, half its writes; projections and windows are a hundredth of them.
 template <class C>

@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 25] = [
+pub const PROGRAMS: [Program; 29] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -58,6 +58,9 @@ pub const PROGRAMS: [Program; 25] = [
     Program { defines: &["PART=0"], tools: BOTH, ..program("delta-0", "delta_net/delta") },
     Program { defines: &["PART=1"], tools: BOTH, ..program("delta-1", "delta_net/delta") },
     Program { defines: &["PART=2"], tools: MEMCHECK, ..program("delta-2", "delta_net/delta") },
+    Program { defines: &["PART=0"], tools: BOTH, ..program("mamba2-0", "mamba2/mamba2") },
+    Program { defines: &["PART=1"], tools: BOTH, ..program("mamba2-1", "mamba2/mamba2") },
+    Program { defines: &["PART=2"], tools: MEMCHECK, ..program("mamba2-2", "mamba2/mamba2") },
     Program {
         defines: &["SUITE=1"],
         tools: MEMCHECK,
@@ -88,6 +91,7 @@ pub const PROGRAMS: [Program; 25] = [
     },
     Program { wgmma: true, ..every_lane("gemm-every-lane", "products/gemm") },
     Program { defines: &["PART=2", EVERY_LANE], ..every_lane("delta-2-every-lane", "delta_net/delta") },
+    Program { defines: &["PART=2", EVERY_LANE], ..every_lane("mamba2-2-every-lane", "mamba2/mamba2") },
     Program {
         defines: &["SUITE=1", EVERY_LANE],
         ..every_lane("experts_stream-1-every-lane", "experts/experts_stream")
@@ -104,7 +108,7 @@ pub const PROGRAMS: [Program; 25] = [
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 8] = [
+pub const INSTRUMENTS: [Program; 9] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
@@ -118,6 +122,7 @@ pub const INSTRUMENTS: [Program; 8] = [
         ..program("attention-prefill", "attention/attention_bench")
     },
     program("delta-bench", "delta_net/delta_bench"),
+    program("mamba2-bench", "mamba2/mamba2_bench"),
     Program {
         defines: &["SUITE=3"],
         arguments: &["bench"],

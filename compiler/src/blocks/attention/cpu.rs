@@ -22,8 +22,13 @@ impl Attention {
 
     pub(super) fn call(&self, it: &Call) -> TokenStream {
         let norm = |id: Option<_>| id.map_or_else(|| quote!(&NoNorm), |id| it.field(id));
-        let (q_norm, k_norm) = (norm(self.q_norm), norm(self.k_norm));
+        let (mut q_norm, mut k_norm) = (norm(self.q_norm), norm(self.k_norm));
         let (qkv, out) = (it.buffer(self.qkv), it.buffer(self.out));
+        let rows = self.norm_rows.then(|| {
+            let [q_norm, k_norm] =
+                [&mut q_norm, &mut k_norm].map(|it| std::mem::replace(it, quote!(&NoNorm)));
+            quote!(norm_rows(lane, batch, #qkv, #q_norm, #k_norm);)
+        });
         let pairs = match self.frequencies.pairs {
             RotaryPairs::Halves => quote!(Halves),
             RotaryPairs::Adjacent => quote!(Adjacent),
@@ -31,6 +36,7 @@ impl Attention {
         let [angles, cache, scratch] = ["_angles", "_cache", "_scratch"].map(|suffix| it.own(suffix));
         let scale = float(self.scale);
         quote! {
+            #rows
             attention(
                 lane, batch, layer, #qkv, #q_norm, #k_norm, &self.buffers.#angles, #pairs, #scale,
                 &self.#cache, &self.buffers.#scratch, #out,

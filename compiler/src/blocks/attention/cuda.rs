@@ -2,7 +2,8 @@
 
 use super::Attention;
 use crate::blocks::attention::kernels::{
-    AttentionDecode, AttentionExact, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite, Queries,
+    AttentionDecode, AttentionExact, AttentionNorm, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite,
+    Queries,
 };
 use crate::graph::BodyId;
 use crate::kernels::{Cache, Counters, Rotary, Rows, Tokens, Vector};
@@ -24,6 +25,8 @@ const MAX_SPLITS: usize = 64;
 /// Rows and threads of a block of attention_write.
 const WRITE_TOKENS: usize = 4;
 const WRITE_THREADS: usize = 256;
+/// Threads of attention_norm.
+const NORM_THREADS: usize = 512;
 /// Warps of attention_exact.
 const EXACT_WARPS: usize = 8;
 /// Keys and threads of attention_prefill.
@@ -155,7 +158,10 @@ impl Launcher<'_> {
     ) -> Result<(), PassError> {
         let exact =
             self.plan.target.quant.compute.classes.get(&TensorClass::Attention) != Some(&Compute::F16);
-        let operands = self.attention_operands(site, phase)?;
+        let mut operands = self.attention_operands(site, phase)?;
+        if phase.norm_rows {
+            launches.push(self.norm_rows(site, &mut operands, exact));
+        }
         if exact {
             launches.push(self.write(site, &operands, true));
             launches.push(self.exact(site, &operands));
@@ -169,8 +175,9 @@ impl Launcher<'_> {
     }
 
     fn attention_operands(&self, site: Site, phase: &Attention) -> Result<Operands, PassError> {
-        let Attention { qkv, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out, gated } =
-            phase;
+        let Attention {
+            qkv, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out, gated, ..
+        } = phase;
         let quant = &self.plan.target.quant;
         let (kv, element) = match quant.kv_format {
             Format::F32 => ("float", 4),
@@ -272,6 +279,27 @@ impl Launcher<'_> {
             ..Instance::new(self.kernel_name(site, ""), constants, 32 * warps)
         };
         Ok(self.launch(site, instance, fixed(splits, shape.kv_heads, rows), arguments))
+    }
+
+    /// Launches the norms of whole rows, in place, and leaves operands without norms.
+    fn norm_rows(&mut self, site: Site, operands: &mut Operands, exact: bool) -> Launch {
+        let mut constants = operands.constants.clone();
+        constants.push(("EXACT", Constant::Flag(exact)));
+        let [q_norm, k_norm] = operands.norms.map(Vector::field);
+        operands.norms = [None, None];
+        for (name, member) in &mut operands.constants {
+            match *name {
+                "Q_NORM" | "K_NORM" => *member = value("HeadNorm::None"),
+                "Q_EPS" | "K_EPS" => *member = Constant::Float(0.0),
+                _ => {}
+            }
+        }
+        let qkv = self.buffer(site, operands.qkv);
+        let arguments = AttentionNorm { step: site.header, qkv, q_norm, k_norm };
+        let mut grid = self.grid_of_rows(site, 1);
+        grid[1] = Extent::Fixed(2);
+        let instance = Instance::new(self.kernel_name(site, "_norm"), constants, NORM_THREADS);
+        self.launch(site, instance, grid, arguments)
     }
 
     /// Launches norm, rotary and the K/V write for every token of a step.

@@ -57,8 +57,9 @@ impl Built for spec::Attention {
         let mut k = project(body, "k");
         let v = project(body, "v");
         if let Some(norm) = self.qk_norm {
-            q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, self.heads);
-            k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, self.kv_heads);
+            let groups = |heads| if self.norm_rows { 1 } else { heads };
+            q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, groups(self.heads));
+            k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, groups(self.kv_heads));
         }
         let frequencies = RotaryFrequencies::new(&self.rotary);
         let mut rotate = |name: &str, x, heads| {

@@ -19,7 +19,7 @@ pub(crate) fn read(
     let kv_heads = kv_heads(family, keys, found, heads);
     let head_dim = head_dim(family, keys, found, hidden, heads);
     let bias = keys.flag(found, "attention_bias", false);
-    let rotary = rotary::read(keys, found, head_dim, context, family.hybrid.is_some());
+    let rotary = rotary::read(keys, found, head_dim, context, family.turned);
     let bias = bias?;
     Some(Attention {
         heads: heads?,
@@ -27,6 +27,7 @@ pub(crate) fn read(
         head_dim: head_dim?,
         rotary: rotary?,
         qk_norm: if family.qk_norm { Some(norm?) } else { None },
+        norm_rows: false,
         qkv_bias: bias,
         output_bias: bias,
         gate: family.hybrid.is_some(),

@@ -35,6 +35,12 @@ kernels! {
     bytes partials "decode_partials_bytes<{config}>({config}::ROWS)"
     bytes counters "4 * decode_counters<{config}>({config}::ROWS)";
 
+    /// Norms over all query heads of a row together, and over all its key heads, before what else is done.
+    attention_norm => AttentionNorm in "attention/attention_norm.cuh", [HEADS, NORMS, EXACT];
+    (step: READ Header, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector)
+    check "ATTENTION_NORM_THREADS == {block}"
+    grid y "2";
+
     /// Attention with f64 sums, over queries that `attention_write` has rotated in place.
     attention_exact => AttentionExact in "attention/attention_exact.cuh", [HEADS, NORMS, EXACT];
     (step: READ Header, tokens: READ Tokens, qkv: READ Rows, layer: READ Cache, out: WRITE Rows)

@@ -23,10 +23,12 @@ pub struct Attention {
     pub qkv: BufferId,
     /// Whether every element of the result is multiplied by the sigmoid of its gate.
     pub gated: bool,
-    /// Norm of each query head.
+    /// Norm of the query heads.
     pub q_norm: Option<FieldId>,
-    /// Norm of each key head.
+    /// Norm of the key heads.
     pub k_norm: Option<FieldId>,
+    /// Whether a norm is over all heads of a row together, not over each.
+    pub norm_rows: bool,
     /// Rotary frequencies.
     pub frequencies: RotaryFrequencies,
     /// Query heads.
@@ -155,6 +157,24 @@ fn lower(
         return Err(pass_error!("q, k and v of `{}` do not stand side by side", it.body.name));
     }
     let [q_norm, k_norm] = norms.map(|name| name.map(|name| it.norm(name)));
+    let over_heads = |(name, heads): (&Option<&str>, usize)| {
+        let Some(Op::RmsNorm { groups, .. }) = name.map(|name| it.op(name)) else { return true };
+        *groups == heads
+    };
+    let norm_rows = !norms.iter().zip([heads, kv_heads]).all(over_heads);
     let (gated, frequencies, out) = (gates.is_some(), frequencies.clone(), it.whole("out")?);
-    Ok(Attention { qkv, gated, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out }.into())
+    Ok(Attention {
+        qkv,
+        gated,
+        q_norm,
+        k_norm,
+        norm_rows,
+        frequencies,
+        heads,
+        kv_heads,
+        head_dim,
+        scale,
+        out,
+    }
+    .into())
 }

@@ -19,8 +19,10 @@ pub struct Attention {
     pub head_dim: usize,
     /// Rotary position embedding.
     pub rotary: Rotary,
-    /// RMS norm over each query and key head, before rotary.
+    /// RMS norm of queries and keys, before rotary.
     pub qk_norm: Option<Norm>,
+    /// Whether that norm is over all heads of a row together, with a weight per element, not over each head.
+    pub norm_rows: bool,
     /// Whether the q, k and v projections have biases.
     pub qkv_bias: bool,
     /// Whether the output projection has a bias.
@@ -48,6 +50,12 @@ impl MixerSpec for Attention {
             Some(value) => norm(value).map(Some),
             None => Some(None),
         };
+        // Without a norm, nothing is over anything: the key is unknown.
+        let over = if qk_norm == Some(None) { None } else { table.optional("qk_norm_over") };
+        let norm_rows = match over {
+            Some(value) => value.choice(&[("heads", false), ("rows", true)]).map(|it| it.value),
+            None => Some(false),
+        };
         let qkv_bias = flag(&mut table, "qkv_bias");
         let output_bias = flag(&mut table, "output_bias");
         let gate = match table.optional("gate") {
@@ -61,6 +69,7 @@ impl MixerSpec for Attention {
             head_dim: head_dim?.value,
             rotary: rotary?,
             qk_norm: qk_norm?,
+            norm_rows: norm_rows?,
             qkv_bias: qkv_bias?,
             output_bias: output_bias?,
             gate: gate?,
@@ -71,7 +80,8 @@ impl MixerSpec for Attention {
         let mut text =
             format!("heads = {}\nkv_heads = {}\nhead_dim = {}\n", self.heads, self.kv_heads, self.head_dim);
         if let Some(norm) = self.qk_norm {
-            text += &format!("qk_norm = {} # over every head\n", words::norm(norm));
+            let over = if self.norm_rows { "\nqk_norm_over = \"rows\"" } else { " # over every head" };
+            text += &format!("qk_norm = {}{over}\n", words::norm(norm));
         }
         if self.qkv_bias {
             text += "qkv_bias = true\n";
@@ -103,8 +113,9 @@ impl MixerSpec for Attention {
             }
         }
         if self.qk_norm.is_some() {
-            list.vector("attention.q_norm", self.head_dim);
-            list.vector("attention.k_norm", self.head_dim);
+            let of = |row| if self.norm_rows { row } else { self.head_dim };
+            list.vector("attention.q_norm", of(q));
+            list.vector("attention.k_norm", of(kv));
         }
     }
 

@@ -2,21 +2,17 @@
 //! state, the chunks in sequence, then norm and gate. Heads of other widths and exact arithmetic take two.
 
 use super::Delta;
-use super::kernels::{
-    Chunks, DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare, Journals, States, Windows,
-};
-use super::phases::{JOURNALS, MATRICES, WINDOWS};
-use super::state::{CudaState, DeltaShape};
+use super::kernels::{DeltaChunks, DeltaDecode, DeltaGate, DeltaPlain, DeltaPrepare};
+use super::state::DeltaShape;
+use crate::blocks::recurrent::{CHUNK, Chunks, CudaState, FACTORS, Journals, States, Windows, chunks_shared};
 use crate::graph::BodyId;
-use crate::kernels::{Operand, Rows, Vector};
+use crate::kernels::{Rows, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
-use crate::plan::cuda::{Argument, Constant, Extent, Launch, Regime};
+use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{FieldId, FieldKind};
 use crate::spec::types::{Activation, Compute, Cuda, NormWeight, TensorClass};
 
-/// Tokens of a chunk (templates/cuda/delta_net/delta_chunk.cuh).
-const CHUNK: usize = 64;
 /// Width of the heads that the chunked kernels take.
 const CHUNK_DIM: usize = 128;
 /// Threads of delta_prepare, delta_gate and delta_plain.
@@ -133,8 +129,8 @@ impl Launcher<'_> {
             FieldKind::Norm { eps, form: NormWeight::Plain, .. } => eps,
             _ => return Err(no_kernel(site, self.plan, "its kernels take the plain weight of a norm")),
         };
-        let (body, drafts) = (BodyId(site.body), self.plan.drafts());
-        let state = CudaState::new(&shape, drafts);
+        let state = CudaState::new(&shape.recurrence(), shape.key_width(), self.plan.drafts());
+        let (states, windows, journals) = state.places(BodyId(site.body));
         let out = self.buffer(site, out);
         let constants = vec![
             ("KEY_HEADS", integer(shape.key_heads)),
@@ -145,7 +141,7 @@ impl Launcher<'_> {
             ("WINDOW", integer(state.window)),
             ("NORM_EPS", Constant::Float(eps)),
             ("PROJECTED", integer(self.plan.buffer(qkvz).width)),
-            ("DRAFTS", integer(if drafts > 0 { 1 + drafts } else { 0 })),
+            ("DRAFTS", integer(state.drafts)),
         ];
         let weight = |field: FieldId| Vector::field(Some(field));
         Ok(Operands {
@@ -157,12 +153,9 @@ impl Launcher<'_> {
             a_log: weight(a_log),
             dt_bias: weight(dt_bias),
             norm: weight(norm),
-            states: States::new(Argument::State(body, MATRICES)),
-            windows: Windows::new(Argument::State(body, WINDOWS)),
-            journals: match drafts {
-                0 => Journals::NULL,
-                _ => Journals::new(Argument::State(body, JOURNALS)),
-            },
+            states,
+            windows,
+            journals,
             state,
             out,
         })
@@ -198,23 +191,16 @@ impl Launcher<'_> {
             resident: 65_536 / (threads * DECODE_REGISTERS),
             cluster: split,
             shared: division.shared(&shape, tokens),
-            bytes: vec![matrices(&state), inputs(&state), journal(&state)],
+            bytes: vec![state.matrices(), state.windows(), state.journals()],
             ..Instance::new(self.kernel_name(site, ""), constants, threads)
         };
         let grid = fixed(split, shape.value_heads, site.program.sequences);
         self.launch(site, instance, grid, arguments)
     }
 
-    /// Rows of a sequence, and whether they are listed one by one: those of steps that verify drafts are.
-    fn verified(&self, site: Site) -> [Member; 2] {
-        let verifies = site.program.regime == Regime::Decode && site.program.tokens > 1;
-        let tokens = if verifies { site.program.tokens } else { 1 };
-        [("TOKENS", integer(tokens)), ("APART", Constant::Flag(verifies))]
-    }
-
     /// Slots of delta_chunks' ring; `None` if even the fewest do not fit the card.
     fn delta_slots(&self) -> Option<usize> {
-        (LEAST_SLOTS..=SLOTS).rev().find(|slots| fits(self.card, chunks_shared(*slots), 1))
+        (LEAST_SLOTS..=SLOTS).rev().find(|slots| fits(self.card, chunks_shared(*slots, CHUNK_DIM), 1))
     }
 
     fn delta_chunks(
@@ -243,7 +229,7 @@ impl Launcher<'_> {
         let instance = Instance {
             resident,
             shared: PREPARE_SHARED,
-            bytes: vec![inputs(&operands.state), ("chunks", bytes)],
+            bytes: vec![operands.state.windows(), ("chunks", bytes)],
             ..Instance::new(name, constants, PREPARE_THREADS)
         };
         let step = site.header;
@@ -258,8 +244,8 @@ impl Launcher<'_> {
         let threads = 32 * (CHUNK_DIM / split / 16);
         let name = self.kernel_name(site, "_chunks");
         let instance = Instance {
-            shared: chunks_shared(slots),
-            bytes: vec![matrices(&operands.state), journal(&operands.state)],
+            shared: chunks_shared(slots, CHUNK_DIM),
+            bytes: vec![operands.state.matrices(), operands.state.journals()],
             ..Instance::new(name, constants, threads)
         };
         let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
@@ -299,7 +285,7 @@ impl Launcher<'_> {
         }
         let name = self.kernel_name(site, "_plain");
         let state = &operands.state;
-        let bytes = vec![matrices(state), inputs(state), journal(state)];
+        let bytes = vec![state.matrices(), state.windows(), state.journals()];
         let instance = Instance { shared, bytes, ..Instance::new(name, constants, PLAIN_THREADS) };
         Ok(self.launch(site, instance, grid, arguments))
     }
@@ -309,33 +295,15 @@ impl Launcher<'_> {
         let Operands { mut constants, projected, norm, windows, state, out, .. } = operands;
         constants.push(("EXACT", Constant::Flag(exact)));
         let arguments = DeltaGate { step: site.header, projected, o, norm, windows, out };
-        let bytes = vec![inputs(&state)];
+        let bytes = vec![state.windows()];
         let name = self.kernel_name(site, "_gate");
         let instance = Instance { bytes, ..Instance::new(name, constants, GATE_THREADS) };
         self.launch(site, instance, self.grid_of_rows(site, 1), arguments)
     }
 }
 
-/// Bytes of a sequence's part of a layer's state, by the names of the kernels' declarations.
-fn matrices(state: &CudaState) -> (&'static str, usize) {
-    ("matrices", 4 * state.matrix_floats)
-}
-
-fn inputs(state: &CudaState) -> (&'static str, usize) {
-    ("windows", 4 * state.window_floats)
-}
-
-fn journal(state: &CudaState) -> (&'static str, usize) {
-    ("journals", 4 * state.journal_floats)
-}
-
-/// `sizeof(DeltaChunksShared<C>)`: tiles of 64 x 128 halves, and two barriers each.
-fn chunks_shared(slots: usize) -> usize {
-    (slots * (CHUNK * CHUNK_DIM * 2 + 16)).next_multiple_of(128)
-}
-
 /// `DeltaScratch<C>::CHUNK`.
 fn chunk_bytes(shape: &DeltaShape) -> usize {
     let matrix = CHUNK * CHUNK_DIM * 2;
-    shape.key_heads * 2 * matrix + shape.value_heads * (2 * matrix + CHUNK * CHUNK * 2 + 2 * CHUNK * 4)
+    shape.key_heads * 2 * matrix + shape.value_heads * (2 * matrix + CHUNK * CHUNK * 2 + FACTORS)
 }

@@ -1,26 +1,12 @@
 //! The gated delta-net's kernels.
 
-use crate::kernels::{Declared, Header, Rows, Vector, constants, kernels, operands};
+use crate::blocks::recurrent::{Chunks, EXACT, Journals, States, VERIFIED, Windows};
+use crate::kernels::{Declared, Header, Rows, Vector, constants, kernels};
 
 const HEADS: &[Declared] = constants![
     KEY_HEADS: int, VALUE_HEADS: int, KEY_DIM: int, VALUE_DIM: int, TAPS: int, WINDOW: int,
     NORM_EPS: float, PROJECTED: int, DRAFTS: int,
 ];
-/// Rows of a sequence in a step, and whether they are listed one by one.
-const VERIFIED: &[Declared] = constants![TOKENS: int, APART: bool];
-/// Whether sums are in f64.
-const EXACT: &[Declared] = constants![EXACT: bool];
-
-operands! {
-    /// Matrices of recurrent state.
-    States: "float";
-    /// Sliding windows of a convolution's raw inputs.
-    Windows: "float";
-    /// Updates to a state that may be rolled back.
-    Journals: "float";
-    /// Factors of a prompt's chunks.
-    Chunks: "unsigned char";
-}
 
 kernels! {
     /// The recurrence of a prompt, chunk by chunk.

@@ -11,4 +11,4 @@ pub mod spec;
 mod state;
 
 pub use phases::{Delta, FUSIONS, ProjectDelta};
-pub use state::{CudaState, DeltaShape};
+pub use state::DeltaShape;

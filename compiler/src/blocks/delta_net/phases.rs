@@ -2,8 +2,9 @@
 
 use super::super::{Kind, PhaseKind};
 use super::graph::DeltaNet;
-use super::state::{CudaState, DeltaShape};
+use super::state::DeltaShape;
 use crate::blocks::products::cuda::Operands;
+use crate::blocks::recurrent::CudaState;
 use crate::emit::call::Call;
 use crate::emit::names::Scratch;
 use crate::graph::Op;
@@ -12,7 +13,7 @@ use crate::passes::lower::{Fusion, Lowering, Slice};
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
-use crate::plan::{BufferId, FieldId, Keeps, Plan, State, Work};
+use crate::plan::{BufferId, FieldId, Keeps, Plan, Work};
 use crate::spec::types::{Activation, Target};
 use proc_macro2::TokenStream;
 
@@ -125,7 +126,8 @@ impl Kind for Delta {
     }
 
     fn keeps(&self, target: &Target) -> Option<Keeps> {
-        Some(Keeps::State(self.state(target)))
+        let shape = &self.shape;
+        Some(Keeps::State(CudaState::kept(&shape.recurrence(), shape.key_width(), target)))
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -136,26 +138,6 @@ impl Kind for Delta {
         launcher.delta(site, self, launches)
     }
 }
-
-impl Delta {
-    /// The state of a sequence in one layer.
-    fn state(&self, target: &Target) -> State {
-        let of = CudaState::new(&self.shape, target.drafts());
-        let parts = [
-            (WINDOWS, 4 * of.window_floats),
-            (MATRICES, 4 * of.matrix_floats),
-            (JOURNALS, 4 * of.journal_floats),
-        ];
-        State::new(&self.shape.recurrence(), target, &parts)
-    }
-}
-
-/// Raw inputs the convolution still needs: f32 `[slots][window][channels]`, position `p` in row `p % window`.
-pub(super) const WINDOWS: &str = "windows";
-/// State matrices: f32 `[slots][value_heads][key_dim][value_dim]`.
-pub(super) const MATRICES: &str = "matrices";
-/// Updates that may be rolled back, in a target that drafts: f32 `[slots][rows][width]`.
-pub(super) const JOURNALS: &str = "journals";
 
 /// The delta-net's fusion rules.
 pub const FUSIONS: &[Fusion] = &[

@@ -1,4 +1,4 @@
-//! Dimensions of a delta-net, and the layout of its state on a CUDA device.
+//! Dimensions of a delta-net.
 
 use monomorph_abi::state::Recurrence;
 
@@ -46,40 +46,6 @@ impl DeltaShape {
     }
 }
 
-/// The state of a delta net on a CUDA device (templates/cuda/delta_net/delta.cuh), whose parts are separate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CudaState {
-    /// Rows of the window: `WINDOW` of the kernels' configurations.
-    pub window: usize,
-    /// Floats of the window, `[window][channels]`: the raw input of position `p` in row `p % window`.
-    pub window_floats: usize,
-    /// Floats of the matrices, `[value_heads][key_dim][value_dim]`.
-    pub matrix_floats: usize,
-    /// Floats of the journals, which record tokens that may be rolled back; 0 if none ever are.
-    pub journal_floats: usize,
-}
-
-impl CudaState {
-    /// The layout for steps that verify up to `drafts` drafts. The window is a ring by position that also
-    /// holds the step's inputs, so a token never overwrites a row that a block of the same launch still
-    /// reads. A step reads up to as many rows of the journals as it writes others.
-    pub const fn new(shape: &DeltaShape, drafts: usize) -> CudaState {
-        let window = shape.taps + drafts;
-        let width = (shape.key_width() + shape.value_width() + 2 * shape.value_heads).next_multiple_of(4);
-        CudaState {
-            window,
-            window_floats: window * shape.channels(),
-            matrix_floats: shape.value_heads * shape.key_dim * shape.value_dim,
-            journal_floats: if drafts == 0 { 0 } else { 2 * (1 + drafts) * width },
-        }
-    }
-
-    /// Bytes of all parts.
-    pub const fn bytes(&self) -> u64 {
-        (4 * (self.window_floats + self.matrix_floats + self.journal_floats)) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,14 +56,5 @@ mod tests {
     fn a_matrix_a_value_head_and_channels_of_queries_keys_and_values() {
         let kept = Recurrence { heads: 4, rows: 8, columns: 12, channels: 80, taps: 4 };
         assert_eq!(SHAPE.recurrence(), kept);
-    }
-
-    #[test]
-    fn a_device_keeps_journals_where_something_may_be_taken_back() {
-        let plain = CudaState::new(&SHAPE, 0);
-        assert_eq!(plain.bytes(), 4 * (4 * 80 + 4 * 8 * 12));
-        let drafting = CudaState::new(&SHAPE, 3);
-        assert_eq!((drafting.window, drafting.journal_floats), (7, 2 * 4 * 72));
-        assert_eq!(drafting.bytes(), 4 * (7 * 80 + 4 * 8 * 12 + 2 * 4 * 72));
     }
 }

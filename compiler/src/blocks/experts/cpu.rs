@@ -1,9 +1,10 @@
 //! A mixture's CPU calls and their scratch buffers.
 
+use super::graph::Weighing;
 use super::{Combine, Experts};
 use crate::emit::call::{Call, activation};
 use crate::emit::names::{Working, format_name};
-use crate::emit::{number, variant};
+use crate::emit::{float, number, variant};
 use crate::plan::{FieldId, FieldKind, Plan};
 use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote};
@@ -14,7 +15,16 @@ impl Experts {
         let (router_staged, staged_x) = (it.staged(self.router), it.staged(self.matrix));
         let [x, logits, routing, out] = [self.x, self.logits, self.routing, self.out].map(|id| it.buffer(id));
         let (norm, router, matrix) = (it.field(self.norm), it.field(self.router), it.field(self.matrix));
-        let (activation, renormalise) = (activation(self.activation), self.renormalise);
+        let activation = activation(self.activation);
+        let route = match self.weighing {
+            Weighing::Softmax { renormalise } => {
+                quote!(route::<#experts, _, _>(lane, #rows, #logits, #renormalise, #routing);)
+            }
+            Weighing::Scores { correction, scale } => {
+                let (correction, scale) = (it.field(correction), float(scale));
+                quote!(route_by_scores(lane, #rows, #logits, #correction, #scale, #routing);)
+            }
+        };
         let common = self.shared.map(|shared| {
             let (staged, matrix) = (it.staged(shared.matrix), it.field(shared.matrix));
             let out = it.buffer(shared.out);
@@ -23,7 +33,7 @@ impl Experts {
         let (gathered, _) = gathering(it.plan, self.matrix);
         quote! {
             norm_linear(lane, #rows, #x, #norm, #router_staged, #router, Store(#logits));
-            route::<#experts, _, _>(lane, #rows, #logits, #renormalise, #routing);
+            #route
             #common
             expert_gated(
                 lane, #rows, #x, #norm, #staged_x, #routing, #matrix, &self.buffers.#gathered,

@@ -1,23 +1,46 @@
 //! The ops of a mixture and the layers built from them.
 
-use super::spec::Experts;
+use super::spec::{Experts, Router};
 use crate::blocks::products::spec::gated;
-use crate::blocks::{Built, Operation, Share, Split};
+use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
 use crate::spec::types::{Activation, Ranks};
 use monomorph_abi::cut::Segment;
 
-/// `logits -> [weights | experts]`: the largest entries of the softmax over all logits, in descending order,
-/// the first of equals first, and the indices of their logits.
+/// `logits -> [weights | experts]`: the experts with the largest *keys*, in descending order, the first of
+/// equals first, and what each weighs. With softmax, both are the softmax over all logits. With scores, a key
+/// is `score + correction` in f32, where `score` is the sigmoid rounded to f32, and a weight is
+/// `scale score / (1e-20 + sum of the chosen scores)`: the summand is that of the makers' code, and matters
+/// only where all chosen scores all but vanish.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// Experts to choose from: logits of a row.
     pub experts: usize,
     /// Experts chosen per row.
     pub active: usize,
-    /// Whether the chosen weights are divided by their sum.
-    pub renormalise: bool,
+    /// What keys and weights are.
+    pub weighing: Weighing<WeightId>,
 }
+
+/// What a router chooses and weighs by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Weighing<T> {
+    /// The softmax over all logits.
+    Softmax {
+        /// Whether the chosen weights are divided by their sum.
+        renormalise: bool,
+    },
+    /// Scores: sigmoids of the logits.
+    Scores {
+        /// Added to the scores to choose by, one per expert.
+        correction: T,
+        /// Multiplies the weights.
+        scale: f32,
+    },
+}
+
+/// Added to the sum that scores are divided by.
+pub const LEAST_SUM: f32 = 1e-20;
 
 /// `(x, routing) -> activation(gate_e x) * up_e x`, one row for each chosen expert `e`.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +66,13 @@ pub struct ExpertDown {
 
 impl Operation for Route {
     const NAME: &'static str = "route";
+
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        match self.weighing {
+            Weighing::Softmax { .. } => Vec::new(),
+            Weighing::Scores { correction, .. } => vec![(correction, FieldForm::Vector)],
+        }
+    }
 }
 
 impl Operation for ExpertGate {
@@ -110,10 +140,16 @@ impl Operation for ExpertDown {
 
 impl Built for Experts {
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-        let Experts { experts, active, width, activation, renormalise, shared } = *self;
+        let Experts { experts, active, width, activation, router, shared } = *self;
         let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
         let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
-        let op = Route { experts, active, renormalise };
+        let weighing = match router {
+            Router::Softmax { renormalise } => Weighing::Softmax { renormalise },
+            Router::Sigmoid { scale } => {
+                Weighing::Scores { correction: graph.weight("layers.{layer}.ffn.router.correction"), scale }
+            }
+        };
+        let op = Route { experts, active, weighing };
         let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
         let (gate, up) = (graph.weight(&expert("gate")), graph.weight(&expert("up")));
         let op = ExpertGate { gate, up, activation, active };

@@ -1,6 +1,6 @@
 //! Keys of a Hugging Face config, and tensor names of its checkpoints.
 
-use super::spec::{Experts, SharedExpert};
+use super::spec::{Experts, Router, SharedExpert};
 use crate::blocks::Placed;
 use crate::import::families::Mixture;
 use crate::import::keys::{Findings, Keys};
@@ -77,7 +77,7 @@ pub(crate) fn read(
         active: active?,
         width: width?,
         activation: activation?,
-        renormalise: renormalise?,
+        router: Router::Softmax { renormalise: renormalise? },
         shared: shared?.map(|width| SharedExpert { width }),
     })
 }
@@ -104,16 +104,21 @@ impl Placed for Experts {
     /// Finds a tensor in the checkpoint.
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
         let (wide, hidden) = (self.width, tensor.hidden);
+        let (module, parts) = (tensor.experts.module, tensor.experts.parts);
         Some(match tensor.stem {
-            ["ffn", "router"] => whole("mlp.gate.weight".to_owned()),
+            ["ffn", "router"] => whole(format!("{module}.gate.weight")),
+            ["ffn", "router", "correction"] => whole(format!("{module}.e_score_correction_bias")),
             ["ffn", "experts", _, part] if tensor.stacked => match *part {
-                "gate" => rows("mlp.experts.gate_up_proj".to_owned(), 0, wide, 2 * wide),
-                "up" => rows("mlp.experts.gate_up_proj".to_owned(), wide, wide, 2 * wide),
-                _ => rows("mlp.experts.down_proj".to_owned(), 0, hidden, hidden),
+                "gate" => rows(format!("{module}.experts.gate_up_proj"), 0, wide, 2 * wide),
+                "up" => rows(format!("{module}.experts.gate_up_proj"), wide, wide, 2 * wide),
+                _ => rows(format!("{module}.experts.down_proj"), 0, hidden, hidden),
             },
-            ["ffn", "experts", _, part] => whole(format!("mlp.experts.{{expert}}.{part}_proj.weight")),
-            ["ffn", "shared", "scale"] => whole("mlp.shared_expert_gate.weight".to_owned()),
-            ["ffn", "shared", part] => whole(format!("mlp.shared_expert.{part}_proj.weight")),
+            ["ffn", "experts", _, part] => {
+                let at = ["gate", "up", "down"].iter().position(|it| it == part)?;
+                whole(format!("{module}.experts.{{expert}}.{}.weight", parts[at]))
+            }
+            ["ffn", "shared", "scale"] => whole(format!("{module}.shared_expert_gate.weight")),
+            ["ffn", "shared", part] => whole(format!("{module}.shared_expert.{part}_proj.weight")),
             _ => return None,
         })
     }

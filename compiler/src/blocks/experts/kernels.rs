@@ -29,6 +29,8 @@ const BOTH: &[Declared] = constants![
 ];
 /// Experts that a router chooses from, where `EXPERTS` are a rank's.
 const SHARED_OUT: &[Declared] = constants![optional ROUTED: int];
+/// Where rows of the router are keys and scores.
+const SCORES: &[Declared] = constants![optional SCORE_SCALE: float];
 /// `ListsOf` a kernel.
 const LISTS: &[Declared] = constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int, TOKENS: int];
 const SORT: &[Declared] = constants![LOGITS: int, RENORMALISE: bool];
@@ -71,15 +73,35 @@ kernels! {
     body "constexpr int SCALE_ROW_AT = {config}::EXPERTS / TILE_ROWS * ceil_div({config}::INPUTS, Unit<{config}::ROUTER>::COLUMNS) * UNIT_BYTES;
     route<{config}>(step, x, norm, router, static_cast<const char*>(router) + SCALE_ROW_AT, codes, scales, row_scales, logits, scale, inner, arriving);";
 
+    /// The router's keys and scores.
+    route_scores => RouteScores in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER];
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows,
+        arriving: WRITE Rows, correction: READ Vector,
+    )
+    check "RouteShape<{config}>::THREADS == {block} && RouteShape<{config}>::SHARED <= {shared}"
+    grid x "RouteShape<{config}>::GRID"
+    body "route<{config}, true>(step, x, norm, router, nullptr, nullptr, nullptr, nullptr, logits, nullptr, nullptr, arriving, correction);";
+
     /// The router's logits for many tokens, on tensor cores.
     route_batch => RouteBatch in "experts/route_batch.cuh", [NORM, LIMIT, ROUTE_BATCH];
     (step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows)
     check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}"
     grid x "{config}::BLOCKS";
 
+    /// The router's keys and scores for many tokens, on tensor cores.
+    route_batch_scores => RouteBatchScores in "experts/route_batch.cuh", [NORM, LIMIT, ROUTE_BATCH];
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows,
+        correction: READ Vector,
+    )
+    check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}"
+    grid x "{config}::BLOCKS"
+    body "route_batch<{config}, true>(step, x, norm, router, logits, correction);";
+
     /// Gate and up of the chosen experts, then their down products, handed from block to block.
     experts_stream => ExpertsStream in "experts/experts_stream.cuh",
-        [MATRIX, ARITHMETIC, UP, SHARED_OUT, SHARED, LIMIT, RING, BOTH];
+        [MATRIX, ARITHMETIC, UP, SCORES, SHARED_OUT, SHARED, LIMIT, RING, BOTH];
     (
         step: READ Header, norm: READ Vector, logits: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, down_codes: READ Codes,
@@ -94,7 +116,7 @@ kernels! {
 
     /// Gate and up of the chosen experts.
     experts_stream_up => ExpertsStreamUp in "experts/experts_stream_up.cuh",
-        [MATRIX, ARITHMETIC, UP, LIMIT, RING];
+        [MATRIX, ARITHMETIC, UP, SCORES, LIMIT, RING];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, inner: WRITE Rows, routing: WRITE Rows,
@@ -104,7 +126,7 @@ kernels! {
 
     /// The same of the experts that a rank holds.
     experts_stream_up_part => ExpertsStreamUpPart in "experts/experts_stream_up.cuh",
-        [MATRIX, ARITHMETIC, UP, SHARED_OUT, LIMIT, RING];
+        [MATRIX, ARITHMETIC, UP, SCORES, SHARED_OUT, LIMIT, RING];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, inner: WRITE Rows, routing: WRITE Rows,
@@ -126,14 +148,14 @@ kernels! {
     grid x "{config}::BLOCKS";
 
     /// Counts pairs of token and expert, and sorts them if one chunk holds all.
-    experts_sort => ExpertsSort in "experts/experts_sort.cuh", [LISTS, LIMIT, SORT];
+    experts_sort => ExpertsSort in "experts/experts_sort.cuh", [LISTS, LIMIT, SORT, SCORES];
     (step: READ Header, logits: READ Rows, lists: WRITE Lists)
     check "SortShape<{config}>::THREADS == {block}"
     grid x "SortShape<{config}>::BLOCKS"
     bytes lists "ListsOf<{config}>::BYTES";
 
     /// The same of the experts that a rank holds.
-    experts_sort_part => ExpertsSortPart in "experts/experts_sort.cuh", [LISTS, SHARED_OUT, LIMIT, SORT];
+    experts_sort_part => ExpertsSortPart in "experts/experts_sort.cuh", [LISTS, SHARED_OUT, LIMIT, SORT, SCORES];
     (step: READ Header, logits: READ Rows, lists: WRITE Lists, world: READ World)
     check "SortShape<{config}>::THREADS == {block}"
     grid x "SortShape<{config}>::BLOCKS"
@@ -141,7 +163,7 @@ kernels! {
     body "experts_sort<{config}>(step, logits, lists, world);";
 
     /// Writes pairs to their places in the order of experts.
-    experts_place => ExpertsPlace in "experts/experts_sort.cuh", [LISTS, SHARED_OUT, LIMIT, SORT];
+    experts_place => ExpertsPlace in "experts/experts_sort.cuh", [LISTS, SHARED_OUT, LIMIT, SORT, SCORES];
     (step: READ Header, lists: WRITE Lists)
     check "SortShape<{config}>::PLACE_THREADS == {block}"
     grid x "SortShape<{config}>::PLACE_BLOCKS"

@@ -1,7 +1,7 @@
 //! Phases of a mixture: rules, operands, cost.
 
 use super::super::{Kind, PhaseKind};
-use super::graph::{ExpertDown, ExpertGate, Route};
+use super::graph::{ExpertDown, ExpertGate, Route, Weighing};
 use super::kernels::{
     ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
     ExpertsStreamUpPart,
@@ -21,7 +21,7 @@ use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
 
 /// The router, and the gated inner rows of the experts it chooses and of the shared expert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
     /// Residual stream.
     pub x: BufferId,
@@ -37,8 +37,8 @@ pub struct Experts {
     pub matrix: FieldId,
     /// Experts chosen per token.
     pub active: usize,
-    /// Whether the chosen weights are divided by their sum.
-    pub renormalise: bool,
+    /// What the router chooses and weighs by.
+    pub weighing: Weighing<FieldId>,
     /// Activation of every gate.
     pub activation: Activation,
     /// Input of the down products: the rows of the chosen experts side by side.
@@ -67,7 +67,12 @@ impl Kind for Experts {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        [self.norm, self.router, self.matrix].into_iter().chain(self.shared.map(|it| it.matrix)).collect()
+        let correction = match self.weighing {
+            Weighing::Softmax { .. } => None,
+            Weighing::Scores { correction, .. } => Some(correction),
+        };
+        let own = [self.norm, self.router].into_iter().chain(correction).chain([self.matrix]);
+        own.chain(self.shared.map(|it| it.matrix)).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -252,11 +257,18 @@ pub const FUSIONS: &[Fusion] = &[
 ];
 
 fn experts(it: &Lowering, shared: Option<(Activation, SharedUp)>) -> Result<PhaseKind, PassError> {
-    let Route { active, renormalise, .. } = *it.block_op("r");
+    let Route { active, weighing, .. } = *it.block_op("r");
     let ExpertGate { activation, .. } = *it.block_op("out");
     if shared.is_some_and(|(of_shared, _)| of_shared != activation) {
         return Err(pass_error!("the experts of `{}` have two activations", it.body.name));
     }
+    let weighing = match weighing {
+        Weighing::Softmax { renormalise } => Weighing::Softmax { renormalise },
+        Weighing::Scores { scale, .. } => {
+            let [correction] = it.own("r");
+            Weighing::Scores { correction, scale }
+        }
+    };
     Ok(Experts {
         x: it.whole("x")?,
         norm: it.norm("n"),
@@ -265,7 +277,7 @@ fn experts(it: &Lowering, shared: Option<(Activation, SharedUp)>) -> Result<Phas
         routing: it.whole("r")?,
         matrix: it.matrix("out"),
         active,
-        renormalise,
+        weighing,
         activation,
         out: it.whole("out")?,
         shared: shared.map(|(_, shared)| shared),

@@ -1,6 +1,6 @@
 //! The reference of a mixture of experts, written as plainly as possible.
 
-use super::graph::{ExpertDown, ExpertGate, Route};
+use super::graph::{ExpertDown, ExpertGate, LEAST_SUM, Route, Weighing};
 use crate::blocks::Computed;
 use crate::graph::WeightId;
 use crate::reference::{Evaluation, ops};
@@ -8,22 +8,47 @@ use crate::reference::{Evaluation, ops};
 impl Computed for Route {
     /// Computes rows of `[weights | experts]`.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        let Route { experts, active, renormalise } = *self;
+        let Route { experts, active, weighing } = *self;
         let row = |logits: &[f32]| -> Vec<f32> {
-            let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let powers: Vec<f64> =
-                logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
-            let mut order: Vec<usize> = (0..experts).collect();
-            // A stable sort: the first of equals comes first.
-            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-            order.truncate(active);
-            let over: f64 =
-                if renormalise { order.iter().map(|e| powers[*e]).sum() } else { powers.iter().sum() };
-            let weights = order.iter().map(|e| (powers[*e] / over) as f32);
-            weights.chain(order.iter().map(|e| *e as f32)).collect()
+            match weighing {
+                Weighing::Softmax { renormalise } => {
+                    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    let powers: Vec<f64> =
+                        logits.iter().map(|x| (f64::from(*x) - f64::from(largest)).exp()).collect();
+                    let order = first(active, logits);
+                    let over: f64 = if renormalise {
+                        order.iter().map(|e| powers[*e]).sum()
+                    } else {
+                        powers.iter().sum()
+                    };
+                    let weights = order.iter().map(|e| (powers[*e] / over) as f32);
+                    weights.chain(order.iter().map(|e| *e as f32)).collect()
+                }
+                Weighing::Scores { correction, scale } => {
+                    let score = |x: &f32| (1.0 / (1.0 + (-f64::from(*x)).exp())) as f32;
+                    let scores: Vec<f32> = logits.iter().map(score).collect();
+                    let keys: Vec<f32> =
+                        scores.iter().zip(it.weight(correction)).map(|(s, c)| s + c).collect();
+                    let order = first(active, &keys);
+                    let sum: f64 = order.iter().map(|e| f64::from(scores[*e])).sum();
+                    let over = sum + f64::from(LEAST_SUM);
+                    let weights =
+                        order.iter().map(|e| (f64::from(scale) * f64::from(scores[*e]) / over) as f32);
+                    weights.chain(order.iter().map(|e| *e as f32)).collect()
+                }
+            }
         };
         it.input(0).chunks_exact(experts).flat_map(row).collect()
     }
+}
+
+/// The indices of the largest keys, in descending order.
+fn first(active: usize, keys: &[f32]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    // A stable sort: the first of equals comes first.
+    order.sort_by(|a, b| keys[*b].total_cmp(&keys[*a]));
+    order.truncate(active);
+    order
 }
 
 /// Weight and expert of each slot of a row of `routing`.

@@ -7,8 +7,8 @@ use crate::spec::reader::Table;
 use crate::spec::types::{Activation, TensorClass};
 use crate::spec::{LayerTensors, words};
 
-/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021). The largest values of the softmax of the
-/// router's logits choose the experts and weigh their results.
+/// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021): a router chooses some of them for every
+/// token, and weighs their results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Experts {
     /// Experts to choose from.
@@ -19,11 +19,30 @@ pub struct Experts {
     pub width: usize,
     /// Activation of every gate.
     pub activation: Activation,
-    /// Whether the chosen weights are divided by their sum.
-    pub renormalise: bool,
+    /// How logits choose and weigh.
+    pub router: Router,
     /// An expert that every token passes through, if there is one.
     pub shared: Option<SharedExpert>,
 }
+
+/// How a router's logits choose experts and weigh their results.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Router {
+    /// The largest of the softmax choose and weigh.
+    Softmax {
+        /// Whether the chosen weights are divided by their sum.
+        renormalise: bool,
+    },
+    /// The largest of sigmoid plus a correction of each expert's own choose; the sigmoids, divided by their
+    /// sum, weigh (DeepSeek-AI, 2024).
+    Sigmoid {
+        /// Multiplies the weights.
+        scale: f32,
+    },
+}
+
+/// Value of `router` for sigmoids.
+const SIGMOID: &str = "sigmoid-corrected-top-k-renormalised";
 
 /// An expert that every token passes through; its result is multiplied by the sigmoid of a projection of its
 /// own.
@@ -54,10 +73,20 @@ impl FfnSpec for Experts {
         }
         let activation =
             table.required("activation", "activation = \"silu\"").and_then(|it| it.choice(&ACTIVATIONS));
-        let routers = [("softmax-top-k-renormalised", true), ("softmax-top-k", false)];
+        let routers = [
+            ("softmax-top-k-renormalised", Router::Softmax { renormalise: true }),
+            ("softmax-top-k", Router::Softmax { renormalise: false }),
+            (SIGMOID, Router::Sigmoid { scale: 1.0 }),
+        ];
         let router = table
             .required("router", "router = \"softmax-top-k-renormalised\"")
-            .and_then(|it| it.choice(&routers));
+            .and_then(|it| it.choice(&routers))
+            .map(|it| it.value);
+        // Only these weights have a scale; with any other the key is unknown.
+        let router = match router {
+            Some(Router::Sigmoid { scale }) => scale_of(&mut table, scale),
+            other => other,
+        };
         let shared = match table.optional("shared") {
             Some(value) => value.table().and_then(shared).map(Some),
             None => Some(None),
@@ -68,18 +97,23 @@ impl FfnSpec for Experts {
             active: active?.value,
             width: width?.value,
             activation: activation?.value,
-            renormalise: router?.value,
+            router: router?,
             shared: shared?,
         })
     }
 
     fn write(&self) -> String {
-        let router = if self.renormalise { "softmax-top-k-renormalised" } else { "softmax-top-k" };
+        let (router, scale) = match self.router {
+            Router::Softmax { renormalise: true } => ("softmax-top-k-renormalised", 1.0),
+            Router::Softmax { renormalise: false } => ("softmax-top-k", 1.0),
+            Router::Sigmoid { scale } => (SIGMOID, scale),
+        };
+        let scale = if scale == 1.0 { String::new() } else { format!("router_scale = {scale:?}\n") };
         let shared = self.shared.map_or(String::new(), |shared| {
             format!("shared = {{ width = {}, gate = \"sigmoid\" }}\n", shared.width)
         });
         format!(
-            "experts = {}\nactive = {}\nwidth = {}\nactivation = \"{}\"\nrouter = \"{router}\"\n{shared}",
+            "experts = {}\nactive = {}\nwidth = {}\nactivation = \"{}\"\nrouter = \"{router}\"\n{scale}{shared}",
             self.experts,
             self.active,
             self.width,
@@ -90,6 +124,9 @@ impl FfnSpec for Experts {
     fn tensors(&self, list: &mut LayerTensors) {
         let (width, hidden) = (self.width, list.hidden);
         list.matrix("ffn.router", TensorClass::Router, self.experts, hidden);
+        if let Router::Sigmoid { .. } = self.router {
+            list.vector("ffn.router.correction", self.experts);
+        }
         for (part, rows, columns) in [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)]
         {
             list.experts(part, rows, columns, self.experts);
@@ -99,6 +136,15 @@ impl FfnSpec for Experts {
             list.matrix("ffn.shared.scale", TensorClass::Router, 1, hidden);
         }
     }
+}
+
+/// Reads `router_scale`.
+fn scale_of(table: &mut Table, default: f32) -> Option<Router> {
+    let scale = match table.optional("router_scale") {
+        Some(value) => value.number("above 0", |it| it > 0.0)?.value as f32,
+        None => default,
+    };
+    Some(Router::Sigmoid { scale })
 }
 
 /// Reads a table such as `{ width = 512, gate = "sigmoid" }`.

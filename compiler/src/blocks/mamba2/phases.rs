@@ -3,13 +3,14 @@
 use super::super::{Kind, PhaseKind};
 use super::graph;
 use super::spec::Shape;
+use crate::blocks::recurrent::CudaState;
 use crate::emit::call::Call;
 use crate::emit::names::Scratch;
-use crate::passes::launch::{Launcher, Site, no_kernel};
+use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::{Fusion, Lowering, Slice};
 use crate::passes::{PassError, pass_error};
 use crate::plan::cuda::Launch;
-use crate::plan::{BufferId, FieldId, Keeps, Plan, State, Work};
+use crate::plan::{BufferId, FieldId, Keeps, Plan, Work};
 use crate::spec::types::Target;
 use proc_macro2::TokenStream;
 
@@ -57,9 +58,11 @@ impl Kind for Mamba2 {
         // and that one is written. Every token decays, adds and reads.
         let matrices = shape.heads * shape.state * shape.head_dim;
         let window = shape.taps * shape.channels();
-        // One more version of the state for every draft.
-        let versions = 2 + work.given.outputs - 1;
-        work.cost.state_bytes = (4 * (versions * matrices + window)) as f64;
+        work.cost.state_bytes = (4 * (2 * matrices + window)) as f64;
+        if work.target.hardware.cuda().is_none() {
+            // One more version of the state for every draft.
+            work.cost.state_bytes += (4 * matrices * (work.given.outputs - 1)) as f64;
+        }
         work.cost.f32_products = (work.given.tokens * 3 * matrices) as f64;
     }
 
@@ -68,15 +71,16 @@ impl Kind for Mamba2 {
     }
 
     fn keeps(&self, target: &Target) -> Option<Keeps> {
-        Some(Keeps::State(State::new(&self.shape.recurrence(), target, &[])))
+        let shape = &self.shape;
+        Some(Keeps::State(CudaState::kept(&shape.recurrence(), shape.keys(), target)))
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
         self.call(call)
     }
 
-    fn cuda(&self, launcher: &mut Launcher, site: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(no_kernel(site, launcher.plan, "Mamba-2 runs on CPUs only so far"))
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.mamba2(site, self, launches)
     }
 }
 

@@ -39,9 +39,14 @@ impl Shape {
         self.heads * self.head_dim
     }
 
+    /// Width of all groups' `B`, or of their `C`.
+    pub fn keys(&self) -> usize {
+        self.groups * self.state
+    }
+
     /// Channels of the convolution: inputs, `B` and `C`.
     pub fn channels(&self) -> usize {
-        self.inner() + 2 * self.groups * self.state
+        self.inner() + 2 * self.keys()
     }
 
     /// State it keeps of a sequence: `[state, head_dim]` per head.

@@ -1,16 +1,19 @@
 //! The known families: the defaults of transformers' configuration classes, and what distinguishes each
 //! family.
 
+mod minimax_m2;
 mod nemotron_h;
 
-use super::draft::Draft;
+use super::draft::{Draft, Stacked};
 use super::keys::{Findings, Keys};
+use super::rotary::Turned;
 
 /// Reads the config of a family that a [`Family`] cannot describe.
 pub(super) type Reader = fn(&mut Keys, &mut Findings) -> Option<Draft>;
 
 /// Families with a reader of their own, by `model_type`.
-pub(super) const OWN: [(&str, Reader); 1] = [("nemotron_h", nemotron_h::read)];
+pub(super) const OWN: [(&str, Reader); 2] =
+    [("minimax_m2", minimax_m2::read), ("nemotron_h", nemotron_h::read)];
 
 /// A family of language models, named by a config's `model_type`.
 pub(crate) struct Family {
@@ -30,6 +33,8 @@ pub(crate) struct Family {
     /// Default of the ids that end an answer.
     pub(crate) stop_ids: &'static [u64],
     pub(crate) qk_norm: bool,
+    /// How much of a head is rotated.
+    pub(crate) turned: Turned,
     /// Delta-nets between gated attention layers that rotate part of each head; norm weights centred on 0; a
     /// draft layer.
     pub(crate) hybrid: Option<Hybrid>,
@@ -55,7 +60,7 @@ pub(crate) struct Mixture {
     /// Default of `norm_topk_prob`; `None` if the family always divides by the sum.
     pub(crate) renormalise: Option<bool>,
     /// Whether unquantised checkpoints stack the experts of a layer in two tensors.
-    pub(crate) stacked: bool,
+    pub(crate) stacked: Stacked,
     /// Whether configs may give some layers a dense block instead.
     pub(crate) dense_layers: bool,
 }
@@ -68,7 +73,12 @@ pub(crate) struct Wrapper {
     pub(crate) text: &'static str,
 }
 
-pub(crate) const WRAPPERS: [Wrapper; 2] = [
+pub(crate) const WRAPPERS: [Wrapper; 3] = [
+    Wrapper {
+        name: "qwen3_vl_moe",
+        architecture: "Qwen3VLMoeForConditionalGeneration",
+        text: "qwen3_vl_moe_text",
+    },
     Wrapper { name: "qwen3_5", architecture: "Qwen3_5ForConditionalGeneration", text: "qwen3_5_text" },
     Wrapper {
         name: "qwen3_5_moe",
@@ -77,7 +87,7 @@ pub(crate) const WRAPPERS: [Wrapper; 2] = [
     },
 ];
 
-pub(crate) const FAMILIES: [Family; 6] = [
+pub(crate) const FAMILIES: [Family; 7] = [
     Family {
         name: "llama",
         architecture: "LlamaForCausalLM",
@@ -91,6 +101,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
         head_dim: None,
         stop_ids: &[2],
         qk_norm: false,
+        turned: Turned::Whole,
         hybrid: None,
         experts: None,
     },
@@ -107,6 +118,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
         head_dim: Some(128),
         stop_ids: &[],
         qk_norm: true,
+        turned: Turned::Whole,
         hybrid: None,
         experts: None,
     },
@@ -123,6 +135,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
         head_dim: None,
         stop_ids: &[],
         qk_norm: true,
+        turned: Turned::Whole,
         hybrid: None,
         experts: Some(Mixture {
             experts: 128,
@@ -130,7 +143,33 @@ pub(crate) const FAMILIES: [Family; 6] = [
             width: 768,
             shared: None,
             renormalise: Some(false),
-            stacked: false,
+            stacked: Stacked::No,
+            dense_layers: true,
+        }),
+    },
+    Family {
+        name: "qwen3_vl_moe_text",
+        // transformers has no class for the text part alone.
+        architecture: "Qwen3VLMoeForConditionalGeneration",
+        hidden: 2048,
+        layers: 24,
+        vocabulary: 151_936,
+        width: 5632,
+        context: 128_000,
+        heads: 16,
+        kv_heads: Some(16),
+        head_dim: None,
+        stop_ids: &[],
+        qk_norm: true,
+        turned: Turned::WholeWithImages,
+        hybrid: None,
+        experts: Some(Mixture {
+            experts: 60,
+            active: 4,
+            width: 1408,
+            shared: None,
+            renormalise: None,
+            stacked: Stacked::Transposed,
             dense_layers: true,
         }),
     },
@@ -147,6 +186,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
         head_dim: Some(256),
         stop_ids: &[],
         qk_norm: true,
+        turned: Turned::Part,
         hybrid: Some(Hybrid { fused: true }),
         experts: Some(Mixture {
             experts: 512,
@@ -154,7 +194,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
             width: 512,
             shared: Some(512),
             renormalise: Some(true),
-            stacked: false,
+            stacked: Stacked::No,
             dense_layers: true,
         }),
     },
@@ -171,6 +211,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
         head_dim: Some(256),
         stop_ids: &[],
         qk_norm: true,
+        turned: Turned::Part,
         hybrid: Some(Hybrid { fused: false }),
         experts: None,
     },
@@ -187,6 +228,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
         head_dim: Some(256),
         stop_ids: &[],
         qk_norm: true,
+        turned: Turned::Part,
         hybrid: Some(Hybrid { fused: false }),
         experts: Some(Mixture {
             experts: 256,
@@ -194,7 +236,7 @@ pub(crate) const FAMILIES: [Family; 6] = [
             width: 512,
             shared: Some(512),
             renormalise: None,
-            stacked: true,
+            stacked: Stacked::Yes,
             dense_layers: false,
         }),
     },

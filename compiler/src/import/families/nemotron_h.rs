@@ -3,7 +3,7 @@
 use crate::blocks::mamba2::import as mamba2;
 use crate::blocks::products::spec::Nothing;
 use crate::import::dimensions::stop_ids;
-use crate::import::draft::{Draft, DraftHead, Layer, Naming};
+use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Naming, Stacked};
 use crate::import::keys::{Findings, Keys};
 use crate::import::quantization;
 use crate::spec::types::{Norm, NormWeight};
@@ -58,8 +58,9 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
             norm: "norm_f.weight",
             mixer_norm: "norm.weight",
             ffn_norm: "",
+            experts: ExpertNames::USUAL,
             fused: false,
-            stacked: false,
+            stacked: Stacked::No,
             vision: false,
         },
         quantization: quantization?,

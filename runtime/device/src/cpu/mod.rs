@@ -35,7 +35,7 @@ mod simd;
 mod team;
 mod windows;
 
-pub use attention::{AttentionScratch, HeadNorm, attention};
+pub use attention::{AttentionScratch, HeadNorm, attention, norm_rows};
 pub use batch::Batch;
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
@@ -46,6 +46,7 @@ pub use epilogue::{
 };
 pub use experts::{
     ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated, route,
+    route_by_scores,
 };
 pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, gather};

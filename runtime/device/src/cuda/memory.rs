@@ -152,7 +152,9 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Memo
             shorter: shorter && request.offload.is_none(),
         },
     );
-    let room = limit.saturating_sub(plan.fixed()) / request.block_bytes;
+    let left = limit.checked_sub(plan.fixed());
+    // A model that keeps no K/V has room for any number of blocks, if it has room for the rest.
+    let room = left.map_or(0, |left| left.checked_div(request.block_bytes).unwrap_or(u64::MAX));
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     let short = |what: String, plan: MemoryPlan, fits| LoadError::Memory {
         what,
@@ -475,6 +477,14 @@ mod tests {
         assert_eq!(blocks(1450 + 159, true).ok(), Some(15));
         assert!(blocks(1450 + 9, true).expect_err("no block").to_string().contains("not even"));
         assert!(blocks(1450 + 69, false).is_err());
+    }
+
+    #[test]
+    fn a_model_without_keys_and_values_has_as_many_blocks_as_its_sequences_use() {
+        let needs = Needs { state: 20, ..NEEDS };
+        let planned = |limit| plan(&needs, 50, Request { block_bytes: 0, ..request(None) }, limit);
+        assert_eq!(planned(1450 + 80).map(|it| (it.state(), it.blocks)).ok(), Some((80, 28)));
+        assert!(planned(1450 + 79).is_err_and(|it| it.to_string().contains("not even the 1530 bytes")));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! (templates/cuda/experts/experts_batch.cuh).
 
 use super::shape::{self, Lists};
+use super::{choice_constants, router_row};
+use crate::blocks::experts::graph::Weighing;
 use crate::blocks::experts::kernels::{
     ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
     ExpertsSortPart, ExpertsStage,
@@ -46,8 +48,9 @@ impl Launcher<'_> {
         let stride = logits_stride(operands, &lists);
         let logits = self.logits(site, stride);
         let router = self.matrix(operands.router);
-        let launch = self.route_batch(site, operands, &router, stride, logits);
-        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, stride, logits, 0)));
+        let outputs = router_outputs(operands, &lists);
+        let launch = self.route_batch(site, operands, &router, outputs, logits);
+        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, outputs, logits, 0)));
         let (launch, x) = self.stage(site, operands.x, Some(operands.norm), capacity);
         launches.push(launch);
         if let Some(shared) = operands.shared {
@@ -239,9 +242,9 @@ impl Launcher<'_> {
             ("STEP_ROWS", integer(lists.rows)),
             ("TOKENS", integer(lists.tile)),
             ("LOGITS", integer(logits_stride(operands, lists))),
-            ("RENORMALISE", Constant::Flag(operands.renormalise)),
-            ("LIMIT", limit(site, false)),
         ];
+        constants.extend(choice_constants(operands.weighing));
+        constants.push(("LIMIT", limit(site, false)));
         constants.extend(lists.shared_out());
         let threads = if lists.one_chunk() { 256 } else { 512 };
         let (step, memory) = (site.header, self.expert_lists(lists));
@@ -322,8 +325,18 @@ impl Launcher<'_> {
     }
 }
 
-/// Floats from one row of logits to the next. Whole tiles of the router's matrix: the shared expert's weight
-/// is an output like the others, and padding is written too.
+/// Rows of the router's matrix that its kernel multiplies. Of logits whole tiles: the shared expert's weight
+/// is an output like the others, and padding is written too. Corrections have no padding.
+fn router_outputs(operands: &Experts, lists: &Lists) -> usize {
+    match operands.weighing {
+        Weighing::Softmax { .. } => {
+            (lists.routed + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
+        }
+        Weighing::Scores { .. } => lists.routed,
+    }
+}
+
+/// Floats from one row of logits to the next.
 fn logits_stride(operands: &Experts, lists: &Lists) -> usize {
-    (lists.routed + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
+    router_row(operands.weighing, router_outputs(operands, lists))
 }

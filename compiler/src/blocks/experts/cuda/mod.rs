@@ -7,11 +7,12 @@ mod route_batch;
 mod shape;
 
 use self::shape::{Ring, Together};
+use super::graph::Weighing;
 use super::{Combine, Experts, SharedDown};
 use crate::blocks::Sum;
 use crate::blocks::experts::kernels::{
     ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
-    ExpertsStreamUpPart, Route,
+    ExpertsStreamUpPart, Route, RouteScores,
 };
 use crate::blocks::products::cuda::stream::{
     self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
@@ -40,6 +41,25 @@ fn down(kind: &PhaseKind) -> Option<Combine> {
     if let PhaseKind::Combine(combine) = kind { Some(*combine) } else { None }
 }
 
+/// Floats of a row of what the router's kernel makes of logits of `outputs` rows of its matrix
+/// (templates/cuda/experts/route_scores.cuh).
+fn router_row(weighing: Weighing<FieldId>, outputs: usize) -> usize {
+    match weighing {
+        Weighing::Softmax { .. } => outputs,
+        Weighing::Scores { .. } => (2 * outputs).next_multiple_of(4),
+    }
+}
+
+/// Constants of a kernel that chooses.
+fn choice_constants(weighing: Weighing<FieldId>) -> Vec<Member> {
+    match weighing {
+        Weighing::Softmax { renormalise } => vec![("RENORMALISE", Constant::Flag(renormalise))],
+        Weighing::Scores { scale, .. } => {
+            vec![("RENORMALISE", Constant::Flag(true)), ("SCORE_SCALE", Constant::Float(scale))]
+        }
+    }
+}
+
 /// How a program computes the phases of a mixture.
 #[derive(Clone, Copy)]
 enum Streams {
@@ -65,6 +85,10 @@ impl Launcher<'_> {
                 self.plan,
                 &format!("no kernel chooses by {} weights", router.format),
             ));
+        }
+        if matches!(operands.weighing, Weighing::Scores { .. }) && operands.shared.is_some() {
+            let what = "no kernel scores experts beside a shared one with a gate of the router's";
+            return Err(no_kernel(site, self.plan, what));
         }
         match self.streams(site, operands) {
             Some(Streams::Apart { up, .. }) => {
@@ -218,7 +242,7 @@ impl Launcher<'_> {
         let experts = self.matrix(operands.matrix).routed.expect("experts have matrices");
         let places = self.card.multiprocessors as usize;
         let Some(shared) = operands.shared else {
-            let logits = self.logits(site, experts);
+            let logits = self.logits(site, router_row(operands.weighing, experts));
             return Ok(self.route_alone(site, operands, experts, logits, arriving));
         };
         let matrix = self.matrix(shared.matrix);
@@ -319,20 +343,10 @@ impl Launcher<'_> {
             bytes = bytes.max(alone(self.card));
         }
         let resident = if rows <= 2 { 2 } else { 1 };
-        let Planes { codes, scales, row_scales } = Planes::NULL;
-        let arguments = Route {
-            step: site.header,
-            x: self.buffer(site, operands.x),
-            norm: Vector::field(Some(operands.norm)),
-            router: self.planes(operands.router).codes,
-            codes,
-            scales,
-            row_scales,
-            logits,
-            scale: Rows::NULL,
-            inner: Rows::NULL,
-            arriving: self.arriving(site, operands, arriving),
-        };
+        let (step, x, norm) =
+            (site.header, self.buffer(site, operands.x), Vector::field(Some(operands.norm)));
+        let router = self.planes(operands.router).codes;
+        let arriving = self.arriving(site, operands, arriving);
         let mut grid = fixed(blocks, groups, 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = Extent::Tokens(count(rows));
@@ -340,6 +354,14 @@ impl Launcher<'_> {
         let name = self.kernel_name(site, "_route");
         let instance =
             Instance { resident, shared: bytes, ..Instance::new(name, constants, 32 * (warps + 1)) };
+        if let Weighing::Scores { correction, .. } = operands.weighing {
+            let correction = Vector::field(Some(correction));
+            let arguments = RouteScores { step, x, norm, router, logits, arriving, correction };
+            return self.launch(site, instance, grid, arguments);
+        }
+        let (Planes { codes, scales, row_scales }, scale, inner) = (Planes::NULL, Rows::NULL, Rows::NULL);
+        let arguments =
+            Route { step, x, norm, router, codes, scales, row_scales, logits, scale, inner, arriving };
         self.launch(site, instance, grid, arguments)
     }
 
@@ -388,7 +410,9 @@ impl Launcher<'_> {
         constants.extend([
             ("EXPERTS", integer(matrix.experts.expect("experts have matrices"))),
             ("ACTIVE", integer(operands.active)),
-            ("RENORMALISE", Constant::Flag(operands.renormalise)),
+        ]);
+        constants.extend(choice_constants(operands.weighing));
+        constants.extend([
             ("WIDTH", integer(matrix.outputs())),
             ("INPUTS", integer(matrix.columns)),
             ("NORM", norm),
@@ -438,7 +462,7 @@ impl Launcher<'_> {
         let arguments = ExpertsStream {
             step: site.header,
             norm: Vector::field(Some(operands.norm)),
-            logits: self.logits(site, experts),
+            logits: self.logits(site, router_row(operands.weighing, experts)),
             shared_inner: sum.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
             scale: self.shared_scale(site, operands.shared.is_some()),
             codes: up.codes,
@@ -469,7 +493,7 @@ impl Launcher<'_> {
         let (step, x, norm) =
             (site.header, self.buffer(site, operands.x), Vector::field(Some(operands.norm)));
         let [logits, inner, routing] = [
-            self.logits(site, experts),
+            self.logits(site, router_row(operands.weighing, experts)),
             self.buffer(site, operands.out),
             self.buffer(site, operands.routing),
         ];

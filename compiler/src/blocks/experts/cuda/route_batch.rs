@@ -1,7 +1,8 @@
 //! Router logits of more than a few tokens, on tensor cores (templates/cuda/experts/route_batch.cuh).
 
 use crate::blocks::Experts;
-use crate::blocks::experts::kernels::RouteBatch;
+use crate::blocks::experts::graph::Weighing;
+use crate::blocks::experts::kernels::{RouteBatch, RouteBatchScores};
 use crate::blocks::products::cuda::limit;
 use crate::kernels::{Rows, Vector};
 use crate::passes::launch::{Instance, Launcher, Matrix, Site, count, fits, fixed, integer};
@@ -70,19 +71,27 @@ impl Launcher<'_> {
             ("K_WARPS", integer(k_warps)),
             ("BLOCKS", integer(blocks)),
         ];
-        let arguments = RouteBatch {
-            step: site.header,
-            x: self.buffer(site, operands.x),
-            norm: Vector::field(Some(operands.norm)),
-            router: self.planes(operands.router).codes,
-            logits,
-        };
+        let (step, x) = (site.header, self.buffer(site, operands.x));
+        let (norm, router) = (Vector::field(Some(operands.norm)), self.planes(operands.router).codes);
         let mut grid = fixed(blocks, site.program.rows.div_ceil(tokens), 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = Extent::Tokens(count(tokens));
         }
         let name = self.kernel_name(site, "_route");
         let instance = Instance { shared, ..Instance::new(name, constants, 32 * WARPS) };
-        Some(self.launch(site, instance, grid, arguments))
+        Some(match operands.weighing {
+            Weighing::Softmax { .. } => {
+                self.launch(site, instance, grid, RouteBatch { step, x, norm, router, logits })
+            }
+            Weighing::Scores { correction, .. } => {
+                let correction = Vector::field(Some(correction));
+                self.launch(
+                    site,
+                    instance,
+                    grid,
+                    RouteBatchScores { step, x, norm, router, logits, correction },
+                )
+            }
+        })
     }
 }

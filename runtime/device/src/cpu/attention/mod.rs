@@ -20,7 +20,7 @@ use super::rows::Rows;
 use super::shape::SEGMENT;
 use super::simd::{QUERY_ROWS, TILE};
 use super::team::Lane;
-pub use rotate::HeadNorm;
+pub use rotate::{HeadNorm, norm_rows};
 use work::Work;
 
 /// Most query rows (tokens times heads of a group) of an item, unless one token has more.

@@ -29,6 +29,27 @@ impl<K: NormWeight, const HEAD_DIM: usize> HeadNorm<HEAD_DIM> for RmsNorm<K, HEA
     }
 }
 
+/// Normalises all query heads of a row together, and all its key heads, in place: what models do that norm
+/// before they take heads apart. [`attention`](super::attention) with [`NoNorm`] follows. Ends with a
+/// barrier.
+pub fn norm_rows<Q: NormWeight, K: NormWeight, const QUERIES: usize, const KEYS: usize, const QKV: usize>(
+    lane: &Lane,
+    batch: &Batch,
+    qkv: &Rows<QKV>,
+    q_norm: &RmsNorm<Q, QUERIES>,
+    k_norm: &RmsNorm<K, KEYS>,
+) {
+    const { assert!(QUERIES + 2 * KEYS <= QKV, "keys and values come last") };
+    for row in lane.share(batch.tokens()) {
+        // SAFETY: each row belongs to one lane, and the ranges are disjoint.
+        let [queries, keys] =
+            unsafe { [qkv.part_mut(row, 0, QUERIES), qkv.part_mut(row, QKV - 2 * KEYS, KEYS)] };
+        q_norm.normalise(at_mut(queries, 0));
+        k_norm.normalise(at_mut(keys, 0));
+    }
+    lane.barrier();
+}
+
 /// Normalises and rotates queries (in place) and keys, and writes keys and values; ends with a barrier.
 #[expect(clippy::too_many_arguments, reason = "the arguments of `attention`")]
 pub(super) fn rotate_and_write<

@@ -18,7 +18,7 @@ mod weights;
 
 pub use down::{NoShared, Shared, SharedTerm, expert_down};
 pub use gated::expert_gated;
-pub use route::route;
+pub use route::{route, route_by_scores};
 pub use scratch::ExpertScratch;
 pub use weights::{Experts, GatedExperts};
 

@@ -1,5 +1,6 @@
 //! The router: chooses the experts of a row.
 
+use super::super::loader::Vector;
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, at, exp};
 use super::super::team::Lane;
@@ -36,6 +37,71 @@ pub fn route<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
     lane.barrier();
 }
 
+/// Scores: the sigmoids of the first `EXPERTS` logits of each of the first `rows` rows. The experts with the
+/// `ACTIVE` largest sums of score and correction are chosen, in the order that [`route`] has; their weights
+/// are `scale` times their scores, divided by the sum of these and `1e-20`, as in the makers' code.
+pub fn route_by_scores<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
+    lane: &Lane,
+    rows: usize,
+    logits: &Rows<LOGITS>,
+    correction: &Vector<EXPERTS>,
+    scale: f32,
+    routing: &Rows<ROUTING>,
+) {
+    const {
+        assert!(EXPERTS <= LOGITS, "each expert has a logit");
+        assert!(super::active(ROUTING) <= EXPERTS, "no more experts are active than there are");
+        assert!(EXPERTS <= 1 << 24, "ids are exact in f32");
+    }
+    let one = F32s::splat(1.0);
+    for row in lane.share(rows) {
+        // SAFETY: no lane writes logits in this phase, and the shares of the lanes are disjoint.
+        let (logits, routing) = unsafe { (logits.padded(row), routing.part_mut(row, 0, ROUTING)) };
+        let (weights, ids) = routing.split_at_mut(ROUTING / 2);
+        let mut scores = [0.0f32; EXPERTS];
+        for (vector, scores) in scores.chunks_mut(LANES).enumerate() {
+            let x = F32s::load(at(logits, vector * LANES));
+            let score = (one / (one + exp(F32s::zero() - x))).to_array();
+            scores.copy_from_slice(&score[..scores.len()]);
+        }
+        let mut best = Best { keys: weights, ids, found: 0 };
+        for (id, (score, correction)) in scores.iter().zip(correction.padded()).enumerate() {
+            best.offer(id, score + correction);
+        }
+        for (weight, id) in weights.iter_mut().zip(ids.iter()) {
+            *weight = scores[*id as usize];
+        }
+        let sum = weights.iter().sum::<f32>() + 1e-20;
+        weights.iter_mut().for_each(|weight| *weight *= scale / sum);
+    }
+    lane.barrier();
+}
+
+/// The largest keys so far in descending order, and whose they are.
+struct Best<'a> {
+    keys: &'a mut [f32],
+    ids: &'a mut [f32],
+    found: usize,
+}
+
+impl Best<'_> {
+    /// Takes the key of one more expert, if it is large enough. Later ids go behind equal ones. NaN goes
+    /// behind everything, so that every place is filled.
+    fn offer(&mut self, id: usize, key: f32) {
+        let Best { keys, ids, found } = self;
+        if *found == keys.len() && key <= keys[*found - 1] {
+            return;
+        }
+        *found = keys.len().min(*found + 1);
+        let mut place = *found - 1;
+        while place > 0 && key > keys[place - 1] {
+            (keys[place], ids[place]) = (keys[place - 1], ids[place - 1]);
+            place -= 1;
+        }
+        (keys[place], ids[place]) = (key, id as f32);
+    }
+}
+
 /// The largest probabilities of a (padded) row of logits, and their indices.
 fn choose<const EXPERTS: usize>(logits: &[f32], weights: &mut [f32], ids: &mut [f32]) {
     let vectors = || {
@@ -47,21 +113,11 @@ fn choose<const EXPERTS: usize>(logits: &[f32], weights: &mut [f32], ids: &mut [
     let largest = vectors().fold(F32s::splat(f32::NEG_INFINITY), |largest, x| x.max(largest)).largest();
     let largest = F32s::splat(largest);
     let sum = vectors().fold(F32s::zero(), |sum, x| sum + exp(x - largest)).sum();
-    let mut found = 0;
+    let mut best = Best { keys: weights, ids, found: 0 };
     for (vector, x) in vectors().enumerate() {
         let probabilities = (exp(x - largest) / F32s::splat(sum)).to_array();
         for (i, p) in probabilities.into_iter().take(EXPERTS - vector * LANES).enumerate() {
-            if found == weights.len() && p <= weights[found - 1] {
-                continue;
-            }
-            // Later ids go behind equal ones. NaN goes behind everything, so that every place is filled.
-            found = weights.len().min(found + 1);
-            let mut place = found - 1;
-            while place > 0 && p > weights[place - 1] {
-                (weights[place], ids[place]) = (weights[place - 1], ids[place - 1]);
-                place -= 1;
-            }
-            (weights[place], ids[place]) = (p, (vector * LANES + i) as f32);
+            best.offer(vector * LANES + i, p);
         }
     }
 }
