@@ -7,8 +7,8 @@ use std::path::Path;
 pub const KEPT: f32 = 0.8;
 
 /// Changes the weights in `directory`, f32 or bf16, so that the model mostly repeats itself: layers add only
-/// `kept` of what they did to the residual stream, so that the likeliest token is the one just fed. The draft head is
-/// made to predict the same, as any subset of the layers then does anyway. Most drafts are accepted.
+/// `kept` of what they did to the residual stream, so that the likeliest token is the one just fed. The draft
+/// head is made to predict the same, as any subset of the layers then does anyway. Most drafts are accepted.
 ///
 /// # Panics
 /// If they are not those of a golden with an untied head, or are not writable.
