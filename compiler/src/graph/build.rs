@@ -81,17 +81,20 @@ fn head(graph: &mut Builder, model: &Model, name: &str, norm: &str) -> (Body, Va
 
 fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> Body {
     let mut body = BodyBuilder::new(&name, Some(model.hidden));
-    let residual = ValueId(0);
-    let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
-    let mixed = model.mixers[&kind.mixer].build(graph, &mut body, normed);
-    let residual = body.node("mixed", Rows::Tokens, model.hidden, Op::Add, &[residual, mixed]);
+    let mut residual = ValueId(0);
+    let mixer = &model.mixers[&kind.mixer];
+    if mixer.mixes() {
+        let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
+        let terms = mixer.build(graph, &mut body, normed);
+        residual = body.add_all("mixed", residual, &terms);
+    }
     let ffn = model.ffn_of(kind);
     if !ffn.follows() {
         return body.finish(residual);
     }
     let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-    let out = ffn.build(graph, &mut body, normed);
-    let residual = body.node("residual_out", Rows::Tokens, model.hidden, Op::Add, &[residual, out]);
+    let terms = ffn.build(graph, &mut body, normed);
+    let residual = body.add_all("residual_out", residual, &terms);
     body.finish(residual)
 }
 
@@ -212,6 +215,16 @@ impl BodyBuilder {
         self.values.push(Value { name: name.to_owned(), rows, width });
         self.nodes.push(Node { op, inputs: inputs.to_vec(), output });
         output
+    }
+
+    /// Adds terms to the residual stream; the last sum is called `name`.
+    fn add_all(&mut self, name: &str, residual: ValueId, terms: &[ValueId]) -> ValueId {
+        let width = self.width(residual);
+        terms.iter().enumerate().fold(residual, |residual, (at, term)| {
+            let before = terms.len() - 1 - at;
+            let name = if before == 0 { name.to_owned() } else { format!("{name}_{before}_before") };
+            self.node(&name, Rows::Tokens, width, Op::Add, &[residual, *term])
+        })
     }
 
     /// Columns of a value.

@@ -2,7 +2,7 @@
 
 use super::diagnostic::Source;
 use super::hardware::ReadHardware;
-use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names};
+use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names, named_twice};
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, draft_tensors, tensors};
 use super::types::*;
@@ -20,6 +20,7 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
     }
     if let Some((names, span)) = names {
         check_names(source, names, span, &tensors);
+        check_named_once(source, names, &tensors);
     }
     if let Some(rows) = read.checkpoint.as_ref().and_then(|it| it.rotary_rows.as_ref()) {
         check_rotary_rows(source, rows, model);
@@ -89,6 +90,32 @@ fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[T
             let message = format!("nothing says what {name:?} is called in the checkpoint");
             let help = format!("add `{name:?} = \"...\"`");
             source.report(span.clone(), &key, message, "not in this table", help);
+        }
+    }
+}
+
+/// Checks that no layer has two tensors of one name. Layers that are unlike may name theirs alike.
+fn check_named_once(source: &Source, names: &Names, tensors: &[TensorDecl]) {
+    let layers = |name: &String| -> Vec<usize> {
+        let named = tensors.iter().filter(|it| it.name == *name);
+        named.filter_map(|it| it.layers.as_ref()).flatten().copied().collect()
+    };
+    let share = |a: &String, b: &String| {
+        let (a, b) = (layers(a), layers(b));
+        a.is_empty() || b.is_empty() || a.iter().any(|layer| b.contains(layer))
+    };
+    for (at, (name, file)) in names.iter().enumerate() {
+        if file.value.view.is_some() || !file.value.name.contains("{layer}") {
+            continue;
+        }
+        let first = names[..at]
+            .iter()
+            .find(|(other, first)| first.value == file.value && share(&name.value, &other.value));
+        if let Some((other, first)) = first {
+            let key = format!("checkpoint.names.{:?}", name.value);
+            let help = format!("it is that of `{}` already", other.value);
+            let mistake = source.mistake(file.span.clone(), &key, named_twice(&file.value), "again", help);
+            source.sink.push(mistake.also(first.span.clone(), "first here"));
         }
     }
 }

@@ -152,7 +152,9 @@ impl List {
     /// A mixer and the norm before it.
     fn mixer(&mut self, mixer: &Mixer, hidden: usize, layers: &[usize]) {
         let mut layer = LayerTensors { list: self, layers, hidden };
-        layer.vector("mixer.norm", hidden);
+        if mixer.mixes() {
+            layer.vector("mixer.norm", hidden);
+        }
         mixer.tensors(&mut layer);
     }
 
@@ -237,6 +239,12 @@ impl LayerTensors<'_> {
         });
     }
 
+    /// Up and down.
+    pub(crate) fn ungated(&mut self, prefix: &str, class: TensorClass, width: usize, bias: bool) {
+        let hidden = self.hidden;
+        self.matrices(prefix, class, &[("up", width, hidden), ("down", hidden, width)], bias);
+    }
+
     /// A matrix of each expert.
     pub(crate) fn experts(&mut self, part: &str, rows: usize, columns: usize, experts: usize) {
         self.list.push(TensorDecl {
@@ -253,8 +261,12 @@ impl LayerTensors<'_> {
     /// Gate, up and down.
     pub(crate) fn gated(&mut self, prefix: &str, class: TensorClass, width: usize, bias: bool) {
         let hidden = self.hidden;
-        for (part, rows, columns) in [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)]
-        {
+        let parts = [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)];
+        self.matrices(prefix, class, &parts, bias);
+    }
+
+    fn matrices(&mut self, prefix: &str, class: TensorClass, parts: &[(&str, usize, usize)], bias: bool) {
+        for &(part, rows, columns) in parts {
             let name = format!("{prefix}.{part}");
             self.matrix(&name, class, rows, columns);
             if bias {

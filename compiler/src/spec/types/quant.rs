@@ -117,6 +117,8 @@ classes! {
     Mamba2: "mamba-2", quantised: true;
     /// The projections that choose experts and weigh the shared expert.
     Router: "router", quantised: false;
+    /// The projections before and behind experts of another width than the residual stream.
+    Latent: "latent", quantised: true;
     /// Gate, up and down projections of the experts.
     Experts: "experts", quantised: true;
     /// Gate, up and down projections of the shared expert.
@@ -213,8 +215,8 @@ pub struct CheckpointSpec {
     /// Model names: `embedding`, `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`,
     /// `attention.{q,k,v,gate,o}`, `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`,
     /// `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`, `ffn.{gate,up,down}`, `ffn.router`,
-    /// `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias is its matrix's name
-    /// plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix `draft.`
+    /// `ffn.latent.{in,out}`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias
+    /// is its matrix's name plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix `draft.`
     /// what a layer has.
     pub names: BTreeMap<String, FileTensor>,
     /// Order of the rows of q and k in the file.

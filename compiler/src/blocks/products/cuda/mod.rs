@@ -223,6 +223,7 @@ pub(crate) fn activation(activation: Activation) -> Constant {
         Activation::Gelu => "Activation::GELU",
         Activation::GeluTanh => "Activation::GELU_TANH",
         Activation::Relu => "Activation::RELU",
+        Activation::Relu2 => "Activation::RELU2",
     })
 }
 
