@@ -1,6 +1,8 @@
 //! The configs of the hybrid and mixture-of-experts families: their keys and defaults, and what is refused.
 
 mod families;
+#[path = "families/nemotron.rs"]
+mod nemotron;
 
 use families::{moe_text, next, place, read, target, text, with, wrapped};
 use monomorph_compiler::blocks::attention::spec::Attention;

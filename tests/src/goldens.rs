@@ -41,6 +41,8 @@ impl Golden {
             ("intermediate_size", 48),
             ("num_experts", 24),
             ("num_local_experts", 24),
+            ("n_routed_experts", 24),
+            ("moe_shared_expert_intermediate_size", 72),
             ("moe_intermediate_size", 24),
             ("shared_expert_intermediate_size", 72),
             ("linear_num_key_heads", 24),

@@ -129,8 +129,13 @@ impl Kind for Experts {
 }
 
 impl Experts {
+    /// Whether the router weighs the shared expert.
+    pub(super) fn weighs_shared(&self) -> bool {
+        self.shared.is_some_and(|it| it.weighed)
+    }
+
     /// Matrices of products beside those of the router and the chosen experts.
-    fn beside(&self) -> impl Iterator<Item = FieldId> {
+    pub(super) fn beside(&self) -> impl Iterator<Item = FieldId> {
         self.shared.map(|it| it.matrix).into_iter().chain(self.latent.map(|it| it.matrix))
     }
 }

@@ -8,7 +8,8 @@ use crate::spec::types::*;
 /// Reads `"none"`, or a table.
 pub(crate) fn or_none(source: &Source, value: Value, head_dim: Option<&At<usize>>) -> Option<Option<Rotary>> {
     if value.is_string() {
-        return value.choice(&[("none", ())]).map(|_| None);
+        let what = "`none`, or a table such as { dims = 64, theta = 10000.0, pairs = \"halves\" }";
+        return value.string_that(what, |it| it == "none").map(|_| None);
     }
     value.table().and_then(|table| read(source, table, head_dim)).map(Some)
 }

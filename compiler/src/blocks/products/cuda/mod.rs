@@ -21,7 +21,8 @@ use monomorph_formats::{Format, ScaleForm};
 impl Project {
     pub(super) fn operands(&self) -> Operands {
         let stored = Operands::stored(self.x, self.matrix, self.out).normed(self.norm);
-        Operands { biases: [self.bias, None], ..stored }
+        let stored = Operands { biases: [self.bias, None], ..stored };
+        self.activation.map_or(stored, |activation| stored.activated(activation))
     }
 }
 
