@@ -305,12 +305,12 @@ fn what_is_not_known_is_refused_by_name_and_value() {
     let packed = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
         "config_groups": group });
     refused(&quantized(packed), "quantization_config.config_groups.group_0.weights", "int");
-    // A recipe per layer.
-    let some = json!({ "quant_method": "fp8", "weight_block_size": [128, 128],
-        "modules_to_not_convert": ["lm_head", "model.layers.2.mlp"] });
-    let problems = read(&quantized(some), &Seen::default()).expect_err("layers differ").problems;
+    // A recipe per expert.
+    let some = json!({ "quantization_config": { "quant_method": "fp8", "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["lm_head", "model.layers.2.mlp.experts.3"] } });
+    let problems = read(&moe_text(some), &Seen::default()).expect_err("experts differ").problems;
     assert!(
-        problems.iter().all(|it| it.contains("model.layers.2.mlp.")) && problems.len() == 3,
+        problems.iter().all(|it| it.contains("model.layers.2.mlp.experts.3.")) && problems.len() == 3,
         "{problems:?}"
     );
 }

@@ -4,10 +4,10 @@ use super::diagnostic::Source;
 use super::hardware::ReadHardware;
 use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names, named_twice};
 use super::reader::{At, list, nearest};
-use super::tensors::{TensorDecl, draft_tensors, tensors};
+use super::tensors::{TensorDecl, apart, draft_tensors, tensors};
 use super::types::*;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Checks the valid parts of a quant spec against its model; returns the quant spec if all parts are valid.
@@ -22,6 +22,14 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         check_names(source, names, span, &tensors);
         check_named_once(source, names, &tensors);
     }
+    // What is said of some layers is about tensors of their own.
+    let named = [
+        read.stored.as_ref().map(|(said, _)| subjects(said)),
+        read.scales.as_ref().map(|(said, _)| subjects(said)),
+        read.compute.as_ref().map(|(said, _)| subjects(said)),
+    ];
+    let named: BTreeSet<String> = named.into_iter().flatten().flatten().collect();
+    let tensors = apart(tensors, named.iter().map(String::as_str));
     if let Some(rows) = read.checkpoint.as_ref().and_then(|it| it.rotary_rows.as_ref()) {
         check_rotary_rows(source, rows, model);
     }
@@ -46,6 +54,15 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
     };
     let (kv_format, kv_block) = read.kv?;
     Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_format, kv_block })
+}
+
+/// Names of tensors that something is said of.
+fn subjects<T>(said: &Said<T>) -> Vec<String> {
+    let name = |(subject, _): &(Subject, At<T>)| match subject {
+        Subject::Tensor(name) => Some(name.clone()),
+        Subject::Class(_) => None,
+    };
+    said.iter().filter_map(name).collect()
 }
 
 /// Canaries whose ids the model has.
@@ -301,8 +318,11 @@ fn check_companions(
     let named = names.iter().map(|(_, file)| (file.value.name.clone(), file.span.clone()));
     let unused = unused.iter().map(|name| (name.value.clone(), name.span.clone()));
     let taken: BTreeMap<String, Range<usize>> = named.chain(unused).collect();
-    for (name, file) in names {
-        let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name.value) else { continue };
+    let all = names.iter().flat_map(|(name, file)| {
+        let of = tensors.iter().filter(|tensor| tensor.base() == name.value);
+        of.map(move |tensor| (name, file, tensor))
+    });
+    for (name, file, tensor) in all {
         let (Some(scales), Some(columns)) = (scales_of(tensor, stored, scales), tensor.columns) else {
             continue;
         };
@@ -394,7 +414,7 @@ fn compute(
 fn check_views(source: &Source, names: &Names, tensors: &[TensorDecl]) {
     for (name, file) in names {
         let (Some(tensor), Some(view)) =
-            (tensors.iter().find(|tensor| tensor.name == name.value), file.value.view)
+            (tensors.iter().find(|tensor| tensor.base() == name.value), file.value.view)
         else {
             continue;
         };
@@ -440,7 +460,7 @@ pub fn weight_bytes(model: &Model, quant: &Quant, draft: bool) -> u128 {
         codes + companion_bytes(tensor, quant)
     };
     let of_draft = if draft { draft_tensors(model) } else { Vec::new() };
-    tensors(model).iter().chain(&of_draft).map(bytes).sum()
+    apart(tensors(model), quant.tensors()).iter().chain(&of_draft).map(bytes).sum()
 }
 
 /// Bytes of the scales beside all instances of a tensor.

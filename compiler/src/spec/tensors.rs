@@ -23,6 +23,11 @@ pub struct TensorDecl {
 }
 
 impl TensorDecl {
+    /// Its name with `{layer}` for the layers it has: what its tensors are named by in a checkpoint.
+    pub fn base(&self) -> String {
+        of_some_layers(&self.name).map_or_else(|| self.name.clone(), |(base, _)| base)
+    }
+
     /// Number of tensors it stands for.
     pub fn instances(&self) -> usize {
         self.layers.as_ref().map_or(1, Vec::len) * self.experts.unwrap_or(1)
@@ -51,7 +56,38 @@ impl TensorDecl {
 /// [`draft_tensors`] if it has a draft head.
 pub fn stored_tensors(model: &Model, quant: &Quant) -> Vec<TensorDecl> {
     let draft = if quant.has_draft() { draft_tensors(model) } else { Vec::new() };
-    tensors(model).into_iter().chain(draft).collect()
+    apart(tensors(model).into_iter().chain(draft).collect(), quant.tensors())
+}
+
+/// A name such as `layers.{4,11}.mamba2.o`, which is about some layers: with `{layer}` in their place, and
+/// these layers.
+pub(crate) fn of_some_layers(name: &str) -> Option<(String, Vec<usize>)> {
+    let (list, rest) = name.strip_prefix("layers.{")?.split_once('}')?;
+    let layers = list.split(',').map(|layer| layer.trim().parse().ok()).collect::<Option<_>>()?;
+    Some((format!("layers.{{layer}}{rest}"), layers))
+}
+
+/// Tensors of which those of some layers stand apart, where a name is about these. A name that is about other
+/// layers than the tensor has, or than are left, is none of a tensor.
+pub(super) fn apart<'a>(
+    mut tensors: Vec<TensorDecl>,
+    names: impl Iterator<Item = &'a str>,
+) -> Vec<TensorDecl> {
+    for name in names {
+        let Some((base, some)) = of_some_layers(name) else { continue };
+        let has = |decl: &TensorDecl| {
+            let of = |layer| decl.layers.as_ref().is_some_and(|layers| layers.contains(layer));
+            decl.name == base && some.iter().all(of) && some.is_sorted_by(|a, b| a < b)
+        };
+        let Some(at) = tensors.iter().position(has) else { continue };
+        let part = TensorDecl { name: name.to_owned(), layers: Some(some.clone()), ..tensors[at].clone() };
+        if let Some(layers) = &mut tensors[at].layers {
+            layers.retain(|layer| !some.contains(layer));
+        }
+        tensors.insert(at + 1, part);
+    }
+    tensors.retain(|decl| decl.layers.as_ref().is_none_or(|layers| !layers.is_empty()));
+    tensors
 }
 
 /// The tensors of the draft head, in order of use; empty if `model` has none. Embedding and head are the

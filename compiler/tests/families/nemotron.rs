@@ -3,6 +3,7 @@
 use crate::families::{place, read, target, with};
 use monomorph_compiler::blocks::experts::spec::{Router, SharedExpert};
 use monomorph_compiler::blocks::products::spec::Ungated;
+use monomorph_compiler::graph;
 use monomorph_compiler::import::Seen;
 use monomorph_compiler::spec::{self, types::*};
 use serde_json::{Value, json};
@@ -96,6 +97,34 @@ fn experts_of_super_work_in_a_width_of_their_own() {
     assert_eq!(place(&it, "layers.{layer}.ffn.norm"), norm);
     // The draft layers of the release are none that is known.
     assert!(it.model.draft.is_none() && it.quant.checkpoint.unused.contains(&"mtp.*".to_owned()));
+}
+
+#[test]
+fn layers_that_are_stored_unlike_most_are_named_and_built_apart() {
+    let layers = |range: [usize; 6], part: &str| range.map(|it| format!("backbone.layers.{it}.mixer{part}"));
+    let before = [4, 11, 18, 25, 32, 41];
+    let ignored = [layers(before, "*"), layers(before.map(|it| it + 1), "*")].concat();
+    let ignored = [ignored, vec!["lm_head".to_owned(), "*.gate".to_owned()]].concat();
+    let quantised = json!({ "quantization_config": {
+        "quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ignored
+    }});
+    let it = target(&nano(quantised), "nvfp4");
+    let apart = "layers.{4,11,18,25,32,41}.mamba2.o";
+    let stored = |name: &str| it.quant.stored.of(TensorClass::Mamba2, name).map(|it| it.name());
+    assert_eq!(stored(apart), Some("bf16"));
+    assert_eq!(stored("layers.{layer}.mamba2.o"), Some("nvfp4"));
+    let graph = graph::build(&it.model, &it.quant);
+    let bodies: Vec<&str> = graph.bodies.iter().map(|body| body.name.as_str()).collect();
+    assert_eq!(bodies, ["embed", "attention", "mamba", "mamba_from_4", "none_experts", "head"]);
+    let body = |layer: usize| graph.bodies[graph.schedule[1 + layer].body.0].name.as_str();
+    assert_eq!(
+        [0, 2, 4, 5, 11, 41, 44].map(body),
+        ["mamba", "mamba", "mamba_from_4", "attention", "mamba_from_4", "mamba_from_4", "mamba"]
+    );
+    let bytes = spec::weight_bytes(&it.model, &it.quant, false) as f64;
+    // The release has its router in f32, which a config does not say.
+    let router = (23 * 128 * 2688 * 2) as f64;
+    assert!((bytes + router - 19.34e9).abs() < 0.01e9, "{bytes}");
 }
 
 #[test]

@@ -16,8 +16,10 @@ namespace monomorph {
 struct World;   // exchange/world.cuh
 
 // Whether the sum takes the place of what there was.
+template <class C, class = void>
+constexpr bool REPLACED = false;
 template <class C>
-constexpr bool REPLACED = requires { C::REPLACES; };
+constexpr bool REPLACED<C, decltype(void(C::REPLACES))> = C::REPLACES;
 
 template <class C>
 struct CombineShape {

@@ -194,20 +194,21 @@ impl Built for Experts {
             None => ExpertUp { up, activation, active }.into(),
         };
         let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[read, routing]);
+        let common = |graph: &mut Builder, body: &mut BodyBuilder| match is_gated {
+            true => gated(graph, body, ("ffn.shared", "shared_"), Op::Gate { activation }, x, false),
+            false => ungated(graph, body, ("ffn.shared", "shared_"), activation, x, false),
+        };
+        // All that reads normed rows comes before what reads the experts' inner ones.
+        let unweighed = shared.filter(|it| !it.gate).map(|_| common(graph, body));
         let op = ExpertDown { down: graph.weight(&expert("down")), active };
         let mut routed = body.node("routed", Rows::Tokens, body.width(read), op, &[inner, routing]);
         if latent.is_some() {
             routed = graph.linear(body, "latent_out", "layers.{layer}.ffn.latent.out", routed, false);
         }
-        let Some(shared) = shared else { return vec![routed] };
-        let names = ("ffn.shared", "shared_");
-        let common = match is_gated {
-            true => gated(graph, body, names, Op::Gate { activation }, x, false),
-            false => ungated(graph, body, names, activation, x, false),
-        };
-        if !shared.gate {
-            return vec![common, routed];
+        if shared.is_none_or(|it| !it.gate) {
+            return unweighed.into_iter().chain([routed]).collect();
         }
+        let common = common(graph, body);
         let scale = graph.linear(body, "shared_scale", "layers.{layer}.ffn.shared.scale", x, false);
         let common = body.node("shared_scaled", Rows::Tokens, hidden, Op::SigmoidGate, &[common, scale]);
         vec![body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])]

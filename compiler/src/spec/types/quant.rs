@@ -1,6 +1,7 @@
 //! `<quant>.toml`, validated.
 
 use super::ScaleForm;
+use crate::spec::tensors::of_some_layers;
 use monomorph_formats::Format;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +30,7 @@ pub struct PerTensor<T> {
     /// Values of classes.
     pub classes: BTreeMap<TensorClass, T>,
     /// Values of tensors with these names (the model's, with `{layer}` and `{expert}`), which override their
-    /// class.
+    /// class; those with a list of layers, as `layers.{4,11}.mamba2.o`, override both in these.
     pub tensors: BTreeMap<String, T>,
 }
 
@@ -58,6 +59,18 @@ impl Quant {
         of_classes.chain(of_tensors).collect()
     }
 
+    /// Names of the tensors that have values of their own, each once.
+    pub fn tensors(&self) -> impl Iterator<Item = &str> {
+        let (stored, scales, compute) = (&self.stored.tensors, &self.scales.tensors, &self.compute.tensors);
+        stored
+            .keys()
+            .chain(scales.keys())
+            .chain(compute.keys())
+            .map(String::as_str)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+    }
+
     /// Form of the scales of the tensor `name` of `class`; `None` if its format has no scales beside it.
     pub fn scales_of(&self, class: TensorClass, name: &str) -> Option<ClassScales> {
         self.stored.of(class, name).filter(|format| format.has_companions())?;
@@ -68,7 +81,8 @@ impl Quant {
 impl<T: Copy> PerTensor<T> {
     /// Value of the tensor `name` of `class`, if there is one.
     pub fn of(&self, class: TensorClass, name: &str) -> Option<T> {
-        self.tensors.get(name).or_else(|| self.classes.get(&class)).copied()
+        let of_all = || of_some_layers(name).and_then(|(base, _)| self.tensors.get(&base));
+        self.tensors.get(name).or_else(of_all).or_else(|| self.classes.get(&class)).copied()
     }
 }
 
