@@ -54,11 +54,11 @@ pub(super) struct Naming {
 /// Names of the modules of a layer in a family's checkpoints.
 #[derive(Clone, Copy)]
 pub(crate) struct Modules {
-    /// Attention.
+    /// The module of attention's projections.
     pub(crate) attention: &'static str,
-    /// A dense block.
+    /// The module of a dense block's projections.
     pub(crate) dense: &'static str,
-    /// A mixture.
+    /// Those of a mixture.
     pub(crate) experts: ExpertNames,
 }
 

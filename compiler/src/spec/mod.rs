@@ -11,7 +11,7 @@ pub(crate) mod model;
 mod quant;
 mod ranks;
 pub(crate) mod reader;
-pub(crate) mod tensors;
+mod tensors;
 mod tuning;
 pub mod types;
 mod variants;

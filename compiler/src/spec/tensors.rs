@@ -1,5 +1,6 @@
 //! The tensors of a model: names, classes and shapes, derived from its dimensions alone.
 
+use super::types::of_some_layers;
 use super::types::{DRAFT_PREFIX, Ffn, FileTensor, Mixer, Model, Quant, TensorClass};
 use std::collections::BTreeMap;
 
@@ -57,14 +58,6 @@ impl TensorDecl {
 pub fn stored_tensors(model: &Model, quant: &Quant) -> Vec<TensorDecl> {
     let draft = if quant.has_draft() { draft_tensors(model) } else { Vec::new() };
     apart(tensors(model).into_iter().chain(draft).collect(), quant.tensors())
-}
-
-/// A name such as `layers.{4,11}.mamba2.o`, which is about some layers: with `{layer}` in their place, and
-/// these layers.
-pub(crate) fn of_some_layers(name: &str) -> Option<(String, Vec<usize>)> {
-    let (list, rest) = name.strip_prefix("layers.{")?.split_once('}')?;
-    let layers = list.split(',').map(|layer| layer.trim().parse().ok()).collect::<Option<_>>()?;
-    Some((format!("layers.{{layer}}{rest}"), layers))
 }
 
 /// Tensors of which those of some layers stand apart, where a name is about these. A name that is about other

@@ -65,7 +65,7 @@ pub struct SharedUp {
 /// The projection before experts of another width than the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latent {
-    /// Its matrix.
+    /// From the residual stream's width to the experts'.
     pub matrix: FieldId,
     /// What the experts read.
     pub out: BufferId,
@@ -155,8 +155,8 @@ pub struct Combine {
     pub shared: Option<SharedDown>,
     /// Residual stream, read and written.
     pub residual: BufferId,
-    /// Whether the sum is added to what the buffer holds. If not, it takes its place: experts of another width
-    /// than the residual stream.
+    /// Whether the sum is added to what the buffer holds. If not, it takes its place: experts of another
+    /// width than the residual stream.
     pub adds: bool,
 }
 

@@ -29,9 +29,9 @@ pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> O
     Some(Mamba2 { shape, eps: eps? as f32 })
 }
 
-/// Takes note of keys that change no result, and of all others for models without such layers. Prompt chunking,
-/// state precision and initialisation do not change it; transformers' bounds on the time step apply to
-/// training.
+/// Takes note of keys that change no result, and of all others for models without such layers. Prompt
+/// chunking, state precision and initialisation do not change it; transformers' bounds on the time step
+/// apply to training.
 pub(crate) fn ignore(keys: &mut Keys) {
     keys.harmless(&["chunk_size", "expand", "mamba_ssm_cache_dtype", "use_mamba_kernels"]);
     keys.harmless(&["time_step_floor", "time_step_limit", "time_step_max", "time_step_min"]);

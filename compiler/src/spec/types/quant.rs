@@ -1,7 +1,6 @@
 //! `<quant>.toml`, validated.
 
 use super::ScaleForm;
-use crate::spec::tensors::of_some_layers;
 use monomorph_formats::Format;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,6 +83,14 @@ impl<T: Copy> PerTensor<T> {
         let of_all = || of_some_layers(name).and_then(|(base, _)| self.tensors.get(&base));
         self.tensors.get(name).or_else(of_all).or_else(|| self.classes.get(&class)).copied()
     }
+}
+
+/// A name such as `layers.{4,11}.mamba2.o`, which is about some layers: with `{layer}` in their place, and
+/// these layers.
+pub(crate) fn of_some_layers(name: &str) -> Option<(String, Vec<usize>)> {
+    let (list, rest) = name.strip_prefix("layers.{")?.split_once('}')?;
+    let layers = list.split(',').map(|layer| layer.trim().parse().ok()).collect::<Option<_>>()?;
+    Some((format!("layers.{{layer}}{rest}"), layers))
 }
 
 /// Prefix of the names of a draft head's tensors.
@@ -229,9 +236,9 @@ pub struct CheckpointSpec {
     /// Model names: `embedding`, `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`,
     /// `attention.{q,k,v,gate,o}`, `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`,
     /// `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`, `ffn.{gate,up,down}`, `ffn.router`,
-    /// `ffn.latent.{in,out}`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias
-    /// is its matrix's name plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix `draft.`
-    /// what a layer has.
+    /// `ffn.latent.{in,out}`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a
+    /// bias is its matrix's name plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`,
+    /// and with prefix `draft.` what a layer has.
     pub names: BTreeMap<String, FileTensor>,
     /// Order of the rows of q and k in the file.
     pub rotary_rows: RotaryRows,

@@ -186,7 +186,8 @@ impl Launcher<'_> {
         if site.program.regime != Regime::Decode || rows > FEW_ROWS {
             return None;
         }
-        // These kernels know experts with gates that read normed rows, and a shared one that the router weighs.
+        // These kernels know experts with gates that read normed rows, and a shared one that the router
+        // weighs.
         let unweighed = operands.shared.is_some() && !operands.weighs_shared();
         if !operands.gated || operands.latent.is_some() || unweighed {
             return None;
