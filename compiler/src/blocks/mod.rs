@@ -137,6 +137,11 @@ pub(crate) trait Operation {
     /// Whether it reads keys and values of earlier tokens.
     const ATTENDS: bool = false;
 
+    /// What of it only the reference computes, if anything: no backend has code for it yet.
+    fn unbuilt(&self) -> Option<&'static str> {
+        None
+    }
+
     /// The weights it reads: those of its fields, unless it has others.
     fn weights(&self) -> Vec<WeightId> {
         self.fields().into_iter().map(|(weight, _)| weight).collect()
@@ -407,6 +412,13 @@ macro_rules! blocks {
             pub fn attends(&self) -> bool {
                 match self {
                     $($($(BlockOp::$op(_) => $block::graph::$op::ATTENDS,)*)?)*
+                }
+            }
+
+            /// See [`Operation::unbuilt`].
+            pub(crate) fn unbuilt(&self) -> Option<&'static str> {
+                match self {
+                    $($($(BlockOp::$op(it) => it.unbuilt(),)*)?)*
                 }
             }
 

@@ -5,7 +5,9 @@ use super::layout::Layout;
 use super::lower::Group;
 use super::lower::Lowering;
 use super::memory::Assignment;
-use super::{PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules, shard};
+use super::{
+    PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules, shard, unbuilt,
+};
 use crate::blocks;
 use crate::graph::{BodyId, Graph};
 use crate::plan::{Lowered, LoweredPhase, PhaseKind, Plan, PlanBody};
@@ -21,6 +23,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
+    unbuilt::check(target, graph)?;
     if matches!(target.hardware.kind, HardwareKind::Cpu(_)) {
         precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?;
     }

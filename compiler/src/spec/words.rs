@@ -15,6 +15,9 @@ pub(crate) fn norm(norm: Norm) -> String {
 pub(crate) fn rotary(rotary: &Rotary, table: &str) -> String {
     let mut text =
         format!("[{table}]\ndims = {}\ntheta = {:?}\npairs = \"halves\"\n", rotary.dims, rotary.theta);
+    if let Some(turning) = rotary.turning {
+        text += &format!("turning = {turning} # pairs, the first of them\n");
+    }
     let scaling = match rotary.scaling {
         RotaryScaling::None => return text,
         RotaryScaling::Linear { factor } => format!("kind = \"linear\"\nfactor = {factor:?}\n"),

@@ -151,7 +151,7 @@ fn lower(
     norms: [Option<&str>; 2],
     gates: Option<&str>,
 ) -> Result<PhaseKind, PassError> {
-    let graph::Attention { heads, kv_heads, head_dim, scale } = *it.block_op(context);
+    let graph::Attention { heads, kv_heads, head_dim, scale, .. } = *it.block_op(context);
     let [frequencies, of_keys] = ["qr", "kr"].map(|rotated| match it.given(rotated) {
         Some(Op::Rotary { frequencies, .. }) => Some(frequencies),
         _ => None,

@@ -81,7 +81,10 @@ pub(crate) fn read(
         latent: None,
         activation: activation?,
         router: Router::Softmax { renormalise: renormalise? },
+        router_norm: None,
+        expert_scales: false,
         shared: shared?.map(|width| SharedExpert { width, gate: true }),
+        branch_norms: None,
     })
 }
 

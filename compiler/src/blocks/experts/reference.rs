@@ -8,7 +8,9 @@ use crate::reference::{Evaluation, ops};
 impl Computed for Route {
     /// Computes rows of `[weights | experts]`.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        let Route { experts, active, weighing } = *self;
+        let Route { experts, active, weighing, scales } = *self;
+        let scaled =
+            |weight: f32, expert: usize| scales.map_or(1.0, |scales| it.weight(scales)[expert]) * weight;
         let row = |logits: &[f32]| -> Vec<f32> {
             match weighing {
                 Weighing::Softmax { renormalise } => {
@@ -21,7 +23,7 @@ impl Computed for Route {
                     } else {
                         powers.iter().sum()
                     };
-                    let weights = order.iter().map(|e| (powers[*e] / over) as f32);
+                    let weights = order.iter().map(|e| scaled((powers[*e] / over) as f32, *e));
                     weights.chain(order.iter().map(|e| *e as f32)).collect()
                 }
                 Weighing::Scores { correction, scale } => {
@@ -32,8 +34,8 @@ impl Computed for Route {
                     let order = first(active, &keys);
                     let sum: f64 = order.iter().map(|e| f64::from(scores[*e])).sum();
                     let over = sum + f64::from(LEAST_SUM);
-                    let weights =
-                        order.iter().map(|e| (f64::from(scale) * f64::from(scores[*e]) / over) as f32);
+                    let weight = |e: usize| (f64::from(scale) * f64::from(scores[e]) / over) as f32;
+                    let weights = order.iter().map(|e| scaled(weight(*e), *e));
                     weights.chain(order.iter().map(|e| *e as f32)).collect()
                 }
             }

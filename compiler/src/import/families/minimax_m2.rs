@@ -107,6 +107,10 @@ fn attention(
         rotary: Some(rotary?),
         qk_norm: Some(norm?),
         norm_rows: true,
+        v_norm: None,
+        keys_as_values: false,
+        scale: None,
+        window: None,
         qkv_bias: false,
         output_bias: false,
         gate: false,
@@ -137,7 +141,10 @@ fn experts(keys: &mut Keys, found: &mut Findings, activation: Option<Activation>
         latent: None,
         activation: activation?,
         router: Router::Sigmoid { scale: 1.0 },
+        router_norm: None,
+        expert_scales: false,
         shared: None,
+        branch_norms: None,
     })
 }
 

@@ -134,6 +134,10 @@ fn attention(keys: &mut Keys, found: &mut Findings) -> Option<Attention> {
         rotary: None,
         qk_norm: None,
         norm_rows: false,
+        v_norm: None,
+        keys_as_values: false,
+        scale: None,
+        window: None,
         qkv_bias: false,
         output_bias: false,
         gate: false,
@@ -183,7 +187,10 @@ fn experts(keys: &mut Keys, found: &mut Findings, activation: Option<Activation>
         latent: latent?,
         activation: activation?,
         router: Router::Sigmoid { scale: scale? as f32 },
+        router_norm: None,
+        expert_scales: false,
         shared: Some(SharedExpert { width: shared?, gate: false }),
+        branch_norms: None,
     })
 }
 
