@@ -1,6 +1,6 @@
 //! Prints values of MODEL.toml in the form the reader takes.
 
-use super::types::{Activation, Norm, NormWeight, Rotary, RotaryScaling};
+use super::types::{Activation, Around, Norm, NormWeight, Rotary, RotaryScaling};
 
 /// Prints `{ kind = "rms", ... }`.
 pub(crate) fn norm(norm: Norm) -> String {
@@ -9,6 +9,25 @@ pub(crate) fn norm(norm: Norm) -> String {
         NormWeight::OnePlus => "one-plus",
     };
     format!("{{ kind = \"rms\", weight = {weight:?}, eps = {:?} }}", norm.eps)
+}
+
+/// Prints the keys of `[model]` that say what surrounds layers, a line each.
+pub(crate) fn around(around: Around) -> String {
+    let Around { embedding_scale, post_norms, layer_scale, logit_cap } = around;
+    let mut text = String::new();
+    if let Some(scale) = embedding_scale {
+        text += &format!("embedding_scale = {scale:?}\n");
+    }
+    if post_norms {
+        text += "post_norms = true # behind mixers and blocks, before they are added\n";
+    }
+    if layer_scale {
+        text += "layer_scale = true # a number of each layer's own\n";
+    }
+    if let Some(cap) = logit_cap {
+        text += &format!("logit_cap = {cap:?} # cap tanh(logit / cap)\n");
+    }
+    text
 }
 
 /// Prints `[table]` and its scaling.
