@@ -10,7 +10,7 @@ impl Computed for Route {
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let Route { experts, active, weighing } = *self;
         let row = |logits: &[f32]| -> Vec<f32> {
-            match weighing {
+            let (weights, order): (Vec<f32>, _) = match weighing {
                 Weighing::Softmax { renormalise } => {
                     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     let powers: Vec<f64> =
@@ -21,8 +21,7 @@ impl Computed for Route {
                     } else {
                         powers.iter().sum()
                     };
-                    let weights = order.iter().map(|e| (powers[*e] / over) as f32);
-                    weights.chain(order.iter().map(|e| *e as f32)).collect()
+                    (order.iter().map(|e| (powers[*e] / over) as f32).collect(), order)
                 }
                 Weighing::Scores { correction, scale } => {
                     let score = |x: &f32| (1.0 / (1.0 + (-f64::from(*x)).exp())) as f32;
@@ -32,11 +31,11 @@ impl Computed for Route {
                     let order = first(active, &keys);
                     let sum: f64 = order.iter().map(|e| f64::from(scores[*e])).sum();
                     let over = sum + f64::from(LEAST_SUM);
-                    let weights =
-                        order.iter().map(|e| (f64::from(scale) * f64::from(scores[*e]) / over) as f32);
-                    weights.chain(order.iter().map(|e| *e as f32)).collect()
+                    let weight = |e: &usize| (f64::from(scale) * f64::from(scores[*e]) / over) as f32;
+                    (order.iter().map(weight).collect(), order)
                 }
-            }
+            };
+            weights.into_iter().chain(order.iter().map(|e| *e as f32)).collect()
         };
         it.input(0).chunks_exact(experts).flat_map(row).collect()
     }
