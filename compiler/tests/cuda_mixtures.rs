@@ -29,7 +29,7 @@ fn program<'a>(cuda: &'a CudaPlan, name: &str) -> &'a Program {
 
 /// Attention alternating with delta-nets, with and without experts; mixtures without a shared expert, one of
 /// which scores experts and norms whole rows; and models with neither, for the checks that apply to all.
-const ALL: [&str; 13] = [
+const ALL: [&str; 15] = [
     "gb10/qwen3.5-35b/nvfp4",
     "gb10/qwen3.5-122b/nvfp4",
     "h200/qwen3.5-35b/nvfp4",
@@ -41,6 +41,8 @@ const ALL: [&str; 13] = [
     "h200/qwen3-next-80b/nvfp4",
     "h200/qwen3-30b-a3b/bf16",
     "h200/minimax-m2.7/nvfp4",
+    "h200/nemotron-3-nano/nvfp4",
+    "gb10/nemotron-3-super/nvfp4",
     "h200/smollm2-135m/q4_1",
     "h100/llama-3.2-1b/bf16",
 ];

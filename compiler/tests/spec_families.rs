@@ -1,6 +1,8 @@
 //! The configs of the hybrid and mixture-of-experts families: their keys and defaults, and what is refused.
 
 mod families;
+#[path = "families/nemotron.rs"]
+mod nemotron;
 
 use families::{moe_text, next, place, read, target, text, with, wrapped};
 use monomorph_compiler::blocks::attention::spec::Attention;
@@ -88,7 +90,10 @@ fn absent_keys_are_as_in_transformers() {
         let hybrid = family != "qwen3_moe";
         let (head_dim, dims) = if hybrid { (256, 64) } else { (64, 64) };
         let it = attention(&it);
-        assert_eq!((it.head_dim, it.rotary.dims, it.rotary.theta, it.gate), (head_dim, dims, 1e4, hybrid));
+        assert_eq!(
+            (it.head_dim, it.rotary.as_ref().unwrap().dims, it.rotary.as_ref().unwrap().theta, it.gate),
+            (head_dim, dims, 1e4, hybrid)
+        );
         let weight = if hybrid { NormWeight::OnePlus } else { NormWeight::Plain };
         assert_eq!(it.qk_norm, Some(Norm { eps: 1e-6, weight }), "{family}");
     }
@@ -108,7 +113,10 @@ fn the_text_part_of_a_release_comes_through() {
     assert!(it.model.tied, "the wrapper's key decides");
     let pattern: Vec<String> = it.model.pattern.iter().map(ToString::to_string).collect();
     assert_eq!(pattern, ["delta", "delta", "delta", "attention"]);
-    assert_eq!((attention(&it).rotary.dims, attention(&it).rotary.theta), (8, 1e7));
+    assert_eq!(
+        (attention(&it).rotary.as_ref().unwrap().dims, attention(&it).rotary.as_ref().unwrap().theta),
+        (8, 1e7)
+    );
     assert_eq!(it.model.protocol.stop_ids, [2]);
     let prefix = "model.language_model.layers.{layer}";
     for (name, file, rows) in [
@@ -184,7 +192,7 @@ fn next_takes_its_projections_apart_by_key_heads() {
         place(&it, "layers.{layer}.ffn.shared.scale").0,
         "model.layers.{layer}.mlp.shared_expert_gate.weight"
     );
-    assert_eq!(attention(&it).rotary.dims, 8);
+    assert_eq!(attention(&it).rotary.as_ref().unwrap().dims, 8);
 }
 
 #[test]
@@ -206,13 +214,16 @@ fn experts_are_renormalised_as_the_family_says() {
 #[test]
 fn minimax_norms_whole_rows_and_chooses_by_corrected_sigmoids() {
     let absent = target(&json!({ "model_type": "minimax_m2" }), "bf16");
-    assert_eq!((attention(&absent).rotary.dims, attention(&absent).rotary.theta), (128, 5e6));
+    assert_eq!(
+        (attention(&absent).rotary.as_ref().unwrap().dims, attention(&absent).rotary.as_ref().unwrap().theta),
+        (128, 5e6)
+    );
     assert_eq!(absent.model.protocol.stop_ids, [200_020]);
     let it = target(&minimax_m2(json!({})), "bf16");
     let Ffn::Experts(experts) = &it.model.ffn else { panic!("it has experts") };
     assert_eq!((experts.experts, experts.active, experts.width), (8, 3, 96));
     assert_eq!(experts.router, Router::Sigmoid { scale: 1.0 });
-    assert!(attention(&it).norm_rows && attention(&it).rotary.dims == 16);
+    assert!(attention(&it).norm_rows && attention(&it).rotary.as_ref().unwrap().dims == 16);
     let block = "model.layers.{layer}.block_sparse_moe";
     for (tensor, name) in [
         ("router", "gate.weight"),
@@ -225,7 +236,7 @@ fn minimax_norms_whole_rows_and_chooses_by_corrected_sigmoids() {
         assert_eq!(placed, (format!("{block}.{name}"), None));
     }
     let factor = json!({ "rotary_dim": null, "rope_parameters": { "partial_rotary_factor": 0.25 } });
-    assert_eq!(attention(&target(&minimax_m2(factor), "bf16")).rotary.dims, 8);
+    assert_eq!(attention(&target(&minimax_m2(factor), "bf16")).rotary.as_ref().unwrap().dims, 8);
     for (key, value) in [
         ("qk_norm_type", json!("per_head")),
         ("use_qk_norm", json!(false)),
@@ -249,7 +260,10 @@ fn the_text_part_of_qwen3_vl_is_qwen3_moe_with_whole_heads_turned() {
     let it = target(&qwen3_vl_moe(json!({})), "bf16");
     let Ffn::Experts(experts) = &it.model.ffn else { panic!("it has experts") };
     assert!(renormalises(experts) && experts.shared.is_none());
-    assert_eq!((attention(&it).rotary.dims, attention(&it).rotary.theta), (32, 5e6));
+    assert_eq!(
+        (attention(&it).rotary.as_ref().unwrap().dims, attention(&it).rotary.as_ref().unwrap().theta),
+        (32, 5e6)
+    );
     assert_eq!(it.quant.checkpoint.unused[0], "model.visual.*");
     let expert = "model.language_model.layers.{layer}.mlp.experts.{expert}.up_proj.weight".to_owned();
     assert_eq!(place(&it, "layers.{layer}.ffn.experts.{expert}.up"), (expert, None));
@@ -291,12 +305,12 @@ fn what_is_not_known_is_refused_by_name_and_value() {
     let packed = json!({ "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
         "config_groups": group });
     refused(&quantized(packed), "quantization_config.config_groups.group_0.weights", "int");
-    // A recipe per layer.
-    let some = json!({ "quant_method": "fp8", "weight_block_size": [128, 128],
-        "modules_to_not_convert": ["lm_head", "model.layers.2.mlp"] });
-    let problems = read(&quantized(some), &Seen::default()).expect_err("layers differ").problems;
+    // A recipe per expert.
+    let some = json!({ "quantization_config": { "quant_method": "fp8", "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["lm_head", "model.layers.2.mlp.experts.3"] } });
+    let problems = read(&moe_text(some), &Seen::default()).expect_err("experts differ").problems;
     assert!(
-        problems.iter().all(|it| it.contains("model.layers.2.mlp.")) && problems.len() == 3,
+        problems.iter().all(|it| it.contains("model.layers.2.mlp.experts.3.")) && problems.len() == 3,
         "{problems:?}"
     );
 }

@@ -94,7 +94,7 @@ fn absent_keys_of_llama_are_as_in_transformers() {
     assert_eq!((it.qk_norm, it.qkv_bias, it.output_bias), (None, false, false));
     let rotary =
         Rotary { dims: 128, theta: 10000.0, pairs: RotaryPairs::Halves, scaling: RotaryScaling::None };
-    assert_eq!(it.rotary, rotary);
+    assert_eq!(it.rotary, Some(rotary));
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn dimensions_biases_and_ties_come_through() {
     });
     let target = round_trip(&llama(changes), "bf16");
     let it = attention(&target);
-    assert_eq!((it.heads, it.kv_heads, it.head_dim, it.rotary.dims), (5, 1, 10, 10));
-    assert_eq!((it.qkv_bias, it.output_bias, it.rotary.theta), (true, true, 500000.0));
+    assert_eq!((it.heads, it.kv_heads, it.head_dim, it.rotary.as_ref().unwrap().dims), (5, 1, 10, 10));
+    assert_eq!((it.qkv_bias, it.output_bias, it.rotary.as_ref().unwrap().theta), (true, true, 500000.0));
     assert_eq!(target.model.ffn, Gated { width: 88, activation: Activation::GeluTanh, bias: true }.into());
     assert_eq!((target.model.tied, target.model.norm.eps), (true, 1e-5));
     assert_eq!(target.model.protocol.stop_ids, [5, 7]);
@@ -162,7 +162,7 @@ fn activations_by_all_their_names() {
 
 #[test]
 fn rotary_settings_in_the_style_of_transformers_4_and_5() {
-    let scaling = |config| attention(&round_trip(&config, "f32")).rotary.clone();
+    let scaling = |config| attention(&round_trip(&config, "f32")).rotary.clone().unwrap();
     let linear = RotaryScaling::Linear { factor: 2.5 };
     for config in [
         llama(json!({ "rope_theta": 5e5, "rope_scaling": { "type": "linear", "factor": 2.5 } })),
@@ -197,7 +197,7 @@ fn rotary_settings_in_the_style_of_transformers_4_and_5() {
 fn yarn_defaults_are_those_of_transformers() {
     let yarn = |settings: Value| {
         let config = qwen3(json!({ "rope_parameters": settings }));
-        attention(&round_trip(&config, "f32")).rotary.scaling.clone()
+        attention(&round_trip(&config, "f32")).rotary.as_ref().unwrap().scaling.clone()
     };
     let expected = |factor: f64, attention_factor: f64| RotaryScaling::Yarn {
         factor,

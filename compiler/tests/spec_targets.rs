@@ -153,6 +153,9 @@ fn targets_have_their_published_sizes() {
         ("qwen3-30b-a3b/bf16", 30_532_122_624, 61_064_245_248.0),
         ("qwen3-vl-30b/nvfp4", 30_532_122_624, 18_087_383_808.0),
         ("minimax-m2.7/nvfp4", 228_689_764_864, 134_401_534_976.0),
+        ("nemotron-3-nano/nvfp4", 31_577_940_288, 19_339_751_872.0),
+        // 80.30 GB with draft layers of 2,942,325,248 parameters in bf16.
+        ("nemotron-3-super/nvfp4", 120_668_707_840, 74_415_349_504.0),
     ] {
         let fits_both = bytes < 120e9;
         for hardware in ["h200", "gb10"].into_iter().filter(|it| *it == "h200" || fits_both) {

@@ -41,6 +41,8 @@ impl Golden {
             ("intermediate_size", 48),
             ("num_experts", 24),
             ("num_local_experts", 24),
+            ("n_routed_experts", 24),
+            ("moe_shared_expert_intermediate_size", 72),
             ("moe_intermediate_size", 24),
             ("shared_expert_intermediate_size", 72),
             ("linear_num_key_heads", 24),
@@ -176,7 +178,7 @@ pub struct FileTensor {
 pub fn file_tensors(target: &spec::types::Target) -> Vec<FileTensor> {
     let mut found: Vec<FileTensor> = Vec::new();
     for tensor in spec::stored_tensors(&target.model, &target.quant) {
-        let file = &target.quant.checkpoint.names[&tensor.name];
+        let file = &target.quant.checkpoint.names[&tensor.base()];
         let layers = tensor.layers.iter().flatten().copied().map(Some);
         let layers: Vec<_> = if tensor.layers.is_some() { layers.collect() } else { vec![None] };
         let experts = tensor.experts.filter(|_| file.name.contains("{expert}")).unwrap_or(1);

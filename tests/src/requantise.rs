@@ -63,7 +63,7 @@ impl Storage {
         let whole = |tensor: TensorDecl| {
             let (format, scales) = self.of(tensor.class);
             let Some(columns) = tensor.columns else { return true };
-            let file = &target.quant.checkpoint.names[&tensor.name];
+            let file = &target.quant.checkpoint.names[&tensor.base()];
             let fits = |scales: ClassScales| {
                 let cut = |view: RowView| [view.first, view.take, view.of].iter().any(|rows| rows % 128 != 0);
                 let cuts_blocks = scales.form == ScaleForm::Block128 && file.view.is_some_and(cut);

@@ -126,6 +126,20 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Nemotron-H: experts and dense blocks without gates, experts of a width of their own, heads that are not
+/// rotated.
+#[test]
+fn layers_of_one_block_agree_with_the_interpreter_and_with_transformers() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, mut wrong) = (directory.path().join("targets"), Vec::new());
+    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
+    for (hardware, name) in [(&h200, "nemotron-h-super"), (&gb10, "nemotron-h-few")] {
+        let case = stored(&targets, hardware, &golden(name), "bf16");
+        run(case, &mut wrong, &["prompts together", "9 and fewer"]);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Kernels alone, against references in f64: the delta-net's and Mamba-2's in every work split, with rejected
 /// drafts and in chunks, and those of draft passes. Attention's take a minute to compile here and run on a
 /// card.

@@ -164,11 +164,15 @@ fn several_ranks_compute_what_one_does_in_prefill_decode_and_drafts() {
     check_golden(&fixtures().join("ranks.txt"), &table);
 }
 
+/// Of all goldens, or of those whose names hold one of `MONOMORPH_GOLDENS`.
 #[test]
 fn servers_agree_with_transformers_prefill_and_decode() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let out = tempfile::tempdir().expect("temporary directories can be made");
-    for golden in goldens() {
+    let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
+    let is_wanted =
+        |golden: &Golden| wanted.is_empty() || wanted.split(',').any(|it| golden.name.contains(it));
+    for golden in goldens().into_iter().filter(is_wanted) {
         golden.import_into(targets.path(), Compute::F32);
         for (format, bound) in BOUNDS {
             let server = server::build(Some(targets.path()), &format!("cpu/{}/{format}", golden.name));

@@ -21,7 +21,7 @@ pub use delta_net::{Delta, ProjectDelta};
 pub use draft::{DraftEmbed, Propose};
 pub use ends::{Embed, Select};
 pub use exchange::{Gather, Sum, Zeros};
-pub use experts::{Combine, Experts, SharedDown, SharedUp};
+pub use experts::{Combine, Experts, Latent, SharedDown, SharedUp};
 pub use mamba2::Mamba2;
 pub use products::{Accumulate, Gated, Linear, Project};
 
@@ -213,6 +213,8 @@ pub(crate) enum FieldForm {
 pub(crate) trait MixerSpec: Sized {
     /// Value of `kind`.
     const KIND: &'static str;
+    /// Whether there is anything to mix: with a norm before it, and added to the residual stream.
+    const MIXES: bool = true;
 
     /// Reads `[mixer.*]`.
     fn read(source: &Source, table: Table) -> Option<Self>;
@@ -247,8 +249,8 @@ pub(crate) trait Placed {
 
 /// A mixer or a feed-forward part as ops.
 pub(crate) trait Built {
-    /// Adds its ops. `x` is normed; the result is added to the residual stream.
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId;
+    /// Adds its ops. `x` is normed; the results are added to the residual stream, one after another.
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> Vec<ValueId>;
 }
 
 /// An enum with one variant per type.
@@ -301,7 +303,12 @@ macro_rules! kinds {
             }
 
             /// See [`Built`].
-            pub(crate) fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+            pub(crate) fn build(
+                &self,
+                graph: &mut Builder,
+                body: &mut BodyBuilder,
+                x: ValueId,
+            ) -> Vec<ValueId> {
                 match self {
                     $($enum::$name(it) => it.build(graph, body, x),)*
                 }
@@ -346,6 +353,13 @@ macro_rules! blocks {
             pub fn kv(&self) -> Option<KvHeads> {
                 match self {
                     $($(Mixer::$mixer(it) => it.kv(),)?)*
+                }
+            }
+
+            /// See [`MixerSpec::MIXES`].
+            pub fn mixes(&self) -> bool {
+                match self {
+                    $($(Mixer::$mixer(_) => <$block::spec::$mixer>::MIXES,)?)*
                 }
             }
         }
@@ -472,6 +486,13 @@ macro_rules! blocks {
     };
 }
 
+impl Mixer {
+    /// Whether it keeps a recurrent state.
+    pub fn recurs(&self) -> bool {
+        self.mixes() && self.kv().is_none()
+    }
+}
+
 impl PhaseKind {
     /// Name in reports.
     pub fn name(&self) -> &'static str {
@@ -525,7 +546,8 @@ blocks! {
         phases Embed, Select;
     }
     products {
-        ffns Gated, Nothing;
+        mixer NoMixer;
+        ffns Gated, Ungated, Nothing;
         phases Project, Accumulate, Gated, Linear;
     }
     attention {
@@ -545,7 +567,7 @@ blocks! {
     }
     experts {
         ffns Experts;
-        ops Route, ExpertGate, ExpertDown;
+        ops Route, ExpertGate, ExpertUp, ExpertDown;
         phases Experts, Combine;
     }
     draft {

@@ -86,5 +86,6 @@ pub fn activation(activation: Activation) -> TokenStream {
         Activation::Gelu => quote!(Gelu),
         Activation::GeluTanh => quote!(GeluTanh),
         Activation::Relu => quote!(Relu),
+        Activation::Relu2 => quote!(Relu2),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::call::{WeightOwner, phase};
 use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer};
-use super::names::{Scratch, Working, body_ident, cache_type, logits_name, staging};
+use super::names::{Scratch, Working, body_ident, cache_type, layer_parameter, logits_name, staging};
 use super::{cpu_draft, format_ident, kv_offload, layer_type, number, quote, weights};
 use crate::graph::Rows;
 use crate::plan::{Keeps, Plan, PlanBody, State};
@@ -126,12 +126,14 @@ fn stack_struct(plan: &Plan) -> TokenStream {
 /// The function of one layer of a body.
 fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
     let (run, kind) = (body_ident(body, "_layer"), layer_type(&body.name));
-    let phases = body.phases.iter().map(|it| phase(plan, body, it, WeightOwner::Layer));
+    let phases: TokenStream =
+        body.phases.iter().map(|it| phase(plan, body, it, WeightOwner::Layer)).collect();
+    let layer = layer_parameter(&phases);
     let documentation = format!(" One `{}` layer; `layer` counts those of its kind.", body.name);
     quote! {
         #[doc = #documentation]
-        fn #run(&self, lane: &Lane, batch: &Batch, layer: usize, weights: &#kind) {
-            #(#phases)*
+        fn #run(&self, lane: &Lane, batch: &Batch, #layer: usize, weights: &#kind) {
+            #phases
         }
     }
 }

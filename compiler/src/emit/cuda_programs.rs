@@ -1,7 +1,7 @@
 //! The programs of a CUDA stack: one function each, with the grid and arguments of every launch.
 
 use super::layers::{layer_loop, layer_order};
-use super::names::body_ident;
+use super::names::{body_ident, layer_parameter};
 use super::{format_ident, kv_offload, layer_type, number, quote};
 use crate::graph::BodyId;
 use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane, Program, Regime};
@@ -66,11 +66,13 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
             let launch = launch(plan, cuda, Some(body), it);
             quote!(#stage #launch)
         });
+        let launches: TokenStream = launches.collect();
+        let layer = layer_parameter(&launches);
         let documentation = format!(" One `{}` layer of [`Stack::{}`].", body.name, program.name);
         quote! {
             #[doc = #documentation]
-            fn #run(&self, queue: &mut Queue, layer: usize, weights: &#kind) {
-                #(#launches)*
+            fn #run(&self, queue: &mut Queue, #layer: usize, weights: &#kind) {
+                #launches
             }
         }
     });

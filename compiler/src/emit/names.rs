@@ -3,7 +3,7 @@
 use super::{format_ident, number, quote, variant};
 use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody};
 use monomorph_formats::Format;
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, TokenStream, TokenTree};
 
 /// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
 pub type Working = (Ident, TokenStream, TokenStream);
@@ -19,6 +19,19 @@ pub struct Scratch {
 /// A body's name as an identifier.
 pub fn body_ident(body: &PlanBody, suffix: &str) -> Ident {
     format_ident!("{}{suffix}", body.name.replace('-', "_"))
+}
+
+/// The parameter of a layer's index, which only layers read that keep something: an underscore says that
+/// these do not.
+pub fn layer_parameter(statements: &TokenStream) -> Ident {
+    fn reads(statements: &TokenStream) -> bool {
+        statements.clone().into_iter().any(|token| match token {
+            TokenTree::Ident(ident) => ident == "layer",
+            TokenTree::Group(group) => reads(&group.stream()),
+            _ => false,
+        })
+    }
+    if reads(statements) { format_ident!("layer") } else { format_ident!("_layer") }
 }
 
 /// The K/V cache type of a body's layers.

@@ -224,7 +224,7 @@ fn draft_names(plan: &Plan) -> BTreeSet<String> {
     let (model, quant) = (&plan.target.model, &plan.target.quant);
     let drafts = draft_tensors(model).into_iter().filter(|_| quant.has_draft());
     let names = drafts.flat_map(|decl| {
-        let file = &quant.checkpoint.names[&decl.name];
+        let file = &quant.checkpoint.names[&decl.base()];
         let scales = quant.scales_of(decl.class, &decl.name).zip(decl.columns);
         let scales = scales.map(|(scales, columns)| scales.of(&file.name, decl.rows, columns).companions);
         let companions = scales.into_iter().flatten().map(|it| it.name);

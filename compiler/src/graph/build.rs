@@ -10,17 +10,29 @@ use std::collections::BTreeSet;
 /// Builds the forward pass of `model` with the formats of `quant`.
 pub fn build(model: &Model, quant: &Quant) -> Graph {
     let tensors = stored_tensors(model, quant);
-    let mut graph = Builder { quant, tensors, weights: Vec::new(), layer_prefix: LAYER_PREFIX };
+    let mut graph = Builder {
+        quant,
+        tensors,
+        weights: Vec::new(),
+        decls: Vec::new(),
+        layer_prefix: LAYER_PREFIX,
+        layer: None,
+    };
     let mut bodies = vec![embed(&mut graph, model)];
+    let mut body_of = vec![BodyId(0); model.layers];
     for kind in model.pattern.iter().collect::<BTreeSet<_>>() {
-        bodies.push(layer(&mut graph, model, kind, kind.name()));
+        for (at, layers) in graph.stored_alike(model, kind).into_iter().enumerate() {
+            let first = layers[0];
+            graph.layer = Some(first);
+            let name = if at == 0 { kind.name() } else { format!("{}_from_{first}", kind.name()) };
+            layers.iter().for_each(|layer| body_of[*layer] = BodyId(bodies.len()));
+            bodies.push(layer(&mut graph, model, kind, name));
+        }
     }
+    graph.layer = None;
     let (head, hidden) = head(&mut graph, model, "head", "norm");
     bodies.push(head);
-    let body_of =
-        |name: &str| BodyId(bodies.iter().position(|body| body.name == name).expect("checked by spec"));
-    let layers =
-        (0..model.layers).map(|layer| Run { body: body_of(&model.layer(layer).name()), layer: Some(layer) });
+    let layers = body_of.into_iter().enumerate().map(|(layer, body)| Run { body, layer: Some(layer) });
     let once = |body| Run { body: BodyId(body), layer: None };
     let schedule = std::iter::once(once(0)).chain(layers).chain([once(bodies.len() - 1)]).collect();
     let draft = model.draft.as_ref().filter(|_| quant.has_draft());
@@ -81,17 +93,20 @@ fn head(graph: &mut Builder, model: &Model, name: &str, norm: &str) -> (Body, Va
 
 fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> Body {
     let mut body = BodyBuilder::new(&name, Some(model.hidden));
-    let residual = ValueId(0);
-    let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
-    let mixed = model.mixers[&kind.mixer].build(graph, &mut body, normed);
-    let residual = body.node("mixed", Rows::Tokens, model.hidden, Op::Add, &[residual, mixed]);
+    let mut residual = ValueId(0);
+    let mixer = &model.mixers[&kind.mixer];
+    if mixer.mixes() {
+        let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
+        let terms = mixer.build(graph, &mut body, normed);
+        residual = body.add_all("mixed", residual, &terms);
+    }
     let ffn = model.ffn_of(kind);
     if !ffn.follows() {
         return body.finish(residual);
     }
     let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-    let out = ffn.build(graph, &mut body, normed);
-    let residual = body.node("residual_out", Rows::Tokens, model.hidden, Op::Add, &[residual, out]);
+    let terms = ffn.build(graph, &mut body, normed);
+    let residual = body.add_all("residual_out", residual, &terms);
     body.finish(residual)
 }
 
@@ -100,24 +115,51 @@ pub(crate) struct Builder<'a> {
     quant: &'a Quant,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
+    /// Names of the weights' declarations: layers that store a tensor unlike others have a weight of their
+    /// own.
+    decls: Vec<String>,
+    /// One of the layers that the body under construction is for, if they are the model's.
+    layer: Option<usize>,
     /// Prefix of a layer's weights in place of [`LAYER_PREFIX`]: the draft head's layer is built like any
     /// other.
     layer_prefix: &'static str,
 }
 
 impl Builder<'_> {
+    /// The layers of a kind, those together that store all of their tensors alike.
+    fn stored_alike(&self, model: &Model, kind: &LayerKind) -> Vec<Vec<usize>> {
+        let has = |decl: &TensorDecl, layer: usize| {
+            decl.layers.as_ref().is_some_and(|layers| layers.contains(&layer))
+        };
+        let mut alike: Vec<(Vec<&str>, Vec<usize>)> = Vec::new();
+        for layer in (0..model.layers).filter(|layer| model.layer(*layer) == kind) {
+            let of_layer = self.tensors.iter().filter(|decl| has(decl, layer));
+            let tensors: Vec<&str> = of_layer.map(|decl| decl.name.as_str()).collect();
+            match alike.iter_mut().find(|(known, _)| *known == tensors) {
+                Some((_, layers)) => layers.push(layer),
+                None => alike.push((tensors, vec![layer])),
+            }
+        }
+        alike.into_iter().map(|(_, layers)| layers).collect()
+    }
+
     /// The weight with this name, which must be one of the model's.
     pub(crate) fn weight(&mut self, name: &str) -> WeightId {
         let name = name.replacen(LAYER_PREFIX, self.layer_prefix, 1);
         let name = name.as_str();
-        if let Some(known) = self.weights.iter().position(|known| known.name == name) {
+        let here = |decl: &&TensorDecl| {
+            let of = |layer: usize| decl.layers.as_ref().is_none_or(|layers| layers.contains(&layer));
+            decl.base() == name && self.layer.is_none_or(of)
+        };
+        let decl = self.tensors.iter().find(here).expect("a tensor of the model");
+        if let Some(known) = self.decls.iter().position(|known| *known == decl.name) {
             return WeightId(known);
         }
-        let decl = self.tensors.iter().find(|decl| decl.name == name).expect("a tensor of the model");
+        self.decls.push(decl.name.clone());
         let said = "the spec says it of every tensor";
         let file = self.quant.checkpoint.names[name].clone();
         let columns = decl.columns.unwrap_or(1);
-        let scales = self.quant.scales_of(decl.class, name).filter(|_| decl.columns.is_some());
+        let scales = self.quant.scales_of(decl.class, &decl.name).filter(|_| decl.columns.is_some());
         let experts = decl.experts.filter(|_| file.stacks_experts(name));
         let file_rows = file.file_rows(decl.rows, experts);
         self.weights.push(Weight {
@@ -127,10 +169,10 @@ impl Builder<'_> {
             columns,
             experts: decl.experts,
             file_shape: decl.file_shape(&file),
-            stored: self.quant.stored.of(decl.class, name).expect(said),
+            stored: self.quant.stored.of(decl.class, &decl.name).expect(said),
             compute: match decl.class {
                 TensorClass::Norm => Compute::F32,
-                class => self.quant.compute.of(class, name).expect(said),
+                class => self.quant.compute.of(class, &decl.name).expect(said),
             },
             scales: scales.map(|scales| scales.of(&file.name, file_rows, columns)),
             file,
@@ -212,6 +254,16 @@ impl BodyBuilder {
         self.values.push(Value { name: name.to_owned(), rows, width });
         self.nodes.push(Node { op, inputs: inputs.to_vec(), output });
         output
+    }
+
+    /// Adds terms to the residual stream; the last sum is called `name`.
+    fn add_all(&mut self, name: &str, residual: ValueId, terms: &[ValueId]) -> ValueId {
+        let width = self.width(residual);
+        terms.iter().enumerate().fold(residual, |residual, (at, term)| {
+            let before = terms.len() - 1 - at;
+            let name = if before == 0 { name.to_owned() } else { format!("{name}_{before}_before") };
+            self.node(&name, Rows::Tokens, width, Op::Add, &[residual, *term])
+        })
     }
 
     /// Columns of a value.

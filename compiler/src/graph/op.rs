@@ -47,6 +47,11 @@ pub enum Op {
         /// Applied to the first operand.
         activation: Activation,
     },
+    /// `x -> activation(x)`.
+    Activate {
+        /// Applied to every element.
+        activation: Activation,
+    },
     /// `(a, b) -> [a | b]`, side by side.
     Concat,
     /// `(a, b) -> a + b`.
@@ -67,6 +72,7 @@ impl Op {
             Op::Rotary { .. } => "rotary",
             Op::SigmoidGate => "sigmoid-gate",
             Op::Gate { .. } => "gate",
+            Op::Activate { .. } => "activate",
             Op::Concat => "concat",
             Op::Add => "add",
             Op::Select => "select",
@@ -80,8 +86,18 @@ impl Op {
     }
 
     /// Names of the ops that belong to no block.
-    const NAMES: [&str; 9] =
-        ["embedding", "rms-norm", "linear", "rotary", "sigmoid-gate", "gate", "concat", "add", "select"];
+    const NAMES: [&str; 10] = [
+        "embedding",
+        "rms-norm",
+        "linear",
+        "rotary",
+        "sigmoid-gate",
+        "gate",
+        "activate",
+        "concat",
+        "add",
+        "select",
+    ];
 
     /// The weights it reads.
     pub fn weights(&self) -> Vec<WeightId> {
@@ -89,9 +105,8 @@ impl Op {
             Op::Embedding { table } => vec![*table],
             Op::RmsNorm { weight, .. } => vec![*weight],
             Op::Linear { weight, bias } => std::iter::once(*weight).chain(*bias).collect(),
-            Op::Rotary { .. } | Op::SigmoidGate | Op::Gate { .. } | Op::Concat | Op::Add | Op::Select => {
-                vec![]
-            }
+            Op::Rotary { .. } | Op::SigmoidGate | Op::Gate { .. } | Op::Activate { .. } => vec![],
+            Op::Concat | Op::Add | Op::Select => vec![],
             Op::Block(op) => op.weights(),
         }
     }

@@ -17,8 +17,8 @@ pub(super) struct Draft {
     /// The family's mixers, by their names in patterns.
     pub(super) mixers: Vec<(&'static str, Mixer)>,
     pub(super) ffn: Ffn,
-    /// The block that some layers have instead of experts.
-    pub(super) dense: Option<Ffn>,
+    /// Blocks that some layers have instead, by their names in patterns.
+    pub(super) others: Vec<(&'static str, Ffn)>,
     /// The draft head: at first what the config says of it, later whether there is one.
     pub(super) head: DraftHead,
     pub(super) stop_ids: Vec<u64>,
@@ -41,8 +41,8 @@ pub(super) struct Naming {
     pub(super) norm: &'static str,
     pub(super) mixer_norm: &'static str,
     pub(super) ffn_norm: &'static str,
-    /// Names of a mixture's tensors.
-    pub(super) experts: ExpertNames,
+    /// Names of the modules of a layer.
+    pub(super) modules: Modules,
     /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
     pub(super) fused: bool,
     /// Whether unquantised experts are stacked.
@@ -51,18 +51,47 @@ pub(super) struct Naming {
     pub(super) vision: bool,
 }
 
+/// Names of the modules of a layer in a family's checkpoints.
+#[derive(Clone, Copy)]
+pub(crate) struct Modules {
+    /// The module of attention's projections.
+    pub(crate) attention: &'static str,
+    /// The module of a dense block's projections.
+    pub(crate) dense: &'static str,
+    /// Those of a mixture.
+    pub(crate) experts: ExpertNames,
+}
+
+impl Modules {
+    /// Names of most families.
+    pub(crate) const USUAL: Modules =
+        Modules { attention: "self_attn", dense: "mlp", experts: ExpertNames::USUAL };
+}
+
 /// Names of a mixture's tensors in a family's checkpoints.
+#[derive(Clone, Copy)]
 pub(crate) struct ExpertNames {
     /// The module that router and experts are in.
     pub(crate) module: &'static str,
     /// Gate, up and down of an expert.
     pub(crate) parts: [&'static str; 3],
+    /// What is added to scores to choose by.
+    pub(crate) correction: &'static str,
+    /// The shared expert.
+    pub(crate) shared: &'static str,
+    /// The projections before and behind experts of another width.
+    pub(crate) latent: [&'static str; 2],
 }
 
 impl ExpertNames {
     /// Names of most families.
-    pub(crate) const USUAL: ExpertNames =
-        ExpertNames { module: "mlp", parts: ["gate_proj", "up_proj", "down_proj"] };
+    pub(crate) const USUAL: ExpertNames = ExpertNames {
+        module: "mlp",
+        parts: ["gate_proj", "up_proj", "down_proj"],
+        correction: "gate.e_score_correction_bias",
+        shared: "shared_expert",
+        latent: ["fc1_latent_proj", "fc2_latent_proj"],
+    };
 }
 
 /// How a family's unquantised checkpoints store the experts of a layer.
@@ -89,16 +118,29 @@ pub(super) enum DraftHead {
     Present,
 }
 
-/// A layer: its mixer's name in patterns, and whether it has a dense block where the rest have experts.
+/// A layer: its mixer's name in patterns, and that of the block after it if it has another than the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layer {
     pub(crate) mixer: &'static str,
-    pub(crate) dense: bool,
+    pub(crate) ffn: Option<&'static str>,
 }
 
 impl Layer {
     /// The layer's name in the pattern of MODEL.toml.
     pub(super) fn name(self) -> String {
-        if self.dense { format!("{}/dense", self.mixer) } else { self.mixer.to_owned() }
+        match self.ffn {
+            Some(ffn) => format!("{}/{ffn}", self.mixer),
+            None => self.mixer.to_owned(),
+        }
+    }
+
+    /// The shortest pattern that repeats evenly over all layers; `None` if there are none.
+    pub(super) fn pattern(layers: &[Layer]) -> Option<Vec<Layer>> {
+        let repeats = |period: &usize| {
+            layers.len().is_multiple_of(*period)
+                && layers.iter().zip(layers.iter().cycle().skip(*period)).all(|(a, b)| a == b)
+        };
+        let period = (1..=layers.len()).find(repeats)?;
+        Some(layers[..period].to_vec())
     }
 }

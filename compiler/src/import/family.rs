@@ -2,10 +2,10 @@
 
 use super::ImportError;
 use super::dimensions::{activation, stop_ids};
-use super::draft::{Draft, DraftHead, ExpertNames, Naming, Stacked};
+use super::draft::{Draft, DraftHead, Modules, Naming, Stacked};
 use super::families::{FAMILIES, Family, OWN, WRAPPERS};
 use super::keys::{Findings, Keys};
-use super::layers::{self, FULL, LINEAR};
+use super::layers::{self, DENSE, FULL, LINEAR};
 use super::quantization;
 use crate::blocks::attention::import as attention;
 use crate::blocks::delta_net::import as delta_net;
@@ -140,12 +140,12 @@ fn read_family(
         None => Some(None),
     };
     let ffn = ffn(family, &mut keys, found, activation);
-    let some_dense = pattern.as_ref().is_some_and(|pattern| pattern.iter().any(|layer| layer.dense));
+    let some_dense = pattern.as_ref().is_some_and(|pattern| pattern.iter().any(|layer| layer.ffn.is_some()));
     let dense = match activation.filter(|_| some_dense) {
         Some(activation) => keys
             .count(found, "intermediate_size", family.width)
-            .map(|width| Some(Gated { width, activation, bias: false }.into())),
-        None => Some(None),
+            .map(|width| vec![(DENSE, Gated { width, activation, bias: false }.into())]),
+        None => Some(Vec::new()),
     };
     let quantization = match outer.as_deref_mut() {
         Some(outer) => quantization::read(outer, found),
@@ -182,7 +182,7 @@ fn read_family(
             .chain([(FULL, attention?.into())])
             .collect(),
         ffn: ffn?,
-        dense: dense?,
+        others: dense?,
         head: head?,
         stop_ids: ended_by?,
         naming: Naming {
@@ -191,7 +191,7 @@ fn read_family(
             norm: "norm.weight",
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "post_attention_layernorm.weight",
-            experts: ExpertNames::USUAL,
+            modules: Modules::USUAL,
             fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
             stacked: family.experts.map_or(Stacked::No, |experts| experts.stacked),
             vision,

@@ -10,6 +10,9 @@ use serde_json::Value;
 pub(super) const FULL: &str = "attention";
 pub(super) const LINEAR: &str = "delta";
 
+/// Name of dense blocks in patterns.
+pub(super) const DENSE: &str = "dense";
+
 /// The mixer for a value of `layer_types`.
 fn of_layer_type(value: &Value) -> Option<&'static str> {
     match value.as_str()? {
@@ -47,14 +50,9 @@ pub(super) fn pattern(
         Some(experts) => mixture::dense_layers(experts, keys, found, mixers.len())?,
         None => vec![false; mixers.len()],
     };
-    let layers = mixers.into_iter().zip(dense).map(|(mixer, dense)| Layer { mixer, dense });
-    let layers: Vec<Layer> = layers.collect();
-    let repeats = |period: &usize| {
-        layers.len().is_multiple_of(*period)
-            && layers.iter().zip(layers.iter().cycle().skip(*period)).all(|(a, b)| a == b)
-    };
-    let period = (1..=layers.len()).find(repeats)?;
-    Some(layers[..period].to_vec())
+    let layers = mixers.into_iter().zip(dense);
+    let layers = layers.map(|(mixer, dense)| Layer { mixer, ffn: dense.then_some(DENSE) });
+    Layer::pattern(&layers.collect::<Vec<_>>())
 }
 
 /// Reads `layer_types`, which takes precedence over an interval.

@@ -4,7 +4,7 @@
 //! error that names it: a model that computes something else is never guessed.
 
 pub(crate) mod dimensions;
-mod draft;
+pub(crate) mod draft;
 pub(crate) mod families;
 mod family;
 pub(crate) mod keys;

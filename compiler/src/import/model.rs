@@ -30,11 +30,11 @@ pub(super) fn write(draft: &Draft, name: &str) -> String {
         })
         .collect();
     let ffn = |ffn: &Ffn| format!("kind = {:?}\n{}", ffn.kind(), ffn.write());
-    let dense = |block: &Ffn| {
-        format!("\n# What follows the mixer in layers that say so.\n[other_ffn.dense]\n{}", ffn(block))
+    let other = |(name, block): &(&str, Ffn)| {
+        format!("\n# What follows the mixer in layers that say so.\n[other_ffn.{name}]\n{}", ffn(block))
     };
     let head = if drafts { "\n[draft.mtp]\nlayer = \"attention\" # what its one layer is\n" } else { "" };
-    let (ffn, dense) = (ffn(&draft.ffn), draft.dense.as_ref().map_or(String::new(), dense));
+    let (ffn, others) = (ffn(&draft.ffn), draft.others.iter().map(other).collect::<String>());
     format!(
         "\
 {comment}
@@ -48,7 +48,7 @@ norm = {norm}
 pattern = [{pattern}]{repeats}
 {mixers}
 [ffn]
-{ffn}{dense}{head}
+{ffn}{others}{head}
 # The chat template is the checkpoint's own.
 [protocol]
 stop_ids = {stop_ids:?}

@@ -1,6 +1,6 @@
 //! Names of the model's tensors in a family's checkpoints.
 
-use super::draft::{Draft, ExpertNames};
+use super::draft::{Draft, Modules};
 use crate::spec::types::{DRAFT_PREFIX, FileTensor, RowView};
 use crate::spec::{LAYER_PREFIX, TensorDecl};
 
@@ -49,12 +49,12 @@ fn in_layer(draft: &Draft, stacked: bool, part: &str) -> FileTensor {
         kind,
         fused: draft.naming.fused,
         stacked,
-        experts: &draft.naming.experts,
+        modules: &draft.naming.modules,
         hidden: draft.hidden,
     };
     let mixer = draft.mixers.iter().find_map(|(_, mixer)| mixer.place(&tensor));
-    let ffn =
-        || [Some(&draft.ffn), draft.dense.as_ref()].into_iter().flatten().find_map(|ffn| ffn.place(&tensor));
+    let others = || draft.others.iter().map(|(_, other)| other);
+    let ffn = || std::iter::once(&draft.ffn).chain(others()).find_map(|ffn| ffn.place(&tensor));
     mixer.or_else(ffn).unwrap_or_else(|| unreachable!("{part:?} is of no known family"))
 }
 
@@ -68,8 +68,8 @@ pub(crate) struct LayerTensor<'a> {
     pub(crate) fused: bool,
     /// Whether the experts of a layer are stacked in two tensors.
     pub(crate) stacked: bool,
-    /// Names of a mixture's tensors.
-    pub(crate) experts: &'a ExpertNames,
+    /// Names of the layer's modules.
+    pub(crate) modules: &'a Modules,
     /// Width of the residual stream.
     pub(crate) hidden: usize,
 }

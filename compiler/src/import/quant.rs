@@ -14,7 +14,7 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute)
         all.iter().map(|it| it.storage.format.name()).collect::<BTreeSet<_>>().into_iter().collect();
     let (mut names, mut stored, mut scales, mut computes) =
         (String::new(), String::new(), String::new(), String::new());
-    for placed in all {
+    for placed in all.iter().filter(|it| !it.of_some_layers()) {
         names += &format!("{:?} = {}\n", placed.decl.name, file(&placed.file));
     }
     let rounds = |format: Format| format != Format::F32 && compute != Compute::F32;
@@ -29,12 +29,13 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute)
             computes += &format!("{} = {:?}\n", class.name(), compute.name());
         }
     }
-    for Placed { decl, storage, .. } in all {
-        let of_class = classes[&decl.class];
-        if storage.format != of_class.format {
+    for placed in all {
+        let Placed { decl, storage, .. } = placed;
+        let (of_class, apart) = (classes[&decl.class], placed.of_some_layers());
+        if apart || storage.format != of_class.format {
             stored += &format!("{:?} = {:?}\n", decl.name, storage.format.name());
         }
-        if let Some(form) = storage.scales.filter(|_| *storage != of_class) {
+        if let Some(form) = storage.scales.filter(|_| apart || *storage != of_class) {
             scales += &format!("{:?} = {}\n", decl.name, scale_form(form));
         }
     }

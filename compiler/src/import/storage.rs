@@ -17,6 +17,13 @@ pub(super) struct Placed {
     pub(super) storage: Storage,
 }
 
+impl Placed {
+    /// Whether it is about some layers of a tensor, most of which are stored otherwise.
+    pub(super) fn of_some_layers(&self) -> bool {
+        self.decl.name != self.decl.base()
+    }
+}
+
 /// Every tensor with its storage: as the files show, else as the config says, else `floats`.
 ///
 /// # Errors
@@ -43,11 +50,21 @@ pub(super) fn all(
         let stacked = if decl.name.starts_with(DRAFT_PREFIX) { of_draft } else { of_layers };
         let mut file = place(draft, stacked, &decl);
         match storage(draft, &decl, &file, seen, floats) {
-            Ok(storage) => {
-                if storage.scales.is_some_and(|scales| scales.form == ScaleForm::CompressedTensors) {
+            Ok(storages) => {
+                let packed =
+                    |it: &Storage| it.scales.is_some_and(|it| it.form == ScaleForm::CompressedTensors);
+                if storages.iter().all(|(it, _)| packed(it)) {
                     file.name = file.name.replace(".weight", ".weight_packed");
+                } else if storages.iter().any(|(it, _)| packed(it)) {
+                    let name = &file.name;
+                    problems.push(format!("{name:?} is packed in some layers only, which is not known"));
+                    continue;
                 }
-                all.push(Placed { decl, file, storage });
+                for (at, (storage, layers)) in storages.into_iter().enumerate() {
+                    // Layers that store it unlike most are named.
+                    let decl = if at == 0 { decl.clone() } else { of_layers_alone(&decl, layers) };
+                    all.push(Placed { decl, file: file.clone(), storage });
+                }
             }
             Err(problem) => problems.push(problem),
         }
@@ -55,13 +72,21 @@ pub(super) fn all(
     if problems.is_empty() { Ok(all) } else { Err(problems) }
 }
 
+/// What a tensor is called where only some layers are meant.
+fn of_layers_alone(decl: &TensorDecl, layers: Vec<usize>) -> TensorDecl {
+    let list = layers.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+    let name = decl.name.replacen("{layer}", &format!("{{{list}}}"), 1);
+    TensorDecl { name, layers: Some(layers), ..decl.clone() }
+}
+
+/// Each storage of a tensor and the layers that have it, most layers first.
 fn storage(
     draft: &Draft,
     decl: &TensorDecl,
     file: &FileTensor,
     seen: &Seen,
     floats: Format,
-) -> Result<Storage, String> {
+) -> Result<Vec<(Storage, Vec<usize>)>, String> {
     let product = decl.columns.is_some() && !decl.convolution && decl.class != TensorClass::Embedding;
     let one = |name: &str| match &draft.quantization {
         _ if seen.formats() => seen.storage(name),
@@ -74,8 +99,9 @@ fn storage(
     let layers: Vec<Option<usize>> =
         decl.layers.as_ref().map_or(vec![None], |layers| layers.iter().copied().map(Some).collect());
     let experts = if file.name.contains("{expert}") { decl.experts.unwrap_or(1) } else { 1 };
-    let mut first: Option<(String, Storage)> = None;
+    let mut found: Vec<(Storage, Vec<usize>)> = Vec::new();
     for layer in layers {
+        let mut first: Option<(String, Storage)> = None;
         for expert in 0..experts {
             let name = instance(&file.name, layer).replace("{expert}", &expert.to_string());
             let storage = one(&name)?;
@@ -83,7 +109,7 @@ fn storage(
                 None => first = Some((name, storage)),
                 Some((other, differs)) if *differs != storage => {
                     return Err(format!(
-                        "{other:?} is stored as {}, and {name:?} as {}: layers and experts that differ are not known",
+                        "{other:?} is stored as {}, and {name:?} as {}: experts that differ are not known",
                         differs.shown(),
                         storage.shown()
                     ));
@@ -91,8 +117,14 @@ fn storage(
                 Some(_) => {}
             }
         }
+        let (_, storage) = first.expect("a tensor has an instance");
+        match found.iter_mut().find(|(known, _)| *known == storage) {
+            Some((_, layers)) => layers.extend(layer),
+            None => found.push((storage, layer.into_iter().collect())),
+        }
     }
-    Ok(first.expect("a tensor has an instance").1)
+    found.sort_by_key(|(_, layers)| std::cmp::Reverse(layers.len()));
+    Ok(found)
 }
 
 impl Storage {

@@ -42,6 +42,17 @@ fn fuse_body(body: &Body, rules: &[Rule]) -> Result<Vec<Group>, PassError> {
     }
     // A group is ready once its last node is: nodes are in topological order.
     groups.sort_by_key(|group| group.nodes.iter().copied().max());
+    for (at, group) in groups.iter().enumerate() {
+        let read = group.nodes.iter().flat_map(|id| &body.nodes[id.0].inputs);
+        let late = read.copied().find(|value| {
+            let maker = body.producer(*value);
+            maker.is_some_and(|maker| groups[at + 1..].iter().any(|later| later.nodes.contains(&maker)))
+        });
+        if let Some(value) = late {
+            let (name, rule, body) = (&body.values[value.0].name, group.fusion.name, &body.name);
+            return Err(pass_error!("`{rule}` of body `{body}` reads `{name}` before its group is complete"));
+        }
+    }
     Ok(groups)
 }
 

@@ -107,6 +107,11 @@ impl Lowering<'_> {
         &self.body.nodes[producer.0].op
     }
 
+    /// The op that computes a value, if the rule has such a value.
+    pub fn given(&self, value: &str) -> Option<&Op> {
+        self.group.values.contains_key(value).then(|| self.op(value))
+    }
+
     /// The weight of the norm that computes a value.
     pub fn norm(&self, value: &str) -> FieldId {
         self.uses.norms[value]

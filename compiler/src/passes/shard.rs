@@ -96,7 +96,7 @@ impl Cutter<'_> {
             }
             Op::Linear { weight, bias } => {
                 let cut = match (of(node.inputs[0]), output) {
-                    (Split::Whole, Split::Whole) => RankPart::default(),
+                    (Split::Whole, Split::Whole) | (Split::Partial, Split::Partial) => RankPart::default(),
                     (Split::Whole, Split::Columns(rows)) => RankPart::rows(rows.clone()),
                     (Split::Columns(columns), Split::Partial) => RankPart::columns(columns.clone()),
                     _ => return Err(refuse("a product takes a part of its inputs or of its outputs")),
@@ -158,7 +158,12 @@ impl Cutter<'_> {
             Op::Gate { activation } if alike && *output != Split::Partial => {
                 Op::Gate { activation: *activation }
             }
-            Op::Gate { .. } => return Err(refuse("it takes whole values or columns")),
+            Op::Activate { activation } if alike && *output != Split::Partial => {
+                Op::Activate { activation: *activation }
+            }
+            Op::Gate { .. } | Op::Activate { .. } => {
+                return Err(refuse("it takes whole values or columns"));
+            }
         })
     }
 
@@ -271,7 +276,8 @@ impl Splits {
         }
         let ranks = ranks.count;
         it.spread(body);
-        for node in body.nodes.iter().filter(|node| matches!(node.op, Op::Gate { .. })) {
+        let inner = |node: &&Node| matches!(node.op, Op::Gate { .. } | Op::Activate { .. });
+        for node in body.nodes.iter().filter(inner) {
             it.dense(body, node, ranks)?;
         }
         it.spread(body);
@@ -290,7 +296,7 @@ impl Splits {
                 let alike: Vec<ValueId> = match &node.op {
                     Op::RmsNorm { groups, .. } if *groups > 1 => vec![node.inputs[0], node.output],
                     Op::Rotary { .. } => vec![node.inputs[0], node.output],
-                    Op::SigmoidGate | Op::Gate { .. } => {
+                    Op::SigmoidGate | Op::Gate { .. } | Op::Activate { .. } => {
                         let width = body.values[node.output.0].width;
                         let wide = |value: &ValueId| body.values[value.0].width == width;
                         node.inputs.iter().copied().filter(wide).chain([node.output]).collect()
@@ -309,7 +315,8 @@ impl Splits {
         }
     }
 
-    /// Cuts the inner width of a dense block: a gate of two products, before a third.
+    /// Cuts the inner width of a dense block: a gate of two products before a third, or an activated one
+    /// before a second.
     fn dense(&mut self, body: &Body, gate: &Node, ranks: usize) -> Result<(), PassError> {
         let product = |value: &ValueId| {
             let made = body.producer(*value).map(|id| &body.nodes[id.0]);
@@ -348,7 +355,7 @@ impl Splits {
     fn sums(&mut self, node: &Node) {
         let of = |value: ValueId| &self.values[value.0];
         let partial = match &node.op {
-            Op::Linear { .. } => matches!(of(node.inputs[0]), Split::Columns(_)),
+            Op::Linear { .. } => matches!(of(node.inputs[0]), Split::Columns(_) | Split::Partial),
             Op::SigmoidGate => *of(node.inputs[0]) == Split::Partial,
             Op::Add => node.inputs.iter().all(|input| *of(*input) == Split::Partial),
             _ => false,

@@ -274,6 +274,7 @@ impl<'a> Evaluation<'a> {
                 ops::rotary(input(0), *heads, *head_dim, frequencies, self.first_position())
             }
             Op::SigmoidGate => ops::sigmoid_gate(input(0), input(1), self.width(0) / self.width(1)),
+            Op::Activate { activation } => ops::activated(input(0), *activation),
             Op::Gate { activation } => ops::gate(input(0), input(1), *activation),
             Op::Concat => {
                 let [a, b] = [0, 1].map(|i| input(i).chunks_exact(self.width(i)));

@@ -111,6 +111,10 @@ pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
     gated.collect()
 }
 
+pub(crate) fn activated(x: &[f32], activation: Activation) -> Vec<f32> {
+    x.iter().map(|x| activate(f64::from(*x), activation) as f32).collect()
+}
+
 pub(crate) fn gate(gate: &[f32], up: &[f32], activation: Activation) -> Vec<f32> {
     gate.iter().zip(up).map(|(g, u)| (activate(f64::from(*g), activation) * f64::from(*u)) as f32).collect()
 }
@@ -124,6 +128,7 @@ fn activate(x: f64, activation: Activation) -> f64 {
             0.5 * x * (1.0 + inner.tanh())
         }
         Activation::Relu => x.max(0.0),
+        Activation::Relu2 => x.max(0.0) * x.max(0.0),
     }
 }
 

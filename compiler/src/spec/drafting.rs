@@ -72,13 +72,12 @@ pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Di
 
 /// Why `model`, described by `file`, cannot draft without its recurrent layers, and what to do instead.
 fn not_skipped(model: &Model, file: &Path) -> Option<(String, &'static str)> {
-    let attends = |mixer: &Mixer| mixer.kv().is_some();
-    let (attending, all) = (model.layer_mixers().filter(|it| attends(it)).count(), model.layers);
-    if attending == all {
+    let count = |which: fn(&Mixer) -> bool| model.layer_mixers().filter(|it| which(it)).count();
+    if count(Mixer::recurs) == 0 {
         let message = format!("{} has no recurrent layers, and `--draft self` skips those", file.display());
         return Some((message, "a pass would be the whole model; `--draft ngram` drafts for any"));
     }
-    if attending == 0 {
+    if count(|it| it.kv().is_some()) == 0 {
         let message =
             format!("every layer of {} is recurrent, and `--draft self` skips those", file.display());
         return Some((message, "a pass would have no layer; `--draft ngram` drafts for any model"));

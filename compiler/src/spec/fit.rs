@@ -2,12 +2,12 @@
 
 use super::diagnostic::Source;
 use super::hardware::ReadHardware;
-use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names};
+use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names, named_twice};
 use super::reader::{At, list, nearest};
-use super::tensors::{TensorDecl, draft_tensors, tensors};
+use super::tensors::{TensorDecl, apart, draft_tensors, tensors};
 use super::types::*;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Checks the valid parts of a quant spec against its model; returns the quant spec if all parts are valid.
@@ -20,7 +20,16 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
     }
     if let Some((names, span)) = names {
         check_names(source, names, span, &tensors);
+        check_named_once(source, names, &tensors);
     }
+    // What is said of some layers is about tensors of their own.
+    let named = [
+        read.stored.as_ref().map(|(said, _)| subjects(said)),
+        read.scales.as_ref().map(|(said, _)| subjects(said)),
+        read.compute.as_ref().map(|(said, _)| subjects(said)),
+    ];
+    let named: BTreeSet<String> = named.into_iter().flatten().flatten().collect();
+    let tensors = apart(tensors, named.iter().map(String::as_str));
     if let Some(rows) = read.checkpoint.as_ref().and_then(|it| it.rotary_rows.as_ref()) {
         check_rotary_rows(source, rows, model);
     }
@@ -45,6 +54,15 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
     };
     let (kv_format, kv_block) = read.kv?;
     Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_format, kv_block })
+}
+
+/// Names of tensors that something is said of.
+fn subjects<T>(said: &Said<T>) -> Vec<String> {
+    let name = |(subject, _): &(Subject, At<T>)| match subject {
+        Subject::Tensor(name) => Some(name.clone()),
+        Subject::Class(_) => None,
+    };
+    said.iter().filter_map(name).collect()
 }
 
 /// Canaries whose ids the model has.
@@ -89,6 +107,32 @@ fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[T
             let message = format!("nothing says what {name:?} is called in the checkpoint");
             let help = format!("add `{name:?} = \"...\"`");
             source.report(span.clone(), &key, message, "not in this table", help);
+        }
+    }
+}
+
+/// Checks that no layer has two tensors of one name. Layers that are unlike may name theirs alike.
+fn check_named_once(source: &Source, names: &Names, tensors: &[TensorDecl]) {
+    let layers = |name: &String| -> Vec<usize> {
+        let named = tensors.iter().filter(|it| it.name == *name);
+        named.filter_map(|it| it.layers.as_ref()).flatten().copied().collect()
+    };
+    let share = |a: &String, b: &String| {
+        let (a, b) = (layers(a), layers(b));
+        a.is_empty() || b.is_empty() || a.iter().any(|layer| b.contains(layer))
+    };
+    for (at, (name, file)) in names.iter().enumerate() {
+        if file.value.view.is_some() || !file.value.name.contains("{layer}") {
+            continue;
+        }
+        let first = names[..at]
+            .iter()
+            .find(|(other, first)| first.value == file.value && share(&name.value, &other.value));
+        if let Some((other, first)) = first {
+            let key = format!("checkpoint.names.{:?}", name.value);
+            let help = format!("it is that of `{}` already", other.value);
+            let mistake = source.mistake(file.span.clone(), &key, named_twice(&file.value), "again", help);
+            source.sink.push(mistake.also(first.span.clone(), "first here"));
         }
     }
 }
@@ -274,8 +318,11 @@ fn check_companions(
     let named = names.iter().map(|(_, file)| (file.value.name.clone(), file.span.clone()));
     let unused = unused.iter().map(|name| (name.value.clone(), name.span.clone()));
     let taken: BTreeMap<String, Range<usize>> = named.chain(unused).collect();
-    for (name, file) in names {
-        let Some(tensor) = tensors.iter().find(|tensor| tensor.name == name.value) else { continue };
+    let all = names.iter().flat_map(|(name, file)| {
+        let of = tensors.iter().filter(|tensor| tensor.base() == name.value);
+        of.map(move |tensor| (name, file, tensor))
+    });
+    for (name, file, tensor) in all {
         let (Some(scales), Some(columns)) = (scales_of(tensor, stored, scales), tensor.columns) else {
             continue;
         };
@@ -367,7 +414,7 @@ fn compute(
 fn check_views(source: &Source, names: &Names, tensors: &[TensorDecl]) {
     for (name, file) in names {
         let (Some(tensor), Some(view)) =
-            (tensors.iter().find(|tensor| tensor.name == name.value), file.value.view)
+            (tensors.iter().find(|tensor| tensor.base() == name.value), file.value.view)
         else {
             continue;
         };
@@ -413,7 +460,7 @@ pub fn weight_bytes(model: &Model, quant: &Quant, draft: bool) -> u128 {
         codes + companion_bytes(tensor, quant)
     };
     let of_draft = if draft { draft_tensors(model) } else { Vec::new() };
-    tensors(model).iter().chain(&of_draft).map(bytes).sum()
+    apart(tensors(model), quant.tensors()).iter().chain(&of_draft).map(bytes).sum()
 }
 
 /// Bytes of the scales beside all instances of a tensor.

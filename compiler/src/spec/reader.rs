@@ -143,6 +143,11 @@ impl<'a> Value<'a> {
         matches!(self.value.get_ref(), DeValue::Table(_))
     }
 
+    /// Whether it is a string.
+    pub(crate) fn is_string(&self) -> bool {
+        matches!(self.value.get_ref(), DeValue::String(_))
+    }
+
     /// The full name of its key.
     pub(crate) fn path(&self) -> &str {
         &self.path

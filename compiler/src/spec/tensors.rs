@@ -1,5 +1,6 @@
 //! The tensors of a model: names, classes and shapes, derived from its dimensions alone.
 
+use super::types::of_some_layers;
 use super::types::{DRAFT_PREFIX, Ffn, FileTensor, Mixer, Model, Quant, TensorClass};
 use std::collections::BTreeMap;
 
@@ -23,6 +24,11 @@ pub struct TensorDecl {
 }
 
 impl TensorDecl {
+    /// Its name with `{layer}` for the layers it has: what its tensors are named by in a checkpoint.
+    pub fn base(&self) -> String {
+        of_some_layers(&self.name).map_or_else(|| self.name.clone(), |(base, _)| base)
+    }
+
     /// Number of tensors it stands for.
     pub fn instances(&self) -> usize {
         self.layers.as_ref().map_or(1, Vec::len) * self.experts.unwrap_or(1)
@@ -51,7 +57,30 @@ impl TensorDecl {
 /// [`draft_tensors`] if it has a draft head.
 pub fn stored_tensors(model: &Model, quant: &Quant) -> Vec<TensorDecl> {
     let draft = if quant.has_draft() { draft_tensors(model) } else { Vec::new() };
-    tensors(model).into_iter().chain(draft).collect()
+    apart(tensors(model).into_iter().chain(draft).collect(), quant.tensors())
+}
+
+/// Tensors of which those of some layers stand apart, where a name is about these. A name that is about other
+/// layers than the tensor has, or than are left, is none of a tensor.
+pub(super) fn apart<'a>(
+    mut tensors: Vec<TensorDecl>,
+    names: impl Iterator<Item = &'a str>,
+) -> Vec<TensorDecl> {
+    for name in names {
+        let Some((base, some)) = of_some_layers(name) else { continue };
+        let has = |decl: &TensorDecl| {
+            let of = |layer| decl.layers.as_ref().is_some_and(|layers| layers.contains(layer));
+            decl.name == base && some.iter().all(of) && some.is_sorted_by(|a, b| a < b)
+        };
+        let Some(at) = tensors.iter().position(has) else { continue };
+        let part = TensorDecl { name: name.to_owned(), layers: Some(some.clone()), ..tensors[at].clone() };
+        if let Some(layers) = &mut tensors[at].layers {
+            layers.retain(|layer| !some.contains(layer));
+        }
+        tensors.insert(at + 1, part);
+    }
+    tensors.retain(|decl| decl.layers.as_ref().is_none_or(|layers| !layers.is_empty()));
+    tensors
 }
 
 /// The tensors of the draft head, in order of use; empty if `model` has none. Embedding and head are the
@@ -152,7 +181,9 @@ impl List {
     /// A mixer and the norm before it.
     fn mixer(&mut self, mixer: &Mixer, hidden: usize, layers: &[usize]) {
         let mut layer = LayerTensors { list: self, layers, hidden };
-        layer.vector("mixer.norm", hidden);
+        if mixer.mixes() {
+            layer.vector("mixer.norm", hidden);
+        }
         mixer.tensors(&mut layer);
     }
 
@@ -237,6 +268,12 @@ impl LayerTensors<'_> {
         });
     }
 
+    /// Up and down.
+    pub(crate) fn ungated(&mut self, prefix: &str, class: TensorClass, width: usize, bias: bool) {
+        let hidden = self.hidden;
+        self.matrices(prefix, class, &[("up", width, hidden), ("down", hidden, width)], bias);
+    }
+
     /// A matrix of each expert.
     pub(crate) fn experts(&mut self, part: &str, rows: usize, columns: usize, experts: usize) {
         self.list.push(TensorDecl {
@@ -253,8 +290,12 @@ impl LayerTensors<'_> {
     /// Gate, up and down.
     pub(crate) fn gated(&mut self, prefix: &str, class: TensorClass, width: usize, bias: bool) {
         let hidden = self.hidden;
-        for (part, rows, columns) in [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)]
-        {
+        let parts = [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)];
+        self.matrices(prefix, class, &parts, bias);
+    }
+
+    fn matrices(&mut self, prefix: &str, class: TensorClass, parts: &[(&str, usize, usize)], bias: bool) {
+        for &(part, rows, columns) in parts {
             let name = format!("{prefix}.{part}");
             self.matrix(&name, class, rows, columns);
             if bias {

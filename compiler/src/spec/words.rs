@@ -39,5 +39,6 @@ pub(crate) fn activation(activation: Activation) -> &'static str {
         Activation::Gelu => "gelu",
         Activation::GeluTanh => "gelu-tanh",
         Activation::Relu => "relu",
+        Activation::Relu2 => "relu2",
     }
 }

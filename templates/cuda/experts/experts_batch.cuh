@@ -4,6 +4,7 @@
 // pairs of an expert have adjacent rows in the order of their tokens, from a multiple of eight on (staged rows are swizzled by row & 7, and
 // a piece that starts at one is a plain copy). A *work tile* is up to TOKENS adjacent rows of one expert. Then
 //   experts_gemm*.cuh, GATED:  inner[row] = act(gate_e x[token]) * (up_e x[token])   rows of x gathered by token, inner f32
+//          or, ACTIVATED:      inner[row] = act(up_e x[token])
 //   experts_stage.cuh:         inner, staged
 //   experts_gemm*.cuh, STORE:  product[row] = down_e inner[row]                      f32, or f16 (NarrowProducts) [rows][hidden]
 //   experts_batch_combine.cuh: out[token] += sum over slots, in their order, of weight * product[row] (+ the shared expert's part)
@@ -79,7 +80,7 @@ struct ExpertShape : GemmShape<C> {
     static_assert(S::CLUSTER == 1 && !C::BIAS, "experts have neither clusters nor biases");
     static_assert(C::CAPACITY == Lists::ROWS, "rows of pairs");
     static_assert(C::GATHER ? C::X_ROWS >= C::STEP_ROWS && C::X_ROWS % 8 == 0 : C::X_ROWS == C::CAPACITY, "the stride of x");
-    static_assert(C::GATHER == S::GATED, "gate and up read tokens, down reads rows");
+    static_assert(C::GATHER == (S::GATED || C::EPILOGUE == Epilogue::ACTIVATED), "gate and up read tokens, down reads rows");
     static_assert(C::EPILOGUE != Epilogue::ADD, "pairs are summed in the order of their slots");
     // Planes of one expert.
     static constexpr size_t CODE_BYTES = size_t(S::TILES) * S::UNITS * UNIT_BYTES;

@@ -1,5 +1,6 @@
 // The end of a mixture of experts for more than a few tokens: out[token] += sum over slots s, in their order, of
 // weight_s * product[row of (token, s)], then, SHARED, + scale * shared[token], all in f32. SHARED_GATE: scale = sigmoid(gate[token]), else 1.
+// REPLACES, if there: out[token] = this sum, whatever it was.
 //
 // Config: HIDDEN, EXPERTS, ACTIVE, STEP_ROWS, TOKENS (of the work tiles), NARROW (products are NarrowProducts, not f32), SHARED, SHARED_GATE,
 //   GATE_STRIDE (floats from one token's gate to the next's), LIMIT, ROUTED (experts_batch.cuh). gate: behind EXPERTS logits. world: of an Add
@@ -13,6 +14,12 @@
 namespace monomorph {
 
 struct World;   // exchange/world.cuh
+
+// Whether the sum takes the place of what there was.
+template <class C, class = void>
+constexpr bool REPLACED = false;
+template <class C>
+constexpr bool REPLACED<C, decltype(void(C::REPLACES))> = C::REPLACES;
 
 template <class C>
 struct CombineShape {
@@ -82,8 +89,8 @@ __device__ __forceinline__ void experts_combine(const Step* step, const char* li
     for (int s = 0; s < C::ACTIVE; s++) row[s] = __shfl_sync(0xffffffff, own_row, s);
     const size_t own = size_t(token) * C::HIDDEN + column;
     if constexpr (SHARED_OUT<C>) gate += Routed<C>::COUNT - C::EXPERTS;   // it stands behind the logits of all
-    float residual[S::VECTOR], shared_part[S::VECTOR], scale = 1.0f;
-    load_columns<S::VECTOR, false>(residual, out, own);
+    float residual[S::VECTOR] = {}, shared_part[S::VECTOR], scale = 1.0f;
+    if constexpr (!REPLACED<C>) load_columns<S::VECTOR, false>(residual, out, own);
     if constexpr (C::SHARED) {
         load_columns<S::VECTOR, false>(shared_part, shared, own);
         if constexpr (C::SHARED_GATE) scale = load_activation(gate + size_t(token) * C::GATE_STRIDE);

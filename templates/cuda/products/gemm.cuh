@@ -27,8 +27,8 @@
 //   WEIGHT_STAGES, STAGES   steps the rings hold
 //   RESIDENT      blocks a multiprocessor holds at a time, 1 or 2 (two: the next kernel's weights stream while this one ends)
 //   MULTICAST, SPLIT   1 where there are no clusters
-//   EPILOGUE      Epilogue::STORE, ADD, SUM (f32 [CAPACITY, OUTPUTS]) or GATED (f32 [CAPACITY, OUTPUTS]); SUM: see gemm_sum.cuh
-//   ACTIVATION    of GATED
+//   EPILOGUE      Epilogue::STORE, ADD, ACTIVATED, SUM (f32 [CAPACITY, OUTPUTS]) or GATED (f32 [CAPACITY, OUTPUTS]); SUM: see gemm_sum.cuh
+//   ACTIVATION    of GATED and ACTIVATED
 //   BIAS          f32 [OUTPUTS] added (GATED: to gate and up, two vectors)
 //   LIMIT         Limit::TOKENS or OUTPUTS: the field of the step that bounds the rows written
 // Launch: block = GemmWgmma<C>::THREADS or GemmMma<C>::THREADS, dynamic shared memory = SHARED_BYTES, grid = CLUSTER *

@@ -83,6 +83,9 @@ struct GemmEpilogue {
             up = finished(up, 1, unscale);
             sum = make_float4(activate<C::ACTIVATION, float>(sum.x) * up.x, activate<C::ACTIVATION, float>(sum.y) * up.y,
                               activate<C::ACTIVATION, float>(sum.z) * up.z, activate<C::ACTIVATION, float>(sum.w) * up.w);
+        } else if constexpr (C::EPILOGUE == Epilogue::ACTIVATED) {
+            sum = make_float4(activate<C::ACTIVATION, float>(sum.x), activate<C::ACTIVATION, float>(sum.y),
+                              activate<C::ACTIVATION, float>(sum.z), activate<C::ACTIVATION, float>(sum.w));
         }
         float* out = arguments.out + size_t(token) * C::OUTPUTS + feature;
         if constexpr (C::EPILOGUE == Epilogue::SUM) {

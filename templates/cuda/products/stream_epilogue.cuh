@@ -15,6 +15,7 @@ __device__ __forceinline__ T activate(T x) {
     else if constexpr (A == Activation::SILU) return x / (T(1) + exp(-x));
     else if constexpr (A == Activation::GELU) return T(0.5) * x * (T(1) + erf(x * T(0.70710678118654752440)));
     else if constexpr (A == Activation::GELU_TANH) return T(0.5) * x * (T(1) + tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x)));
+    else if constexpr (A == Activation::RELU2) return x > T(0) ? x * x : T(0);
     else return x > T(0) ? x : T(0);
 }
 
@@ -93,6 +94,7 @@ struct StreamEpilogue {
             }
         }
         if constexpr (S::GATED) return static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]);
+        else if constexpr (C::EPILOGUE == Epilogue::ACTIVATED) return static_cast<float>(activate<C::ACTIVATION>(value[0]));
         else return static_cast<float>(value[0]);
     }
 

@@ -9,8 +9,8 @@
 //     static constexpr int ROWS;                      // activation rows a block computes: 1, 2, 4 (F16), 1..8 (EXACT); grid.y covers more
 //     static constexpr Norm NORM;                     // of x: NONE, PLAIN (w), ONE_PLUS (1 + w); weights f32 [K]
 //     static constexpr float EPS;
-//     static constexpr Epilogue EPILOGUE;             // STORE, ADD (to out), GATED (activation(gate) * up), SUM (over ranks, added to out)
-//     static constexpr Activation ACTIVATION;         // of GATED
+//     static constexpr Epilogue EPILOGUE;             // STORE, ADD (to out), GATED (activation(gate) * up), ACTIVATED, SUM (over ranks, added to out)
+//     static constexpr Activation ACTIVATION;         // of GATED and ACTIVATED
 //     static constexpr bool BIAS;                     // bias f32 [N]; GATED: up_bias too
 //     static constexpr ScaleForm SCALES;              // F16: ROWS, fp8 also BLOCK128; EXACT: nvfp4 and fp8 ROWS, others NONE
 //     static constexpr Limit LIMIT;                   // NONE: all ROWS rows exist; else rows beyond the step's count are neither read nor stored
@@ -30,8 +30,8 @@ namespace monomorph {
 enum class Compute { F16, EXACT };
 enum class Rounding { NONE, INT8_BLOCK32 };
 enum class Norm { NONE, PLAIN, ONE_PLUS };
-enum class Epilogue { STORE, ADD, GATED, SUM };
-enum class Activation { SILU, GELU, GELU_TANH, RELU };
+enum class Epilogue { STORE, ADD, GATED, SUM, ACTIVATED };
+enum class Activation { SILU, GELU, GELU_TANH, RELU, RELU2 };
 enum class Limit { NONE, TOKENS, OUTPUTS };
 
 __host__ __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }

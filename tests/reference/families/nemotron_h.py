@@ -1,5 +1,6 @@
-"""Nemotron-H, with Mamba-2 layers: recurrent state, one mixer per layer."""
+"""Nemotron-H: one block a layer, which is Mamba-2, attention without positions, experts or a dense block."""
 
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -10,8 +11,9 @@ import transformers
 from safetensors.torch import save_file
 from transformers.cache_utils import DynamicCache
 
-from ablations import changed, current_tap
-from common import distance, load, run, write_facts
+import routing
+from ablations import changed, current_tap, hooked
+from common import distance, entropy, load, run, write_facts
 from hybrid import refuse_unless
 
 # The last prompt spans several of transformers' chunks.
@@ -20,7 +22,7 @@ MOVED = 0.05
 HEAD_GAIN = 3.0
 
 
-def nemotron(pattern, hidden, vocabulary, heads, head_dim, groups, state, **keys):
+def nemotron(pattern, hidden, vocabulary, heads, head_dim, groups, state, /, **keys):
     return {
         "architectures": ["NemotronHForCausalLM"],
         "bos_token_id": 1,
@@ -53,30 +55,148 @@ def nemotron(pattern, hidden, vocabulary, heads, head_dim, groups, state, **keys
     } | keys
 
 
+def attention(heads, kv_heads, head_dim):
+    return {
+        "attention_bias": False,
+        "head_dim": head_dim,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "partial_rotary_factor": 1.0,
+        "rope_theta": 10000,
+        "sliding_window": None,
+    }
+
+
+def experts(count, active, width, shared, scale, latent=None):
+    return {
+        "mlp_bias": False,
+        "mlp_hidden_act": "relu2",
+        "moe_intermediate_size": width,
+        "moe_latent_size": latent,
+        "moe_shared_expert_intermediate_size": shared,
+        "n_group": 1,
+        "n_routed_experts": count,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": active,
+        "routed_scaling_factor": scale,
+        "topk_group": 1,
+    }
+
+
 def catalogue():
     return {
         # Two groups of three heads, no width a multiple of a vector, untied.
         "nemotron-h-mamba": nemotron("MMMM", 36, 71, 6, 20, 2, 12),
+        # One K/V head, few experts, a dense block, tied.
+        "nemotron-h-few": nemotron(
+            "ME*-ME",
+            44,
+            71,
+            4,
+            12,
+            2,
+            20,
+            **attention(3, 1, 20),
+            **experts(5, 2, 28, 52, 2.5),
+            intermediate_size=60,
+            tie_word_embeddings=True,
+        ),
+        # As Nano: many experts, several K/V heads, untied.
+        "nemotron-h-nano": nemotron(
+            "MEM*EME*", 52, 83, 6, 20, 3, 12, **attention(6, 2, 12), **experts(24, 4, 20, 44, 2.5)
+        ),
+        # As Super: experts of a width of their own, untied.
+        "nemotron-h-super": nemotron(
+            "ME*E*EME", 68, 83, 4, 20, 1, 12, **attention(4, 2, 20), **experts(24, 5, 28, 76, 5.0, latent=36)
+        ),
     }
+
+
+class Layout:
+    """What prompts are chosen by."""
+
+    def __init__(self, config):
+        self.text, self.vocabulary = config, config["vocab_size"]
+
+
+class Choices:
+    """A model of transformers whose routers are watched, as `routing.prompt` takes them."""
+
+    def __init__(self, model, config):
+        self.model, self.layout = model, Layout(config)
+
+    @torch.inference_mode()
+    def run(self, sequences):
+        tokens, found = torch.tensor(sequences), []
+        gates = [mixer.gate for mixer in of_kind(self.model, "experts")]
+
+        def watch(gate, _, out):
+            # Corrected sigmoids, which move a quarter as far as logits at most.
+            found.append(4 * (out[0].float().sigmoid() + gate.e_score_correction_bias.float()))
+
+        with hooked(gates, watch):
+            logits = self.model(tokens, use_cache=False).logits.float()
+        leads, floors = (torch.full(tokens.shape, torch.inf) for _ in range(2))
+        for keys in found:
+            leads = torch.minimum(leads, routing.lead(keys.view(*tokens.shape, -1), self.layout))
+        return logits, None, leads, floors
+
+
+def of_kind(model, part):
+    """The blocks that have a part of this name."""
+    return [layer.mixer for layer in model.model.layers if hasattr(layer.mixer, part)]
 
 
 def weights(config, rng):
     """Weights with which every part of a layer moves the logits, under the names of releases."""
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
-    heads, groups, state = config["mamba_num_heads"], config["n_groups"], config["ssm_state_size"]
-    inner = heads * config["mamba_head_dim"]
-    channels = inner + 2 * groups * state
     tensors = {}
 
     def normal(name, dims, mean, deviation):
         values = mean + deviation * rng.standard_normal(dims)
         tensors[name] = torch.from_numpy(values.astype(np.float32))
 
+    def linear(name, rows, columns, gain=1.0):
+        normal(name + ".weight", (rows, columns), 0.0, gain / columns**0.5)
+
+    def ungated(mixer, width, outer, gain):
+        linear(mixer + "up_proj", width, outer)
+        # A squared half of a normal distribution has a second moment of 3/2.
+        linear(mixer + "down_proj", outer, width, gain * (2 / 3) ** 0.5)
+
     normal("backbone.embeddings.weight", (vocabulary, hidden), 0.0, 1.0)
-    for layer in range(config["num_hidden_layers"]):
+    for layer, letter in enumerate(config["hybrid_override_pattern"]):
         prefix = f"backbone.layers.{layer}."
         mixer = prefix + "mixer."
         normal(prefix + "norm.weight", (hidden,), 1.0, 0.2)
+        if letter == "*":
+            heads, kv_heads, dim = (config[k] for k in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+            # Without positions, attention would be nearly uniform.
+            linear(mixer + "q_proj", heads * dim, hidden, 1.5)
+            linear(mixer + "k_proj", kv_heads * dim, hidden, 1.5)
+            linear(mixer + "v_proj", kv_heads * dim, hidden)
+            linear(mixer + "o_proj", hidden, heads * dim, 1.5)
+            continue
+        if letter == "-":
+            ungated(mixer, config["intermediate_size"], hidden, 1.0)
+            continue
+        if letter == "E":
+            count, latent = config["n_routed_experts"], config["moe_latent_size"]
+            # Many experts have close logits: with a wider spread, some prompts choose clearly.
+            linear(mixer + "gate", count, hidden, 3.0 if count > 16 else 1.5)
+            # As wide as sigmoids are, so that it changes many choices.
+            normal(mixer + "gate.e_score_correction_bias", (count,), 0.3, 0.3)
+            if latent:
+                linear(mixer + "fc1_latent_proj", latent, hidden)
+                linear(mixer + "fc2_latent_proj", hidden, latent)
+            for expert in range(count):
+                ungated(f"{mixer}experts.{expert}.", config["moe_intermediate_size"], latent or hidden, 0.5)
+            ungated(mixer + "shared_experts.", config["moe_shared_expert_intermediate_size"], hidden, 0.7)
+            continue
+        heads, groups, state = config["mamba_num_heads"], config["n_groups"], config["ssm_state_size"]
+        inner = heads * config["mamba_head_dim"]
+        channels = inner + 2 * groups * state
         normal(mixer + "in_proj.weight", (inner + channels + heads, hidden), 0.0, hidden**-0.5)
         normal(mixer + "conv1d.weight", (channels, 1, config["conv_kernel"]), 0.2, 0.7)
         normal(mixer + "conv1d.bias", (channels,), 0.0, 0.3)
@@ -89,13 +209,16 @@ def weights(config, rng):
         normal(mixer + "norm.weight", (inner,), 1.0, 0.2)
         normal(mixer + "out_proj.weight", (hidden, inner), 0.0, inner**-0.5)
     normal("backbone.norm_f.weight", (hidden,), 1.0, 0.2)
-    normal("lm_head.weight", (vocabulary, hidden), 0.0, HEAD_GAIN / hidden**0.5)
+    if config["tie_word_embeddings"]:
+        tensors["backbone.embeddings.weight"] *= HEAD_GAIN / hidden**0.5
+    else:
+        normal("lm_head.weight", (vocabulary, hidden), 0.0, HEAD_GAIN / hidden**0.5)
     return tensors
 
 
 def ablations(model, config):
     """For every part of the model: its name, and a context that leaves it out."""
-    mixers = [layer.mixer for layer in model.model.layers]
+    mixers = of_kind(model, "in_proj")
     heads, groups, state = config["mamba_num_heads"], config["n_groups"], config["ssm_state_size"]
     inner = heads * config["mamba_head_dim"]
 
@@ -107,7 +230,7 @@ def ablations(model, config):
 
         return changed([mixer.in_proj.weight for mixer in mixers], zeroed)
 
-    return {
+    found = {
         "x": part(inner, inner),
         "b": part(2 * inner, groups * state),
         "c": part(2 * inner + groups * state, groups * state),
@@ -120,6 +243,40 @@ def ablations(model, config):
         "d": changed([mixer.D for mixer in mixers], torch.zeros_like),
         "norm": changed([mixer.norm.weight for mixer in mixers], torch.ones_like),
     }
+    if attending := of_kind(model, "q_proj"):
+        found["attention"] = hooked(attending, lambda *given: (0 * given[-1][0], None))
+        found["query"] = changed([mixer.q_proj.weight for mixer in attending], torch.zeros_like)
+    if mixtures := of_kind(model, "experts"):
+        gates = [mixer.gate for mixer in mixtures]
+
+        def weighed(change):
+            """Routers with other weights."""
+            return hooked(gates, lambda gate, _, out: (out[0], change(gate, *out), out[2]))
+
+        found["router_weights"] = weighed(lambda gate, logits, w, ids: w.mean(-1, keepdim=True).expand_as(w))
+        found["renormalise"] = weighed(
+            lambda gate, logits, w, ids: gate.routed_scaling_factor * logits.sigmoid().gather(-1, ids)
+        )
+        found["router_scale"] = weighed(lambda gate, logits, w, ids: w / gate.routed_scaling_factor)
+        found["correction"] = changed([gate.e_score_correction_bias for gate in gates], torch.zeros_like)
+        for part in ("experts", "shared_experts"):
+            found[part] = hooked([getattr(mixer, part) for mixer in mixtures], lambda *given: 0 * given[-1])
+    if dense := [mixer for mixer in of_kind(model, "up_proj") if not hasattr(mixer, "experts")]:
+        found["dense"] = hooked(dense, lambda *given: 0 * given[-1])
+    if blocks := [module for module in model.modules() if hasattr(module, "act_fn")]:
+        found["squared"] = plain_relu(blocks)
+    return found
+
+
+@contextlib.contextmanager
+def plain_relu(blocks):
+    """Activates without squaring."""
+    before = [block.act_fn for block in blocks]
+    for block in blocks:
+        block.act_fn = torch.nn.ReLU()
+    yield
+    for block, function in zip(blocks, before, strict=True):
+        block.act_fn = function
 
 
 @torch.inference_mode()
@@ -135,40 +292,64 @@ def decoded(model, tokens):
     return torch.cat(rows).float()
 
 
+def prompts_for(models, config, rng):
+    """Random prompts; where experts are chosen, such as make every choice clear."""
+    if "E" in config["hybrid_override_pattern"]:
+        both = [Choices(model, config) for model in models]
+        return [routing.prompt(both, rng, length) for length in LENGTHS]
+    return [rng.integers(0, config["vocab_size"], length).tolist() for length in LENGTHS]
+
+
+def readable(tensors, text, directory):
+    """A directory that transformers reads: the backbone is called `model`, and the config stands beside.
+    transformers ties no head of this family, whatever the config says: it is given the embedding."""
+    directory.mkdir()
+    named = {k.replace("backbone.", "model."): v for k, v in tensors.items()}
+    named.setdefault("lm_head.weight", named["model.embeddings.weight"].clone())
+    save_file(named, directory / "model.safetensors", {"format": "pt"})
+    (directory / "config.json").write_text(text)
+
+
 def make(name, config, seed, directory):
     """Writes one golden below `directory`."""
     rng = np.random.Generator(np.random.PCG64(seed))
     tensors = weights(config, rng)
-    prompts = [rng.integers(0, config["vocab_size"], length).tolist() for length in LENGTHS]
     out = directory / name
     out.mkdir(parents=True)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (out / "config.json").write_text(text)
-    (out / "tokens.json").write_text(json.dumps(prompts, separators=(",", ":")) + "\n")
     facts = {"seed": seed, "torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
-    for stored, dtype in [("f32", torch.float32), ("bf16", torch.bfloat16)]:
-        (out / stored).mkdir()
-        held = {k: v.to(dtype) for k, v in tensors.items()}
-        save_file(held, out / stored / "model.safetensors", {"format": "pt"})
-        with tempfile.TemporaryDirectory() as scratch:
-            # transformers calls the backbone `model` and requires the config beside the weights.
-            scratch = Path(scratch)
-            named = {k.replace("backbone.", "model."): v for k, v in held.items()}
-            save_file(named, scratch / "model.safetensors", {"format": "pt"})
-            (scratch / "config.json").write_text(text)
-            model = load(scratch, torch.float32)
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch, models = Path(scratch), {}
+        for stored, dtype in [("f32", torch.float32), ("bf16", torch.bfloat16)]:
+            (out / stored).mkdir()
+            held = {k: v.to(dtype) for k, v in tensors.items()}
+            save_file(held, out / stored / "model.safetensors", {"format": "pt"})
+            readable(held, text, scratch / stored)
+            models[stored] = load(scratch / stored, torch.float32)
+        prompts = prompts_for(list(models.values()), config, rng)
+        (out / "tokens.json").write_text(json.dumps(prompts, separators=(",", ":")) + "\n")
+        for stored, model in models.items():
             logits = run(model, prompts)
             save_file({str(i): row for i, row in enumerate(logits)}, out / stored / "logits.safetensors")
             largest = max(row.abs().max().item() for row in logits)
             refuse_unless(1.0 < largest < 40.0, f"{name}: largest logit {largest}")
+            if of_kind(model, "experts"):
+                watched = Choices(model, config)
+                lead = min(watched.run([prompt])[2].min().item() for prompt in prompts)
+                refuse_unless(lead > 0.99 * routing.LEAD, f"{name}: router lead {lead}")
+                facts[f"{stored}_router_lead"] = lead
             if stored == "bf16":
-                facts["torch_bf16"] = distance(run(load(scratch, torch.bfloat16), prompts), logits)
+                facts["torch_bf16"] = distance(run(load(scratch / stored, torch.bfloat16), prompts), logits)
                 continue
-            exact = distance(run(load(scratch, torch.float64), prompts), logits)
+            exact = distance(run(load(scratch / stored, torch.float64), prompts), logits)
             refuse_unless(exact < 5e-5, f"{name}: ill-conditioned, f32 is {exact} from f64")
             apart = distance([decoded(model, prompts[-1])], logits[-1:])
             refuse_unless(apart < 5e-5, f"{name}: transformers' decoding is {apart} from its one pass")
             facts |= {"largest_logit": largest, "f32_from_f64": exact, "decoded_from_one_pass": apart}
+            if of_kind(model, "q_proj"):
+                facts["attention_entropy"] = mean = entropy(model, prompts[2])
+                refuse_unless(0.3 < mean < 0.97, f"{name}: attention entropy {mean}")
             without = {}
             for part, context in ablations(model, config).items():
                 with context:

@@ -83,9 +83,9 @@ pub fn plan(model: &Model, quant: &Quant, names: &BTreeMap<String, FileTensor>) 
     let mut plan = JobPlan { jobs: Vec::new(), sources: BTreeMap::new() };
     let mut drafts: BTreeMap<String, Draft> = BTreeMap::new();
     for tensor in stored_tensors(model, quant) {
-        let from = names.get(&tensor.name);
+        let from = names.get(&tensor.base());
         let from = from.ok_or_else(|| format!("what is read has no `{}`, by its spec", tensor.name))?;
-        let to = &quant.checkpoint.names[&tensor.name];
+        let to = &quant.checkpoint.names[&tensor.base()];
         let layers: Vec<Option<usize>> =
             tensor.layers.as_ref().map_or(vec![None], |layers| layers.iter().copied().map(Some).collect());
         for layer in layers {

@@ -2,14 +2,23 @@
 
 use super::Attention;
 use crate::emit::call::Call;
-use crate::emit::names::Scratch;
+use crate::emit::names::{Scratch, Working};
 use crate::emit::{float, number};
 use crate::plan::Plan;
 use crate::spec::types::RotaryPairs;
 use proc_macro2::TokenStream;
-use quote::quote;
+use quote::{format_ident, quote};
+
+/// The buffer of angles of heads that are not rotated.
+const NO_ANGLES: &str = "no_angles";
 
 impl Attention {
+    pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
+        let tokens = number(plan.buckets.tokens);
+        let none = || (format_ident!("{NO_ANGLES}"), quote!(Rows<0>), quote!(Rows::new(#tokens)));
+        if self.frequencies.is_some() { Vec::new() } else { vec![none()] }
+    }
+
     pub(super) fn scratch(&self, plan: &Plan) -> Scratch {
         let Attention { heads, kv_heads, head_dim, .. } = *self;
         let [heads, kv_heads, head_dim] = [heads, kv_heads, head_dim].map(number);
@@ -29,11 +38,13 @@ impl Attention {
                 [&mut q_norm, &mut k_norm].map(|it| std::mem::replace(it, quote!(&NoNorm)));
             quote!(norm_rows(lane, batch, #qkv, #q_norm, #k_norm);)
         });
-        let pairs = match self.frequencies.pairs {
-            RotaryPairs::Halves => quote!(Halves),
-            RotaryPairs::Adjacent => quote!(Adjacent),
+        let pairs = match self.frequencies.as_ref().map(|it| it.pairs) {
+            // Of no pairs.
+            None | Some(RotaryPairs::Halves) => quote!(Halves),
+            Some(RotaryPairs::Adjacent) => quote!(Adjacent),
         };
         let [angles, cache, scratch] = ["_angles", "_cache", "_scratch"].map(|suffix| it.own(suffix));
+        let angles = if self.frequencies.is_some() { angles } else { format_ident!("{NO_ANGLES}") };
         let scale = float(self.scale);
         quote! {
             #rows

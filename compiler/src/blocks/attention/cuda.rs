@@ -142,6 +142,7 @@ struct Operands {
     shape: Shape,
     qkv: BufferId,
     norms: [Option<FieldId>; 2],
+    rotary: Rotary,
     out: BufferId,
     gated: bool,
     constants: Vec<Member>,
@@ -198,14 +199,15 @@ impl Launcher<'_> {
             let what = format!("K/V blocks of {} tokens are not whole tiles of 16", quant.kv_block);
             return Err(no_kernel(site, self.plan, &what));
         }
+        let halves = frequencies.as_ref().is_none_or(|it| it.pairs == RotaryPairs::Halves);
         let mut constants = vec![
             ("HEADS", integer(*heads)),
             ("KV_HEADS", integer(*kv_heads)),
             ("HEAD_DIM", integer(*head_dim)),
             ("BLOCK_TOKENS", integer(quant.kv_block)),
             ("Kv", Constant::Type(kv.to_owned())),
-            ("ROTARY_PAIRS", integer(frequencies.inverse.len())),
-            ("ROTARY_HALVES", Constant::Flag(frequencies.pairs == RotaryPairs::Halves)),
+            ("ROTARY_PAIRS", integer(frequencies.as_ref().map_or(0, |it| it.inverse.len()))),
+            ("ROTARY_HALVES", Constant::Flag(halves)),
             ("SCALE", Constant::Float(*scale)),
             ("GATED", Constant::Flag(*gated)),
         ];
@@ -224,6 +226,7 @@ impl Launcher<'_> {
             shape,
             qkv: *qkv,
             norms: [*q_norm, *k_norm],
+            rotary: frequencies.as_ref().map_or(Rotary::NULL, |_| Rotary::of(BodyId(site.body))),
             out: *out,
             gated: *gated,
             constants,
@@ -232,7 +235,7 @@ impl Launcher<'_> {
     }
 
     fn decode(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, norms, out, mut constants, kv_block, .. } = operands;
+        let Operands { shape, qkv, norms, rotary, out, mut constants, kv_block, .. } = operands;
         let Outline { sequences, tokens, .. } = *site.program;
         let rows = sequences * tokens;
         let splits = match self.knobs(site).attention_splits as usize {
@@ -267,7 +270,7 @@ impl Launcher<'_> {
             qkv: self.buffer(site, qkv),
             q_norm,
             k_norm,
-            rotary: Rotary::of(body),
+            rotary,
             layer: Cache::of(body),
             partials,
             counters,
@@ -315,7 +318,7 @@ impl Launcher<'_> {
             qkv: self.buffer(site, operands.qkv),
             q_norm,
             k_norm,
-            rotary: Rotary::of(body),
+            rotary: operands.rotary,
             layer: Cache::of(body),
             q_out,
         };

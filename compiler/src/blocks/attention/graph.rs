@@ -48,7 +48,7 @@ impl Operation for Attention {
 }
 
 impl Built for spec::Attention {
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> Vec<ValueId> {
         let mut project = |body: &mut BodyBuilder, part: &str| {
             graph.linear(body, part, &format!("layers.{{layer}}.attention.{part}"), x, self.qkv_bias)
         };
@@ -61,13 +61,15 @@ impl Built for spec::Attention {
             q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, groups(self.heads));
             k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, groups(self.kv_heads));
         }
-        let frequencies = RotaryFrequencies::new(&self.rotary);
-        let mut rotate = |name: &str, x, heads| {
-            let op = Op::Rotary { heads, head_dim: self.head_dim, frequencies: frequencies.clone() };
-            body.node(name, Rows::Tokens, heads * self.head_dim, op, &[x])
-        };
-        let q = rotate("q_rotated", q, self.heads);
-        let k = rotate("k_rotated", k, self.kv_heads);
+        if let Some(rotary) = &self.rotary {
+            let frequencies = RotaryFrequencies::new(rotary);
+            let mut rotate = |name: &str, x, heads| {
+                let op = Op::Rotary { heads, head_dim: self.head_dim, frequencies: frequencies.clone() };
+                body.node(name, Rows::Tokens, heads * self.head_dim, op, &[x])
+            };
+            q = rotate("q_rotated", q, self.heads);
+            k = rotate("k_rotated", k, self.kv_heads);
+        }
         let op = Attention {
             heads: self.heads,
             kv_heads: self.kv_heads,
@@ -79,6 +81,6 @@ impl Built for spec::Attention {
         if let Some(gate) = gate {
             mixed = body.node("context_gated", Rows::Tokens, width, Op::SigmoidGate, &[mixed, gate]);
         }
-        graph.linear(body, "o", "layers.{layer}.attention.o", mixed, self.output_bias)
+        vec![graph.linear(body, "o", "layers.{layer}.attention.o", mixed, self.output_bias)]
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn read(
         heads: heads?,
         kv_heads: kv_heads?,
         head_dim: head_dim?,
-        rotary: rotary?,
+        rotary: Some(rotary?),
         qk_norm: if family.qk_norm { Some(norm?) } else { None },
         norm_rows: false,
         qkv_bias: bias,
@@ -38,15 +38,15 @@ impl Placed for Attention {
     /// Finds a tensor in the checkpoint.
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
         let ["attention", part] = *tensor.stem else { return None };
-        let kind = tensor.kind;
+        let (module, kind) = (tensor.modules.attention, tensor.kind);
         Some(match part {
-            norm @ ("q_norm" | "k_norm") => whole(format!("self_attn.{norm}.weight")),
+            norm @ ("q_norm" | "k_norm") => whole(format!("{module}.{norm}.weight")),
             projection @ ("q" | "gate") if self.gate => {
                 // Each head's query is followed by its gate.
                 let (wide, first) = (self.head_dim, usize::from(projection == "gate"));
-                rows(format!("self_attn.q_proj.{kind}"), first * wide, wide, 2 * wide)
+                rows(format!("{module}.q_proj.{kind}"), first * wide, wide, 2 * wide)
             }
-            projection => whole(format!("self_attn.{projection}_proj.{kind}")),
+            projection => whole(format!("{module}.{projection}_proj.{kind}")),
         })
     }
 }

@@ -4,7 +4,7 @@ use super::super::{Kind, PhaseKind};
 use super::graph;
 use super::kernels::AttentionDecode;
 use crate::emit::call::Call;
-use crate::emit::names::Scratch;
+use crate::emit::names::{Scratch, Working};
 use crate::graph::{Op, RotaryFrequencies};
 use crate::kernels::{Arguments, Signature};
 use crate::passes::launch::{Launcher, Site};
@@ -29,8 +29,8 @@ pub struct Attention {
     pub k_norm: Option<FieldId>,
     /// Whether a norm is over all heads of a row together, not over each.
     pub norm_rows: bool,
-    /// Rotary frequencies.
-    pub frequencies: RotaryFrequencies,
+    /// Rotary frequencies, if heads are rotated.
+    pub frequencies: Option<RotaryFrequencies>,
     /// Query heads.
     pub heads: usize,
     /// Key and value heads.
@@ -73,6 +73,10 @@ impl Kind for Attention {
         }
     }
 
+    fn working(&self, plan: &Plan) -> Vec<Working> {
+        Attention::working(self, plan)
+    }
+
     fn scratch(&self, plan: &Plan) -> Option<Scratch> {
         Some(Attention::scratch(self, plan))
     }
@@ -82,7 +86,7 @@ impl Kind for Attention {
     }
 
     fn frequencies(&self) -> Option<&RotaryFrequencies> {
-        Some(&self.frequencies)
+        self.frequencies.as_ref()
     }
 
     // Where its grid ends, no other block shares the multiprocessor.
@@ -115,6 +119,13 @@ pub const FUSIONS: &[Fusion] = &[
         lower: |it| lower(it, "out", [None; 2], None),
     },
     Fusion {
+        name: "attention-unrotated",
+        pattern: "out = attention(q, k, v) where q is linear, k is linear, out feeds linear",
+        matrices: &[],
+        buffers: &[],
+        lower: |it| lower(it, "out", [None; 2], None),
+    },
+    Fusion {
         name: "attention-normed",
         pattern: "qn = rms-norm(q); kn = rms-norm(k); qr = rotary(qn); kr = rotary(kn); \
                   out = attention(qr, kr, v) where out feeds linear",
@@ -141,11 +152,10 @@ fn lower(
     gates: Option<&str>,
 ) -> Result<PhaseKind, PassError> {
     let graph::Attention { heads, kv_heads, head_dim, scale } = *it.block_op(context);
-    let (Op::Rotary { frequencies, .. }, Op::Rotary { frequencies: of_keys, .. }) =
-        (it.op("qr"), it.op("kr"))
-    else {
-        unreachable!("the rule says rotary")
-    };
+    let [frequencies, of_keys] = ["qr", "kr"].map(|rotated| match it.given(rotated) {
+        Some(Op::Rotary { frequencies, .. }) => Some(frequencies),
+        _ => None,
+    });
     if frequencies != of_keys {
         return Err(pass_error!("q and k of `{}` turn by different angles", it.body.name));
     }
@@ -162,7 +172,7 @@ fn lower(
         *groups == heads
     };
     let norm_rows = !norms.iter().zip([heads, kv_heads]).all(over_heads);
-    let (gated, frequencies, out) = (gates.is_some(), frequencies.clone(), it.whole("out")?);
+    let (gated, frequencies, out) = (gates.is_some(), frequencies.cloned(), it.whole("out")?);
     Ok(Attention {
         qkv,
         gated,

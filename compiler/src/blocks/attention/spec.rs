@@ -4,7 +4,7 @@ use crate::blocks::MixerSpec;
 use crate::plan::KvHeads;
 use crate::spec::diagnostic::Source;
 use crate::spec::model::{MAX_HEADS, divides, flag, norm, rotary};
-use crate::spec::reader::{Table, Value};
+use crate::spec::reader::Table;
 use crate::spec::types::{Norm, Rotary, TensorClass};
 use crate::spec::{LayerTensors, words};
 
@@ -17,8 +17,8 @@ pub struct Attention {
     pub kv_heads: usize,
     /// Width of one head.
     pub head_dim: usize,
-    /// Rotary position embedding.
-    pub rotary: Rotary,
+    /// Rotary position embedding; without one, attention knows of positions only which come first.
+    pub rotary: Option<Rotary>,
     /// RMS norm of queries and keys, before rotary.
     pub qk_norm: Option<Norm>,
     /// Whether that norm is over all heads of a row together, with a weight per element, not over each head.
@@ -44,8 +44,8 @@ impl MixerSpec for Attention {
         let head_dim = size("head_dim", 64);
         divides(source, &table, ("kv_heads", &kv_heads), &heads, "query heads", "K/V head");
         let rotary_example = "rotary = { dims = 64, theta = 10000.0, pairs = \"halves\" }";
-        let rotary = table.required("rotary", rotary_example).and_then(Value::table);
-        let rotary = rotary.and_then(|table| rotary::read(source, table, head_dim.as_ref()));
+        let rotary = table.required("rotary", rotary_example);
+        let rotary = rotary.and_then(|value| rotary::or_none(source, value, head_dim.as_ref()));
         let qk_norm = match table.optional("qk_norm") {
             Some(value) => norm(value).map(Some),
             None => Some(None),
@@ -92,7 +92,10 @@ impl MixerSpec for Attention {
         if self.gate {
             text += "gate = \"sigmoid\"\n";
         }
-        text + "\n" + &words::rotary(&self.rotary, &format!("{table}.rotary"))
+        match &self.rotary {
+            None => text + "rotary = \"none\"\n",
+            Some(rotary) => text + "\n" + &words::rotary(rotary, &format!("{table}.rotary")),
+        }
     }
 
     fn tensors(&self, list: &mut LayerTensors) {

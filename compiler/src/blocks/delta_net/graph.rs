@@ -62,7 +62,7 @@ impl Operation for DeltaNet {
 }
 
 impl Built for spec::DeltaNet {
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> Vec<ValueId> {
         let name = |part: &str| format!("layers.{{layer}}.delta.{part}");
         let [q, k, v, z, b, a] =
             ["q", "k", "v", "z", "b", "a"].map(|part| graph.linear(body, part, &name(part), x, false));
@@ -77,6 +77,6 @@ impl Built for spec::DeltaNet {
         let normed = graph.norm(body, &name("norm"), self.norm, read, self.shape.value_heads);
         let op = Op::Gate { activation: self.activation };
         let gated = body.node("gated", Rows::Tokens, width, op, &[z, normed]);
-        graph.linear(body, "o", &name("o"), gated, false)
+        vec![graph.linear(body, "o", &name("o"), gated, false)]
     }
 }

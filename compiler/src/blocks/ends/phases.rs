@@ -108,14 +108,14 @@ pub const FUSIONS: &[Fusion] = &[
     // A draft pass's head keeps only the ids that may be drafted.
     Fusion {
         name: "head",
-        pattern: "n = rms-norm(x); out = linear(n)",
+        pattern: "n = rms-norm(x); out = linear(n) where x is select",
         matrices: &[(&["out"], Stacked)],
         buffers: &[],
         lower: |it| {
             let (x, norm, matrix, out) = (it.whole("x")?, it.norm("n"), it.matrix("out"), it.whole("out")?);
             Ok(match it.in_draft {
                 true => Propose { x, norm, matrix, out }.into(),
-                false => Project { x, norm, matrix, bias: it.bias("out"), out }.into(),
+                false => Project { x, norm, matrix, bias: it.bias("out"), activation: None, out }.into(),
             })
         },
     },

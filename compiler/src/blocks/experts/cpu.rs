@@ -28,16 +28,36 @@ impl Experts {
         let common = self.shared.map(|shared| {
             let (staged, matrix) = (it.staged(shared.matrix), it.field(shared.matrix));
             let out = it.buffer(shared.out);
-            quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, Gated(#activation, #out));)
+            match self.gated {
+                true => quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, Gated(#activation, #out));),
+                false => {
+                    quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, Activated(#activation, #out));)
+                }
+            }
         });
+        let latent = self.latent.map(|latent| {
+            let (staged, matrix) = (it.staged(latent.matrix), it.field(latent.matrix));
+            let out = it.buffer(latent.out);
+            quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, Store(#out));)
+        });
+        // What the experts read, and the norm before.
+        let (read, normed) = match self.latent {
+            None => (x.clone(), norm.clone()),
+            Some(latent) => (it.buffer(latent.out), quote!(&NoNorm)),
+        };
+        let (run, epilogue) = match self.gated {
+            true => (quote!(expert_gated), quote!(Gated)),
+            false => (quote!(expert_up), quote!(Activated)),
+        };
         let (gathered, _) = gathering(it.plan, self.matrix);
         quote! {
             norm_linear(lane, #rows, #x, #norm, #router_staged, #router, Store(#logits));
             #route
             #common
-            expert_gated(
-                lane, #rows, #x, #norm, #staged_x, #routing, #matrix, &self.buffers.#gathered,
-                Gated(#activation, #out),
+            #latent
+            #run(
+                lane, #rows, #read, #normed, #staged_x, #routing, #matrix, &self.buffers.#gathered,
+                #epilogue(#activation, #out),
             );
         }
     }
@@ -65,6 +85,14 @@ impl Combine {
         let (gathered, _) = gathering(it.plan, self.matrix);
         let [inner, routing, residual] = [self.inner, self.routing, self.residual].map(|id| it.buffer(id));
         let matrix = it.field(self.matrix);
+        if !self.adds {
+            return quote! {
+                expert_sum(
+                    lane, #rows, #inner, #routing, #matrix, &self.buffers.#gathered,
+                    &self.buffers.expert_products, #residual,
+                );
+            };
+        }
         quote! {
             #common
             expert_down(

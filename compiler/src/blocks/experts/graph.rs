@@ -1,7 +1,7 @@
 //! The ops of a mixture and the layers built from them.
 
 use super::spec::{Experts, Router};
-use crate::blocks::products::spec::gated;
+use crate::blocks::products::spec::{gated, ungated};
 use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
 use crate::spec::types::{Activation, Ranks};
@@ -55,6 +55,17 @@ pub struct ExpertGate {
     pub active: usize,
 }
 
+/// `(x, routing) -> activation(up_e x)`, one row for each chosen expert `e`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertUp {
+    /// `[width, inputs]` per expert.
+    pub up: WeightId,
+    /// Applied to every element.
+    pub activation: Activation,
+    /// Experts chosen per row.
+    pub active: usize,
+}
+
 /// `(inner, routing) -> sum of weight_e * down_e inner_e` over the chosen experts, in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpertDown {
@@ -84,15 +95,35 @@ impl Operation for ExpertGate {
 
     /// A rank has a part of the inner width of every expert, or whole experts.
     fn share(&self, weights: &[Weight], ranks: Ranks) -> Result<Share<ExpertGate>, String> {
-        if ranks.whole_experts {
-            let cuts = share_experts(weights, [self.gate, self.up], ranks)?;
-            return Ok(Share { op: self.clone(), inputs: Vec::new(), output: Split::Chosen, cuts });
-        }
-        let width = share_width(weights[self.gate.0].rows, ranks.count)?;
-        let cuts = [self.gate, self.up].map(|weight| (weight, RankPart::rows([width])));
-        let (op, output) = (self.clone(), Split::Columns(vec![width]));
-        Ok(Share { op, inputs: Vec::new(), output, cuts: cuts.to_vec() })
+        let (output, cuts) = share_inner(weights, [self.gate, self.up], ranks)?;
+        Ok(Share { op: self.clone(), inputs: Vec::new(), output, cuts })
     }
+}
+
+impl Operation for ExpertUp {
+    const NAME: &'static str = "expert-up";
+
+    fn weights(&self) -> Vec<WeightId> {
+        vec![self.up]
+    }
+
+    fn share(&self, weights: &[Weight], ranks: Ranks) -> Result<Share<ExpertUp>, String> {
+        let (output, cuts) = share_inner(weights, [self.up], ranks)?;
+        Ok(Share { op: self.clone(), inputs: Vec::new(), output, cuts })
+    }
+}
+
+/// What a rank has of the experts' inner rows, and of the matrices that make them.
+fn share_inner<const N: usize>(
+    weights: &[Weight],
+    ids: [WeightId; N],
+    ranks: Ranks,
+) -> Result<(Split, Vec<(WeightId, RankPart)>), String> {
+    if ranks.whole_experts {
+        return Ok((Split::Chosen, share_experts(weights, ids, ranks)?));
+    }
+    let width = share_width(weights[ids[0].0].rows, ranks.count)?;
+    Ok((Split::Columns(vec![width]), ids.map(|id| (id, RankPart::rows([width]))).to_vec()))
 }
 
 /// The inner width of an expert, shared out to ranks.
@@ -139,8 +170,8 @@ impl Operation for ExpertDown {
 }
 
 impl Built for Experts {
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
-        let Experts { experts, active, width, activation, router, shared } = *self;
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> Vec<ValueId> {
+        let Experts { experts, active, width, activation, gated: is_gated, latent, router, shared } = *self;
         let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
         let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
         let weighing = match router {
@@ -151,19 +182,35 @@ impl Built for Experts {
         };
         let op = Route { experts, active, weighing };
         let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
-        let (gate, up) = (graph.weight(&expert("gate")), graph.weight(&expert("up")));
-        let op = ExpertGate { gate, up, activation, active };
-        let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[x, routing]);
-        let op = ExpertDown { down: graph.weight(&expert("down")), active };
         let hidden = body.width(x);
-        let routed = body.node("routed", Rows::Tokens, hidden, op, &[inner, routing]);
-        if shared.is_none() {
-            return routed;
+        let read = match latent {
+            Some(_) => graph.linear(body, "latent", "layers.{layer}.ffn.latent.in", x, false),
+            None => x,
+        };
+        let gate = is_gated.then(|| graph.weight(&expert("gate")));
+        let up = graph.weight(&expert("up"));
+        let op: Op = match gate {
+            Some(gate) => ExpertGate { gate, up, activation, active }.into(),
+            None => ExpertUp { up, activation, active }.into(),
+        };
+        let inner = body.node("experts_inner", Rows::Slots(active), width, op, &[read, routing]);
+        let common = |graph: &mut Builder, body: &mut BodyBuilder| match is_gated {
+            true => gated(graph, body, ("ffn.shared", "shared_"), Op::Gate { activation }, x, false),
+            false => ungated(graph, body, ("ffn.shared", "shared_"), activation, x, false),
+        };
+        // All that reads normed rows comes before what reads the experts' inner ones.
+        let unweighed = shared.filter(|it| !it.gate).map(|_| common(graph, body));
+        let op = ExpertDown { down: graph.weight(&expert("down")), active };
+        let mut routed = body.node("routed", Rows::Tokens, body.width(read), op, &[inner, routing]);
+        if latent.is_some() {
+            routed = graph.linear(body, "latent_out", "layers.{layer}.ffn.latent.out", routed, false);
         }
-        let op = Op::Gate { activation };
-        let common = gated(graph, body, ("ffn.shared", "shared_"), op, x, false);
+        if shared.is_none_or(|it| !it.gate) {
+            return unweighed.into_iter().chain([routed]).collect();
+        }
+        let common = common(graph, body);
         let scale = graph.linear(body, "shared_scale", "layers.{layer}.ffn.shared.scale", x, false);
         let common = body.node("shared_scaled", Rows::Tokens, hidden, Op::SigmoidGate, &[common, scale]);
-        body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])
+        vec![body.node("ffn_out", Rows::Tokens, hidden, Op::Add, &[routed, common])]
     }
 }

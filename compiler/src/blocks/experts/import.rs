@@ -2,6 +2,7 @@
 
 use super::spec::{Experts, Router, SharedExpert};
 use crate::blocks::Placed;
+use crate::import::draft::ExpertNames;
 use crate::import::families::Mixture;
 use crate::import::keys::{Findings, Keys};
 use crate::import::names::{LayerTensor, rows, whole};
@@ -88,9 +89,11 @@ pub(crate) fn read(
         experts: experts?,
         active: active?,
         width: width?,
+        gated: true,
+        latent: None,
         activation: activation?,
         router: Router::Softmax { renormalise: renormalise? },
-        shared: shared?.map(|width| SharedExpert { width }),
+        shared: shared?.map(|width| SharedExpert { width, gate: true }),
     })
 }
 
@@ -116,10 +119,13 @@ impl Placed for Experts {
     /// Finds a tensor in the checkpoint.
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
         let (wide, hidden) = (self.width, tensor.hidden);
-        let (module, parts) = (tensor.experts.module, tensor.experts.parts);
+        let ExpertNames { module, parts, correction, shared, latent } = tensor.modules.experts;
         Some(match tensor.stem {
             ["ffn", "router"] => whole(format!("{module}.gate.weight")),
-            ["ffn", "router", "correction"] => whole(format!("{module}.e_score_correction_bias")),
+            ["ffn", "router", "correction"] => whole(format!("{module}.{correction}")),
+            ["ffn", "latent", side] => {
+                whole(format!("{module}.{}.weight", latent[usize::from(*side == "out")]))
+            }
             ["ffn", "experts", _, part] if tensor.stacked => match *part {
                 "gate" => rows(format!("{module}.experts.gate_up_proj"), 0, wide, 2 * wide),
                 "up" => rows(format!("{module}.experts.gate_up_proj"), wide, wide, 2 * wide),
@@ -129,8 +135,8 @@ impl Placed for Experts {
                 let at = ["gate", "up", "down"].iter().position(|it| it == part)?;
                 whole(format!("{module}.experts.{{expert}}.{}.weight", parts[at]))
             }
-            ["ffn", "shared", "scale"] => whole(format!("{module}.shared_expert_gate.weight")),
-            ["ffn", "shared", part] => whole(format!("{module}.shared_expert.{part}_proj.weight")),
+            ["ffn", "shared", "scale"] => whole(format!("{module}.{shared}_gate.weight")),
+            ["ffn", "shared", part] => whole(format!("{module}.{shared}.{part}_proj.weight")),
             _ => return None,
         })
     }

@@ -39,6 +39,9 @@ const GROUPED: &[Declared] =
 const COMBINE: &[Declared] =
     constants![HIDDEN: int, NARROW: bool, SHARED: bool, SHARED_GATE: bool, GATE_STRIDE: int];
 
+/// Where the sum is not added to what there was.
+const REPLACES: &[Declared] = constants![optional REPLACES: bool];
+
 /// Both products of one kernel, the second with the down matrix in place of the first; `$sum` is what makes
 /// its sum over ranks.
 macro_rules! both {
@@ -204,7 +207,7 @@ kernels! {
 
     /// Sums the results of each token's experts.
     experts_batch_combine => ExpertsBatchCombine in "experts/experts_batch_combine.cuh",
-        [LISTS, SHARED_OUT, LIMIT, COMBINE];
+        [LISTS, SHARED_OUT, LIMIT, COMBINE, REPLACES];
     (
         step: READ Header, lists: READ Lists, products: READ Products, shared: READ Rows, logits: READ Rows,
         out: WRITE Rows,

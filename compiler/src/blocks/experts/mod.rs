@@ -9,4 +9,4 @@ mod phases;
 mod reference;
 pub mod spec;
 
-pub use phases::{Combine, Experts, FUSIONS, SharedDown, SharedUp};
+pub use phases::{Combine, Experts, FUSIONS, Latent, SharedDown, SharedUp};

@@ -1,7 +1,7 @@
 //! Phases of a mixture: rules, operands, cost.
 
-use super::super::{Kind, PhaseKind};
-use super::graph::{ExpertDown, ExpertGate, Route, Weighing};
+use super::super::{BlockOp, Kind, PhaseKind};
+use super::graph::{ExpertDown, ExpertGate, ExpertUp, Route, Weighing};
 use super::kernels::{
     ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
     ExpertsStreamUpPart,
@@ -20,26 +20,30 @@ use crate::plan::{BufferId, FieldId, Plan, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
 
-/// The router, and the gated inner rows of the experts it chooses and of the shared expert.
+/// The router, and the inner rows of the experts it chooses and of the shared expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
     /// Residual stream.
     pub x: BufferId,
     /// Norm before all products.
     pub norm: FieldId,
-    /// The router's matrix; with a shared expert, the row that weighs it comes last.
+    /// The router's matrix; the row that weighs a shared expert, if one does, comes last.
     pub router: FieldId,
     /// The router's logits, and beside them the shared expert's weight before the sigmoid.
     pub logits: BufferId,
     /// Chosen weights, then chosen experts.
     pub routing: BufferId,
-    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated).
+    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated), or only up.
     pub matrix: FieldId,
+    /// The product of normed rows that the experts read, if they do not read these.
+    pub latent: Option<Latent>,
+    /// Whether experts have gates.
+    pub gated: bool,
     /// Experts chosen per token.
     pub active: usize,
     /// What the router chooses and weighs by.
     pub weighing: Weighing<FieldId>,
-    /// Activation of every gate.
+    /// Activation of every gate, or of every inner element.
     pub activation: Activation,
     /// Input of the down products: the rows of the chosen experts side by side.
     pub out: BufferId,
@@ -50,9 +54,20 @@ pub struct Experts {
 /// The shared expert's part of [`Experts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedUp {
-    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated).
+    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated), or only up.
     pub matrix: FieldId,
     /// Input of its down product.
+    pub out: BufferId,
+    /// Whether a row of the router's matrix weighs its result.
+    pub weighed: bool,
+}
+
+/// The projection before experts of another width than the residual stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latent {
+    /// From the residual stream's width to the experts'.
+    pub matrix: FieldId,
+    /// What the experts read.
     pub out: BufferId,
 }
 
@@ -62,7 +77,7 @@ impl Kind for Experts {
     }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
-        let shared = self.shared.iter().map(|it| it.out);
+        let shared = self.shared.map(|it| it.out).into_iter().chain(self.latent.map(|it| it.out));
         (vec![self.x], [self.logits, self.routing].into_iter().chain(shared).chain([self.out]).collect())
     }
 
@@ -72,7 +87,7 @@ impl Kind for Experts {
             Weighing::Scores { correction, .. } => Some(correction),
         };
         let own = [self.norm, self.router].into_iter().chain(correction).chain([self.matrix]);
-        own.chain(self.shared.map(|it| it.matrix)).collect()
+        own.chain(self.beside()).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -87,13 +102,13 @@ impl Kind for Experts {
         let tokens = work.given.tokens;
         work.routing(self.router, tokens);
         work.chosen(self.matrix, self.active, tokens);
-        if let Some(shared) = self.shared {
-            work.product(shared.matrix, tokens);
+        for matrix in self.beside() {
+            work.product(matrix, tokens);
         }
     }
 
     fn staged(&self) -> Vec<FieldId> {
-        [self.router, self.matrix].into_iter().chain(self.shared.map(|it| it.matrix)).collect()
+        [self.router, self.matrix].into_iter().chain(self.beside()).collect()
     }
 
     fn working(&self, plan: &Plan) -> Vec<Working> {
@@ -113,6 +128,18 @@ impl Kind for Experts {
     }
 }
 
+impl Experts {
+    /// Whether the router weighs the shared expert.
+    pub(super) fn weighs_shared(&self) -> bool {
+        self.shared.is_some_and(|it| it.weighed)
+    }
+
+    /// Matrices of products beside those of the router and the chosen experts.
+    pub(super) fn beside(&self) -> impl Iterator<Item = FieldId> {
+        self.shared.map(|it| it.matrix).into_iter().chain(self.latent.map(|it| it.matrix))
+    }
+}
+
 /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Combine {
@@ -124,10 +151,13 @@ pub struct Combine {
     pub matrix: FieldId,
     /// Experts chosen per token.
     pub active: usize,
-    /// The shared expert, if there is one.
+    /// The shared expert, if one is weighed by the router.
     pub shared: Option<SharedDown>,
     /// Residual stream, read and written.
     pub residual: BufferId,
+    /// Whether the sum is added to what the buffer holds. If not, it takes its place: experts of another
+    /// width than the residual stream.
+    pub adds: bool,
 }
 
 /// The shared expert's part of [`Combine`].
@@ -150,8 +180,9 @@ impl Kind for Combine {
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
         let read = self.shared.iter().flat_map(|it| [it.inner, it.logits]);
+        let read = self.adds.then_some(self.residual).into_iter().chain(read);
         let written = self.shared.iter().map(|it| it.product).chain([self.residual]).collect();
-        ([self.inner, self.routing, self.residual].into_iter().chain(read).collect(), written)
+        ([self.inner, self.routing].into_iter().chain(read).collect(), written)
     }
 
     fn fields(&self) -> Vec<FieldId> {
@@ -220,7 +251,7 @@ pub const FUSIONS: &[Fusion] = &[
                   where l is kept, r is kept",
         matrices: &[(&["out"], Packing::Gated), (&["l"], Stacked)],
         buffers: &[&["l"], &["r"], &["out"]],
-        lower: |it| experts(it, None),
+        lower: experts,
     },
     // With a shared expert.
     Fusion {
@@ -229,11 +260,42 @@ pub const FUSIONS: &[Fusion] = &[
                   g = linear(n); u = linear(n); c = gate(g, u); s = linear(n) where l is kept, r is kept",
         matrices: &[(&["out"], Packing::Gated), (&["l", "s"], Stacked), (&["g", "u"], Packing::Gated)],
         buffers: &[&["l", "s"], &["r"], &["out"], &["c"]],
-        lower: |it| {
-            let Op::Gate { activation } = *it.op("c") else { unreachable!("the rule says gate") };
-            let shared = SharedUp { matrix: it.matrix("g"), out: it.whole("c")? };
-            experts(it, Some((activation, shared)))
-        },
+        lower: experts,
+    },
+    // With one that is not weighed.
+    Fusion {
+        name: "experts-unweighed",
+        pattern: "n = rms-norm(x); l = linear(n); r = route(l); out = expert-gate(n, r); \
+                  g = linear(n); u = linear(n); c = gate(g, u) where l is kept, r is kept",
+        matrices: &[(&["out"], Packing::Gated), (&["l"], Stacked), (&["g", "u"], Packing::Gated)],
+        buffers: &[&["l"], &["r"], &["out"], &["c"]],
+        lower: experts,
+    },
+    // The same without gates.
+    Fusion {
+        name: "experts-ungated",
+        pattern: "n = rms-norm(x); l = linear(n); r = route(l); out = expert-up(n, r) \
+                  where l is kept, r is kept",
+        matrices: &[(&["out"], Stacked), (&["l"], Stacked)],
+        buffers: &[&["l"], &["r"], &["out"]],
+        lower: experts,
+    },
+    Fusion {
+        name: "experts-ungated-unweighed",
+        pattern: "n = rms-norm(x); l = linear(n); r = route(l); out = expert-up(n, r); \
+                  g = linear(n); c = activate(g) where l is kept, r is kept",
+        matrices: &[(&["out"], Stacked), (&["l"], Stacked), (&["g"], Stacked)],
+        buffers: &[&["l"], &["r"], &["out"], &["c"]],
+        lower: experts,
+    },
+    // Experts of another width than the residual stream.
+    Fusion {
+        name: "experts-latent",
+        pattern: "n = rms-norm(x); l = linear(n); r = route(l); v = linear(n); out = expert-up(v, r); \
+                  g = linear(n); c = activate(g) where l is kept, r is kept, v is kept",
+        matrices: &[(&["out"], Stacked), (&["l"], Stacked), (&["v"], Stacked), (&["g"], Stacked)],
+        buffers: &[&["l"], &["r"], &["v"], &["out"], &["c"]],
+        lower: experts,
     },
     Fusion {
         name: "combine",
@@ -254,14 +316,34 @@ pub const FUSIONS: &[Fusion] = &[
             combine(it, Some(shared))
         },
     },
+    Fusion {
+        name: "combine-latent",
+        pattern: "y = expert-down(i, r) where y feeds linear",
+        matrices: &[(&["y"], Stacked)],
+        buffers: &[],
+        lower: |it| combine(it, None),
+    },
 ];
 
-fn experts(it: &Lowering, shared: Option<(Activation, SharedUp)>) -> Result<PhaseKind, PassError> {
+fn experts(it: &Lowering) -> Result<PhaseKind, PassError> {
     let Route { active, weighing, .. } = *it.block_op("r");
-    let ExpertGate { activation, .. } = *it.block_op("out");
-    if shared.is_some_and(|(of_shared, _)| of_shared != activation) {
+    let (gated, activation) = match it.op("out") {
+        Op::Block(BlockOp::ExpertGate(ExpertGate { activation, .. })) => (true, *activation),
+        Op::Block(BlockOp::ExpertUp(ExpertUp { activation, .. })) => (false, *activation),
+        _ => unreachable!("the rule says what makes inner rows"),
+    };
+    let shared = match it.given("c") {
+        Some(Op::Gate { activation } | Op::Activate { activation }) => Some(*activation),
+        _ => None,
+    };
+    if shared.is_some_and(|of_shared| of_shared != activation) {
         return Err(pass_error!("the experts of `{}` have two activations", it.body.name));
     }
+    let up = |_| -> Result<SharedUp, PassError> {
+        Ok(SharedUp { matrix: it.matrix("g"), out: it.whole("c")?, weighed: it.given("s").is_some() })
+    };
+    let latent =
+        |_| -> Result<Latent, PassError> { Ok(Latent { matrix: it.matrix("v"), out: it.whole("v")? }) };
     let weighing = match weighing {
         Weighing::Softmax { renormalise } => Weighing::Softmax { renormalise },
         Weighing::Scores { scale, .. } => {
@@ -276,17 +358,21 @@ fn experts(it: &Lowering, shared: Option<(Activation, SharedUp)>) -> Result<Phas
         logits: it.whole("l")?,
         routing: it.whole("r")?,
         matrix: it.matrix("out"),
+        latent: it.given("v").map(latent).transpose()?,
+        gated,
         active,
         weighing,
         activation,
         out: it.whole("out")?,
-        shared: shared.map(|(_, shared)| shared),
+        shared: shared.map(up).transpose()?,
     }
     .into())
 }
 
+/// `y` is the sum, which is added to `residual` if the rule has one.
 fn combine(it: &Lowering, shared: Option<SharedDown>) -> Result<PhaseKind, PassError> {
     let ExpertDown { active, .. } = *it.block_op("y");
-    let (inner, routing, residual) = (it.whole("i")?, it.whole("r")?, it.whole("residual")?);
-    Ok(Combine { inner, routing, matrix: it.matrix("y"), active, shared, residual }.into())
+    let (inner, routing, adds) = (it.whole("i")?, it.whole("r")?, it.given("out").is_some());
+    let residual = it.whole(if adds { "residual" } else { "y" })?;
+    Ok(Combine { inner, routing, matrix: it.matrix("y"), active, shared, residual, adds }.into())
 }

@@ -1,6 +1,6 @@
 //! The reference of a mixture of experts, written as plainly as possible.
 
-use super::graph::{ExpertDown, ExpertGate, LEAST_SUM, Route, Weighing};
+use super::graph::{ExpertDown, ExpertGate, ExpertUp, LEAST_SUM, Route, Weighing};
 use crate::blocks::Computed;
 use crate::graph::WeightId;
 use crate::reference::{Evaluation, ops};
@@ -75,6 +75,22 @@ impl Computed for ExpertGate {
                 &ops::linear(x, up, &ups[expert], None),
                 self.activation,
             )
+        };
+        rows.flat_map(|(x, routing)| {
+            slots(routing).flat_map(|(_, expert)| slot(x, expert)).collect::<Vec<_>>()
+        })
+        .collect()
+    }
+}
+
+impl Computed for ExpertUp {
+    /// The inner rows of the chosen experts, side by side; zeros for those of other ranks.
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        let (up, ups) = it.experts(self.up);
+        let rows = it.input(0).chunks_exact(up.columns).zip(it.input(1).chunks_exact(2 * self.active));
+        let slot = |x: &[f32], expert: usize| match held(it, self.up, expert) {
+            Some(expert) => ops::activated(&ops::linear(x, up, &ups[expert], None), self.activation),
+            None => vec![0.0; up.rows],
         };
         rows.flat_map(|(x, routing)| {
             slots(routing).flat_map(|(_, expert)| slot(x, expert)).collect::<Vec<_>>()

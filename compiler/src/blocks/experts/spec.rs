@@ -2,7 +2,7 @@
 
 use crate::blocks::FfnSpec;
 use crate::spec::diagnostic::Source;
-use crate::spec::model::{ACTIVATIONS, MAX_EXPERTS, MAX_WIDTH};
+use crate::spec::model::{ACTIVATIONS, MAX_EXPERTS, MAX_WIDTH, flag};
 use crate::spec::reader::Table;
 use crate::spec::types::{Activation, TensorClass};
 use crate::spec::{LayerTensors, words};
@@ -17,8 +17,14 @@ pub struct Experts {
     pub active: usize,
     /// Inner width of one expert.
     pub width: usize,
-    /// Activation of every gate.
+    /// Whether experts have a gate, whose activation multiplies what up gives; without one, that is activated
+    /// itself. The shared expert is as the others.
+    pub gated: bool,
+    /// Activation of every gate, or of every inner element.
     pub activation: Activation,
+    /// Width of the rows that the chosen experts read and make, if it is not that of the residual stream:
+    /// a projection goes before them, another one behind their sum.
+    pub latent: Option<usize>,
     /// How logits choose and weigh.
     pub router: Router,
     /// An expert that every token passes through, if there is one.
@@ -44,12 +50,13 @@ pub enum Router {
 /// Value of `router` for sigmoids.
 const SIGMOID: &str = "sigmoid-corrected-top-k-renormalised";
 
-/// An expert that every token passes through; its result is multiplied by the sigmoid of a projection of its
-/// own.
+/// An expert that every token passes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedExpert {
     /// Inner width.
     pub width: usize,
+    /// Whether its result is multiplied by the sigmoid of a projection of its own.
+    pub gate: bool,
 }
 
 impl FfnSpec for Experts {
@@ -73,6 +80,11 @@ impl FfnSpec for Experts {
         }
         let activation =
             table.required("activation", "activation = \"silu\"").and_then(|it| it.choice(&ACTIVATIONS));
+        let ungated = flag(&mut table, "ungated");
+        let latent = match table.optional("latent") {
+            Some(value) => value.size(1..=MAX_WIDTH).map(|it| Some(it.value)),
+            None => Some(None),
+        };
         let routers = [
             ("softmax-top-k-renormalised", Router::Softmax { renormalise: true }),
             ("softmax-top-k", Router::Softmax { renormalise: false }),
@@ -96,7 +108,9 @@ impl FfnSpec for Experts {
             experts: experts?.value,
             active: active?.value,
             width: width?.value,
+            gated: !ungated?,
             activation: activation?.value,
+            latent: latent?,
             router: router?,
             shared: shared?,
         })
@@ -110,10 +124,15 @@ impl FfnSpec for Experts {
         };
         let scale = if scale == 1.0 { String::new() } else { format!("router_scale = {scale:?}\n") };
         let shared = self.shared.map_or(String::new(), |shared| {
-            format!("shared = {{ width = {}, gate = \"sigmoid\" }}\n", shared.width)
+            let gate = if shared.gate { "sigmoid" } else { "none" };
+            format!("shared = {{ width = {}, gate = {gate:?} }}\n", shared.width)
         });
+        let ungated =
+            if self.gated { "" } else { "ungated = true # experts have no gate, only up and down\n" };
+        let latent = self.latent.map_or(String::new(), |width| format!("latent = {width}\n"));
         format!(
-            "experts = {}\nactive = {}\nwidth = {}\nactivation = \"{}\"\nrouter = \"{router}\"\n{scale}{shared}",
+            "experts = {}\nactive = {}\nwidth = {}\n{ungated}{latent}activation = \"{}\"\nrouter = \"{router}\"\n\
+             {scale}{shared}",
             self.experts,
             self.active,
             self.width,
@@ -127,12 +146,24 @@ impl FfnSpec for Experts {
         if let Router::Sigmoid { .. } = self.router {
             list.vector("ffn.router.correction", self.experts);
         }
-        for (part, rows, columns) in [("gate", width, hidden), ("up", width, hidden), ("down", hidden, width)]
-        {
-            list.experts(part, rows, columns, self.experts);
+        let outer = self.latent.unwrap_or(hidden);
+        if self.latent.is_some() {
+            list.matrix("ffn.latent.in", TensorClass::Latent, outer, hidden);
         }
-        if let Some(shared) = self.shared {
-            list.gated("ffn.shared", TensorClass::Shared, shared.width, false);
+        for (part, rows, columns) in [("gate", width, outer), ("up", width, outer), ("down", outer, width)] {
+            if self.gated || part != "gate" {
+                list.experts(part, rows, columns, self.experts);
+            }
+        }
+        if self.latent.is_some() {
+            list.matrix("ffn.latent.out", TensorClass::Latent, hidden, outer);
+        }
+        let Some(shared) = self.shared else { return };
+        match self.gated {
+            true => list.gated("ffn.shared", TensorClass::Shared, shared.width, false),
+            false => list.ungated("ffn.shared", TensorClass::Shared, shared.width, false),
+        }
+        if shared.gate {
             list.matrix("ffn.shared.scale", TensorClass::Router, 1, hidden);
         }
     }
@@ -150,8 +181,8 @@ fn scale_of(table: &mut Table, default: f32) -> Option<Router> {
 /// Reads a table such as `{ width = 512, gate = "sigmoid" }`.
 fn shared(mut table: Table) -> Option<SharedExpert> {
     let width = table.required("width", "width = 512").and_then(|it| it.size(1..=MAX_WIDTH));
-    let gate = table.required("gate", "gate = \"sigmoid\"").and_then(|it| it.choice(&[("sigmoid", ())]));
+    let gates = [("sigmoid", true), ("none", false)];
+    let gate = table.required("gate", "gate = \"sigmoid\"").and_then(|it| it.choice(&gates));
     table.finish();
-    gate?;
-    Some(SharedExpert { width: width?.value })
+    Some(SharedExpert { width: width?.value, gate: gate?.value })
 }

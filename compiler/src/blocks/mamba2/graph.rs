@@ -73,7 +73,7 @@ impl Operation for Mamba2 {
 }
 
 impl Built for spec::Mamba2 {
-    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> ValueId {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> Vec<ValueId> {
         let name = |part: &str| format!("layers.{{layer}}.mamba2.{part}");
         let projected = ["z", "xbc", "dt"].map(|part| graph.linear(body, part, &name(part), x, false));
         let op = Mamba2 {
@@ -87,6 +87,6 @@ impl Built for spec::Mamba2 {
             shape: self.shape,
         };
         let read = body.node("read", Rows::Tokens, self.shape.inner(), op, &projected);
-        graph.linear(body, "o", &name("o"), read, false)
+        vec![graph.linear(body, "o", &name("o"), read, false)]
     }
 }

@@ -19,10 +19,6 @@ pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> O
     for key in ["use_bias", "mamba_proj_bias"] {
         keys.only(found, key, &[json!(false)], "only projections without biases are known");
     }
-    // Prompt chunking, state precision and initialisation do not change the result. transformers' bounds on
-    // the time step apply to training.
-    keys.harmless(&["chunk_size", "expand", "mamba_ssm_cache_dtype", "use_mamba_kernels"]);
-    keys.harmless(&["time_step_floor", "time_step_limit", "time_step_max", "time_step_min"]);
     let (heads, groups) = (heads?, groups?);
     if heads % groups != 0 {
         let (few, many) = (keys.path("n_groups"), keys.path("mamba_num_heads"));
@@ -31,6 +27,16 @@ pub(crate) fn read(keys: &mut Keys, found: &mut Findings, eps: Option<f64>) -> O
     }
     let shape = Shape { heads, head_dim: head_dim?, groups, state: state?, taps: taps? };
     Some(Mamba2 { shape, eps: eps? as f32 })
+}
+
+/// Takes note of keys that change no result, and of all others for models without such layers. Prompt
+/// chunking, state precision and initialisation do not change it; transformers' bounds on the time step
+/// apply to training.
+pub(crate) fn ignore(keys: &mut Keys) {
+    keys.harmless(&["chunk_size", "expand", "mamba_ssm_cache_dtype", "use_mamba_kernels"]);
+    keys.harmless(&["time_step_floor", "time_step_limit", "time_step_max", "time_step_min"]);
+    keys.harmless(&["mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"]);
+    keys.harmless(&["mamba_hidden_act", "use_conv_bias", "use_bias", "mamba_proj_bias"]);
 }
 
 impl Placed for Mamba2 {

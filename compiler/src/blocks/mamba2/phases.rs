@@ -3,12 +3,14 @@
 use super::super::{Kind, PhaseKind};
 use super::graph;
 use super::spec::Shape;
+use crate::blocks::products::project;
 use crate::blocks::recurrent::CudaState;
 use crate::emit::call::Call;
 use crate::emit::names::Scratch;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::{Fusion, Lowering, Slice};
 use crate::passes::{PassError, pass_error};
+use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Keeps, Plan, Work};
 use crate::spec::types::Target;
@@ -84,14 +86,17 @@ impl Kind for Mamba2 {
     }
 }
 
-/// Mamba-2's fusion rules. The projections use the rule for any three that share a norm.
-pub const FUSIONS: &[Fusion] = &[Fusion {
-    name: "mamba-2",
-    pattern: "u = mamba-2(z, c, d)",
-    matrices: &[],
-    buffers: &[],
-    lower: mamba2,
-}];
+/// Mamba-2's fusion rules.
+pub const FUSIONS: &[Fusion] = &[
+    Fusion {
+        name: "project-mamba-2",
+        pattern: "n = rms-norm(x); z = linear(n); c = linear(n); d = linear(n) where z feeds mamba-2",
+        matrices: &[(&["z", "c", "d"], Stacked)],
+        buffers: &[],
+        lower: |it| project(it, "z"),
+    },
+    Fusion { name: "mamba-2", pattern: "u = mamba-2(z, c, d)", matrices: &[], buffers: &[], lower: mamba2 },
+];
 
 fn mamba2(it: &Lowering) -> Result<PhaseKind, PassError> {
     let graph::Mamba2 { eps, shape, .. } = *it.block_op("u");

@@ -7,7 +7,15 @@ use quote::quote;
 
 impl Project {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
-        let epilogue = biased(quote!(Store), it.buffer(self.out), self.bias.map(|bias| it.field(bias)));
+        let bias = self.bias.map(|bias| it.field(bias));
+        let epilogue = match self.activation {
+            None => biased(quote!(Store), it.buffer(self.out), bias),
+            Some(function) => {
+                let (function, out) = (activation(function), it.buffer(self.out));
+                let epilogue = quote!(Activated(#function, #out));
+                bias.map_or(epilogue.clone(), |bias| quote!(Bias(#bias, #epilogue)))
+            }
+        };
         let (rows, x, norm) = (it.rows(self.out), it.buffer(self.x), it.field(self.norm));
         let (staged, matrix) = (it.staged(self.matrix), it.field(self.matrix));
         quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, #epilogue);)

@@ -7,5 +7,5 @@ pub(crate) mod operands;
 mod phases;
 pub mod spec;
 
-pub(crate) use phases::cut;
 pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project};
+pub(crate) use phases::{cut, project};

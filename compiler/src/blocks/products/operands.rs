@@ -32,6 +32,11 @@ impl Operands {
         Operands { epilogue: SUM, out, ..self }
     }
 
+    /// The same product, activated.
+    pub fn activated(self, activation: Activation) -> Operands {
+        Operands { epilogue: "ACTIVATED", activation, ..self }
+    }
+
     /// Whether it is a part of a sum over ranks.
     pub fn sums(&self) -> bool {
         self.epilogue == SUM

@@ -25,7 +25,7 @@ pub(crate) fn cut(kernel: &Signature) -> Option<Cut> {
     }
 }
 
-/// `out = matrix * round(norm(x)) + bias`.
+/// `out = activation(matrix * round(norm(x)) + bias)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Project {
     /// Input, before the norm.
@@ -36,6 +36,8 @@ pub struct Project {
     pub matrix: FieldId,
     /// Biases of all of them.
     pub bias: Option<FieldId>,
+    /// Activation of the results, if there is one.
+    pub activation: Option<Activation>,
     /// Results side by side.
     pub out: BufferId,
 }
@@ -214,18 +216,19 @@ impl Kind for Linear {
 pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "project",
-        pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n)",
+        pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n) where v feeds attention",
         matrices: &[(&["q", "k", "v"], Stacked)],
         buffers: &[],
-        lower: project,
+        lower: |it| project(it, "q"),
     },
     // With a separate projection for the gates.
     Fusion {
         name: "project-gated",
-        pattern: "n = rms-norm(x); q = linear(n); g = linear(n); k = linear(n); v = linear(n)",
+        pattern: "n = rms-norm(x); q = linear(n); g = linear(n); k = linear(n); v = linear(n) \
+                  where v feeds attention",
         matrices: &[(&["q", "g", "k", "v"], Stacked)],
         buffers: &[],
-        lower: project,
+        lower: |it| project(it, "q"),
     },
     Fusion {
         name: "accumulate",
@@ -250,6 +253,18 @@ pub const FUSIONS: &[Fusion] = &[
         },
     },
     Fusion {
+        name: "activated",
+        pattern: "n = rms-norm(x); u = linear(n); out = activate(u)",
+        matrices: &[(&["u"], Stacked)],
+        buffers: &[],
+        lower: |it| {
+            let Op::Activate { activation } = *it.op("out") else { unreachable!("the rule says activate") };
+            let (x, bias, out) = (it.whole("x")?, it.bias("u"), it.whole("out")?);
+            let activation = Some(activation);
+            Ok(Project { x, norm: it.norm("n"), matrix: it.matrix("u"), bias, activation, out }.into())
+        },
+    },
+    Fusion {
         name: "linear",
         pattern: "out = linear(x) where x is concat",
         matrices: &[(&["out"], Stacked)],
@@ -258,7 +273,9 @@ pub const FUSIONS: &[Fusion] = &[
     },
 ];
 
-fn project(it: &Lowering) -> Result<PhaseKind, PassError> {
-    let (x, out) = (it.whole("x")?, it.whole("q")?);
-    Ok(Project { x, norm: it.norm("n"), matrix: it.matrix("q"), bias: it.bias("q"), out }.into())
+/// The projections of `n`, the first of which is `first`.
+pub(crate) fn project(it: &Lowering, first: &str) -> Result<PhaseKind, PassError> {
+    let (x, out) = (it.whole("x")?, it.whole(first)?);
+    let (matrix, bias) = (it.matrix(first), it.bias(first));
+    Ok(Project { x, norm: it.norm("n"), matrix, bias, activation: None, out }.into())
 }

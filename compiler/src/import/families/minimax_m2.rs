@@ -5,7 +5,7 @@ use crate::blocks::attention::spec::Attention;
 use crate::blocks::experts::import::active;
 use crate::blocks::experts::spec::{Experts, Router};
 use crate::import::dimensions::{activation, head_dim, kv_heads, stop_ids};
-use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Naming, Stacked};
+use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Modules, Naming, Stacked};
 use crate::import::keys::{Findings, Keys};
 use crate::import::layers::FULL;
 use crate::import::quantization;
@@ -56,10 +56,10 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
         context: context?,
         tied: tied?,
         norm: norm?,
-        pattern: vec![Layer { mixer: FULL, dense: false }],
+        pattern: vec![Layer { mixer: FULL, ffn: None }],
         mixers: vec![(FULL, attention?.into())],
         ffn: experts?.into(),
-        dense: None,
+        others: Vec::new(),
         head: DraftHead::Never,
         stop_ids: stop_ids?,
         naming: Naming {
@@ -68,7 +68,15 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
             norm: "norm.weight",
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "post_attention_layernorm.weight",
-            experts: ExpertNames { module: "block_sparse_moe", parts: ["w1", "w3", "w2"] },
+            modules: Modules {
+                experts: ExpertNames {
+                    module: "block_sparse_moe",
+                    parts: ["w1", "w3", "w2"],
+                    correction: "e_score_correction_bias",
+                    ..ExpertNames::USUAL
+                },
+                ..Modules::USUAL
+            },
             fused: false,
             stacked: Stacked::No,
             vision: false,
@@ -97,7 +105,7 @@ fn attention(
         heads: heads?,
         kv_heads: kv_heads?,
         head_dim: head_dim?,
-        rotary: rotary?,
+        rotary: Some(rotary?),
         qk_norm: Some(norm?),
         norm_rows: true,
         qkv_bias: false,
@@ -120,6 +128,8 @@ fn experts(keys: &mut Keys, found: &mut Findings, activation: Option<Activation>
         experts: experts?,
         active: active?,
         width: width?,
+        gated: true,
+        latent: None,
         activation: activation?,
         router: Router::Sigmoid { scale: 1.0 },
         shared: None,

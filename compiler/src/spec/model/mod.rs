@@ -22,11 +22,12 @@ pub(crate) const MAX_HEADS: u64 = 1 << 12;
 pub(crate) const MAX_WIDTH: u64 = 1 << 24;
 pub(crate) const MAX_EXPERTS: u64 = 1 << 16;
 
-pub(crate) const ACTIVATIONS: [(&str, Activation); 4] = [
+pub(crate) const ACTIVATIONS: [(&str, Activation); 5] = [
     ("silu", Activation::Silu),
     ("gelu", Activation::Gelu),
     ("gelu-tanh", Activation::GeluTanh),
     ("relu", Activation::Relu),
+    ("relu2", Activation::Relu2),
 ];
 
 /// Reads and checks MODEL.toml.
@@ -86,7 +87,8 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         },
         sampling,
     };
-    check_shared_names(source, &model, &spans).then_some(model)
+    let computes = check_layers(source, &body.pattern, &model);
+    (check_shared_names(source, &model, &spans) && computes).then_some(model)
 }
 
 /// Values of `[model]`.
@@ -310,6 +312,28 @@ fn check_pattern(
             help,
         );
         source.sink.push(mistake.also(body.layers.span.clone(), "the layers"));
+        holds = false;
+    }
+    holds
+}
+
+/// Checks that every layer computes something, and some layer mixes tokens.
+fn check_layers(source: &Source, pattern: &At<Vec<At<String>>>, model: &Model) -> bool {
+    let empty = pattern.value.iter().filter(|name| {
+        let kind = layer_kind(&name.value);
+        !model.mixers[&kind.mixer].mixes() && !model.ffn_of(&kind).follows()
+    });
+    let mut holds = true;
+    for name in empty {
+        let message = format!("layers {:?} have neither a mixer nor a feed-forward block", name.value);
+        let help = "give them one of the two, such as \"none/dense\" with `[other_ffn.dense]`".to_owned();
+        source.report(name.span.clone(), "model.pattern", message, "nothing to compute", help);
+        holds = false;
+    }
+    if !model.layer_mixers().any(Mixer::mixes) {
+        let message = "no layer has a mixer".to_owned();
+        let help = "tokens would know nothing of each other: name a mixer that mixes".to_owned();
+        source.report(pattern.span.clone(), "model.pattern", message, "no mixer", help);
         holds = false;
     }
     holds

@@ -5,7 +5,16 @@ use crate::spec::diagnostic::Source;
 use crate::spec::reader::{At, Table, Value};
 use crate::spec::types::*;
 
-pub(crate) fn read(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
+/// Reads `"none"`, or a table.
+pub(crate) fn or_none(source: &Source, value: Value, head_dim: Option<&At<usize>>) -> Option<Option<Rotary>> {
+    if value.is_string() {
+        let what = "`none`, or a table such as { dims = 64, theta = 10000.0, pairs = \"halves\" }";
+        return value.string_that(what, |it| it == "none").map(|_| None);
+    }
+    value.table().and_then(|table| read(source, table, head_dim)).map(Some)
+}
+
+fn read(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
     let dims = table.required("dims", "dims = 64").and_then(|it| it.size(2..=MAX_HEADS));
     if let Some(dims) = &dims {
         let key = table.key("dims");

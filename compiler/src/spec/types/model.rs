@@ -186,6 +186,8 @@ pub enum Activation {
     GeluTanh,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)^2`.
+    Relu2,
 }
 
 /// The text protocol of a model.

@@ -29,7 +29,7 @@ pub struct PerTensor<T> {
     /// Values of classes.
     pub classes: BTreeMap<TensorClass, T>,
     /// Values of tensors with these names (the model's, with `{layer}` and `{expert}`), which override their
-    /// class.
+    /// class; those with a list of layers, as `layers.{4,11}.mamba2.o`, override both in these.
     pub tensors: BTreeMap<String, T>,
 }
 
@@ -58,6 +58,18 @@ impl Quant {
         of_classes.chain(of_tensors).collect()
     }
 
+    /// Names of the tensors that have values of their own, each once.
+    pub fn tensors(&self) -> impl Iterator<Item = &str> {
+        let (stored, scales, compute) = (&self.stored.tensors, &self.scales.tensors, &self.compute.tensors);
+        stored
+            .keys()
+            .chain(scales.keys())
+            .chain(compute.keys())
+            .map(String::as_str)
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+    }
+
     /// Form of the scales of the tensor `name` of `class`; `None` if its format has no scales beside it.
     pub fn scales_of(&self, class: TensorClass, name: &str) -> Option<ClassScales> {
         self.stored.of(class, name).filter(|format| format.has_companions())?;
@@ -68,8 +80,17 @@ impl Quant {
 impl<T: Copy> PerTensor<T> {
     /// Value of the tensor `name` of `class`, if there is one.
     pub fn of(&self, class: TensorClass, name: &str) -> Option<T> {
-        self.tensors.get(name).or_else(|| self.classes.get(&class)).copied()
+        let of_all = || of_some_layers(name).and_then(|(base, _)| self.tensors.get(&base));
+        self.tensors.get(name).or_else(of_all).or_else(|| self.classes.get(&class)).copied()
     }
+}
+
+/// A name such as `layers.{4,11}.mamba2.o`, which is about some layers: with `{layer}` in their place, and
+/// these layers.
+pub(crate) fn of_some_layers(name: &str) -> Option<(String, Vec<usize>)> {
+    let (list, rest) = name.strip_prefix("layers.{")?.split_once('}')?;
+    let layers = list.split(',').map(|layer| layer.trim().parse().ok()).collect::<Option<_>>()?;
+    Some((format!("layers.{{layer}}{rest}"), layers))
 }
 
 /// Prefix of the names of a draft head's tensors.
@@ -117,6 +138,8 @@ classes! {
     Mamba2: "mamba-2", quantised: true;
     /// The projections that choose experts and weigh the shared expert.
     Router: "router", quantised: false;
+    /// The projections before and behind experts of another width than the residual stream.
+    Latent: "latent", quantised: true;
     /// Gate, up and down projections of the experts.
     Experts: "experts", quantised: true;
     /// Gate, up and down projections of the shared expert.
@@ -213,9 +236,9 @@ pub struct CheckpointSpec {
     /// Model names: `embedding`, `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`,
     /// `attention.{q,k,v,gate,o}`, `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`,
     /// `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`, `ffn.{gate,up,down}`, `ffn.router`,
-    /// `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a bias is its matrix's name
-    /// plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`, and with prefix `draft.`
-    /// what a layer has.
+    /// `ffn.latent.{in,out}`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a
+    /// bias is its matrix's name plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`,
+    /// and with prefix `draft.` what a layer has.
     pub names: BTreeMap<String, FileTensor>,
     /// Order of the rows of q and k in the file.
     pub rotary_rows: RotaryRows,

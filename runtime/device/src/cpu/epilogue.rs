@@ -26,6 +26,18 @@ pub struct Add<'a, const ROWS: usize>(pub &'a Rows<ROWS>);
 #[derive(Clone, Copy, Debug)]
 pub struct Bias<'a, E, const ROWS: usize>(pub &'a Vector<ROWS>, pub E);
 
+/// Writes the activation of the sums.
+#[derive(Clone, Copy, Debug)]
+pub struct Activated<'a, A, const ROWS: usize>(pub A, pub &'a Rows<ROWS>);
+
+impl<A: Activation, const ROWS: usize> Epilogue<ROWS> for Activated<'_, A, ROWS> {
+    #[inline(always)]
+    unsafe fn apply(&self, token: usize, from: usize, sums: F32s) {
+        // SAFETY: the caller's promise.
+        A::apply(sums).store(unsafe { self.1.vector_mut(token, from) });
+    }
+}
+
 impl<const ROWS: usize> Epilogue<ROWS> for Store<'_, ROWS> {
     #[inline(always)]
     unsafe fn apply(&self, token: usize, from: usize, sums: F32s) {
@@ -112,6 +124,10 @@ pub struct GeluTanh;
 #[derive(Clone, Copy, Debug)]
 pub struct Relu;
 
+/// `max(x, 0)^2`.
+#[derive(Clone, Copy, Debug)]
+pub struct Relu2;
+
 /// `x / (1 + e^-by)`.
 #[inline(always)]
 pub(crate) fn sigmoid_times(x: F32s, by: F32s) -> F32s {
@@ -147,5 +163,13 @@ impl Activation for Relu {
     #[inline(always)]
     fn apply(x: F32s) -> F32s {
         F32s::zero().max(x)
+    }
+}
+
+impl Activation for Relu2 {
+    #[inline(always)]
+    fn apply(x: F32s) -> F32s {
+        let x = F32s::zero().max(x);
+        x * x
     }
 }

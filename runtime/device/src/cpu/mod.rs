@@ -42,11 +42,12 @@ pub use delta::{DeltaScratch, delta};
 pub use draft::Forced;
 pub use draft::{Acceptance, Behind, Drafting, Drafts, Passes, Verify, draft_embed};
 pub use epilogue::{
-    Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Silu, Store,
+    Activated, Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Relu2,
+    Silu, Store,
 };
 pub use experts::{
-    ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated, route,
-    route_by_scores,
+    ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated,
+    expert_sum, expert_up, route, route_by_scores,
 };
 pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, gather};

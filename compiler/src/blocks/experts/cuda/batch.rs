@@ -51,8 +51,9 @@ impl Launcher<'_> {
         let outputs = router_outputs(operands, &lists);
         let launch = self.route_batch(site, operands, &router, outputs, logits);
         launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, outputs, logits, 0)));
-        let (launch, x) = self.stage(site, operands.x, Some(operands.norm), capacity);
+        let (launch, mut x) = self.stage(site, operands.x, Some(operands.norm), capacity);
         launches.push(launch);
+        let epilogue = if operands.gated { "GATED" } else { "ACTIVATED" };
         if let Some(shared) = operands.shared {
             let product = Operands {
                 x: operands.x,
@@ -60,7 +61,7 @@ impl Launcher<'_> {
                 matrix: shared.matrix,
                 biases: [None, None],
                 rows: None,
-                epilogue: "GATED",
+                epilogue,
                 activation: operands.activation,
                 out: shared.out,
             };
@@ -68,10 +69,19 @@ impl Launcher<'_> {
             let out = self.buffer(site, shared.out);
             launches.push(self.gemm(site, "_shared", &product, &matrix, x, out)?);
         }
+        if let Some(latent) = operands.latent {
+            let product = Operands::stored(operands.x, latent.matrix, latent.out).normed(operands.norm);
+            let matrix = self.matrix(latent.matrix);
+            let out = self.buffer(site, latent.out);
+            launches.push(self.gemm(site, "_latent", &product, &matrix, x, out)?);
+            let (launch, staged) = self.stage(site, latent.out, None, capacity);
+            launches.push(launch);
+            x = staged;
+        }
         self.sort(site, operands, &lists, logits, launches);
         let inner: Products = self.expert_inner(&lists, matrix.outputs());
         let constants = vec![
-            ("EPILOGUE", value("Epilogue::GATED")),
+            ("EPILOGUE", value(format!("Epilogue::{epilogue}"))),
             ("ACTIVATION", activation(operands.activation)),
             ("GATHER", Constant::Flag(true)),
             ("X_ROWS", integer(capacity)),
@@ -148,6 +158,7 @@ impl Launcher<'_> {
             ("LIMIT", limit(site, false)),
         ];
         constants.extend(lists.shared_out());
+        constants.extend((!operands.adds).then_some(("REPLACES", Constant::Flag(true))));
         let (threads, blocks) = columns(matrix.rows);
         let arguments = ExpertsBatchCombine {
             step: site.header,
@@ -330,7 +341,7 @@ impl Launcher<'_> {
 fn router_outputs(operands: &Experts, lists: &Lists) -> usize {
     match operands.weighing {
         Weighing::Softmax { .. } => {
-            (lists.routed + usize::from(operands.shared.is_some())).next_multiple_of(TILE_ROWS)
+            (lists.routed + usize::from(operands.weighs_shared())).next_multiple_of(TILE_ROWS)
         }
         Weighing::Scores { .. } => lists.routed,
     }

@@ -77,7 +77,7 @@ impl Launcher<'_> {
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
         let matrix = self.matrix(operands.matrix);
-        self.check_experts(site, operands.matrix, operands.shared.map(|it| it.matrix))?;
+        self.check_experts(site, operands.matrix, operands.beside())?;
         let router = self.matrix(operands.router);
         if !matches!(router.format, Format::Bf16 | Format::F16 | Format::F32) {
             return Err(no_kernel(
@@ -86,7 +86,7 @@ impl Launcher<'_> {
                 &format!("no kernel chooses by {} weights", router.format),
             ));
         }
-        if matches!(operands.weighing, Weighing::Scores { .. }) && operands.shared.is_some() {
+        if matches!(operands.weighing, Weighing::Scores { .. }) && operands.weighs_shared() {
             let what = "no kernel scores experts beside a shared one with a gate of the router's";
             return Err(no_kernel(site, self.plan, what));
         }
@@ -151,8 +151,13 @@ impl Launcher<'_> {
             .expect("experts are chosen before their products are added up")
     }
 
-    fn check_experts(&self, site: Site, of_all: FieldId, shared: Option<FieldId>) -> Result<(), PassError> {
-        for id in [of_all].into_iter().chain(shared) {
+    fn check_experts(
+        &self,
+        site: Site,
+        of_all: FieldId,
+        beside: impl IntoIterator<Item = FieldId>,
+    ) -> Result<(), PassError> {
+        for id in [of_all].into_iter().chain(beside) {
             let matrix = self.matrix(id);
             let takes = matches!(matrix.format, Format::Bf16 | Format::F16 | Format::Fp8E4m3 | Format::Nvfp4);
             if matrix.exact || !takes {
@@ -179,6 +184,12 @@ impl Launcher<'_> {
     fn streams(&self, site: Site, operands: &Experts) -> Option<Streams> {
         let rows = site.program.rows;
         if site.program.regime != Regime::Decode || rows > FEW_ROWS {
+            return None;
+        }
+        // These kernels know experts with gates that read normed rows, and a shared one that the router
+        // weighs.
+        let unweighed = operands.shared.is_some() && !operands.weighs_shared();
+        if !operands.gated || operands.latent.is_some() || unweighed {
             return None;
         }
         let matrix = self.matrix(operands.matrix);

@@ -21,7 +21,8 @@ use monomorph_formats::{Format, ScaleForm};
 impl Project {
     pub(super) fn operands(&self) -> Operands {
         let stored = Operands::stored(self.x, self.matrix, self.out).normed(self.norm);
-        Operands { biases: [self.bias, None], ..stored }
+        let stored = Operands { biases: [self.bias, None], ..stored };
+        self.activation.map_or(stored, |activation| stored.activated(activation))
     }
 }
 
@@ -223,6 +224,7 @@ pub(crate) fn activation(activation: Activation) -> Constant {
         Activation::Gelu => "Activation::GELU",
         Activation::GeluTanh => "Activation::GELU_TANH",
         Activation::Relu => "Activation::RELU",
+        Activation::Relu2 => "Activation::RELU2",
     })
 }
 

@@ -1,6 +1,6 @@
 //! Second half of the experts' feed-forward blocks: down projections, and the sum over a row's experts.
 
-use super::super::epilogue::{Epilogue, Store, sigmoid_times};
+use super::super::epilogue::{Add, Epilogue, Store, sigmoid_times};
 use super::super::format::{Input, WeightFormat};
 use super::super::linear::{Single, multiply_tile};
 use super::super::loader::Matrix;
@@ -42,6 +42,43 @@ pub fn expert_down<
     F: WeightFormat,
     S: SharedTerm<HIDDEN>,
 {
+    multiply(lane, rows, inner, routing, weights, scratch, products);
+    combine(lane, rows, routing, products, &shared, &Add(residual));
+}
+
+/// As [`expert_down`] without a shared expert, but the sum takes the place of what `out` holds.
+///
+/// # Panics
+/// When `routing` names an expert that does not exist.
+#[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
+pub fn expert_sum<F, const EXPERTS: usize, const HIDDEN: usize, const WIDTH: usize, const ROUTING: usize>(
+    lane: &Lane,
+    rows: usize,
+    inner: &Rows<WIDTH>,
+    routing: &Rows<ROUTING>,
+    weights: &Experts<F, EXPERTS, HIDDEN, WIDTH>,
+    scratch: &ExpertScratch<F, WIDTH>,
+    products: &Rows<HIDDEN>,
+    out: &Rows<HIDDEN>,
+) where
+    F: WeightFormat,
+{
+    multiply(lane, rows, inner, routing, weights, scratch, products);
+    combine(lane, rows, routing, products, &NoShared, &Store(out));
+}
+
+/// The products of each slot; ends with a barrier.
+fn multiply<F, const EXPERTS: usize, const HIDDEN: usize, const WIDTH: usize, const ROUTING: usize>(
+    lane: &Lane,
+    rows: usize,
+    inner: &Rows<WIDTH>,
+    routing: &Rows<ROUTING>,
+    weights: &Experts<F, EXPERTS, HIDDEN, WIDTH>,
+    scratch: &ExpertScratch<F, WIDTH>,
+    products: &Rows<HIDDEN>,
+) where
+    F: WeightFormat,
+{
     let gather = |input: &F::Input<WIDTH>, place, slot| {
         // SAFETY: the lane's own input; no lane writes `inner` in this phase.
         unsafe { input.fill(place, inner.padded(slot), &NoNorm) };
@@ -59,7 +96,6 @@ pub fn expert_down<
     // SAFETY: no lane writes `routing` in this phase.
     unsafe { scratch.each::<EXPERTS, ROUTING>(lane, rows, routing, tiles, gather, multiply) };
     lane.barrier();
-    combine(lane, rows, routing, products, &shared, residual);
 }
 
 /// Maps the sums of gathered rows to their slots.
@@ -77,13 +113,13 @@ impl<const HIDDEN: usize> Epilogue<HIDDEN> for Slots<'_, HIDDEN> {
 }
 
 /// Sums the products of a row's experts; ends with a barrier.
-fn combine<S: SharedTerm<HIDDEN>, const HIDDEN: usize, const ROUTING: usize>(
+fn combine<S: SharedTerm<HIDDEN>, E: Epilogue<HIDDEN>, const HIDDEN: usize, const ROUTING: usize>(
     lane: &Lane,
     rows: usize,
     routing: &Rows<ROUTING>,
     products: &Rows<HIDDEN>,
     shared: &S,
-    residual: &Rows<HIDDEN>,
+    epilogue: &E,
 ) {
     let active = const { super::active(ROUTING) };
     let tiles = HIDDEN.div_ceil(TILE);
@@ -106,8 +142,7 @@ fn combine<S: SharedTerm<HIDDEN>, const HIDDEN: usize, const ROUTING: usize>(
             // SAFETY: as for the scale.
             sum = unsafe { shared.add(row, from, scale, sum) };
             // SAFETY: the shares of the lanes are disjoint.
-            let out = unsafe { residual.vector_mut(row, from) };
-            (F32s::load(out) + sum).store(out);
+            unsafe { epilogue.apply(row, from, sum) };
         }
         unit += last - first;
     }

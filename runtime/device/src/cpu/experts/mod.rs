@@ -16,8 +16,8 @@ mod route;
 mod scratch;
 mod weights;
 
-pub use down::{NoShared, Shared, SharedTerm, expert_down};
-pub use gated::expert_gated;
+pub use down::{NoShared, Shared, SharedTerm, expert_down, expert_sum};
+pub use gated::{expert_gated, expert_up};
 pub use route::{route, route_by_scores};
 pub use scratch::ExpertScratch;
 pub use weights::{Experts, GatedExperts};
