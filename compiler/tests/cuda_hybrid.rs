@@ -8,13 +8,18 @@ use std::path::Path;
 
 /// The plan, and the emitted text without white space, so that line breaks do not matter.
 fn planned(target: &str) -> (Plan, String) {
+    emitted(target, "stack.rs")
+}
+
+/// The same of another file.
+fn emitted(target: &str, file: &str) -> (Plan, String) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let target = spec::load(&[root.join("targets")], target).unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{error}"));
     let files = emit::emit(&plan, root, &[]);
-    let stack = files.into_iter().find(|file| file.path.ends_with("stack.rs")).expect("there is a stack");
-    (plan, stack.text.split_whitespace().collect())
+    let found = files.into_iter().find(|it| it.path.ends_with(file)).expect("the crate has it");
+    (plan, found.text.split_whitespace().collect())
 }
 
 /// As the emitter writes it, without underscores in numbers and trailing commas, which are the printer's
@@ -71,6 +76,24 @@ fn experts_in_tensors_of_their_own_bring_their_scales() {
     let text = plain(&text);
     let expert = "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight";
     assert!(text.contains(&format!(".scaled_by(format!(\"{expert}_scale\"))")), "{expert}");
+}
+
+#[test]
+fn layers_that_store_a_tensor_unlike_the_rest_are_expected_to() {
+    let (_, text) = emitted("h200/nemotron-3-nano/nvfp4", "spec.rs");
+    let text = plain(&text);
+    let of = |shape: &str, format: &str| {
+        let found = text.split("TensorSpec{").find(|it| {
+            it.starts_with("name:\"backbone.layers.{layer}.mixer.in_proj.weight\"")
+                && it.contains(&format!("shape:&[{shape}]"))
+                && it.contains(&format!("format:Format::{format}"))
+        });
+        let (_, layers) =
+            found.unwrap_or_else(|| panic!("none in {format}")).split_once("layers:&[").unwrap();
+        layers.split(']').next().unwrap().split(',').count()
+    };
+    assert_eq!(of("10304,2688", "Bf16"), 6, "before layers of attention");
+    assert_eq!(of("10304,2688", "Nvfp4"), 17);
 }
 
 #[test]

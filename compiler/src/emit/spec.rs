@@ -33,9 +33,10 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         let (stored, compute) = (format(stored), compute.name());
         quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
     });
-    let tensors = tensors(plan).into_iter().map(|(name, it)| {
-        let (layers, experts) = (it.layers.into_iter().map(number), number(it.experts));
-        let (shape, stored) = (it.shape.into_iter().map(number), format(it.format));
+    let tensors = tensors(plan).into_iter().map(|(tensor, layers)| {
+        let Tensor { name, shape, format: stored, experts } = tensor;
+        let (layers, experts) = (layers.into_iter().map(number), number(experts));
+        let (shape, stored) = (shape.into_iter().map(number), format(stored));
         quote! {
             TensorSpec {
                 name: #name, layers: &[#(#layers),*], experts: #experts, shape: &[#(#shape),*], format: #stored,
@@ -162,10 +163,10 @@ fn cuda(plan: &Plan) -> TokenStream {
     }))
 }
 
-/// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format. Parts
-/// of several fields may be rows of one tensor.
-fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
-    let mut tensors = BTreeMap::new();
+/// Every tensor of the checkpoint that the stack loads, with its layers. Parts of several fields may be rows
+/// of one tensor, and layers may store what they name alike in other formats.
+fn tensors(plan: &Plan) -> BTreeMap<Tensor, BTreeSet<usize>> {
+    let mut tensors: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for field in &plan.fields {
         let stored = match field.kind {
             FieldKind::Matrix { format, .. }
@@ -180,8 +181,8 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
             for (name, shape, format) in companions.chain([(&part.file.name, &part.file_shape, stored)]) {
                 let experts =
                     part.all_experts(plan.target.ranks).filter(|_| name.contains("{expert}")).unwrap_or(0);
-                let fresh = || Tensor { layers: BTreeSet::new(), experts, shape: shape.clone(), format };
-                tensors.entry(name.clone()).or_insert_with(fresh).layers.extend(layers);
+                let tensor = Tensor { name: name.clone(), shape: shape.clone(), format, experts };
+                tensors.entry(tensor).or_default().extend(layers);
             }
         }
     }
@@ -236,19 +237,20 @@ fn draft_names(plan: &Plan) -> BTreeSet<String> {
     let alike = first.chars().zip(last.chars()).take_while(|(a, b)| a == b).map(|(a, _)| a);
     let common: String = alike.collect();
     let common = common.rsplit_once('.').map_or("", |(stem, _)| stem);
-    let begins = |name: &String| name.starts_with(&format!("{common}."));
+    let begins = |tensor: &Tensor| tensor.name.starts_with(&format!("{common}."));
     if common.is_empty() || tensors(plan).keys().any(begins) {
         return names;
     }
     [format!("{common}.*")].into()
 }
 
-/// The contents of a `TensorSpec`.
+/// The contents of a `TensorSpec` but for its layers, in the order in which they are emitted.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Tensor {
-    layers: BTreeSet<usize>,
-    experts: usize,
+    name: String,
     shape: Vec<usize>,
     format: Format,
+    experts: usize,
 }
 
 /// The path of a format.

@@ -240,7 +240,7 @@ fn what_is_not_known_is_refused_by_name_and_value() {
     without.as_object_mut().unwrap().remove("hidden_size_per_layer_input");
     refused(&without, "hidden_size_per_layer_input", "not 0");
     let types = ["sliding_attention"; 60];
-    refused(&text(json!({ "layer_types": types })), "layer_types", "the last layer has no window");
+    refused(&text(json!({ "layer_types": types.to_vec() })), "layer_types", "the last layer has no window");
     refused(
         &text(json!({ "rope_parameters": { "rope_theta": 1e4 } })),
         "rope_parameters.rope_theta",

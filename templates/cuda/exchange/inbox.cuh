@@ -61,6 +61,8 @@ struct Inbox {
     }
 
     __device__ __forceinline__ int rank_of(int peer) const { return peer < rank ? peer : peer + 1; }
+    // The slot here of a rank that is not this one.
+    __device__ __forceinline__ int slot_of(int other) const { return other < rank ? other : other - 1; }
 
     // Behind the wait.
     __device__ __forceinline__ void begin() {
@@ -80,6 +82,12 @@ struct Inbox {
         for (int j = 0; j < PEERS; j++) store_peer_if(live, to[j] + place, value);
     }
 
+    // To one rank, and nowhere if that is this one.
+    __device__ __forceinline__ void push_to(int other, bool live, int place, V value) const {
+#pragma unroll
+        for (int j = 0; j < PEERS; j++) store_peer_if(live && rank_of(j) == other, to[j] + place, value);
+    }
+
     // By one thread of each block, once all of them know the turn: the last block ends it. The kernels behind read the next one. It takes a way
     // to memory and back: best while values are on the way, behind the first pushes, or by a thread that nobody waits for.
     __device__ __forceinline__ void end_turn() const {
@@ -91,9 +99,7 @@ struct Inbox {
     // Waits for the peers' values at the places `place(i)`, as far as `live(i)` says.
     template <int EACH, class Place, class Live>
     __device__ __forceinline__ void collect(V (&got)[EACH][PEERS], const Place& place, const Live& live) const {
-        unsigned long long since = 0;
-        for (unsigned asked = 1;; asked++) {
-            int missing = -1, at = 0;
+        until_arrived([&](int& missing, int& at) {
 #pragma unroll
             for (int i = 0; i < EACH; i++) {
                 if (!live(i)) continue;
@@ -107,9 +113,20 @@ struct Inbox {
                 for (int j = 0; j < PEERS; j++)
                     if (!arrived(got[i][j])) missing = j, at = place(i);
             }
-            if (missing < 0) return;
-            if (asked % 1024 == 0) since = still_missing(missing, at, since);
-        }
+        });
+    }
+
+    // Waits for a value of each rank r, which is not this one, at the place `place(r)`, as far as `live(r)` says.
+    template <class Place, class Live>
+    __device__ __forceinline__ void collect_each(V (&got)[RANKS], const Place& place, const Live& live) const {
+        until_arrived([&](int& missing, int& at) {
+#pragma unroll
+            for (int r = 0; r < RANKS; r++)
+                if (r != rank && live(r)) got[r] = load_peer(own + size_t(slot_of(r)) * SLOT + place(r));
+#pragma unroll
+            for (int r = 0; r < RANKS; r++)
+                if (r != rank && live(r) && !arrived(got[r])) missing = slot_of(r), at = place(r);
+        });
     }
 
     // Makes a place empty for the next but one exchange.
@@ -117,6 +134,8 @@ struct Inbox {
 #pragma unroll
         for (int j = 0; j < PEERS; j++) make_empty(own + size_t(j) * SLOT + place);
     }
+    // The same in the slot of one rank, which is not this one.
+    __device__ __forceinline__ void empty_of(int other, int place) const { make_empty(own + size_t(slot_of(other)) * SLOT + place); }
 
     // All ranks' values added in the order of ranks; `peers` have arrived.
     __device__ __forceinline__ V sum(V mine, const V (&peers)[PEERS]) const {
@@ -127,6 +146,18 @@ struct Inbox {
             sum = plus(sum, r < rank ? at : r == rank ? mine : before);
         }
         return sum;
+    }
+
+    // Asks until nothing is missing: `ask` says which peer is, and at which place.
+    template <class Ask>
+    __device__ __forceinline__ void until_arrived(const Ask& ask) const {
+        unsigned long long since = 0;
+        for (unsigned asked = 1;; asked++) {
+            int missing = -1, at = 0;
+            ask(missing, at);
+            if (missing < 0) return;
+            if (asked % 1024 == 0) since = still_missing(missing, at, since);
+        }
     }
 
     // When waiting began, as far as is known; ends the kernel where that is longer ago than the deadline.

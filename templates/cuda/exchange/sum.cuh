@@ -6,12 +6,13 @@
 // too. Both in f32, other rows beyond the step's are passed over. Config, grid and how values get there: packets.cuh, inbox.cuh. No shared memory.
 #pragma once
 
-#include "exchange/packets.cuh"
+#include "exchange/sum_two_shot.cuh"
 
 namespace monomorph {
 
 template <class C>
 __device__ __forceinline__ void exchange_sum(const Step* step, World* world, float* partial, float* residual) {
+    if constexpr (C::RANKS > 2 && !C::DECODE) return exchange_sum_two_shot<C>(step, world, partial, residual);
     launch_dependents();
     Packets<C> packets(world, &world->sums);
     wait_for_predecessors();

@@ -1,5 +1,5 @@
-// Two ranks with all that an exchange needs: on two cards, or on one card that has room for both, each on a stream of its own. One thread
-// gives work to both; nothing waits for the host between a rank's first launch and its last.
+// Ranks with all that an exchange needs: on a card each, or on one card that has room for all, each on a stream of its own. One thread
+// gives work to all; nothing waits for the host between a rank's first launch and its last. EXCHANGE_RANKS, two if it is not given.
 #pragma once
 
 #include "core/common.cuh"
@@ -10,13 +10,18 @@
 
 using namespace monomorph;
 
-constexpr int RANKS = 2;
+#ifndef EXCHANGE_RANKS
+#define EXCHANGE_RANKS 2
+#endif
+constexpr int RANKS = EXCHANGE_RANKS;
 
-template <int WIDTH_, int ROWS_, int THREADS_ = 256, int PIECES_ = 1, Limit LIMIT_ = Limit::TOKENS, int CAPACITY_ = ROWS_>
+// DECODE: with rows beyond the step's; of more than two ranks sums in one shot, too, where others are in two.
+template <int WIDTH_, int ROWS_, int THREADS_ = 256, int PIECES_ = 1, Limit LIMIT_ = Limit::TOKENS, int CAPACITY_ = ROWS_, bool DECODE_ = false>
 struct Exchange {
-    static constexpr int RANKS = ::RANKS, WIDTH = WIDTH_, ROWS = ROWS_, CAPACITY = CAPACITY_, THREADS = THREADS_, PIECES = PIECES_;
+    static constexpr int RANKS = ::RANKS, WIDTH = WIDTH_, ROWS = ROWS_, CAPACITY = CAPACITY_, THREADS = THREADS_;
+    static constexpr int PIECES = RANKS > 2 && !DECODE_ ? RANKS : PIECES_;
     static constexpr Limit LIMIT = LIMIT_;
-    static constexpr bool DECODE = false;
+    static constexpr bool DECODE = DECODE_;
     // Blocks a multiprocessor that registers allow.
     static constexpr int RESIDENT = 1024 / THREADS / (PIECES > 2 ? 2 : 1);
 };
@@ -25,7 +30,7 @@ inline int cards() {
     int count = 0;
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
-inline bool one_card() { return cards() < 2; }
+inline bool one_card() { return cards() < RANKS; }
 
 inline int multiprocessors() {
     int count;
@@ -110,10 +115,10 @@ struct Rank {
     std::vector<std::unique_ptr<test::Buffer<float>>> buffers;
 };
 
-// Cards that may read and write the other's memory.
+// Cards that may read and write the others' memory.
 inline bool peers[RANKS] = {};
 
-// What may be in a step, and the graphs of both ranks.
+// What may be in a step, and the graphs of all ranks.
 struct Ranks {
     std::vector<Rank> all;
 
@@ -128,7 +133,8 @@ struct Ranks {
             Rank& it = ranks.all[r];
             it.rank = r, it.device = one_card() ? 0 : r;
             it.enter();
-            if (!one_card() && !peers[r]) CHECK(cudaDeviceEnablePeerAccess(1 - r, 0));
+            for (int peer = 0; peer < RANKS; peer++)
+                if (!one_card() && !peers[r] && peer != r) CHECK(cudaDeviceEnablePeerAccess(peer, 0));
             peers[r] = true;
             CHECK(cudaStreamCreateWithFlags(&it.stream, cudaStreamNonBlocking));
             it.sum_inbox.reset(new test::Buffer<float>(inbox_bytes(Sum::RANKS, Sum::WIDTH, Sum::CAPACITY) / 4));
@@ -179,7 +185,7 @@ struct Ranks {
         }
     }
 
-    // Waits for both; what went wrong is said. Afterwards nothing works on the card in question.
+    // Waits for all; what went wrong is said. Afterwards nothing works on the card in question.
     bool finished() {
         bool good = true;
         for (Rank& rank : all) {
@@ -220,11 +226,11 @@ void launch(const Rank& rank, void (*kernel)(Parameters...), int blocks, int thr
     }
 }
 
-// All blocks are on the card together; on one card both ranks' are.
+// All blocks are on the card together; on one card all ranks' are.
 template <class C>
 int blocks_of() {
     const int wanted = ceil_div(C::ROWS * ExchangeShape<C>::ROW, C::THREADS * C::PIECES);
-    return least(wanted, multiprocessors() * C::RESIDENT / (one_card() ? 4 : 1));
+    return least(wanted, multiprocessors() * C::RESIDENT / (one_card() ? 2 * RANKS : 1));
 }
 template <class C>
 void sum(const Rank& rank, const Step* step, float* partial, float* residual) {

@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 29] = [
+pub const PROGRAMS: [Program; 30] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -48,8 +48,9 @@ pub const PROGRAMS: [Program; 29] = [
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
     Program { planted: Some(&["planted"]), ..program("embed", "ends/embed") },
     program("draft", "draft/draft"),
-    // Two cards, if there are two; else both ranks are on one, and nothing is timed.
+    // On a card each, if there are so many; else all ranks are on one, and nothing is timed.
     program("exchange", "exchange/exchange"),
+    Program { defines: &["EXCHANGE_RANKS=4"], ..program("exchange-4", "exchange/exchange") },
     Program {
         arguments: &["@programs/sampling.bin"],
         planted: Some(&["@programs/sampling.bin", "planted"]),

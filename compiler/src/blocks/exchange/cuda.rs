@@ -19,7 +19,9 @@ const THREADS: usize = 256;
 /// registers allow.
 fn split(ranks: usize, prompts: bool) -> (usize, usize) {
     match (ranks, prompts) {
-        (..=4, true) => (2, 4),
+        (..=2, true) => (2, 4),
+        // Two-shot: a piece of each rank (templates/cuda/exchange/sum_two_shot.cuh).
+        (_, true) => (ranks, 2),
         (..=4, false) => (1, 4),
         _ => (1, 2),
     }

@@ -38,6 +38,24 @@ pub(crate) fn dense_layers(
     Some((0..layers).map(|layer| listed.contains(&layer) || !(layer + 1).is_multiple_of(step)).collect())
 }
 
+/// Experts that a token passes through: no more than there are.
+pub(crate) fn active(
+    keys: &mut Keys,
+    found: &mut Findings,
+    default: usize,
+    experts: Option<usize>,
+) -> Option<usize> {
+    let key = "num_experts_per_tok";
+    let active = keys.count(found, key, default);
+    if let (Some(experts), Some(active)) = (experts, active)
+        && active > experts
+    {
+        let path = keys.path(key);
+        found.problems.push(format!("`{path}` = {active} is more than the {experts} experts"));
+    }
+    active
+}
+
 pub(crate) fn read(
     family: Mixture,
     keys: &mut Keys,
@@ -47,14 +65,8 @@ pub(crate) fn read(
     // This is the width of dense blocks, so it is unused without any.
     keys.harmless(&["intermediate_size", "output_router_logits", "router_aux_loss_coef"]);
     let experts = count(family, keys, found);
-    let active = keys.count(found, "num_experts_per_tok", family.active);
+    let active = active(keys, found, family.active, experts);
     let width = keys.count(found, "moe_intermediate_size", family.width);
-    if let (Some(experts), Some(active)) = (experts, active)
-        && active > experts
-    {
-        let path = keys.path("num_experts_per_tok");
-        found.problems.push(format!("`{path}` = {active} is more than the {experts} experts"));
-    }
     let shared = match family.shared {
         Some(width) => keys.count(found, "shared_expert_intermediate_size", width).map(Some),
         None => Some(None),

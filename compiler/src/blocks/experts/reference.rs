@@ -9,10 +9,9 @@ impl Computed for Route {
     /// Computes rows of `[weights | experts]`.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let Route { experts, active, weighing, scales } = *self;
-        let scaled =
-            |weight: f32, expert: usize| scales.map_or(1.0, |scales| it.weight(scales)[expert]) * weight;
+        let own = |expert: usize| scales.map_or(1.0, |scales| it.weight(scales)[expert]);
         let row = |logits: &[f32]| -> Vec<f32> {
-            match weighing {
+            let (weights, order): (Vec<f32>, _) = match weighing {
                 Weighing::Softmax { renormalise } => {
                     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                     let powers: Vec<f64> =
@@ -23,8 +22,7 @@ impl Computed for Route {
                     } else {
                         powers.iter().sum()
                     };
-                    let weights = order.iter().map(|e| scaled((powers[*e] / over) as f32, *e));
-                    weights.chain(order.iter().map(|e| *e as f32)).collect()
+                    (order.iter().map(|e| (powers[*e] / over) as f32).collect(), order)
                 }
                 Weighing::Scores { correction, scale } => {
                     let score = |x: &f32| (1.0 / (1.0 + (-f64::from(*x)).exp())) as f32;
@@ -34,11 +32,12 @@ impl Computed for Route {
                     let order = first(active, &keys);
                     let sum: f64 = order.iter().map(|e| f64::from(scores[*e])).sum();
                     let over = sum + f64::from(LEAST_SUM);
-                    let weight = |e: usize| (f64::from(scale) * f64::from(scores[e]) / over) as f32;
-                    let weights = order.iter().map(|e| scaled(weight(*e), *e));
-                    weights.chain(order.iter().map(|e| *e as f32)).collect()
+                    let weight = |e: &usize| (f64::from(scale) * f64::from(scores[*e]) / over) as f32;
+                    (order.iter().map(weight).collect(), order)
                 }
-            }
+            };
+            let scaled = weights.into_iter().zip(&order).map(|(weight, e)| own(*e) * weight);
+            scaled.chain(order.iter().map(|e| *e as f32)).collect()
         };
         it.input(0).chunks_exact(experts).flat_map(row).collect()
     }

@@ -2,6 +2,7 @@
 
 use super::Family;
 use crate::blocks::attention::spec::Attention;
+use crate::blocks::experts::import::active;
 use crate::blocks::experts::spec::{Experts, Router};
 use crate::import::dimensions::{activation, head_dim, kv_heads, stop_ids};
 use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Modules, Naming, Stacked};
@@ -121,14 +122,8 @@ fn attention(
 
 fn experts(keys: &mut Keys, found: &mut Findings, activation: Option<Activation>) -> Option<Experts> {
     let experts = keys.count(found, "num_local_experts", 256);
-    let active = keys.count(found, "num_experts_per_tok", 8);
+    let active = active(keys, found, 8, experts);
     let width = keys.count(found, "intermediate_size", DEFAULTS.width);
-    if let (Some(experts), Some(active)) = (experts, active)
-        && active > experts
-    {
-        let path = keys.path("num_experts_per_tok");
-        found.problems.push(format!("`{path}` = {active} is more than the {experts} experts"));
-    }
     let why = "only \"sigmoid\" is known of this family";
     keys.only(found, "scoring_func", &[json!("sigmoid"), Value::Null], why);
     let why = "this family corrects what experts are chosen by";

@@ -482,9 +482,15 @@ mod tests {
     #[test]
     fn a_model_without_keys_and_values_has_as_many_blocks_as_its_sequences_use() {
         let needs = Needs { state: 20, ..NEEDS };
-        let planned = |limit| plan(&needs, 50, Request { block_bytes: 0, ..request(None) }, limit);
-        assert_eq!(planned(1450 + 80).map(|it| (it.state(), it.blocks)).ok(), Some((80, 28)));
-        assert!(planned(1450 + 79).is_err_and(|it| it.to_string().contains("not even the 1530 bytes")));
+        let planned = |sequences, limit| {
+            let states = StatesWanted { sequences, snapshots: Some(0) };
+            let request = Request { block_bytes: 0, states, ..request(None) };
+            plan(&needs, 50, request, limit).map(|it| (it.state(), it.blocks))
+        };
+        assert_eq!(planned(None, 1450 + 80).ok(), Some((80, 28)));
+        assert_eq!(planned(None, 1450 + 79).ok(), Some((60, 28)));
+        let error = planned(Some(4), 1450 + 79).expect_err("too little").to_string();
+        assert!(error.contains("not even the 1530 bytes"), "{error}");
     }
 
     #[test]

@@ -61,8 +61,9 @@ pub fn differ() {
         let mut server = Server::start_as(RANKS, &[]);
         let running = busy.then(|| begin(&server, "[[forever]]"));
         let answer = server.post(CHAT, &chat("[[poison 2]]")).json();
-        assert_eq!(answer["choices"][0]["message"]["content"], GREETING, "it acts later");
+        assert_eq!(answer["choices"][0]["message"]["content"], GREETING, "the next prompt is the first");
         if let Some(mut running) = running {
+            assert_eq!(server.post(CHAT, &chat("Hi")).status, 500, "it is lost too");
             let rest = running.response_rest();
             assert!(rest.contains("data: {\"error\":") && rest.contains("rank 2 sampled id"), "{rest}");
         } else {

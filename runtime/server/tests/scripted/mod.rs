@@ -4,8 +4,8 @@
 //! `[[forever]]` goes on until it is stopped; `[[slow]]` takes 100 ms a token; `[[half]]` ends within a
 //! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
 //! takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are not finite, in all
-//! answers; from a while after `[[poison N]]` on tokens of rank N are. Anything else gets [`GREETING`]. With
-//! made-up weights of seed N, loading takes N ms, of ranks the last one's. With [`BROKEN`] it fails.
+//! answers; from the prompt after `[[poison N]]` on tokens of rank N are. Anything else gets [`GREETING`].
+//! With made-up weights of seed N, loading takes N ms, of ranks the last one's. With [`BROKEN`] it fails.
 
 pub mod talk;
 
@@ -18,7 +18,7 @@ use monomorph_model::{
 use monomorph_world::{Rank, Seat};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// The answer to a prompt without a command: two-byte and four-byte characters in it.
@@ -90,8 +90,8 @@ static CONTROLS: [OnceLock<Controls>; RANKS] = [const { OnceLock::new() }; RANKS
 const RANKS: usize = 6;
 /// Of made-up weights with this seed the last rank does not load.
 pub const BROKEN: u64 = 666;
-/// When `[[poison N]]` begins to act: behind its own answer.
-const LATER: Duration = Duration::from_millis(300);
+/// The rank of `[[poison N]]`, until the next prompt.
+static ARMED: Mutex<Option<usize>> = Mutex::new(None);
 
 /// Two steps are in flight, as on a card: what ends an answer is seen here when the next token is on its way.
 pub type Echo = Loaded<Pipelined<Bytes, 2>>;
@@ -217,6 +217,12 @@ fn next_token(context: &[u32], draw: u64) -> u32 {
     let prompt = String::from_utf8_lossy(&prompt);
     let command =
         prompt.rsplit_once("[[").and_then(|(_, rest)| rest.split_once("]]")).map(|(command, _)| command);
+    if draw == 0 && !command.is_some_and(|it| it.starts_with("poison ")) {
+        // The rank asks for this token too, if it is not there yet, and has it wrong.
+        if let Some(rank) = *ARMED.lock().expect("no holder panics") {
+            CONTROLS[rank].get().expect("it is loaded").poison(Poison::WrongTokens);
+        }
+    }
     let told = command.and_then(talk::ids).unwrap_or_else(|| answer(command, draw));
     let byte = |byte: &u8| u32::from(*byte);
     match told {
@@ -247,11 +253,7 @@ fn answer(command: Option<&str>, draw: usize) -> Reply {
             greeting()
         }
         Some(command) if command.starts_with("poison ") => {
-            let rank: usize = command[7..].parse().expect("a rank");
-            std::thread::spawn(move || {
-                std::thread::sleep(LATER);
-                CONTROLS[rank].get().expect("it is loaded").poison(Poison::WrongTokens);
-            });
+            *ARMED.lock().expect("no holder panics") = Some(command[7..].parse().expect("a rank"));
             greeting()
         }
         Some(command) if command.starts_with("hang ") => {

@@ -2,7 +2,7 @@
 
 use super::super::loader::Vector;
 use super::super::rows::Rows;
-use super::super::simd::{F32s, LANES, at, exp};
+use super::super::simd::{F32s, LANES, at, exp, sigmoid};
 use super::super::team::Lane;
 
 /// Softmax in f32 over the first `EXPERTS` logits of each of the first `rows` rows, then the `ACTIVE` largest
@@ -19,22 +19,13 @@ pub fn route<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
     renormalise: bool,
     routing: &Rows<ROUTING>,
 ) {
-    const {
-        assert!(EXPERTS <= LOGITS, "each expert has a logit");
-        assert!(super::active(ROUTING) <= EXPERTS, "no more experts are active than there are");
-        assert!(EXPERTS <= 1 << 24, "ids are exact in f32");
-    }
-    for row in lane.share(rows) {
-        // SAFETY: no lane writes logits in this phase, and the shares of the lanes are disjoint.
-        let (logits, routing) = unsafe { (logits.padded(row), routing.part_mut(row, 0, ROUTING)) };
-        let (weights, ids) = routing.split_at_mut(ROUTING / 2);
+    each_row::<EXPERTS, _, _>(lane, rows, logits, routing, |logits, weights, ids| {
         choose::<EXPERTS>(logits, weights, ids);
         if renormalise {
             let sum: f32 = weights.iter().sum();
             weights.iter_mut().for_each(|weight| *weight /= sum);
         }
-    }
-    lane.barrier();
+    });
 }
 
 /// Scores: the sigmoids of the first `EXPERTS` logits of each of the first `rows` rows. The experts with the
@@ -48,20 +39,10 @@ pub fn route_by_scores<const EXPERTS: usize, const LOGITS: usize, const ROUTING:
     scale: f32,
     routing: &Rows<ROUTING>,
 ) {
-    const {
-        assert!(EXPERTS <= LOGITS, "each expert has a logit");
-        assert!(super::active(ROUTING) <= EXPERTS, "no more experts are active than there are");
-        assert!(EXPERTS <= 1 << 24, "ids are exact in f32");
-    }
-    let one = F32s::splat(1.0);
-    for row in lane.share(rows) {
-        // SAFETY: no lane writes logits in this phase, and the shares of the lanes are disjoint.
-        let (logits, routing) = unsafe { (logits.padded(row), routing.part_mut(row, 0, ROUTING)) };
-        let (weights, ids) = routing.split_at_mut(ROUTING / 2);
+    each_row::<EXPERTS, _, _>(lane, rows, logits, routing, |logits, weights, ids| {
         let mut scores = [0.0f32; EXPERTS];
         for (vector, scores) in scores.chunks_mut(LANES).enumerate() {
-            let x = F32s::load(at(logits, vector * LANES));
-            let score = (one / (one + exp(F32s::zero() - x))).to_array();
+            let score = sigmoid(F32s::load(at(logits, vector * LANES))).to_array();
             scores.copy_from_slice(&score[..scores.len()]);
         }
         let mut best = Best { keys: weights, ids, found: 0 };
@@ -73,6 +54,28 @@ pub fn route_by_scores<const EXPERTS: usize, const LOGITS: usize, const ROUTING:
         }
         let sum = weights.iter().sum::<f32>() + 1e-20;
         weights.iter_mut().for_each(|weight| *weight *= scale / sum);
+    });
+}
+
+/// Gives each of this lane's rows to `choose`: its (padded) logits, and its places for weights and ids. Ends
+/// with a barrier.
+fn each_row<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
+    lane: &Lane,
+    rows: usize,
+    logits: &Rows<LOGITS>,
+    routing: &Rows<ROUTING>,
+    choose: impl Fn(&[f32], &mut [f32], &mut [f32]),
+) {
+    const {
+        assert!(EXPERTS <= LOGITS, "each expert has a logit");
+        assert!(super::active(ROUTING) <= EXPERTS, "no more experts are active than there are");
+        assert!(EXPERTS <= 1 << 24, "ids are exact in f32");
+    }
+    for row in lane.share(rows) {
+        // SAFETY: no lane writes logits in this phase, and the shares of the lanes are disjoint.
+        let (logits, routing) = unsafe { (logits.padded(row), routing.part_mut(row, 0, ROUTING)) };
+        let (weights, ids) = routing.split_at_mut(ROUTING / 2);
+        choose(logits, weights, ids);
     }
     lane.barrier();
 }
