@@ -1,5 +1,5 @@
-//! Refuses what only the reference computes, all of it by name: other passes would name one op without a rule,
-//! or lower an op and leave out what it says.
+//! Refuses what only the reference computes, all of it by name: other passes would name one op without a
+//! rule, or lower an op and leave out what it says.
 
 use super::{PassError, pass_error};
 use crate::blocks::Mixer;

@@ -110,7 +110,8 @@ def catalogue():
         "gemma4-dense": text_only(
             text("SSFSSF", 52, 83, 24, 6, 3, 12, 20, 60, num_global_key_value_heads=2)
         ),
-        # As 26B-A4B: few experts beside the dense block, one K/V head, multimodal names; a short window; tied.
+        # As 26B-A4B: few experts beside the dense block, one K/V head, multimodal names; a short window;
+        # tied.
         "gemma4-few": multimodal(
             text("SFSF", 44, 71, 5, 3, 1, 12, 24, 28, **experts(5, 2, 20))
         ),
