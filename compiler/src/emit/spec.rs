@@ -33,7 +33,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         let (stored, compute) = (format(stored), compute.name());
         quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
     });
-    let tensors = tensors(plan).into_iter().map(|(name, it)| {
+    let tensors = tensors(plan).into_iter().map(|((name, _), it)| {
         let (layers, experts) = (it.layers.into_iter().map(number), number(it.experts));
         let (shape, stored) = (it.shape.into_iter().map(number), format(it.format));
         quote! {
@@ -162,9 +162,10 @@ fn cuda(plan: &Plan) -> TokenStream {
     }))
 }
 
-/// Every tensor of the checkpoint that the stack loads, by name: its layers, experts, shape and format. Parts
-/// of several fields may be rows of one tensor.
-fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
+/// Every tensor of the checkpoint that the stack loads, by name and shape: its layers, experts, shape and
+/// format. Parts of several fields may be rows of one tensor; layers of other shapes have tensors of one
+/// name.
+fn tensors(plan: &Plan) -> BTreeMap<(String, Vec<usize>), Tensor> {
     let mut tensors = BTreeMap::new();
     for field in &plan.fields {
         let stored = match field.kind {
@@ -181,7 +182,8 @@ fn tensors(plan: &Plan) -> BTreeMap<String, Tensor> {
                 let experts =
                     part.all_experts(plan.target.ranks).filter(|_| name.contains("{expert}")).unwrap_or(0);
                 let fresh = || Tensor { layers: BTreeSet::new(), experts, shape: shape.clone(), format };
-                tensors.entry(name.clone()).or_insert_with(fresh).layers.extend(layers);
+                let key = (name.clone(), shape.clone());
+                tensors.entry(key).or_insert_with(fresh).layers.extend(layers);
             }
         }
     }
@@ -237,7 +239,7 @@ fn draft_names(plan: &Plan) -> BTreeSet<String> {
     let common: String = alike.collect();
     let common = common.rsplit_once('.').map_or("", |(stem, _)| stem);
     let begins = |name: &String| name.starts_with(&format!("{common}."));
-    if common.is_empty() || tensors(plan).keys().any(begins) {
+    if common.is_empty() || tensors(plan).keys().any(|(name, _)| begins(name)) {
         return names;
     }
     [format!("{common}.*")].into()
