@@ -26,11 +26,11 @@ fn every_target_loads_unless_its_hardware_is_too_small() {
                 assert_eq!(target.tuning.is_some(), target.hardware.cuda().is_some(), "{name}");
                 let graph = graph::build(&target.model, &target.quant);
                 // CPUs refuse formats without kernels; every shipped CUDA target has its kernels, unless its
-                // model waits for code in all backends.
+                // model waits for some.
                 match assemble::plan(&target, &graph) {
                     Ok(_) => {}
                     Err(why) if target.model.name.starts_with("gemma-4-") => {
-                        assert!(why.0.contains("no backend has code for"), "{name}: {why}");
+                        assert!(why.0.contains(" has no kernels for "), "{name}: {why}");
                     }
                     Err(why) => assert!(target.hardware.cuda().is_none(), "{name}: {why}"),
                 }

@@ -107,7 +107,7 @@ impl Op {
         }
     }
 
-    /// What of it only the reference computes, if anything: no backend has code for it yet.
+    /// What of it the CUDA backend has no kernels for yet, if anything.
     pub(crate) fn unbuilt(&self) -> Option<&'static str> {
         match self {
             Op::Normalise { .. } => Some("norms without a weight"),

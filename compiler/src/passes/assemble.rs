@@ -23,9 +23,9 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
-    unbuilt::check(target, graph)?;
-    if matches!(target.hardware.kind, HardwareKind::Cpu(_)) {
-        precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?;
+    match target.hardware.kind {
+        HardwareKind::Cpu(_) => precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?,
+        HardwareKind::Cuda(_) => unbuilt::cuda(target, graph)?,
     }
     let (graph, draft) = draft::bodies(target, graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;

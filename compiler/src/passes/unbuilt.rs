@@ -1,5 +1,5 @@
-//! Refuses what only the reference computes, all of it by name: other passes would name one op without a
-//! rule, or lower an op and leave out what it says.
+//! Refuses what the CUDA backend has no kernels for, all of it by name: other passes would name one op at a
+//! time. A phase refuses, too, what its kernels leave out.
 
 use super::{PassError, pass_error};
 use crate::blocks::Mixer;
@@ -7,11 +7,11 @@ use crate::graph::Graph;
 use crate::spec::types::Target;
 use std::collections::BTreeSet;
 
-/// Checks that backends have code for every op of a graph, and for what its layers keep.
+/// Checks a graph for a CUDA device.
 ///
 /// # Errors
-/// Names everything that no backend has code for.
-pub fn check(target: &Target, graph: &Graph) -> Result<(), PassError> {
+/// Names everything that there are no kernels for.
+pub fn cuda(target: &Target, graph: &Graph) -> Result<(), PassError> {
     let ops = graph.bodies.iter().flat_map(|body| &body.nodes);
     let mut lacks: BTreeSet<&str> = ops.filter_map(|node| node.op.unbuilt()).collect();
     // Caches are laid out for one shape of heads.
@@ -24,5 +24,5 @@ pub fn check(target: &Target, graph: &Graph) -> Result<(), PassError> {
         return Ok(());
     }
     let lacks = lacks.into_iter().collect::<Vec<_>>().join(", ");
-    Err(pass_error!("no backend has code for {lacks}"))
+    Err(pass_error!("the CUDA backend has no kernels for {lacks}"))
 }

@@ -8,6 +8,7 @@ use monomorph_compiler::import::Seen;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::spec::{self, types::*};
 use serde_json::{Value, json};
+use std::path::Path;
 
 /// Gemma 4 31B's text part.
 fn text(changes: Value) -> Value {
@@ -210,15 +211,17 @@ fn tensors_of_one_name_have_a_weight_for_each_shape() {
 }
 
 #[test]
-fn what_no_backend_has_code_for_is_refused_at_once_and_by_name() {
-    let refusal = |config: &Value| {
-        let it = target(config, "bf16");
-        assemble::plan(&it, &graph::build(&it.model, &it.quant)).expect_err("there is no code").0
+fn what_cards_have_no_kernels_for_is_refused_at_once_and_by_name() {
+    let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
+    let refusal = |name: &str| {
+        let it = spec::load(&[targets.clone()], name).unwrap_or_else(|error| panic!("{error}"));
+        assemble::plan(&it, &graph::build(&it.model, &it.quant)).expect_err("there are no kernels").0
     };
     let common = "bounded logits, keys and values of several shapes, norms without a weight, scales of ";
-    let refused = |lacks: &str| format!("no backend has code for {common}{lacks}, windows of attention");
-    assert_eq!(refusal(&text(json!({}))), refused("rows"));
-    assert_eq!(refusal(&mixture(json!({}))), refused("experts, scales of rows"));
+    let refused =
+        |lacks: &str| format!("the CUDA backend has no kernels for {common}{lacks}, windows of attention");
+    assert_eq!(refusal("h200/gemma-4-31b/bf16"), refused("rows"));
+    assert_eq!(refusal("gb10/gemma-4-26b-a4b/nvfp4"), refused("experts, scales of rows"));
 }
 
 #[test]
