@@ -134,27 +134,27 @@ fn whole_rows_are_normed_added_scaled_and_bounded() {
     let (mut x, mut y) = (Rows::<N>::new(ROWS), Rows::<N>::new(ROWS));
     data.fill(&mut x, ROWS, 2.0);
     data.fill(&mut y, ROWS, 2.0);
-    let before = |rows: &Rows<N>| -> Vec<Vec<f64>> { (0..ROWS).map(|row| wide(rows.row(row))).collect() };
+    let before = |rows: &mut Rows<N>| -> Vec<Vec<f64>> { (0..ROWS).map(|row| wide(rows.row(row))).collect() };
     let normed = |row: &[f64], weight: &Owned| -> Vec<f64> {
         let scale = 1.0 / (row.iter().map(|x| x * x).sum::<f64>() / N as f64 + f64::from(EPS)).sqrt();
         row.iter().zip(weight.values()).map(|(x, w)| x * scale * f64::from(w)).collect()
     };
     let sum = |a: &[f64], b: &[f64]| -> Vec<f64> { a.iter().zip(b).map(|(a, b)| a + b).collect() };
-    let (xs, ys) = (before(&x), before(&y));
-    let check = |rows: &Rows<N>, expected: &dyn Fn(usize) -> Vec<f64>, what: &str| {
+    let (xs, ys) = (before(&mut x), before(&mut y));
+    let check = |rows: &mut Rows<N>, expected: &dyn Fn(usize) -> Vec<f64>, what: &str| {
         (0..ROWS).for_each(|row| close(rows.row(row), &expected(row), 1e-5, what));
     };
     team.run(|lane| add_normed(lane, ROWS, &x, &a, &y));
     let added = |row: usize| sum(&ys[row], &normed(&xs[row], &weights[0]));
-    check(&y, &added, "added");
+    check(&mut y, &added, "added");
     team.run(|lane| sum_normed(lane, ROWS, &x, &a, &y, &b));
     let both = |row: usize| sum(&normed(&added(row), &weights[1]), &normed(&xs[row], &weights[0]));
-    check(&y, &both, "both");
+    check(&mut y, &both, "both");
     team.run(|lane| scale_by(lane, ROWS, &factor, &y));
     let scaled = |row: usize| both(row).iter().map(|x| x * f64::from(0.7f32)).collect::<Vec<_>>();
-    check(&y, &scaled, "scaled");
+    check(&mut y, &scaled, "scaled");
     team.run(|lane| cap(lane, ROWS, 0.5, &y));
     let bounded = |row: usize| scaled(row).iter().map(|x| 0.5 * (x / 0.5).tanh()).collect::<Vec<_>>();
-    check(&y, &bounded, "bounded");
+    check(&mut y, &bounded, "bounded");
     assert!(y.row(0).iter().all(|x| x.abs() <= 0.5));
 }

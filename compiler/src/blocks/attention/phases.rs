@@ -139,7 +139,7 @@ pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "attention-normed",
         pattern: "qn = rms-norm(q); kn = rms-norm(k); qr = rotary(qn); kr = rotary(kn); \
-                  out = attention(qr, kr, v) where out feeds linear",
+                  out = attention(qr, kr, v) where v is linear, out feeds linear",
         matrices: &[],
         buffers: &[],
         lower: |it| lower(it, "out", [Some("qn"), Some("kn")], None),
