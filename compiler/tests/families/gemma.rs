@@ -214,7 +214,7 @@ fn tensors_of_one_name_have_a_weight_for_each_shape() {
 fn what_cards_have_no_kernels_for_is_refused_at_once_and_by_name() {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
     let refusal = |name: &str| {
-        let it = spec::load(&[targets.clone()], name).unwrap_or_else(|error| panic!("{error}"));
+        let it = spec::load(std::slice::from_ref(&targets), name).unwrap_or_else(|error| panic!("{error}"));
         assemble::plan(&it, &graph::build(&it.model, &it.quant)).expect_err("there are no kernels").0
     };
     let common = "bounded logits, keys and values of several shapes, norms without a weight, scales of ";

@@ -73,7 +73,7 @@ pub struct Judge {
     pub factor: f32,
     /// The router's matrix.
     pub router: FieldId,
-    /// Its logits.
+    /// What the router gives.
     pub logits: BufferId,
     /// Chosen weights, then chosen experts.
     pub routing: BufferId,

@@ -180,7 +180,7 @@ pub struct Linear {
     pub matrix: FieldId,
     /// Its bias, if it has one.
     pub bias: Option<FieldId>,
-    /// Results.
+    /// Where the product goes.
     pub out: BufferId,
 }
 

@@ -2,5 +2,5 @@
 
 use crate::kernels::Signature;
 
-/// None.
+/// There are none.
 pub const KERNELS: &[&Signature] = &[];

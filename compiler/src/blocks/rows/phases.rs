@@ -15,7 +15,7 @@ use proc_macro2::TokenStream;
 pub struct AddNormed {
     /// What is normed.
     pub x: BufferId,
-    /// The norm.
+    /// Its weights.
     pub norm: FieldId,
     /// Residual stream, read and written.
     pub residual: BufferId,
@@ -50,7 +50,7 @@ impl Kind for AddNormed {
 pub struct SumNormed {
     /// What is normed and added.
     pub x: BufferId,
-    /// Its norm.
+    /// Weights of its norm.
     pub norm: FieldId,
     /// The other summand, which is normed too; then the sum.
     pub sum: BufferId,
