@@ -273,17 +273,43 @@ pub fn wide(directory: &Path) -> Golden {
 /// # Panics
 /// If the directory is not writable.
 pub fn wide_mamba2(directory: &Path) -> Golden {
-    let config = serde_json::json!({
+    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
+    synthetic(directory, "wide-mamba2", &mamba2_config("MM"), [1, 9, 70, 150, 200].map(prompt).to_vec())
+}
+
+/// The config of a Nemotron-H of Mamba-2 alone, with these layers.
+fn mamba2_config(pattern: &str) -> serde_json::Value {
+    serde_json::json!({
         "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "vocab_size": 200, "hidden_size": 128,
-        "hybrid_override_pattern": "MM", "num_hidden_layers": 2, "mamba_num_heads": 16, "mamba_head_dim": 64,
+        "hybrid_override_pattern": pattern, "num_hidden_layers": pattern.len(), "mamba_num_heads": 16, "mamba_head_dim": 64,
         "n_groups": 2, "ssm_state_size": 128, "conv_kernel": 4, "chunk_size": 128, "expand": 2,
         "mamba_hidden_act": "silu", "mamba_proj_bias": false, "mamba_ssm_cache_dtype": "float32", "use_bias": false,
         "use_conv_bias": true, "layer_norm_epsilon": 1e-5, "max_position_embeddings": 512, "dtype": "float32",
         "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
         "initializer_range": 0.02, "use_cache": true,
+    })
+}
+
+/// [`wide_mamba2`] beside attention, and experts whose kernels stream them: without gates, of whole pairs of
+/// tiles. `latent`: of a width of their own.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn wide_nemotron(directory: &Path, latent: bool) -> Golden {
+    let mut config = mamba2_config("ME*E");
+    let more = serde_json::json!({
+        "attention_bias": false, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
+        "mlp_hidden_act": "relu2", "mlp_bias": false, "n_routed_experts": 16, "num_experts_per_tok": 3,
+        "n_shared_experts": 1, "moe_intermediate_size": 144, "moe_shared_expert_intermediate_size": 96,
+        "n_group": 1, "topk_group": 1, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+        "moe_latent_size": latent.then_some(64), "sliding_window": null,
     });
+    for (key, value) in more.as_object().expect("keys") {
+        config[key] = value.clone();
+    }
     let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
-    synthetic(directory, "wide-mamba2", &config, [1, 9, 70, 150, 200].map(prompt).to_vec())
+    let name = if latent { "wide-nemotron-latent" } else { "wide-nemotron" };
+    synthetic(directory, name, &config, [1, 9, 70].map(prompt).to_vec())
 }
 
 /// [`wide`] with more layers, fewer experts, sizes that two and four ranks can share and a long context.

@@ -16,6 +16,7 @@ pub mod scripted;
 pub mod served;
 pub mod server;
 pub mod shipped;
+pub mod stacks;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -6,7 +6,7 @@ use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_formats::Format;
 use monomorph_tests::emulated;
 use monomorph_tests::feedings::{Case, EXACT, case, run};
-use monomorph_tests::goldens::{Golden, golden, on_cards, wide, wide_mamba2};
+use monomorph_tests::goldens::{Golden, golden, on_cards, wide, wide_mamba2, wide_nemotron};
 use monomorph_tests::logits::read;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
@@ -127,14 +127,20 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
 }
 
 /// Nemotron-H: experts and dense blocks without gates, experts of a width of their own, heads that are not
-/// rotated.
+/// rotated. Experts of the wide ones are streamed for few rows.
 #[test]
 fn layers_of_one_block_agree_with_the_interpreter_and_with_transformers() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
-    let (targets, mut wrong) = (directory.path().join("targets"), Vec::new());
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
-    for (hardware, name) in [(&h200, "nemotron-h-super"), (&gb10, "nemotron-h-few")] {
-        let case = stored(&targets, hardware, &golden(name), "bf16");
+    let [wide, latent] = [false, true].map(|latent| wide_nemotron(directory.path(), latent));
+    let mut wrong = Vec::new();
+    for case in [
+        stored(&targets, &h200, &golden("nemotron-h-super"), "bf16"),
+        stored(&targets, &gb10, &golden("nemotron-h-few"), "bf16"),
+        restored(&targets, &h200, &wide, "nvfp4-modelopt", &out),
+        restored(&targets, &h200, &latent, "bf16", &out),
+    ] {
         run(case, &mut wrong, &["prompts together", "9 and fewer"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -170,7 +176,9 @@ fn every_golden_in_every_format() {
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let mut wrong = Vec::new();
-    let wide = [wide(directory.path()), wide_mamba2(directory.path())];
+    let nemotron = [false, true].map(|latent| wide_nemotron(directory.path(), latent));
+    let wide = [wide(directory.path()), wide_mamba2(directory.path())].into_iter().chain(nemotron);
+    let wide: Vec<Golden> = wide.collect();
     let is_wide = |golden: &Golden| wide.iter().any(|it| it.name == golden.name);
     for hardware in ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW))) {
         for golden in on_cards().iter().chain(&wide) {

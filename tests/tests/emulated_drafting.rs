@@ -17,7 +17,7 @@ use std::path::Path;
 type Case = (&'static str, &'static str, &'static str, DraftMethod, usize);
 
 const CASES: [Case; 1] = [("h200", "qwen35-moe-vision", "bf16", Mtp, 2)];
-const OTHERS: [Case; 18] = [
+const OTHERS: [Case; 20] = [
     ("h200", "qwen35-vision", "f32", Mtp, 2),
     ("h200", "qwen35-vision", "bf16", Mtp, 1),
     ("h200", "qwen35-vision", "bf16", Mtp, 3),
@@ -32,6 +32,8 @@ const OTHERS: [Case; 18] = [
     ("gb10", "qwen35-vision", "bf16", Ngram, 2),
     ("h200", "nemotron-h-mamba", "f32", Ngram, 3),
     ("gb10", "nemotron-h-mamba", "bf16", Ngram, 7),
+    ("gb10", "nemotron-h-few", "bf16", Ngram, 4),
+    ("h200", "nemotron-h-nano", "bf16", Layers, 2),
     ("h200", "qwen35-quarters", "f32", Layers, 2),
     ("h200", "qwen35-vision", "bf16", Layers, 1),
     ("h200", "qwen35-moe-vision", "bf16", Layers, 3),

@@ -78,8 +78,10 @@ fn second_turns_are_answered_as_without_a_cache() {
 
 #[test]
 #[ignore = "minutes"]
-fn second_turns_of_a_model_without_attention_are_answered_as_without_a_cache() {
-    answers_alike("h200", "nemotron-h-mamba", None);
+fn second_turns_of_mamba2_are_answered_as_without_a_cache() {
+    for golden in ["nemotron-h-mamba", "nemotron-h-nano"] {
+        answers_alike("h200", golden, None);
+    }
 }
 
 #[test]

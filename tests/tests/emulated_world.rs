@@ -108,6 +108,7 @@ fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
         exact("gb10", "qwen3-deep"),
         exact("h200", "qwen35-text"),
         rounded("h200", "nemotron-h-mamba"),
+        rounded("h200", "nemotron-h-nano"),
         rounded("h200", "qwen35-moe-wide"),
         exact("h200", "llama-multi-query"),
         experts("gb10", "qwen3-next"),

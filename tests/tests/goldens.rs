@@ -7,7 +7,7 @@ use monomorph_compiler::spec::types::{Compute, Ranks};
 use monomorph_compiler::{graph, spec, toolchain};
 use monomorph_tests::goldens::{Golden, UNBUILT, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
-use monomorph_tests::{check_golden, fixtures, root, server};
+use monomorph_tests::{check_golden, fixtures, root, server, stacks};
 use monomorph_weights::Checkpoint;
 use std::path::Path;
 
@@ -184,32 +184,34 @@ fn what_cards_have_no_kernels_for_is_refused_by_name_and_nothing_else_is() {
 
 /// Of all goldens, or of those whose names hold one of `MONOMORPH_GOLDENS`.
 #[test]
-fn servers_agree_with_transformers_prefill_and_decode() {
+fn cpu_stacks_agree_with_transformers_prefill_and_decode() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let out = tempfile::tempdir().expect("temporary directories can be made");
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let is_wanted =
         |golden: &Golden| wanted.is_empty() || wanted.split(',').any(|it| golden.name.contains(it));
+    let mut cases = Vec::new();
     for golden in goldens().into_iter().filter(is_wanted) {
         golden.import_into(targets.path(), Compute::F32);
-        for (format, bound) in BOUNDS {
-            let server = server::build(Some(targets.path()), &format!("cpu/{}/{format}", golden.name));
-            let vocabulary = target(targets.path(), &golden, format).model.vocabulary;
-            let expected = read(&golden.directory.join(format).join("logits.safetensors"));
-            for mode in [&[][..], &["--decode"]] {
-                let found = out.path().join("logits.safetensors");
-                let weights = golden.directory.join(format);
-                let tokens = golden.directory.join("tokens.json");
-                let text = |path: &Path| path.to_str().expect("paths are UTF-8").to_owned();
-                let paths = [text(&weights), text(&tokens), text(&found)];
-                let mut arguments =
-                    vec!["logits", "--weights", &paths[0], "--tokens", &paths[1], "--out", &paths[2]];
-                arguments.extend(mode);
-                server::verb(&server, &arguments);
-                let apart = distance(&read(&found), &expected, vocabulary);
-                println!("{} {format} {mode:?}: {apart:.1e}", golden.name);
-                assert!(apart <= bound, "{} {format} {mode:?}: {apart:e} > {bound:e}", golden.name);
-            }
+        let of = BOUNDS.map(|(format, bound)| (golden.clone(), format, bound));
+        cases.extend(of.map(|it| (target(targets.path(), &golden, it.1), it)));
+    }
+    let (built, cases): (Vec<_>, Vec<_>) = cases.into_iter().unzip();
+    let binaries = stacks::build("goldens", &built);
+    for ((binary, target), (golden, format, bound)) in binaries.iter().zip(&built).zip(cases) {
+        let weights = golden.directory.join(format);
+        let expected = read(&weights.join("logits.safetensors"));
+        for mode in [&[][..], &["--decode"]] {
+            let found = out.path().join("logits.safetensors");
+            let tokens = golden.directory.join("tokens.json");
+            let [weights, tokens, to] =
+                [&weights, &tokens, &found].map(|path| path.to_str().expect("paths are UTF-8"));
+            let mut arguments = vec!["--weights", weights, "--tokens", tokens, "--out", to];
+            arguments.extend(mode);
+            server::verb(binary, &arguments);
+            let apart = distance(&read(&found), &expected, target.model.vocabulary);
+            println!("{} {format} {mode:?}: {apart:.1e}", golden.name);
+            assert!(apart <= bound, "{} {format} {mode:?}: {apart:e} > {bound:e}", golden.name);
         }
     }
 }

@@ -9,8 +9,9 @@ use std::time::Instant;
 
 /// Goldens, and the tokens that each server's memory holds: little memory makes it pre-empt sequences, which
 /// restart in a slot that others have used.
-const SERVERS: [(&str, &str); 4] = [
+const SERVERS: [(&str, &str); 5] = [
     ("nemotron-h-mamba", "8192"),
+    ("nemotron-h-nano", "640"),
     ("qwen3-next", "8192"),
     ("qwen35-moe-text", "640"),
     ("qwen35-quarters", "512"),

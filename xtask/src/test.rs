@@ -2,6 +2,7 @@
 
 mod beside;
 mod downloads;
+mod programs;
 mod sets;
 mod times;
 
@@ -42,7 +43,7 @@ const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
 pub fn test(options: Options) -> Result<(), String> {
     toolchain::times::clear(&paths::root());
     let (downloads, weights) = (Cell::new(Some(downloads::begin())), OnceCell::new());
-    let gpu_kernels = Cell::new(None);
+    let (gpu_kernels, ran) = (Cell::new(None), Cell::new(Vec::new()));
     // Whether there are weights changes how the tests' crate is compiled, so every build of it after the
     // downloads gets this variable.
     let with_weights = || -> Vec<(&str, &OsStr)> {
@@ -79,7 +80,11 @@ pub fn test(options: Options) -> Result<(), String> {
                 if options.bless {
                     environment.push(("MONOMORPH_BLESS", "1".as_ref()));
                 }
-                cargo(&["test", "--workspace", CUDA, "--quiet", "--no-fail-fast"], &environment)
+                let all = programs::run(&[CUDA], &environment)?;
+                let failed: Vec<_> = all.iter().filter(|it| !it.passed).map(|it| it.name.clone()).collect();
+                ran.set(all);
+                let documentation = cargo(&["test", "--workspace", CUDA, "--quiet", "--doc"], &environment);
+                if failed.is_empty() { documentation } else { Err(format!("failed: {}", failed.join(", "))) }
             }),
         ),
         ("aarch64", Box::new(|| aarch64(ignored))),
@@ -115,7 +120,7 @@ pub fn test(options: Options) -> Result<(), String> {
         eprintln!("== {name}: {seconds:.0} s");
         lines.push(times::Line { name, became, seconds, processor });
     }
-    times::print(&lines);
+    times::print(&lines, ran.take());
     println!("{} passed, {} failed, {skipped} skipped", checks.len() - failed.len() - skipped, failed.len());
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
 }

@@ -1,6 +1,5 @@
 //! The generated crate's Cargo.toml.
 
-use super::package_name;
 use crate::plan::Plan;
 use std::path::Path;
 use tera::{Context, Tera};
@@ -10,12 +9,12 @@ const TEMPLATE: &str = include_str!("../../../templates/rust/Cargo.toml.tera");
 /// Runtime crates that the generated code uses.
 const CRATES: [&str; 5] = ["device", "formats", "model", "server", "weights"];
 
-/// Renders `templates/rust/Cargo.toml.tera`; the runtime crates are paths below `root`.
-pub fn manifest(plan: &Plan, root: &Path) -> String {
+/// Renders `templates/rust/Cargo.toml.tera` for a package; the runtime crates are paths below `root`.
+pub fn manifest(plan: &Plan, root: &Path, package: &str) -> String {
     let mut tera = Tera::default();
     tera.add_raw_template("Cargo.toml", TEMPLATE).expect("the template is part of the compiler");
     let mut context = Context::new();
-    context.insert("package", &package_name(&plan.target));
+    context.insert("package", package);
     context.insert("version", env!("CARGO_PKG_VERSION"));
     context.insert("crates", &CRATES);
     let forced = plan.target.draft.is_some_and(|draft| draft.forced_acceptance.is_some());

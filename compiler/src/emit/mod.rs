@@ -17,6 +17,7 @@ mod weights;
 
 use crate::plan::Plan;
 use crate::report;
+pub use manifest::manifest;
 pub(crate) use spec::variant;
 
 use proc_macro2::TokenStream;
@@ -42,7 +43,7 @@ pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
         Some(_) => cuda_stack::stack(plan),
     };
     let mut files = vec![
-        file("Cargo.toml", manifest::manifest(plan, root)),
+        file("Cargo.toml", manifest(plan, root, &package_name(&plan.target))),
         file("src/main.rs", rust(&main_doc(plan), main(plan))),
         file("src/spec.rs", rust(&spec_doc(plan), spec::spec(plan, features))),
         file("src/stack.rs", rust(&stack_doc(plan), stack)),

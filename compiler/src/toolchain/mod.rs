@@ -150,6 +150,30 @@ fn levels(unoptimised: Unoptimised, generated: &str) -> Vec<String> {
 /// # Errors
 /// See [`BuildError`].
 pub fn link(root: &Path, target: &Target, directory: &Path, linking: &Linking) -> Result<Built, BuildError> {
+    let start = Instant::now();
+    let package = emit::package_name(target);
+    let binaries = match compile(root, target, directory, &package, linking)? {
+        Ok(binaries) => binaries,
+        Err(why) => return Ok(Built::Crate { directory: directory.to_owned(), why }),
+    };
+    times::note(root, &format!("server {}", target.build()), start.elapsed())?;
+    let server = root.join("dist").join(target.build()).join("server");
+    install(&binaries.join(package), &server)?;
+    Ok(Built::Server(server))
+}
+
+/// Compiles the crate `package` in `directory` for the hardware of `target`, and returns where its binaries
+/// are, or why this machine cannot link them and how to.
+///
+/// # Errors
+/// See [`BuildError`].
+pub fn compile(
+    root: &Path,
+    target: &Target,
+    directory: &Path,
+    package: &str,
+    linking: &Linking,
+) -> Result<Result<PathBuf, String>, BuildError> {
     let mut cargo = Command::new("cargo");
     let (processor, host) = match &target.hardware.kind {
         HardwareKind::Cpu(cpu) => (Some(cpu), cpu.host.as_deref()),
@@ -169,13 +193,12 @@ pub fn link(root: &Path, target: &Target, directory: &Path, linking: &Linking) -
                 linker.configure(&mut cargo);
                 built.push(host);
             }
-            Err(why) => return Ok(Built::Crate { directory: directory.to_owned(), why }),
+            Err(why) => return Ok(Err(why)),
         }
     }
-    let start = Instant::now();
     let status = cargo
         .args(["build", "--release", "--quiet"])
-        .args(levels(linking.unoptimised, &emit::package_name(target)))
+        .args(levels(linking.unoptimised, package))
         .arg("--manifest-path")
         .arg(directory.join("Cargo.toml"))
         .arg("--target-dir")
@@ -186,10 +209,7 @@ pub fn link(root: &Path, target: &Target, directory: &Path, linking: &Linking) -
     if !status.success() {
         return Err(BuildError::Tool(format!("cargo failed on {}", directory.display())));
     }
-    times::note(root, &format!("server {}", target.build()), start.elapsed())?;
-    let server = root.join("dist").join(target.build()).join("server");
-    install(&built.join("release").join(emit::package_name(target)), &server)?;
-    Ok(Built::Server(server))
+    Ok(Ok(built.join("release")))
 }
 
 /// Emits a CUDA target's crate and compiles its kernels.
@@ -228,14 +248,22 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), Buil
     if plan.cuda.is_some() {
         modules::copy_library(root, &directory)?;
     }
-    // The workspace's lock file pins the server's dependencies too; cargo adds this one package to it.
-    let lock = directory.join("Cargo.lock");
-    if !lock.exists() {
-        let pinned = root.join("Cargo.lock");
-        let text = std::fs::read(&pinned).map_err(|error| BuildError::Io(pinned, error))?;
-        write_if_changed(&lock, &text)?;
-    }
+    lock(root, &directory)?;
     Ok((directory, plan))
+}
+
+/// Gives a crate the workspace's lock file, which pins a server's dependencies too; cargo adds the package.
+///
+/// # Errors
+/// When the file cannot be read or written.
+pub fn lock(root: &Path, directory: &Path) -> Result<(), BuildError> {
+    let lock = directory.join("Cargo.lock");
+    if lock.exists() {
+        return Ok(());
+    }
+    let pinned = root.join("Cargo.lock");
+    let text = std::fs::read(&pinned).map_err(|error| BuildError::Io(pinned, error))?;
+    write_if_changed(&lock, &text)
 }
 
 /// Writes a file, unless it has that content already; then its modification time stays.

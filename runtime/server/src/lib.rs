@@ -28,10 +28,11 @@ pub use start::paths::{default_weights, resolve_weights, weights_directory};
 pub use verbs::serve::{ServeArgs, serve};
 
 use crate::process::{allocator, out};
-use crate::verbs::cli::{Cli, Verb};
+use crate::verbs::cli::{Cli, Logits, Verb};
 use clap::Parser;
 use monomorph_model::{Model, device_fault};
-use std::panic::{catch_unwind, resume_unwind};
+use std::ffi::OsString;
+use std::panic::{UnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -49,12 +50,24 @@ pub fn main<M: Model>() -> ExitCode {
 fn run<M: Model>() -> ExitCode {
     let started = Instant::now();
     let verb = Cli::parse().verb;
+    exit_code(|| carry_out::<M>(&verb, started))
+}
+
+/// The verb `logits` of one of a binary's several stacks: what tests compare is then compiled without a
+/// server around each. `arguments` begin with the program's name. The binary checks no CPU.
+pub fn logits<M: Model>(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let args = Logits::parse_from(arguments).args;
+    allocator::share(allocator::ARENAS);
+    exit_code(|| verbs::logits::logits::<M>(&args))
+}
+
+/// Says what failed, and how the process ends.
+fn exit_code(work: impl FnOnce() -> Result<(), Failure> + UnwindSafe) -> ExitCode {
     // A device that fails in a step that a verb drives itself unwinds to here.
-    let result =
-        catch_unwind(|| carry_out::<M>(&verb, started)).unwrap_or_else(|panic| match device_fault() {
-            Some(fault) => Err(fault.to_owned().into()),
-            None => resume_unwind(panic),
-        });
+    let result = catch_unwind(work).unwrap_or_else(|panic| match device_fault() {
+        Some(fault) => Err(fault.to_owned().into()),
+        None => resume_unwind(panic),
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

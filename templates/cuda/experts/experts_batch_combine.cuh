@@ -15,12 +15,6 @@ namespace monomorph {
 
 struct World;   // exchange/world.cuh
 
-// Whether the sum takes the place of what there was.
-template <class C, class = void>
-constexpr bool REPLACED = false;
-template <class C>
-constexpr bool REPLACED<C, decltype(void(C::REPLACES))> = C::REPLACES;
-
 template <class C>
 struct CombineShape {
     static constexpr int VECTOR = C::HIDDEN % 4 == 0 ? 4 : 1;  // columns of a thread

@@ -1,5 +1,5 @@
 // The chosen experts' down products for few tokens, their weighted sum, the shared expert's down product and the residual, at the pace of reading:
-//   residual[t] += (sum over slots of weight * down_e inner[t, slot]) + sigmoid(scale[t]) * shared_down shared_inner[t].
+//   residual[t] += (sum over slots of weight * down_e inner[t, slot]) + sigmoid(scale[t]) * shared_down shared_inner[t]; REPLACES: = that sum.
 //
 // A block owns tiles of the output (8 rows of every down matrix) and reduces them over all chosen experts, so that no sum leaves it. The ring
 // holds first the shared expert's part of the block's tiles, which no routing tells and which is asked for before the wait, then for every
@@ -316,7 +316,7 @@ struct DownBlock {
 };
 
 // What an output needs from memory, loaded before its weights are streamed, and its end. ADDS: to `out`, where nothing else adds meanwhile.
-template <class C, bool ADDS = true>
+template <class C, bool ADDS = !REPLACED<C>>
 struct DownEpilogue {
     using P = DownShape<C>;
     using Sum = typename P::Sum;

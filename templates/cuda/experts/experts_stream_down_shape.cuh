@@ -5,6 +5,7 @@
 //     static constexpr Format FORMAT;  static constexpr ScaleForm SCALES;      // of the experts: packed rows, one matrix behind the other
 //     static constexpr int EXPERTS, ACTIVE, WIDTH;
 //     static constexpr int ROUTED;                                             // optional, as in experts_stream_up.cuh
+//     static constexpr bool REPLACES;                                          // optional: the sum takes the place of what there was
 //     static constexpr Format SHARED_FORMAT;  static constexpr ScaleForm SHARED_SCALES;
 //     static constexpr int SHARED_WIDTH;                                       // 0: no shared expert
 //     static constexpr int OUTPUTS;                                            // hidden size

@@ -1,9 +1,10 @@
 // The chosen experts' gate and up products for few tokens, at the pace of reading those experts once:
-//   inner[t, slot * WIDTH ..] = activation(gate_e n_t) * up_e n_t, n = rounded norm(x), e = the expert of slot `slot` of token t.
+//   inner[t, slot * WIDTH ..] = activation(gate_e n_t) * up_e n_t, n = rounded norm(x), e = the expert of slot `slot` of token t;
+//   UNGATED: activation(up_e n_t).
 //
 // It is the stream product of stream.cuh (its stages, its fragments, its paces) over a list of matrices that only the routing tells. Every block
 // chooses the experts anew from the router's logits (one warp a token) and so knows the list; block b of B takes the granules (a tile of gate
-// rows and its tile of up rows) b/B .. (b + 1)/B of the list's. The feeder starts then: nothing it reads is known before the wait.
+// rows and its tile of up rows; UNGATED, two tiles of up rows) b/B .. (b + 1)/B of the list's. The feeder starts then: nothing it reads is known before the wait.
 // With one token the feeder's warp chooses, while the others stage x; with more, consumer warp t chooses for token t, and all meet the feeder.
 //
 // Products are computed for all ROWS rows of a group of four (a row of x has its column of B, whoever chose the expert), and stored for
@@ -11,6 +12,7 @@
 //
 // struct Config {
 //     static constexpr Format FORMAT;              // of the experts: packed gate and up pairs (Packing::Gated), one matrix behind the other
+//     static constexpr bool UNGATED;               // optional: they have no gates, and whole pairs of tiles
 //     static constexpr Compute COMPUTE;  static constexpr Rounding ROUNDING;  static constexpr ScaleForm SCALES;   // as in stream_shape.cuh
 //     static constexpr int EXPERTS, ACTIVE;        // in all; chosen by a token, at most 32
 //     static constexpr int ROUTED;                 // optional: what a router chooses from, where EXPERTS are the rank's (route_choose.cuh)
@@ -33,16 +35,22 @@
 
 namespace monomorph {
 
+template <class C, class = void>
+constexpr bool IS_UNGATED = false;
+template <class C>
+constexpr bool IS_UNGATED<C, decltype(void(C::UNGATED))> = C::UNGATED;
+
 template <class C>
 struct UpShape {
-    static constexpr bool EXACT = C::COMPUTE == Compute::EXACT;
-    // One expert's matrix as a stream product of which a block has one granule.
+    static constexpr bool EXACT = C::COMPUTE == Compute::EXACT, UNGATED = IS_UNGATED<C>;
+    static_assert(!UNGATED || C::WIDTH % (2 * TILE_ROWS) == 0, "pairs of tiles");
+    // One expert's matrix as a stream product of which a block has one granule. Without gates two tiles of up rows are read as a gate's and an up's.
     struct Product {
         static constexpr Format FORMAT = C::FORMAT;
         static constexpr Compute COMPUTE = C::COMPUTE;
         static constexpr Rounding ROUNDING = C::ROUNDING;
         static constexpr ScaleForm SCALES = C::SCALES;
-        static constexpr int OUTPUTS = C::WIDTH, INPUTS = C::INPUTS, ROWS = EXACT ? C::ROWS : least(C::ROWS, 4);
+        static constexpr int OUTPUTS = UNGATED ? C::WIDTH / 2 : C::WIDTH, INPUTS = C::INPUTS, ROWS = EXACT ? C::ROWS : least(C::ROWS, 4);
         static constexpr Norm NORM = C::NORM;
         static constexpr float EPS = C::EPS;
         static constexpr Epilogue EPILOGUE = Epilogue::GATED;
@@ -50,7 +58,7 @@ struct UpShape {
         static constexpr bool BIAS = false, EVICT_FIRST = C::EVICT_FIRST;
         static constexpr Limit LIMIT = Limit::NONE;
         static constexpr int STAGES = C::STAGES, STAGE_BYTES = C::STAGE_BYTES, CONSUMER_WARPS = C::CONSUMER_WARPS;
-        static constexpr int BLOCKS = ceil_div(C::WIDTH, TILE_ROWS), MULTIPROCESSORS = BLOCKS, LOOKAHEAD = 0, PACE = 1;
+        static constexpr int BLOCKS = ceil_div(OUTPUTS, TILE_ROWS), MULTIPROCESSORS = BLOCKS, LOOKAHEAD = 0, PACE = 1;
     };
     using S = StreamShape<Product>;
     using Sum = typename S::Sum;
@@ -300,7 +308,7 @@ struct UpBlock {
             // Warps take turns with the ends of granules, which are long for the few threads that have one: the others are at the next meanwhile.
             const int output = (threadIdx.x + P::CONSUMERS - (granule - from) % P::WARPS * 32) % P::CONSUMERS;
             if (output < C::ROWS * TILE_ROWS) {
-                const int row = output / TILE_ROWS, feature = pair * TILE_ROWS + output % TILE_ROWS;
+                const int row = output / TILE_ROWS, feature = pair * (P::UNGATED ? 2 : 1) * TILE_ROWS + output % TILE_ROWS;
                 if ((rows >> row & 1) && feature < C::WIDTH) {
                     Sum value[2];
 #pragma unroll
@@ -311,7 +319,13 @@ struct UpBlock {
                         if constexpr (S::ROW_SCALES) sum *= static_cast<Sum>(scale_of[P::SCALED_ROWS ? (granule - from) * 16 + part * TILE_ROWS + output % TILE_ROWS : 2 * place + part]);
                         value[part] = P::EXACT ? static_cast<Sum>(static_cast<float>(sum)) : sum;
                     }
-                    store((row * C::ACTIVE + who.slot[place * C::ROWS + row]) * C::WIDTH + feature, static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]));
+                    const int at = (row * C::ACTIVE + who.slot[place * C::ROWS + row]) * C::WIDTH + feature;
+                    if constexpr (P::UNGATED) {
+#pragma unroll
+                        for (int part = 0; part < 2; part++) store(at + part * TILE_ROWS, static_cast<float>(activate<C::ACTIVATION>(value[part])));
+                    } else {
+                        store(at, static_cast<float>(activate<C::ACTIVATION>(value[0]) * value[1]));
+                    }
                 }
             }
             if (++pair == P::PAIRS) pair = 0, place++;

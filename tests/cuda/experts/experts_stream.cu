@@ -34,6 +34,11 @@ CASE(OneFewBlocks, ExpertsDefaults, IS int HIDDEN = 640, WIDTH = 200, BLOCKS = 7
 // The hidden size of a toy, fewer tiles than blocks, an expert of three tiles; all experts chosen.
 CASE(Awkward, ExpertsDefaults, IS int EXPERTS = 5, ACTIVE = 5, HIDDEN = 40, WIDTH = 24, SHARED_WIDTH = 20; IS int CONSUMER_WARPS = 4, STAGE_BYTES = 8192;)
 CASE(AwkwardAlone, ExpertsDefaults, IS int EXPERTS = 33, ACTIVE = 1, HIDDEN = 57, WIDTH = 21, SHARED_WIDTH = 0; IS Format ROUTER = Format::F32; IS int ROUTER_BLOCKS = 9;)
+// Without gates; inner rows of whole pairs of tiles.
+#define UNGATED_EXPERTS IS bool UNGATED = true; IS Activation ACTIVATION = Activation::RELU2;
+CASE(Ungated, ExpertsDefaults, UNGATED_EXPERTS)
+CASE(UngatedNvfp4, ExpertsDefaults, NVFP4_BOTH UNGATED_EXPERTS IS bool REPLACES = true; IS int WIDTH = 272, HIDDEN = 512, SHARED_WIDTH = 0;)
+CASE(UngatedFp8, ExpertsDefaults, FP8_TENSOR UNGATED_EXPERTS IS int HIDDEN = 640, BLOCKS = 7, STAGES = 3;)
 // ---- More ----
 CASE(Two, ExpertsDefaults, FP8_BLOCK IS int ROWS = 2, TOKENS = 2, WIDTH = 256, SHARED_WIDTH = 128, HIDDEN = 384;)
 CASE(Three, ExpertsDefaults, NVFP4_BOTH IS int ROWS = 4, TOKENS = 3, WIDTH = 256, HIDDEN = 512, BLOCKS = 48, SHARED_BLOCKS = 32, ROUTER_BLOCKS = 15, STAGES = 3;)
@@ -43,15 +48,19 @@ CASE(EightFp8, ExpertsDefaults, FP8_TENSOR IS int ROWS = 8, TOKENS = 8, WIDTH = 
 CASE(EightNvfp4, ExpertsDefaults, NVFP4_BOTH IS int ROWS = 8, TOKENS = 8, EXPERTS = 12, ACTIVE = 4, WIDTH = 128, SHARED_WIDTH = 0, HIDDEN = 256;)
 CASE(FiveOfEight, ExpertsDefaults, FP8_BLOCK IS int ROWS = 8, TOKENS = 5, WIDTH = 128, SHARED_WIDTH = 128, HIDDEN = 256, BLOCKS = 5;)
 CASE(AwkwardEight, ExpertsDefaults, IS int ROWS = 8, TOKENS = 7, EXPERTS = 9, ACTIVE = 7, HIDDEN = 40, WIDTH = 24, SHARED_WIDTH = 20; IS Format ROUTER = Format::F32;)
+CASE(UngatedTwo, ExpertsDefaults, FP8_BLOCK UNGATED_EXPERTS IS int ROWS = 2, TOKENS = 2, WIDTH = 256, SHARED_WIDTH = 128, HIDDEN = 384;)
+CASE(UngatedSix, ExpertsDefaults, NVFP4_BOTH UNGATED_EXPERTS IS int ROWS = 8, TOKENS = 6, EXPERTS = 12, ACTIVE = 6, WIDTH = 144, SHARED_WIDTH = 0, HIDDEN = 256;)
 // ---- Real widths, few experts ----
 CASE(Wide, ExpertsDefaults, IS int EXPERTS = 9, HIDDEN = 2048, WIDTH = 512, SHARED_WIDTH = 512, STAGES = 6;)
 CASE(WideFp8, Wide, FP8_BLOCK)
 CASE(WideNvfp4, Wide, NVFP4_BOTH IS int ROWS = 4, TOKENS = 4;)
 CASE(WiderFp8, Wide, FP8_BLOCK IS int HIDDEN = 3072, WIDTH = 1024, SHARED_WIDTH = 1024, STAGES = 5;)
+CASE(WideUngated, Wide, NVFP4_BOTH UNGATED_EXPERTS IS int HIDDEN = 2688, WIDTH = 1856, SHARED_WIDTH = 0, ACTIVE = 6, STAGES = 4;)
 CASE(WiderF16, Wide, IS int HIDDEN = 3072, WIDTH = 1024, SHARED_WIDTH = 1024, STAGES = 5;)
 // ---- Exact ----
 CASE(Exact, ExpertsDefaults, IS Compute COMPUTE = Compute::EXACT; IS ScaleForm SCALES = ScaleForm::NONE, SHARED_SCALES = SCALES; IS Format FORMAT = Format::F32, SHARED_FORMAT = Format::F32, ROUTER = Format::F32; IS int HIDDEN = 40, WIDTH = 24, SHARED_WIDTH = 20, EXPERTS = 5, ACTIVE = 3;)
 CASE(ExactEight, Exact, IS int ROWS = 8, TOKENS = 6, EXPERTS = 40, ACTIVE = 8; IS Norm NORM = Norm::PLAIN;)
+CASE(ExactUngated, Exact, UNGATED_EXPERTS IS int WIDTH = 48;)
 CASE(ExactBf16, Exact, IS Format FORMAT = Format::BF16, SHARED_FORMAT = FORMAT; IS int ROWS = 2, TOKENS = 2, SHARED_WIDTH = 0;)
 CASE(ExactQ8, Exact, IS Format FORMAT = Format::Q8_0, SHARED_FORMAT = Format::Q4_1; IS Rounding ROUNDING = Rounding::INT8_BLOCK32; IS int HIDDEN = 96, WIDTH = 64, SHARED_WIDTH = 32, ROWS = 4, TOKENS = 4;)
 
@@ -61,10 +70,12 @@ int main(int count, char** arguments) {
     if (!bench) {
 #if SUITE == 0 || SUITE == 1
         RUN(One) RUN(OneFp8) RUN(OneFp8Tensor) RUN(OneNvfp4) RUN(OneMixed) RUN(OneFewBlocks) RUN(Awkward) RUN(AwkwardAlone)
+        RUN(Ungated) RUN(UngatedNvfp4) RUN(UngatedFp8)
         RUN(Two) RUN(Three) RUN(Four) RUN(Eight) RUN(EightFp8)
 #endif
 #if SUITE == 0 || SUITE == 2
         RUN(EightNvfp4) RUN(FiveOfEight) RUN(AwkwardEight) RUN(Exact) RUN(ExactEight) RUN(ExactBf16) RUN(ExactQ8)
+        RUN(UngatedTwo) RUN(UngatedSix) RUN(ExactUngated) RUN(WideUngated)
         RUN(Wide) RUN(WideFp8) RUN(WideNvfp4) RUN(WiderFp8) RUN(WiderF16)
         check_route_batches();
 #endif

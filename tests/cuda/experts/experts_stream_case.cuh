@@ -13,7 +13,7 @@ struct ExpertsDefaults {
     static constexpr monomorph::Compute COMPUTE = monomorph::Compute::F16;
     static constexpr monomorph::Rounding ROUNDING = monomorph::Rounding::NONE;
     static constexpr int EXPERTS = 40, ACTIVE = 8, WIDTH = 96, SHARED_WIDTH = 64, HIDDEN = 256, ROWS = 1, TOKENS = ROWS;
-    static constexpr bool RENORMALISE = true;
+    static constexpr bool RENORMALISE = true, UNGATED = false, REPLACES = false;
     static constexpr monomorph::Norm NORM = monomorph::Norm::ONE_PLUS;
     static constexpr float EPS = 1e-6f;
     static constexpr monomorph::Activation ACTIVATION = monomorph::Activation::SILU;
@@ -22,7 +22,7 @@ struct ExpertsDefaults {
 
 // Whether both products can be one launch: blocks are on the card together.
 template <class K>
-constexpr bool ExpertsTogether = K::COMPUTE == monomorph::Compute::F16 && K::ROWS * K::ACTIVE * K::WIDTH % 4 == 0 && K::BLOCKS <= 132;
+constexpr bool ExpertsTogether = !K::REPLACES && K::COMPUTE == monomorph::Compute::F16 && K::ROWS * K::ACTIVE * K::WIDTH % 4 == 0 && K::BLOCKS <= 132;
 
 template <class K>
 struct RouteOf {
@@ -50,7 +50,7 @@ struct UpOf {
     static constexpr monomorph::Rounding ROUNDING = K::ROUNDING;
     static constexpr monomorph::ScaleForm SCALES = K::SCALES;
     static constexpr int EXPERTS = K::EXPERTS, ACTIVE = K::ACTIVE, WIDTH = K::WIDTH, INPUTS = K::HIDDEN, ROWS = K::ROWS;
-    static constexpr bool RENORMALISE = K::RENORMALISE, EVICT_FIRST = true;
+    static constexpr bool RENORMALISE = K::RENORMALISE, UNGATED = K::UNGATED, EVICT_FIRST = true;
     static constexpr monomorph::Norm NORM = K::NORM;
     static constexpr float EPS = K::EPS;
     static constexpr monomorph::Activation ACTIVATION = K::ACTIVATION;
@@ -66,7 +66,7 @@ struct DownOf {
     static constexpr int EXPERTS = K::EXPERTS, ACTIVE = K::ACTIVE, WIDTH = K::WIDTH, SHARED_WIDTH = K::SHARED_WIDTH, OUTPUTS = K::HIDDEN, ROWS = K::ROWS;
     static constexpr monomorph::Limit LIMIT = UpOf<K>::LIMIT;
     static constexpr int STAGES = K::STAGES, STAGE_BYTES = K::STAGE_BYTES, CONSUMER_WARPS = K::CONSUMER_WARPS, BLOCKS = K::BLOCKS;
-    static constexpr bool EVICT_FIRST = true;
+    static constexpr bool EVICT_FIRST = true, REPLACES = K::REPLACES;
 };
 
 // Both products in one launch.

@@ -167,6 +167,10 @@ struct ExpertsCheck {
         }
         return host_activate(K::ACTIVATION, value[0]) * value[1];
     }
+    template <class M>
+    static double ungated(const HostMatrix<M>& matrix, const std::vector<double>& x, int feature) {
+        return host_activate(K::ACTIVATION, kept(dot(x, &matrix.values[size_t(feature) * M::INPUTS], M::INPUTS) * matrix.row_scales[feature]));
+    }
     // A row that a product without a norm reads.
     template <class M>
     static std::vector<double> rounded(const float* x) { return host_stage<M>(x, std::vector<float>(M::INPUTS)); }
@@ -176,7 +180,10 @@ struct ExpertsCheck {
         for (int t = 0; t < K::TOKENS; t++) {
             const auto staged = host_stage<UpMatrix>(&x[size_t(t) * H], norm);
             for (int s = 0; s < K::ACTIVE; s++)
-                for (int i = 0; i < K::WIDTH; i++) out.push_back(gated(*ups[size_t(routing[(t * 2 + 1) * K::ACTIVE + s])], staged, i));
+                for (int i = 0; i < K::WIDTH; i++) {
+                    const auto& matrix = *ups[size_t(routing[(t * 2 + 1) * K::ACTIVE + s])];
+                    out.push_back(K::UNGATED ? ungated(matrix, staged, i) : gated(matrix, staged, i));
+                }
         }
         return out;
     }
@@ -197,7 +204,7 @@ struct ExpertsCheck {
                     sums[i] = kept(kept(sums[i]) + kept(y / (1 + std::exp(-double(scale[t])))));
                 }
             }
-            for (int i = 0; i < H; i++) out.push_back(kept(residual[size_t(t) * H + i] + kept(sums[i])));
+            for (int i = 0; i < H; i++) out.push_back(kept((K::REPLACES ? 0.0 : residual[size_t(t) * H + i]) + kept(sums[i])));
         }
         return out;
     }

@@ -99,6 +99,7 @@ inline double host_activate(monomorph::Activation a, double x) {
         case monomorph::Activation::SILU: return x / (1 + std::exp(-x));
         case monomorph::Activation::GELU: return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
         case monomorph::Activation::GELU_TANH: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+        case monomorph::Activation::RELU2: return std::max(x, 0.0) * std::max(x, 0.0);
         default: return std::max(x, 0.0);
     }
 }

@@ -1,9 +1,10 @@
 //! Where a run's time went.
 
+use super::programs::Ran;
 use crate::paths;
 use monomorph_compiler::toolchain::times::{self, Work};
 
-/// How many builds are listed, longest first; the rest are summed up.
+/// How many test programs and builds are listed, longest first; the rest of the builds are summed up.
 const LISTED: usize = 12;
 
 /// A check, its outcome and its time.
@@ -29,9 +30,13 @@ fn ended(stat: &str) -> Option<f64> {
     Some((fields.next()?.ok()? + fields.next()?.ok()?) / 100.0)
 }
 
-/// Prints a line for each check and for each server that was built.
-pub fn print(lines: &[Line]) {
+/// Prints a line for each check, for the longest test programs and for the longest builds of servers.
+pub fn print(lines: &[Line], mut ran: Vec<Ran>) {
     println!("{}", checks(lines));
+    ran.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    for Ran { name, seconds, .. } in ran.iter().take(LISTED) {
+        println!("{:>8}  {name}", format!("{seconds:.1} s"));
+    }
     println!("{}", builds(&times::noted(&paths::root())));
 }
 

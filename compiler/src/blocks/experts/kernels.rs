@@ -21,6 +21,8 @@ const UP: &[Declared] = constants![
     EXPERTS: int, ACTIVE: int, RENORMALISE: bool, WIDTH: int, INPUTS: int, NORM: Norm, EPS: float,
     ACTIVATION: Activation,
 ];
+/// Where experts have no gates.
+const UNGATED: &[Declared] = constants![optional UNGATED: bool];
 const DOWN: &[Declared] = constants![EXPERTS: int, ACTIVE: int, WIDTH: int, OUTPUTS: int];
 /// The shared expert's down product.
 const SHARED: &[Declared] = constants![SHARED_FORMAT: Format, SHARED_SCALES: ScaleForm, SHARED_WIDTH: int];
@@ -104,7 +106,7 @@ kernels! {
 
     /// Gate and up of the chosen experts, then their down products, handed from block to block.
     experts_stream => ExpertsStream in "experts/experts_stream.cuh",
-        [MATRIX, ARITHMETIC, UP, SCORES, SHARED_OUT, SHARED, LIMIT, RING, BOTH];
+        [MATRIX, ARITHMETIC, UP, UNGATED, SCORES, SHARED_OUT, SHARED, LIMIT, RING, BOTH];
     (
         step: READ Header, norm: READ Vector, logits: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, down_codes: READ Codes,
@@ -119,7 +121,7 @@ kernels! {
 
     /// Gate and up of the chosen experts.
     experts_stream_up => ExpertsStreamUp in "experts/experts_stream_up.cuh",
-        [MATRIX, ARITHMETIC, UP, SCORES, LIMIT, RING];
+        [MATRIX, ARITHMETIC, UP, UNGATED, SCORES, LIMIT, RING];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, inner: WRITE Rows, routing: WRITE Rows,
@@ -129,7 +131,7 @@ kernels! {
 
     /// The same of the experts that a rank holds.
     experts_stream_up_part => ExpertsStreamUpPart in "experts/experts_stream_up.cuh",
-        [MATRIX, ARITHMETIC, UP, SCORES, SHARED_OUT, LIMIT, RING];
+        [MATRIX, ARITHMETIC, UP, UNGATED, SCORES, SHARED_OUT, LIMIT, RING];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, logits: READ Rows, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, inner: WRITE Rows, routing: WRITE Rows,
@@ -141,7 +143,7 @@ kernels! {
 
     /// The chosen experts' down products, and the shared expert's, added to the residual stream.
     experts_stream_down => ExpertsStreamDown in "experts/experts_stream_down.cuh",
-        [MATRIX, ARITHMETIC, DOWN, SHARED_OUT, SHARED, LIMIT, RING];
+        [MATRIX, ARITHMETIC, DOWN, REPLACES, SHARED_OUT, SHARED, LIMIT, RING];
     (
         step: READ Header, inner: READ Rows, routing: READ Rows, shared_inner: READ Rows, scale: READ Rows,
         codes: READ Codes, scales: READ Scales, row_scales: READ RowScales, shared_codes: READ Codes,

@@ -17,6 +17,14 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
+/// The verb `logits` alone.
+#[derive(Debug, Parser)]
+#[command(name = "logits", max_term_width = 100)]
+pub(crate) struct Logits {
+    #[command(flatten)]
+    pub(crate) args: LogitsArgs,
+}
+
 /// What a built binary can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {

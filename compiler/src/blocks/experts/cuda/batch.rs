@@ -53,24 +53,14 @@ impl Launcher<'_> {
         launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, outputs, logits, 0)));
         let (launch, mut x) = self.stage(site, operands.x, Some(operands.norm), capacity);
         launches.push(launch);
-        let epilogue = if operands.gated { "GATED" } else { "ACTIVATED" };
         if let Some(shared) = operands.shared {
-            let product = Operands {
-                x: operands.x,
-                norm: Some(operands.norm),
-                matrix: shared.matrix,
-                biases: [None, None],
-                rows: None,
-                epilogue,
-                activation: operands.activation,
-                out: shared.out,
-            };
+            let product = operands.shared_up(shared);
             let matrix = self.matrix(shared.matrix);
             let out = self.buffer(site, shared.out);
             launches.push(self.gemm(site, "_shared", &product, &matrix, x, out)?);
         }
         if let Some(latent) = operands.latent {
-            let product = Operands::stored(operands.x, latent.matrix, latent.out).normed(operands.norm);
+            let product = operands.latent_in(latent);
             let matrix = self.matrix(latent.matrix);
             let out = self.buffer(site, latent.out);
             launches.push(self.gemm(site, "_latent", &product, &matrix, x, out)?);
@@ -81,7 +71,7 @@ impl Launcher<'_> {
         self.sort(site, operands, &lists, logits, launches);
         let inner: Products = self.expert_inner(&lists, matrix.outputs());
         let constants = vec![
-            ("EPILOGUE", value(format!("Epilogue::{epilogue}"))),
+            ("EPILOGUE", value(format!("Epilogue::{}", operands.epilogue()))),
             ("ACTIVATION", activation(operands.activation)),
             ("GATHER", Constant::Flag(true)),
             ("X_ROWS", integer(capacity)),

@@ -8,7 +8,7 @@ mod shape;
 
 use self::shape::{Ring, Together};
 use super::graph::Weighing;
-use super::{Combine, Experts, SharedDown};
+use super::{Combine, Experts, Latent, SharedDown, SharedUp};
 use crate::blocks::Sum;
 use crate::blocks::experts::kernels::{
     ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
@@ -17,7 +17,7 @@ use crate::blocks::experts::kernels::{
 use crate::blocks::products::cuda::stream::{
     self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
 };
-use crate::blocks::products::cuda::{activation, limit};
+use crate::blocks::products::cuda::{Operands, activation, limit};
 use crate::kernels::{Following, Planes, Rows, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
@@ -25,7 +25,7 @@ use crate::passes::launch::{
 };
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
-use crate::plan::{BufferId, FieldId, PhaseKind};
+use crate::plan::{BufferId, FieldId, Packing, PhaseKind};
 use crate::spec::types::Knobs;
 use monomorph_abi::world::PIECE;
 use monomorph_formats::Format;
@@ -57,6 +57,29 @@ fn choice_constants(weighing: Weighing<FieldId>) -> Vec<Member> {
         Weighing::Scores { scale, .. } => {
             vec![("RENORMALISE", Constant::Flag(true)), ("SCORE_SCALE", Constant::Float(scale))]
         }
+    }
+}
+
+impl Experts {
+    /// What a product makes of its sums before the down product.
+    fn epilogue(&self) -> &'static str {
+        if self.gated { "GATED" } else { "ACTIVATED" }
+    }
+
+    /// The shared expert's gate and up, or up.
+    fn shared_up(&self, shared: SharedUp) -> Operands {
+        let stored = Operands::stored(self.x, shared.matrix, shared.out).normed(self.norm);
+        Operands { epilogue: self.epilogue(), activation: self.activation, ..stored }
+    }
+
+    /// The projection to the experts' own width.
+    fn latent_in(&self, latent: Latent) -> Operands {
+        Operands::stored(self.x, latent.matrix, latent.out).normed(self.norm)
+    }
+
+    /// What the experts read, and its norm.
+    fn read(&self) -> (BufferId, Option<FieldId>) {
+        self.latent.map_or((self.x, Some(self.norm)), |latent| (latent.out, None))
     }
 }
 
@@ -92,10 +115,14 @@ impl Launcher<'_> {
         }
         match self.streams(site, operands) {
             Some(Streams::Apart { up, .. }) => {
+                let beside = self.of_their_own(operands);
+                self.products(site, &beside, launches)?;
                 launches.push(self.route(site, operands, &router, 0)?);
                 launches.push(self.stream_up(site, operands, &matrix, up));
             }
             Some(Streams::Together(rings)) => {
+                let beside = self.of_their_own(operands);
+                self.products(site, &beside, launches)?;
                 let arriving = site.program.rows * operands.active * matrix.outputs();
                 launches.push(self.route(site, operands, &router, arriving)?);
                 launches.push(self.stream_both(site, operands, &matrix, rings));
@@ -122,6 +149,14 @@ impl Launcher<'_> {
             None => self.batch_down(site, operands, &chooser, sum, launches)?,
         }
         Ok(())
+    }
+
+    /// Products of normed rows before streaming kernels that the router's kernel does not compute: of a shared
+    /// expert that it does not weigh, and of experts of another width than the residual stream.
+    fn of_their_own(&self, operands: &Experts) -> Vec<(&'static str, Operands)> {
+        let shared = operands.shared.filter(|it| !it.weighed).map(|it| operands.shared_up(it));
+        let latent = operands.latent.map(|it| operands.latent_in(it));
+        shared.map(|it| ("_shared", it)).into_iter().chain(latent.map(|it| ("_latent", it))).collect()
     }
 
     /// The sum over ranks that a kernel of a mixture makes in this program, if one does: all its blocks are
@@ -186,16 +221,17 @@ impl Launcher<'_> {
         if site.program.regime != Regime::Decode || rows > FEW_ROWS {
             return None;
         }
-        // These kernels know experts with gates that read normed rows, and a shared one that the router
-        // weighs.
-        let unweighed = operands.shared.is_some() && !operands.weighs_shared();
-        if !operands.gated || operands.latent.is_some() || unweighed {
+        let mut matrix = self.matrix(operands.matrix);
+        // The row that weighs the shared expert has its own tile after whole tiles of router rows.
+        if operands.weighs_shared() && !matrix.routed?.is_multiple_of(TILE_ROWS) {
             return None;
         }
-        let matrix = self.matrix(operands.matrix);
-        // The row that weighs the shared expert has its own tile after whole tiles of router rows.
-        if operands.shared.is_some() && !matrix.routed?.is_multiple_of(TILE_ROWS) {
-            return None;
+        // Without gates, two tiles are read as a gate's and an up's.
+        if !operands.gated {
+            if !matrix.outputs().is_multiple_of(2 * TILE_ROWS) {
+                return None;
+            }
+            matrix.packing = Packing::Gated;
         }
         let (at, sum) = self.adder(site, operands.routing)?;
         let (of_sum, common) = (self.matrix(sum.matrix), sum.shared.map(|it| self.matrix(it.matrix)));
@@ -252,7 +288,7 @@ impl Launcher<'_> {
     ) -> Result<Launch, PassError> {
         let experts = self.matrix(operands.matrix).routed.expect("experts have matrices");
         let places = self.card.multiprocessors as usize;
-        let Some(shared) = operands.shared else {
+        let Some(shared) = operands.shared.filter(|it| it.weighed) else {
             let logits = self.logits(site, router_row(operands.weighing, experts));
             return Ok(self.route_alone(site, operands, experts, logits, arriving));
         };
@@ -415,7 +451,7 @@ impl Launcher<'_> {
     }
 
     fn up_constants(&self, operands: &Experts, matrix: &Matrix) -> Vec<Member> {
-        let (norm, eps) = self.norm(Some(operands.norm));
+        let (norm, eps) = self.norm(operands.read().1);
         let mut constants: Vec<Member> = matrix.names().into();
         constants.extend(arithmetic(matrix));
         constants.extend([
@@ -430,6 +466,7 @@ impl Launcher<'_> {
             ("EPS", Constant::Float(eps)),
             ("ACTIVATION", activation(operands.activation)),
         ]);
+        constants.extend((!operands.gated).then_some(("UNGATED", Constant::Flag(true))));
         constants.extend(matrix.shared_out());
         constants
     }
@@ -475,7 +512,7 @@ impl Launcher<'_> {
             norm: Vector::field(Some(operands.norm)),
             logits: self.logits(site, router_row(operands.weighing, experts)),
             shared_inner: sum.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
-            scale: self.shared_scale(site, operands.shared.is_some()),
+            scale: self.shared_scale(site, operands.weighs_shared()),
             codes: up.codes,
             scales: up.scales,
             row_scales: up.row_scales,
@@ -501,8 +538,8 @@ impl Launcher<'_> {
         let experts = matrix.routed.expect("experts have matrices");
         let constants = self.up_constants(operands, matrix);
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
-        let (step, x, norm) =
-            (site.header, self.buffer(site, operands.x), Vector::field(Some(operands.norm)));
+        let (read, norm) = operands.read();
+        let (step, x, norm) = (site.header, self.buffer(site, read), Vector::field(norm));
         let [logits, inner, routing] = [
             self.logits(site, router_row(operands.weighing, experts)),
             self.buffer(site, operands.out),
@@ -539,6 +576,7 @@ impl Launcher<'_> {
             ("WIDTH", integer(matrix.columns)),
             ("OUTPUTS", integer(matrix.rows)),
         ]);
+        constants.extend((!operands.adds).then_some(("REPLACES", Constant::Flag(true))));
         constants.extend(matrix.shared_out());
         constants.extend(Self::shared_constants(common.as_ref(), &matrix));
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
@@ -548,7 +586,7 @@ impl Launcher<'_> {
             inner: self.buffer(site, operands.inner),
             routing: self.buffer(site, operands.routing),
             shared_inner: operands.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
-            scale: self.shared_scale(site, chooser.shared.is_some()),
+            scale: self.shared_scale(site, chooser.weighs_shared()),
             codes,
             scales,
             row_scales,

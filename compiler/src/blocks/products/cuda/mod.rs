@@ -121,7 +121,7 @@ impl Launcher<'_> {
     }
 
     /// Products of the same rows; the suffix ends the names of their kernels.
-    fn products(
+    pub(crate) fn products(
         &mut self,
         site: Site,
         products: &[(&str, Operands)],

@@ -1,0 +1,65 @@
+//! Stacks of many CPU targets, compiled at once, without a server around each: what is compared of them is
+//! their logits, and most of what compiles takes would be servers.
+
+use crate::root;
+use monomorph_compiler::emit;
+use monomorph_compiler::spec::types::Target;
+use monomorph_compiler::toolchain::{self, BuildError, Linking, times};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A binary's `main.rs`. It has what a server's crate has but for its other verbs.
+const MAIN: &str = "mod spec;
+mod stack;
+
+fn main() -> std::process::ExitCode {
+    monomorph_server::logits::<stack::Model>(std::env::args_os())
+}
+";
+
+/// Compiles a crate of this name with a binary for each target, which all have the same hardware, and returns
+/// the binaries in that order. Their arguments are those of the verb `logits`.
+///
+/// # Panics
+/// If any step fails.
+pub fn build(name: &str, targets: &[Target]) -> Vec<PathBuf> {
+    compile(name, targets).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn compile(name: &str, targets: &[Target]) -> Result<Vec<PathBuf>, BuildError> {
+    let Some(first) = targets.first() else { return Ok(Vec::new()) };
+    let (root, package) = (root(), format!("monomorph-stacks-{name}"));
+    let directory = root.join("generated/stacks").join(name);
+    let binaries = directory.join("src/bin");
+    forget(&binaries, targets);
+    for target in targets {
+        assert_eq!(target.hardware.name, first.hardware.name, "{}", target.name());
+        let (written, plan) = toolchain::write_crate(&root, target)?;
+        let binary = binaries.join(emit::package_name(target));
+        for file in ["spec.rs", "stack.rs"] {
+            let text = std::fs::read(written.join("src").join(file)).expect("it was just written");
+            toolchain::write_if_changed(&binary.join(file), &text)?;
+        }
+        toolchain::write_if_changed(&binary.join("main.rs"), MAIN.as_bytes())?;
+        let manifest = emit::manifest(&plan, &root, &package);
+        toolchain::write_if_changed(&directory.join("Cargo.toml"), manifest.as_bytes())?;
+    }
+    toolchain::lock(&root, &directory)?;
+    let start = Instant::now();
+    let linking = Linking::new(&first.hardware.name);
+    let built = toolchain::compile(&root, first, &directory, &package, &linking)?;
+    let built = built.unwrap_or_else(|why| panic!("{name}: {why}"));
+    times::note(&root, &format!("{} stacks of {name}", targets.len()), start.elapsed())?;
+    Ok(targets.iter().map(|target| built.join(emit::package_name(target))).collect())
+}
+
+/// Deletes binaries of targets that are no longer among these.
+fn forget(binaries: &Path, targets: &[Target]) {
+    let Ok(there) = std::fs::read_dir(binaries) else { return };
+    let wanted: Vec<String> = targets.iter().map(emit::package_name).collect();
+    for entry in there.map(|entry| entry.expect("directory entries are readable")) {
+        if !wanted.iter().any(|it| **it == *entry.file_name()) {
+            std::fs::remove_dir_all(entry.path()).expect("it is a directory of this crate");
+        }
+    }
+}
