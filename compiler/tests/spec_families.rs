@@ -1,6 +1,8 @@
 //! The configs of the hybrid and mixture-of-experts families: their keys and defaults, and what is refused.
 
 mod families;
+#[path = "families/gemma.rs"]
+mod gemma;
 #[path = "families/nemotron.rs"]
 mod nemotron;
 

@@ -92,8 +92,13 @@ fn absent_keys_of_llama_are_as_in_transformers() {
     let it = attention(&target);
     assert_eq!((it.heads, it.kv_heads, it.head_dim), (32, 32, 128));
     assert_eq!((it.qk_norm, it.qkv_bias, it.output_bias), (None, false, false));
-    let rotary =
-        Rotary { dims: 128, theta: 10000.0, pairs: RotaryPairs::Halves, scaling: RotaryScaling::None };
+    let rotary = Rotary {
+        dims: 128,
+        theta: 10000.0,
+        pairs: RotaryPairs::Halves,
+        turning: None,
+        scaling: RotaryScaling::None,
+    };
     assert_eq!(it.rotary, Some(rotary));
 }
 

@@ -54,10 +54,12 @@ fn every_target_is_what_it_is_listed_as() {
             Lack::Kernels => {
                 let target = loaded.unwrap_or_else(|error| panic!("{name}:\n{error}"));
                 assert!(plan(&target).is_err(), "{name} can be planned, and is said not to: {reason}");
+                // Formats that a CPU has no kernels for, or what a card has none for.
                 let named = |(class, format): (&TensorClass, &Format)| {
                     reason.contains(&format!("`{}`", class.name())) && reason.contains(format.name())
                 };
-                assert!(target.quant.stored.classes.iter().any(named), "{name}: {reason}");
+                let unbuilt = reason.contains("the CUDA backend has no kernels for");
+                assert!(unbuilt || target.quant.stored.classes.iter().any(named), "{name}: {reason}");
             }
             Lack::Specs => panic!("{name}: {reason}"),
         }

@@ -4,8 +4,8 @@
 use monomorph_compiler::passes::shard::shard;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Ranks};
-use monomorph_compiler::{graph, spec};
-use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_compiler::{graph, spec, toolchain};
+use monomorph_tests::goldens::{Golden, UNBUILT, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
 use monomorph_tests::{check_golden, fixtures, root, server, stacks};
 use monomorph_weights::Checkpoint;
@@ -162,6 +162,24 @@ fn several_ranks_compute_what_one_does_in_prefill_decode_and_drafts() {
         }
     }
     check_golden(&fixtures().join("ranks.txt"), &table);
+}
+
+/// What a kernel left out would show in a server's answers alone.
+#[test]
+fn what_cards_have_no_kernels_for_is_refused_by_name_and_nothing_else_is() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let search = [targets.path().to_owned(), root().join("targets")];
+    for golden in goldens() {
+        golden.import_into(targets.path(), Compute::F32);
+        for hardware in ["cpu", "h200", "gb10"] {
+            let name = format!("{hardware}/{}/f32", golden.name);
+            let target = spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"));
+            let refusal = toolchain::plan(&target).err().map(|error| error.to_string());
+            let refused = refusal.is_some_and(|why| why.contains("the CUDA backend has no kernels for"));
+            let unbuilt = hardware != "cpu" && UNBUILT.contains(&golden.name.as_str());
+            assert_eq!(refused, unbuilt, "{name}");
+        }
+    }
 }
 
 /// Of all goldens, or of those whose names hold one of `MONOMORPH_GOLDENS`.

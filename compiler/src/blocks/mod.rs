@@ -15,15 +15,17 @@ pub mod experts;
 pub mod mamba2;
 pub mod products;
 pub mod recurrent;
+pub mod rows;
 
 pub use attention::Attention;
 pub use delta_net::{Delta, ProjectDelta};
 pub use draft::{DraftEmbed, Propose};
 pub use ends::{Embed, Select};
 pub use exchange::{Gather, Sum, Zeros};
-pub use experts::{Combine, Experts, Latent, SharedDown, SharedUp};
+pub use experts::{Chosen, Combine, Experts, Judge, Latent, SharedDown, SharedUp};
 pub use mamba2::Mamba2;
 pub use products::{Accumulate, Gated, Linear, Project};
+pub use rows::{AddNormed, Cap, Scale, SumNormed};
 
 use crate::emit::call::Call;
 use crate::emit::names::{Scratch, Working};
@@ -136,6 +138,11 @@ pub(crate) trait Operation {
     const NAME: &'static str;
     /// Whether it reads keys and values of earlier tokens.
     const ATTENDS: bool = false;
+
+    /// What of it the CUDA backend has no kernels for yet, if anything.
+    fn unbuilt(&self) -> Option<&'static str> {
+        None
+    }
 
     /// The weights it reads: those of its fields, unless it has others.
     fn weights(&self) -> Vec<WeightId> {
@@ -410,6 +417,13 @@ macro_rules! blocks {
                 }
             }
 
+            /// See [`Operation::unbuilt`].
+            pub(crate) fn unbuilt(&self) -> Option<&'static str> {
+                match self {
+                    $($($(BlockOp::$op(it) => it.unbuilt(),)*)?)*
+                }
+            }
+
             /// Weights it reads.
             pub fn weights(&self) -> Vec<WeightId> {
                 match self {
@@ -568,7 +582,10 @@ blocks! {
     experts {
         ffns Experts;
         ops Route, ExpertGate, ExpertUp, ExpertDown;
-        phases Experts, Combine;
+        phases Experts, Judge, Chosen, Combine;
+    }
+    rows {
+        phases AddNormed, SumNormed, Scale, Cap;
     }
     draft {
         phases DraftEmbed, Propose;

@@ -164,7 +164,7 @@ fn cuda(plan: &Plan) -> TokenStream {
 }
 
 /// Every tensor of the checkpoint that the stack loads, with its layers. Parts of several fields may be rows
-/// of one tensor, and layers may store what they name alike in other formats.
+/// of one tensor, and layers may store what they name alike in other formats or shapes.
 fn tensors(plan: &Plan) -> BTreeMap<Tensor, BTreeSet<usize>> {
     let mut tensors: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for field in &plan.fields {

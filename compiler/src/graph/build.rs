@@ -76,7 +76,13 @@ fn draft_embed(graph: &mut Builder, model: &Model) -> Body {
 fn embed(graph: &mut Builder, model: &Model) -> Body {
     let mut body = BodyBuilder::new("embed", None);
     let table = graph.weight("embedding");
-    let residual = body.node("residual", Rows::Tokens, model.hidden, Op::Embedding { table }, &[]);
+    let op = Op::Embedding { table };
+    let Some(factor) = model.around.embedding_scale else {
+        let residual = body.node("residual", Rows::Tokens, model.hidden, op, &[]);
+        return body.finish(residual);
+    };
+    let embedding = body.node("embedding", Rows::Tokens, model.hidden, op, &[]);
+    let residual = body.node("residual", Rows::Tokens, model.hidden, Op::Scale { factor }, &[embedding]);
     body.finish(residual)
 }
 
@@ -87,7 +93,10 @@ fn head(graph: &mut Builder, model: &Model, name: &str, norm: &str) -> (Body, Va
     let normed = graph.norm(&mut body, norm, model.norm, selected, 1);
     let weight = graph.weight(if model.tied { "embedding" } else { "head" });
     let op = Op::Linear { weight, bias: None };
-    let logits = body.node("logits", Rows::Outputs, model.vocabulary, op, &[normed]);
+    let mut logits = body.node("logits", Rows::Outputs, model.vocabulary, op, &[normed]);
+    if let Some(cap) = model.around.logit_cap {
+        logits = body.node("logits_capped", Rows::Outputs, model.vocabulary, Op::Cap { cap }, &[logits]);
+    }
     (body.finish(logits), normed)
 }
 
@@ -98,16 +107,35 @@ fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> 
     if mixer.mixes() {
         let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
         let terms = mixer.build(graph, &mut body, normed);
+        let terms = post_normed(graph, &mut body, model, "mixer", terms);
         residual = body.add_all("mixed", residual, &terms);
     }
     let ffn = model.ffn_of(kind);
-    if !ffn.follows() {
-        return body.finish(residual);
+    if ffn.follows() {
+        body.residual = residual;
+        let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
+        let terms = ffn.build(graph, &mut body, normed);
+        let terms = post_normed(graph, &mut body, model, "ffn", terms);
+        residual = body.add_all("residual_out", residual, &terms);
     }
-    let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-    let terms = ffn.build(graph, &mut body, normed);
-    let residual = body.add_all("residual_out", residual, &terms);
+    if model.around.layer_scale {
+        let op = Op::ScaleBy { weight: graph.weight("layers.{layer}.scale") };
+        residual = body.node("residual_scaled", Rows::Tokens, model.hidden, op, &[residual]);
+    }
     body.finish(residual)
+}
+
+/// What a block gives, normed as one if the model norms it before it is added to the residual stream.
+fn post_normed(
+    graph: &mut Builder,
+    body: &mut BodyBuilder,
+    model: &Model,
+    block: &str,
+    terms: Vec<ValueId>,
+) -> Vec<ValueId> {
+    let (Some((first, more)), true) = (terms.split_first(), model.around.post_norms) else { return terms };
+    let sum = body.add_all(&format!("{block}_sum"), *first, more);
+    vec![graph.norm(body, &format!("layers.{{layer}}.{block}.post_norm"), model.norm, sum, 1)]
 }
 
 /// Collects weights, each of them once.
@@ -115,9 +143,9 @@ pub(crate) struct Builder<'a> {
     quant: &'a Quant,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
-    /// Names of the weights' declarations: layers that store a tensor unlike others have a weight of their
-    /// own.
-    decls: Vec<String>,
+    /// The weights' declarations in `tensors`: layers that store a tensor unlike others, or in another shape,
+    /// have a weight of their own.
+    decls: Vec<usize>,
     /// One of the layers that the body under construction is for, if they are the model's.
     layer: Option<usize>,
     /// Prefix of a layer's weights in place of [`LAYER_PREFIX`]: the draft head's layer is built like any
@@ -151,11 +179,12 @@ impl Builder<'_> {
             let of = |layer: usize| decl.layers.as_ref().is_none_or(|layers| layers.contains(&layer));
             decl.base() == name && self.layer.is_none_or(of)
         };
-        let decl = self.tensors.iter().find(here).expect("a tensor of the model");
-        if let Some(known) = self.decls.iter().position(|known| *known == decl.name) {
+        let at = self.tensors.iter().position(|decl| here(&decl)).expect("a tensor of the model");
+        if let Some(known) = self.decls.iter().position(|known| *known == at) {
             return WeightId(known);
         }
-        self.decls.push(decl.name.clone());
+        self.decls.push(at);
+        let decl = &self.tensors[at];
         let said = "the spec says it of every tensor";
         let file = self.quant.checkpoint.names[name].clone();
         let columns = decl.columns.unwrap_or(1);
@@ -196,9 +225,11 @@ impl Builder<'_> {
         let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form: norm.weight, groups };
         // A weight beside others of its block has a name of its own, not just `norm`.
         let own = weight.rsplit('.').next().filter(|leaf| groups > 1 || leaf.ends_with("_norm"));
+        let block = weight.rsplit('.').nth(1).unwrap_or("output");
         let name = match own {
+            Some("post_norm") => format!("{block}_post_normed"),
             Some(leaf) => format!("{leaf}ed"),
-            None => format!("{}_normed", weight.rsplit('.').nth(1).unwrap_or("output")),
+            None => format!("{block}_normed"),
         };
         body.node(&name, rows, width, op, &[x])
     }
@@ -226,6 +257,8 @@ pub(crate) struct BodyBuilder {
     values: Vec<Value>,
     nodes: Vec<Node>,
     input: Option<ValueId>,
+    /// The residual stream before the block under construction, whose input is its norm.
+    residual: ValueId,
 }
 
 impl BodyBuilder {
@@ -237,6 +270,7 @@ impl BodyBuilder {
             input: values.is_some().then_some(ValueId(0)),
             values: values.into_iter().collect(),
             nodes: Vec::new(),
+            residual: ValueId(0),
         }
     }
 
@@ -266,13 +300,18 @@ impl BodyBuilder {
         })
     }
 
+    /// The residual stream before the block under construction, for blocks that norm it in several ways.
+    pub(crate) fn residual(&self) -> ValueId {
+        self.residual
+    }
+
     /// Columns of a value.
     pub(crate) fn width(&self, value: ValueId) -> usize {
         self.values[value.0].width
     }
 
     fn finish(self, output: ValueId) -> Body {
-        let BodyBuilder { name, values, nodes, input } = self;
+        let BodyBuilder { name, values, nodes, input, .. } = self;
         Body { name, values, nodes, input, output }
     }
 }

@@ -24,6 +24,29 @@ pub enum Op {
         /// Parts of a row: 1 for the whole row, the number of heads for a norm per head.
         groups: usize,
     },
+    /// `x -> x / sqrt(mean(x^2) + eps)`, over each of `groups` equal parts of the row: a norm without a
+    /// weight.
+    Normalise {
+        /// Added to the mean square.
+        eps: f32,
+        /// As of [`Op::RmsNorm`].
+        groups: usize,
+    },
+    /// `x -> factor * x`.
+    Scale {
+        /// Multiplies every element.
+        factor: f32,
+    },
+    /// `x -> w * x`.
+    ScaleBy {
+        /// One number.
+        weight: WeightId,
+    },
+    /// `x -> cap * tanh(x / cap)`.
+    Cap {
+        /// The bound that is never reached.
+        cap: f32,
+    },
     /// `x -> W round(x) + b`, where `round` is the weight's compute format.
     Linear {
         /// `[outputs, inputs]`.
@@ -68,6 +91,10 @@ impl Op {
         match self {
             Op::Embedding { .. } => "embedding",
             Op::RmsNorm { .. } => "rms-norm",
+            Op::Normalise { .. } => "normalise",
+            Op::Scale { .. } => "scale",
+            Op::ScaleBy { .. } => "scale-by",
+            Op::Cap { .. } => "cap",
             Op::Linear { .. } => "linear",
             Op::Rotary { .. } => "rotary",
             Op::SigmoidGate => "sigmoid-gate",
@@ -80,15 +107,30 @@ impl Op {
         }
     }
 
+    /// What of it the CUDA backend has no kernels for yet, if anything.
+    pub(crate) fn unbuilt(&self) -> Option<&'static str> {
+        match self {
+            Op::Normalise { .. } => Some("norms without a weight"),
+            Op::Scale { .. } | Op::ScaleBy { .. } => Some("scales of rows"),
+            Op::Cap { .. } => Some("bounded logits"),
+            Op::Block(op) => op.unbuilt(),
+            _ => None,
+        }
+    }
+
     /// The names that rules may use.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Op::NAMES.into_iter().chain(BlockOp::NAMES.iter().copied())
     }
 
     /// Names of the ops that belong to no block.
-    const NAMES: [&str; 10] = [
+    const NAMES: [&str; 14] = [
         "embedding",
         "rms-norm",
+        "normalise",
+        "scale",
+        "scale-by",
+        "cap",
         "linear",
         "rotary",
         "sigmoid-gate",
@@ -103,9 +145,10 @@ impl Op {
     pub fn weights(&self) -> Vec<WeightId> {
         match self {
             Op::Embedding { table } => vec![*table],
-            Op::RmsNorm { weight, .. } => vec![*weight],
+            Op::RmsNorm { weight, .. } | Op::ScaleBy { weight } => vec![*weight],
             Op::Linear { weight, bias } => std::iter::once(*weight).chain(*bias).collect(),
             Op::Rotary { .. } | Op::SigmoidGate | Op::Gate { .. } | Op::Activate { .. } => vec![],
+            Op::Normalise { .. } | Op::Scale { .. } | Op::Cap { .. } => vec![],
             Op::Concat | Op::Add | Op::Select => vec![],
             Op::Block(op) => op.weights(),
         }
@@ -133,7 +176,7 @@ impl RotaryFrequencies {
                 1.0 / rotary.theta.powf(f64::from(exponent)) as f32
             })
             .collect();
-        let (inverse, factor) = match rotary.scaling {
+        let (mut inverse, factor) = match rotary.scaling {
             RotaryScaling::None => (base, 1.0),
             RotaryScaling::Linear { factor } => (base.iter().map(|f| f / factor as f32).collect(), 1.0),
             RotaryScaling::Llama3 { factor, low, high, original } => {
@@ -148,6 +191,8 @@ impl RotaryFrequencies {
                 (base.iter().enumerate().map(stretch).collect(), attention_factor as f32)
             }
         };
+        // What does not turn has cosine 1 and sine 0 at every position.
+        inverse.iter_mut().skip(rotary.turning.unwrap_or(usize::MAX)).for_each(|it| *it = 0.0);
         RotaryFrequencies { inverse, factor, pairs: rotary.pairs }
     }
 }

@@ -92,18 +92,42 @@ pub(crate) fn activation(family: &Family, keys: &mut Keys, found: &mut Findings)
         found.defaulted.push(path);
         return Some(Activation::Silu);
     };
-    let known = ACTIVATIONS.iter().find(|(name, _)| value.as_str() == Some(name));
-    let Some((_, activation)) = known else {
-        let names = ACTIVATIONS.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        found.problems.push(format!("`{path}` = {value}: not a known activation; known are {names}"));
-        return None;
-    };
-    if family.hybrid.is_some() && *activation != Activation::Silu {
+    let activation = activation_named(&path, value, found)?;
+    if family.hybrid.is_some() && activation != Activation::Silu {
         let why = "it is also applied to the convolutions of delta-nets, where only `silu` is known";
         found.problems.push(format!("`{path}` = {value}: {why}"));
         return None;
     }
-    Some(*activation)
+    Some(activation)
+}
+
+/// The activation that a key's value names.
+pub(crate) fn activation_named(path: &str, value: &Value, found: &mut Findings) -> Option<Activation> {
+    let known = ACTIVATIONS.iter().find(|(name, _)| value.as_str() == Some(name));
+    if known.is_none() {
+        let names = ACTIVATIONS.iter().map(|(name, _)| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        found.problems.push(format!("`{path}` = {value}: not a known activation; known are {names}"));
+    }
+    known.map(|(_, activation)| *activation)
+}
+
+/// Reads `eos_token_id` of a config, and that of a wrapper around it.
+pub(crate) fn all_stop_ids(
+    default: &[u64],
+    keys: &mut Keys,
+    outer: Option<&mut Keys>,
+    found: &mut Findings,
+    vocabulary: Option<usize>,
+) -> Option<Vec<u64>> {
+    let mut ids = stop_ids(default, keys, found, vocabulary);
+    if let Some(outer) = outer
+        && outer.given("eos_token_id").is_some()
+        && let (Some(ids), Some(more)) = (&mut ids, stop_ids(default, outer, found, vocabulary))
+    {
+        ids.extend(more);
+        ids.dedup();
+    }
+    ids
 }
 
 /// Reads `eos_token_id`: each id once, without those outside the vocabulary.

@@ -1,7 +1,7 @@
 //! What a config says, in terms of MODEL.toml.
 
 use super::quantization::Quantization;
-use crate::spec::types::{Ffn, Mixer, Norm};
+use crate::spec::types::{Around, Ffn, Mixer, Norm};
 
 /// The contents of a config, in terms of MODEL.toml.
 pub(super) struct Draft {
@@ -12,6 +12,7 @@ pub(super) struct Draft {
     pub(super) context: usize,
     pub(super) tied: bool,
     pub(super) norm: Norm,
+    pub(super) around: Around,
     /// Kinds of layers, repeated over all of them.
     pub(super) pattern: Vec<Layer>,
     /// The family's mixers, by their names in patterns.
@@ -47,8 +48,8 @@ pub(super) struct Naming {
     pub(super) fused: bool,
     /// Whether unquantised experts are stacked.
     pub(super) stacked: Stacked,
-    /// Whether there is a vision tower besides the text part.
-    pub(super) vision: bool,
+    /// Tensors of towers besides the text part, as `unused` names them.
+    pub(super) towers: &'static [&'static str],
 }
 
 /// Names of the modules of a layer in a family's checkpoints.
@@ -71,26 +72,45 @@ impl Modules {
 /// Names of a mixture's tensors in a family's checkpoints.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpertNames {
-    /// The module that router and experts are in.
-    pub(crate) module: &'static str,
+    /// The router's module.
+    pub(crate) router: &'static str,
+    /// The norm through which it reads the residual stream, and the scales of experts.
+    pub(crate) router_norm: &'static str,
+    pub(crate) scales: &'static str,
+    /// What is in front of `gate_up_proj` and `down_proj` of stacked experts.
+    pub(crate) stacked: &'static str,
+    /// What is in front of the numbers of experts with a tensor for each matrix.
+    pub(crate) apart: &'static str,
     /// Gate, up and down of an expert.
     pub(crate) parts: [&'static str; 3],
     /// What is added to scores to choose by.
     pub(crate) correction: &'static str,
-    /// The shared expert.
+    /// The shared expert's module.
     pub(crate) shared: &'static str,
     /// The projections before and behind experts of another width.
     pub(crate) latent: [&'static str; 2],
+    /// The norms before the chosen experts, behind them, and behind the shared one.
+    pub(crate) norms: [&'static str; 3],
 }
 
 impl ExpertNames {
     /// Names of most families.
     pub(crate) const USUAL: ExpertNames = ExpertNames {
-        module: "mlp",
+        router: "mlp.gate",
+        // Only one family has these, and the norms below.
+        router_norm: "router.scale",
+        scales: "router.per_expert_scale",
+        stacked: "mlp.experts",
+        apart: "mlp.experts",
         parts: ["gate_proj", "up_proj", "down_proj"],
-        correction: "gate.e_score_correction_bias",
-        shared: "shared_expert",
-        latent: ["fc1_latent_proj", "fc2_latent_proj"],
+        correction: "mlp.gate.e_score_correction_bias",
+        shared: "mlp.shared_expert",
+        latent: ["mlp.fc1_latent_proj", "mlp.fc2_latent_proj"],
+        norms: [
+            "pre_feedforward_layernorm_2.weight",
+            "post_feedforward_layernorm_2.weight",
+            "post_feedforward_layernorm_1.weight",
+        ],
     };
 }
 

@@ -1,9 +1,9 @@
 //! Reads the config of a known family: its keys, and the variants that are refused.
 
 use super::ImportError;
-use super::dimensions::{activation, stop_ids};
+use super::dimensions::{activation, all_stop_ids};
 use super::draft::{Draft, DraftHead, Modules, Naming, Stacked};
-use super::families::{FAMILIES, Family, OWN, WRAPPERS};
+use super::families::{FAMILIES, Family, OWN, Reader, WRAPPERS};
 use super::keys::{Findings, Keys};
 use super::layers::{self, DENSE, FULL, LINEAR};
 use super::quantization;
@@ -11,7 +11,7 @@ use crate::blocks::attention::import as attention;
 use crate::blocks::delta_net::import as delta_net;
 use crate::blocks::experts::import as experts;
 use crate::blocks::products::spec::Gated;
-use crate::spec::types::{Activation, Ffn, Norm, NormWeight};
+use crate::spec::types::{Activation, Around, Ffn, Norm, NormWeight};
 use serde_json::{Map, Value, json};
 
 /// Keys that do not affect the computation: provenance, training, generation and tokenizer settings.
@@ -72,18 +72,12 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
         }
         _ => Err(ImportError { problems: found.problems }),
     };
-    if let Some((name, read)) = OWN.iter().find(|(name, _)| *name == text) {
-        let mut keys = Keys::new(config, "");
-        let draft = read(&mut keys, &mut found);
-        keys.harmless(&HARMLESS);
-        keys.finish(&mut found, &format!("the {name} family"));
-        return whole(draft, found);
-    }
-    let Some(family) = FAMILIES.iter().find(|family| family.name == text) else {
+    let own = OWN.iter().find(|(name, _)| *name == text).map(|(_, read)| *read);
+    let Some(part) = own.map(Part::Own).or_else(|| Part::of_a_table(text)) else {
         return refuse(format!("`model_type` = {name:?}: not a known family; known are {known}"));
     };
     let draft = match wrapper {
-        None => read_family(family, Keys::new(config, ""), None, &mut found),
+        None => part.read(text, Keys::new(config, ""), None, &mut found),
         Some(wrapper) => {
             let Some(Value::Object(text)) = config.get("text_config") else {
                 return refuse("`text_config` is no object: it holds the language model".to_owned());
@@ -93,11 +87,12 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
                 return refuse(format!("`text_config.model_type` is {other}: {wanted:?} is wanted"));
             }
             let (mut outer, keys) = (Keys::new(config, ""), Keys::new(text, "text_config."));
-            let draft = read_family(family, keys, Some(&mut outer), &mut found);
+            let draft = part.read(wrapper.text, keys, Some(&mut outer), &mut found);
             let why = format!("only `[{:?}]` is known for this family", wrapper.architecture);
             outer.only(&mut found, "architectures", &[json!([wrapper.architecture]), Value::Null], &why);
             outer.harmless(&["text_config", "vision_config", "image_token_id", "video_token_id"]);
             outer.harmless(&["vision_start_token_id", "vision_end_token_id"]);
+            outer.harmless(wrapper.others);
             outer.harmless(&HARMLESS);
             outer.finish(&mut found, &format!("the {} family", wrapper.name));
             found
@@ -107,6 +102,40 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
         }
     };
     whole(draft, found)
+}
+
+/// How the text part of a config is read.
+enum Part {
+    /// As a family of the table.
+    Family(&'static Family),
+    /// By a reader of its own.
+    Own(Reader),
+}
+
+impl Part {
+    fn of_a_table(name: &str) -> Option<Part> {
+        FAMILIES.iter().find(|family| family.name == name).map(Part::Family)
+    }
+
+    /// Reads the text part of the family called `name` from `keys`; `outer` holds keys that a wrapper has
+    /// instead.
+    fn read(
+        &self,
+        name: &str,
+        mut keys: Keys,
+        outer: Option<&mut Keys>,
+        found: &mut Findings,
+    ) -> Option<Draft> {
+        match self {
+            Part::Family(family) => read_family(family, keys, outer, found),
+            Part::Own(read) => {
+                let draft = read(&mut keys, outer, found);
+                keys.harmless(&HARMLESS);
+                keys.finish(found, &format!("the {name} family"));
+                draft
+            }
+        }
+    }
 }
 
 /// Reads the text part from `keys`; `outer` holds keys that a wrapper has instead.
@@ -125,14 +154,7 @@ fn read_family(
     let norm = eps.map(|eps| Norm { eps: eps as f32, weight });
     let tied = tied(&mut keys, outer.as_deref_mut(), found);
     let activation = activation(family, &mut keys, found);
-    let mut ended_by = stop_ids(family.stop_ids, &mut keys, found, vocabulary);
-    if let Some(outer) = outer.as_deref_mut()
-        && outer.given("eos_token_id").is_some()
-        && let (Some(ids), Some(more)) = (&mut ended_by, stop_ids(family.stop_ids, outer, found, vocabulary))
-    {
-        ids.extend(more);
-        ids.dedup();
-    }
+    let ended_by = all_stop_ids(family.stop_ids, &mut keys, outer.as_deref_mut(), found, vocabulary);
     let attention = attention::read(family, &mut keys, found, (hidden, context, norm));
     let pattern = layers::pattern(family, &mut keys, found, layers);
     let delta = match family.hybrid {
@@ -175,6 +197,7 @@ fn read_family(
         context: context?,
         tied: tied?,
         norm: norm?,
+        around: Around::default(),
         pattern: pattern?,
         mixers: delta?
             .map(|delta| (LINEAR, delta.into()))
@@ -194,7 +217,7 @@ fn read_family(
             modules: Modules::USUAL,
             fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
             stacked: family.experts.map_or(Stacked::No, |experts| experts.stacked),
-            vision,
+            towers: if vision { &["model.visual.*"] } else { &[] },
         },
         quantization: quantization?,
         defaulted: Vec::new(),

@@ -18,7 +18,7 @@ pub(super) fn write(draft: &Draft, name: &str) -> String {
     let pattern =
         draft.pattern.iter().map(|layer| format!("{:?}", layer.name())).collect::<Vec<_>>().join(", ");
     let repeats = if draft.pattern.len() == 1 { " # in every layer" } else { "" };
-    let norm = words::norm(draft.norm);
+    let (norm, around) = (words::norm(draft.norm), words::around(draft.around));
     let drafts = draft.head == DraftHead::Present;
     // A draft head's layer is attention.
     let there = |name| draft.pattern.iter().any(|layer| layer.mixer == name) || (drafts && name == FULL);
@@ -45,7 +45,7 @@ vocabulary = {vocabulary}
 context = {context}
 tied = {tied} # whether the head is the embedding
 norm = {norm}
-pattern = [{pattern}]{repeats}
+{around}pattern = [{pattern}]{repeats}
 {mixers}
 [ffn]
 {ffn}{others}{head}

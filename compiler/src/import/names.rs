@@ -42,6 +42,10 @@ fn in_layer(draft: &Draft, stacked: bool, part: &str) -> FileTensor {
     match stem[..] {
         ["mixer", "norm"] => return whole(draft.naming.mixer_norm.to_owned()),
         ["ffn", "norm"] => return whole(draft.naming.ffn_norm.to_owned()),
+        // Only one family has these.
+        ["mixer", "post_norm"] => return whole("post_attention_layernorm.weight".to_owned()),
+        ["ffn", "post_norm"] => return whole("post_feedforward_layernorm.weight".to_owned()),
+        ["scale"] => return whole("layer_scalar".to_owned()),
         _ => {}
     }
     let tensor = LayerTensor {

@@ -97,9 +97,7 @@ fn scale_form(scales: ClassScales) -> String {
 fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
     let mut unused = Vec::new();
     let (prefix, naming) = (draft.naming.prefix, &draft.naming);
-    if naming.vision {
-        unused.push("model.visual.*".to_owned());
-    }
+    unused.extend(naming.towers.iter().map(|tower| (*tower).to_owned()));
     match draft.head {
         DraftHead::Present => {}
         DraftHead::Never => unused.push(format!("{prefix}layers.{{layer}}.self_attn.rotary_emb.inv_freq")),

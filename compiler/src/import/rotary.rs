@@ -70,7 +70,8 @@ pub(crate) fn read(
     };
     let Scaled { keys: inner, found, .. } = scaled;
     inner.finish(found, &format!("rotary embeddings of type {:?}", kind.name()));
-    Some(Rotary { dims: dims?, theta: theta?, pairs: RotaryPairs::Halves, scaling: scaling? })
+    let (dims, theta, scaling) = (dims?, theta?, scaling?);
+    Some(Rotary { dims, theta, pairs: RotaryPairs::Halves, turning: None, scaling })
 }
 
 /// The object with the settings and its name: `rope_scaling` if it sets anything, else `rope_parameters`.

@@ -35,7 +35,7 @@ pub(super) fn all(
     floats: Format,
 ) -> Result<Vec<Placed>, Vec<String>> {
     let stacked = |layers: &str| match seen.names() {
-        true => seen.has(layers, ".mlp.experts.gate_up_proj"),
+        true => seen.has(layers, &format!(".{}.gate_up_proj", draft.naming.modules.experts.stacked)),
         false => draft.naming.stacked == Stacked::Yes && draft.quantization.is_none(),
     };
     // The draft head's experts may be stored differently from those of the layers.
@@ -46,7 +46,7 @@ pub(super) fn all(
     }
     let mut problems = Vec::new();
     let mut all = Vec::new();
-    for decl in tensors {
+    for decl in by_name(tensors) {
         let stacked = if decl.name.starts_with(DRAFT_PREFIX) { of_draft } else { of_layers };
         let mut file = place(draft, stacked, &decl);
         match storage(draft, &decl, &file, seen, floats) {
@@ -70,6 +70,24 @@ pub(super) fn all(
         }
     }
     if problems.is_empty() { Ok(all) } else { Err(problems) }
+}
+
+/// Tensors of one name as one, with the layers of all: what is said of how a tensor is stored is said by
+/// name, whatever shapes it has.
+fn by_name(tensors: Vec<TensorDecl>) -> Vec<TensorDecl> {
+    let mut all: Vec<TensorDecl> = Vec::new();
+    for decl in tensors {
+        match all.iter_mut().find(|known| known.name == decl.name) {
+            Some(known) => {
+                let more = decl.layers.into_iter().flatten();
+                let layers = known.layers.get_or_insert_default();
+                layers.extend(more);
+                layers.sort_unstable();
+            }
+            None => all.push(decl),
+        }
+    }
+    all
 }
 
 /// What a tensor is called where only some layers are meant.

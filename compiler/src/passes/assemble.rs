@@ -5,7 +5,9 @@ use super::layout::Layout;
 use super::lower::Group;
 use super::lower::Lowering;
 use super::memory::Assignment;
-use super::{PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules, shard};
+use super::{
+    PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules, shard, unbuilt,
+};
 use crate::blocks;
 use crate::graph::{BodyId, Graph};
 use crate::plan::{Lowered, LoweredPhase, PhaseKind, Plan, PlanBody};
@@ -21,8 +23,9 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
-    if matches!(target.hardware.kind, HardwareKind::Cpu(_)) {
-        precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?;
+    match target.hardware.kind {
+        HardwareKind::Cpu(_) => precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?,
+        HardwareKind::Cuda(_) => unbuilt::cuda(target, graph)?,
     }
     let (graph, draft) = draft::bodies(target, graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;

@@ -50,6 +50,10 @@ impl Layout {
                     let field = self.field(graph, body_id, &[*weight], kind);
                     uses.norms.extend(names(body.nodes[id.0].output).map(|name| (name, field)));
                 }
+                Op::ScaleBy { weight } => {
+                    let field = self.vector(graph, body_id, &[*weight]);
+                    uses.own.extend(names(body.nodes[id.0].output).map(|name| (name, vec![field])));
+                }
                 Op::Block(op) => {
                     let fields = op.fields().into_iter();
                     let fields: Vec<FieldId> = fields.map(|it| self.own(graph, body_id, it)).collect();

@@ -140,6 +140,11 @@ impl Lowering<'_> {
         self.uses.own[value][..].try_into().expect("as many as the op has")
     }
 
+    /// All fields that the op of a value reads besides matrices.
+    pub fn all_own(&self, value: &str) -> Vec<FieldId> {
+        self.uses.own[value].clone()
+    }
+
     /// The buffer columns of a value.
     pub fn slice(&self, value: &str) -> Slice {
         self.slices[&self.group.value(value)]

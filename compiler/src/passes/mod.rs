@@ -4,6 +4,7 @@
 //! with them, `layout` decides how fused weights are stored, `draft` adds the passes of a draft head,
 //! `buckets` fixes the limits of a step, `memory` gives every value a buffer, `lower` turns groups into
 //! phases, `launch` turns phases into kernel launches on a CUDA device, and `assemble` runs them in order.
+//! `unbuilt` and `precision` refuse what a CUDA device and a CPU have no code for.
 
 pub mod assemble;
 pub mod buckets;
@@ -16,6 +17,7 @@ pub mod memory;
 mod precision;
 pub mod rules;
 pub mod shard;
+mod unbuilt;
 
 /// Why a graph cannot be planned for a backend: no rule covers an op, or a phase cannot take a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -119,6 +119,20 @@ impl Cutter<'_> {
                     groups,
                 }
             }
+            Op::Normalise { eps, groups } => match output {
+                Split::Whole if alike => Op::Normalise { eps: *eps, groups: *groups },
+                Split::Columns(segments) if alike && *groups > 1 => {
+                    Op::Normalise { eps: *eps, groups: share(*groups, segments) }
+                }
+                _ => return Err(refuse("its mean is of the whole row")),
+            },
+            Op::ScaleBy { weight } if alike && *output != Split::Partial => {
+                Op::ScaleBy { weight: self.weight(*weight, RankPart::default(), body)? }
+            }
+            op @ (Op::Scale { .. } | Op::Cap { .. }) if alike && *output != Split::Partial => op.clone(),
+            Op::Scale { .. } | Op::ScaleBy { .. } | Op::Cap { .. } => {
+                return Err(refuse("it takes whole values or columns"));
+            }
             Op::Rotary { heads, head_dim, frequencies } => {
                 let heads = match output {
                     Split::Whole if alike => *heads,
@@ -294,7 +308,9 @@ impl Splits {
             let before = self.values.clone();
             for node in &body.nodes {
                 let alike: Vec<ValueId> = match &node.op {
-                    Op::RmsNorm { groups, .. } if *groups > 1 => vec![node.inputs[0], node.output],
+                    Op::RmsNorm { groups, .. } | Op::Normalise { groups, .. } if *groups > 1 => {
+                        vec![node.inputs[0], node.output]
+                    }
                     Op::Rotary { .. } => vec![node.inputs[0], node.output],
                     Op::SigmoidGate | Op::Gate { .. } | Op::Activate { .. } => {
                         let width = body.values[node.output.0].width;

@@ -13,7 +13,7 @@ pub(crate) mod ops;
 mod weights;
 
 use crate::graph::{Body, Graph, Node, Op, Run, ValueId, Weight, WeightId};
-use crate::spec::types::Quant;
+use crate::spec::types::{NormWeight, Quant};
 use monomorph_formats::Format;
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::any::Any;
@@ -266,6 +266,13 @@ impl<'a> Evaluation<'a> {
             Op::RmsNorm { weight, eps, form, groups } => {
                 ops::rms_norm(input(0), self.weight(*weight), *eps, *form, width / groups)
             }
+            Op::Normalise { eps, groups } => {
+                let width = width / groups;
+                ops::rms_norm(input(0), &vec![1.0; width], *eps, NormWeight::Plain, width)
+            }
+            Op::Scale { factor } => input(0).iter().map(|x| factor * x).collect(),
+            Op::ScaleBy { weight } => input(0).iter().map(|x| self.weight(*weight)[0] * x).collect(),
+            Op::Cap { cap } => ops::capped(input(0), *cap),
             Op::Linear { weight, bias } => {
                 let (shape, bias) = (self.experts(*weight).0, bias.map(|it| self.weight(it)));
                 ops::linear(input(0), shape, self.weight(*weight), bias)

@@ -111,6 +111,12 @@ pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
     gated.collect()
 }
 
+/// `cap tanh(x / cap)`.
+pub(super) fn capped(x: &[f32], cap: f32) -> Vec<f32> {
+    let cap = f64::from(cap);
+    x.iter().map(|x| (cap * (f64::from(*x) / cap).tanh()) as f32).collect()
+}
+
 pub(crate) fn activated(x: &[f32], activation: Activation) -> Vec<f32> {
     x.iter().map(|x| activate(f64::from(*x), activation) as f32).collect()
 }

@@ -132,6 +132,9 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
     list.matrix("embedding", TensorClass::Embedding, model.vocabulary, model.hidden, None);
     for (mixer, layers) in layers_of_mixers(model) {
         list.mixer(mixer, model.hidden, &layers);
+        if model.around.post_norms && mixer.mixes() {
+            list.vector("layers.{layer}.mixer.post_norm", model.hidden, Some(&layers));
+        }
     }
     let ffns = layers_of_ffns(model);
     let followed = ffns.iter().filter(|(ffn, _)| ffn.follows());
@@ -142,6 +145,13 @@ pub fn tensors(model: &Model) -> Vec<TensorDecl> {
     }
     for (ffn, layers) in ffns {
         list.ffn(ffn, model.hidden, &layers);
+    }
+    if model.around.post_norms && !followed.is_empty() {
+        list.vector("layers.{layer}.ffn.post_norm", model.hidden, Some(&followed));
+    }
+    if model.around.layer_scale {
+        let all: Vec<usize> = (0..model.layers).collect();
+        list.vector("layers.{layer}.scale", 1, Some(&all));
     }
     list.vector("norm", model.hidden, None);
     if !model.tied {

@@ -1,6 +1,6 @@
 //! Prints values of MODEL.toml in the form the reader takes.
 
-use super::types::{Activation, Norm, NormWeight, Rotary, RotaryScaling};
+use super::types::{Activation, Around, Norm, NormWeight, Rotary, RotaryScaling};
 
 /// Prints `{ kind = "rms", ... }`.
 pub(crate) fn norm(norm: Norm) -> String {
@@ -11,10 +11,32 @@ pub(crate) fn norm(norm: Norm) -> String {
     format!("{{ kind = \"rms\", weight = {weight:?}, eps = {:?} }}", norm.eps)
 }
 
+/// Prints the keys of `[model]` that say what surrounds layers, a line each.
+pub(crate) fn around(around: Around) -> String {
+    let Around { embedding_scale, post_norms, layer_scale, logit_cap } = around;
+    let mut text = String::new();
+    if let Some(scale) = embedding_scale {
+        text += &format!("embedding_scale = {scale:?}\n");
+    }
+    if post_norms {
+        text += "post_norms = true # behind mixers and blocks, before they are added\n";
+    }
+    if layer_scale {
+        text += "layer_scale = true # a number of each layer's own\n";
+    }
+    if let Some(cap) = logit_cap {
+        text += &format!("logit_cap = {cap:?} # cap tanh(logit / cap)\n");
+    }
+    text
+}
+
 /// Prints `[table]` and its scaling.
 pub(crate) fn rotary(rotary: &Rotary, table: &str) -> String {
     let mut text =
         format!("[{table}]\ndims = {}\ntheta = {:?}\npairs = \"halves\"\n", rotary.dims, rotary.theta);
+    if let Some(turning) = rotary.turning {
+        text += &format!("turning = {turning} # pairs, the first of them\n");
+    }
     let scaling = match rotary.scaling {
         RotaryScaling::None => return text,
         RotaryScaling::Linear { factor } => format!("kind = \"linear\"\nfactor = {factor:?}\n"),

@@ -9,7 +9,7 @@ use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Ranks, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
-use monomorph_tests::goldens::{Golden, goldens};
+use monomorph_tests::goldens::{Golden, on_cards};
 use monomorph_tests::logits::{Logits, read};
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
@@ -44,7 +44,7 @@ fn main() {
         std::process::exit(2);
     };
     let mut cases = Cases { out: out.into(), hardware: hardware.clone(), ranks, cases: Vec::new() };
-    let goldens = goldens();
+    let goldens = on_cards();
     let larger = cases.out.join("for-ranks");
     for golden in &goldens {
         golden.import_into(&cases.targets(), Compute::F16);

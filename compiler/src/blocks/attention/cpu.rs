@@ -46,6 +46,23 @@ impl Attention {
         let [angles, cache, scratch] = ["_angles", "_cache", "_scratch"].map(|suffix| it.own(suffix));
         let angles = if self.frequencies.is_some() { angles } else { format_ident!("{NO_ANGLES}") };
         let scale = float(self.scale);
+        if self.v_norm.is_some() || self.keys_as_values || self.window.is_some() {
+            let v_norm = self.v_norm.map_or_else(
+                || quote!(&NoNorm),
+                |eps| {
+                    let eps = float(eps);
+                    quote!(&BareNorm(#eps))
+                },
+            );
+            let window = number(self.window.unwrap_or(it.plan.target.model.context));
+            return quote! {
+                #rows
+                attention_within(
+                    lane, batch, layer, #qkv, #q_norm, #k_norm, #v_norm, &self.buffers.#angles, #pairs, #scale,
+                    #window, &self.#cache, &self.buffers.#scratch, #out,
+                );
+            };
+        }
         quote! {
             #rows
             attention(

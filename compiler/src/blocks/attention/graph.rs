@@ -7,8 +7,9 @@ use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
 
 /// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache. `k` and `v` of every row of the step are
-/// added to the cache first; a query attends to positions up to its own. Query head `h` reads K/V head `h *
-/// kv_heads / heads` (Ainslie et al., 2023).
+/// added to the cache first; a query attends to positions up to its own, of these only to the last `window`,
+/// its own among them, if there is one. Query head `h` reads K/V head `h * kv_heads / heads` (Ainslie et al.,
+/// 2023).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Query heads.
@@ -19,16 +20,22 @@ pub struct Attention {
     pub head_dim: usize,
     /// Multiplies the scores.
     pub scale: f32,
+    /// Positions that a query attends to at most: what a cache may forget is what lies before them.
+    pub window: Option<usize>,
 }
 
 impl Operation for Attention {
     const NAME: &'static str = "attention";
     const ATTENDS: bool = true;
 
+    fn unbuilt(&self) -> Option<&'static str> {
+        self.window.map(|_| "windows of attention")
+    }
+
     /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
     /// ranks, several ranks have the same one.
     fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<Attention>, String> {
-        let Attention { heads, kv_heads, head_dim, scale } = *self;
+        let Attention { heads, kv_heads, head_dim, scale, window } = *self;
         let kv = Segment { units: kv_heads, unit: head_dim };
         if !heads.is_multiple_of(ranks) || !kv.divides(ranks) {
             return Err(format!(
@@ -39,7 +46,7 @@ impl Operation for Attention {
         let kv_rows = if kv_heads == 1 { Split::Whole } else { Split::Columns(vec![kv]) };
         let q = Split::units(heads, head_dim);
         Ok(Share {
-            op: Attention { heads: heads / ranks, kv_heads: kv.share(ranks), head_dim, scale },
+            op: Attention { heads: heads / ranks, kv_heads: kv.share(ranks), head_dim, scale, window },
             inputs: vec![q.clone(), kv_rows.clone(), kv_rows],
             output: q,
             cuts: Vec::new(),
@@ -55,11 +62,17 @@ impl Built for spec::Attention {
         let mut q = project(body, "q");
         let gate = self.gate.then(|| project(body, "gate"));
         let mut k = project(body, "k");
-        let v = project(body, "v");
+        // What keys are made of, before it is normed and rotated.
+        let mut v = if self.keys_as_values { k } else { project(body, "v") };
         if let Some(norm) = self.qk_norm {
             let groups = |heads| if self.norm_rows { 1 } else { heads };
             q = graph.norm(body, "layers.{layer}.attention.q_norm", norm, q, groups(self.heads));
             k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, groups(self.kv_heads));
+        }
+        if let Some(eps) = self.v_norm {
+            let width = self.kv_heads * self.head_dim;
+            let op = Op::Normalise { eps, groups: self.kv_heads };
+            v = body.node("v_normed", Rows::Tokens, width, op, &[v]);
         }
         if let Some(rotary) = &self.rotary {
             let frequencies = RotaryFrequencies::new(rotary);
@@ -74,7 +87,8 @@ impl Built for spec::Attention {
             heads: self.heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
-            scale: 1.0 / (self.head_dim as f32).sqrt(),
+            scale: self.scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt()),
+            window: self.window,
         };
         let width = self.heads * self.head_dim;
         let mut mixed = body.node("context", Rows::Tokens, width, op, &[q, k, v]);

@@ -29,6 +29,12 @@ pub struct Attention {
     pub k_norm: Option<FieldId>,
     /// Whether a norm is over all heads of a row together, not over each.
     pub norm_rows: bool,
+    /// Added to the mean square in a norm of value heads without a weight, if they are normed.
+    pub v_norm: Option<f32>,
+    /// Whether values are what keys are made of: then a row has no values.
+    pub keys_as_values: bool,
+    /// Positions that a query attends to at most.
+    pub window: Option<usize>,
     /// Rotary frequencies, if heads are rotated.
     pub frequencies: Option<RotaryFrequencies>,
     /// Query heads.
@@ -104,6 +110,11 @@ impl Kind for Attention {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        if self.v_norm.is_some() || self.keys_as_values || self.window.is_some() {
+            return Err(pass_error!(
+                "no kernel of attention norms values, takes keys for them or has a window"
+            ));
+        }
         launcher.attention(site, self, launches)
     }
 }
@@ -128,7 +139,15 @@ pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "attention-normed",
         pattern: "qn = rms-norm(q); kn = rms-norm(k); qr = rotary(qn); kr = rotary(kn); \
-                  out = attention(qr, kr, v) where out feeds linear",
+                  out = attention(qr, kr, v) where v is linear, out feeds linear",
+        matrices: &[],
+        buffers: &[],
+        lower: |it| lower(it, "out", [Some("qn"), Some("kn")], None),
+    },
+    Fusion {
+        name: "attention-values-normed",
+        pattern: "qn = rms-norm(q); kn = rms-norm(k); vn = normalise(v); qr = rotary(qn); kr = rotary(kn); \
+                  out = attention(qr, kr, vn) where out feeds linear",
         matrices: &[],
         buffers: &[],
         lower: |it| lower(it, "out", [Some("qn"), Some("kn")], None),
@@ -151,7 +170,7 @@ fn lower(
     norms: [Option<&str>; 2],
     gates: Option<&str>,
 ) -> Result<PhaseKind, PassError> {
-    let graph::Attention { heads, kv_heads, head_dim, scale } = *it.block_op(context);
+    let graph::Attention { heads, kv_heads, head_dim, scale, window } = *it.block_op(context);
     let [frequencies, of_keys] = ["qr", "kr"].map(|rotated| match it.given(rotated) {
         Some(Op::Rotary { frequencies, .. }) => Some(frequencies),
         _ => None,
@@ -161,7 +180,9 @@ fn lower(
     }
     let qkv = it.whole("q")?;
     let queries = heads * head_dim * if gates.is_some() { 2 } else { 1 };
-    let mut expected = vec![("k", queries), ("v", queries + kv_heads * head_dim)];
+    let keys_as_values = it.slice("v") == it.slice("k");
+    let values = queries + if keys_as_values { 0 } else { kv_heads * head_dim };
+    let mut expected = vec![("k", queries), ("v", values)];
     expected.extend(gates.map(|gates| (gates, heads * head_dim)));
     if expected.iter().any(|(name, column)| it.slice(name) != Slice { buffer: qkv, column: *column }) {
         return Err(pass_error!("q, k and v of `{}` do not stand side by side", it.body.name));
@@ -172,6 +193,16 @@ fn lower(
         *groups == heads
     };
     let norm_rows = !norms.iter().zip([heads, kv_heads]).all(over_heads);
+    let v_norm = match it.given("vn") {
+        Some(Op::Normalise { eps, .. }) => Some(*eps),
+        _ => None,
+    };
+    if norm_rows && keys_as_values {
+        return Err(pass_error!(
+            "keys of `{}` are values and normed by rows, which no phase does",
+            it.body.name
+        ));
+    }
     let (gated, frequencies, out) = (gates.is_some(), frequencies.cloned(), it.whole("out")?);
     Ok(Attention {
         qkv,
@@ -179,6 +210,9 @@ fn lower(
         q_norm,
         k_norm,
         norm_rows,
+        v_norm,
+        keys_as_values,
+        window,
         frequencies,
         heads,
         kv_heads,

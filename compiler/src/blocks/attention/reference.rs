@@ -28,7 +28,7 @@ impl Computed for Attention {
 
 /// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows.
 fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_position: usize) -> Vec<f32> {
-    let Attention { heads, kv_heads, head_dim, scale } = *op;
+    let Attention { heads, kv_heads, head_dim, scale, window } = *op;
     let kv_width = kv_heads * head_dim;
     let mut out = Vec::with_capacity(q.len());
     for (i, q) in q.chunks_exact(head_dim).enumerate() {
@@ -39,13 +39,15 @@ fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_positio
             debug_assert!(start + head_dim <= cache.len());
             start..start + head_dim
         };
-        let seen = 0..=first_position + token;
-        let scores: Vec<f64> = seen.map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
+        let own = first_position + token;
+        let first = window.map_or(0, |window| (own + 1).saturating_sub(window));
+        let scores: Vec<f64> =
+            (first..=own).map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
         let mut mixed = vec![0.0f64; head_dim];
-        for (position, weight) in weights.iter().enumerate() {
+        for (position, weight) in (first..).zip(&weights) {
             for (sum, v) in mixed.iter_mut().zip(&values[row(values, position)]) {
                 *sum += weight * f64::from(*v);
             }
@@ -61,7 +63,16 @@ mod tests {
 
     #[test]
     fn a_query_sees_nothing_after_itself() {
-        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 };
+        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: None };
         assert_eq!(attend(&op, &[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], 0), [3.0, 4.0]);
+    }
+
+    #[test]
+    fn a_query_sees_itself_and_what_else_its_window_holds() {
+        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: Some(2) };
+        let (keys, values) = ([1.0; 4], [1.0, 3.0, 5.0, 9.0]);
+        assert_eq!(attend(&op, &[0.0; 4], &keys, &values, 0), [1.0, 2.0, 4.0, 7.0]);
+        // The same, decoded.
+        assert_eq!(attend(&op, &[0.0], &keys, &values, 3), [7.0]);
     }
 }

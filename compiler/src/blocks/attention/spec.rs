@@ -3,7 +3,7 @@
 use crate::blocks::MixerSpec;
 use crate::plan::KvHeads;
 use crate::spec::diagnostic::Source;
-use crate::spec::model::{MAX_HEADS, divides, flag, norm, rotary};
+use crate::spec::model::{MAX_CONTEXT, MAX_HEADS, bare_norm, divides, flag, norm, rotary};
 use crate::spec::reader::Table;
 use crate::spec::types::{Norm, Rotary, TensorClass};
 use crate::spec::{LayerTensors, words};
@@ -23,6 +23,14 @@ pub struct Attention {
     pub qk_norm: Option<Norm>,
     /// Whether that norm is over all heads of a row together, with a weight per element, not over each head.
     pub norm_rows: bool,
+    /// Added to the mean square in a norm of value heads, which has no weight.
+    pub v_norm: Option<f32>,
+    /// Whether values are what keys are made of, before it is normed and rotated: there is no projection v.
+    pub keys_as_values: bool,
+    /// Multiplies the scores, unless that is one over the root of the head's width.
+    pub scale: Option<f32>,
+    /// Tokens that a query attends to at most, its own among them: those before it are never read again.
+    pub window: Option<usize>,
     /// Whether the q, k and v projections have biases.
     pub qkv_bias: bool,
     /// Whether the output projection has a bias.
@@ -56,6 +64,22 @@ impl MixerSpec for Attention {
             Some(value) => value.choice(&[("heads", false), ("rows", true)]).map(|it| it.value),
             None => Some(false),
         };
+        let v_norm = match table.optional("v_norm") {
+            Some(value) => bare_norm(value).map(Some),
+            None => Some(None),
+        };
+        let keys_as_values = match table.optional("values") {
+            Some(value) => value.choice(&[("keys", true)]).map(|it| it.value),
+            None => Some(false),
+        };
+        let scale = match table.optional("scale") {
+            Some(value) => value.positive().map(|it| Some(it.value as f32)),
+            None => Some(None),
+        };
+        let window = match table.optional("window") {
+            Some(value) => value.size(1..=MAX_CONTEXT).map(|it| Some(it.value)),
+            None => Some(None),
+        };
         let qkv_bias = flag(&mut table, "qkv_bias");
         let output_bias = flag(&mut table, "output_bias");
         let gate = match table.optional("gate") {
@@ -70,6 +94,10 @@ impl MixerSpec for Attention {
             rotary: rotary?,
             qk_norm: qk_norm?,
             norm_rows: norm_rows?,
+            v_norm: v_norm?,
+            keys_as_values: keys_as_values?,
+            scale: scale?,
+            window: window?,
             qkv_bias: qkv_bias?,
             output_bias: output_bias?,
             gate: gate?,
@@ -82,6 +110,18 @@ impl MixerSpec for Attention {
         if let Some(norm) = self.qk_norm {
             let over = if self.norm_rows { "\nqk_norm_over = \"rows\"" } else { " # over every head" };
             text += &format!("qk_norm = {}{over}\n", words::norm(norm));
+        }
+        if let Some(eps) = self.v_norm {
+            text += &format!("v_norm = {{ kind = \"rms\", weight = \"none\", eps = {eps:?} }}\n");
+        }
+        if self.keys_as_values {
+            text += "values = \"keys\" # before these are normed and rotated\n";
+        }
+        if let Some(scale) = self.scale {
+            text += &format!("scale = {scale:?} # of scores\n");
+        }
+        if let Some(window) = self.window {
+            text += &format!("window = {window} # tokens, a query's own among them\n");
         }
         if self.qkv_bias {
             text += "qkv_bias = true\n";
@@ -105,7 +145,7 @@ impl MixerSpec for Attention {
             ("q", q, hidden, self.qkv_bias, true),
             ("gate", q, hidden, self.qkv_bias, self.gate),
             ("k", kv, hidden, self.qkv_bias, true),
-            ("v", kv, hidden, self.qkv_bias, true),
+            ("v", kv, hidden, self.qkv_bias, !self.keys_as_values),
             ("o", hidden, q, self.output_bias, true),
         ];
         for (part, rows, columns, bias, _) in parts.into_iter().filter(|(.., there)| *there) {

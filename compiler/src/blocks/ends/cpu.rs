@@ -2,13 +2,17 @@
 
 use super::{Embed, Select};
 use crate::emit::call::Call;
+use crate::emit::float;
 use proc_macro2::TokenStream;
 use quote::quote;
 
 impl Embed {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
         let (table, out) = (it.field(self.table), it.buffer(self.out));
-        quote!(embed(lane, batch, #table, #out);)
+        match self.scale.map(float) {
+            None => quote!(embed(lane, batch, #table, #out);),
+            Some(scale) => quote!(embed_scaled(lane, batch, #table, #scale, #out);),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ const THREADS: usize = 128;
 
 impl Launcher<'_> {
     pub(crate) fn embed(&mut self, site: Site, phase: &super::Embed) -> Launch {
-        let super::Embed { table, out } = *phase;
+        let super::Embed { table, out, .. } = *phase;
         let matrix = self.matrix(table);
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns))];

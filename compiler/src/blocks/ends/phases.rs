@@ -4,19 +4,22 @@ use super::super::Kind;
 use super::super::products::Project;
 use crate::blocks::draft::Propose;
 use crate::emit::call::Call;
-use crate::passes::PassError;
+use crate::graph::Op;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Fusion;
+use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};
 use proc_macro2::TokenStream;
 
-/// `out = table[tokens]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// `out = table[tokens]`, or that multiplied by a number.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embed {
     /// Embedding table.
     pub table: FieldId,
+    /// Multiplies embeddings.
+    pub scale: Option<f32>,
     /// Residual stream.
     pub out: BufferId,
 }
@@ -43,6 +46,9 @@ impl Kind for Embed {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        if self.scale.is_some() {
+            return Err(pass_error!("no kernel scales embeddings"));
+        }
         launches.push(launcher.embed(site, self));
         Ok(())
     }
@@ -96,7 +102,17 @@ pub const FUSIONS: &[Fusion] = &[
         pattern: "out = embedding() where out is handed on",
         matrices: &[(&["out"], Stacked)],
         buffers: &[],
-        lower: |it| Ok(Embed { table: it.matrix("out"), out: it.whole("out")? }.into()),
+        lower: |it| Ok(Embed { table: it.matrix("out"), scale: None, out: it.whole("out")? }.into()),
+    },
+    Fusion {
+        name: "embed-scaled",
+        pattern: "e = embedding(); out = scale(e) where out is handed on",
+        matrices: &[(&["e"], Stacked)],
+        buffers: &[],
+        lower: |it| {
+            let Op::Scale { factor } = *it.op("out") else { unreachable!("the rule says scale") };
+            Ok(Embed { table: it.matrix("e"), scale: Some(factor), out: it.whole("out")? }.into())
+        },
     },
     Fusion {
         name: "select",

@@ -1,12 +1,12 @@
 //! A mixture's CPU calls and their scratch buffers.
 
 use super::graph::Weighing;
-use super::{Combine, Experts};
+use super::{Chosen, Combine, Experts, Judge};
 use crate::emit::call::{Call, activation};
 use crate::emit::names::{Working, format_name};
 use crate::emit::{float, number, variant};
 use crate::plan::{FieldId, FieldKind, Plan};
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{format_ident, quote};
 
 impl Experts {
@@ -16,15 +16,7 @@ impl Experts {
         let [x, logits, routing, out] = [self.x, self.logits, self.routing, self.out].map(|id| it.buffer(id));
         let (norm, router, matrix) = (it.field(self.norm), it.field(self.router), it.field(self.matrix));
         let activation = activation(self.activation);
-        let route = match self.weighing {
-            Weighing::Softmax { renormalise } => {
-                quote!(route::<#experts, _, _>(lane, #rows, #logits, #renormalise, #routing);)
-            }
-            Weighing::Scores { correction, scale } => {
-                let (correction, scale) = (it.field(correction), float(scale));
-                quote!(route_by_scores(lane, #rows, #logits, #correction, #scale, #routing);)
-            }
-        };
+        let route = route(it, self.weighing, &experts, [&rows, &logits, &routing]);
         let common = self.shared.map(|shared| {
             let (staged, matrix) = (it.staged(shared.matrix), it.field(shared.matrix));
             let out = it.buffer(shared.out);
@@ -64,6 +56,67 @@ impl Experts {
 
     pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
         vec![gathered(plan, self.matrix, self.active)]
+    }
+}
+
+impl Judge {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let FieldKind::Matrix { rows: experts, .. } = it.plan.field(self.router).kind else {
+            unreachable!("a router has a matrix")
+        };
+        let (experts, factor) = (number(experts), float(self.factor));
+        let (rows, staged) = (it.rows(self.x), it.staged(self.router));
+        let [x, logits, routing] = [self.x, self.logits, self.routing].map(|id| it.buffer(id));
+        let (norm, router) = (it.field(self.norm), it.field(self.router));
+        let route = route(it, self.weighing, &experts, [&rows, &logits, &routing]);
+        let scales = self.scales.map(|scales| {
+            let scales = it.field(scales);
+            quote!(scale_chosen(lane, #rows, #scales, #routing);)
+        });
+        quote! {
+            norm_linear(lane, #rows, #x, #norm, #staged, #router, Store(#logits));
+            scale(lane, #rows, #factor, #logits);
+            #route
+            #scales
+        }
+    }
+}
+
+impl Chosen {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let (rows, staged) = (it.rows(self.x), it.staged(self.matrix));
+        let [x, routing, out] = [self.x, self.routing, self.out].map(|id| it.buffer(id));
+        let (norm, matrix, activation) =
+            (it.field(self.norm), it.field(self.matrix), activation(self.activation));
+        let (gathered, _) = gathering(it.plan, self.matrix);
+        quote! {
+            expert_gated(
+                lane, #rows, #x, #norm, #staged, #routing, #matrix, &self.buffers.#gathered,
+                Gated(#activation, #out),
+            );
+        }
+    }
+
+    pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
+        vec![gathered(plan, self.matrix, self.active)]
+    }
+}
+
+/// The call that chooses experts.
+fn route(
+    it: &Call,
+    weighing: Weighing<FieldId>,
+    experts: &Literal,
+    [rows, logits, routing]: [&TokenStream; 3],
+) -> TokenStream {
+    match weighing {
+        Weighing::Softmax { renormalise } => {
+            quote!(route::<#experts, _, _>(lane, #rows, #logits, #renormalise, #routing);)
+        }
+        Weighing::Scores { correction, scale } => {
+            let (correction, scale) = (it.field(correction), float(scale));
+            quote!(route_by_scores(lane, #rows, #logits, #correction, #scale, #routing);)
+        }
     }
 }
 

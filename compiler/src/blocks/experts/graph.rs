@@ -11,7 +11,8 @@ use monomorph_abi::cut::Segment;
 /// equals first, and what each weighs. With softmax, both are the softmax over all logits. With scores, a key
 /// is `score + correction` in f32, where `score` is the sigmoid rounded to f32, and a weight is
 /// `scale score / (1e-20 + sum of the chosen scores)`: the summand is that of the makers' code, and matters
-/// only where all chosen scores all but vanish.
+/// only where all chosen scores all but vanish. Where experts have scales, the weight of each is multiplied
+/// by its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
     /// Experts to choose from: logits of a row.
@@ -20,6 +21,8 @@ pub struct Route {
     pub active: usize,
     /// What keys and weights are.
     pub weighing: Weighing<WeightId>,
+    /// One number for each expert, which multiplies its weight.
+    pub scales: Option<WeightId>,
 }
 
 /// What a router chooses and weighs by.
@@ -78,11 +81,16 @@ pub struct ExpertDown {
 impl Operation for Route {
     const NAME: &'static str = "route";
 
+    fn unbuilt(&self) -> Option<&'static str> {
+        self.scales.map(|_| "scales of experts")
+    }
+
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
-        match self.weighing {
-            Weighing::Softmax { .. } => Vec::new(),
-            Weighing::Scores { correction, .. } => vec![(correction, FieldForm::Vector)],
-        }
+        let correction = match self.weighing {
+            Weighing::Softmax { .. } => None,
+            Weighing::Scores { correction, .. } => Some(correction),
+        };
+        correction.into_iter().chain(self.scales).map(|weight| (weight, FieldForm::Vector)).collect()
     }
 }
 
@@ -171,21 +179,43 @@ impl Operation for ExpertDown {
 
 impl Built for Experts {
     fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> Vec<ValueId> {
-        let Experts { experts, active, width, activation, gated: is_gated, latent, router, shared } = *self;
+        let Experts { experts, active, width, activation, gated: is_gated, latent, router, shared, .. } =
+            *self;
+        let hidden = body.width(x);
         let expert = |part: &str| format!("layers.{{layer}}.ffn.experts.{{expert}}.{part}");
-        let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", x, false);
+        let judged = match self.router_norm {
+            Some(norm) => {
+                let residual = body.residual();
+                let normed = graph.norm(body, "layers.{layer}.ffn.router.norm", norm, residual, 1);
+                let op = Op::Scale { factor: 1.0 / (hidden as f32).sqrt() };
+                body.node("router_scaled", Rows::Tokens, hidden, op, &[normed])
+            }
+            None => x,
+        };
+        let logits = graph.linear(body, "choices", "layers.{layer}.ffn.router", judged, false);
         let weighing = match router {
             Router::Softmax { renormalise } => Weighing::Softmax { renormalise },
             Router::Sigmoid { scale } => {
                 Weighing::Scores { correction: graph.weight("layers.{layer}.ffn.router.correction"), scale }
             }
         };
-        let op = Route { experts, active, weighing };
+        let scales = self.expert_scales.then(|| graph.weight("layers.{layer}.ffn.router.scales"));
+        let op = Route { experts, active, weighing, scales };
         let routing = body.node("routing", Rows::Tokens, 2 * active, op, &[logits]);
-        let hidden = body.width(x);
-        let read = match latent {
-            Some(_) => graph.linear(body, "latent", "layers.{layer}.ffn.latent.in", x, false),
+        let branch = |graph: &mut Builder, body: &mut BodyBuilder, part: &str, x| match self.branch_norms {
+            Some(norm) => graph.norm(body, &format!("layers.{{layer}}.ffn.{part}"), norm, x, 1),
             None => x,
+        };
+        let read = match self.branch_norms {
+            Some(_) => {
+                let residual = body.residual();
+                branch(graph, body, "routed.norm", residual)
+            }
+            None => x,
+        };
+        let read = match latent {
+            Some(_) => graph.linear(body, "latent", "layers.{layer}.ffn.latent.in", read, false),
+            None => read,
         };
         let gate = is_gated.then(|| graph.weight(&expert("gate")));
         let up = graph.weight(&expert("up"));
@@ -199,12 +229,16 @@ impl Built for Experts {
             false => ungated(graph, body, ("ffn.shared", "shared_"), activation, x, false),
         };
         // All that reads normed rows comes before what reads the experts' inner ones.
-        let unweighed = shared.filter(|it| !it.gate).map(|_| common(graph, body));
+        let unweighed = shared.filter(|it| !it.gate).map(|_| {
+            let common = common(graph, body);
+            branch(graph, body, "shared.post_norm", common)
+        });
         let op = ExpertDown { down: graph.weight(&expert("down")), active };
         let mut routed = body.node("routed", Rows::Tokens, body.width(read), op, &[inner, routing]);
         if latent.is_some() {
             routed = graph.linear(body, "latent_out", "layers.{layer}.ffn.latent.out", routed, false);
         }
+        let routed = branch(graph, body, "routed.post_norm", routed);
         if shared.is_none_or(|it| !it.gate) {
             return unweighed.into_iter().chain([routed]).collect();
         }

@@ -93,7 +93,10 @@ pub(crate) fn read(
         latent: None,
         activation: activation?,
         router: Router::Softmax { renormalise: renormalise? },
+        router_norm: None,
+        expert_scales: false,
         shared: shared?.map(|width| SharedExpert { width, gate: true }),
+        branch_norms: None,
     })
 }
 
@@ -119,24 +122,28 @@ impl Placed for Experts {
     /// Finds a tensor in the checkpoint.
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
         let (wide, hidden) = (self.width, tensor.hidden);
-        let ExpertNames { module, parts, correction, shared, latent } = tensor.modules.experts;
+        let ExpertNames { parts, correction, shared, latent, norms, .. } = tensor.modules.experts;
+        let ExpertNames { router, router_norm, scales, stacked, apart, .. } = tensor.modules.experts;
         Some(match tensor.stem {
-            ["ffn", "router"] => whole(format!("{module}.gate.weight")),
-            ["ffn", "router", "correction"] => whole(format!("{module}.{correction}")),
-            ["ffn", "latent", side] => {
-                whole(format!("{module}.{}.weight", latent[usize::from(*side == "out")]))
-            }
+            ["ffn", "router"] => whole(format!("{router}.weight")),
+            ["ffn", "router", "correction"] => whole(correction.to_owned()),
+            ["ffn", "router", "norm"] => whole(router_norm.to_owned()),
+            ["ffn", "router", "scales"] => whole(scales.to_owned()),
+            ["ffn", "routed", "norm"] => whole(norms[0].to_owned()),
+            ["ffn", "routed", "post_norm"] => whole(norms[1].to_owned()),
+            ["ffn", "shared", "post_norm"] => whole(norms[2].to_owned()),
+            ["ffn", "latent", side] => whole(format!("{}.weight", latent[usize::from(*side == "out")])),
             ["ffn", "experts", _, part] if tensor.stacked => match *part {
-                "gate" => rows(format!("{module}.experts.gate_up_proj"), 0, wide, 2 * wide),
-                "up" => rows(format!("{module}.experts.gate_up_proj"), wide, wide, 2 * wide),
-                _ => rows(format!("{module}.experts.down_proj"), 0, hidden, hidden),
+                "gate" => rows(format!("{stacked}.gate_up_proj"), 0, wide, 2 * wide),
+                "up" => rows(format!("{stacked}.gate_up_proj"), wide, wide, 2 * wide),
+                _ => rows(format!("{stacked}.down_proj"), 0, hidden, hidden),
             },
             ["ffn", "experts", _, part] => {
                 let at = ["gate", "up", "down"].iter().position(|it| it == part)?;
-                whole(format!("{module}.experts.{{expert}}.{}.weight", parts[at]))
+                whole(format!("{apart}.{{expert}}.{}.weight", parts[at]))
             }
-            ["ffn", "shared", "scale"] => whole(format!("{module}.{shared}_gate.weight")),
-            ["ffn", "shared", part] => whole(format!("{module}.{shared}.{part}_proj.weight")),
+            ["ffn", "shared", "scale"] => whole(format!("{shared}_gate.weight")),
+            ["ffn", "shared", part] => whole(format!("{shared}.{part}_proj.weight")),
             _ => return None,
         })
     }

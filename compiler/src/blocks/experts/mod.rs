@@ -9,4 +9,4 @@ mod phases;
 mod reference;
 pub mod spec;
 
-pub use phases::{Combine, Experts, FUSIONS, Latent, SharedDown, SharedUp};
+pub use phases::{Chosen, Combine, Experts, FUSIONS, Judge, Latent, SharedDown, SharedUp};

@@ -62,6 +62,118 @@ pub struct SharedUp {
     pub weighed: bool,
 }
 
+/// The router of experts that reads the residual stream through a norm of its own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Judge {
+    /// Residual stream.
+    pub x: BufferId,
+    /// Norm before the router.
+    pub norm: FieldId,
+    /// Multiplies what the router reads, or its logits.
+    pub factor: f32,
+    /// The router's matrix.
+    pub router: FieldId,
+    /// What the router gives.
+    pub logits: BufferId,
+    /// Chosen weights, then chosen experts.
+    pub routing: BufferId,
+    /// What it chooses and weighs by.
+    pub weighing: Weighing<FieldId>,
+    /// What multiplies the weight of each expert, if they are scaled.
+    pub scales: Option<FieldId>,
+}
+
+impl Kind for Judge {
+    fn name(&self) -> &'static str {
+        "judge"
+    }
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x], vec![self.logits, self.routing])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        let correction = match self.weighing {
+            Weighing::Softmax { .. } => None,
+            Weighing::Scores { correction, .. } => Some(correction),
+        };
+        [self.norm, self.router].into_iter().chain(correction).chain(self.scales).collect()
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.router)
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.routing(self.router, work.given.tokens);
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
+
+    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
+        Err(pass_error!("no kernel of routers norms the residual stream by itself"))
+    }
+}
+
+/// The inner rows of experts chosen before, which read the residual stream through a norm of their own.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen {
+    /// Residual stream.
+    pub x: BufferId,
+    /// Norm before the products.
+    pub norm: FieldId,
+    /// Chosen weights, then chosen experts.
+    pub routing: BufferId,
+    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated).
+    pub matrix: FieldId,
+    /// Experts chosen per token.
+    pub active: usize,
+    /// Activation of every gate.
+    pub activation: Activation,
+    /// Input of the down products: the rows of the chosen experts side by side.
+    pub out: BufferId,
+}
+
+impl Kind for Chosen {
+    fn name(&self) -> &'static str {
+        "chosen"
+    }
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.x, self.routing], vec![self.out])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.norm, self.matrix]
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        Some(self.matrix)
+    }
+
+    fn chooses(&self) -> Option<(FieldId, usize)> {
+        Some((self.matrix, self.active))
+    }
+
+    fn work(&self, work: &mut Work) {
+        work.chosen(self.matrix, self.active, work.given.tokens);
+    }
+
+    fn working(&self, plan: &Plan) -> Vec<Working> {
+        Chosen::working(self, plan)
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
+
+    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
+        Err(pass_error!("no kernel of experts norms the residual stream by itself"))
+    }
+}
+
 /// The projection before experts of another width than the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latent {
@@ -297,6 +409,33 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[&["l"], &["r"], &["v"], &["out"], &["c"]],
         lower: experts,
     },
+    // The router reads the residual stream by itself, and so do the experts.
+    Fusion {
+        name: "judge",
+        pattern: "n = rms-norm(x); s = scale(n); l = linear(s); r = route(l) where l is kept",
+        matrices: &[(&["l"], Stacked)],
+        buffers: &[&["l"], &["r"]],
+        lower: judge,
+    },
+    Fusion {
+        name: "experts-chosen",
+        pattern: "n = rms-norm(x); out = expert-gate(n, r)",
+        matrices: &[(&["out"], Packing::Gated)],
+        buffers: &[],
+        lower: |it| {
+            let ExpertGate { active, activation, .. } = *it.block_op("out");
+            let (x, routing, out) = (it.whole("x")?, it.whole("r")?, it.whole("out")?);
+            Ok(Chosen { x, norm: it.norm("n"), routing, matrix: it.matrix("out"), active, activation, out }
+                .into())
+        },
+    },
+    Fusion {
+        name: "combine-normed",
+        pattern: "y = expert-down(i, r) where y feeds rms-norm",
+        matrices: &[(&["y"], Stacked)],
+        buffers: &[],
+        lower: |it| combine(it, None),
+    },
     Fusion {
         name: "combine",
         pattern: "y = expert-down(i, r); out = add(residual, y)",
@@ -367,6 +506,28 @@ fn experts(it: &Lowering) -> Result<PhaseKind, PassError> {
         shared: shared.map(up).transpose()?,
     }
     .into())
+}
+
+fn judge(it: &Lowering) -> Result<PhaseKind, PassError> {
+    let Route { weighing, scales, .. } = *it.block_op("r");
+    let Op::Scale { factor } = *it.op("s") else { unreachable!("the rule says scale") };
+    let own: Vec<FieldId> = it.all_own("r");
+    let (weighing, scales) = match (weighing, scales, &own[..]) {
+        (Weighing::Softmax { renormalise }, None, []) => (Weighing::Softmax { renormalise }, None),
+        (Weighing::Softmax { renormalise }, Some(_), [scales]) => {
+            (Weighing::Softmax { renormalise }, Some(*scales))
+        }
+        (Weighing::Scores { scale, .. }, None, [correction]) => {
+            (Weighing::Scores { correction: *correction, scale }, None)
+        }
+        (Weighing::Scores { scale, .. }, Some(_), [correction, scales]) => {
+            (Weighing::Scores { correction: *correction, scale }, Some(*scales))
+        }
+        _ => unreachable!("an op has a field for each of its vectors"),
+    };
+    let (x, logits, routing) = (it.whole("x")?, it.whole("l")?, it.whole("r")?);
+    Ok(Judge { x, norm: it.norm("n"), factor, router: it.matrix("l"), logits, routing, weighing, scales }
+        .into())
 }
 
 /// `y` is the sum, which is added to `residual` if the rule has one.

@@ -8,7 +8,8 @@ use crate::reference::{Evaluation, ops};
 impl Computed for Route {
     /// Computes rows of `[weights | experts]`.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        let Route { experts, active, weighing } = *self;
+        let Route { experts, active, weighing, scales } = *self;
+        let own = |expert: usize| scales.map_or(1.0, |scales| it.weight(scales)[expert]);
         let row = |logits: &[f32]| -> Vec<f32> {
             let (weights, order): (Vec<f32>, _) = match weighing {
                 Weighing::Softmax { renormalise } => {
@@ -35,7 +36,8 @@ impl Computed for Route {
                     (order.iter().map(weight).collect(), order)
                 }
             };
-            weights.into_iter().chain(order.iter().map(|e| *e as f32)).collect()
+            let scaled = weights.into_iter().zip(&order).map(|(weight, e)| own(*e) * weight);
+            scaled.chain(order.iter().map(|e| *e as f32)).collect()
         };
         it.input(0).chunks_exact(experts).flat_map(row).collect()
     }

@@ -2,9 +2,9 @@
 
 use crate::blocks::FfnSpec;
 use crate::spec::diagnostic::Source;
-use crate::spec::model::{ACTIVATIONS, MAX_EXPERTS, MAX_WIDTH, flag};
+use crate::spec::model::{ACTIVATIONS, MAX_EXPERTS, MAX_WIDTH, flag, norm};
 use crate::spec::reader::Table;
-use crate::spec::types::{Activation, TensorClass};
+use crate::spec::types::{Activation, Norm, TensorClass};
 use crate::spec::{LayerTensors, words};
 
 /// A mixture of experts (Shazeer et al., 2017; Fedus et al., 2021): a router chooses some of them for every
@@ -27,8 +27,16 @@ pub struct Experts {
     pub latent: Option<usize>,
     /// How logits choose and weigh.
     pub router: Router,
+    /// The norm through which the router reads the residual stream, if it does not read what the experts do;
+    /// its result is divided by the root of the width.
+    pub router_norm: Option<Norm>,
+    /// Whether a stored number multiplies the weight of each expert when it is chosen.
+    pub expert_scales: bool,
     /// An expert that every token passes through, if there is one.
     pub shared: Option<SharedExpert>,
+    /// Norms of the two branches, if they have such: one through which the chosen experts read the residual
+    /// stream, one of their sum, and one of what the shared expert gives, which reads as blocks do.
+    pub branch_norms: Option<Norm>,
 }
 
 /// How a router's logits choose experts and weigh their results.
@@ -99,8 +107,19 @@ impl FfnSpec for Experts {
             Some(Router::Sigmoid { scale }) => scale_of(&mut table, scale),
             other => other,
         };
+        let router_norm = match table.optional("router_norm") {
+            Some(value) => norm(value).map(Some),
+            None => Some(None),
+        };
+        let expert_scales = flag(&mut table, "expert_scales");
         let shared = match table.optional("shared") {
             Some(value) => value.table().and_then(shared).map(Some),
+            None => Some(None),
+        };
+        // Without two branches, and with one that is weighed, the key is unknown.
+        let branches = matches!(shared, Some(Some(SharedExpert { gate: false, .. })));
+        let branch_norms = match branches.then(|| table.optional("branch_norms")).flatten() {
+            Some(value) => norm(value).map(Some),
             None => Some(None),
         };
         table.finish();
@@ -112,7 +131,10 @@ impl FfnSpec for Experts {
             activation: activation?.value,
             latent: latent?,
             router: router?,
+            router_norm: router_norm?,
+            expert_scales: expert_scales?,
             shared: shared?,
+            branch_norms: branch_norms?,
         })
     }
 
@@ -127,12 +149,22 @@ impl FfnSpec for Experts {
             let gate = if shared.gate { "sigmoid" } else { "none" };
             format!("shared = {{ width = {}, gate = {gate:?} }}\n", shared.width)
         });
+        let own = self.router_norm.map_or(String::new(), |it| {
+            format!("router_norm = {} # of the residual stream\n", words::norm(it))
+        });
+        let scales = if self.expert_scales { "expert_scales = true # of the weights\n" } else { "" };
+        let branches = self.branch_norms.map_or(String::new(), |it| {
+            format!(
+                "branch_norms = {} # before and behind the experts, behind the shared one\n",
+                words::norm(it)
+            )
+        });
         let ungated =
             if self.gated { "" } else { "ungated = true # experts have no gate, only up and down\n" };
         let latent = self.latent.map_or(String::new(), |width| format!("latent = {width}\n"));
         format!(
             "experts = {}\nactive = {}\nwidth = {}\n{ungated}{latent}activation = \"{}\"\nrouter = \"{router}\"\n\
-             {scale}{shared}",
+             {scale}{own}{scales}{shared}{branches}",
             self.experts,
             self.active,
             self.width,
@@ -146,6 +178,15 @@ impl FfnSpec for Experts {
         if let Router::Sigmoid { .. } = self.router {
             list.vector("ffn.router.correction", self.experts);
         }
+        if self.router_norm.is_some() {
+            list.vector("ffn.router.norm", hidden);
+        }
+        if self.expert_scales {
+            list.vector("ffn.router.scales", self.experts);
+        }
+        if self.branch_norms.is_some() {
+            list.vector("ffn.routed.norm", hidden);
+        }
         let outer = self.latent.unwrap_or(hidden);
         if self.latent.is_some() {
             list.matrix("ffn.latent.in", TensorClass::Latent, outer, hidden);
@@ -158,10 +199,16 @@ impl FfnSpec for Experts {
         if self.latent.is_some() {
             list.matrix("ffn.latent.out", TensorClass::Latent, hidden, outer);
         }
+        if self.branch_norms.is_some() {
+            list.vector("ffn.routed.post_norm", hidden);
+        }
         let Some(shared) = self.shared else { return };
         match self.gated {
             true => list.gated("ffn.shared", TensorClass::Shared, shared.width, false),
             false => list.ungated("ffn.shared", TensorClass::Shared, shared.width, false),
+        }
+        if self.branch_norms.is_some() {
+            list.vector("ffn.shared.post_norm", hidden);
         }
         if shared.gate {
             list.matrix("ffn.shared.scale", TensorClass::Router, 1, hidden);

@@ -52,7 +52,8 @@ impl Linear {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
         let (rows, x, out) = (it.rows(self.x), it.buffer(self.x), it.buffer(self.out));
         let (staged, matrix) = (it.staged(self.matrix), it.field(self.matrix));
-        quote!(linear(lane, #rows, #x, #staged, #matrix, Store(#out));)
+        let epilogue = biased(quote!(Store), out, self.bias.map(|bias| it.field(bias)));
+        quote!(linear(lane, #rows, #x, #staged, #matrix, #epilogue);)
     }
 }
 

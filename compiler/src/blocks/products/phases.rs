@@ -6,9 +6,9 @@ use super::operands::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
 use crate::kernels::{Arguments, Signature};
-use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::{Fusion, Lowering};
+use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::{self, Stacked};
 use crate::plan::cuda::{Cut, Launch};
 use crate::plan::{BufferId, FieldId, Work};
@@ -171,14 +171,16 @@ impl Kind for Gated {
     }
 }
 
-/// `out = matrix * round(x)`.
+/// `out = matrix * round(x) + bias`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Linear {
     /// Input of the product.
     pub x: BufferId,
     /// Matrix of the product.
     pub matrix: FieldId,
-    /// Residual stream.
+    /// Its bias, if it has one.
+    pub bias: Option<FieldId>,
+    /// Where the product goes.
     pub out: BufferId,
 }
 
@@ -192,7 +194,7 @@ impl Kind for Linear {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        vec![self.matrix]
+        std::iter::once(self.matrix).chain(self.bias).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -208,6 +210,9 @@ impl Kind for Linear {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        if self.bias.is_some() {
+            return Err(pass_error!("no kernel stores a product of rows that no norm is before with a bias"));
+        }
         launcher.product(site, Operands::stored(self.x, self.matrix, self.out), launches)
     }
 }
@@ -218,6 +223,22 @@ pub const FUSIONS: &[Fusion] = &[
         name: "project",
         pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n) where v feeds attention",
         matrices: &[(&["q", "k", "v"], Stacked)],
+        buffers: &[],
+        lower: |it| project(it, "q"),
+    },
+    // Values are normed.
+    Fusion {
+        name: "project-values-normed",
+        pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n) where v feeds normalise",
+        matrices: &[(&["q", "k", "v"], Stacked)],
+        buffers: &[],
+        lower: |it| project(it, "q"),
+    },
+    // Values are what keys are made of.
+    Fusion {
+        name: "project-keys",
+        pattern: "n = rms-norm(x); q = linear(n); k = linear(n) where q feeds rms-norm",
+        matrices: &[(&["q", "k"], Stacked)],
         buffers: &[],
         lower: |it| project(it, "q"),
     },
@@ -269,9 +290,29 @@ pub const FUSIONS: &[Fusion] = &[
         pattern: "out = linear(x) where x is concat",
         matrices: &[(&["out"], Stacked)],
         buffers: &[],
-        lower: |it| Ok(Linear { x: it.whole("x")?, matrix: it.matrix("out"), out: it.whole("out")? }.into()),
+        lower: stored,
+    },
+    // What is normed before it is added to the residual stream.
+    Fusion {
+        name: "linear-of-attention",
+        pattern: "out = linear(x) where x is attention, out feeds rms-norm",
+        matrices: &[(&["out"], Stacked)],
+        buffers: &[],
+        lower: stored,
+    },
+    Fusion {
+        name: "linear-of-gate",
+        pattern: "out = linear(x) where x is gate, out feeds rms-norm",
+        matrices: &[(&["out"], Stacked)],
+        buffers: &[],
+        lower: stored,
     },
 ];
+
+fn stored(it: &Lowering) -> Result<PhaseKind, PassError> {
+    let (x, matrix, bias, out) = (it.whole("x")?, it.matrix("out"), it.bias("out"), it.whole("out")?);
+    Ok(Linear { x, matrix, bias, out }.into())
+}
 
 /// The projections of `n`, the first of which is `first`.
 pub(crate) fn project(it: &Lowering, first: &str) -> Result<PhaseKind, PassError> {

@@ -10,7 +10,7 @@ use crate::import::keys::{Findings, Keys};
 use crate::import::layers::FULL;
 use crate::import::quantization;
 use crate::import::rotary::{self, Turned};
-use crate::spec::types::{Activation, Norm, NormWeight};
+use crate::spec::types::{Activation, Around, Norm, NormWeight};
 use serde_json::{Value, json};
 
 /// Defaults of transformers' configuration class.
@@ -33,7 +33,7 @@ const DEFAULTS: Family = Family {
 };
 
 /// Reads the config.
-pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
+pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) -> Option<Draft> {
     let hidden = keys.count(found, "hidden_size", DEFAULTS.hidden);
     let layers = keys.count(found, "num_hidden_layers", DEFAULTS.layers);
     let vocabulary = keys.count(found, "vocab_size", DEFAULTS.vocabulary);
@@ -56,6 +56,7 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
         context: context?,
         tied: tied?,
         norm: norm?,
+        around: Around::default(),
         pattern: vec![Layer { mixer: FULL, ffn: None }],
         mixers: vec![(FULL, attention?.into())],
         ffn: experts?.into(),
@@ -70,16 +71,17 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
             ffn_norm: "post_attention_layernorm.weight",
             modules: Modules {
                 experts: ExpertNames {
-                    module: "block_sparse_moe",
+                    router: "block_sparse_moe.gate",
+                    apart: "block_sparse_moe.experts",
                     parts: ["w1", "w3", "w2"],
-                    correction: "e_score_correction_bias",
+                    correction: "block_sparse_moe.e_score_correction_bias",
                     ..ExpertNames::USUAL
                 },
                 ..Modules::USUAL
             },
             fused: false,
             stacked: Stacked::No,
-            vision: false,
+            towers: &[],
         },
         quantization: quantization?,
         defaulted: Vec::new(),
@@ -108,6 +110,10 @@ fn attention(
         rotary: Some(rotary?),
         qk_norm: Some(norm?),
         norm_rows: true,
+        v_norm: None,
+        keys_as_values: false,
+        scale: None,
+        window: None,
         qkv_bias: false,
         output_bias: false,
         gate: false,
@@ -132,7 +138,10 @@ fn experts(keys: &mut Keys, found: &mut Findings, activation: Option<Activation>
         latent: None,
         activation: activation?,
         router: Router::Sigmoid { scale: 1.0 },
+        router_norm: None,
+        expert_scales: false,
         shared: None,
+        branch_norms: None,
     })
 }
 

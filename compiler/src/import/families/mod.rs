@@ -1,6 +1,7 @@
 //! The known families: the defaults of transformers' configuration classes, and what distinguishes each
 //! family.
 
+mod gemma4;
 mod minimax_m2;
 mod nemotron_h;
 
@@ -8,12 +9,13 @@ use super::draft::{Draft, Stacked};
 use super::keys::{Findings, Keys};
 use super::rotary::Turned;
 
-/// Reads the config of a family that a [`Family`] cannot describe.
-pub(super) type Reader = fn(&mut Keys, &mut Findings) -> Option<Draft>;
+/// Reads the config of a family that a [`Family`] cannot describe: its own keys, and those of a wrapper
+/// around it.
+pub(super) type Reader = fn(&mut Keys, Option<&mut Keys>, &mut Findings) -> Option<Draft>;
 
 /// Families with a reader of their own, by `model_type`.
-pub(super) const OWN: [(&str, Reader); 2] =
-    [("minimax_m2", minimax_m2::read), ("nemotron_h", nemotron_h::read)];
+pub(super) const OWN: [(&str, Reader); 3] =
+    [(gemma4::NAME, gemma4::read), ("minimax_m2", minimax_m2::read), ("nemotron_h", nemotron_h::read)];
 
 /// A family of language models, named by a config's `model_type`.
 pub(crate) struct Family {
@@ -71,19 +73,29 @@ pub(crate) struct Wrapper {
     pub(crate) architecture: &'static str,
     /// Name of the family of `text_config`.
     pub(crate) text: &'static str,
+    /// Further keys that do not affect the text part.
+    pub(crate) others: &'static [&'static str],
 }
 
-pub(crate) const WRAPPERS: [Wrapper; 3] = [
+pub(crate) const WRAPPERS: [Wrapper; 4] = [
+    gemma4::WRAPPER,
     Wrapper {
         name: "qwen3_vl_moe",
         architecture: "Qwen3VLMoeForConditionalGeneration",
         text: "qwen3_vl_moe_text",
+        others: &[],
     },
-    Wrapper { name: "qwen3_5", architecture: "Qwen3_5ForConditionalGeneration", text: "qwen3_5_text" },
+    Wrapper {
+        name: "qwen3_5",
+        architecture: "Qwen3_5ForConditionalGeneration",
+        text: "qwen3_5_text",
+        others: &[],
+    },
     Wrapper {
         name: "qwen3_5_moe",
         architecture: "Qwen3_5MoeForConditionalGeneration",
         text: "qwen3_5_moe_text",
+        others: &[],
     },
 ];
 

@@ -13,7 +13,7 @@ use crate::import::layers::{DENSE, FULL};
 use crate::import::quantization;
 use crate::import::rotary::Turned;
 use crate::spec::model::ACTIVATIONS;
-use crate::spec::types::{Activation, Ffn, Mixer, Norm, NormWeight};
+use crate::spec::types::{Activation, Around, Ffn, Mixer, Norm, NormWeight};
 use serde_json::{Value, json};
 
 /// Names in patterns.
@@ -49,7 +49,7 @@ const DEFAULTS: Family = Family {
 };
 
 /// Reads the config.
-pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
+pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) -> Option<Draft> {
     let hidden = keys.count(found, "hidden_size", DEFAULTS.hidden);
     let vocabulary = keys.count(found, "vocab_size", DEFAULTS.vocabulary);
     let context = keys.count(found, "max_position_embeddings", DEFAULTS.context);
@@ -93,6 +93,7 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
         context: context?,
         tied: tied?,
         norm: Norm { eps: eps? as f32, weight: NormWeight::Plain },
+        around: Around::default(),
         pattern: Layer::pattern(&layers)?,
         mixers: mixers.collect(),
         ffn: Nothing.into(),
@@ -109,11 +110,18 @@ pub(super) fn read(keys: &mut Keys, found: &mut Findings) -> Option<Draft> {
             modules: Modules {
                 attention: "mixer",
                 dense: "mixer",
-                experts: ExpertNames { module: "mixer", shared: "shared_experts", ..ExpertNames::USUAL },
+                experts: ExpertNames {
+                    router: "mixer.gate",
+                    apart: "mixer.experts",
+                    correction: "mixer.gate.e_score_correction_bias",
+                    shared: "mixer.shared_experts",
+                    latent: ["mixer.fc1_latent_proj", "mixer.fc2_latent_proj"],
+                    ..ExpertNames::USUAL
+                },
             },
             fused: false,
             stacked: Stacked::No,
-            vision: false,
+            towers: &[],
         },
         quantization: quantization?,
         defaulted: Vec::new(),
@@ -134,6 +142,10 @@ fn attention(keys: &mut Keys, found: &mut Findings) -> Option<Attention> {
         rotary: None,
         qk_norm: None,
         norm_rows: false,
+        v_norm: None,
+        keys_as_values: false,
+        scale: None,
+        window: None,
         qkv_bias: false,
         output_bias: false,
         gate: false,
@@ -183,7 +195,10 @@ fn experts(keys: &mut Keys, found: &mut Findings, activation: Option<Activation>
         latent: latent?,
         activation: activation?,
         router: Router::Sigmoid { scale: scale? as f32 },
+        router_norm: None,
+        expert_scales: false,
         shared: Some(SharedExpert { width: shared?, gate: false }),
+        branch_norms: None,
     })
 }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 const MAX_HIDDEN: u64 = 1 << 20;
 const MAX_LAYERS: u64 = 1 << 12;
 const MAX_VOCABULARY: u64 = 1 << 24;
-const MAX_CONTEXT: u64 = 1 << 28;
+pub(crate) const MAX_CONTEXT: u64 = 1 << 28;
 pub(crate) const MAX_HEADS: u64 = 1 << 12;
 pub(crate) const MAX_WIDTH: u64 = 1 << 24;
 pub(crate) const MAX_EXPERTS: u64 = 1 << 16;
@@ -55,6 +55,14 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         }
         _ => false,
     };
+    if let (Some(body), Some(Some(layer))) = (&body, &draft)
+        && body.around != Around::default()
+    {
+        let message = "a draft head of such a model is not known".to_owned();
+        let help = "with scales, a cap or norms behind blocks there is none: take `[draft]` out".to_owned();
+        source.report(layer.span.clone(), "draft.mtp", message, "drafts", help);
+        return None;
+    }
     if let (Some(body), Some(protocol)) = (&body, &protocol) {
         check_stop_ids(source, body, &protocol.stop_ids);
     }
@@ -74,6 +82,7 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         context: body.context,
         tied: body.tied,
         norm: body.norm,
+        around: body.around,
         pattern: body.pattern.value.iter().map(|name| layer_kind(&name.value)).collect(),
         mixers: mixers.into_iter().map(|(name, mixer)| (name.value, mixer)).collect(),
         ffn,
@@ -99,6 +108,7 @@ struct Body {
     context: usize,
     tied: bool,
     norm: Norm,
+    around: Around,
     pattern: At<Vec<At<String>>>,
 }
 
@@ -113,6 +123,7 @@ fn body(source: &Source, mut table: Table) -> Option<Body> {
     let tied = table.required("tied", "tied = true").and_then(Value::boolean);
     let example = "norm = { kind = \"rms\", weight = \"plain\", eps = 1e-6 }";
     let norm = table.required("norm", example).and_then(norm);
+    let around = around(&mut table);
     let pattern = table.required("pattern", "pattern = [\"attention\"]").and_then(|value| {
         let pattern = value.list(Value::string)?;
         if pattern.value.is_empty() {
@@ -131,6 +142,7 @@ fn body(source: &Source, mut table: Table) -> Option<Body> {
         context: context?.value,
         tied: tied?.value,
         norm: norm?,
+        around: around?,
         pattern: pattern?,
     })
 }
@@ -145,6 +157,34 @@ pub(crate) fn norm(value: Value) -> Option<Norm> {
     table.finish();
     kind?;
     Some(Norm { eps: eps?.value as f32, weight: weight?.value })
+}
+
+/// Reads a norm that has no weight: what is added to its mean square.
+pub(crate) fn bare_norm(value: Value) -> Option<f32> {
+    let mut table = value.table()?;
+    let kind = table.required("kind", "kind = \"rms\"").and_then(|it| it.choice(&[("rms", ())]));
+    let weight = table.required("weight", "weight = \"none\"").and_then(|it| it.choice(&[("none", ())]));
+    let small = |it: f64| (0.0..1.0).contains(&it);
+    let eps = table.required("eps", "eps = 1e-6").and_then(|it| it.number("from 0 to below 1", small));
+    table.finish();
+    kind.and(weight)?;
+    Some(eps?.value as f32)
+}
+
+/// Reads the keys of `[model]` that say what surrounds layers.
+fn around(table: &mut Table) -> Option<Around> {
+    let mut number = |key: &str| match table.optional(key) {
+        Some(value) => value.positive().map(|it| Some(it.value as f32)),
+        None => Some(None),
+    };
+    let (embedding_scale, logit_cap) = (number("embedding_scale"), number("logit_cap"));
+    let (post_norms, layer_scale) = (flag(table, "post_norms"), flag(table, "layer_scale"));
+    Some(Around {
+        embedding_scale: embedding_scale?,
+        post_norms: post_norms?,
+        layer_scale: layer_scale?,
+        logit_cap: logit_cap?,
+    })
 }
 
 /// A flag, false by default.
@@ -339,7 +379,13 @@ fn check_layers(source: &Source, pattern: &At<Vec<At<String>>>, model: &Model) -
     holds
 }
 
-/// Checks that mixers of one kind, which share tensor names, agree on shapes.
+/// Whether tensors of these mixers may have two shapes under one name: where files hold each by itself. Of
+/// gated attention a tensor holds queries and gates, by heads of one width.
+fn may_differ(mixers: [&Mixer; 2]) -> bool {
+    mixers.iter().all(|mixer| matches!(mixer, Mixer::Attention(attention) if !attention.gate))
+}
+
+/// Checks that mixers of one kind, which share tensor names, agree on shapes, unless they [`may_differ`].
 fn check_shared_names(source: &Source, model: &Model, spans: &BTreeMap<String, Range<usize>>) -> bool {
     let tensors = super::tensors(model);
     for (index, tensor) in tensors.iter().enumerate() {
@@ -354,9 +400,11 @@ fn check_shared_names(source: &Source, model: &Model, spans: &BTreeMap<String, R
         else {
             continue;
         };
+        if may_differ([&name, &other].map(|name| &model.mixers[name])) {
+            continue;
+        }
         let message = format!("the mixers {other:?} and {name:?} give {:?} two shapes", tensor.name);
-        let help =
-            "mixers of one kind share their tensors' names: give them the same heads and head_dim".to_owned();
+        let help = "mixers of one kind share their tensors' names: give them the same sizes".to_owned();
         let mistake = source.mistake(span, &format!("mixer.{name}"), message, "differs", help);
         source.sink.push(mistake.also(other_span, "from this one"));
         return false;

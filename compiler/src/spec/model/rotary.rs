@@ -34,12 +34,23 @@ fn read(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Opti
     let theta = table.required("theta", "theta = 10000.0").and_then(|it| it.number("above 1", above_one));
     let pairs = [("halves", RotaryPairs::Halves), ("adjacent", RotaryPairs::Adjacent)];
     let pairs = table.required("pairs", "pairs = \"halves\"").and_then(|it| it.choice(&pairs));
+    let most = dims.as_ref().map_or(MAX_HEADS, |dims| dims.value as u64 / 2).max(1);
+    let turning = match table.optional("turning") {
+        Some(value) => value.size(1..=most).map(|it| Some(it.value)),
+        None => Some(None),
+    };
     let scaling = match table.optional("scaling") {
         Some(value) => value.table().and_then(|table| scaling(source, table)),
         None => Some(RotaryScaling::None),
     };
     table.finish();
-    Some(Rotary { dims: dims?.value, theta: theta?.value, pairs: pairs?.value, scaling: scaling? })
+    Some(Rotary {
+        dims: dims?.value,
+        theta: theta?.value,
+        pairs: pairs?.value,
+        turning: turning?,
+        scaling: scaling?,
+    })
 }
 
 fn scaling(source: &Source, mut table: Table) -> Option<RotaryScaling> {

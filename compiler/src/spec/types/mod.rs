@@ -12,8 +12,8 @@ pub use batch::{BatchInvariant, DECODE_BUCKETS};
 pub use draft::{DraftMethod, DraftOption, Drafting};
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind, Peers};
 pub use model::{
-    Activation, Draft, LayerKind, Model, Norm, NormWeight, Protocol, REASONING_FORMATS, Rotary, RotaryPairs,
-    RotaryScaling, SamplingPreset, TOOL_FORMATS,
+    Activation, Around, Draft, LayerKind, Model, Norm, NormWeight, Protocol, REASONING_FORMATS, Rotary,
+    RotaryPairs, RotaryScaling, SamplingPreset, TOOL_FORMATS,
 };
 pub use monomorph_formats::ScaleForm;
 pub(crate) use quant::of_some_layers;

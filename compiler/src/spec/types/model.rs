@@ -20,6 +20,8 @@ pub struct Model {
     pub tied: bool,
     /// Form of layer norms and final norm.
     pub norm: Norm,
+    /// What surrounds the blocks of its layers.
+    pub around: Around,
     /// Kinds of layers, repeated over all of them.
     pub pattern: Vec<LayerKind>,
     /// The mixers by name.
@@ -35,6 +37,20 @@ pub struct Model {
     pub protocol: Protocol,
     /// Recommended sampling; the first is the default.
     pub sampling: Vec<SamplingPreset>,
+}
+
+/// What some families compute around the blocks of their layers; by default nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Around {
+    /// Multiplies embeddings.
+    pub embedding_scale: Option<f32>,
+    /// Whether what a mixer gives, and what the block after it gives, is normed before it is added to the
+    /// residual stream.
+    pub post_norms: bool,
+    /// Whether a number of each layer's own multiplies the residual stream behind it.
+    pub layer_scale: bool,
+    /// Bounds logits to `cap tanh(logit / cap)`.
+    pub logit_cap: Option<f32>,
 }
 
 /// A mixer and the block after it.
@@ -124,6 +140,8 @@ pub struct Rotary {
     pub theta: f64,
     /// Which two dimensions form a pair.
     pub pairs: RotaryPairs,
+    /// Pairs that turn, the first ones; the others keep their values. `None` if all do.
+    pub turning: Option<usize>,
     /// Scaling of the frequencies for long contexts.
     pub scaling: RotaryScaling,
 }

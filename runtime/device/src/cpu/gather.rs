@@ -27,6 +27,21 @@ pub fn embed<F: WeightFormat, const VOCABULARY: usize, const HIDDEN: usize>(
     lane.barrier();
 }
 
+/// [`embed`], and each embedding multiplied by `scale`.
+///
+/// # Panics
+/// When the batch admits ids beyond the table.
+pub fn embed_scaled<F: WeightFormat, const VOCABULARY: usize, const HIDDEN: usize>(
+    lane: &Lane,
+    batch: &Batch,
+    table: &Matrix<F, VOCABULARY, HIDDEN>,
+    scale: f32,
+    out: &Rows<HIDDEN>,
+) {
+    embed(lane, batch, table, out);
+    super::whole::scale(lane, batch.tokens(), scale, out);
+}
+
 /// Copies rows `which` of `from` to rows `0 ..` of `to`.
 pub fn gather<const N: usize>(lane: &Lane, which: &[u32], from: &Rows<N>, to: &Rows<N>) {
     for i in lane.share(which.len()) {

@@ -33,9 +33,10 @@ mod sample;
 mod shape;
 mod simd;
 mod team;
+mod whole;
 mod windows;
 
-pub use attention::{AttentionScratch, HeadNorm, attention, norm_rows};
+pub use attention::{AttentionScratch, BareNorm, HeadNorm, attention, attention_within, norm_rows};
 pub use batch::Batch;
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
@@ -47,10 +48,10 @@ pub use epilogue::{
 };
 pub use experts::{
     ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated,
-    expert_sum, expert_up, route, route_by_scores,
+    expert_sum, expert_up, route, route_by_scores, scale_chosen,
 };
 pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
-pub use gather::{each_row, embed, gather};
+pub use gather::{each_row, embed, embed_scaled, gather};
 pub use half::{bf16, f16};
 pub use keeps::Keeps;
 pub use kv::KvCache;
@@ -67,3 +68,4 @@ pub use rotary::{Adjacent, Halves, RotaryPairs, rotary_angles};
 pub use rows::{Int8Rows, Rows};
 pub use shape::BatchLimits;
 pub use team::{Lane, Team};
+pub use whole::{add_normed, cap, scale, scale_by, sum_normed};

@@ -15,12 +15,13 @@ use super::batch::Batch;
 use super::format::KvElement;
 use super::kv::KvCache;
 use super::memory::Memory;
+use super::normalise::NoNorm;
 use super::rotary::RotaryPairs;
 use super::rows::Rows;
 use super::shape::SEGMENT;
 use super::simd::{QUERY_ROWS, TILE};
 use super::team::Lane;
-pub use rotate::{HeadNorm, norm_rows};
+pub use rotate::{BareNorm, HeadNorm, norm_rows};
 use work::Work;
 
 /// Most query rows (tokens times heads of a group) of an item, unless one token has more.
@@ -143,9 +144,64 @@ pub fn attention<
     P: RotaryPairs,
 {
     const {
+        assert!(QKV > (HEADS + KV_HEADS) * HEAD_DIM, "a row of qkv holds values");
+    }
+    let (v_norm, window) = (&NoNorm, usize::MAX);
+    attention_within(
+        lane, batch, layer, qkv, q_norm, k_norm, v_norm, angles, pairs, scale, window, cache, scratch, out,
+    );
+}
+
+/// [`attention`] over the last `window` positions of a sequence, a row's own among them, with a norm of
+/// values.
+///
+/// If `QKV` is `(HEADS + KV_HEADS) * HEAD_DIM`, a row has no values: they are what keys are made of, before
+/// it is normed and rotated.
+///
+/// # Panics
+/// As [`attention`].
+#[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
+pub fn attention_within<
+    E,
+    Q,
+    K,
+    V,
+    P,
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const QKV: usize,
+    const OUT: usize,
+    const DIMS: usize,
+>(
+    lane: &Lane,
+    batch: &Batch,
+    layer: usize,
+    qkv: &Rows<QKV>,
+    q_norm: &Q,
+    k_norm: &K,
+    v_norm: &V,
+    angles: &Rows<DIMS>,
+    pairs: P,
+    scale: f32,
+    window: usize,
+    cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
+    scratch: &AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
+    out: &Rows<OUT>,
+) where
+    E: KvElement,
+    Q: HeadNorm<HEAD_DIM>,
+    K: HeadNorm<HEAD_DIM>,
+    V: HeadNorm<HEAD_DIM>,
+    P: RotaryPairs,
+{
+    const {
         assert!(
-            QKV == (HEADS + 2 * KV_HEADS) * HEAD_DIM || QKV == 2 * (HEADS + KV_HEADS) * HEAD_DIM,
-            "a row of qkv holds all heads, with or without a gate for each query head"
+            QKV == (HEADS + 2 * KV_HEADS) * HEAD_DIM
+                || QKV == 2 * (HEADS + KV_HEADS) * HEAD_DIM
+                || QKV == (HEADS + KV_HEADS) * HEAD_DIM,
+            "a row of qkv holds all heads, with or without a gate for each query head, or queries and keys"
         );
         assert!(OUT == HEADS * HEAD_DIM, "a row of results holds the query heads");
         assert!(DIMS <= HEAD_DIM, "no more dimensions turn than a head has");
@@ -155,9 +211,9 @@ pub fn attention<
     assert!(limits.blocks <= cache.blocks(), "the batch admits blocks that the cache does not have");
     assert!(layer < cache.layers(), "the cache has no layer {layer}");
 
-    rotate::rotate_and_write::<E, Q, K, P, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, DIMS>(
-        lane, batch, layer, qkv, q_norm, k_norm, angles, &pairs, cache,
+    rotate::rotate_and_write::<E, Q, K, V, P, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, DIMS>(
+        lane, batch, layer, qkv, q_norm, k_norm, v_norm, angles, &pairs, cache,
     );
-    let work = Work { batch, layer, qkv, scale, cache, scratch, out };
+    let work = Work { batch, layer, qkv, scale, window, cache, scratch, out };
     work.run(lane);
 }

@@ -7,7 +7,7 @@ use super::super::norm::{NormWeight, RmsNorm};
 use super::super::normalise::NoNorm;
 use super::super::rotary::RotaryPairs;
 use super::super::rows::Rows;
-use super::super::simd::{at, at_mut};
+use super::super::simd::{TILE, at, at_mut};
 use super::super::team::Lane;
 
 /// The norm of a query or key head before its rotation: none ([`NoNorm`]) or an [`RmsNorm`].
@@ -26,6 +26,23 @@ impl<K: NormWeight, const HEAD_DIM: usize> HeadNorm<HEAD_DIM> for RmsNorm<K, HEA
     #[inline(always)]
     fn normalise(&self, head: &mut [f32; HEAD_DIM]) {
         RmsNorm::normalise(self, head);
+    }
+}
+
+/// The norm of a head without a weight: what is added to the mean square.
+#[derive(Clone, Copy, Debug)]
+pub struct BareNorm(pub f32);
+
+impl<const HEAD_DIM: usize> HeadNorm<HEAD_DIM> for BareNorm {
+    #[inline(always)]
+    fn normalise(&self, head: &mut [f32; HEAD_DIM]) {
+        // One running sum per lane position, as norms with weights have.
+        let mut sums = [0.0f32; TILE];
+        for (i, v) in head.iter().enumerate() {
+            sums[i % TILE] += v * v;
+        }
+        let scale = 1.0 / (sums.iter().sum::<f32>() / HEAD_DIM as f32 + self.0).sqrt();
+        head.iter_mut().for_each(|x| *x *= scale);
     }
 }
 
@@ -50,12 +67,14 @@ pub fn norm_rows<Q: NormWeight, K: NormWeight, const QUERIES: usize, const KEYS:
     lane.barrier();
 }
 
-/// Normalises and rotates queries (in place) and keys, and writes keys and values; ends with a barrier.
+/// Normalises and rotates queries (in place) and keys, normalises values, and writes keys and values; ends
+/// with a barrier.
 #[expect(clippy::too_many_arguments, reason = "the arguments of `attention`")]
 pub(super) fn rotate_and_write<
     E: KvElement,
     Q: HeadNorm<HEAD_DIM>,
     K: HeadNorm<HEAD_DIM>,
+    V: HeadNorm<HEAD_DIM>,
     P: RotaryPairs,
     const HEADS: usize,
     const KV_HEADS: usize,
@@ -70,6 +89,7 @@ pub(super) fn rotate_and_write<
     qkv: &Rows<QKV>,
     q_norm: &Q,
     k_norm: &K,
+    v_norm: &V,
     angles: &Rows<DIMS>,
     _: &P,
     cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
@@ -86,20 +106,24 @@ pub(super) fn rotate_and_write<
             q_norm.normalise(x);
             P::turn(x, cosines, sines);
         }
-        // Keys and values come last, with or without gates before them.
-        let width = 2 * KV_HEADS * HEAD_DIM;
+        // Keys and values come last, with or without gates before them. A row without values has keys for
+        // them.
+        let own_values = const { QKV > (HEADS + KV_HEADS) * HEAD_DIM };
+        let values = if own_values { KV_HEADS * HEAD_DIM } else { 0 };
+        let width = KV_HEADS * HEAD_DIM + values;
         // SAFETY: no lane writes the key and value heads in this phase; the range excludes the queries before
         // them.
         let rest = unsafe { qkv.part(row, QKV - width, width) };
         let mut key: [f32; HEAD_DIM] = *at(rest, head * HEAD_DIM);
         k_norm.normalise(&mut key);
         P::turn(&mut key, cosines, sines);
-        let value = at(rest, (KV_HEADS + head) * HEAD_DIM);
+        let mut value: [f32; HEAD_DIM] = *at(rest, values + head * HEAD_DIM);
+        v_norm.normalise(&mut value);
         let sequence = batch.sequence_of(row);
         let position = batch.positions()[row] as usize;
         let block = batch.blocks_of(sequence)[position / BLOCK];
         // SAFETY: sequences do not share the blocks they write, and each head of a token belongs to one lane.
-        unsafe { cache.write(layer, block, head, position % BLOCK, &key, value) };
+        unsafe { cache.write(layer, block, head, position % BLOCK, &key, &value) };
     }
     lane.barrier();
 }

@@ -5,6 +5,10 @@ use super::super::format::KvElement;
 use super::super::simd::{F32s, LANES, TILE, at, at_mut, exp, unrolled};
 use super::SEGMENT;
 
+/// The score of a key before a row's window: so low that it weighs nothing beside any other. A row whose
+/// window begins after the segment has a state that weighs nothing beside those of later segments.
+const OUTSIDE: f32 = -1e30;
+
 /// Key vectors whose scores are computed at a time.
 const KEY_VECTORS: usize = if LANES == 16 { 4 } else { 2 };
 
@@ -65,6 +69,8 @@ pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize> {
     pub(super) queries: [&'a [f32; HEAD_DIM]; R],
     /// How many keys of the segment each row sees, at most [`SEGMENT`].
     pub(super) reach: [usize; R],
+    /// How many of these, the first ones, stand before its window.
+    pub(super) skip: [usize; R],
     /// Multiplies the scores.
     pub(super) scale: f32,
 }
@@ -78,6 +84,7 @@ impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
         let state = TILE + HEAD_DIM.next_multiple_of(TILE);
         self.scores(source, most, scores);
         for (r, reach) in self.reach.into_iter().enumerate() {
+            scores[r * SEGMENT..][..self.skip[r]].fill(OUTSIDE);
             let (largest, sum) = weigh(&mut scores[r * SEGMENT..][..SEGMENT], reach, most);
             states[r * state] = largest;
             states[r * state + 1] = sum;

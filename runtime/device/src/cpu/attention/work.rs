@@ -27,6 +27,8 @@ pub(super) struct Work<
     pub(super) layer: usize,
     pub(super) qkv: &'a Rows<QKV>,
     pub(super) scale: f32,
+    /// Positions that a row attends to at most, its own among them.
+    pub(super) window: usize,
     pub(super) cache: &'a KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
     pub(super) scratch: &'a AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
     pub(super) out: &'a Rows<OUT>,
@@ -293,7 +295,11 @@ impl<
             // SAFETY: queries were rotated before a barrier, and are not written in this phase.
             at(unsafe { self.qkv.padded(token) }, head * HEAD_DIM)
         });
-        let tile = Tile { queries, reach, scale: self.scale };
+        let skip = std::array::from_fn(|r| {
+            let first = (self.position(of.item, first + r) + 1).saturating_sub(self.window);
+            first.saturating_sub(of.start).min(reach[r])
+        });
+        let tile = Tile { queries, reach, skip, scale: self.scale };
         let states = &mut of.states[first * Self::STATE..][..R * Self::STATE];
         if of.merging {
             tile.attend(source, of.scores, of.current);

@@ -18,7 +18,7 @@ mod weights;
 
 pub use down::{NoShared, Shared, SharedTerm, expert_down, expert_sum};
 pub use gated::{expert_gated, expert_up};
-pub use route::{route, route_by_scores};
+pub use route::{route, route_by_scores, scale_chosen};
 pub use scratch::ExpertScratch;
 pub use weights::{Experts, GatedExperts};
 

@@ -80,6 +80,25 @@ fn each_row<const EXPERTS: usize, const LOGITS: usize, const ROUTING: usize>(
     lane.barrier();
 }
 
+/// Multiplies the weight of each chosen expert of the first `rows` rows of `routing` by the expert's own
+/// number.
+pub fn scale_chosen<const EXPERTS: usize, const ROUTING: usize>(
+    lane: &Lane,
+    rows: usize,
+    scales: &Vector<EXPERTS>,
+    routing: &Rows<ROUTING>,
+) {
+    for row in lane.share(rows) {
+        // SAFETY: the shares of the lanes are disjoint.
+        let routing = unsafe { routing.part_mut(row, 0, ROUTING) };
+        let (weights, ids) = routing.split_at_mut(ROUTING / 2);
+        for (weight, id) in weights.iter_mut().zip(ids.iter()) {
+            *weight *= scales.padded()[*id as usize];
+        }
+    }
+    lane.barrier();
+}
+
 /// The largest keys so far in descending order, and whose they are.
 struct Best<'a> {
     keys: &'a mut [f32],

@@ -1,0 +1,28 @@
+//! Refuses what the CUDA backend has no kernels for, all of it by name: other passes would name one op at a
+//! time. A phase refuses, too, what its kernels leave out.
+
+use super::{PassError, pass_error};
+use crate::blocks::Mixer;
+use crate::graph::Graph;
+use crate::spec::types::Target;
+use std::collections::BTreeSet;
+
+/// Checks a graph for a CUDA device.
+///
+/// # Errors
+/// Names everything that there are no kernels for.
+pub fn cuda(target: &Target, graph: &Graph) -> Result<(), PassError> {
+    let ops = graph.bodies.iter().flat_map(|body| &body.nodes);
+    let mut lacks: BTreeSet<&str> = ops.filter_map(|node| node.op.unbuilt()).collect();
+    // Caches are laid out for one shape of heads.
+    let mut heads = target.model.layer_mixers().filter_map(Mixer::kv);
+    let first = heads.next();
+    if heads.any(|it| Some(it) != first) {
+        lacks.insert("keys and values of several shapes");
+    }
+    if lacks.is_empty() {
+        return Ok(());
+    }
+    let lacks = lacks.into_iter().collect::<Vec<_>>().join(", ");
+    Err(pass_error!("the CUDA backend has no kernels for {lacks}"))
+}
