@@ -4,13 +4,13 @@
 //! The server is the one that a build makes, from the same emitted crate. Only its `cubins/` differ: they
 //! hold the modules compiled for this processor instead of machine code for the card.
 
-use crate::root;
+use crate::{root, server};
 use monomorph_compiler::emit::cuda_templates;
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::Module;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Cuda, Target};
-use monomorph_compiler::toolchain::{self, Built, Linking, Unoptimised, modules, nvcc, times};
+use monomorph_compiler::toolchain::{self, Built, Levels, Linking, modules, nvcc, times};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -110,8 +110,8 @@ pub fn build(target: &Target) -> Server {
     let processor = this_processor();
     let linking = Linking {
         processor: processor.hardware.cpu(),
-        unoptimised: Unoptimised::Generated,
-        ..Linking::new(&processor.hardware.name)
+        levels: Levels { generated: 0, ..server::LEVELS },
+        ..server::linking(&processor.hardware.name)
     };
     let built = toolchain::link(&root(), target, &directory, &linking);
     match built.unwrap_or_else(|error| panic!("{}: {error}", target.name())) {

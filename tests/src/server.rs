@@ -1,8 +1,9 @@
 //! Builds servers and runs their verbs.
 
 use crate::root;
-use monomorph_compiler::spec::types::BuildOptions;
-use monomorph_compiler::toolchain::{self, Built};
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{BuildOptions, Target};
+use monomorph_compiler::toolchain::{self, Built, Levels, Linking};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,16 +15,37 @@ pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
     build_with(targets, target, &BuildOptions::default())
 }
 
-/// Builds a target with these options, and returns its server.
+/// How well tests have servers optimised. What they spend their time in are kernels; all that a server depends
+/// on takes twice as long to compile at the level that ships.
+pub const LEVELS: Levels = Levels { dependencies: 1, ..Levels::SHIPPED };
+
+/// Options for the servers of tests, with cargo's output in the directory `below`. They are kept apart from
+/// those that people build.
+pub fn linking(below: &str) -> Linking<'_> {
+    Linking { levels: LEVELS, into: "target/dist", ..Linking::new(below) }
+}
+
+/// Builds a CPU target with these options, and returns its server.
 ///
 /// # Panics
 /// If the build fails.
 pub fn build_with(targets: Option<&Path>, target: &str, options: &BuildOptions) -> PathBuf {
     let search: Vec<PathBuf> =
         targets.map(Path::to_owned).into_iter().chain([root().join("targets")]).collect();
-    match toolchain::build(&root(), &search, target, options).unwrap_or_else(|error| panic!("{error}")) {
+    let target = spec::load_with(&search, target, options).unwrap_or_else(|error| panic!("{error}"));
+    link(&target, &linking(&target.hardware.name))
+}
+
+/// Writes the crate of a target without kernels of its own, and builds its server.
+///
+/// # Panics
+/// If the build fails.
+pub fn link(target: &Target, linking: &Linking) -> PathBuf {
+    let (directory, _) =
+        toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
+    match toolchain::link(&root(), target, &directory, linking).unwrap_or_else(|error| panic!("{error}")) {
         Built::Server(server) => server,
-        Built::Crate { why, .. } => panic!("{target}: {why}"),
+        Built::Crate { why, .. } => panic!("{}: {why}", target.name()),
     }
 }
 

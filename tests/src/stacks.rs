@@ -1,10 +1,10 @@
 //! Stacks of many CPU targets, compiled at once, without a server around each: what is compared of them is
 //! their logits, and most of what compiles takes would be servers.
 
-use crate::root;
+use crate::{root, server};
 use monomorph_compiler::emit;
 use monomorph_compiler::spec::types::Target;
-use monomorph_compiler::toolchain::{self, BuildError, Linking, times};
+use monomorph_compiler::toolchain::{self, BuildError, times};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ fn compile(name: &str, targets: &[Target]) -> Result<Vec<PathBuf>, BuildError> {
     }
     toolchain::lock(&root, &directory)?;
     let start = Instant::now();
-    let linking = Linking::new(&first.hardware.name);
+    let linking = server::linking(&first.hardware.name);
     let built = toolchain::compile(&root, first, &directory, &package, &linking)?;
     let built = built.unwrap_or_else(|why| panic!("{name}: {why}"));
     times::note(&root, &format!("{} stacks of {name}", targets.len()), start.elapsed())?;

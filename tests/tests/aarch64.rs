@@ -2,10 +2,10 @@
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
-use monomorph_compiler::toolchain::{self, Built, Linking, Unoptimised};
+use monomorph_compiler::toolchain::{Levels, Linking};
 use monomorph_tests::goldens::goldens;
 use monomorph_tests::logits::{distance, read};
-use monomorph_tests::root;
+use monomorph_tests::{root, server};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,13 +17,8 @@ const SYSTEM: &str = "/usr/aarch64-linux-gnu";
 fn build(targets: &Path, target: &str) -> PathBuf {
     let search = [targets.to_owned(), root().join("targets")];
     let target = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}"));
-    let (directory, _) =
-        toolchain::write_crate(&root(), &target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
-    let linking = Linking { unoptimised: Unoptimised::Dependencies, ..Linking::new(&target.hardware.name) };
-    match toolchain::link(&root(), &target, &directory, &linking).unwrap_or_else(|error| panic!("{error}")) {
-        Built::Server(server) => server,
-        Built::Crate { why, .. } => panic!("{}: {why}", target.name()),
-    }
+    let levels = Levels { dependencies: 0, ..server::LEVELS };
+    server::link(&target, &Linking { levels, ..server::linking(&target.hardware.name) })
 }
 
 /// Run by `cargo xtask test` if a cross compiler and an emulator are installed.

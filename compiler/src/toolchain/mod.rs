@@ -109,39 +109,49 @@ pub struct Linking<'a> {
     /// architecture, since the CPU matters little to the cost of a step. A CPU target's processor lets both
     /// share their compiled dependencies.
     pub processor: Option<&'a Cpu>,
-    /// What is not optimised.
-    pub unoptimised: Unoptimised,
+    /// How well its crates are optimised.
+    pub levels: Levels,
+    /// The directory below `<root>` where the server is put, under the name of its build.
+    pub into: &'a str,
 }
 
-/// Crates of a server that are compiled quickly instead of for speed.
+/// Levels of optimisation, 0 to 3, of the crates of a server. Kernels of CPUs are always at 3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unoptimised {
-    /// None: what ships.
-    Nothing,
-    /// Everything but kernels and generated code.
-    Dependencies,
-    /// The generated crate, where it has no kernels. It has copies of all that is generic over the model, and
-    /// takes longer to compile than all else behind a server's dependencies; unoptimised, rustc takes what
-    /// these have already.
-    Generated,
+pub struct Levels {
+    /// Everything else that the generated crate depends on.
+    pub dependencies: u8,
+    /// The generated crate. Generic kernels of a CPU are compiled into it. That of a CUDA target has none, only
+    /// copies of all that is generic over the model, and takes longer to compile than all else behind a
+    /// server's dependencies; at 0 rustc takes what these have already.
+    pub generated: u8,
+}
+
+impl Levels {
+    /// What ships.
+    pub const SHIPPED: Levels = Levels { dependencies: 3, generated: 3 };
+
+    /// Cargo options for a server whose generated crate has this name. The level of dependencies is the
+    /// profile's own: one for the package `"*"` would hold for build scripts and macros as well, which are
+    /// quickest not optimised.
+    fn options(self, generated: &str) -> Vec<String> {
+        if self == Self::SHIPPED {
+            return Vec::new();
+        }
+        let kernels = ["monomorph-device", "monomorph-formats"].map(|it| (it, Self::SHIPPED.dependencies));
+        let option =
+            |(package, level)| format!("--config=profile.release.package.{package}.opt-level={level}");
+        [format!("--config=profile.release.opt-level={}", self.dependencies)]
+            .into_iter()
+            .chain(kernels.into_iter().chain([(generated, self.generated)]).map(option))
+            .collect()
+    }
 }
 
 impl Linking<'_> {
     /// Options of servers that ship.
     pub fn new(below: &str) -> Linking<'_> {
-        Linking { below, processor: None, unoptimised: Unoptimised::Nothing }
+        Linking { below, processor: None, levels: Levels::SHIPPED, into: "dist" }
     }
-}
-
-/// Cargo options of [`Linking::unoptimised`]. Generic kernels of a CPU are compiled into the generated crate.
-fn levels(unoptimised: Unoptimised, generated: &str) -> Vec<String> {
-    let levels = match unoptimised {
-        Unoptimised::Nothing => vec![],
-        Unoptimised::Dependencies => vec![("\"*\"", 0), ("monomorph-device", 3), ("monomorph-formats", 3)],
-        Unoptimised::Generated => vec![(generated, 0)],
-    };
-    let option = |(package, level)| format!("--config=profile.release.package.{package}.opt-level={level}");
-    levels.into_iter().map(option).collect()
 }
 
 /// Compiles a written crate, whose kernels, if any, are in `cubins/`, with the options of `linking`, and puts
@@ -157,7 +167,7 @@ pub fn link(root: &Path, target: &Target, directory: &Path, linking: &Linking) -
         Err(why) => return Ok(Built::Crate { directory: directory.to_owned(), why }),
     };
     times::note(root, &format!("server {}", target.build()), start.elapsed())?;
-    let server = root.join("dist").join(target.build()).join("server");
+    let server = root.join(linking.into).join(target.build()).join("server");
     install(&binaries.join(package), &server)?;
     Ok(Built::Server(server))
 }
@@ -198,7 +208,7 @@ pub fn compile(
     }
     let status = cargo
         .args(["build", "--release", "--quiet"])
-        .args(levels(linking.unoptimised, package))
+        .args(linking.levels.options(package))
         .arg("--manifest-path")
         .arg(directory.join("Cargo.toml"))
         .arg("--target-dir")
