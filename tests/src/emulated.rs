@@ -88,6 +88,7 @@ pub fn hardware(targets: &Path, hardware: &str, multiprocessors: Option<usize>) 
 /// # Panics
 /// If any step fails.
 pub fn build(target: &Target) -> Server {
+    let _alone = server::alone(target);
     let (directory, plan) =
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     let card = target.hardware.cuda().expect("an emulated card is CUDA hardware");

@@ -4,8 +4,10 @@ use crate::root;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Target};
 use monomorph_compiler::toolchain::{self, Built, Levels, Linking};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::LazyLock;
 
 /// Builds a target and returns its server.
 ///
@@ -20,9 +22,15 @@ pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
 pub const LEVELS: Levels = Levels { dependencies: 1, ..Levels::SHIPPED };
 
 /// Options for the servers of tests, with cargo's output in the directory `below`. They are kept apart from
-/// those that people build.
+/// those that people build, and from those of other test programs, whose models may have the same names.
 pub fn linking(below: &str) -> Linking<'_> {
-    Linking { levels: LEVELS, into: "target/dist", ..Linking::new(below) }
+    static INTO: LazyLock<String> = LazyLock::new(|| {
+        let program = std::env::current_exe().expect("a process has a program");
+        let name = program.file_stem().expect("a program has a name").to_string_lossy();
+        // What cargo adds to the name changes with the program.
+        format!("target/dist/{}", name.rsplit_once('-').map_or(&*name, |(name, _)| name))
+    });
+    Linking { levels: LEVELS, into: &INTO, ..Linking::new(below) }
 }
 
 /// Builds a CPU target with these options, and returns its server.
@@ -41,12 +49,21 @@ pub fn build_with(targets: Option<&Path>, target: &str, options: &BuildOptions) 
 /// # Panics
 /// If the build fails.
 pub fn link(target: &Target, linking: &Linking) -> PathBuf {
+    let _alone = alone(target);
     let (directory, _) =
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     match toolchain::link(&root(), target, &directory, linking).unwrap_or_else(|error| panic!("{error}")) {
         Built::Server(server) => server,
         Built::Crate { why, .. } => panic!("{}: {why}", target.name()),
     }
+}
+
+/// See [`toolchain::alone`].
+///
+/// # Panics
+/// If it fails.
+pub fn alone(target: &Target) -> File {
+    toolchain::alone(&root(), target).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Runs a verb to its end and returns its standard output.

@@ -31,16 +31,19 @@ fn compile(name: &str, targets: &[Target]) -> Result<Vec<PathBuf>, BuildError> {
     let (root, package) = (root(), format!("monomorph-stacks-{name}"));
     let directory = root.join("generated/stacks").join(name);
     let binaries = directory.join("src/bin");
-    forget(&binaries, targets);
+    // A server of the same target has the name without the crate's, in the same directory.
+    let binary = |target: &Target| format!("{name}-{}", emit::package_name(target));
+    forget(&binaries, &targets.iter().map(binary).collect::<Vec<_>>());
     for target in targets {
         assert_eq!(target.hardware.name, first.hardware.name, "{}", target.name());
+        let _alone = toolchain::alone(&root, target)?;
         let (written, plan) = toolchain::write_crate(&root, target)?;
-        let binary = binaries.join(emit::package_name(target));
+        let sources = binaries.join(binary(target));
         for file in ["spec.rs", "stack.rs"] {
             let text = std::fs::read(written.join("src").join(file)).expect("it was just written");
-            toolchain::write_if_changed(&binary.join(file), &text)?;
+            toolchain::write_if_changed(&sources.join(file), &text)?;
         }
-        toolchain::write_if_changed(&binary.join("main.rs"), MAIN.as_bytes())?;
+        toolchain::write_if_changed(&sources.join("main.rs"), MAIN.as_bytes())?;
         let manifest = emit::manifest(&plan, &root, &package);
         toolchain::write_if_changed(&directory.join("Cargo.toml"), manifest.as_bytes())?;
     }
@@ -50,13 +53,12 @@ fn compile(name: &str, targets: &[Target]) -> Result<Vec<PathBuf>, BuildError> {
     let built = toolchain::compile(&root, first, &directory, &package, &linking)?;
     let built = built.unwrap_or_else(|why| panic!("{name}: {why}"));
     times::note(&root, &format!("{} stacks of {name}", targets.len()), start.elapsed())?;
-    Ok(targets.iter().map(|target| built.join(emit::package_name(target))).collect())
+    Ok(targets.iter().map(|target| built.join(binary(target))).collect())
 }
 
-/// Deletes binaries of targets that are no longer among these.
-fn forget(binaries: &Path, targets: &[Target]) {
+/// Deletes binaries that are no longer among these.
+fn forget(binaries: &Path, wanted: &[String]) {
     let Ok(there) = std::fs::read_dir(binaries) else { return };
-    let wanted: Vec<String> = targets.iter().map(emit::package_name).collect();
     for entry in there.map(|entry| entry.expect("directory entries are readable")) {
         if !wanted.iter().any(|it| **it == *entry.file_name()) {
             std::fs::remove_dir_all(entry.path()).expect("it is a directory of this crate");

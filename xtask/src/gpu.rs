@@ -80,6 +80,10 @@ pub struct Options {
     /// What to leave out.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Piece>,
+    /// Gather the sources of the programs instead of compiling them here; the other machine's nvcc does, which
+    /// must be of the same version: `run.py --only compile,programs`.
+    #[arg(long)]
+    compile_there: bool,
     /// Most bytes per part.
     #[arg(long, default_value_t = 44_000_000)]
     part_bytes: u64,

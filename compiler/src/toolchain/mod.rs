@@ -93,11 +93,27 @@ pub fn build(
 /// # Errors
 /// See [`BuildError`].
 pub fn build_target(root: &Path, target: &Target) -> Result<Built, BuildError> {
+    let _alone = alone(root, target)?;
     let (directory, plan) = write_crate(root, target)?;
     if plan.cuda.is_some() {
         modules::compile(root, &directory, &plan)?;
     }
     link(root, target, &directory, &Linking::new(&target.hardware.name))
+}
+
+/// Waits until no process builds this target, and keeps others waiting until the returned file is dropped: all
+/// builds of a name write the same crate and binary, and two programs of the tests may give different models
+/// one name.
+///
+/// # Errors
+/// When there can be no such file.
+pub fn alone(root: &Path, target: &Target) -> Result<std::fs::File, BuildError> {
+    let path = root.join("target/servers").join(format!("{}.lock", target.build()));
+    let io = |error| BuildError::Io(path.clone(), error);
+    std::fs::create_dir_all(path.parent().expect("it is in a directory")).map_err(io)?;
+    let file = std::fs::File::create(&path).map_err(io)?;
+    file.lock().map_err(io)?;
+    Ok(file)
 }
 
 /// Options of [`link`]. [`Linking::new`] is for servers that ship; tests may ask for less.
@@ -227,6 +243,7 @@ pub fn compile(
 /// # Errors
 /// See [`BuildError`].
 pub fn cubins(root: &Path, target: &Target) -> Result<modules::CubinReport, BuildError> {
+    let _alone = alone(root, target)?;
     let (directory, plan) = write_crate(root, target)?;
     modules::compile(root, &directory, &plan)
 }

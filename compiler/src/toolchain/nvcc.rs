@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// The release that every kernel is written for and checked with.
-const RELEASE: &str = "13.0";
+pub const RELEASE: &str = "13.0";
 
 /// Options of every module; the hardware adds the architecture.
 const OPTIONS: [&str; 6] = ["-cubin", "-std=c++17", "-O3", "-Werror=all-warnings", "-Xptxas", "-v"];

@@ -10,11 +10,12 @@ use serde_json::json;
 use std::process::Command;
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 16] = [
+const SCRIPTS: [(&str, &str); 17] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
     ("checks/common.py", include_str!("checks/common.py")),
+    ("checks/compile.py", include_str!("checks/compile.py")),
     ("checks/engine.py", include_str!("checks/engine.py")),
     ("checks/hosts.py", include_str!("checks/hosts.py")),
     ("checks/kv_offload.py", include_str!("checks/kv_offload.py")),
@@ -77,7 +78,8 @@ pub fn gather(options: &Options) -> Result<(), String> {
         "ranks": [], "storm": [],
     });
     if with(Piece::Programs) {
-        let (programs, instruments) = gathering.programs(&options.programs, options.instruments)?;
+        let (programs, instruments) =
+            gathering.programs(&options.programs, options.instruments, options.compile_there)?;
         (manifest["programs"], manifest["instruments"]) = (programs, instruments);
     }
     let hosts = options.hosts.filter(|_| with(Piece::Hosts));

@@ -67,10 +67,11 @@ impl Gathering {
         &mut self,
         wanted: &[String],
         instruments: bool,
+        there: bool,
     ) -> Result<(Value, Value), String> {
         let target = spec::load(&self.search, &self.target(SMOLLM2)).map_err(|error| error.to_string())?;
         let card = target.hardware.cuda().ok_or_else(|| format!("{} is no CUDA hardware", self.hardware))?;
-        let built = programs::build(card, &self.store, wanted, instruments)?;
+        let built = programs::build(card, &self.store, wanted, instruments, there)?;
         self.problems.extend(built.problems);
         let files = built.programs.iter().chain(&built.instruments).filter_map(|it| it["file"].as_str());
         self.executables.extend(files.map(str::to_owned).collect::<BTreeSet<_>>());

@@ -5,7 +5,7 @@ use super::listed::{INSTRUMENTS, PROGRAMS, Program};
 use crate::paths;
 use monomorph_compiler::emit::cuda_templates;
 use monomorph_compiler::spec::types::Cuda;
-use monomorph_compiler::toolchain::nvcc::Compiler;
+use monomorph_compiler::toolchain::nvcc::{Compiler, RELEASE};
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::write_if_changed;
 use serde_json::{Value, json};
@@ -28,11 +28,18 @@ pub struct Built {
 }
 
 /// Compiles into `store/programs/` every program whose source name contains one of `wanted`, and the
-/// instruments too if requested.
+/// instruments too if requested. With `there`, only puts the sources into `store/sources/`, and says how they
+/// are compiled on the machine with the card.
 ///
 /// # Errors
 /// When there is no compiler, a source is missing from the list, or a word of `wanted` matches no name.
-pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) -> Result<Built, String> {
+pub fn build(
+    card: &Cuda,
+    store: &Path,
+    wanted: &[String],
+    instruments: bool,
+    there: bool,
+) -> Result<Built, String> {
     check_names(wanted, &sources(&paths::root().join("tests/cuda"))?)?;
     let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
     let chosen = |programs: &'static [Program]| -> Vec<&'static Program> {
@@ -49,6 +56,24 @@ pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) ->
         let path = printed().join(file.path);
         write_if_changed(&path, file.text.as_bytes()).map_err(|error| error.to_string())?;
     }
+    carry_files(&all, store)?;
+    let measured = |it: &&Program| entry(it, it.name.to_owned(), it.arguments, false, None);
+    let mut built = Built {
+        programs: programs.iter().flat_map(|program| runs(program)).collect(),
+        instruments: instruments.iter().map(measured).collect(),
+        problems: Vec::new(),
+    };
+    if there {
+        carry_sources(store)?;
+        for entry in built.programs.iter_mut().chain(&mut built.instruments) {
+            let program =
+                all.iter().find(|it| entry["file"] == file(it)).expect("it has the entries of these");
+            let (source, options) =
+                (format!("{}/tests/{}.cu", SOURCES, program.source), options(card, program));
+            entry["compile"] = json!({ "source": source, "options": options, "nvcc": RELEASE });
+        }
+        return Ok(built);
+    }
     let next = AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
     let work = || {
@@ -60,14 +85,51 @@ pub fn build(card: &Cuda, store: &Path, wanted: &[String], instruments: bool) ->
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
-    let problems = problems.into_inner().expect("no worker panics");
-    carry_files(&all, store)?;
-    let measured = |it: &&Program| entry(it, it.name.to_owned(), it.arguments, false, None);
-    Ok(Built {
-        programs: programs.iter().flat_map(|program| runs(program)).collect(),
-        instruments: instruments.iter().map(measured).collect(),
-        problems,
-    })
+    built.problems = problems.into_inner().expect("no worker panics");
+    Ok(built)
+}
+
+/// Where sources lie in the store.
+const SOURCES: &str = "sources";
+
+/// The directories that programs include from, and their names in the store.
+fn directories() -> [(PathBuf, &'static str); 3] {
+    let root = paths::root();
+    [(root.join("tests/cuda"), "tests"), (root.join("templates/cuda"), "templates"), (printed(), "printed")]
+}
+
+/// Copies all that any program may include.
+fn carry_sources(store: &Path) -> Result<(), String> {
+    for (directory, name) in directories() {
+        let mut open = vec![directory.clone()];
+        while let Some(path) = open.pop() {
+            if path.is_dir() {
+                open.extend(files(&path)?);
+            } else {
+                let below = path.strip_prefix(&directory).expect("it was found there");
+                copy(&path, &store.join(SOURCES).join(name).join(below))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The executable of a program in the store.
+fn file(program: &Program) -> String {
+    format!("programs/{}", program.name)
+}
+
+/// nvcc's options for a program, but for directories.
+fn options(card: &Cuda, program: &Program) -> Vec<String> {
+    let code = card.architecture.trim_start_matches("sm_");
+    let mut options = vec!["-O3".to_owned(), "-std=c++17".to_owned()];
+    options.push(format!("-gencode=arch=compute_{code},code=sm_{code}"));
+    options.extend(program.defines.iter().map(|define| format!("-D{define}")));
+    // The programs themselves leave out what the card cannot run.
+    for (there, define) in [(card.clusters, "-DMONOMORPH_NO_CLUSTERS"), (card.wgmma, "-DNO_WGMMA")] {
+        options.extend((!there).then(|| define.to_owned()));
+    }
+    options
 }
 
 /// The directory of the printed instantiations; builds print theirs from the same declarations.
@@ -86,8 +148,7 @@ fn runs(program: &Program) -> Vec<Value> {
 }
 
 fn entry(program: &Program, name: String, arguments: &[&str], planted: bool, tool: Option<&str>) -> Value {
-    let file = format!("programs/{}", program.name);
-    json!({ "name": name, "file": file, "arguments": arguments, "planted": planted, "tool": tool })
+    json!({ "name": name, "file": file(program), "arguments": arguments, "planted": planted, "tool": tool })
 }
 
 /// Copies the files of tests/fixtures/cuda that arguments name.
@@ -135,16 +196,9 @@ fn check_names(wanted: &[String], names: &BTreeSet<String>) -> Result<(), String
 /// Compiles one program, unless its inputs are unchanged.
 fn compile(compiler: &Compiler, card: &Cuda, program: &Program, store: &Path) -> Result<(), String> {
     let root = paths::root();
-    let directories = [root.join("tests/cuda"), root.join("templates/cuda"), printed()];
+    let directories = directories().map(|(directory, _)| directory);
     let source = directories[0].join(program.source).with_extension("cu");
-    let code = card.architecture.trim_start_matches("sm_");
-    let mut options = vec!["-O3".to_owned(), "-std=c++17".to_owned()];
-    options.push(format!("-gencode=arch=compute_{code},code=sm_{code}"));
-    options.extend(program.defines.iter().map(|define| format!("-D{define}")));
-    // The programs themselves leave out what the card cannot run.
-    for (there, define) in [(card.clusters, "-DMONOMORPH_NO_CLUSTERS"), (card.wgmma, "-DNO_WGMMA")] {
-        options.extend((!there).then(|| define.to_owned()));
-    }
+    let options = options(card, program);
 
     let mut hash = Sha256::new();
     // Headers that a program includes only when compiled for the emulated card are there too; they are read

@@ -22,6 +22,7 @@ from checks.common import Context, Missing, card, table, unpack
 # The module of each group under checks, and its function. Imported when it is asked for: only logits needs
 # numpy.
 GROUPS = {
+    "compile": ("compile", "run"),
     "programs": ("programs", "run"),
     "logits": ("logits", "run"),
     "joins": ("joins", "run"),
