@@ -3,12 +3,12 @@
 
 use crate::paths;
 use clap::Args;
-use monomorph_compiler::spec;
+use monomorph_compiler::passes::unbuilt;
 use monomorph_compiler::spec::types::{BuildOptions, HardwareKind, Target};
 use monomorph_compiler::toolchain::kernels::{self, Known, Report, Survey};
 use monomorph_compiler::toolchain::listed::{Listed, sampled};
 use monomorph_compiler::toolchain::nvcc::Compiler;
-use monomorph_compiler::toolchain::{self};
+use monomorph_compiler::{graph, spec, toolchain};
 use std::path::PathBuf;
 
 /// The committed list of what kernels take.
@@ -135,7 +135,8 @@ fn survey(options: &Options, compiler: &Compiler, listed: &Listed) -> Result<Rep
 }
 
 /// The requested GPU targets. One that cannot be loaded is an error: a target that ships must build. One that
-/// only its hardware is too small for is left out, and named, unless it was asked for by its whole name.
+/// only its hardware is too small for, or whose blocks have no kernels yet, is left out, and named, unless it
+/// was asked for by its whole name.
 fn targets(options: &Options) -> Result<Vec<Target>, String> {
     let search = paths::search(options.targets_dir.as_deref());
     let catalogue = spec::catalogue(&search).map_err(|error| error.to_string())?;
@@ -152,7 +153,13 @@ fn targets(options: &Options) -> Result<Vec<Target>, String> {
     let mut targets = Vec::new();
     for name in chosen(names, &options.target)? {
         match spec::load_with(&search, &name, &build) {
-            Ok(target) => targets.push(target),
+            Ok(target) => {
+                let graph = graph::build(&target.model, &target.quant);
+                match unbuilt::lacks(&target, &graph).filter(|_| !options.target.contains(&name)) {
+                    Some(lacks) => eprintln!("{name} is left out: there are no kernels for {lacks}"),
+                    None => targets.push(target),
+                }
+            }
             Err(error) if error.list().iter().all(|it| it.too_large) && !options.target.contains(&name) => {
                 eprintln!("{name} is left out: its hardware is too small");
             }

@@ -17,7 +17,7 @@ pub mod memory;
 mod precision;
 pub mod rules;
 pub mod shard;
-mod unbuilt;
+pub mod unbuilt;
 
 /// Why a graph cannot be planned for a backend: no rule covers an op, or a phase cannot take a shape.
 #[derive(Clone, Debug, PartialEq, Eq)]

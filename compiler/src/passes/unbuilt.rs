@@ -11,7 +11,15 @@ use std::collections::BTreeSet;
 ///
 /// # Errors
 /// Names everything that there are no kernels for.
-pub fn cuda(target: &Target, graph: &Graph) -> Result<(), PassError> {
+pub(super) fn cuda(target: &Target, graph: &Graph) -> Result<(), PassError> {
+    match lacks(target, graph) {
+        None => Ok(()),
+        Some(lacks) => Err(pass_error!("the CUDA backend has no kernels for {lacks}")),
+    }
+}
+
+/// What the CUDA backend has no kernels for, if there is anything.
+pub fn lacks(target: &Target, graph: &Graph) -> Option<String> {
     let ops = graph.bodies.iter().flat_map(|body| &body.nodes);
     let mut lacks: BTreeSet<&str> = ops.filter_map(|node| node.op.unbuilt()).collect();
     // Caches are laid out for one shape of heads.
@@ -20,9 +28,5 @@ pub fn cuda(target: &Target, graph: &Graph) -> Result<(), PassError> {
     if heads.any(|it| Some(it) != first) {
         lacks.insert("keys and values of several shapes");
     }
-    if lacks.is_empty() {
-        return Ok(());
-    }
-    let lacks = lacks.into_iter().collect::<Vec<_>>().join(", ");
-    Err(pass_error!("the CUDA backend has no kernels for {lacks}"))
+    (!lacks.is_empty()).then(|| lacks.into_iter().collect::<Vec<_>>().join(", "))
 }
