@@ -17,8 +17,8 @@ pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
     build_with(targets, target, &BuildOptions::default())
 }
 
-/// How well tests have servers optimised. What they spend their time in are kernels; all that a server depends
-/// on takes twice as long to compile at the level that ships.
+/// How well tests have servers optimised. What they spend their time in are kernels; all that a server
+/// depends on takes twice as long to compile at the level that ships.
 pub const LEVELS: Levels = Levels { dependencies: 1, ..Levels::SHIPPED };
 
 /// Options for the servers of tests, with cargo's output in the directory `below`. They are kept apart from

@@ -80,8 +80,8 @@ pub struct Options {
     /// What to leave out.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Piece>,
-    /// Gather the sources of the programs instead of compiling them here; the other machine's nvcc does, which
-    /// must be of the same version: `run.py --only compile,programs`.
+    /// Gather the sources of the programs instead of compiling them here; the other machine's nvcc does,
+    /// which must be of the same version: `run.py --only compile,programs`.
     #[arg(long)]
     compile_there: bool,
     /// Most bytes per part.

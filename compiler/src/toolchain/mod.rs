@@ -101,9 +101,9 @@ pub fn build_target(root: &Path, target: &Target) -> Result<Built, BuildError> {
     link(root, target, &directory, &Linking::new(&target.hardware.name))
 }
 
-/// Waits until no process builds this target, and keeps others waiting until the returned file is dropped: all
-/// builds of a name write the same crate and binary, and two programs of the tests may give different models
-/// one name.
+/// Waits until no process builds this target, and keeps others waiting until the returned file is dropped:
+/// all builds of a name write the same crate and binary, and two programs of the tests may give different
+/// models one name.
 ///
 /// # Errors
 /// When there can be no such file.
@@ -136,9 +136,9 @@ pub struct Linking<'a> {
 pub struct Levels {
     /// Everything else that the generated crate depends on.
     pub dependencies: u8,
-    /// The generated crate. Generic kernels of a CPU are compiled into it. That of a CUDA target has none, only
-    /// copies of all that is generic over the model, and takes longer to compile than all else behind a
-    /// server's dependencies; at 0 rustc takes what these have already.
+    /// The generated crate. Generic kernels of a CPU are compiled into it. That of a CUDA target has none,
+    /// only copies of all that is generic over the model, and takes longer to compile than all else behind
+    /// a server's dependencies; at 0 rustc takes what these have already.
     pub generated: u8,
 }
 

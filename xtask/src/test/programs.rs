@@ -1,5 +1,5 @@
-//! The workspace's test programs, two at a time. `cargo test` runs one after the other, and each leaves a core
-//! idle while it waits for a server, for a clock, or for the last of its tests.
+//! The workspace's test programs, two at a time. `cargo test` runs one after the other, and each leaves a
+//! core idle while it waits for a server, for a clock, or for the last of its tests.
 
 use crate::paths;
 use serde::Deserialize;

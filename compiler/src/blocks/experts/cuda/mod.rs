@@ -151,8 +151,8 @@ impl Launcher<'_> {
         Ok(())
     }
 
-    /// Products of normed rows before streaming kernels that the router's kernel does not compute: of a shared
-    /// expert that it does not weigh, and of experts of another width than the residual stream.
+    /// Products of normed rows before streaming kernels that the router's kernel does not compute: of a
+    /// shared expert that it does not weigh, and of experts of another width than the residual stream.
     fn of_their_own(&self, operands: &Experts) -> Vec<(&'static str, Operands)> {
         let shared = operands.shared.filter(|it| !it.weighed).map(|it| operands.shared_up(it));
         let latent = operands.latent.map(|it| operands.latent_in(it));
