@@ -35,7 +35,7 @@ enum Outcome {
 }
 
 /// The half of the device crate that CPU builds leave out.
-const CUDA: &str = "--features=monomorph-device/cuda";
+pub const CUDA: &str = "--features=monomorph-device/cuda";
 
 /// What links and runs servers for another host architecture.
 const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];

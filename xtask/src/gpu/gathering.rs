@@ -2,6 +2,7 @@
 
 use super::files::copy;
 use super::{parts, programs};
+use crate::test::CUDA;
 use crate::{TargetOptions, fetch, paths};
 use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
 use monomorph_compiler::report::cuda::further_experts;
@@ -364,11 +365,12 @@ impl Gathering {
     }
 }
 
-/// A program of the tests' crate, still without arguments.
+/// A program of the tests' crate, still without arguments. It is selected from the whole workspace, with the
+/// features that the checks build it with: by itself it would be compiled once more, and the compiler too.
 pub(super) fn of_tests(program: &str) -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(paths::root());
-    cargo.args(["run", "--quiet", "--package", "monomorph-tests", "--bin", program, "--"]);
+    cargo.args(["run", "--quiet", CUDA, "--bin", program, "--"]);
     cargo
 }
 
