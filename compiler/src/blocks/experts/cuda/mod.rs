@@ -32,6 +32,9 @@ use monomorph_formats::Format;
 
 /// Most rows of a step whose chosen experts are streamed.
 const FEW_ROWS: usize = 8;
+/// The same of experts without gates. Sorted rows are 13 % quicker at eight rows and streams 28 % at one
+/// (Nemotron 3 Nano on an H200).
+const FEW_UNGATED_ROWS: usize = 4;
 
 fn up(kind: &PhaseKind) -> Option<Experts> {
     if let PhaseKind::Experts(experts) = kind { Some(*experts) } else { None }
@@ -218,7 +221,8 @@ impl Launcher<'_> {
     /// Rings of a mixture's streaming kernels; `None` if the program has more rows or they do not fit.
     fn streams(&self, site: Site, operands: &Experts) -> Option<Streams> {
         let rows = site.program.rows;
-        if site.program.regime != Regime::Decode || rows > FEW_ROWS {
+        let few = if operands.gated { FEW_ROWS } else { FEW_UNGATED_ROWS };
+        if site.program.regime != Regime::Decode || rows > few {
             return None;
         }
         let mut matrix = self.matrix(operands.matrix);
