@@ -107,7 +107,7 @@ pub fn build(target: &Target) -> Server {
     }
     // Built for this machine's processor, as servers of CPU targets are, so that they share the dependencies:
     // 235 of 241 units. A shipped server for a card is compiled for any processor of its host architecture,
-    // and its own crate is optimised; those are the only differences.
+    // and optimised; those are the only differences.
     let processor = this_processor();
     let linking = Linking {
         processor: processor.hardware.cpu(),

@@ -41,7 +41,6 @@ pub fn build(
     there: bool,
 ) -> Result<Built, String> {
     check_names(wanted, &sources(&paths::root().join("tests/cuda"))?)?;
-    let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
     let chosen = |programs: &'static [Program]| -> Vec<&'static Program> {
         let named = |it: &&Program| wanted.iter().any(|text| it.source.contains(text.as_str()));
         let (fit, left): (Vec<_>, Vec<_>) =
@@ -74,6 +73,7 @@ pub fn build(
         }
         return Ok(built);
     }
+    let compiler = Compiler::find(&paths::root()).map_err(|error| error.to_string())?;
     let next = AtomicUsize::new(0);
     let problems = Mutex::new(Vec::new());
     let work = || {

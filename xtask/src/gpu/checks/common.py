@@ -1,6 +1,7 @@
 """What the groups share: where things are, how servers are run, how results are kept and printed."""
 
 import os
+import shutil
 import subprocess
 import tarfile
 import time
@@ -41,7 +42,7 @@ class Context:
         self.benches.append(bench)
         print(figure(bench), flush=True)
 
-    def all(self, group, cases, check):
+    def all(self, group, cases, check, jobs=None):
         """Runs `check(case)` for cases with a name, several at a time; it returns (passed, detail, figures)."""
 
         def one(case):
@@ -53,12 +54,20 @@ class Context:
                 return False, f"broke: {error!r}", {}
 
         cases = [case for case in cases if self.wanted(case["name"])]
-        with ThreadPoolExecutor(self.jobs) as pool:
+        with ThreadPoolExecutor(jobs or self.jobs) as pool:
             running = {pool.submit(one, case): case["name"] for case in cases}
             # As they end, so that a run which is cut short has said what it knew.
             for done in as_completed(running):
                 passed, detail, figures = done.result()
                 self.add(group, running[done], passed, detail, **figures)
+
+
+def cuda_tool(name):
+    """A program of the CUDA toolkit."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    if found is None:
+        raise Missing(f"{name} is not on this machine")
+    return found
 
 
 def unpack(here, store, manifest):

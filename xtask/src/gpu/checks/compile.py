@@ -1,9 +1,8 @@
 """Compiles the programs whose sources were carried instead of themselves, all processors at once."""
 
 import os
-import shutil
 
-from .common import Missing, execute, tail
+from .common import cuda_tool, execute, tail
 
 SECONDS = 400
 
@@ -13,7 +12,7 @@ def run(context):
     builds = {it["file"]: {**it["compile"], "name": it["file"]} for it in programs if "compile" in it}
     if not builds:
         return
-    compiler = nvcc()
+    compiler = cuda_tool("nvcc")
     said = execute([compiler, "--version"], SECONDS)[1]
 
     def build(case):
@@ -26,14 +25,4 @@ def run(context):
         status, output, seconds = execute([compiler, *case["options"], *includes, "-o", to, source], SECONDS)
         return status == 0, f"{seconds:.0f} s" if status == 0 else tail(output), {"seconds": round(seconds, 1)}
 
-    jobs, context.jobs = context.jobs, os.cpu_count()
-    context.all("compile", list(builds.values()), build)
-    context.jobs = jobs
-
-
-def nvcc():
-    """The machine's compiler."""
-    found = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
-    if found is None:
-        raise Missing("nvcc is not on this machine")
-    return found
+    context.all("compile", list(builds.values()), build, jobs=os.cpu_count())

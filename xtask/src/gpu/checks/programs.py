@@ -34,6 +34,4 @@ def run(context):
         return status == 0, detail, {"seconds": round(seconds, 1)}
 
     # One at a time: they check results and print times.
-    jobs, context.jobs = context.jobs, 1
-    context.all("programs", [it for it in context.manifest["programs"] if it["tool"] is None], check)
-    context.jobs = jobs
+    context.all("programs", [it for it in context.manifest["programs"] if it["tool"] is None], check, jobs=1)

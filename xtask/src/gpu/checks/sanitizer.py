@@ -3,11 +3,10 @@ short service with changing batches, on servers with made-up weights (racecheck:
 
 import json
 import re
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from .common import Missing, execute, tail
+from .common import cuda_tool, execute, tail
 from .programs import command
 from .serving import Server
 
@@ -43,12 +42,9 @@ def watch(context, program):
 
 def wrapper(kind):
     """The words that put a program under the tool."""
-    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path="/usr/local/cuda/bin")
-    if tool is None:
-        raise Missing("compute-sanitizer is not on this machine")
     # Calls that the driver refuses are answers to questions here (how many parameters has a kernel), not
     # accesses.
-    return [tool, "--tool", kind, "--error-exitcode", "9", "--print-limit", "5", "--report-api-errors", "no"]
+    return [cuda_tool("compute-sanitizer"), "--tool", kind, "--error-exitcode", "9", "--print-limit", "5", "--report-api-errors", "no"]
 
 
 def steps(context, case):
