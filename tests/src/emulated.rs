@@ -6,8 +6,7 @@
 
 use crate::{root, server};
 use monomorph_compiler::emit::cuda_templates;
-use monomorph_compiler::plan::Plan;
-use monomorph_compiler::plan::cuda::Module;
+use monomorph_compiler::plan::cuda::{CudaPlan, Module, Program, Regime};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Cuda, Target};
 use monomorph_compiler::toolchain::{self, Built, Levels, Linking, modules, nvcc, times};
@@ -88,16 +87,26 @@ pub fn hardware(targets: &Path, hardware: &str, multiprocessors: Option<usize>) 
 /// # Panics
 /// If any step fails.
 pub fn build(target: &Target) -> Server {
+    build_up_to(target, usize::MAX)
+}
+
+/// The same, but kernels that only decode programs of more sequences launch are left out: compiling kernels
+/// takes longer than most tests run them. A server that launches one of them ends, and says which.
+///
+/// # Panics
+/// If any step fails.
+pub fn build_up_to(target: &Target, sequences: usize) -> Server {
     let _alone = server::alone(target);
     let (directory, plan) =
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     let card = target.hardware.cuda().expect("an emulated card is CUDA hardware");
     let stage = Stage::new(&directory.join("cuda/lib"));
     let driver = stage.driver(&target.hardware.name, card, target.ranks, PATIENCE);
-    let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
+    let cuda = plan.cuda.as_ref().expect("a CUDA target has a CUDA plan");
+    let modules = &cuda.modules;
     let start = Instant::now();
     stage.precompile();
-    let images = stage.images(&plan, &directory, &driver);
+    let images = stage.images(modules, &launched(cuda, sequences), &directory.join("cuda"), &driver);
     times::note(&root(), &format!("modules {}", target.build()), start.elapsed())
         .unwrap_or_else(|error| panic!("{error}"));
     for (module, image) in modules.iter().zip(images) {
@@ -119,6 +128,16 @@ pub fn build(target: &Target) -> Server {
         Built::Server(binary) => Server { binary, driver },
         Built::Crate { why, .. } => panic!("{}: {why}", target.name()),
     }
+}
+
+/// Module and number of the kernels that a server launches if no step decodes more sequences.
+fn launched(cuda: &CudaPlan, sequences: usize) -> BTreeSet<(usize, usize)> {
+    let decodes = |program: &&Program| matches!(program.regime, Regime::Decode | Regime::Draft);
+    let buckets = cuda.programs.iter().filter(decodes).map(|it| it.sequences);
+    let bucket = buckets.filter(|it| *it >= sequences).min().unwrap_or(usize::MAX);
+    let programs = cuda.programs.iter().filter(|it| !decodes(it) || it.sequences <= bucket);
+    let kernels = programs.flat_map(Program::launches).map(|launch| launch.kernel);
+    kernels.chain(cuda.fills.iter().copied()).collect()
 }
 
 /// The target of this machine's processor.
@@ -303,16 +322,25 @@ impl Stage {
         directory
     }
 
-    /// The compiled modules of a plan, in order.
-    fn images(&self, plan: &Plan, crate_directory: &Path, driver: &Path) -> Vec<PathBuf> {
-        let modules = &plan.cuda.as_ref().expect("a CUDA target has a CUDA plan").modules;
+    /// The modules of the crate whose kernels are in the directory `cuda`, in order, with the kernels that are
+    /// `launched`.
+    fn images(
+        &self,
+        modules: &[Module],
+        launched: &BTreeSet<(usize, usize)>,
+        cuda: &Path,
+        driver: &Path,
+    ) -> Vec<PathBuf> {
         let (next, made) = (AtomicUsize::new(0), Mutex::new(vec![PathBuf::new(); modules.len()]));
         let work = || {
             while let Some((index, module)) = {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 modules.get(index).map(|module| (index, module))
             } {
-                let image = self.image(module, &crate_directory.join("cuda"), driver);
+                let names = module.kernels.iter().enumerate();
+                let absent = names.filter(|(kernel, _)| !launched.contains(&(index, *kernel)));
+                let absent: BTreeSet<&str> = absent.map(|(_, kernel)| kernel.name.as_str()).collect();
+                let image = self.image(module, &absent, cuda, driver);
                 made.lock().expect("no worker panics")[index] = image;
             }
         };
@@ -321,13 +349,13 @@ impl Stage {
         made.into_inner().expect("no worker panics")
     }
 
-    fn image(&self, module: &Module, cuda: &Path, driver: &Path) -> PathBuf {
+    fn image(&self, module: &Module, absent: &BTreeSet<&str>, cuda: &Path, driver: &Path) -> PathBuf {
         let source = cuda.join(&module.name).with_extension("cu");
         let source =
             std::fs::read_to_string(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
         let kernels =
             module.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.block, kernel.cluster));
-        self.module(&source, kernels, driver)
+        self.module(&without(&source, absent), kernels, driver)
     }
 
     /// A compiled module: its text and its kernels, each with the threads of a block and the blocks of a
@@ -366,6 +394,28 @@ impl Stage {
             .args(["-I", "lib", "-I", "."]);
         command
     }
+}
+
+/// A module's text with kernels of these names that end the server. A kernel is printed as its head, a line
+/// with its only call, and the closing brace.
+fn without(source: &str, absent: &BTreeSet<&str>) -> String {
+    let (mut text, mut name, mut seen) = (String::new(), None, 0);
+    for line in source.lines() {
+        match name.take() {
+            Some(name) => {
+                seen += 1;
+                text += &format!(
+                    "    card::fail(\"{name} was left out: no step was to decode so many sequences\");\n"
+                );
+            }
+            None => text += &format!("{line}\n"),
+        }
+        if line.starts_with("extern \"C\"") {
+            name = absent.iter().find(|name| line.contains(&format!(" {name}(")));
+        }
+    }
+    assert_eq!(seen, absent.len(), "every kernel is printed once");
+    text
 }
 
 /// Runs a compiler unless its output exists. Another thread or another process that asks for the same file
@@ -407,4 +457,30 @@ fn digest(parts: &[&[u8]]) -> String {
         hash.update(part);
     }
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn kernels_that_are_left_out_end_the_server_and_others_stay() {
+        let kernel = |name: &str, body: &str| {
+            format!(
+                "extern \"C\" __global__ void __launch_bounds__(32, 1) {name}(const Step* step) {{\n    {body}\n}}\n"
+            )
+        };
+        let source = |second: &str| {
+            [
+                "struct Config {};\n".to_owned(),
+                kernel("norm", "norm<Config>(step);"),
+                kernel("norm_2", second),
+            ]
+            .concat()
+        };
+        let fails = "card::fail(\"norm_2 was left out: no step was to decode so many sequences\");";
+        assert_eq!(without(&source("norm<Other>(step);"), &BTreeSet::from(["norm_2"])), source(fails));
+        assert_eq!(without(&source("norm<Other>(step);"), &BTreeSet::new()), source("norm<Other>(step);"));
+    }
 }

@@ -14,13 +14,11 @@ use std::time::Instant;
 /// Largest distance between rows with another order of summation, for exact targets.
 pub const EXACT: f32 = 1e-4;
 
-/// A server and its expected logits.
+/// What a server is built of, and its expected logits.
 #[derive(Debug)]
 pub struct Case {
-    /// What the server was built of.
+    /// For an emulated card.
     pub target: Target,
-    /// Built for the emulated card.
-    pub server: Server,
     /// Its checkpoint.
     pub weights: PathBuf,
     /// Tokens whose logits are expected.
@@ -72,13 +70,13 @@ fn feedings(case: &Case) -> Vec<Feeding> {
 }
 
 impl Case {
-    fn check(&self, feeding: &Feeding) -> Result<(), String> {
+    fn check(&self, server: &Server, feeding: &Feeding) -> Result<(), String> {
         let begin = Instant::now();
         let out = tempfile::tempdir().expect("temporary directories can be made");
         let (tokens, found) = (out.path().join("tokens.json"), out.path().join("logits.safetensors"));
         let lists = feeding.lists.iter().map(|(number, length)| &self.prompts[*number][..*length]);
         std::fs::write(&tokens, json!(lists.collect::<Vec<_>>()).to_string()).expect("it is writable");
-        let mut command = self.server.command();
+        let mut command = server.command();
         command.arg("logits").arg("--weights").arg(&self.weights).arg("--tokens").arg(&tokens);
         let output =
             command.arg("--out").arg(&found).args(feeding.flags).output().expect("the server starts");
@@ -111,11 +109,11 @@ impl Case {
     }
 }
 
-/// Builds the server of a target; prints the reason and returns `None` if the compiler refuses it. Without
-/// `expected` logits, the interpreter computes them.
+/// The case of a target; prints the reason and returns `None` if the compiler refuses it. Without `expected`
+/// logits, the interpreter computes them.
 ///
 /// # Panics
-/// If the server cannot be built, or the checkpoint is damaged.
+/// If the checkpoint is damaged.
 pub fn case(
     target: Target,
     golden: &Golden,
@@ -128,9 +126,6 @@ pub fn case(
         println!("{} is refused: {why}", target.name());
         return None;
     }
-    let begin = Instant::now();
-    let server = emulated::build(&target);
-    println!("{} built in {:.1} s", target.name(), begin.elapsed().as_secs_f32());
     let interpreted = || {
         let checkpoint = Checkpoint::open(weights).unwrap_or_else(|error| panic!("{error}"));
         let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint);
@@ -140,7 +135,6 @@ pub fn case(
     };
     let expected = expected.unwrap_or_else(interpreted);
     Some(Case {
-        server,
         weights: weights.to_owned(),
         prompts: golden.prompts.clone(),
         expected,
@@ -150,17 +144,23 @@ pub fn case(
     })
 }
 
-/// Checks a case, prints its distances, and appends failures to `wrong`; only feedings of these names, or
-/// all.
+/// Builds the server of a case with the kernels that it takes, checks it, prints its distances, and appends
+/// failures to `wrong`; only feedings of these names, or all. Returns the server.
 ///
 /// # Panics
-/// If the server does not start.
-pub fn run(case: Option<Case>, wrong: &mut Vec<String>, only: &[&str]) {
-    let Some(case) = case else { return };
-    for feeding in feedings(&case).iter().filter(|feeding| only.is_empty() || only.contains(&feeding.name)) {
-        if let Err(why) = case.check(feeding) {
+/// If the server cannot be built or does not start.
+pub fn run(case: &Case, wrong: &mut Vec<String>, only: &[&str]) -> Server {
+    let feedings: Vec<_> =
+        feedings(case).into_iter().filter(|it| only.is_empty() || only.contains(&it.name)).collect();
+    let sequences = feedings.iter().map(|feeding| feeding.lists.len()).max().expect("some are wanted");
+    let begin = Instant::now();
+    let server = emulated::build_up_to(&case.target, sequences);
+    println!("{} built in {:.1} s", case.target.name(), begin.elapsed().as_secs_f32());
+    for feeding in &feedings {
+        if let Err(why) = case.check(&server, feeding) {
             println!("WRONG: {why}");
             wrong.push(why);
         }
     }
+    server
 }

@@ -107,7 +107,7 @@ fn changes_no_answer((hardware, name, quant, method, drafts): Case) {
     let plain = load(targets.path(), &target, None);
     let option = DraftOption { method, drafts, vocabulary: None, forced_acceptance: None };
     let drafting = load(targets.path(), &target, Some(option));
-    let servers = [&plain, &drafting].map(emulated::build);
+    let servers = [&plain, &drafting].map(|target| emulated::build_up_to(target, 4));
     let requests = requests(plain.model.vocabulary, 16);
     for repeats in [false, true] {
         let weights = weights(&golden, quant, plain.model.vocabulary);
@@ -179,7 +179,7 @@ fn drafts_as_a_cpu(hardware: &str, name: &str, method: DraftMethod, drafts: usiz
     golden.import_into(targets.path(), Compute::F16);
     let shown = DraftOption { method, drafts, vocabulary: Some(23), forced_acceptance: Some(0.6) };
     let target = load(targets.path(), &format!("{hardware}/{name}/{quant}"), Some(shown));
-    let server = emulated::build(&target);
+    let server = emulated::build_up_to(&target, 1);
     let options = BuildOptions { draft: Some(shown), ..BuildOptions::default() };
     let cpu = build_with(Some(targets.path()), &format!("cpu/{name}/{quant}"), &options);
     let weights = weights(&golden, quant, target.model.vocabulary);

@@ -105,7 +105,7 @@ fn answers_are_held_to_formats() {
     }
     assert!(expected[8..12].iter().all(|(text, _)| text.bytes().all(|byte| (b'$'..=b'?').contains(&byte))));
     for target in [plain, drafting] {
-        let server = emulated::build(&target);
+        let server = emulated::build_up_to(&target, requests.len());
         let serving = Serving::start_command(server.command(), weights.path(), &ARGUMENTS);
         for (body, expected) in requests.iter().zip(&expected) {
             assert_eq!(&ask(&serving.address, body), expected, "{}: {body}", target.build());

@@ -52,7 +52,7 @@ impl Model {
     fn servers(&self) -> [Server; 2] {
         let [one, two] = [None, Some(2)].map(|hosts| self.target(hosts));
         with_tokenizer(&self.golden, one.model.vocabulary, self.weights.path());
-        [one, two].map(|target| emulated::build(&target))
+        [one, two].map(|target| emulated::build_up_to(&target, 8))
     }
 }
 

@@ -86,7 +86,7 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
     let target = spec::load_with(&search, &format!("{hardware}/{name}/{quant}"), &options);
     let target = target.unwrap_or_else(|error| panic!("{error}"));
     let begin = Instant::now();
-    let server = emulated::build(&target);
+    let server = emulated::build_up_to(&target, 4);
     println!("{} built in {:.1} s", target.build(), begin.elapsed().as_secs_f32());
     let weights = tempfile::tempdir().expect("temporary directories can be made");
     with_tokenizer(&golden, target.model.vocabulary, weights.path());

@@ -49,7 +49,7 @@ fn answers_alike(hardware: &str, name: &str, draft: Option<DraftOption>) {
     let options = BuildOptions { draft, ..BuildOptions::default() };
     let target = spec::load_with(&search, &format!("{hardware}/{name}/f32"), &options);
     let target = target.unwrap_or_else(|error| panic!("{error}"));
-    let server = emulated::build(&target);
+    let server = emulated::build_up_to(&target, 1);
     let weights = tempfile::tempdir().expect("temporary directories can be made");
     with_tokenizer(&golden, target.model.vocabulary, weights.path());
     let serve = |further: &[&str]| {

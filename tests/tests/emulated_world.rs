@@ -79,8 +79,8 @@ fn two_ranks_agree_with_the_interpreter() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let mut wrong = Vec::new();
     let feedings = ["prompts", "prompts together", "steps behind prompts", "9 and fewer"];
-    run(Some(two_ranks(directory.path(), &exact("h200", "llama-aligned"))), &mut wrong, &feedings);
-    run(Some(two_ranks(directory.path(), &rounded("h200", "qwen3-next-one"))), &mut wrong, &feedings[1..]);
+    run(&two_ranks(directory.path(), &exact("h200", "llama-aligned")), &mut wrong, &feedings);
+    run(&two_ranks(directory.path(), &rounded("h200", "qwen3-next-one")), &mut wrong, &feedings[1..]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -90,7 +90,7 @@ fn two_ranks_of_whole_experts_agree_with_the_interpreter() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let mut wrong = Vec::new();
     let feedings = ["prompts together", "9 and fewer"];
-    run(Some(two_ranks(directory.path(), &experts("h200", "qwen3-next-one"))), &mut wrong, &feedings);
+    run(&two_ranks(directory.path(), &experts("h200", "qwen3-next-one")), &mut wrong, &feedings);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -119,7 +119,7 @@ fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
         let cut = if kind.ranks.whole_experts { "+ep2" } else { "" };
         let full = format!("{}/{}{cut}", kind.hardware, kind.golden);
         if wanted.is_empty() || wanted.split(',').any(|it| full.contains(it)) {
-            run(Some(two_ranks(directory.path(), &kind)), &mut wrong, &[]);
+            run(&two_ranks(directory.path(), &kind), &mut wrong, &[]);
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -286,7 +286,7 @@ fn alone(requests: &[Request], serving: &Serving) -> Vec<Answer> {
 fn two_ranks_answer_as_a_processor_however_sequences_are_kept() {
     let served = Served::new();
     let two = served.target(None);
-    let (built, begin) = (emulated::build(&two), Instant::now());
+    let (built, begin) = (emulated::build_up_to(&two, 8), Instant::now());
     let lone = served.serve(built.command(), &PLAIN);
     let found = served.alone(&lone);
     exchanges_are_counted(&lone.address, &two);
@@ -350,7 +350,7 @@ fn offloaded(served: &Served, built: &Server) {
 fn two_ranks_that_draft_answer_as_a_processor() {
     let served = Served::new();
     let draft = DraftOption { method: Layers, drafts: 2, vocabulary: None, forced_acceptance: None };
-    let built = emulated::build(&served.target(Some(draft)));
+    let built = emulated::build_up_to(&served.target(Some(draft)), 8);
     let drafting = served.serve(built.command(), &PLAIN);
     served.are_right(&served.alone(&drafting), "alone");
     served.are_right(&crowd(&drafting.address, &served.requests, 4), "side by side");

@@ -2,7 +2,7 @@
 
 use crate::graph::{RotaryFrequencies, Weight};
 use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
-use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, encode, quantise_block, through_halves};
+use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, dot, encode, quantise_block, through_halves};
 
 pub(super) fn embedding(table: &[f32], width: usize, tokens: &[u32]) -> Vec<f32> {
     tokens.iter().flat_map(|token| table[*token as usize * width..][..width].iter().copied()).collect()
@@ -53,21 +53,6 @@ fn round_activations(x: &[f32], compute: Compute) -> Vec<f32> {
         }
         Compute::F16 => through_halves(x),
     }
-}
-
-/// Eight partial sums, so that the oracle takes minutes rather than hours; in f64 their order does not
-/// matter.
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f64 {
-    let mut sums = [0.0f64; 8];
-    let (a8, a_rest) = a.as_chunks::<8>();
-    let (b8, b_rest) = b.as_chunks::<8>();
-    for (a, b) in a8.iter().zip(b8) {
-        for i in 0..8 {
-            sums[i] += f64::from(a[i]) * f64::from(b[i]);
-        }
-    }
-    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| f64::from(*a) * f64::from(*b));
-    sums.iter().sum::<f64>() + rest.sum::<f64>()
 }
 
 pub(super) fn rotary(

@@ -7,6 +7,7 @@
 
 mod activation;
 mod block;
+mod dot;
 mod halves;
 mod quantise;
 mod scales;
@@ -15,6 +16,7 @@ mod small_float;
 pub use activation::{ACTIVATION_BLOCK, QuantisedBlock, quantise_block};
 
 pub use block::{decode, encode};
+pub use dot::dot;
 pub use halves::{encode_halves, half_scale, through_halves};
 pub use quantise::{QUANTISED_MIN, Quantised, QuantisedRows, Quantiser, magnitude, quantise};
 pub use scales::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};

@@ -3,7 +3,8 @@
 use super::graph::Attention;
 use crate::blocks::Computed;
 use crate::reference::Evaluation;
-use crate::reference::ops::{dot, round};
+use crate::reference::ops::round;
+use monomorph_formats::dot;
 
 /// Keys and values of a sequence in one layer.
 #[derive(Clone, Debug, Default)]
