@@ -100,7 +100,8 @@ fn experts_of_super_work_in_a_width_of_their_own() {
 #[test]
 fn the_draft_head_of_super_is_attention_and_then_experts() {
     let it = target(&superior(json!({})), "bf16");
-    let layers: Vec<String> = it.model.draft.iter().flat_map(|it| &it.layers).map(ToString::to_string).collect();
+    let layers: Vec<String> =
+        it.model.draft.iter().flat_map(|it| &it.layers).map(ToString::to_string).collect();
     assert_eq!(layers, ["attention", "none/experts"]);
     for (tensor, name) in [
         ("fc", "0.eh_proj"),

@@ -33,11 +33,8 @@ pub(super) fn check(
         if !mixer_of(kind).is_some_and(|(_, mixer)| fits(mixer)) {
             let message = format!("`{key}` names {:?}, which is no mixer of a draft head", kind.mixer);
             // A rejected draft is rolled back, which works for keys and values but not for a recurrent state.
-            let known: Vec<&str> = mixers
-                .iter()
-                .filter(|(_, mixer)| fits(mixer))
-                .map(|(name, _)| name.value.as_str())
-                .collect();
+            let known: Vec<&str> =
+                mixers.iter().filter(|(_, mixer)| fits(mixer)).map(|(name, _)| name.value.as_str()).collect();
             let help = match &known[..] {
                 [] => "a draft head needs a mixer of the kind `attention`".to_owned(),
                 names => format!("those are {}", list(names.iter())),
@@ -65,7 +62,8 @@ pub(super) fn check(
     let (attend, follow) = (count(&attends), count(&follows));
     let idle = count(&|kind| !attends(kind) && !follows(kind));
     if attend != 1 || follow > 1 || idle > 0 {
-        let layers_of = |count: usize| if count == 1 { "1 layer".to_owned() } else { format!("{count} layers") };
+        let layers_of =
+            |count: usize| if count == 1 { "1 layer".to_owned() } else { format!("{count} layers") };
         let message = format!(
             "`{key}` has {} that attend, {} with a block after the mixer, and {} with neither",
             layers_of(attend),
