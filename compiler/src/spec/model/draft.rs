@@ -62,13 +62,8 @@ pub(super) fn check(
     let (attend, follow) = (count(&attends), count(&follows));
     let idle = count(&|kind| !attends(kind) && !follows(kind));
     if attend != 1 || follow > 1 || idle > 0 {
-        let layers_of =
-            |count: usize| if count == 1 { "1 layer".to_owned() } else { format!("{count} layers") };
         let message = format!(
-            "`{key}` has {} that attend, {} with a block after the mixer, and {} with neither",
-            layers_of(attend),
-            layers_of(follow),
-            layers_of(idle)
+            "of `{key}`, {attend} attend, {follow} have a block after their mixer and {idle} have neither"
         );
         let help = "one attends and at most one has a block: their tensors' names have no number of a layer";
         source.report(layers.span.clone(), key, message, "its layers", help.to_owned());
