@@ -1,9 +1,10 @@
 //! Which targets can be built to draft, and the cost.
 
 use monomorph_compiler::plan::Plan;
-use monomorph_compiler::plan::cuda::{Argument, Constant, Regime};
+use monomorph_compiler::plan::cuda::{Argument, Constant, Launch, Regime};
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};
 use monomorph_compiler::{graph, passes, spec};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 const ONE: DraftOption =
@@ -108,6 +109,35 @@ fn a_hybrid_can_be_built_to_draft_without_its_recurrent_layers() {
         }
         assert!(attention > 0, "{name}");
     }
+}
+
+/// Its layers are built as the model's are: attention, and experts of a width of their own.
+#[test]
+fn a_draft_head_of_two_layers_runs_the_kernels_of_its_model() {
+    let name = "h200/nemotron-3-super/nvfp4";
+    let target = load(name, &DraftOption { drafts: 2, ..ONE }).unwrap_or_else(|error| panic!("{error}"));
+    let (model, quant, kind) = (&target.model, &target.quant, &target.hardware.kind);
+    let plan = plan(&target);
+    let pass = |first: &'static str| [first, "draft_attention_none_experts", "draft_head"];
+    let bodies: Vec<&str> =
+        plan.draft_schedule().iter().map(|body| plan.bodies[body.0].name.as_str()).collect();
+    assert_eq!(bodies, [pass("draft_embed"), pass("draft_again")].concat());
+    // One of the nine layers that attend is the head's.
+    assert_eq!(u128::from(plan.memory.kv_block), spec::kv_block_bytes(model, quant, kind, true));
+    assert_eq!(9 * spec::kv_block_bytes(model, quant, kind, false), 8 * u128::from(plan.memory.kv_block));
+    let cuda = plan.cuda.as_ref().expect("a CUDA target has a CUDA plan");
+    let (mut of_model, mut of_head) = (BTreeSet::new(), BTreeSet::new());
+    for program in &cuda.programs {
+        let functions = |launches: &[Launch]| {
+            launches.iter().map(|it| cuda.kernel(it.kernel).function()).collect::<Vec<_>>()
+        };
+        of_model.extend(program.bodies.iter().flat_map(|launches| functions(launches)));
+        of_model.extend(functions(&program.tail));
+        of_head.extend(program.passes.iter().flat_map(|(_, launches)| functions(launches)));
+    }
+    let own: Vec<&str> = of_head.difference(&of_model).copied().collect();
+    assert_eq!(own, ["draft_embed"]);
+    assert!(of_head.contains("experts_stream") && of_head.contains("attention_decode"), "{of_head:?}");
 }
 
 const LOOKED_UP: DraftOption = DraftOption { method: DraftMethod::Ngram, drafts: 3, ..ONE };

@@ -136,7 +136,7 @@ fn the_text_part_of_a_release_comes_through() {
     }
     assert_eq!(place(&it, "embedding").0, "model.language_model.embed_tokens.weight");
     assert_eq!(it.quant.checkpoint.unused, ["model.visual.*", "lm_head.weight"]);
-    assert_eq!(it.model.draft.as_ref().unwrap().layer.to_string(), "attention");
+    assert_eq!(it.model.draft.as_ref().unwrap().name(), "attention");
     assert_eq!(place(&it, "draft.attention.o").0, "mtp.layers.0.self_attn.o_proj.weight");
     let imported = read(&config, &Seen::default()).unwrap().model_toml;
     for note in

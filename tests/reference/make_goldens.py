@@ -14,7 +14,7 @@ For every golden NAME:
     NAME/f32/logits.safetensors    logits: f32 tensors "0", "1", ... of shape [tokens, vocabulary]
     NAME/bf16/model.safetensors    the same weights rounded to bf16
     NAME/bf16/logits.safetensors   logits: f32 arithmetic on the bf16 weights, the exact meaning of that checkpoint
-    NAME/*/mtp.safetensors         where the checkpoint has a draft layer, its logits: see mtp.py
+    NAME/*/mtp.safetensors         where the checkpoint has a draft layer, its logits: see mtp.py, nemotron_mtp.py
 
 Logits are computed by transformers in f32, with eager attention, without a cache, on one thread. Random
 numbers come from numpy's PCG64, which gives the same stream on every machine.

@@ -24,7 +24,7 @@ pub fn repeat(directory: &Path, kept: f32) {
             if ["o_proj", "out_proj", "down_proj"].iter().any(|it| name.contains(it)) {
                 values.iter_mut().for_each(|value| *value *= kept);
             }
-            if name == "mtp.fc.weight" {
+            if ["mtp.fc.weight", "mtp.layers.0.eh_proj.weight"].contains(&name.as_str()) {
                 let columns = view.shape()[1];
                 for (at, value) in values.iter_mut().enumerate() {
                     *value = if at % columns == at / columns { 1.0 } else { 0.1 * *value };

@@ -35,9 +35,11 @@ use std::path::Path;
 type Drafts = (DraftMethod, usize, &'static str);
 
 /// Goldens and their servers.
-const SERVERS: [(&str, &[Drafts]); 2] = [
+const SERVERS: [(&str, &[Drafts]); 3] = [
     ("qwen35-vision", &[(Mtp, 1, ROOM), (Mtp, 3, "528"), (Ngram, 4, "528"), (Layers, 3, "528")]),
     ("qwen35-moe-vision", &[(Mtp, 2, "528"), (Layers, 1, ROOM)]),
+    // A head of two layers, beside Mamba's states.
+    ("nemotron-h-mtp", &[(Mtp, 2, "528")]),
 ];
 /// Tokens of the longest sequence.
 const CONTEXT: usize = 505;
@@ -263,7 +265,7 @@ impl Speculated<'_> {
 #[test]
 fn drafts_are_those_of_the_interpreter() {
     // In the second, two of five layers attend, the first among them.
-    for (name, shown) in [("qwen35-vision", SHOWN), ("qwen35-quarters", SKIPPED)] {
+    for (name, shown) in [("qwen35-vision", SHOWN), ("qwen35-quarters", SKIPPED), ("nemotron-h-mtp", SHOWN)] {
         shows(name, shown);
     }
 }

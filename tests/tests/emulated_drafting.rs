@@ -17,7 +17,7 @@ use std::path::Path;
 type Case = (&'static str, &'static str, &'static str, DraftMethod, usize);
 
 const CASES: [Case; 1] = [("h200", "qwen35-moe-vision", "bf16", Mtp, 2)];
-const OTHERS: [Case; 20] = [
+const OTHERS: [Case; 22] = [
     ("h200", "qwen35-vision", "f32", Mtp, 2),
     ("h200", "qwen35-vision", "bf16", Mtp, 1),
     ("h200", "qwen35-vision", "bf16", Mtp, 3),
@@ -25,6 +25,8 @@ const OTHERS: [Case; 20] = [
     ("h200", "qwen35-moe-vision", "bf16", Mtp, 3),
     ("gb10", "qwen35-vision", "bf16", Mtp, 2),
     ("gb10", "qwen35-moe-vision", "bf16", Mtp, 2),
+    ("h200", "nemotron-h-mtp", "f32", Mtp, 2),
+    ("gb10", "nemotron-h-mtp", "bf16", Mtp, 3),
     ("h200", "qwen35-vision", "bf16", Ngram, 3),
     ("h200", "qwen3-tied", "bf16", Ngram, 4),
     ("h200", "qwen35-vision", "f32", Ngram, 7),
@@ -205,5 +207,6 @@ fn drafts_are_those_of_a_cpu() {
 #[ignore = "minutes each"]
 fn any_number_of_drafts_is_that_of_a_cpu() {
     [1, 2].into_iter().for_each(|drafts| drafts_as_a_cpu("h200", "qwen35-vision", Mtp, drafts));
+    drafts_as_a_cpu("h200", "nemotron-h-mtp", Mtp, 2);
     [1, 3].into_iter().for_each(|drafts| drafts_as_a_cpu("gb10", "qwen35-vision", Layers, drafts));
 }

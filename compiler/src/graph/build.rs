@@ -26,7 +26,7 @@ pub fn build(model: &Model, quant: &Quant) -> Graph {
             graph.layer = Some(first);
             let name = if at == 0 { kind.name() } else { format!("{}_from_{first}", kind.name()) };
             layers.iter().for_each(|layer| body_of[*layer] = BodyId(bodies.len()));
-            bodies.push(layer(&mut graph, model, kind, name));
+            bodies.push(layer_body(&mut graph, model, std::slice::from_ref(kind), &name));
         }
     }
     graph.layer = None;
@@ -42,13 +42,12 @@ pub fn build(model: &Model, quant: &Quant) -> Graph {
 
 fn draft(graph: &mut Builder, model: &Model, it: &Draft) -> DraftGraph {
     graph.layer_prefix = DRAFT_PREFIX;
-    let kind = &it.layer;
     let joined = draft_embed(graph, model);
-    let layer = layer(graph, model, kind, format!("draft_{}", kind.name()));
+    let layers = layer_body(graph, model, &it.layers, &format!("draft_{}", it.name()));
     let (head, hidden) = head(graph, model, "draft_head", "draft.norm");
     let run = |(body, layer)| Run { body: BodyId(body), layer };
     let schedule = [(0, None), (1, Some(0)), (2, None)].map(run);
-    DraftGraph { bodies: vec![joined, layer, head], schedule: schedule.to_vec(), hidden }
+    DraftGraph { bodies: vec![joined, layers, head], schedule: schedule.to_vec(), hidden }
 }
 
 /// The embeddings of the following tokens and the hidden states passed in, each normed, side by side through
@@ -100,29 +99,41 @@ fn head(graph: &mut Builder, model: &Model, name: &str, norm: &str) -> (Body, Va
     (body.finish(logits), normed)
 }
 
-fn layer(graph: &mut Builder, model: &Model, kind: &LayerKind, name: String) -> Body {
-    let mut body = BodyBuilder::new(&name, Some(model.hidden));
-    let mut residual = ValueId(0);
+/// One layer after another in one body: a layer of the model is one, a draft head may have more.
+fn layer_body(graph: &mut Builder, model: &Model, kinds: &[LayerKind], name: &str) -> Body {
+    let mut body = BodyBuilder::new(name, Some(model.hidden));
+    let last = kinds.iter().fold(ValueId(0), |residual, kind| layer(graph, model, kind, &mut body, residual));
+    body.finish(last)
+}
+
+/// Adds a layer to a body, and returns the residual stream behind it.
+fn layer(
+    graph: &mut Builder,
+    model: &Model,
+    kind: &LayerKind,
+    body: &mut BodyBuilder,
+    mut residual: ValueId,
+) -> ValueId {
     let mixer = &model.mixers[&kind.mixer];
     if mixer.mixes() {
-        let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
-        let terms = mixer.build(graph, &mut body, normed);
-        let terms = post_normed(graph, &mut body, model, "mixer", terms);
+        let normed = graph.norm(body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
+        let terms = mixer.build(graph, body, normed);
+        let terms = post_normed(graph, body, model, "mixer", terms);
         residual = body.add_all("mixed", residual, &terms);
     }
     let ffn = model.ffn_of(kind);
     if ffn.follows() {
         body.residual = residual;
-        let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
-        let terms = ffn.build(graph, &mut body, normed);
-        let terms = post_normed(graph, &mut body, model, "ffn", terms);
+        let normed = graph.norm(body, "layers.{layer}.ffn.norm", model.norm, residual, 1);
+        let terms = ffn.build(graph, body, normed);
+        let terms = post_normed(graph, body, model, "ffn", terms);
         residual = body.add_all("residual_out", residual, &terms);
     }
     if model.around.layer_scale {
         let op = Op::ScaleBy { weight: graph.weight("layers.{layer}.scale") };
         residual = body.node("residual_scaled", Rows::Tokens, model.hidden, op, &[residual]);
     }
-    body.finish(residual)
+    residual
 }
 
 /// What a block gives, normed as one if the model norms it before it is added to the residual stream.

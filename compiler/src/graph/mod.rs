@@ -58,7 +58,7 @@ pub struct Graph {
 ///
 /// Its first body takes hidden states `h` after the final norm, one row per token, and looks up the embedding
 /// of the token *after* each. Row `t` of its logits predicts the token after that. Its positions are those of
-/// the rows, from 0. Its layer, index 0, has keys and values of its own, rotated at these positions.
+/// the rows, from 0. Its layers are one body, index 0, with keys and values of its own at these positions.
 #[derive(Clone, Debug)]
 pub struct DraftGraph {
     /// The distinct bodies, indexed by [`Run::body`] of its own schedule.

@@ -1,5 +1,6 @@
 //! What a config says, in terms of MODEL.toml.
 
+use super::layers::FULL;
 use super::quantization::Quantization;
 use crate::spec::types::{Around, Ffn, Mixer, Norm};
 
@@ -44,12 +45,42 @@ pub(super) struct Naming {
     pub(super) ffn_norm: &'static str,
     /// Names of the modules of a layer.
     pub(super) modules: Modules,
+    /// The draft head's layers, and its tensors.
+    pub(super) draft: DraftNames,
     /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
     pub(super) fused: bool,
     /// Whether unquantised experts are stacked.
     pub(super) stacked: Stacked,
     /// Tensors of towers besides the text part, as `unused` names them.
     pub(super) towers: &'static [&'static str],
+}
+
+/// The draft head of a family: its layers, and the names of its tensors.
+#[derive(Clone, Copy)]
+pub(super) struct DraftNames {
+    pub(super) layers: &'static [Layer],
+    /// The product of embedding and hidden state, side by side, and their norms.
+    pub(super) fc: &'static str,
+    pub(super) embedding_norm: &'static str,
+    pub(super) hidden_norm: &'static str,
+    /// The norm before the head.
+    pub(super) norm: &'static str,
+    /// What is in front of the names of the layer that attends, and of that with the block after it.
+    pub(super) mixer: &'static str,
+    pub(super) ffn: &'static str,
+}
+
+impl DraftNames {
+    /// Those of most families: one layer that attends.
+    pub(super) const USUAL: DraftNames = DraftNames {
+        layers: &[Layer { mixer: FULL, ffn: None }],
+        fc: "mtp.fc.weight",
+        embedding_norm: "mtp.pre_fc_norm_embedding.weight",
+        hidden_norm: "mtp.pre_fc_norm_hidden.weight",
+        norm: "mtp.norm.weight",
+        mixer: "mtp.layers.0.",
+        ffn: "mtp.layers.0.",
+    };
 }
 
 /// Names of the modules of a layer in a family's checkpoints.

@@ -2,7 +2,7 @@
 
 use super::ImportError;
 use super::dimensions::{activation, all_stop_ids};
-use super::draft::{Draft, DraftHead, Modules, Naming, Stacked};
+use super::draft::{Draft, DraftHead, DraftNames, Modules, Naming, Stacked};
 use super::families::{FAMILIES, Family, OWN, Reader, WRAPPERS};
 use super::keys::{Findings, Keys};
 use super::layers::{self, DENSE, FULL, LINEAR};
@@ -215,6 +215,7 @@ fn read_family(
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "post_attention_layernorm.weight",
             modules: Modules::USUAL,
+            draft: DraftNames::USUAL,
             fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
             stacked: family.experts.map_or(Stacked::No, |experts| experts.stacked),
             towers: if vision { &["model.visual.*"] } else { &[] },

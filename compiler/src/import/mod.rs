@@ -94,7 +94,9 @@ pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> R
 /// Decides whether there is a draft head. The checkpoint decides if it was seen, else the config; by default
 /// there is none.
 fn draft_head(draft: &mut Draft, seen: &Seen) {
-    let there = seen.names().then(|| seen.has("mtp.fc.", "weight"));
+    // Codes of some formats have other endings.
+    let fc = draft.naming.draft.fc.trim_end_matches("weight");
+    let there = seen.names().then(|| seen.has(fc, "weight"));
     draft.head = match (draft.head, there) {
         (DraftHead::Present | DraftHead::Unsaid, Some(true)) | (DraftHead::Present, None) => {
             DraftHead::Present

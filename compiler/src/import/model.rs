@@ -1,7 +1,6 @@
 //! Writes a draft as a readable MODEL.toml.
 
-use super::draft::{Draft, DraftHead};
-use super::layers::FULL;
+use super::draft::{Draft, DraftHead, Layer};
 use crate::spec::types::Ffn;
 use crate::spec::words;
 
@@ -15,13 +14,14 @@ pub(super) fn write(draft: &Draft, name: &str) -> String {
     for note in &draft.notes {
         comment += &format!("# {note}\n");
     }
-    let pattern =
-        draft.pattern.iter().map(|layer| format!("{:?}", layer.name())).collect::<Vec<_>>().join(", ");
+    let names = |layers: &[Layer]| {
+        layers.iter().map(|layer| format!("{:?}", layer.name())).collect::<Vec<_>>().join(", ")
+    };
+    let pattern = names(&draft.pattern);
     let repeats = if draft.pattern.len() == 1 { " # in every layer" } else { "" };
     let (norm, around) = (words::norm(draft.norm), words::around(draft.around));
-    let drafts = draft.head == DraftHead::Present;
-    // A draft head's layer is attention.
-    let there = |name| draft.pattern.iter().any(|layer| layer.mixer == name) || (drafts && name == FULL);
+    let of_draft = if draft.head == DraftHead::Present { draft.naming.draft.layers } else { &[] };
+    let there = |name| draft.pattern.iter().chain(of_draft).any(|layer| layer.mixer == name);
     let mixers = draft.mixers.iter().filter(|(name, _)| there(*name));
     let mixers: String = mixers
         .map(|(name, mixer)| {
@@ -33,7 +33,10 @@ pub(super) fn write(draft: &Draft, name: &str) -> String {
     let other = |(name, block): &(&str, Ffn)| {
         format!("\n# What follows the mixer in layers that say so.\n[other_ffn.{name}]\n{}", ffn(block))
     };
-    let head = if drafts { "\n[draft.mtp]\nlayer = \"attention\" # what its one layer is\n" } else { "" };
+    let head = match of_draft {
+        [] => String::new(),
+        layers => format!("\n[draft.mtp]\nlayers = [{}] # its own, one after the other\n", names(layers)),
+    };
     let (ffn, others) = (ffn(&draft.ffn), draft.others.iter().map(other).collect::<String>());
     format!(
         "\

@@ -4,27 +4,25 @@ use super::draft::{Draft, Modules};
 use crate::spec::types::{DRAFT_PREFIX, FileTensor, RowView};
 use crate::spec::{LAYER_PREFIX, TensorDecl};
 
-/// Prefix of the names of a draft head's layer.
-const DRAFT_LAYER: &str = "mtp.layers.0.";
-
 /// The place of a tensor of the model in a checkpoint, under the name of its unquantised form. Experts are
 /// `stacked`, or have one tensor each.
 ///
 /// # Panics
 /// For a tensor that no draft has.
 pub(super) fn place(draft: &Draft, stacked: bool, decl: &TensorDecl) -> FileTensor {
-    let prefix = draft.naming.prefix;
+    let (prefix, of_draft) = (draft.naming.prefix, &draft.naming.draft);
     match decl.name.as_str() {
         "embedding" => whole(format!("{prefix}{}", draft.naming.embedding)),
         "norm" => whole(format!("{prefix}{}", draft.naming.norm)),
         "head" => whole("lm_head.weight".to_owned()),
-        "draft.fc" => whole("mtp.fc.weight".to_owned()),
-        "draft.embedding_norm" => whole("mtp.pre_fc_norm_embedding.weight".to_owned()),
-        "draft.hidden_norm" => whole("mtp.pre_fc_norm_hidden.weight".to_owned()),
-        "draft.norm" => whole("mtp.norm.weight".to_owned()),
+        "draft.fc" => whole(of_draft.fc.to_owned()),
+        "draft.embedding_norm" => whole(of_draft.embedding_norm.to_owned()),
+        "draft.hidden_norm" => whole(of_draft.hidden_norm.to_owned()),
+        "draft.norm" => whole(of_draft.norm.to_owned()),
         name => {
             let (part, place) = match name.strip_prefix(DRAFT_PREFIX) {
-                Some(part) => (part, DRAFT_LAYER.to_owned()),
+                Some(part) if part.starts_with("ffn.") => (part, of_draft.ffn.to_owned()),
+                Some(part) => (part, of_draft.mixer.to_owned()),
                 None => {
                     let part = name.strip_prefix(LAYER_PREFIX).expect("all others are of layers");
                     (part, format!("{prefix}{LAYER_PREFIX}"))

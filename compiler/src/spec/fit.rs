@@ -446,7 +446,8 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
 
 /// Bytes of one K/V block over all layers, and over the draft head's if `draft` is set.
 pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, draft: bool) -> u128 {
-    let of_draft = model.draft.iter().filter(|_| draft).map(|it| &model.mixers[&it.layer.mixer]);
+    let of_draft = model.draft.iter().filter(|_| draft).flat_map(|it| &it.layers);
+    let of_draft = of_draft.map(|layer| &model.mixers[&layer.mixer]);
     let heads = model.layer_mixers().chain(of_draft).filter_map(Mixer::kv);
     heads.map(|it| it.layout(hardware, quant).block_bytes() as u128).sum()
 }

@@ -93,14 +93,16 @@ pub fn draft_tensors(model: &Model) -> Vec<TensorDecl> {
         list.vector(&format!("{LAYER_PREFIX}{norm}"), model.hidden, None);
     }
     list.matrix(&format!("{LAYER_PREFIX}fc"), TensorClass::Draft, model.hidden, 2 * model.hidden, None);
-    if let Some(mixer) = model.mixers.get(&draft.layer.mixer) {
-        list.mixer(mixer, model.hidden, &one);
+    for layer in &draft.layers {
+        if let Some(mixer) = model.mixers.get(&layer.mixer) {
+            list.mixer(mixer, model.hidden, &one);
+        }
+        let ffn = model.ffn_of(layer);
+        if ffn.follows() {
+            list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&one));
+        }
+        list.ffn(ffn, model.hidden, &one);
     }
-    let ffn = model.ffn_of(&draft.layer);
-    if ffn.follows() {
-        list.vector("layers.{layer}.ffn.norm", model.hidden, Some(&one));
-    }
-    list.ffn(ffn, model.hidden, &one);
     list.vector(&format!("{LAYER_PREFIX}norm"), model.hidden, None);
     let of_draft = |decl: TensorDecl| TensorDecl {
         name: decl.name.replacen(LAYER_PREFIX, DRAFT_PREFIX, 1),

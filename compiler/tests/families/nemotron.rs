@@ -49,7 +49,7 @@ fn superior(changes: Value) -> Value {
 fn parameters(model: &Model) -> u128 {
     let elements =
         |it: &spec::TensorDecl| it.rows as u128 * it.columns.unwrap_or(1) as u128 * it.instances() as u128;
-    spec::tensors(model).iter().map(elements).sum()
+    spec::tensors(model).iter().chain(&spec::draft_tensors(model)).map(elements).sum()
 }
 
 fn refused(config: &Value, key: &str, value: &str) {
@@ -95,8 +95,33 @@ fn experts_of_super_work_in_a_width_of_their_own() {
     let norm = ("backbone.layers.{layer}.norm.weight".to_owned(), None);
     assert_eq!(place(&it, "layers.{layer}.mixer.norm"), norm);
     assert_eq!(place(&it, "layers.{layer}.ffn.norm"), norm);
-    // The draft layers of the release are none that is known.
-    assert!(it.model.draft.is_none() && it.quant.checkpoint.unused.contains(&"mtp.*".to_owned()));
+}
+
+#[test]
+fn the_draft_head_of_super_is_attention_and_then_experts() {
+    let it = target(&superior(json!({})), "bf16");
+    let layers: Vec<String> =
+        it.model.draft.iter().flat_map(|it| &it.layers).map(ToString::to_string).collect();
+    assert_eq!(layers, ["attention", "none/experts"]);
+    for (tensor, name) in [
+        ("fc", "0.eh_proj"),
+        ("embedding_norm", "0.enorm"),
+        ("hidden_norm", "0.hnorm"),
+        ("mixer.norm", "0.norm"),
+        ("attention.o", "0.mixer.o_proj"),
+        ("ffn.norm", "1.norm"),
+        ("ffn.router", "1.mixer.gate"),
+        ("ffn.latent.out", "1.mixer.fc2_latent_proj"),
+        ("ffn.experts.{expert}.up", "1.mixer.experts.{expert}.up_proj"),
+        ("norm", "1.final_layernorm"),
+    ] {
+        assert_eq!(place(&it, &format!("draft.{tensor}")), (format!("mtp.layers.{name}.weight"), None));
+    }
+    assert!(!it.quant.checkpoint.unused.contains(&"mtp.*".to_owned()));
+    for other in [json!({ "mtp_hybrid_override_pattern": "*EE" }), json!({ "num_nextn_predict_layers": 2 })] {
+        let it = target(&superior(other), "bf16");
+        assert!(it.model.draft.is_none() && it.quant.checkpoint.unused.contains(&"mtp.*".to_owned()));
+    }
 }
 
 #[test]
@@ -128,13 +153,8 @@ fn layers_that_are_stored_unlike_most_are_named_and_built_apart() {
 }
 
 #[test]
-fn models_have_their_published_sizes() {
-    let of = |config: &Value| parameters(&target(config, "bf16").model);
-    // Less what its draft layers have: norms, projections, attention, and experts as elsewhere.
-    let (hidden, latent): (u128, u128) = (4096, 1024);
-    let attention = (2 * hidden + hidden + 512 + hidden) * hidden;
-    let experts = 512 * (2 * latent * 2688 + hidden + 1) + 2 * 5376 * hidden + 2 * latent * hidden;
-    assert_eq!(of(&superior(json!({}))), 123_611_033_088 - (attention + experts + 5 * hidden));
+fn super_has_its_published_size_with_its_draft_head() {
+    assert_eq!(parameters(&target(&superior(json!({})), "bf16").model), 123_611_033_088);
 }
 
 #[test]

@@ -11,6 +11,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers.cache_utils import DynamicCache
 
+import nemotron_mtp
 import routing
 from ablations import changed, current_tap, hooked
 from common import distance, entropy, load, run, write_facts
@@ -110,6 +111,20 @@ def catalogue():
         "nemotron-h-super": nemotron(
             "ME*E*EME", 68, 83, 4, 20, 1, 12, **attention(4, 2, 20), **experts(24, 5, 28, 76, 5.0, latent=36)
         ),
+        # As Super with its draft head, whose two layers are the model's in their sizes alone.
+        "nemotron-h-mtp": nemotron(
+            "MEM*",
+            60,
+            79,
+            4,
+            12,
+            2,
+            20,
+            **attention(6, 2, 12),
+            **experts(20, 3, 20, 36, 2.5, latent=28),
+            mtp_hybrid_override_pattern=nemotron_mtp.LETTERS,
+            num_nextn_predict_layers=1,
+        ),
     }
 
 
@@ -121,14 +136,16 @@ class Layout:
 
 
 class Choices:
-    """A model of transformers whose routers are watched, as `routing.prompt` takes them."""
+    """A model of transformers whose routers are watched, as `routing.prompt` takes them, with its draft head if it has
+    one."""
 
-    def __init__(self, model, config):
-        self.model, self.layout = model, Layout(config)
+    def __init__(self, model, config, tensors):
+        self.model, self.layout, self.tensors = model, Layout(config), tensors
+        self.drafts = config.get("num_nextn_predict_layers", 0) > 0
 
     @torch.inference_mode()
     def run(self, sequences):
-        tokens, found = torch.tensor(sequences), []
+        tokens, found, drafted = torch.tensor(sequences), [], None
         gates = [mixer.gate for mixer in of_kind(self.model, "experts")]
 
         def watch(gate, _, out):
@@ -136,11 +153,18 @@ class Choices:
             found.append(4 * (out[0].float().sigmoid() + gate.e_score_correction_bias.float()))
 
         with hooked(gates, watch):
-            logits = self.model(tokens, use_cache=False).logits.float()
+            hidden = self.model.model(tokens, use_cache=False).last_hidden_state
+        logits = self.model.lm_head(hidden).float()
         leads, floors = (torch.full(tokens.shape, torch.inf) for _ in range(2))
         for keys in found:
             leads = torch.minimum(leads, routing.lead(keys.view(*tokens.shape, -1), self.layout))
-        return logits, None, leads, floors
+        if self.drafts:
+            embedding, head = self.model.model.embeddings.weight, self.model.lm_head.weight
+            config = self.layout.text
+            drafted, keys = nemotron_mtp.draft(self.tensors, config, tokens, hidden, embedding, head)
+            # Pair t depends on token t+1.
+            leads[:, 1:] = torch.minimum(leads[:, 1:], routing.lead(4 * keys, self.layout))
+        return logits, drafted, leads, floors
 
 
 def of_kind(model, part):
@@ -166,8 +190,10 @@ def weights(config, rng):
         linear(mixer + "down_proj", outer, width, gain * (2 / 3) ** 0.5)
 
     normal("backbone.embeddings.weight", (vocabulary, hidden), 0.0, 1.0)
-    for layer, letter in enumerate(config["hybrid_override_pattern"]):
-        prefix = f"backbone.layers.{layer}."
+    draft = config.get("mtp_hybrid_override_pattern", "")
+    of_draft = [(f"mtp.layers.{layer}.", letter) for layer, letter in enumerate(draft)]
+    of_model = enumerate(config["hybrid_override_pattern"])
+    for prefix, letter in [(f"backbone.layers.{layer}.", letter) for layer, letter in of_model] + of_draft:
         mixer = prefix + "mixer."
         normal(prefix + "norm.weight", (hidden,), 1.0, 0.2)
         if letter == "*":
@@ -209,6 +235,11 @@ def weights(config, rng):
         normal(mixer + "norm.weight", (inner,), 1.0, 0.2)
         normal(mixer + "out_proj.weight", (hidden, inner), 0.0, inner**-0.5)
     normal("backbone.norm_f.weight", (hidden,), 1.0, 0.2)
+    if draft:
+        for norm in (nemotron_mtp.ATTENTION + "enorm", nemotron_mtp.ATTENTION + "hnorm"):
+            normal(norm + ".weight", (hidden,), 1.0, 0.2)
+        linear(nemotron_mtp.ATTENTION + "eh_proj", hidden, 2 * hidden)
+        normal(nemotron_mtp.LAST + "final_layernorm.weight", (hidden,), 1.0, 0.2)
     if config["tie_word_embeddings"]:
         tensors["backbone.embeddings.weight"] *= HEAD_GAIN / hidden**0.5
     else:
@@ -292,19 +323,46 @@ def decoded(model, tokens):
     return torch.cat(rows).float()
 
 
-def prompts_for(models, config, rng):
+def prompts_for(both, config, rng):
     """Random prompts; where experts are chosen, such as make every choice clear."""
     if "E" in config["hybrid_override_pattern"]:
-        both = [Choices(model, config) for model in models]
         return [routing.prompt(both, rng, length) for length in LENGTHS]
     return [rng.integers(0, config["vocab_size"], length).tolist() for length in LENGTHS]
+
+
+@torch.inference_mode()
+def layers_of_transformers(model, tensors, config):
+    """The distance of the draft head's layers from transformers' own blocks with the same weights."""
+    x = torch.randn(1, 40, config["hidden_size"], generator=torch.Generator().manual_seed(1))
+    theirs = x
+    for prefix, letter in zip((nemotron_mtp.ATTENTION, nemotron_mtp.EXPERTS), nemotron_mtp.LETTERS, strict=True):
+        position = config["hybrid_override_pattern"].index(letter)
+        block = type(model.model.layers[position])(model.config, position).eval()
+        wanted = block.state_dict()
+        held = {name: tensors[prefix + name].float() for name in wanted if prefix + name in tensors}
+        held |= stacked(tensors, prefix, wanted.keys() - held.keys())
+        block.load_state_dict(held)
+        mask = torch.full((40, 40), -torch.inf).triu(1)[None, None] if letter == "*" else None
+        theirs = block(theirs, attention_mask=mask)
+    return distance([nemotron_mtp.layers(tensors, x, config)[0][0]], [theirs[0]])
+
+
+def stacked(tensors, prefix, names):
+    """What transformers has as one tensor for all experts."""
+
+    def experts(name):
+        outer, part = name.rsplit(".", 1)
+        count = sum(key.startswith(f"{prefix}{outer}.") and key.endswith(f".{part}.weight") for key in tensors)
+        return torch.stack([tensors[f"{prefix}{outer}.{e}.{part}.weight"].float() for e in range(count)])
+
+    return {name: experts(name) for name in names}
 
 
 def readable(tensors, text, directory):
     """A directory that transformers reads: the backbone is called `model`, and the config stands beside.
     transformers ties no head of this family, whatever the config says: it is given the embedding."""
     directory.mkdir()
-    named = {k.replace("backbone.", "model."): v for k, v in tensors.items()}
+    named = {k.replace("backbone.", "model."): v for k, v in tensors.items() if not k.startswith("mtp.")}
     named.setdefault("lm_head.weight", named["model.embeddings.weight"].clone())
     save_file(named, directory / "model.safetensors", {"format": "pt"})
     (directory / "config.json").write_text(text)
@@ -320,14 +378,15 @@ def make(name, config, seed, directory):
     (out / "config.json").write_text(text)
     facts = {"seed": seed, "torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
     with tempfile.TemporaryDirectory() as scratch:
-        scratch, models = Path(scratch), {}
+        scratch, models, choices = Path(scratch), {}, {}
         for stored, dtype in [("f32", torch.float32), ("bf16", torch.bfloat16)]:
             (out / stored).mkdir()
             held = {k: v.to(dtype) for k, v in tensors.items()}
             save_file(held, out / stored / "model.safetensors", {"format": "pt"})
             readable(held, text, scratch / stored)
             models[stored] = load(scratch / stored, torch.float32)
-        prompts = prompts_for(list(models.values()), config, rng)
+            choices[stored] = Choices(models[stored], config, held)
+        prompts = prompts_for(list(choices.values()), config, rng)
         (out / "tokens.json").write_text(json.dumps(prompts, separators=(",", ":")) + "\n")
         for stored, model in models.items():
             logits = run(model, prompts)
@@ -335,10 +394,13 @@ def make(name, config, seed, directory):
             largest = max(row.abs().max().item() for row in logits)
             refuse_unless(1.0 < largest < 40.0, f"{name}: largest logit {largest}")
             if of_kind(model, "experts"):
-                watched = Choices(model, config)
-                lead = min(watched.run([prompt])[2].min().item() for prompt in prompts)
+                runs = [choices[stored].run([prompt]) for prompt in prompts]
+                lead = min(leads.min().item() for _, _, leads, _ in runs)
                 refuse_unless(lead > 0.99 * routing.LEAD, f"{name}: router lead {lead}")
                 facts[f"{stored}_router_lead"] = lead
+                if choices[stored].drafts:
+                    rows = {str(i): drafted[0].contiguous() for i, (_, drafted, *_) in enumerate(runs)}
+                    save_file(rows, out / stored / "mtp.safetensors")
             if stored == "bf16":
                 facts["torch_bf16"] = distance(run(load(scratch / stored, torch.bfloat16), prompts), logits)
                 continue
@@ -350,6 +412,9 @@ def make(name, config, seed, directory):
             if of_kind(model, "q_proj"):
                 facts["attention_entropy"] = mean = entropy(model, prompts[2])
                 refuse_unless(0.3 < mean < 0.97, f"{name}: attention entropy {mean}")
+            if choices[stored].drafts:
+                facts["draft_layers_from_transformers"] = apart = layers_of_transformers(model, tensors, config)
+                refuse_unless(apart < 1e-5, f"{name}: draft layers are {apart} from transformers' own")
             without = {}
             for part, context in ablations(model, config).items():
                 with context:

@@ -6,7 +6,7 @@ use crate::blocks::attention::spec::Attention;
 use crate::blocks::experts::spec::{Experts, Router, SharedExpert};
 use crate::blocks::products::spec::Gated;
 use crate::import::dimensions::{activation_named, all_stop_ids, kv_heads};
-use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
 use crate::import::keys::{Findings, Keys};
 use crate::import::layers::FULL;
 use crate::import::quantization;
@@ -122,6 +122,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
                 },
                 ..Modules::USUAL
             },
+            draft: DraftNames::USUAL,
             fused: false,
             stacked: Stacked::Yes,
             towers: match outer {

@@ -5,7 +5,7 @@ use crate::blocks::attention::spec::Attention;
 use crate::blocks::experts::import::active;
 use crate::blocks::experts::spec::{Experts, Router};
 use crate::import::dimensions::{activation, head_dim, kv_heads, stop_ids};
-use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
 use crate::import::keys::{Findings, Keys};
 use crate::import::layers::FULL;
 use crate::import::quantization;
@@ -79,6 +79,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
                 },
                 ..Modules::USUAL
             },
+            draft: DraftNames::USUAL,
             fused: false,
             stacked: Stacked::No,
             towers: &[],

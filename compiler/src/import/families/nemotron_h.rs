@@ -7,7 +7,7 @@ use crate::blocks::experts::spec::{Experts, Router, SharedExpert};
 use crate::blocks::mamba2::import as mamba2;
 use crate::blocks::products::spec::{NoMixer, Nothing, Ungated};
 use crate::import::dimensions::{kv_heads, stop_ids};
-use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
 use crate::import::keys::{Findings, Keys};
 use crate::import::layers::{DENSE, FULL};
 use crate::import::quantization;
@@ -28,6 +28,20 @@ const LETTERS: [(char, Layer); 4] = [
     ('E', Layer { mixer: NONE, ffn: Some(EXPERTS) }),
     ('-', Layer { mixer: NONE, ffn: Some(DENSE) }),
 ];
+
+/// The draft head of Nemotron 3 Super, which transformers does not read: attention, then experts. Names and
+/// order are those that vLLM reads (nemotron_h_mtp.py).
+const DRAFT: DraftNames = DraftNames {
+    layers: &[Layer { mixer: FULL, ffn: None }, Layer { mixer: NONE, ffn: Some(EXPERTS) }],
+    fc: "mtp.layers.0.eh_proj.weight",
+    embedding_norm: "mtp.layers.0.enorm.weight",
+    hidden_norm: "mtp.layers.0.hnorm.weight",
+    norm: "mtp.layers.1.final_layernorm.weight",
+    mixer: "mtp.layers.0.",
+    ffn: "mtp.layers.1.",
+};
+/// Its layers' letters.
+const DRAFT_LETTERS: &str = "*E";
 
 /// Defaults of transformers' configuration class.
 const DEFAULTS: Family = Family {
@@ -69,7 +83,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
     let dense = if has(DENSE) { dense(keys, found, activation).map(Some) } else { Some(None) };
     let stop_ids = stop_ids(DEFAULTS.stop_ids, keys, found, vocabulary);
     let quantization = quantization::read(keys, found);
-    let head = head(keys, found);
+    let head = head(keys, found, has(FULL) && has(EXPERTS));
     keys.only(found, "architectures", &[json!([DEFAULTS.architecture]), Value::Null], "only that is known");
     keys.only(found, "residual_in_fp32", &[json!(false)], "only `false` is known");
     keys.harmless(&["hidden_dropout", "num_logits_to_keep", "rescale_prenorm_residual"]);
@@ -119,6 +133,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
                     ..ExpertNames::USUAL
                 },
             },
+            draft: DRAFT,
             fused: false,
             stacked: Stacked::No,
             towers: &[],
@@ -208,12 +223,22 @@ fn dense(keys: &mut Keys, found: &mut Findings, activation: Option<Activation>) 
     Some(Ungated { width: width?, activation: activation?, bias: bias? })
 }
 
-/// Whether there is a draft head: none that is known, for transformers does not read it.
-fn head(keys: &mut Keys, found: &mut Findings) -> Option<DraftHead> {
-    keys.harmless(&["mtp_hybrid_override_pattern", "mtp_layers_block_type"]);
+/// Whether there is a draft head: one of [`DRAFT_LETTERS`], whose layers are made of blocks that the model
+/// has. transformers does not read it.
+fn head(keys: &mut Keys, found: &mut Findings, has_blocks: bool) -> Option<DraftHead> {
+    let pattern = keys.given("mtp_hybrid_override_pattern");
+    keys.harmless(&["mtp_layers_block_type"]);
     match keys.given("num_nextn_predict_layers").map(Value::as_u64) {
         None | Some(Some(0)) => Some(DraftHead::Never),
-        Some(Some(_)) => Some(DraftHead::Absent),
+        Some(Some(1)) if has_blocks && pattern.is_some_and(|it| it == DRAFT_LETTERS) => {
+            Some(DraftHead::Present)
+        }
+        Some(Some(count)) => {
+            let of = pattern.map_or("no pattern".to_owned(), |pattern| format!("the pattern {pattern}"));
+            let note = format!("A draft head of {count} times {of} is not known: mtp.* is left out.");
+            found.notes.push(note);
+            Some(DraftHead::Absent)
+        }
         Some(None) => {
             let path = keys.path("num_nextn_predict_layers");
             found.problems.push(format!("`{path}` is no whole number of at least 0"));

@@ -49,18 +49,20 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
 
     let pattern_holds = match (&body, &mixers, &others) {
         (Some(body), Some(mixers), Some(others)) => {
-            let layer = draft.as_ref().and_then(Option::as_ref);
-            let drafts = layer.is_none_or(|layer| draft::check(source, layer, mixers, others));
-            check_pattern(source, body, mixers, others, layer) && drafts
+            let layers = draft.as_ref().and_then(Option::as_ref);
+            let drafts =
+                layers.is_none_or(|layers| draft::check(source, layers, mixers, others, ffn.as_ref()));
+            let of_draft = layers.map_or(&[][..], |layers| &layers.value);
+            check_pattern(source, body, mixers, others, of_draft) && drafts
         }
         _ => false,
     };
-    if let (Some(body), Some(Some(layer))) = (&body, &draft)
+    if let (Some(body), Some(Some(layers))) = (&body, &draft)
         && body.around != Around::default()
     {
         let message = "a draft head of such a model is not known".to_owned();
         let help = "with scales, a cap or norms behind blocks there is none: take `[draft]` out".to_owned();
-        source.report(layer.span.clone(), "draft.mtp", message, "drafts", help);
+        source.report(layers.span.clone(), "draft.mtp", message, "drafts", help);
         return None;
     }
     if let (Some(body), Some(protocol)) = (&body, &protocol) {
@@ -87,7 +89,9 @@ pub(super) fn read(source: &Source, name: &str, mut root: Table) -> Option<Model
         mixers: mixers.into_iter().map(|(name, mixer)| (name.value, mixer)).collect(),
         ffn,
         other_ffns: others.into_iter().map(|(name, ffn)| (name.value, ffn)).collect(),
-        draft: draft.map(|layer| Draft { layer: layer_kind(&layer.value) }),
+        draft: draft.map(|layers| Draft {
+            layers: layers.value.iter().map(|name| layer_kind(&name.value)).collect(),
+        }),
         protocol: Protocol {
             stop_ids,
             chat_template: protocol.chat_template,
@@ -286,14 +290,14 @@ fn layer_kind(text: &str) -> LayerKind {
     }
 }
 
-/// Checks that the pattern gives every layer a mixer, and that some layer, or the draft head's, uses every
-/// mixer and every named block.
+/// Checks that the pattern gives every layer a mixer, and that some layer, or one of the draft head's, uses
+/// every mixer and every named block.
 fn check_pattern(
     source: &Source,
     body: &Body,
     mixers: &[(At<String>, Mixer)],
     others: &[(At<String>, Ffn)],
-    draft: Option<&At<String>>,
+    draft: &[At<String>],
 ) -> bool {
     let mut holds = true;
     let used = || body.pattern.value.iter().chain(draft).map(|it| layer_kind(&it.value));

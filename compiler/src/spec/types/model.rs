@@ -102,15 +102,23 @@ impl Model {
 /// final norm:
 ///
 /// ```text
-/// x_t = fc [norm_e(embedding of token t+1) | norm_h(h_t)];   logits of token t+2 = head(norm(layer(x_t)))
+/// x_t = fc [norm_e(embedding of token t+1) | norm_h(h_t)];   logits of token t+2 = head(norm(layers(x_t)))
 /// ```
 ///
-/// Its layer has keys and values of its own, of all pairs up to `t`; pair `t` is at position `t`. Norms have
-/// the model's form; embedding and head are the model's.
+/// Its layers have keys and values of their own, of all pairs up to `t`; pair `t` is at position `t`. Norms
+/// have the model's form; embedding and head are the model's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
-    /// Its one layer: one of the model's kinds, with an attention mixer.
-    pub layer: LayerKind,
+    /// Its layers, made of the model's blocks. One of them attends, the others have no mixer, and at most one
+    /// has a block behind it: tensors of a draft head are named by their block and without a layer.
+    pub layers: Vec<LayerKind>,
+}
+
+impl Draft {
+    /// The names of its layers, as one identifier.
+    pub fn name(&self) -> String {
+        self.layers.iter().map(LayerKind::name).collect::<Vec<_>>().join("_")
+    }
 }
 
 /// RMS norm: `x / sqrt(mean(x^2) + eps) * w` in f32.
