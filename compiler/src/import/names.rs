@@ -17,7 +17,7 @@ pub(super) fn place(draft: &Draft, stacked: bool, decl: &TensorDecl) -> FileTens
     match decl.name.as_str() {
         "embedding" => whole(format!("{prefix}{}", draft.naming.embedding)),
         "norm" => whole(format!("{prefix}{}", draft.naming.norm)),
-        "head" => whole("lm_head.weight".to_owned()),
+        "head" => whole(draft.naming.head.to_owned()),
         "draft.fc" => whole("mtp.fc.weight".to_owned()),
         "draft.embedding_norm" => whole("mtp.pre_fc_norm_embedding.weight".to_owned()),
         "draft.hidden_norm" => whole("mtp.pre_fc_norm_hidden.weight".to_owned()),
