@@ -273,6 +273,11 @@ def readable(tensors, config, directory):
     (directory / "config.json").write_text(json.dumps(text_only(text_of(config))))
 
 
+def loaded(directory, dtype):
+    """transformers has no automatic class for it."""
+    return load(directory, dtype, transformers.Mistral4ForCausalLM)
+
+
 def make(name, config, seed, directory):
     """Writes one golden below `directory`."""
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -288,7 +293,7 @@ def make(name, config, seed, directory):
             held[stored] = {k: v.to(dtype) for k, v in tensors.items()}
             save_file(held[stored], out / stored / "model.safetensors", {"format": "pt"})
             readable(held[stored], config, scratch / stored)
-            models[stored] = load(scratch / stored, torch.float32)
+            models[stored] = loaded(scratch / stored, torch.float32)
         watched = {stored: routing.Model(model, Layout(text), {}) for stored, model in models.items()}
         prompts = [routing.prompt(list(watched.values()), rng, length) for length in LENGTHS]
         (out / "tokens.json").write_text(json.dumps(prompts, separators=(",", ":")) + "\n")
@@ -301,9 +306,9 @@ def make(name, config, seed, directory):
             refuse_unless(lead > 0.99 * routing.LEAD, f"{name}: router lead {lead}")
             facts[f"{stored}_router_lead"] = lead
             if stored == "bf16":
-                facts["torch_bf16"] = distance(run(load(scratch / stored, torch.bfloat16), prompts), logits)
+                facts["torch_bf16"] = distance(run(loaded(scratch / stored, torch.bfloat16), prompts), logits)
                 continue
-            exact = distance(run(load(scratch / stored, torch.float64), prompts), logits)
+            exact = distance(run(loaded(scratch / stored, torch.float64), prompts), logits)
             refuse_unless(exact < 5e-5, f"{name}: ill-conditioned, f32 is {exact} from f64")
             apart = distance([decoded(model, prompts[-1])], logits[-1:])
             refuse_unless(apart < 5e-5, f"{name}: transformers' decoding is {apart} from its one pass")
