@@ -86,7 +86,10 @@ mod tests {
     #[test]
     fn what_is_key_and_value_at_once_is_stored_once() {
         let cuda = Layout::cuda(1, 320, 16, Format::Bf16).without_values();
-        assert_eq!((cuda.keys(), cuda.values(), cuda.block_bytes(), cuda.token_bytes()), (5120, 0, 10240, 640));
+        assert_eq!(
+            (cuda.keys(), cuda.values(), cuda.block_bytes(), cuda.token_bytes()),
+            (5120, 0, 10240, 640)
+        );
         let cpu = Layout::cpu(1, 20, 16, Format::F32).without_values();
         assert_eq!((cpu.keys(), cpu.values(), cpu.block_bytes(), cpu.token_bytes()), (320, 0, 1280, 80));
     }

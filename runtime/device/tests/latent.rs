@@ -76,8 +76,7 @@ impl Case {
         let grown = 1.0 + f64::from(GROWTH.growth) * ((position / GROWTH.original as usize) as f64).ln_1p();
         let mut out = Vec::new();
         for head in 0..HEADS {
-            let (keys, values) =
-                rows[head * (KEY + VALUE)..][..KEY + VALUE].split_at(KEY);
+            let (keys, values) = rows[head * (KEY + VALUE)..][..KEY + VALUE].split_at(KEY);
             let q = wide(&self.q[position][head * KEY..][..KEY]);
             let q_rotated = turned(&self.q[position][HEADS * KEY + head * ROTATED..][..ROTATED], position);
             let score = |p: usize| {
@@ -138,8 +137,19 @@ impl Case {
             team.run(|lane| {
                 rotary_angles(lane, &batch, &FREQUENCIES, 1.0, &angles);
                 latent_attention(
-                    lane, &batch, 0, &q, &kv, &norm, &angles, Adjacent, (GROWTH, SCALE), &heads, &cache,
-                    &scratch, &out,
+                    lane,
+                    &batch,
+                    0,
+                    &q,
+                    &kv,
+                    &norm,
+                    &angles,
+                    Adjacent,
+                    (GROWTH, SCALE),
+                    &heads,
+                    &cache,
+                    &scratch,
+                    &out,
                 );
             });
             found.extend((0..count).map(|row| out.row(row).to_vec()));
@@ -171,9 +181,15 @@ fn a_row_depends_neither_on_cuts_nor_on_lanes() {
 fn halves_are_read_as_they_are_stored() {
     for format in [Format::Bf16, Format::F16] {
         let case = case(40, format);
-        let found = if format == Format::Bf16 { case.found::<Bf16>(2, 512) } else { case.found::<F16>(2, 512) };
+        let found =
+            if format == Format::Bf16 { case.found::<Bf16>(2, 512) } else { case.found::<F16>(2, 512) };
         for position in [0, 17, 39] {
-            close(&found[position], &case.expected(position), 2e-5, &format!("{format}, position {position}"));
+            close(
+                &found[position],
+                &case.expected(position),
+                2e-5,
+                &format!("{format}, position {position}"),
+            );
         }
     }
 }

@@ -22,13 +22,8 @@ pub type LatentCache<E, const WIDTH: usize, const BLOCK: usize> = PagedCache<E, 
 ///
 /// A block has a part for each layer ([`Layout::cpu`]). Pages become resident when first written.
 #[derive(Debug)]
-pub struct PagedCache<
-    E,
-    const KV_HEADS: usize,
-    const HEAD_DIM: usize,
-    const BLOCK: usize,
-    const VALUES: bool,
-> {
+pub struct PagedCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
+{
     data: Memory<E>,
     /// For each layer, the number of its part of a block on disk.
     parts: &'static [usize],

@@ -222,7 +222,9 @@ impl<
             let (block, slot) = place(group);
             match OWN {
                 // SAFETY: as for the keys.
-                true => unsafe { &self.cache.values(self.layer, block, item.head, window)[slot * Self::WIDTH..] },
+                true => unsafe {
+                    &self.cache.values(self.layer, block, item.head, window)[slot * Self::WIDTH..]
+                },
                 false => &[][..],
             }
         });

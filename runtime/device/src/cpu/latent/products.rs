@@ -27,8 +27,11 @@ struct IntoHead<'a, const N: usize> {
 impl<const ROWS: usize, const N: usize> Epilogue<ROWS> for IntoHead<'_, N> {
     #[inline(always)]
     unsafe fn apply(&self, token: usize, from: usize, sums: F32s) {
-        // A head's last vector may be longer than the head.
+        // A head's last tile may be longer than the head.
         let count = LANES.min(ROWS.saturating_sub(from));
+        if count == 0 {
+            return;
+        }
         let column = self.out.first + self.head * self.out.stride + from;
         // SAFETY: the caller's promise, for the elements of this head.
         let out = unsafe { self.out.rows.part_mut(self.row + token, column, count) };
@@ -78,8 +81,7 @@ pub(super) fn multiply_heads<
             }
         }
         let epilogue = IntoHead { out, head, row };
-        let product =
-            Single::<F, _, OUTPUTS, INPUTS> { input: staged, weights: weights(head), epilogue };
+        let product = Single::<F, _, OUTPUTS, INPUTS> { input: staged, weights: weights(head), epilogue };
         // SAFETY: each tile of a head's part belongs to one lane, and only this lane writes its input.
         unsafe { multiply_tile(tile, count, &product) };
     }
