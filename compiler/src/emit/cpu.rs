@@ -2,7 +2,9 @@
 
 use super::call::{WeightOwner, phase};
 use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer};
-use super::names::{Scratch, Working, body_ident, cache_name, cache_type, layer_parameter, logits_name, staging};
+use super::names::{
+    Scratch, Working, body_ident, cache_name, cache_type, layer_parameter, logits_name, staging,
+};
 use super::{cpu_draft, format_ident, kv_offload, layer_type, number, quote, weights};
 use crate::graph::Rows;
 use crate::plan::{Keeps, KvHeads, Plan, PlanBody, State};

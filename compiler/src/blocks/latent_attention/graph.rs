@@ -66,7 +66,11 @@ impl Operation for LatentAttention {
     }
 
     /// A rank has some of the heads. Every rank has all latents and rotated keys.
-    fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<LatentAttention>, String> {
+    fn share(
+        &self,
+        _: &[Weight],
+        Ranks { count: ranks, .. }: Ranks,
+    ) -> Result<Share<LatentAttention>, String> {
         let Shape { heads, key_dim, rotated, value_dim, .. } = self.shape;
         if !heads.is_multiple_of(ranks) {
             return Err(format!("{heads} heads cannot be shared out to {ranks} ranks"));

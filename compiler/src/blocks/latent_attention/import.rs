@@ -37,7 +37,8 @@ pub(crate) fn read(
     }
     keys.harmless(&["head_dim"]);
     keys.only(found, "attention_bias", &[json!(false), Value::Null], "this family's attention has no biases");
-    let OfLatents { mut rotary, score_factor, query_scale } = rotary::of_latents(keys, found, rotated, context)?;
+    let OfLatents { mut rotary, score_factor, query_scale } =
+        rotary::of_latents(keys, found, rotated, context)?;
     rotary.pairs = if adjacent? { RotaryPairs::Adjacent } else { RotaryPairs::Halves };
     let (key_dim, rotated) = (key_dim?, rotated?);
     let scale = score_factor.map(|factor| (factor / ((key_dim + rotated) as f64).sqrt()) as f32);

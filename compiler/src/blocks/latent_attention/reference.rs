@@ -94,7 +94,13 @@ mod tests {
     }
 
     /// The same by the other way round: keys multiplied into queries, values into sums of latents.
-    fn absorbed(op: &LatentAttention, q: (&[f32], &[f32]), latents: &[f32], rotated: &[f32], matrix: &[f32]) -> Vec<f64> {
+    fn absorbed(
+        op: &LatentAttention,
+        q: (&[f32], &[f32]),
+        latents: &[f32],
+        rotated: &[f32],
+        matrix: &[f32],
+    ) -> Vec<f64> {
         let Shape { heads, key_dim, rotated: turned, value_dim, latent } = op.shape;
         let mut out = Vec::new();
         for (i, (q, q_rotated)) in q.0.chunks_exact(key_dim).zip(q.1.chunks_exact(turned)).enumerate() {
