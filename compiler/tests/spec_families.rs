@@ -3,6 +3,8 @@
 mod families;
 #[path = "families/gemma.rs"]
 mod gemma;
+#[path = "families/mistral.rs"]
+mod mistral;
 #[path = "families/nemotron.rs"]
 mod nemotron;
 

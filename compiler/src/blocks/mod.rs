@@ -12,6 +12,7 @@ pub mod draft;
 pub mod ends;
 pub mod exchange;
 pub mod experts;
+pub mod latent_attention;
 pub mod mamba2;
 pub mod products;
 pub mod recurrent;
@@ -23,6 +24,7 @@ pub use draft::{DraftEmbed, Propose};
 pub use ends::{Embed, Select};
 pub use exchange::{Gather, Sum, Zeros};
 pub use experts::{Chosen, Combine, Experts, Judge, Latent, SharedDown, SharedUp};
+pub use latent_attention::LatentAttention;
 pub use mamba2::Mamba2;
 pub use products::{Accumulate, Gated, Linear, Project};
 pub use rows::{AddNormed, Cap, Scale, SumNormed};
@@ -214,6 +216,13 @@ pub(crate) enum FieldForm {
     Vector,
     /// `[channels, taps]`.
     Convolution,
+    /// What makes keys and values of a latent: the rows of each head's keys, then those of its values.
+    Heads {
+        /// Heads.
+        heads: usize,
+        /// Rows of a head's keys.
+        key_dim: usize,
+    },
 }
 
 /// A token mixer, as MODEL.toml declares it.
@@ -573,6 +582,11 @@ blocks! {
         mixer DeltaNet;
         ops DeltaNet;
         phases ProjectDelta, Delta;
+    }
+    latent_attention {
+        mixer LatentAttention;
+        ops LatentAttention;
+        phases LatentAttention;
     }
     mamba2 {
         mixer Mamba2;

@@ -2,10 +2,12 @@
 
 use super::call::{WeightOwner, phase};
 use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer};
-use super::names::{Scratch, Working, body_ident, cache_type, layer_parameter, logits_name, staging};
+use super::names::{
+    Scratch, Working, body_ident, cache_name, cache_type, layer_parameter, logits_name, staging,
+};
 use super::{cpu_draft, format_ident, kv_offload, layer_type, number, quote, weights};
 use crate::graph::Rows;
-use crate::plan::{Keeps, Plan, PlanBody, State};
+use crate::plan::{Keeps, KvHeads, Plan, PlanBody, State};
 use proc_macro2::TokenStream;
 
 /// The items of `stack.rs`.
@@ -158,7 +160,7 @@ fn contract(plan: &Plan) -> TokenStream {
         });
         names.push(layers);
         let (name, new) = match body.keeps(&plan.target) {
-            Some(Keeps::Blocks(_)) => (body_ident(body, "_cache"), cache(body)),
+            Some(Keeps::Blocks(heads)) => (body_ident(body, "_cache"), cache(body, heads)),
             Some(Keeps::State(_)) => {
                 (body_ident(body, "_state"), quote!(RecurrentState::new(#count, room.states)?))
             }
@@ -168,7 +170,8 @@ fn contract(plan: &Plan) -> TokenStream {
         kept.push(name);
     }
     if let Some(layer) = plan.draft_layer() {
-        let (name, new) = (body_ident(layer, "_cache"), cache(layer));
+        let heads = plan.kv_heads(layer).expect("the spec checks that a draft's layer attends");
+        let (name, new) = (body_ident(layer, "_cache"), cache(layer, heads));
         locals.push(quote!(let #name = #new;));
         kept.push(name);
     }
@@ -220,9 +223,9 @@ fn contract(plan: &Plan) -> TokenStream {
 }
 
 /// The expression that makes the K/V cache of a body's layers.
-fn cache(body: &PlanBody) -> TokenStream {
-    let parts = kv_offload::table(body);
-    quote!(KvCache::new(&#parts, room.blocks)?)
+fn cache(body: &PlanBody, heads: KvHeads) -> TokenStream {
+    let (cache, parts) = (cache_name(heads), kv_offload::table(body));
+    quote!(#cache::new(&#parts, room.blocks)?)
 }
 
 /// Columns of the logits.

@@ -5,7 +5,7 @@ use super::spec::{format, variant};
 use super::{format_ident, layer_type, number, quote};
 use crate::graph::RankPart;
 use crate::plan::cuda::CudaPlan;
-use crate::plan::{Field, FieldId, FieldKind, Packing, Plan, PlanBody, TensorPart, packed};
+use crate::plan::{Field, FieldId, FieldKind, NO_HEADS, Packing, Plan, PlanBody, TensorPart, packed};
 use crate::spec::types::{NormWeight, RotaryRows};
 use monomorph_abi::cut::{self, Segment};
 use proc_macro2::{Ident, Literal, TokenStream};
@@ -108,6 +108,7 @@ fn weight_struct(
     let types = fields.iter().map(|(_, field)| match field.kind {
         FieldKind::Matrix { .. } => quote!(Matrix),
         FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => quote!(Vector),
+        FieldKind::Heads { .. } => unreachable!("{NO_HEADS}"),
     });
     let bytes = fields.iter().map(|(_, field)| match field.kind {
         FieldKind::Matrix { .. } => {
@@ -122,6 +123,7 @@ fn weight_struct(
             let length = number(channels * taps);
             quote!(vector_bytes(#length))
         }
+        FieldKind::Heads { .. } => unreachable!("{NO_HEADS}"),
     });
     let loads = fields.iter().map(|(index, field)| load(plan, cuda, FieldId(*index), field));
     let layer = owner.map(|_| quote!(, layer: usize));
@@ -167,6 +169,7 @@ fn load(plan: &Plan, cuda: &CudaPlan, id: FieldId, field: &Field) -> TokenStream
             let (stored, channels, taps) = (vector_format(stored), number(channels), number(taps));
             quote!(loader.convolution(#stored, #channels, #taps, #fill, #(#parts)*)?)
         }
+        FieldKind::Heads { .. } => unreachable!("{NO_HEADS}"),
         FieldKind::Norm { format: stored, length, form, .. } => {
             let (stored, length) = (vector_format(stored), number(length));
             let run = match form {

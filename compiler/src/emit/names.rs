@@ -38,7 +38,17 @@ pub fn layer_parameter(statements: &TokenStream) -> Ident {
 pub fn cache_type(plan: &Plan, heads: KvHeads) -> TokenStream {
     let kv = format_ident!("{}", plan.target.quant.kv_format.name());
     let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
-    quote!(KvCache<#kv, #kv_heads, #head_dim, #block>)
+    let cache = cache_name(heads);
+    match heads.own_values {
+        true => quote!(#cache<#kv, #kv_heads, #head_dim, #block>),
+        // Of one head.
+        false => quote!(#cache<#kv, #head_dim, #block>),
+    }
+}
+
+/// The name of the type of a K/V cache.
+pub fn cache_name(heads: KvHeads) -> Ident {
+    format_ident!("{}", if heads.own_values { "KvCache" } else { "LatentCache" })
 }
 
 /// A format's name as part of an identifier.

@@ -172,6 +172,7 @@ fn tensors(plan: &Plan) -> BTreeMap<Tensor, BTreeSet<usize>> {
             FieldKind::Matrix { format, .. }
             | FieldKind::Vector { format, .. }
             | FieldKind::Convolution { format, .. }
+            | FieldKind::Heads { format, .. }
             | FieldKind::Norm { format, .. } => format,
         };
         let layers = field.owner.map_or(&[][..], |body| &plan.bodies[body.0].layers);

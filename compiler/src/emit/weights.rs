@@ -25,6 +25,11 @@ fn field_type(field: &Field) -> TokenStream {
             let (channels, taps) = (number(channels), number(taps));
             quote!(Convolution<#channels, #taps>)
         }
+        FieldKind::Heads { format, heads, key_dim, value_dim, latent } => {
+            let format = format_ident!("{}", variant(format));
+            let sizes = [heads, key_dim, value_dim, latent].map(number);
+            quote!(LatentHeads<#format, #(#sizes),*>)
+        }
         FieldKind::Matrix { format, rows, columns, packing, experts, .. } => {
             let (format, columns) = (format_ident!("{}", variant(format)), number(columns));
             let rows = number(match packing {
@@ -107,6 +112,7 @@ fn tensor(field: &Field, part: &TensorPart) -> TokenStream {
         FieldKind::Matrix { format, .. }
         | FieldKind::Vector { format, .. }
         | FieldKind::Convolution { format, .. }
+        | FieldKind::Heads { format, .. }
         | FieldKind::Norm { format, .. } => format,
     };
     let shape = part.file_shape.iter().map(|size| number(*size));
@@ -128,6 +134,7 @@ fn load(plan: &Plan, field: &Field) -> TokenStream {
     match field.kind {
         FieldKind::Vector { .. } => quote!(Vector::load(loader, &[#(#parts),*])?),
         FieldKind::Convolution { .. } => quote!(Convolution::load(loader, &[#(#parts),*])?),
+        FieldKind::Heads { .. } => quote!(LatentHeads::load(loader, &[#(#parts),*])?),
         FieldKind::Norm { eps, .. } => {
             let eps = float(eps);
             quote!(RmsNorm::load(loader, #(&#parts),*, #eps)?)

@@ -41,6 +41,8 @@ pub(super) struct Naming {
     /// mixer and before the block after it.
     pub(super) embedding: &'static str,
     pub(super) norm: &'static str,
+    /// The head's name, which has no prefix.
+    pub(super) head: &'static str,
     pub(super) mixer_norm: &'static str,
     pub(super) ffn_norm: &'static str,
     /// Names of the modules of a layer.

@@ -212,6 +212,7 @@ fn read_family(
             prefix: if vision { "model.language_model." } else { "model." },
             embedding: "embed_tokens.weight",
             norm: "norm.weight",
+            head: "lm_head.weight",
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "post_attention_layernorm.weight",
             modules: Modules::USUAL,

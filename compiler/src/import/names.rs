@@ -14,7 +14,7 @@ pub(super) fn place(draft: &Draft, stacked: bool, decl: &TensorDecl) -> FileTens
     match decl.name.as_str() {
         "embedding" => whole(format!("{prefix}{}", draft.naming.embedding)),
         "norm" => whole(format!("{prefix}{}", draft.naming.norm)),
-        "head" => whole("lm_head.weight".to_owned()),
+        "head" => whole(draft.naming.head.to_owned()),
         "draft.fc" => whole(of_draft.fc.to_owned()),
         "draft.embedding_norm" => whole(of_draft.embedding_norm.to_owned()),
         "draft.hidden_norm" => whole(of_draft.hidden_norm.to_owned()),

@@ -104,7 +104,7 @@ fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
         DraftHead::Absent | DraftHead::Unsaid => unused.push("mtp.*".to_owned()),
     }
     if draft.tied {
-        unused.push("lm_head.weight".to_owned());
+        unused.push(naming.head.to_owned());
     }
     let mut optimised = false;
     for Placed { file, storage, .. } in all {

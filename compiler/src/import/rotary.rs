@@ -2,6 +2,7 @@
 //! (`rope_parameters`); names, defaults and precedence as in transformers' `modeling_rope_utils`.
 
 use super::keys::{Findings, Keys};
+use crate::blocks::latent_attention::spec::QueryScale;
 use crate::spec::types::{Rotary, RotaryPairs, RotaryScaling};
 use serde_json::{Map, Value};
 use std::sync::LazyLock;
@@ -23,13 +24,15 @@ pub(crate) enum Turned {
     Part,
     /// As many dimensions as `rotary_dim` says, or else a factor; by default all.
     Dimensions,
+    /// All of a further part of a head, which a factor says once more.
+    FurtherPart,
 }
 
 impl Turned {
     /// Default base in transformers.
     fn default_theta(self) -> f64 {
         match self {
-            Turned::Whole | Turned::Part => 10_000.0,
+            Turned::Whole | Turned::Part | Turned::FurtherPart => 10_000.0,
             Turned::WholeWithImages => 500_000.0,
             Turned::Dimensions => 5_000_000.0,
         }
@@ -53,6 +56,10 @@ pub(crate) fn read(
     let dims = match turned {
         Turned::Part => part_of_heads(keys, &mut inner, found, head_dim),
         Turned::Dimensions => dimensions(keys, &mut inner, found, head_dim),
+        Turned::FurtherPart => {
+            inner.harmless(&["partial_rotary_factor", "llama_4_scaling_beta", "max_position_embeddings"]);
+            head_dim
+        }
         Turned::Whole | Turned::WholeWithImages => {
             whole_heads(keys, found);
             whole_heads(&mut inner, found);
@@ -72,6 +79,56 @@ pub(crate) fn read(
     inner.finish(found, &format!("rotary embeddings of type {:?}", kind.name()));
     let (dims, theta, scaling) = (dims?, theta?, scaling?);
     Some(Rotary { dims, theta, pairs: RotaryPairs::Halves, turning: None, scaling })
+}
+
+/// What rotary settings say of attention over latents.
+pub(crate) struct OfLatents {
+    /// Of the part that rotates.
+    pub(crate) rotary: Rotary,
+    /// Multiplies scores besides what the width of a key does, if anything does.
+    pub(crate) score_factor: Option<f64>,
+    /// What multiplies queries.
+    pub(crate) query_scale: QueryScale,
+}
+
+/// Reads every rotary key of a config whose heads have a further part that rotates.
+pub(crate) fn of_latents(
+    keys: &mut Keys,
+    found: &mut Findings,
+    rotated: Option<usize>,
+    context: Option<usize>,
+) -> Option<OfLatents> {
+    let (settings, prefix) = settings(keys, found)?;
+    let mut inner = Keys::new(settings, &prefix);
+    let growth = inner.required_number(found, "llama_4_scaling_beta");
+    let original = inner.count_or_null(found, "original_max_position_embeddings");
+    let why = "only \"yarn\" is known of this family";
+    let key = if inner.get("rope_type").is_some() { "rope_type" } else { "type" };
+    inner.only(found, key, &[Value::from("yarn")], why);
+    let all = inner.number_or_null(found, "mscale_all_dim").map(|all| all.unwrap_or(0.0));
+    let factor = inner.required_number(found, "factor");
+    let path = inner.path("mscale_all_dim");
+    let rotary = read(keys, found, rotated, context, Turned::FurtherPart)?;
+    let magnitude = magnitude(factor?, all?);
+    let score_factor = (magnitude != 1.0).then_some(magnitude * magnitude);
+    if let Some(factor) = score_factor {
+        found.notes.push(format!(
+            "{path} multiplies scores by {factor:.4}, as in transformers: params.json of a release may say \
+             otherwise (`apply_scale`)."
+        ));
+    }
+    let Some(original) = original? else {
+        let path = inner.path("original_max_position_embeddings");
+        found.problems.push(format!("`{path}` is missing: queries are scaled by it"));
+        return None;
+    };
+    let query_scale = QueryScale { growth: growth? as f32, original };
+    Some(OfLatents { rotary, score_factor, query_scale })
+}
+
+/// YaRN's magnitude of what is scaled by `factor`.
+fn magnitude(factor: f64, scale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
 }
 
 /// The object with the settings and its name: `rope_scaling` if it sets anything, else `rope_parameters`.
@@ -309,7 +366,7 @@ impl Scaled<'_, '_> {
             self.found.problems.push(format!("`{slow}` = {beta_slow} is above `{fast}` = {beta_fast}"));
             return None;
         }
-        let magnitude = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+        let magnitude = |scale: f64| magnitude(factor, scale);
         let attention_factor = attention_factor?.unwrap_or(match (mscale?, mscale_all_dim?) {
             (Some(mscale), Some(all)) => magnitude(mscale) / magnitude(all),
             _ => magnitude(1.0),

@@ -152,6 +152,12 @@ impl Layout {
                 let kind = FieldKind::Convolution { format: stored, channels: rows, taps: columns };
                 self.field(graph, body, &[weight], kind)
             }
+            FieldForm::Heads { heads, key_dim } => {
+                let Weight { stored, rows, columns, .. } = graph.weights[weight.0];
+                let value_dim = rows / heads - key_dim;
+                let kind = FieldKind::Heads { format: stored, heads, key_dim, value_dim, latent: columns };
+                self.field(graph, body, &[weight], kind)
+            }
         }
     }
 

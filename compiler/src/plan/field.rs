@@ -50,6 +50,19 @@ pub enum FieldKind {
         /// Columns: taps of each channel.
         taps: usize,
     },
+    /// What makes each head's keys and values of a latent: a matrix for each, as stored.
+    Heads {
+        /// Stored format, one of floats.
+        format: Format,
+        /// Heads.
+        heads: usize,
+        /// Rows of a head's keys.
+        key_dim: usize,
+        /// Rows of a head's values.
+        value_dim: usize,
+        /// Columns.
+        latent: usize,
+    },
     /// A vector, kept in f32.
     Vector {
         /// Format in the file.
@@ -69,6 +82,9 @@ pub enum FieldKind {
         form: NormWeight,
     },
 }
+
+/// Why no [`FieldKind::Heads`] is met where a plan is for a CUDA device.
+pub const NO_HEADS: &str = "what reads heads of latents is refused before it is planned for a CUDA device";
 
 /// A tensor that becomes a field or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +154,15 @@ impl Field {
         match (&self.kind, hardware) {
             (FieldKind::Vector { length, .. } | FieldKind::Norm { length, .. }, _) => 4 * *length as u64,
             (FieldKind::Convolution { channels, taps, .. }, _) => 4 * (channels * taps) as u64,
+            (FieldKind::Heads { format, heads, key_dim, value_dim, latent }, HardwareKind::Cpu(_)) => {
+                // Keys' matrices stand transposed.
+                let whole = |rows: &usize| rows.next_multiple_of(VECTOR);
+                let elements = heads * (whole(latent) * key_dim + whole(value_dim) * latent);
+                (elements * format.block_bytes()) as u64
+            }
+            (FieldKind::Heads { format, heads, key_dim, value_dim, latent }, HardwareKind::Cuda(_)) => {
+                (heads * (key_dim + value_dim) * latent * format.block_bytes()) as u64
+            }
             (FieldKind::Matrix { experts, .. }, _) => {
                 self.matrix_bytes(hardware) * experts.unwrap_or(1) as u64
             }
@@ -163,7 +188,10 @@ impl Field {
                 let halves = packed::halves(format, compute);
                 Some(packed::Matrix { stored: format, halves, scales, packing, rows, columns }.planes())
             }
-            FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => None,
+            FieldKind::Vector { .. }
+            | FieldKind::Norm { .. }
+            | FieldKind::Convolution { .. }
+            | FieldKind::Heads { .. } => None,
         }
     }
 }

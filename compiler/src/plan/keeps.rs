@@ -22,6 +22,8 @@ pub struct KvHeads {
     pub heads: usize,
     /// Width of one head.
     pub head_dim: usize,
+    /// Whether values are stored beside keys; without, a value is the leading part of its key.
+    pub own_values: bool,
 }
 
 impl KvHeads {
@@ -31,7 +33,8 @@ impl KvHeads {
             HardwareKind::Cpu(_) => Layout::cpu,
             HardwareKind::Cuda(_) => Layout::cuda,
         };
-        layout(self.heads, self.head_dim, quant.kv_block, quant.kv_format)
+        let layout = layout(self.heads, self.head_dim, quant.kv_block, quant.kv_format);
+        if self.own_values { layout } else { layout.without_values() }
     }
 }
 

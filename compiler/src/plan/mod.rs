@@ -16,7 +16,7 @@ mod work;
 pub use buckets::Buckets;
 pub use cost::{Cost, Prediction, touched_experts, touched_experts_of_busiest};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
-pub use field::{Field, FieldKind, TensorPart};
+pub use field::{Field, FieldKind, NO_HEADS, TensorPart};
 pub use id::{BufferId, FieldId};
 pub use keeps::{Keeps, KvHeads, State, StatePart};
 pub use packed::Packing;

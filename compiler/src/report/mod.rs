@@ -332,6 +332,9 @@ fn weight(plan: &Plan, field: &Field) -> WeightReport {
         FieldKind::Vector { format, length } => (vec![length], format, "vector"),
         FieldKind::Norm { format, length, .. } => (vec![length], format, "norm"),
         FieldKind::Convolution { format, channels, taps } => (vec![channels, taps], format, "convolution"),
+        FieldKind::Heads { format, heads, key_dim, value_dim, latent } => {
+            (vec![heads, key_dim + value_dim, latent], format, "heads")
+        }
         FieldKind::Matrix { format, rows, columns, packing, experts, .. } => {
             let packing = match packing {
                 Packing::Stacked => "stacked",

@@ -232,6 +232,14 @@ fn stored(
             source.report(format.span.clone(), &key, message, "quantised", help);
             continue;
         }
+        if format.value.is_quantised()
+            && meant(tensors, subject).any(|it| it.class == TensorClass::LatentHeads)
+        {
+            let message = format!("`{key}` cannot be {}: heads of a latent are not quantised", format.value);
+            let help = "one of `f32`, `bf16`, `f16`: it is multiplied by from both sides".to_owned();
+            source.report(format.span.clone(), &key, message, "quantised", help);
+            continue;
+        }
         // One report per class: the tensors of a class mostly share the dimension at fault.
         let misfit = meant(tensors, subject).find_map(|tensor| {
             let columns = tensor.columns.filter(|columns| columns % block != 0)?;

@@ -1,6 +1,6 @@
 //! Prints values of MODEL.toml in the form the reader takes.
 
-use super::types::{Activation, Around, Norm, NormWeight, Rotary, RotaryScaling};
+use super::types::{Activation, Around, Norm, NormWeight, Rotary, RotaryPairs, RotaryScaling};
 
 /// Prints `{ kind = "rms", ... }`.
 pub(crate) fn norm(norm: Norm) -> String {
@@ -32,8 +32,12 @@ pub(crate) fn around(around: Around) -> String {
 
 /// Prints `[table]` and its scaling.
 pub(crate) fn rotary(rotary: &Rotary, table: &str) -> String {
+    let pairs = match rotary.pairs {
+        RotaryPairs::Halves => "halves",
+        RotaryPairs::Adjacent => "adjacent",
+    };
     let mut text =
-        format!("[{table}]\ndims = {}\ntheta = {:?}\npairs = \"halves\"\n", rotary.dims, rotary.theta);
+        format!("[{table}]\ndims = {}\ntheta = {:?}\npairs = {pairs:?}\n", rotary.dims, rotary.theta);
     if let Some(turning) = rotary.turning {
         text += &format!("turning = {turning} # pairs, the first of them\n");
     }

@@ -4,6 +4,9 @@
 //! device the codes are `[keys, values][heads][tokens][head_dim]` (templates/cuda/attention/attention.cuh).
 //! On a CPU each head has its keys transposed, `[head_dim][tokens]`, so that a vector is one dimension of
 //! several keys, followed by its values, `[tokens][head_dim, in whole vectors]`.
+//!
+//! Where values are the leading elements of keys, as with a latent, they are stored once: a block has no
+//! plane of values (`[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU).
 
 use crate::{VECTOR, code_bits, scaled_run};
 use monomorph_formats::Format;
@@ -15,7 +18,7 @@ pub struct Layout {
     pub heads: usize,
     /// Elements per key.
     pub head_dim: usize,
-    /// Elements between the starts of consecutive values.
+    /// Elements between the starts of consecutive values; 0 if values are the leading elements of keys.
     pub value_stride: usize,
     /// Tokens per block.
     pub tokens: usize,
@@ -32,6 +35,12 @@ impl Layout {
     /// The layout on a CPU.
     pub const fn cpu(heads: usize, head_dim: usize, tokens: usize, format: Format) -> Layout {
         Layout { heads, head_dim, value_stride: head_dim.next_multiple_of(VECTOR), tokens, format }
+    }
+
+    /// The layout without values of their own: a value is the leading part of its key.
+    #[must_use]
+    pub const fn without_values(self) -> Layout {
+        Layout { value_stride: 0, ..self }
     }
 
     /// Elements of one head's keys in a block.
@@ -65,13 +74,25 @@ impl Layout {
 
     /// Bytes of one token's keys and values without padding: the bytes that attention must move.
     pub const fn token_bytes(&self) -> usize {
-        Layout { tokens: 1, value_stride: self.head_dim, ..*self }.block_bytes()
+        let value_stride = if self.value_stride == 0 { 0 } else { self.head_dim };
+        Layout { tokens: 1, value_stride, ..*self }.block_bytes()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_key_and_value_at_once_is_stored_once() {
+        let cuda = Layout::cuda(1, 320, 16, Format::Bf16).without_values();
+        assert_eq!(
+            (cuda.keys(), cuda.values(), cuda.block_bytes(), cuda.token_bytes()),
+            (5120, 0, 10240, 640)
+        );
+        let cpu = Layout::cpu(1, 20, 16, Format::F32).without_values();
+        assert_eq!((cpu.keys(), cpu.values(), cpu.block_bytes(), cpu.token_bytes()), (320, 0, 1280, 80));
+    }
 
     #[test]
     fn blocks_are_codes_and_the_scales_that_they_share() {

@@ -5,7 +5,7 @@ use super::kernels::{Pool, Wanted};
 use super::variants::{settings, variants};
 use monomorph_compiler::plan::cuda::{Argument, CudaPlan, Edge, Extent, Launch, Plane, Program};
 use monomorph_compiler::plan::packed::TILE_ROWS;
-use monomorph_compiler::plan::{FieldKind, Packing, Plan};
+use monomorph_compiler::plan::{FieldKind, NO_HEADS, Packing, Plan};
 use monomorph_compiler::spec::types::{Knobs, NormWeight, PhaseTuning, Settings, Target};
 use monomorph_compiler::{graph, passes};
 use monomorph_tune::manifest::{
@@ -187,6 +187,7 @@ impl<'a> Survey<'a> {
                     FieldKind::Convolution { channels, taps, .. } => {
                         Shape::Vector { length: channels * taps, centre: 0.0 }
                     }
+                    FieldKind::Heads { .. } => unreachable!("{NO_HEADS}"),
                     FieldKind::Vector { length, .. } => Shape::Vector { length: *length, centre: 0.0 },
                     FieldKind::Norm { length, form, .. } => {
                         let centre = if *form == NormWeight::Plain { 1.0 } else { 0.0 };

@@ -88,7 +88,7 @@ impl Kind for Attention {
     }
 
     fn keeps(&self, _: &Target) -> Option<Keeps> {
-        Some(Keeps::Blocks(KvHeads { heads: self.kv_heads, head_dim: self.head_dim }))
+        Some(Keeps::Blocks(KvHeads { heads: self.kv_heads, head_dim: self.head_dim, own_values: true }))
     }
 
     fn frequencies(&self) -> Option<&RotaryFrequencies> {

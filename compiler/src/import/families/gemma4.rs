@@ -110,6 +110,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
             prefix: if outer.is_some() { "model.language_model." } else { "model." },
             embedding: "embed_tokens.weight",
             norm: "norm.weight",
+            head: "lm_head.weight",
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "pre_feedforward_layernorm.weight",
             modules: Modules {

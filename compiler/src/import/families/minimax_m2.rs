@@ -67,6 +67,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
             prefix: "model.",
             embedding: "embed_tokens.weight",
             norm: "norm.weight",
+            head: "lm_head.weight",
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "post_attention_layernorm.weight",
             modules: Modules {

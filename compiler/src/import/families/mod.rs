@@ -3,6 +3,7 @@
 
 mod gemma4;
 mod minimax_m2;
+mod mistral4;
 mod nemotron_h;
 
 use super::draft::{Draft, Stacked};
@@ -14,8 +15,12 @@ use super::rotary::Turned;
 pub(super) type Reader = fn(&mut Keys, Option<&mut Keys>, &mut Findings) -> Option<Draft>;
 
 /// Families with a reader of their own, by `model_type`.
-pub(super) const OWN: [(&str, Reader); 3] =
-    [(gemma4::NAME, gemma4::read), ("minimax_m2", minimax_m2::read), ("nemotron_h", nemotron_h::read)];
+pub(super) const OWN: [(&str, Reader); 4] = [
+    (gemma4::NAME, gemma4::read),
+    ("minimax_m2", minimax_m2::read),
+    (mistral4::NAME, mistral4::read),
+    ("nemotron_h", nemotron_h::read),
+];
 
 /// A family of language models, named by a config's `model_type`.
 pub(crate) struct Family {
@@ -77,8 +82,9 @@ pub(crate) struct Wrapper {
     pub(crate) others: &'static [&'static str],
 }
 
-pub(crate) const WRAPPERS: [Wrapper; 4] = [
+pub(crate) const WRAPPERS: [Wrapper; 5] = [
     gemma4::WRAPPER,
+    mistral4::WRAPPER,
     Wrapper {
         name: "qwen3_vl_moe",
         architecture: "Qwen3VLMoeForConditionalGeneration",

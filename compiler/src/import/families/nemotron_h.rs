@@ -118,6 +118,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
             prefix: "backbone.",
             embedding: "embeddings.weight",
             norm: "norm_f.weight",
+            head: "lm_head.weight",
             // Of two layers that are unlike: a layer has only one of them.
             mixer_norm: "norm.weight",
             ffn_norm: "norm.weight",

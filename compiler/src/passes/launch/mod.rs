@@ -28,7 +28,8 @@ use crate::plan::cuda::{
     Argument, Constant, CudaPlan, Extent, Kernel, Launch, Module, Program, Regime, Scratch,
 };
 use crate::plan::{
-    Boundaries, Buckets, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, PlanBody, packed,
+    Boundaries, Buckets, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, NO_HEADS, PlanBody,
+    packed,
 };
 use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
 use monomorph_formats::Format;
@@ -218,6 +219,7 @@ impl<'a> Launcher<'a> {
                 FieldKind::Vector { .. } | FieldKind::Norm { .. } | FieldKind::Convolution { .. } => {
                     (FILL_VECTOR, "fill_vectors".to_owned(), Vec::new())
                 }
+                FieldKind::Heads { .. } => unreachable!("{NO_HEADS}"),
             };
             self.kernel(&outline, signature, Instance::new(name, constants, 256), &[])
         };

@@ -14,7 +14,8 @@ pub(crate) fn or_none(source: &Source, value: Value, head_dim: Option<&At<usize>
     value.table().and_then(|table| read(source, table, head_dim)).map(Some)
 }
 
-fn read(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
+/// Reads a table; with `head_dim`, no more dimensions may turn than a head has.
+pub(crate) fn read(source: &Source, mut table: Table, head_dim: Option<&At<usize>>) -> Option<Rotary> {
     let dims = table.required("dims", "dims = 64").and_then(|it| it.size(2..=MAX_HEADS));
     if let Some(dims) = &dims {
         let key = table.key("dims");

@@ -140,6 +140,8 @@ classes! {
     Router: "router", quantised: false;
     /// The projections before and behind experts of another width than the residual stream.
     Latent: "latent", quantised: true;
+    /// What makes the keys and values of heads of a latent.
+    LatentHeads: "latent-heads", quantised: false;
     /// Gate, up and down projections of the experts.
     Experts: "experts", quantised: true;
     /// Gate, up and down projections of the shared expert.
@@ -235,7 +237,8 @@ pub struct CheckpointSpec {
     /// sides, and `{expert}` for the expert's, on the checkpoint's only where each has a tensor of its own.
     /// Model names: `embedding`, `head` (untied), `norm`, and with prefix `layers.{layer}.`: `mixer.norm`,
     /// `attention.{q,k,v,gate,o}`, `attention.{q_norm,k_norm}`, `delta.{q,k,v,z,b,a,o}`,
-    /// `delta.{convolution,a_log,dt_bias,norm}`, `ffn.norm`, `ffn.{gate,up,down}`, `ffn.router`,
+    /// `delta.{convolution,a_log,dt_bias,norm}`, `latent.{q_a,q,q_rotated,kv_a,k_rotated,kv,o}`,
+    /// `latent.{q_norm,kv_norm}`, `ffn.norm`, `ffn.{gate,up,down}`, `ffn.router`,
     /// `ffn.latent.{in,out}`, `ffn.experts.{expert}.{gate,up,down}`, `ffn.shared.{gate,up,down,scale}`; a
     /// bias is its matrix's name plus `.bias`. A draft head's: `draft.{embedding_norm,hidden_norm,fc,norm}`,
     /// and with prefix `draft.` what a layer has.

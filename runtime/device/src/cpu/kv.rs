@@ -1,5 +1,6 @@
 //! The paged cache of keys and values.
 
+use super::batch::Batch;
 use super::format::KvElement;
 use super::keeps::Keeps;
 use super::kv_offload::{KvOffload, Staged, Stream};
@@ -10,10 +11,19 @@ use monomorph_model::{BlockId, LoadError, OffloadSlot};
 use std::sync::Arc;
 
 /// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), with elements of type `E`.
+pub type KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> =
+    PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, true>;
+
+/// Latents of all layers, each followed by its rotated key: the keys of one head, whose leading elements are
+/// the values.
+pub type LatentCache<E, const WIDTH: usize, const BLOCK: usize> = PagedCache<E, 1, WIDTH, BLOCK, false>;
+
+/// A cache of blocks. Without `VALUES` a value is the leading part of its key, and stored once.
 ///
 /// A block has a part for each layer ([`Layout::cpu`]). Pages become resident when first written.
 #[derive(Debug)]
-pub struct KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> {
+pub struct PagedCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
+{
     data: Memory<E>,
     /// For each layer, the number of its part of a block on disk.
     parts: &'static [usize],
@@ -33,13 +43,14 @@ impl StagedWindow<'_> {
     pub(crate) const NONE: StagedWindow<'static> = StagedWindow { staged: Staged::NONE, first: 0 };
 }
 
-impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize>
-    KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>
+impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
+    PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, VALUES>
 {
     /// The layout of a block in one layer.
     const LAYOUT: Layout = {
         assert!(BLOCK > 0 && BLOCK.is_multiple_of(TILE), "a K/V block holds a multiple of 16 tokens");
-        Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, E::FORMAT)
+        let layout = Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, E::FORMAT);
+        if VALUES { layout } else { layout.without_values() }
     };
     /// Elements between the starts of consecutive values.
     pub(crate) const VALUE: usize = Self::LAYOUT.value_stride;
@@ -68,7 +79,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
                 available: 0,
                 fits: None,
             })?;
-        Ok(KvCache { data, parts, blocks, stream: None })
+        Ok(PagedCache { data, parts, blocks, stream: None })
     }
 
     /// The source of blocks on disk, and the layer's part number.
@@ -84,6 +95,17 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// Number of layers.
     pub fn layers(&self) -> usize {
         self.parts.len()
+    }
+
+    /// Checks that it has what a batch admits.
+    ///
+    /// # Panics
+    /// When the batch was made for another block size or for more blocks, or there is no such layer.
+    pub(super) fn check(&self, batch: &Batch, layer: usize) {
+        let limits = batch.limits();
+        assert!(limits.block_tokens == BLOCK, "the batch counts blocks of {} tokens", limits.block_tokens);
+        assert!(limits.blocks <= self.blocks, "the batch admits blocks that the cache does not have");
+        assert!(layer < self.layers(), "the cache has no layer {layer}");
     }
 
     /// The first element of a block, and its number of elements.
@@ -143,6 +165,30 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         }
     }
 
+    /// Writes the key of one token (at `slot` of the block) for one head; returns where the head's part of
+    /// the block begins.
+    ///
+    /// # Safety
+    /// No other lane accesses that token's elements meanwhile.
+    #[inline(always)]
+    pub(crate) unsafe fn write_key(
+        &self,
+        layer: usize,
+        block: u32,
+        head: usize,
+        slot: usize,
+        key: &[f32; HEAD_DIM],
+    ) -> usize {
+        assert!(slot < BLOCK, "a place in a block");
+        let start = self.start(layer, block, head);
+        // One element at a time: other lanes may be writing the keys of other tokens in between.
+        for (d, x) in key.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.data.slice_mut(start + d * BLOCK + slot, 1)[0] = E::from_f32(*x) };
+        }
+        start
+    }
+
     /// Writes the key and value of one token (at `slot` of the block) for one head.
     ///
     /// # Safety
@@ -157,14 +203,10 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         key: &[f32; HEAD_DIM],
         value: &[f32; HEAD_DIM],
     ) {
-        assert!(slot < BLOCK, "a place in a block");
-        let start = self.start(layer, block, head);
-        // One element at a time: other lanes may be writing the keys of other tokens in between.
-        for (d, x) in key.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { self.data.slice_mut(start + d * BLOCK + slot, 1)[0] = E::from_f32(*x) };
-        }
+        const { assert!(VALUES, "the cache stores values") };
         // SAFETY: the caller's promise.
+        let start = unsafe { self.write_key(layer, block, head, slot, key) };
+        // SAFETY: as above.
         let out = unsafe { self.data.slice_mut(start + Self::KEYS + slot * Self::VALUE, HEAD_DIM) };
         for (out, x) in out.iter_mut().zip(value) {
             *out = E::from_f32(*x);
@@ -172,8 +214,8 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     }
 }
 
-impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> Keeps
-    for KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>
+impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool> Keeps
+    for PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, VALUES>
 {
     fn parts(&self, parts: &mut Vec<(usize, &'static [usize])>) {
         parts.push((Self::block_bytes(1), self.parts));
@@ -215,9 +257,16 @@ mod tests {
 
     #[test]
     fn a_block_is_put_back_where_it_is_wanted_and_nowhere_else() {
-        type Cache = KvCache<f32, 2, 8, 16>;
-        let mut cache = Cache::new(&[0, 1, 2], 4).unwrap();
-        let bytes = Cache::block_bytes(3);
+        put_back(KvCache::<f32, 2, 8, 16>::new(&[0, 1, 2], 4).unwrap(), 2 * (8 + 16));
+        put_back(LatentCache::<f32, 20, 16>::new(&[0, 1, 2], 4).unwrap(), 20);
+    }
+
+    fn put_back<const HEADS: usize, const DIM: usize, const VALUES: bool>(
+        mut cache: PagedCache<f32, HEADS, DIM, 16, VALUES>,
+        token: usize,
+    ) {
+        let bytes = PagedCache::<f32, HEADS, DIM, 16, VALUES>::block_bytes(3);
+        assert_eq!(bytes, 3 * 16 * 4 * token);
         let pattern: Vec<u8> = (0..bytes + 2).map(|at| (at % 251) as u8).collect();
         assert_eq!(cache.write_block(BlockId(2), &pattern), &pattern[bytes..]);
         let mut read = vec![0; bytes + 1];
@@ -230,7 +279,7 @@ mod tests {
         }
         let none = &StagedWindow::NONE;
         // The slices that a lane reads. SAFETY: no lane runs.
-        let (keys, other) = unsafe { (cache.keys(1, 2, 1, none), cache.keys(1, 3, 1, none)) };
+        let (keys, other) = unsafe { (cache.keys(1, 2, HEADS - 1, none), cache.keys(1, 3, HEADS - 1, none)) };
         assert!(keys.iter().any(|key| *key != 0.0) && other.iter().all(|key| *key == 0.0));
     }
 

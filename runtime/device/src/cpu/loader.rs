@@ -104,12 +104,12 @@ pub(super) struct Stack<'p, 'a> {
     parts: &'p [Part<'a>],
     /// Number of rows of each part.
     rows: Vec<usize>,
-    row_bytes: usize,
+    pub(super) row_bytes: usize,
 }
 
 impl<'a> Stack<'_, 'a> {
     /// The bytes of row `row`; `None` past the last.
-    fn row<'w>(
+    pub(super) fn row<'w>(
         &self,
         mut row: usize,
         windows: &'w mut Windows<'a>,
@@ -175,31 +175,41 @@ pub(super) fn pack<F: WeightFormat>(
     let tiles = stacks.len() / together * group;
     let data = Memory::<u8>::zeroed(tiles * bytes);
     data.advise_large_pages();
-    let failure = Mutex::new(None);
-    loader.team.run(|lane| {
-        let mut windows = Windows::default();
-        let mut pack_tile = |tile: usize| -> Result<(), WeightsError> {
-            // SAFETY: the shares of the lanes are disjoint, and so are the tiles.
-            let out = unsafe { data.slice_mut(tile * bytes, bytes) };
-            let stack = &stacks[tile / group * together + tile % together];
-            for i in 0..TILE {
-                // Rows past the last stay zero, and so do their sums.
-                if let Some(row) = stack.row(tile % group / together * TILE + i, &mut windows)? {
-                    F::pack(row, i, out);
-                }
+    each(loader, tiles, |tile, windows| {
+        // SAFETY: each tile is packed once.
+        let out = unsafe { data.slice_mut(tile * bytes, bytes) };
+        let stack = &stacks[tile / group * together + tile % together];
+        for i in 0..TILE {
+            // Rows past the last stay zero, and so do their sums.
+            if let Some(row) = stack.row(tile % group / together * TILE + i, windows)? {
+                F::pack(row, i, out);
             }
-            Ok(())
-        };
-        if let Err(error) = lane.share(tiles).try_for_each(&mut pack_tile) {
-            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
-    });
-    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        return Err(error);
-    }
+        Ok(())
+    })?;
     let read = |stack: &Stack| stack.rows.iter().sum::<usize>() * stack.row_bytes;
     loader.progress.advance(stacks.iter().map(read).sum::<usize>() as u64);
     Ok(data)
+}
+
+/// Packs `count` pieces on all lanes, each once: `piece` is called with its number and what a lane has of the
+/// files.
+///
+/// # Errors
+/// One of those of the pieces.
+pub(super) fn each<'a>(
+    loader: &Loader,
+    count: usize,
+    piece: impl Fn(usize, &mut Windows<'a>) -> Result<(), WeightsError> + Sync,
+) -> Result<(), WeightsError> {
+    let failure = Mutex::new(None);
+    loader.team.run(|lane| {
+        let mut windows = Windows::default();
+        if let Err(error) = lane.share(count).try_for_each(|at| piece(at, &mut windows)) {
+            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
 /// Weights `[ROWS, COLS]` in format `F`, packed in tiles of 16 rows.

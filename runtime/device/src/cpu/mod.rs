@@ -18,6 +18,7 @@ mod gather;
 mod keeps;
 mod kv;
 mod kv_offload;
+mod latent;
 mod linear;
 mod loader;
 mod mamba2;
@@ -36,7 +37,9 @@ mod team;
 mod whole;
 mod windows;
 
-pub use attention::{AttentionScratch, BareNorm, HeadNorm, attention, attention_within, norm_rows};
+pub use attention::{
+    AttentionScratch, BareNorm, HeadNorm, SegmentScratch, attention, attention_within, norm_rows,
+};
 pub use batch::Batch;
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
@@ -54,8 +57,9 @@ pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, embed_scaled, gather};
 pub use half::{bf16, f16};
 pub use keeps::Keeps;
-pub use kv::KvCache;
+pub use kv::{KvCache, LatentCache, PagedCache};
 pub use kv_offload::KvOffload;
+pub use latent::{LatentHeads, LatentScratch, QueryScale, latent_attention};
 pub use linear::{Staging, linear, norm_gated, norm_linear, norm_linear_top};
 pub use loader::{GatedMatrix, Loader, Matrix, Part, Vector};
 pub use mamba2::{Mamba2Scratch, mamba2};

@@ -22,7 +22,7 @@ use super::shape::SEGMENT;
 use super::simd::{QUERY_ROWS, TILE};
 use super::team::Lane;
 pub use rotate::{BareNorm, HeadNorm, norm_rows};
-use work::Work;
+pub(super) use work::Work;
 
 /// Most query rows (tokens times heads of a group) of an item, unless one token has more.
 const ITEM_ROWS: usize = 96;
@@ -34,8 +34,17 @@ const GATHER_ROWS: usize = 12;
 const ITEMS_PER_LANE: usize = 4;
 
 /// Scratch memory of [`attention`]; layers may share one.
+pub type AttentionScratch<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize> =
+    SegmentScratch<HEADS, KV_HEADS, HEAD_DIM, HEAD_DIM>;
+
+/// Scratch memory of attention with values of `VALUE` elements; layers may share one.
 #[derive(Debug)]
-pub struct AttentionScratch<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize> {
+pub struct SegmentScratch<
+    const HEADS: usize,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const VALUE: usize,
+> {
     lanes: Vec<LaneScratch>,
     /// One state per row and segment, for split contexts.
     partials: Memory<f32>,
@@ -50,7 +59,7 @@ pub struct AttentionScratch<const HEADS: usize, const KV_HEADS: usize, const HEA
 struct LaneScratch {
     /// Keys of a segment, `[HEAD_DIM][SEGMENT]`.
     keys: Memory<f32>,
-    /// Values of a segment, `[SEGMENT][HEAD_DIM rounded up to 16]`.
+    /// Values of a segment, `[SEGMENT][VALUE rounded up to 16]`.
     values: Memory<f32>,
     /// Scores of a tile of query rows, `[QUERY_ROWS][SEGMENT]`.
     scores: Memory<f32>,
@@ -58,8 +67,8 @@ struct LaneScratch {
     states: Memory<f32>,
 }
 
-impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
-    AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>
+impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize, const VALUE: usize>
+    SegmentScratch<HEADS, KV_HEADS, HEAD_DIM, VALUE>
 {
     /// Query heads that share a K/V head.
     const GROUP: usize = {
@@ -69,7 +78,7 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
     /// Tokens of an item.
     const TOKENS: usize = if Self::GROUP > ITEM_ROWS { 1 } else { ITEM_ROWS / Self::GROUP };
     /// Length of a head's values, padded.
-    const WIDTH: usize = HEAD_DIM.next_multiple_of(TILE);
+    const WIDTH: usize = VALUE.next_multiple_of(TILE);
     /// Elements of a row's state: largest score, sum of weights, and (from 16 on) the weighted sum of values.
     const STATE: usize = TILE + Self::WIDTH;
 
@@ -82,7 +91,7 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
             scores: Memory::zeroed(QUERY_ROWS * SEGMENT),
             states: Memory::zeroed((Self::TOKENS * Self::GROUP + QUERY_ROWS) * Self::STATE),
         };
-        AttentionScratch {
+        SegmentScratch {
             lanes: (0..lanes).map(|_| scratch()).collect(),
             partials: Memory::zeroed(split * Self::STATE),
             carried: Memory::zeroed(0),
@@ -93,7 +102,7 @@ impl<const HEADS: usize, const KV_HEADS: usize, const HEAD_DIM: usize>
     /// Adds room for steps of up to `tokens` tokens whose sequences have blocks on disk.
     #[must_use]
     pub fn streamed(self, tokens: usize) -> Self {
-        AttentionScratch { carried: Memory::zeroed(HEADS * tokens * Self::STATE), tokens, ..self }
+        SegmentScratch { carried: Memory::zeroed(HEADS * tokens * Self::STATE), tokens, ..self }
     }
 }
 
@@ -206,11 +215,7 @@ pub fn attention_within<
         assert!(OUT == HEADS * HEAD_DIM, "a row of results holds the query heads");
         assert!(DIMS <= HEAD_DIM, "no more dimensions turn than a head has");
     }
-    let limits = batch.limits();
-    assert!(limits.block_tokens == BLOCK, "the batch counts blocks of {} tokens", limits.block_tokens);
-    assert!(limits.blocks <= cache.blocks(), "the batch admits blocks that the cache does not have");
-    assert!(layer < cache.layers(), "the cache has no layer {layer}");
-
+    cache.check(batch, layer);
     rotate::rotate_and_write::<E, Q, K, V, P, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, DIMS>(
         lane, batch, layer, qkv, q_norm, k_norm, v_norm, angles, &pairs, cache,
     );

@@ -22,14 +22,14 @@ pub(super) trait KeyValues {
 }
 
 /// A segment widened to f32 in advance.
-pub(super) struct Gathered<'a, const HEAD_DIM: usize> {
+pub(super) struct Gathered<'a, const HEAD_DIM: usize, const VALUE: usize> {
     /// `[HEAD_DIM][SEGMENT]`.
     pub(super) keys: &'a [[f32; SEGMENT]; HEAD_DIM],
-    /// `[SEGMENT][HEAD_DIM rounded up to 16]`.
+    /// `[SEGMENT][VALUE rounded up to 16]`.
     pub(super) values: &'a [f32],
 }
 
-impl<const HEAD_DIM: usize> KeyValues for Gathered<'_, HEAD_DIM> {
+impl<const HEAD_DIM: usize, const VALUE: usize> KeyValues for Gathered<'_, HEAD_DIM, VALUE> {
     #[inline(always)]
     fn keys(&self, d: usize, key: usize) -> F32s {
         F32s::load(at(&self.keys[d], key))
@@ -37,7 +37,7 @@ impl<const HEAD_DIM: usize> KeyValues for Gathered<'_, HEAD_DIM> {
 
     #[inline(always)]
     fn values(&self, key: usize, d: usize) -> F32s {
-        F32s::load(at(self.values, key * HEAD_DIM.next_multiple_of(TILE) + d))
+        F32s::load(at(self.values, key * VALUE.next_multiple_of(TILE) + d))
     }
 }
 
@@ -63,8 +63,8 @@ impl<E: KvElement, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
     }
 }
 
-/// A tile of `R` query rows.
-pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize> {
+/// A tile of `R` query rows, of which each sums values of `VALUE` elements.
+pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize, const VALUE: usize> {
     /// One query vector a row.
     pub(super) queries: [&'a [f32; HEAD_DIM]; R],
     /// How many keys of the segment each row sees, at most [`SEGMENT`].
@@ -75,13 +75,16 @@ pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize> {
     pub(super) scale: f32,
 }
 
-impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
+impl<const R: usize, const HEAD_DIM: usize, const VALUE: usize> Tile<'_, R, HEAD_DIM, VALUE> {
+    /// Elements of a row's state.
+    const STATE: usize = TILE + VALUE.next_multiple_of(TILE);
+
     /// Writes each row's state to `states` (`R` of them); the state of a row that sees nothing is undefined.
     /// `scores` has room for `[R][SEGMENT]`.
     #[inline]
     pub(super) fn attend(&self, source: &impl KeyValues, scores: &mut [f32], states: &mut [f32]) {
         let most = self.reach.into_iter().max().unwrap_or(0);
-        let state = TILE + HEAD_DIM.next_multiple_of(TILE);
+        let state = Self::STATE;
         self.scores(source, most, scores);
         for (r, reach) in self.reach.into_iter().enumerate() {
             scores[r * SEGMENT..][..self.skip[r]].fill(OUTSIDE);
@@ -146,7 +149,7 @@ impl<const R: usize, const HEAD_DIM: usize> Tile<'_, R, HEAD_DIM> {
                 }
             });
         }
-        let state = TILE + HEAD_DIM.next_multiple_of(TILE);
+        let state = Self::STATE;
         unrolled!(r < R, {
             for j in 0..V {
                 sums[r][j].store(at_mut(states, r * state + TILE + d + j * LANES));

@@ -3,35 +3,38 @@
 use super::super::batch::Batch;
 use super::super::epilogue::sigmoid_times;
 use super::super::format::KvElement;
-use super::super::kv::{KvCache, StagedWindow};
+use super::super::kv::{PagedCache, StagedWindow};
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, QUERY_ROWS, TILE, at, at_mut};
 use super::super::team::Lane;
 use super::super::windows::Stretch;
 use super::items::{Item, Items};
 use super::segment::{Cached, Gathered, KeyValues, Tile, merge};
-use super::{AttentionScratch, GATHER_ROWS, LaneScratch, SEGMENT};
+use super::{GATHER_ROWS, LaneScratch, SEGMENT, SegmentScratch};
 
-/// The arguments of [`super::attention`] that the second half needs.
-pub(super) struct Work<
+/// The arguments of [`super::attention`] that the second half needs. Values have `VALUE` elements; without
+/// `OWN` they are the leading ones of their keys.
+pub(in super::super) struct Work<
     'a,
     E,
     const HEADS: usize,
     const KV_HEADS: usize,
     const HEAD_DIM: usize,
+    const VALUE: usize,
     const BLOCK: usize,
+    const OWN: bool,
     const QKV: usize,
     const OUT: usize,
 > {
-    pub(super) batch: &'a Batch,
-    pub(super) layer: usize,
-    pub(super) qkv: &'a Rows<QKV>,
-    pub(super) scale: f32,
+    pub(in super::super) batch: &'a Batch,
+    pub(in super::super) layer: usize,
+    pub(in super::super) qkv: &'a Rows<QKV>,
+    pub(in super::super) scale: f32,
     /// Positions that a row attends to at most, its own among them.
-    pub(super) window: usize,
-    pub(super) cache: &'a KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
-    pub(super) scratch: &'a AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
-    pub(super) out: &'a Rows<OUT>,
+    pub(in super::super) window: usize,
+    pub(in super::super) cache: &'a PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, OWN>,
+    pub(in super::super) scratch: &'a SegmentScratch<HEADS, KV_HEADS, HEAD_DIM, VALUE>,
+    pub(in super::super) out: &'a Rows<OUT>,
 }
 
 impl<
@@ -39,20 +42,22 @@ impl<
     const HEADS: usize,
     const KV_HEADS: usize,
     const HEAD_DIM: usize,
+    const VALUE: usize,
     const BLOCK: usize,
+    const OWN: bool,
     const QKV: usize,
     const OUT: usize,
-> Work<'_, E, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, OUT>
+> Work<'_, E, HEADS, KV_HEADS, HEAD_DIM, VALUE, BLOCK, OWN, QKV, OUT>
 {
-    const GROUP: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::GROUP;
-    const STATE: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::STATE;
-    const WIDTH: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::WIDTH;
-    const TOKENS: usize = AttentionScratch::<HEADS, KV_HEADS, HEAD_DIM>::TOKENS;
+    const GROUP: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::GROUP;
+    const STATE: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::STATE;
+    const WIDTH: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::WIDTH;
+    const TOKENS: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::TOKENS;
     /// Whether the query heads are followed by a gate for each.
     const GATED: bool = QKV > (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
     /// Attends with every row of the batch; ends with a barrier.
-    pub(super) fn run(&self, lane: &Lane) {
+    pub(in super::super) fn run(&self, lane: &Lane) {
         if let (Some((stream, part)), windows @ [_, ..]) =
             (self.cache.stream_of(self.layer), self.batch.windows())
         {
@@ -171,7 +176,7 @@ impl<
         let head = item.head * Self::GROUP + row % Self::GROUP;
         let token = item.tokens.start + row / Self::GROUP;
         // SAFETY: each head of a token belongs to one item.
-        let out = unsafe { self.out.part_mut(token, head * HEAD_DIM, HEAD_DIM) };
+        let out = unsafe { self.out.part_mut(token, head * VALUE, VALUE) };
         for (out, sum) in out.iter_mut().zip(&state[TILE..]) {
             *out = sum / state[1];
         }
@@ -208,26 +213,30 @@ impl<
             let position = start + group.min((seen - 1) / TILE) * TILE;
             (blocks[position / BLOCK], position % BLOCK)
         };
-        let source = Cached::<E, BLOCK> {
-            keys: std::array::from_fn(|group| {
-                let (block, slot) = place(group);
-                // SAFETY: keys were written before a barrier, and are not written in this phase.
-                unsafe { &self.cache.keys(self.layer, block, item.head, window)[slot..] }
-            }),
-            values: std::array::from_fn(|group| {
-                let (block, slot) = place(group);
+        let keys = std::array::from_fn(|group| {
+            let (block, slot) = place(group);
+            // SAFETY: keys were written before a barrier, and are not written in this phase.
+            unsafe { &self.cache.keys(self.layer, block, item.head, window)[slot..] }
+        });
+        let values = std::array::from_fn(|group| {
+            let (block, slot) = place(group);
+            match OWN {
                 // SAFETY: as for the keys.
-                unsafe { &self.cache.values(self.layer, block, item.head, window)[slot * Self::WIDTH..] }
-            }),
-            width: Self::WIDTH,
-        };
+                true => unsafe {
+                    &self.cache.values(self.layer, block, item.head, window)[slot * Self::WIDTH..]
+                },
+                false => &[][..],
+            }
+        });
+        let source = Cached::<E, BLOCK> { keys, values, width: Self::WIDTH };
         // SAFETY: only this lane uses its scratch, and each part of it has one use.
         let scores = unsafe { scratch.scores.slice_mut(0, QUERY_ROWS * SEGMENT) };
         let from = Self::TOKENS * Self::GROUP * Self::STATE;
         // SAFETY: as above.
         let current = unsafe { scratch.states.slice_mut(from, QUERY_ROWS * Self::STATE) };
         let mut rows = Rowwise { item, start, states, scores, current, merging };
-        if rows.states.len() / Self::STATE >= GATHER_ROWS {
+        // What is stored by dimension is summed by token.
+        if !OWN || rows.states.len() / Self::STATE >= GATHER_ROWS {
             self.attend_rows(&mut rows, &self.gather(&source, seen, scratch));
         } else {
             self.attend_rows(&mut rows, &source);
@@ -240,7 +249,7 @@ impl<
         source: &Cached<E, BLOCK>,
         seen: usize,
         scratch: &'s LaneScratch,
-    ) -> Gathered<'s, HEAD_DIM> {
+    ) -> Gathered<'s, HEAD_DIM, VALUE> {
         // SAFETY: only this lane uses its scratch, and each part of it has one use.
         let keys = unsafe { scratch.keys.slice_mut(0, HEAD_DIM * SEGMENT) };
         let keys: &mut [[f32; SEGMENT]; HEAD_DIM] = at_mut(keys.as_chunks_mut().0, 0);
@@ -253,8 +262,15 @@ impl<
                 }
             }
             for key in group..group + TILE {
-                for d in (0..Self::WIDTH).step_by(LANES) {
-                    source.values(key, d).store(at_mut(values, key * Self::WIDTH + d));
+                let value = &mut values[key * Self::WIDTH..][..Self::WIDTH];
+                if OWN {
+                    for d in (0..Self::WIDTH).step_by(LANES) {
+                        source.values(key, d).store(at_mut(value, d));
+                    }
+                } else {
+                    for (x, of_keys) in value.iter_mut().zip(&keys[..VALUE]) {
+                        *x = of_keys[key];
+                    }
                 }
             }
         }
@@ -299,7 +315,7 @@ impl<
             let first = (self.position(of.item, first + r) + 1).saturating_sub(self.window);
             first.saturating_sub(of.start).min(reach[r])
         });
-        let tile = Tile { queries, reach, skip, scale: self.scale };
+        let tile: Tile<R, HEAD_DIM, VALUE> = Tile { queries, reach, skip, scale: self.scale };
         let states = &mut of.states[first * Self::STATE..][..R * Self::STATE];
         if of.merging {
             tile.attend(source, of.scores, of.current);

@@ -1,0 +1,142 @@
+//! The op of attention over latents and the layers built from it.
+
+use super::spec::{self, QueryScale};
+use crate::blocks::{Built, FieldForm, Operation, Share, Split};
+use crate::graph::{BodyBuilder, Builder, Op, RankPart, RotaryFrequencies, Rows, ValueId, Weight, WeightId};
+use crate::spec::types::Ranks;
+use monomorph_abi::cut::Segment;
+
+/// `(q, q_r, c, k_r) -> softmax(scale (q K^T + q_r k_r^T)) V` over the sequence's cache, to which `c` and
+/// `k_r` of every row of the step are added first: head `h` has the keys `K_h c` and the values `V_h c` of
+/// the latents `c`, and all heads share the rotated keys `k_r`. Both parts of a query are multiplied by
+/// [`QueryScale`] of its position before. A query attends to positions up to its own (DeepSeek-AI, 2024).
+///
+/// A backend may make keys and values of what the cache has, or multiply `K_h` into queries and `V_h` into
+/// sums of latents.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentAttention {
+    /// `K_h` above `V_h`, head by head: `[heads * (key_dim + value_dim), latent]`.
+    pub made: WeightId,
+    /// Heads and widths.
+    pub shape: Shape,
+    /// Multiplies the scores.
+    pub scale: f32,
+    /// What multiplies queries, if anything does.
+    pub query_scale: Option<QueryScale>,
+}
+
+/// Heads and widths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Heads.
+    pub heads: usize,
+    /// Width of a head's key, besides what rotates.
+    pub key_dim: usize,
+    /// Width of the rotated key.
+    pub rotated: usize,
+    /// Width of a head's value.
+    pub value_dim: usize,
+    /// Width of a latent.
+    pub latent: usize,
+}
+
+impl Shape {
+    /// Width of a latent and its rotated key.
+    pub fn width(&self) -> usize {
+        self.latent + self.rotated
+    }
+
+    /// Rows of what makes keys and values, of all heads.
+    pub fn made(&self) -> usize {
+        self.heads * (self.key_dim + self.value_dim)
+    }
+}
+
+impl Operation for LatentAttention {
+    const NAME: &'static str = "latent-attention";
+    const ATTENDS: bool = true;
+
+    fn unbuilt(&self) -> Option<&'static str> {
+        Some("attention over latents")
+    }
+
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        let Shape { heads, key_dim, .. } = self.shape;
+        vec![(self.made, FieldForm::Heads { heads, key_dim })]
+    }
+
+    /// A rank has some of the heads. Every rank has all latents and rotated keys.
+    fn share(
+        &self,
+        _: &[Weight],
+        Ranks { count: ranks, .. }: Ranks,
+    ) -> Result<Share<LatentAttention>, String> {
+        let Shape { heads, key_dim, rotated, value_dim, .. } = self.shape;
+        if !heads.is_multiple_of(ranks) {
+            return Err(format!("{heads} heads cannot be shared out to {ranks} ranks"));
+        }
+        let mut op = self.clone();
+        op.shape.heads /= ranks;
+        let made = Segment { units: heads, unit: key_dim + value_dim };
+        Ok(Share {
+            op,
+            inputs: vec![
+                Split::units(heads, key_dim),
+                Split::units(heads, rotated),
+                Split::Whole,
+                Split::Whole,
+            ],
+            output: Split::units(heads, value_dim),
+            cuts: vec![(self.made, RankPart::rows([made]))],
+        })
+    }
+}
+
+impl Built for spec::LatentAttention {
+    fn build(&self, graph: &mut Builder, body: &mut BodyBuilder, x: ValueId) -> Vec<ValueId> {
+        let name = |part: &str| format!("layers.{{layer}}.latent.{part}");
+        let shape = Shape {
+            heads: self.heads,
+            key_dim: self.key_dim,
+            rotated: self.rotary.dims,
+            value_dim: self.value_dim,
+            latent: self.latent,
+        };
+        let project = |graph: &mut Builder, body: &mut BodyBuilder, part: &str, x| {
+            graph.linear(body, part, &name(part), x, false)
+        };
+        let queries = |graph: &mut Builder, body: &mut BodyBuilder, x| {
+            ["q", "q_rotated"].map(|part| project(graph, body, part, x))
+        };
+        let frequencies = RotaryFrequencies::new(&self.rotary);
+        let rotate = |body: &mut BodyBuilder, name: &str, x, heads: usize| {
+            let op = Op::Rotary { heads, head_dim: shape.rotated, frequencies: frequencies.clone() };
+            body.node(name, Rows::Tokens, heads * shape.rotated, op, &[x])
+        };
+        // All that reads normed rows comes before what reads a latent.
+        let keys = |graph: &mut Builder, body: &mut BodyBuilder| {
+            ["kv_a", "k_rotated"].map(|part| project(graph, body, part, x))
+        };
+        let ([q, q_rotated], [latent, k_rotated]) = match self.query_latent {
+            None => (queries(graph, body, x), keys(graph, body)),
+            Some(_) => {
+                let of_latent = project(graph, body, "q_a", x);
+                let keys = keys(graph, body);
+                let read = graph.norm(body, &name("q_norm"), self.norm, of_latent, 1);
+                (queries(graph, body, read), keys)
+            }
+        };
+        let latent = graph.norm(body, &name("kv_norm"), self.norm, latent, 1);
+        let q_rotated = rotate(body, "q_turned", q_rotated, shape.heads);
+        let k_rotated = rotate(body, "k_turned", k_rotated, 1);
+        let op = LatentAttention {
+            made: graph.weight(&name("kv")),
+            shape,
+            scale: self.scale.unwrap_or(1.0 / ((self.key_dim + shape.rotated) as f32).sqrt()),
+            query_scale: self.query_scale,
+        };
+        let width = shape.heads * shape.value_dim;
+        let context = body.node("context", Rows::Tokens, width, op, &[q, q_rotated, latent, k_rotated]);
+        vec![graph.linear(body, "o", &name("o"), context, false)]
+    }
+}

@@ -1,0 +1,81 @@
+//! Keys of a Hugging Face config, and tensor names of its checkpoints.
+
+use super::spec::LatentAttention;
+use crate::blocks::Placed;
+use crate::import::keys::{Findings, Keys};
+use crate::import::names::{LayerTensor, rows, whole};
+use crate::import::rotary::{self, OfLatents};
+use crate::spec::types::{FileTensor, Norm, RotaryPairs};
+use serde_json::{Value, json};
+
+/// What is added to the mean square of a latent: transformers' default, whatever the config says of norms.
+const EPS: f32 = 1e-6;
+
+pub(crate) fn read(
+    keys: &mut Keys,
+    found: &mut Findings,
+    context: Option<usize>,
+    norm: Option<Norm>,
+) -> Option<LatentAttention> {
+    let heads = keys.count(found, "num_attention_heads", 32);
+    let (key_dim, rotated) =
+        (keys.count(found, "qk_nope_head_dim", 64), keys.count(found, "qk_rope_head_dim", 64));
+    let value_dim = keys.count(found, "v_head_dim", 128);
+    let latent = keys.count(found, "kv_lora_rank", 256);
+    // `null` makes queries directly.
+    let query_latent = match keys.get("q_lora_rank") {
+        Some(Value::Null) => Some(None),
+        _ => keys.count(found, "q_lora_rank", 1024).map(Some),
+    };
+    let adjacent = keys.flag(found, "rope_interleave", true);
+    // Others that heads would share are not known; the width of a head follows from its parts.
+    if let (Some(heads), Some(given)) = (heads, keys.given("num_key_value_heads"))
+        && *given != json!(heads)
+    {
+        let (path, other) = (keys.path("num_key_value_heads"), keys.path("num_attention_heads"));
+        found.problems.push(format!("`{path}` = {given}: every head has keys of its own, as `{other}` says"));
+    }
+    keys.harmless(&["head_dim"]);
+    keys.only(found, "attention_bias", &[json!(false), Value::Null], "this family's attention has no biases");
+    let OfLatents { mut rotary, score_factor, query_scale } =
+        rotary::of_latents(keys, found, rotated, context)?;
+    rotary.pairs = if adjacent? { RotaryPairs::Adjacent } else { RotaryPairs::Halves };
+    let (key_dim, rotated) = (key_dim?, rotated?);
+    let scale = score_factor.map(|factor| (factor / ((key_dim + rotated) as f64).sqrt()) as f32);
+    Some(LatentAttention {
+        heads: heads?,
+        key_dim,
+        value_dim: value_dim?,
+        latent: latent?,
+        query_latent: query_latent?,
+        norm: Norm { eps: EPS, ..norm? },
+        rotary,
+        scale,
+        query_scale: Some(query_scale),
+    })
+}
+
+impl Placed for LatentAttention {
+    /// Finds a tensor in the checkpoint.
+    fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
+        let ["latent", part] = *tensor.stem else { return None };
+        let module = tensor.modules.attention;
+        let rotated = self.rotary.dims;
+        let some = |name: &str, first: usize, take: usize, of: usize| {
+            rows(format!("{module}.{name}.weight"), first, take, of)
+        };
+        let queries = if self.query_latent.is_some() { "q_b_proj" } else { "q_proj" };
+        // Each head's query is followed by its part that rotates, and the latent by its key.
+        let (key, latent) = (self.key_dim, self.latent);
+        Some(match part {
+            "q" => some(queries, 0, key, key + rotated),
+            "q_rotated" => some(queries, key, rotated, key + rotated),
+            "kv_a" => some("kv_a_proj_with_mqa", 0, latent, latent + rotated),
+            "k_rotated" => some("kv_a_proj_with_mqa", latent, rotated, latent + rotated),
+            "q_norm" => whole(format!("{module}.q_a_layernorm.weight")),
+            "kv_norm" => whole(format!("{module}.kv_a_layernorm.weight")),
+            "kv" => whole(format!("{module}.kv_b_proj.weight")),
+            other => whole(format!("{module}.{other}_proj.weight")),
+        })
+    }
+}
