@@ -5,7 +5,8 @@ use super::graph::{LatentAttention, Shape};
 use super::spec::QueryScale;
 use crate::blocks::Computed;
 use crate::reference::Evaluation;
-use crate::reference::ops::{dot, linear, round};
+use crate::reference::ops::{linear, round};
+use monomorph_formats::dot;
 
 /// What is made of the latents of a sequence in one layer, and their rotated keys.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@ use crate::blocks::experts::spec::{Experts, Router, SharedExpert};
 use crate::blocks::latent_attention::import as latent_attention;
 use crate::blocks::products::spec::Gated;
 use crate::import::dimensions::{activation_named, all_stop_ids};
-use crate::import::draft::{Draft, DraftHead, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
 use crate::import::keys::{Findings, Keys};
 use crate::import::layers::DENSE;
 use crate::import::quantization;
@@ -87,6 +87,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
                 experts: ExpertNames { shared: "mlp.shared_experts", ..ExpertNames::USUAL },
                 ..Modules::USUAL
             },
+            draft: DraftNames::USUAL,
             fused: false,
             stacked: Stacked::Yes,
             towers: if outer.is_some() { &["vision_tower.*", "multi_modal_projector.*"] } else { &[] },
