@@ -170,7 +170,6 @@ fn targets_have_their_published_sizes() {
         ("gemma-4-26b-a4b/nvfp4", 25_233_141_790, 17_636_679_740.0),
         ("gemma-4-26b-a4b/nvfp4a16", 25_233_141_790, 15_271_352_380.0),
         // 119.40 G and 70.80 GB with a tower of 0.43 G in bf16.
-        ("mistral-small-4/bf16", 118_972_826_624, 237_945_653_248.0),
         ("mistral-small-4/nvfp4", 118_972_826_624, 69_944_959_408.0),
         ("nemotron-3-nano/nvfp4", 31_577_940_288, 19_339_751_872.0),
         // 80.30 GB with draft layers of 2,942,325,248 parameters in bf16.

@@ -80,6 +80,14 @@ impl<'a> Keys<'a> {
         number.map(Some)
     }
 
+    /// A number above 0; the inner `None` means absent, `null` or zero.
+    pub(crate) fn number_or_zero(&mut self, found: &mut Findings, key: &str) -> Option<Option<f64>> {
+        match self.given(key).and_then(Value::as_f64) {
+            Some(0.0) => Some(None),
+            _ => self.number_or_null(found, key),
+        }
+    }
+
     /// A number above 0, or the default when absent.
     pub(crate) fn number(&mut self, found: &mut Findings, key: &str, default: f64) -> Option<f64> {
         if !self.map.contains_key(key) {

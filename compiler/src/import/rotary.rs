@@ -105,7 +105,7 @@ pub(crate) fn of_latents(
     let why = "only \"yarn\" is known of this family";
     let key = if inner.get("rope_type").is_some() { "rope_type" } else { "type" };
     inner.only(found, key, &[Value::from("yarn")], why);
-    let all = inner.number_or_null(found, "mscale_all_dim").map(|all| all.unwrap_or(0.0));
+    let all = inner.number_or_zero(found, "mscale_all_dim").map(|all| all.unwrap_or(0.0));
     let factor = inner.required_number(found, "factor");
     let path = inner.path("mscale_all_dim");
     let rotary = read(keys, found, rotated, context, Turned::FurtherPart)?;
@@ -354,10 +354,10 @@ impl Scaled<'_, '_> {
             _ => self.factor(),
         };
         // In these four keys zero counts as absent.
-        let beta_fast = self.or_zero("beta_fast").map(|it| it.unwrap_or(32.0));
-        let beta_slow = self.or_zero("beta_slow").map(|it| it.unwrap_or(1.0));
-        let mscale = self.or_zero("mscale");
-        let mscale_all_dim = self.or_zero("mscale_all_dim");
+        let beta_fast = self.keys.number_or_zero(self.found, "beta_fast").map(|it| it.unwrap_or(32.0));
+        let beta_slow = self.keys.number_or_zero(self.found, "beta_slow").map(|it| it.unwrap_or(1.0));
+        let mscale = self.keys.number_or_zero(self.found, "mscale");
+        let mscale_all_dim = self.keys.number_or_zero(self.found, "mscale_all_dim");
         let attention_factor = self.keys.number_or_null(self.found, "attention_factor");
         let truncate = self.keys.flag(self.found, "truncate", true);
         let (factor, beta_fast, beta_slow) = (factor?, beta_fast?, beta_slow?);
@@ -379,13 +379,5 @@ impl Scaled<'_, '_> {
             attention_factor,
             truncate: truncate?,
         })
-    }
-
-    /// A number above 0; the inner `None` means absent, `null` or zero.
-    fn or_zero(&mut self, key: &str) -> Option<Option<f64>> {
-        match self.keys.given(key).and_then(Value::as_f64) {
-            Some(0.0) => Some(None),
-            _ => self.keys.number_or_null(self.found, key),
-        }
     }
 }
