@@ -322,8 +322,8 @@ impl Stage {
         directory
     }
 
-    /// The modules of the crate whose kernels are in the directory `cuda`, in order, with the kernels that are
-    /// `launched`.
+    /// The compiled modules of a crate with its kernels in the directory `cuda`, in order. They have only the
+    /// kernels that are `launched`.
     fn images(
         &self,
         modules: &[Module],

@@ -218,7 +218,7 @@ pub(crate) enum FieldForm {
     Convolution,
     /// What makes keys and values of a latent: the rows of each head's keys, then those of its values.
     Heads {
-        /// Heads.
+        /// Number of heads.
         heads: usize,
         /// Rows of a head's keys.
         key_dim: usize,

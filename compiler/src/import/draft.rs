@@ -1,8 +1,14 @@
 //! What a config says, in terms of MODEL.toml.
 
-use super::layers::FULL;
 use super::quantization::Quantization;
 use crate::spec::types::{Around, Ffn, Mixer, Norm};
+
+/// Names of the mixers in patterns.
+pub(super) const FULL: &str = "attention";
+pub(super) const LINEAR: &str = "delta";
+
+/// Name of dense blocks in patterns.
+pub(super) const DENSE: &str = "dense";
 
 /// The contents of a config, in terms of MODEL.toml.
 pub(super) struct Draft {

@@ -2,10 +2,10 @@
 
 use super::ImportError;
 use super::dimensions::{activation, all_stop_ids};
-use super::draft::{Draft, DraftHead, DraftNames, Modules, Naming, Stacked};
+use super::draft::{DENSE, Draft, DraftHead, DraftNames, FULL, LINEAR, Modules, Naming, Stacked};
 use super::families::{FAMILIES, Family, OWN, Reader, WRAPPERS};
 use super::keys::{Findings, Keys};
-use super::layers::{self, DENSE, FULL, LINEAR};
+use super::layers;
 use super::quantization;
 use crate::blocks::attention::import as attention;
 use crate::blocks::delta_net::import as delta_net;

@@ -1,17 +1,10 @@
 //! Which layers are attention and which are recurrent.
 
-use super::draft::Layer;
+use super::draft::{DENSE, FULL, LINEAR, Layer};
 use super::families::Family;
 use super::keys::{Findings, Keys};
 use crate::blocks::experts::import as mixture;
 use serde_json::Value;
-
-/// Names of the mixers in patterns.
-pub(super) const FULL: &str = "attention";
-pub(super) const LINEAR: &str = "delta";
-
-/// Name of dense blocks in patterns.
-pub(super) const DENSE: &str = "dense";
 
 /// The mixer for a value of `layer_types`.
 fn of_layer_type(value: &Value) -> Option<&'static str> {

@@ -1,7 +1,6 @@
 //! Writes the storage of a checkpoint as a readable quant spec.
 
-use super::draft::{Draft, DraftHead};
-use super::layers::FULL;
+use super::draft::{Draft, DraftHead, FULL};
 use super::storage::{Placed, classes};
 use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClass};
 use monomorph_formats::Format;

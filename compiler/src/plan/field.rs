@@ -54,13 +54,13 @@ pub enum FieldKind {
     Heads {
         /// Stored format, one of floats.
         format: Format,
-        /// Heads.
+        /// Number of heads.
         heads: usize,
         /// Rows of a head's keys.
         key_dim: usize,
         /// Rows of a head's values.
         value_dim: usize,
-        /// Columns.
+        /// Width of a latent.
         latent: usize,
     },
     /// A vector, kept in f32.

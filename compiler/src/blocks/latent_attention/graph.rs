@@ -28,7 +28,7 @@ pub struct LatentAttention {
 /// Heads and widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Heads.
+    /// Query heads, each with a key and a value of its own.
     pub heads: usize,
     /// Width of a head's key, besides what rotates.
     pub key_dim: usize,

@@ -12,7 +12,7 @@ use crate::spec::{LayerTensors, words};
 /// key a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatentAttention {
-    /// Heads.
+    /// Query heads, each with a key and a value of its own.
     pub heads: usize,
     /// Width of a head's key and query, besides what rotates.
     pub key_dim: usize,

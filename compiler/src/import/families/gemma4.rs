@@ -6,9 +6,10 @@ use crate::blocks::attention::spec::Attention;
 use crate::blocks::experts::spec::{Experts, Router, SharedExpert};
 use crate::blocks::products::spec::Gated;
 use crate::import::dimensions::{activation_named, all_stop_ids, kv_heads};
-use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{
+    Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Stacked,
+};
 use crate::import::keys::{Findings, Keys};
-use crate::import::layers::FULL;
 use crate::import::quantization;
 use crate::import::rotary::Turned;
 use crate::spec::types::{

@@ -5,9 +5,10 @@ use crate::blocks::attention::spec::Attention;
 use crate::blocks::experts::import::active;
 use crate::blocks::experts::spec::{Experts, Router};
 use crate::import::dimensions::{activation, head_dim, kv_heads, stop_ids};
-use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{
+    Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Stacked,
+};
 use crate::import::keys::{Findings, Keys};
-use crate::import::layers::FULL;
 use crate::import::quantization;
 use crate::import::rotary::{self, Turned};
 use crate::spec::types::{Activation, Around, Norm, NormWeight};

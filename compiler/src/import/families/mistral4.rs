@@ -7,9 +7,10 @@ use crate::blocks::experts::spec::{Experts, Router, SharedExpert};
 use crate::blocks::latent_attention::import as latent_attention;
 use crate::blocks::products::spec::Gated;
 use crate::import::dimensions::{activation_named, all_stop_ids};
-use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{
+    DENSE, Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked,
+};
 use crate::import::keys::{Findings, Keys};
-use crate::import::layers::DENSE;
 use crate::import::quantization;
 use crate::spec::types::{Activation, Around, Ffn, Norm, NormWeight};
 use serde_json::{Value, json};

@@ -7,9 +7,10 @@ use crate::blocks::experts::spec::{Experts, Router, SharedExpert};
 use crate::blocks::mamba2::import as mamba2;
 use crate::blocks::products::spec::{NoMixer, Nothing, Ungated};
 use crate::import::dimensions::{kv_heads, stop_ids};
-use crate::import::draft::{Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked};
+use crate::import::draft::{
+    DENSE, Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Stacked,
+};
 use crate::import::keys::{Findings, Keys};
-use crate::import::layers::{DENSE, FULL};
 use crate::import::quantization;
 use crate::import::rotary::Turned;
 use crate::spec::model::ACTIVATIONS;

@@ -44,7 +44,6 @@ impl<const ROWS: usize, const N: usize> Epilogue<ROWS> for IntoHead<'_, N> {
 /// Without a barrier.
 ///
 /// A row's sums do not depend on the other rows.
-#[expect(clippy::too_many_arguments, reason = "the operands of a product, and where it is staged")]
 pub(super) fn multiply_heads<
     'w,
     F,
