@@ -137,7 +137,11 @@ fn launched(cuda: &CudaPlan, sequences: usize) -> BTreeSet<(usize, usize)> {
     let bucket = buckets.filter(|it| *it >= sequences).min().unwrap_or(usize::MAX);
     let programs = cuda.programs.iter().filter(|it| !decodes(it) || it.sequences <= bucket);
     let kernels = programs.flat_map(Program::launches).map(|launch| launch.kernel);
-    kernels.chain(cuda.fills.iter().copied()).collect()
+    // A server of several ranks times a sum when it starts, of whatever program has one.
+    let modules = cuda.modules.iter().enumerate();
+    let all = modules.flat_map(|(at, module)| (0..module.kernels.len()).map(move |kernel| (at, kernel)));
+    let sums = all.filter(|it| cuda.kernel(*it).function() == "exchange_sum");
+    kernels.chain(sums).chain(cuda.fills.iter().copied()).collect()
 }
 
 /// The target of this machine's processor.
