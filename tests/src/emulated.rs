@@ -400,22 +400,22 @@ impl Stage {
     }
 }
 
-/// A module's text with kernels of these names that end the server. A kernel is printed as its head, a line
-/// with its only call, and the closing brace.
+/// A module's text with kernels of these names that end the server. A kernel ends with the first brace that
+/// begins a line.
 fn without(source: &str, absent: &BTreeSet<&str>) -> String {
-    let (mut text, mut name, mut seen) = (String::new(), None, 0);
+    let (mut text, mut within, mut seen) = (String::new(), false, 0);
     for line in source.lines() {
-        match name.take() {
-            Some(name) => {
-                seen += 1;
-                text += &format!(
-                    "    card::fail(\"{name} was left out: no step was to decode so many sequences\");\n"
-                );
-            }
-            None => text += &format!("{line}\n"),
+        within &= line != "}";
+        if within {
+            continue;
         }
-        if line.starts_with("extern \"C\"") {
-            name = absent.iter().find(|name| line.contains(&format!(" {name}(")));
+        text += &format!("{line}\n");
+        let head = line.starts_with("extern \"C\"");
+        if let Some(name) = absent.iter().find(|name| head && line.contains(&format!(" {name}("))) {
+            text += &format!(
+                "    card::fail(\"{name} was left out: no step was to decode so many sequences\");\n"
+            );
+            (within, seen) = (true, seen + 1);
         }
     }
     assert_eq!(seen, absent.len(), "every kernel is printed once");
