@@ -137,7 +137,11 @@ fn launched(cuda: &CudaPlan, sequences: usize) -> BTreeSet<(usize, usize)> {
     let bucket = buckets.filter(|it| *it >= sequences).min().unwrap_or(usize::MAX);
     let programs = cuda.programs.iter().filter(|it| !decodes(it) || it.sequences <= bucket);
     let kernels = programs.flat_map(Program::launches).map(|launch| launch.kernel);
-    kernels.chain(cuda.fills.iter().copied()).collect()
+    // A server of several ranks times a sum when it starts, of whatever program has one.
+    let modules = cuda.modules.iter().enumerate();
+    let all = modules.flat_map(|(at, module)| (0..module.kernels.len()).map(move |kernel| (at, kernel)));
+    let sums = all.filter(|it| cuda.kernel(*it).function() == "exchange_sum");
+    kernels.chain(sums).chain(cuda.fills.iter().copied()).collect()
 }
 
 /// The target of this machine's processor.
@@ -396,22 +400,22 @@ impl Stage {
     }
 }
 
-/// A module's text with kernels of these names that end the server. A kernel is printed as its head, a line
-/// with its only call, and the closing brace.
+/// A module's text with kernels of these names that end the server. A kernel ends with the first brace that
+/// begins a line.
 fn without(source: &str, absent: &BTreeSet<&str>) -> String {
-    let (mut text, mut name, mut seen) = (String::new(), None, 0);
+    let (mut text, mut within, mut seen) = (String::new(), false, 0);
     for line in source.lines() {
-        match name.take() {
-            Some(name) => {
-                seen += 1;
-                text += &format!(
-                    "    card::fail(\"{name} was left out: no step was to decode so many sequences\");\n"
-                );
-            }
-            None => text += &format!("{line}\n"),
+        within &= line != "}";
+        if within {
+            continue;
         }
-        if line.starts_with("extern \"C\"") {
-            name = absent.iter().find(|name| line.contains(&format!(" {name}(")));
+        text += &format!("{line}\n");
+        let head = line.starts_with("extern \"C\"");
+        if let Some(name) = absent.iter().find(|name| head && line.contains(&format!(" {name}("))) {
+            text += &format!(
+                "    card::fail(\"{name} was left out: no step was to decode so many sequences\");\n"
+            );
+            (within, seen) = (true, seen + 1);
         }
     }
     assert_eq!(seen, absent.len(), "every kernel is printed once");

@@ -41,15 +41,11 @@ impl<F: WeightFormat, const HEADS: usize, const KEY: usize, const VALUE: usize, 
         each(loader, HEADS, |head, windows| {
             let first = head * (KEY + VALUE);
             let mut transposed = vec![0; LATENT * KEY * size];
-            let mut row_of = |row: usize, use_row: &mut dyn FnMut(&[u8])| {
-                rows.row(first + row, windows).map(|row| use_row(row.expect("the stack has this row")))
-            };
             for key in 0..KEY {
-                row_of(key, &mut |row| {
-                    for (at, element) in row.chunks_exact(size).enumerate() {
-                        transposed[(at * KEY + key) * size..][..size].copy_from_slice(element);
-                    }
-                })?;
+                let row = rows.row(first + key, windows)?.expect("the stack has this row");
+                for (at, element) in row.chunks_exact(size).enumerate() {
+                    transposed[(at * KEY + key) * size..][..size].copy_from_slice(element);
+                }
             }
             // SAFETY: each head is packed once.
             let out = unsafe { keys.slice_mut(head * Self::EACH[0], Self::EACH[0]) };
@@ -60,7 +56,8 @@ impl<F: WeightFormat, const HEADS: usize, const KEY: usize, const VALUE: usize, 
             let out = unsafe { values.slice_mut(head * Self::EACH[1], Self::EACH[1]) };
             for value in 0..VALUE {
                 let tile = &mut out[value / TILE * F::tile_bytes(LATENT)..][..F::tile_bytes(LATENT)];
-                row_of(KEY + value, &mut |row| F::pack(row, value % TILE, tile))?;
+                let row = rows.row(first + KEY + value, windows)?.expect("the stack has this row");
+                F::pack(row, value % TILE, tile);
             }
             Ok(())
         })?;
