@@ -29,9 +29,9 @@ fn interpret(target: &Target, golden: &Golden, weights: &Path) -> Logits {
         .collect()
 }
 
-/// A golden whose scores are steep: f16 moves half of its rows by 9e-3 and more, where it moves half of the
-/// others' by 1e-3 to 5e-3.
-const STEEP: &str = "mistral4";
+/// How names of goldens with latents begin. Keys and values go through two products there, and f16 moves half
+/// of their rows by up to 9e-3, where it moves half of the others' by 1e-3 to 5e-3.
+const OF_LATENTS: &str = "mistral4";
 
 #[test]
 fn computing_in_f16_stays_near_the_goldens() {
@@ -43,7 +43,7 @@ fn computing_in_f16_stays_near_the_goldens() {
         let expected = read(&golden.directory.join("bf16/logits.safetensors"));
         let apart = Spread::of(&found, &expected, target.model.vocabulary);
         println!("{}: {apart}", golden.name);
-        let most = if golden.name == STEEP { 5e-2 } else { 2e-2 };
+        let most = if golden.name.starts_with(OF_LATENTS) { 5e-2 } else { 2e-2 };
         assert!((1e-5..=most).contains(&apart.all), "{}: {apart}", golden.name);
     }
 }
