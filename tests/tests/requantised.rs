@@ -30,7 +30,8 @@ fn interpret(target: &Target, golden: &Golden, weights: &Path) -> Logits {
 }
 
 /// How names of goldens with latents begin. Keys and values go through two products there, and f16 moves half
-/// of their rows by up to 9e-3, where it moves half of the others' by 1e-3 to 5e-3.
+/// of their rows by up to 9e-3, where it moves half of the others' by 1e-3 to 5e-3; in one row other experts
+/// are chosen.
 const OF_LATENTS: &str = "mistral4";
 
 #[test]
@@ -43,8 +44,12 @@ fn computing_in_f16_stays_near_the_goldens() {
         let expected = read(&golden.directory.join("bf16/logits.safetensors"));
         let apart = Spread::of(&found, &expected, target.model.vocabulary);
         println!("{}: {apart}", golden.name);
-        let most = if golden.name.starts_with(OF_LATENTS) { 5e-2 } else { 2e-2 };
-        assert!((1e-5..=most).contains(&apart.all), "{}: {apart}", golden.name);
+        let near = if golden.name.starts_with(OF_LATENTS) {
+            apart.is_within(2e-2, &target.model)
+        } else {
+            apart.all <= 2e-2
+        };
+        assert!(near && apart.all >= 1e-5, "{}: {apart}", golden.name);
     }
 }
 
