@@ -158,7 +158,7 @@ fn contract(plan: &Plan) -> TokenStream {
         });
         names.push(layers);
         let (name, new) = match body.keeps(&plan.target) {
-            Some(Keeps::Blocks(_)) => (body_ident(body, "_cache"), cache(body)),
+            Some(Keeps::Blocks(_)) => (body_ident(body, "_cache"), cache(plan, body, body.layers.len())),
             Some(Keeps::State(_)) => {
                 (body_ident(body, "_state"), quote!(RecurrentState::new(#count, room.states)?))
             }
@@ -168,7 +168,7 @@ fn contract(plan: &Plan) -> TokenStream {
         kept.push(name);
     }
     if let Some(layer) = plan.draft_layer() {
-        let (name, new) = (body_ident(layer, "_cache"), cache(layer));
+        let (name, new) = (body_ident(layer, "_cache"), cache(plan, layer, 1));
         locals.push(quote!(let #name = #new;));
         kept.push(name);
     }
@@ -184,9 +184,17 @@ fn contract(plan: &Plan) -> TokenStream {
     let [vocabulary, drafts, parts] =
         [logits_width(plan), plan.drafts(), kv_offload::parts_of_model(plan)].map(number);
     let passes = cpu_draft::kind(plan);
+    let sliding = plan.sliding().map(|(window, bytes)| {
+        let [window, bytes] = [window, bytes as usize].map(number);
+        quote! {
+            const SLIDING: Option<monomorph_model::SlidingSpec> =
+                Some(monomorph_model::SlidingSpec { window: #window, block_bytes: #bytes });
+        }
+    });
     quote! {
         impl cpu::Stack<#vocabulary, #drafts> for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
+            #sliding
             const PARTS: Range<usize> = 0..#parts;
 
             type Drafts = #passes;
@@ -219,8 +227,12 @@ fn contract(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The expression that makes the K/V cache of a body's layers.
-fn cache(body: &PlanBody) -> TokenStream {
+/// The expression that makes the K/V cache of so many layers of a body.
+fn cache(plan: &Plan, body: &PlanBody, layers: usize) -> TokenStream {
+    if plan.window(body).is_some() {
+        let layers = number(layers);
+        return quote!(KvCache::sliding(#layers, room.sliding)?);
+    }
     let parts = kv_offload::table(body);
     quote!(KvCache::new(&#parts, room.blocks)?)
 }

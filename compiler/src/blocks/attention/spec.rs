@@ -163,6 +163,6 @@ impl MixerSpec for Attention {
     }
 
     fn kv(&self) -> Option<KvHeads> {
-        Some(KvHeads { heads: self.kv_heads, head_dim: self.head_dim })
+        Some(KvHeads { heads: self.kv_heads, head_dim: self.head_dim, window: self.window })
     }
 }

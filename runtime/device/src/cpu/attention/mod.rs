@@ -18,7 +18,7 @@ use super::memory::Memory;
 use super::normalise::NoNorm;
 use super::rotary::RotaryPairs;
 use super::rows::Rows;
-use super::shape::SEGMENT;
+use super::shape::{BlockTable, SEGMENT, Sequence};
 use super::simd::{QUERY_ROWS, TILE};
 use super::team::Lane;
 pub use rotate::{BareNorm, HeadNorm, norm_rows};
@@ -152,8 +152,18 @@ pub fn attention<
     );
 }
 
+/// The blocks of a sequence in a cache.
+#[inline(always)]
+fn table<'a, E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize>(
+    cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
+    batch: &'a Batch,
+    sequence: &Sequence,
+) -> BlockTable<'a> {
+    if cache.slides() { batch.sliding_of(sequence) } else { batch.blocks_of(sequence) }
+}
+
 /// [`attention`] over the last `window` positions of a sequence, a row's own among them, with a norm of
-/// values.
+/// values. Of a [sliding](KvCache::sliding) cache it reads only the blocks that hold these.
 ///
 /// If `QKV` is `(HEADS + KV_HEADS) * HEAD_DIM`, a row has no values: they are what keys are made of, before
 /// it is normed and rotated.
@@ -208,7 +218,8 @@ pub fn attention_within<
     }
     let limits = batch.limits();
     assert!(limits.block_tokens == BLOCK, "the batch counts blocks of {} tokens", limits.block_tokens);
-    assert!(limits.blocks <= cache.blocks(), "the batch admits blocks that the cache does not have");
+    let admitted = if cache.slides() { batch.sliding_limit() } else { limits.blocks };
+    assert!(admitted <= cache.blocks(), "the batch admits blocks that the cache does not have");
     assert!(layer < cache.layers(), "the cache has no layer {layer}");
 
     rotate::rotate_and_write::<E, Q, K, V, P, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, DIMS>(

@@ -9,6 +9,7 @@ use super::super::rotary::RotaryPairs;
 use super::super::rows::Rows;
 use super::super::simd::{TILE, at, at_mut};
 use super::super::team::Lane;
+use super::table;
 
 /// The norm of a query or key head before its rotation: none ([`NoNorm`]) or an [`RmsNorm`].
 pub trait HeadNorm<const HEAD_DIM: usize>: Sync {
@@ -121,7 +122,7 @@ pub(super) fn rotate_and_write<
         v_norm.normalise(&mut value);
         let sequence = batch.sequence_of(row);
         let position = batch.positions()[row] as usize;
-        let block = batch.blocks_of(sequence)[position / BLOCK];
+        let block = table(cache, batch, sequence).at(position / BLOCK);
         // SAFETY: sequences do not share the blocks they write, and each head of a token belongs to one lane.
         unsafe { cache.write(layer, block, head, position % BLOCK, &key, &value) };
     }
