@@ -7,8 +7,13 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
+/// Clients of one round.
 const CLIENTS: u64 = 1_000;
 const THREADS: u64 = 20;
+/// Rounds in which [`REACH`] clients reach the engine, also on a machine that is busy with other tests.
+const ROUNDS: u64 = 10;
+/// Clients that the engine must have met before the storm ends.
+const REACH: u64 = 500;
 
 /// The `index`th of a sequence of numbers that look random (SplitMix64).
 fn random(index: u64) -> u64 {
@@ -57,20 +62,29 @@ pub fn hangups() {
     let ended =
         |stats: &Value| ["finished", "cancelled"].iter().filter_map(|it| stats[*it].as_u64()).sum::<u64>();
     let ended_before = ended(&server.stats());
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            let server = &server;
-            scope.spawn(move || {
-                (thread..CLIENTS).step_by(THREADS as usize).for_each(|it| hang_up(server, it))
-            });
+    let met = || ended(&server.stats()) - ended_before;
+    let round = |clients: std::ops::Range<u64>| {
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (server, clients) = (&server, clients.clone());
+                scope.spawn(move || {
+                    clients.skip(thread as usize).step_by(THREADS as usize).for_each(|it| hang_up(server, it))
+                });
+            }
+        })
+    };
+    for number in 0..ROUNDS {
+        round(number * CLIENTS..(number + 1) * CLIENTS);
+        if met() >= REACH {
+            break;
         }
-    });
+    }
     let passed = Instant::now();
     server.wait_for("the storm to pass", |stats| counts(stats) == before);
     assert!(clock::since(passed) < Duration::from_secs(2), "{:?}", passed.elapsed());
     let after = (0..5).map(|_| lone_time(&server)).min().expect("five");
     assert!(after < lone + Duration::from_millis(100), "{lone:?} before, {after:?} after");
-    let met = ended(&server.stats()) - ended_before;
-    assert!(met > CLIENTS / 2, "most of them reached the engine: {met}");
+    let met = met();
+    assert!(met >= REACH, "{met} of {ROUNDS} rounds reached the engine, not {REACH}");
     assert_eq!(server.stats()["failed"], 0);
 }
