@@ -7,6 +7,7 @@ pub mod fill;
 mod format;
 pub mod kv;
 pub mod packed;
+pub mod sliding;
 pub mod state;
 pub mod step;
 mod wire;

@@ -1,11 +1,14 @@
 //! The prefix cache: pool, index and snapshots, accounted for together.
 
+mod sliding;
+
 use crate::admission::blocks_for;
 use crate::index::{Index, Node, Removed};
 use crate::offload::{BlockPlace, OffloadPlace, Share};
 use crate::pool::{Block, BlockPool, PoolError};
 use crate::reuse::{Evicted, Match, Reuse, Snapshot};
 use crate::table::{BlockTable, Shortage};
+use sliding::{LeasedWindow, SlidingPool};
 use std::collections::HashSet;
 
 /// What a sequence holds: its blocks, and the path in the index that it pins. Returned with
@@ -21,6 +24,8 @@ pub struct Lease {
     /// Its groups on disk, in order: they follow the first `kept` blocks of the table.
     offloaded: Vec<OffloadPlace>,
     share: Share,
+    /// Its blocks of layers with a sliding window.
+    window: LeasedWindow,
 }
 
 impl Lease {
@@ -32,6 +37,7 @@ impl Lease {
             indexed: 0,
             offloaded: Vec::new(),
             share: Share::WHOLE,
+            window: LeasedWindow::default(),
         }
     }
 
@@ -80,9 +86,10 @@ impl Lease {
 
     /// Moves everything into another lease, to be released later, and leaves this one empty.
     pub fn take(&mut self) -> Lease {
-        let Lease { table, path, indexed, offloaded, share } = self;
+        let Lease { table, path, indexed, offloaded, share, window } = self;
         let (indexed, offloaded) = (std::mem::take(indexed), std::mem::take(offloaded));
-        Lease { table: table.take(), path: path.take(), indexed, offloaded, share: *share }
+        let window = std::mem::take(window);
+        Lease { table: table.take(), path: path.take(), indexed, offloaded, share: *share, window }
     }
 }
 
@@ -106,6 +113,8 @@ pub struct PrefixCache {
     share: Share,
     /// Free slots on disk, low ones last.
     offloaded: Vec<OffloadPlace>,
+    /// Blocks of layers with a sliding window, of models that have such layers.
+    sliding: Option<SlidingPool>,
 }
 
 impl PrefixCache {
@@ -125,6 +134,7 @@ impl PrefixCache {
             places: (0..places).rev().map(Snapshot).collect(),
             share: Share::WHOLE,
             offloaded: Vec::new(),
+            sliding: None,
         }
     }
 
@@ -189,7 +199,7 @@ impl PrefixCache {
         self.pool.uses(block)
     }
 
-    /// How much of a prompt is cached. Changes nothing, not even recency.
+    /// How much of a prompt is cached and can be gone on from. Changes nothing, not even recency.
     pub fn lookup(&self, prompt: &[u32]) -> Match {
         self.find(prompt).0
     }
@@ -200,7 +210,9 @@ impl PrefixCache {
     /// On an accounting error.
     pub fn admit(&mut self, prompt: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find(prompt);
-        self.lease(found, nodes)
+        let (mut lease, found) = self.lease(found, &nodes)?;
+        self.lease_windows(&mut lease, &nodes)?;
+        Ok((lease, found))
     }
 
     /// How many of the blocks of `tokens` are cached, for a sequence that restores the rest, and its state,
@@ -209,18 +221,18 @@ impl PrefixCache {
         self.find_blocks(tokens).0
     }
 
-    /// A lease of what [`Self::lookup_blocks`] finds.
+    /// A lease of what [`Self::lookup_blocks`] finds; [`Self::restore_sliding`] follows.
     ///
     /// # Errors
     /// On an accounting error.
     pub fn admit_blocks(&mut self, tokens: &[u32]) -> Result<(Lease, Match), PoolError> {
         let (found, nodes) = self.find_blocks(tokens);
-        self.lease(found, nodes)
+        self.lease(found, &nodes)
     }
 
-    fn lease(&mut self, found: Match, nodes: Vec<Node>) -> Result<(Lease, Match), PoolError> {
+    fn lease(&mut self, found: Match, nodes: &[Node]) -> Result<(Lease, Match), PoolError> {
         let mut lease = Lease { share: self.share, ..Lease::new(self.block_tokens) };
-        for node in &nodes {
+        for node in nodes {
             lease.table.share(self.index.block(*node), &mut self.pool)?;
         }
         lease.indexed = nodes.len();
@@ -249,13 +261,19 @@ impl PrefixCache {
     fn find(&self, prompt: &[u32]) -> (Match, Vec<Node>) {
         let whole = prompt.len().saturating_sub(1) / self.block_tokens * self.block_tokens;
         let (mut nodes, mut found, mut in_use): (Vec<Node>, _, _) = (Vec::new(), Match::default(), 0);
+        // Blocks up to here in a row whose windows are kept.
+        let mut windows = 0;
         for tokens in prompt[..whole].chunks_exact(self.block_tokens) {
             let Some(node) = self.index.child(nodes.last().copied(), tokens) else { break };
             nodes.push(node);
             in_use += usize::from(self.index.is_pinned(node));
             let snapshot = self.index.snapshot(node);
+            windows = if self.index.window(node).is_some() { windows + 1 } else { 0 };
             let tokens = nodes.len() * self.block_tokens;
-            if tokens.is_multiple_of(self.granule) && (self.reuse == Reuse::Blocks || snapshot.is_some()) {
+            if tokens.is_multiple_of(self.granule)
+                && (self.reuse == Reuse::Blocks || snapshot.is_some())
+                && windows >= self.windows_behind(nodes.len())
+            {
                 found = Match { tokens, in_use, snapshot };
             }
         }
@@ -342,6 +360,7 @@ impl PrefixCache {
             self.index.pin_one(node);
             lease.path = Some(node);
             lease.indexed += 1;
+            self.index_window(lease, at, node)?;
         }
         Ok(())
     }
@@ -393,7 +412,7 @@ impl PrefixCache {
         // From the end, so that the next sequence gets them in order.
         self.offloaded.extend(lease.offloaded.drain(..).rev());
         lease.table.release(&mut self.pool)?;
-        Ok(())
+        self.release_windows(lease)
     }
 
     /// How many blocks become [available](Self::available) as each lease is released, when all later ones
@@ -429,10 +448,13 @@ impl PrefixCache {
         }
     }
 
-    fn dispose(&mut self, Removed { block, depth, snapshot }: Removed) -> Evicted {
+    fn dispose(&mut self, Removed { block, depth, snapshot, window }: Removed) -> Evicted {
         // The index was one of its users.
         self.pool.release(block).expect("the index holds what it knows");
         self.places.extend(snapshot);
+        if let Some(window) = window {
+            self.forget_window(window);
+        }
         Evicted { depth, block: true, snapshot }
     }
 }

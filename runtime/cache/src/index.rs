@@ -4,7 +4,7 @@
 //! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root
 //! to it. A node's tokens are compared one by one; hashes only say where to look.
 
-use crate::pool::Block;
+use crate::pool::{Block, SlidingBlock};
 use crate::reuse::Snapshot;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,6 +29,9 @@ struct Entry {
     used: u64,
     /// With the time when it was saved, or a sequence went on from it.
     snapshot: Option<(Snapshot, u64)>,
+    /// The same tokens' block of layers with a sliding window, with the time when it was kept, or a sequence took
+    /// it.
+    window: Option<(SlidingBlock, u64)>,
 }
 
 impl Entry {
@@ -43,6 +46,7 @@ pub(crate) struct Removed {
     pub block: Block,
     pub depth: usize,
     pub snapshot: Option<Snapshot>,
+    pub window: Option<SlidingBlock>,
 }
 
 /// All nodes, with their recency.
@@ -55,6 +59,10 @@ pub(crate) struct Index {
     leaves: BTreeSet<(u64, Node)>,
     /// Nodes with snapshots, likewise.
     snapshots: BTreeSet<(u64, Node)>,
+    /// Nodes with a window that no sequence holds, likewise.
+    idle_windows: BTreeSet<(u64, Node)>,
+    /// The node that each window is kept with.
+    windows: HashMap<SlidingBlock, Node>,
     /// Nodes without pins: all of them can be evicted, leaf by leaf.
     unpinned: usize,
     clock: u64,
@@ -124,6 +132,7 @@ impl Index {
             pins: 0,
             used,
             snapshot: None,
+            window: None,
         });
         self.unpinned += 1;
         self.leaves.insert((used, node));
@@ -183,10 +192,14 @@ impl Index {
             return None;
         }
         let entry = self.entries[node.0 as usize].take()?;
-        let Entry { tokens, block, parent, depth, used, snapshot, .. } = entry;
+        let Entry { tokens, block, parent, depth, used, snapshot, window, .. } = entry;
         self.leaves.remove(&(used, node));
         if let Some((_, used)) = snapshot {
             self.snapshots.remove(&(used, node));
+        }
+        if let Some((window, used)) = window {
+            self.idle_windows.remove(&(used, node));
+            self.windows.remove(&window);
         }
         self.unpinned -= 1;
         self.vacant.push(node);
@@ -198,7 +211,8 @@ impl Index {
                 self.leaves.insert(place);
             }
         }
-        Some((Removed { block, depth, snapshot: snapshot.map(|(snapshot, _)| snapshot) }, parent))
+        let (snapshot, window) = (snapshot.map(|(snapshot, _)| snapshot), window.map(|(window, _)| window));
+        Some((Removed { block, depth, snapshot, window }, parent))
     }
 
     /// Gives a node that has none a snapshot, used now.
@@ -223,6 +237,49 @@ impl Index {
         let (_, node) = self.snapshots.pop_first()?;
         let (snapshot, _) = self.entry_mut(node).snapshot.take()?;
         Some((snapshot, node))
+    }
+
+    /// The window kept with a node.
+    pub fn window(&self, node: Node) -> Option<SlidingBlock> {
+        self.entry(node).window.map(|(window, _)| window)
+    }
+
+    /// Windows that no sequence holds.
+    pub fn idle_windows(&self) -> usize {
+        self.idle_windows.len()
+    }
+
+    /// Gives a node that has none a window, which a sequence holds.
+    pub fn keep_window(&mut self, node: Node, window: SlidingBlock) {
+        let now = self.tick();
+        self.entry_mut(node).window = Some((window, now));
+        self.windows.insert(window, node);
+    }
+
+    /// A sequence takes the window of a node, now.
+    pub fn use_window(&mut self, node: Node) {
+        let now = self.tick();
+        if let Some((_, used)) = &mut self.entry_mut(node).window {
+            let before = std::mem::replace(used, now);
+            self.idle_windows.remove(&(before, node));
+        }
+    }
+
+    /// No sequence holds this window any more.
+    pub fn leave_window(&mut self, window: SlidingBlock) {
+        if let Some(node) = self.windows.get(&window)
+            && let Some((_, used)) = self.entry(*node).window
+        {
+            self.idle_windows.insert((used, *node));
+        }
+    }
+
+    /// Removes the least recently used window that no sequence holds from its node.
+    pub fn evict_window(&mut self) -> Option<SlidingBlock> {
+        let (_, node) = self.idle_windows.pop_first()?;
+        let (window, _) = self.entry_mut(node).window.take()?;
+        self.windows.remove(&window);
+        Some(window)
     }
 
     fn tick(&mut self) -> u64 {

@@ -10,6 +10,9 @@
 //! A sequence may have more blocks than the device: the [`Share`] says how many are there, [`OffloadPlace`]s
 //! where the rest is on disk.
 //!
+//! Layers with a sliding window have blocks of their own, which sequences give back as they go on; a prefix is
+//! cached no further than what the next token attends to is kept too.
+//!
 //! Blocks have use counts, and the index is one more user. Blocks that only the index uses are evicted when
 //! sequences need room.
 
@@ -25,7 +28,7 @@ mod table;
 
 pub use cache::{Lease, PrefixCache};
 pub use offload::{BlockPlace, OffloadPlace, Share};
-pub use pool::{Block, PoolError};
+pub use pool::{Block, PoolError, SlidingBlock};
 pub use reuse::{Evicted, Match, Reuse, Snapshot};
 pub use saves::SavePoints;
 pub use table::Shortage;

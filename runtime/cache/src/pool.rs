@@ -4,6 +4,20 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block(pub u32);
 
+/// Index of a K/V block of the layers with a sliding window, below the capacity of their pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlidingBlock(pub u32);
+
+impl SlidingBlock {
+    pub(crate) fn of(Block(block): Block) -> SlidingBlock {
+        SlidingBlock(block)
+    }
+
+    pub(crate) fn in_pool(self) -> Block {
+        Block(self.0)
+    }
+}
+
 /// The state of a block after one of its uses ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
@@ -28,6 +42,8 @@ pub enum PoolError {
     },
     /// The block is free, so it can be neither shared nor released.
     NotInUse(Block),
+    /// A block is needed that was said to be there, and there is none.
+    Exhausted,
 }
 
 impl std::fmt::Display for PoolError {
@@ -37,6 +53,7 @@ impl std::fmt::Display for PoolError {
                 write!(f, "block {} is not of this pool of {capacity}", block.0)
             }
             PoolError::NotInUse(block) => write!(f, "block {} is not in use", block.0),
+            PoolError::Exhausted => f.write_str("there is no block where there was to be one"),
         }
     }
 }

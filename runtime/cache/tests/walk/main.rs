@@ -12,11 +12,17 @@
 //! to its last token (`lookup` differs); children found by their first token alone (`lookup` differs); a
 //! snapshot used again that keeps its age (`evicted` differs); a place that is not given back when there is a
 //! snapshot of the same tokens (`free_places` differs).
+//!
+//! Of layers with a sliding window, likewise: a block given back one too early (what is attended to was given
+//! back); a prefix gone on from without all its windows (`lookup` differs); a window that the index keeps twice,
+//! or that is not evicted when it was used longest ago (`uses` differ); one that a sequence holds and the index
+//! takes back (it holds another prefix).
 
 #[path = "../random/mod.rs"]
 mod random;
 mod truth;
 
+use monomorph_abi::sliding::Sliding;
 use monomorph_cache::{Match, PrefixCache, Reuse, Shortage};
 use random::Random;
 use truth::{HeldSequence, Truth};
@@ -42,6 +48,13 @@ struct Seen {
     saved: usize,
     restored: usize,
     duplicates: usize,
+    /// Blocks of layers with a sliding window that were given back, and that there were too few of.
+    slid: usize,
+    short_windows: usize,
+    /// Such blocks that were written from a copy, and that were not because the index kept them.
+    copied: [usize; 2],
+    /// Prompts of which less was found than the index has blocks of.
+    shortened: usize,
 }
 
 struct Walk {
@@ -52,11 +65,16 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(seed: u64, capacity: usize, size: usize, reuse: Reuse) -> Walk {
+    fn new(seed: u64, capacity: usize, size: usize, reuse: Reuse, sliding: Option<(usize, usize)>) -> Walk {
         // What is found may have to end at every other block.
         let granule = size * if capacity == 16 { 2 } else { 1 };
+        let sliding = sliding.map(|(window, blocks)| (Sliding { window, block_tokens: size }, blocks));
         let cache = PrefixCache::new(capacity, size, granule, reuse);
-        let truth = Truth::new(capacity, size, granule, reuse);
+        let cache = match sliding {
+            Some((it, blocks)) => cache.with_sliding(it, blocks),
+            None => cache,
+        };
+        let truth = Truth::new(capacity, size, granule, reuse, sliding);
         Walk { random: Random(seed), cache, truth, seen: Seen::default() }
     }
 
@@ -106,15 +124,73 @@ impl Walk {
             self.seen.restored += 1;
         }
         self.seen.matched += blocks;
-        let (known, saved) = (tokens, Vec::new());
-        self.truth.held.push(HeldSequence { lease, tokens: prompt[..tokens].to_vec(), known, saved });
-        self.feed(self.truth.held.len() - 1, &prompt[tokens..]);
+        self.seen.shortened +=
+            usize::from(!restores && self.truth.lookup_blocks(&prompt[..prompt.len() - 1]).tokens > tokens);
+        let (known, done, saved) = (tokens, tokens, Vec::new());
+        self.truth.held.push(HeldSequence { lease, tokens: prompt[..tokens].to_vec(), known, done, saved });
+        let at = self.truth.held.len() - 1;
+        if restores {
+            self.restore(at, &prompt);
+        } else {
+            let ends: Vec<&[u32]> = match self.truth.sliding {
+                Some(_) => self.truth.attended(&prompt[..tokens]).collect(),
+                None => Vec::new(),
+            };
+            self.truth.use_windows(ends.into_iter());
+            self.feed(at, &prompt[tokens..]);
+        }
     }
 
-    /// Feeds a sequence: it ends when there are no blocks for that.
-    fn feed(&mut self, at: usize, more: &[u32]) {
+    /// A sequence goes on from a copy of what it was fed, all of `tokens`.
+    fn restore(&mut self, at: usize, tokens: &[u32]) {
+        if !self.grow(at, &tokens[self.truth.held[at].tokens.len()..]) {
+            return;
+        }
+        let Walk { cache, truth, seen, .. } = self;
+        let Some((it, _)) = truth.sliding else { return };
+        let ends: Vec<&[u32]> = truth.attended(tokens).collect();
+        let kept: Vec<&[u32]> = ends
+            .iter()
+            .copied()
+            .filter(|end| {
+                end.len() <= truth.held[at].known && truth.known[*end].window.is_some()
+            })
+            .collect();
+        // One that is not full yet has no end among these.
+        let needed = tokens.len().div_ceil(truth.size) - it.first(tokens.len()) - kept.len();
+        let held: std::collections::HashSet<_> = truth.held_windows();
+        let of_kept = kept.iter().filter(|end| truth.known[**end].window.is_some_and(|(it, _)| !held.contains(&it)));
+        if needed > truth.available_windows() - of_kept.count() {
+            seen.short_windows += 1;
+            return self.end(at);
+        }
+        truth.use_windows(kept.iter().copied());
+        // Those that it takes are held before any is evicted for it.
+        let taken: Vec<_> = kept.iter().map(|end| truth.known[*end].window).collect();
+        let before = truth.evict_all_but(needed, &taken);
+        truth.held[at].done = tokens.len();
+        let (first, written) = cache.restore_sliding(&mut truth.held[at].lease, tokens.len()).expect("there is room");
+        assert_eq!(first, it.first(tokens.len()));
+        assert_eq!(written.iter().flatten().count(), needed);
+        assert!(written.iter().flatten().all(|block| !before.contains(block)), "a block that has another use");
+        seen.copied[0] += needed;
+        seen.copied[1] += kept.len();
+        for (index, block) in (first..).zip(written) {
+            let Some(block) = block else { continue };
+            let end = tokens.len().min((index + 1) * truth.size);
+            truth.windows.insert(block, tokens[..end].to_vec());
+            if end <= truth.held[at].known {
+                let now = truth.now();
+                truth.known.get_mut(&tokens[..end]).expect("the lease pins it").window = Some((block, now));
+            }
+        }
+    }
+
+    /// Gives a sequence more tokens and the blocks of them; false where there are too few, and it ended.
+    fn grow(&mut self, at: usize, more: &[u32]) -> bool {
         let Walk { cache, truth, seen, .. } = self;
         let tokens = truth.held[at].tokens.len() + more.len();
+
         let had = truth.held[at].lease.blocks().to_vec();
         let (needed, available) = (tokens.div_ceil(truth.size).saturating_sub(had.len()), truth.available());
         if needed > available {
@@ -122,7 +198,8 @@ impl Walk {
             assert_eq!(short, Err(Shortage { needed, free: available }));
             assert_eq!(truth.held[at].lease.blocks(), had);
             seen.short += 1;
-            return self.end(at);
+            self.end(at);
+            return false;
         }
         let expected = truth.make_room(needed);
         let held: Vec<_> = truth.held.iter().flat_map(|one| one.lease.blocks()).copied().collect();
@@ -142,6 +219,55 @@ impl Walk {
         for (index, block) in one.lease.blocks().iter().enumerate().skip(fed / truth.size) {
             let end = tokens.min((index + 1) * truth.size);
             truth.memory.insert(*block, one.tokens[..end].to_vec());
+        }
+        true
+    }
+
+    /// Feeds a sequence: it ends when there are no blocks for that.
+    fn feed(&mut self, at: usize, more: &[u32]) {
+        let fed = self.truth.held[at].tokens.len();
+        if !self.grow(at, more) || self.truth.sliding.is_none() {
+            return;
+        }
+        let Walk { cache, truth, seen, .. } = self;
+        let tokens = fed + more.len();
+        let had = truth.held[at].lease.sliding();
+        let (first, had) = (had.0, had.1.to_vec());
+        let needed = tokens.div_ceil(truth.size).saturating_sub(first + had.len());
+        assert_eq!(cache.sliding_due(&truth.held[at].lease, tokens), needed);
+        let available = truth.available_windows();
+        if needed > available {
+            let short = cache.grow_sliding(&mut truth.held[at].lease, tokens);
+            assert_eq!(short, Err(Shortage { needed, free: available }));
+            seen.short_windows += 1;
+            return self.end(at);
+        }
+        let before = truth.evict_all_but(needed, &[]);
+        cache.grow_sliding(&mut truth.held[at].lease, tokens).expect("there is room");
+        let one = &truth.held[at];
+        let (now_first, now) = one.lease.sliding();
+        assert_eq!((now_first, &now[..had.len()]), (first, &had[..]), "growing moves nothing");
+        assert!(now[had.len()..].iter().all(|block| !before.contains(block)), "a block that has another use");
+        for (index, block) in (first..).zip(now).skip((fed / truth.size).saturating_sub(first)) {
+            let end = tokens.min((index + 1) * truth.size);
+            truth.windows.insert(*block, one.tokens[..end].to_vec());
+        }
+    }
+
+    /// Gives back what a sequence attends to no more, as if its last few tokens were drafts that may not hold.
+    fn slide(&mut self, at: usize) {
+        let Walk { random, cache, truth, seen } = self;
+        let one = &mut truth.held[at];
+        let done = one.tokens.len().saturating_sub(random.below(3)).max(one.done);
+        one.done = done;
+        let before = one.lease.sliding().1.len();
+        cache.slide(&mut one.lease, done).expect("the books balance");
+        let (first, windows) = one.lease.sliding();
+        seen.slid += before - windows.len();
+        if let Some((it, _)) = truth.sliding {
+            let attended = (done + 1).saturating_sub(it.window);
+            assert!(first * truth.size <= attended, "what is attended to was given back");
+            assert!(windows.is_empty() || (first + 1) * truth.size > attended, "what is not was kept");
         }
     }
 
@@ -209,13 +335,13 @@ impl Walk {
             self.cache.forget(place);
         }
         self.cache.release(&mut one.lease).expect("the books balance");
-        assert!(one.lease.blocks().is_empty());
+        assert!(one.lease.blocks().is_empty() && one.lease.sliding().1.is_empty());
     }
 
     fn step(&mut self) {
         let sequences = self.truth.held.len();
         let at = self.random.below(sequences.max(1));
-        match self.random.below(12) {
+        match self.random.below(14) {
             0..=2 if sequences < SEQUENCES => self.begin(),
             _ if sequences == 0 => {}
             3..=5 => {
@@ -228,6 +354,7 @@ impl Walk {
             9 => self.keep(at),
             10 if self.random.below(4) == 0 => self.end_some(at),
             10 => self.end(at),
+            11 | 12 => self.slide(at),
             _ => {
                 let prompt = self.prompt();
                 assert_eq!(self.cache.lookup(&prompt), self.truth.lookup(&prompt), "{prompt:?}");
@@ -237,19 +364,22 @@ impl Walk {
     }
 }
 
-fn walks(reuse: &[Reuse]) {
+fn walks(reuse: &[Reuse], slides: bool) {
+    // Of each shape: blocks, their tokens, a window, and blocks of layers that have it.
+    let windows = [(1, 1), (3, 5), (4, 6), (11, 9), (5, 24)];
     let shapes = [(1, 1), (5, 2), (9, 1), (16, 4), (24, 3)];
     let mut all = Seen::default();
     let each = STEPS / (shapes.len() * reuse.len());
-    for (seed, (capacity, size)) in shapes.into_iter().enumerate() {
+    for (seed, ((capacity, size), window)) in shapes.into_iter().zip(windows).enumerate() {
         for reuse in reuse {
-            let mut walk = Walk::new(seed as u64 * 7919 + 1, capacity, size, *reuse);
+            let mut walk = Walk::new(seed as u64 * 7919 + 1, capacity, size, *reuse, slides.then_some(window));
             (0..=each).for_each(|_| walk.step());
             while !walk.truth.held.is_empty() {
                 walk.end(0);
             }
             walk.truth.balance(&walk.cache);
             assert_eq!(walk.cache.available(), capacity, "every block came back");
+            assert_eq!(walk.cache.sliding_available(), walk.cache.sliding_capacity(), "and behind windows too");
             assert_eq!(
                 walk.cache.free_places() + walk.cache.snapshots(),
                 match reuse {
@@ -263,10 +393,17 @@ fn walks(reuse: &[Reuse]) {
             all.saved += walk.seen.saved;
             all.restored += walk.seen.restored;
             all.duplicates += walk.seen.duplicates;
+            all.slid += walk.seen.slid;
+            all.short_windows += walk.seen.short_windows;
+            all.shortened += walk.seen.shortened;
+            all.copied.iter_mut().zip(walk.seen.copied).for_each(|(all, one)| *all += one);
         }
     }
     println!("{all:?}");
     assert!(all.short > each / 50, "{all:?}");
+    let found = reuse.iter().any(|reuse| *reuse != Reuse::Nothing);
+    assert_eq!(all.slid > each / 20 && all.short_windows > each / 50, slides, "{all:?}");
+    assert_eq!(all.shortened > each / 100 && all.copied.iter().all(|it| *it > each / 100), slides && found, "{all:?}");
     let reused = *reuse != [Reuse::Nothing];
     assert_eq!(all.matched > each / 10 && all.evicted > each / 10, reused, "{all:?}");
     let saves = reuse.iter().any(|reuse| matches!(reuse, Reuse::Snapshots { .. }));
@@ -275,15 +412,25 @@ fn walks(reuse: &[Reuse]) {
 
 #[test]
 fn blocks_are_shared_kept_and_taken_back_as_the_map_says() {
-    walks(&[Reuse::Blocks]);
+    walks(&[Reuse::Blocks], false);
 }
 
 #[test]
 fn snapshots_are_kept_with_their_blocks_as_the_map_says() {
-    walks(&[Reuse::Snapshots { places: 1 }, Reuse::Snapshots { places: 3 }, Reuse::Snapshots { places: 40 }]);
+    walks(&[Reuse::Snapshots { places: 1 }, Reuse::Snapshots { places: 3 }, Reuse::Snapshots { places: 40 }], false);
+}
+
+#[test]
+fn blocks_behind_windows_are_given_back_kept_and_taken_back_as_the_map_says() {
+    walks(&[Reuse::Blocks, Reuse::Nothing], true);
+}
+
+#[test]
+fn blocks_behind_windows_are_kept_with_snapshots_as_the_map_says() {
+    walks(&[Reuse::Snapshots { places: 3 }, Reuse::Snapshots { places: 40 }], true);
 }
 
 #[test]
 fn a_cache_that_keeps_nothing_shares_nothing() {
-    walks(&[Reuse::Nothing]);
+    walks(&[Reuse::Nothing], false);
 }

@@ -1,7 +1,8 @@
 //! What the cache must be: a plain map of all prefixes that are kept, each with what it holds, and the list
 //! of all leases.
 
-use monomorph_cache::{Block, Evicted, Lease, Match, PrefixCache, Reuse, Snapshot};
+use monomorph_abi::sliding::Sliding;
+use monomorph_cache::{Block, Evicted, Lease, Match, PrefixCache, Reuse, SlidingBlock, Snapshot};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What is kept of a prefix: of its last block, that is.
@@ -10,6 +11,7 @@ pub struct Known {
     pub block: Block,
     pub used: u64,
     pub snapshot: Option<(Snapshot, u64)>,
+    pub window: Option<(SlidingBlock, u64)>,
 }
 
 /// A sequence.
@@ -20,6 +22,8 @@ pub struct HeldSequence {
     pub tokens: Vec<u32>,
     /// How many of them the index knows.
     pub known: usize,
+    /// How many are fed for good, when its windows moved on last.
+    pub done: usize,
     /// Promised places, each with the number of tokens whose state was saved there.
     pub saved: Vec<(Snapshot, usize)>,
 }
@@ -37,11 +41,21 @@ pub struct Truth {
     pub memory: HashMap<Block, Vec<u32>>,
     /// The tokens whose state a place holds.
     pub states: HashMap<Snapshot, Vec<u32>>,
+    /// A sliding window, and the blocks of layers that have it.
+    pub sliding: Option<(Sliding, usize)>,
+    /// As `memory`, of these blocks.
+    pub windows: HashMap<SlidingBlock, Vec<u32>>,
     pub clock: u64,
 }
 
 impl Truth {
-    pub fn new(capacity: usize, size: usize, granule: usize, reuse: Reuse) -> Truth {
+    pub fn new(
+        capacity: usize,
+        size: usize,
+        granule: usize,
+        reuse: Reuse,
+        sliding: Option<(Sliding, usize)>,
+    ) -> Truth {
         Truth {
             capacity,
             size,
@@ -51,6 +65,8 @@ impl Truth {
             held: Vec::new(),
             memory: HashMap::new(),
             states: HashMap::new(),
+            sliding,
+            windows: HashMap::new(),
             clock: 0,
         }
     }
@@ -95,6 +111,7 @@ impl Truth {
                 && prompt.starts_with(prefix)
                 && prefix.len().is_multiple_of(self.granule)
                 && (self.reuse == Reuse::Blocks || known.snapshot.is_some())
+                && self.attended(prefix).all(|end| self.known[end].window.is_some())
         };
         let Some((prefix, known)) = self.known.iter().filter(usable).max_by_key(|(prefix, _)| prefix.len())
         else {
@@ -173,10 +190,74 @@ impl Truth {
         let one = &mut self.held[at];
         for end in (one.known + self.size..=tokens).step_by(self.size) {
             let block = one.lease.blocks()[end / self.size - 1];
-            let fresh = Known { block, used: now, snapshot: None };
+            let fresh = Known { block, used: now, snapshot: None, window: None };
             let known = self.known.entry(one.tokens[..end].to_vec()).or_insert(fresh);
             assert_eq!(known.block, block, "what two computed is kept once");
             one.known = end;
+            if let Some(window) = window_of(&one.lease, end / self.size - 1) {
+                self.clock += 1;
+                let kept = known.window.get_or_insert((window, 0));
+                assert_eq!(kept.0, window, "what two computed is kept once, behind windows too");
+                kept.1 = self.clock;
+            }
+        }
+    }
+
+    /// Blocks of layers with a sliding window that leases hold.
+    pub fn held_windows(&self) -> HashSet<SlidingBlock> {
+        self.held.iter().flat_map(|one| one.lease.sliding().1).copied().collect()
+    }
+
+    fn known_windows(&self) -> impl Iterator<Item = SlidingBlock> {
+        self.known.values().filter_map(|known| known.window.map(|(window, _)| window))
+    }
+
+    pub fn free_windows(&self) -> usize {
+        let used: HashSet<_> = self.held_windows().into_iter().chain(self.known_windows()).collect();
+        self.sliding.map_or(0, |(_, blocks)| blocks) - used.len()
+    }
+
+    pub fn available_windows(&self) -> usize {
+        let held = self.held_windows();
+        self.free_windows() + self.known_windows().filter(|window| !held.contains(window)).count()
+    }
+
+    /// Forgets the windows used longest ago, until so many blocks can be taken, but none of these; returns the
+    /// blocks that are in use then.
+    pub fn evict_all_but(
+        &mut self,
+        blocks: usize,
+        taken: &[Option<(SlidingBlock, u64)>],
+    ) -> HashSet<SlidingBlock> {
+        let mut held = self.held_windows();
+        held.extend(taken.iter().flatten().map(|(window, _)| *window));
+        while self.free_windows() < blocks {
+            let idle = self.known.values_mut().filter(|known| {
+                known.window.is_some_and(|(window, _)| !held.contains(&window))
+            });
+            let oldest = idle.min_by_key(|known| known.window.map(|(_, used)| used));
+            oldest.expect("something can go").window = None;
+        }
+        held.into_iter().chain(self.known_windows()).collect()
+    }
+
+    /// The blocks of a prefix, by where they end, that the token after it attends to: by asking of each of its
+    /// positions.
+    pub fn attended<'a>(&self, prefix: &'a [u32]) -> impl Iterator<Item = &'a [u32]> + use<'a> {
+        let (size, window) = (self.size, self.sliding.map_or(1, |(it, _)| it.window));
+        let is_attended = move |end: &usize| (end - size..*end).any(|position| position + window > prefix.len());
+        (size..=prefix.len()).step_by(size).filter(is_attended).map(|end| &prefix[..end])
+    }
+
+    /// A sequence takes these windows of known prefixes now.
+    pub fn use_windows<'a>(&mut self, ends: impl Iterator<Item = &'a [u32]>) {
+        for end in ends {
+            let now = self.now();
+            if let Some(known) = self.known.get_mut(end)
+                && let Some((_, used)) = &mut known.window
+            {
+                *used = now;
+            }
         }
     }
 
@@ -200,10 +281,40 @@ impl Truth {
         assert_eq!(cache.free_places(), self.free_places());
         let kept = self.known.values().filter(|known| known.snapshot.is_some()).count();
         assert_eq!(cache.snapshots(), kept);
+        self.balance_windows(cache);
         for one in &self.held {
             let (lease, fed) = (&one.lease, one.tokens.len());
             assert_eq!(lease.indexed_blocks() * self.size, one.known);
             assert_eq!(lease.on_device(fed), &lease.blocks()[..fed.div_ceil(self.size)]);
         }
     }
+    /// The same of the blocks of layers with a sliding window. A sequence has all that it attends to.
+    fn balance_windows(&self, cache: &PrefixCache) {
+        let Some((it, blocks)) = self.sliding else { return };
+        for window in (0..blocks as u32).map(SlidingBlock) {
+            let held = self.held.iter().filter(|one| one.lease.sliding().1.contains(&window)).count();
+            let known = self.known_windows().filter(|known| *known == window).count();
+            assert!(known <= 1, "{window:?} stands in the index twice");
+            assert_eq!(cache.sliding_uses(window), Ok((held + known) as u32), "uses of {window:?}");
+        }
+        assert_eq!((cache.sliding_capacity(), cache.sliding_available()), (blocks, self.available_windows()));
+        assert_eq!(cache.sliding_cached(), self.available_windows() - self.free_windows());
+        let full: HashSet<_> = self.held.iter().flat_map(|one| one.lease.blocks()).collect();
+        assert!(self.held_windows().len() <= full.len(), "more blocks behind windows than of other layers");
+        for one in &self.held {
+            let ((first, windows), fed) = (one.lease.sliding(), one.tokens.len());
+            assert!(first <= it.first(fed), "what is attended to was given back");
+            assert_eq!(first + windows.len(), fed.div_ceil(self.size));
+            for (at, window) in (first..).zip(windows) {
+                let end = fed.min((at + 1) * self.size);
+                assert_eq!(self.windows[window], one.tokens[..end], "{window:?} holds another prefix");
+            }
+        }
+    }
+}
+
+/// A lease's block of layers with a sliding window, if it has that one still.
+fn window_of(lease: &Lease, at: usize) -> Option<SlidingBlock> {
+    let (first, windows) = lease.sliding();
+    windows.get(at.checked_sub(first)?).copied()
 }

@@ -1,0 +1,95 @@
+//! Layers with a sliding window: which blocks of a sequence they still read, and how many of them there are.
+//!
+//! A token at position `p` attends to positions `p + 1 - window ..= p`. Such layers have blocks of their own,
+//! beside those of layers that read all positions: a block is [`kv::Layout`](crate::kv::Layout) in each of
+//! them, one after the other. Both kinds of blocks are of the same number of tokens, so that block `i` of
+//! a sequence holds the same positions in each. A sequence's table of the one kind has all its blocks, that
+//! of the other begins with the first that is still read; what lies before it has been given back.
+
+/// A sliding window over blocks. Of several windows in a model it is the longest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sliding {
+    /// Positions that a token attends to at most, its own among them; at least 1.
+    pub window: usize,
+    /// Tokens of a block; at least 1.
+    pub block_tokens: usize,
+}
+
+impl Sliding {
+    /// The first block that a token at this position attends to. All tokens after it attend to none before.
+    pub const fn first(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.window) / self.block_tokens
+    }
+
+    /// Of a prefix of so many whole blocks, how many at its end hold what the token after it attends to.
+    pub const fn behind(&self, blocks: usize) -> usize {
+        blocks - self.first(blocks * self.block_tokens)
+    }
+
+    /// Most blocks that a sequence of up to `tokens` tokens holds between two steps, and in a step that feeds
+    /// it no more than a block. Steps write `reach` positions behind what they feed.
+    ///
+    /// What it attends to and what is written are `window + reach` positions; both ends lie within blocks.
+    pub const fn most(&self, tokens: usize, reach: usize) -> usize {
+        let all = (tokens + reach).div_ceil(self.block_tokens);
+        let slid = (self.window + reach).div_ceil(self.block_tokens) + 2;
+        if slid < all { slid } else { all }
+    }
+
+    /// Blocks that the sequences of a step of so many tokens hold beyond [`Self::most`], all together.
+    pub const fn fed(&self, step_tokens: usize) -> usize {
+        step_tokens.div_ceil(self.block_tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The blocks that some position of `attended` lies in, by asking each.
+    fn touched(it: &Sliding, attended: std::ops::Range<usize>) -> Vec<usize> {
+        let all: std::collections::BTreeSet<usize> = attended.map(|position| position / it.block_tokens).collect();
+        all.into_iter().collect()
+    }
+
+    fn all() -> impl Iterator<Item = Sliding> {
+        (1..30).flat_map(|window| [1, 3, 4, 16].map(|block_tokens| Sliding { window, block_tokens }))
+    }
+
+    #[test]
+    fn the_first_block_is_the_first_that_some_position_of_the_window_lies_in() {
+        for it in all() {
+            for position in 0..100 {
+                let attended = (position + 1usize).saturating_sub(it.window)..position + 1;
+                assert_eq!(touched(&it, attended)[0], it.first(position), "{it:?} {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_blocks_behind_a_prefix_are_those_that_the_token_after_it_attends_to() {
+        for it in all() {
+            for blocks in 0..40 {
+                let next = blocks * it.block_tokens;
+                let attended = touched(&it, (next + 1).saturating_sub(it.window)..next);
+                assert_eq!(it.behind(blocks), attended.len(), "{it:?} {blocks}");
+            }
+        }
+    }
+
+    #[test]
+    fn sequences_of_a_step_never_hold_more_than_is_said() {
+        for it in all() {
+            for reach in [0, 1, 5] {
+                for (done, fed) in (0..60usize).flat_map(|done| (1..40).map(move |fed| (done, fed))) {
+                    let held = (done + fed + reach).div_ceil(it.block_tokens) - it.first(done);
+                    let most = it.most(done + fed, reach);
+                    assert!(held <= most + it.fed(fed), "{it:?}: {done} and {fed}, reach {reach}");
+                    assert!(fed > it.block_tokens || held <= most, "{it:?}: {done} and {fed}, reach {reach}");
+                    // Several at once: each rounds up by a block at most, which is its own.
+                    assert!(held - most.min(held) <= fed / it.block_tokens, "{it:?}: {done} and {fed}");
+                }
+            }
+        }
+    }
+}
