@@ -160,7 +160,9 @@ fn contract(plan: &Plan) -> TokenStream {
         });
         names.push(layers);
         let (name, new) = match body.keeps(&plan.target) {
-            Some(Keeps::Blocks(heads)) => (body_ident(body, "_cache"), cache(body, heads)),
+            Some(Keeps::Blocks(heads)) => {
+                (body_ident(body, "_cache"), cache(plan, body, heads, body.layers.len()))
+            }
             Some(Keeps::State(_)) => {
                 (body_ident(body, "_state"), quote!(RecurrentState::new(#count, room.states)?))
             }
@@ -171,7 +173,7 @@ fn contract(plan: &Plan) -> TokenStream {
     }
     if let Some(layer) = plan.draft_layer() {
         let heads = plan.kv_heads(layer).expect("the spec checks that a draft's layer attends");
-        let (name, new) = (body_ident(layer, "_cache"), cache(layer, heads));
+        let (name, new) = (body_ident(layer, "_cache"), cache(plan, layer, heads, 1));
         locals.push(quote!(let #name = #new;));
         kept.push(name);
     }
@@ -187,9 +189,17 @@ fn contract(plan: &Plan) -> TokenStream {
     let [vocabulary, drafts, parts] =
         [logits_width(plan), plan.drafts(), kv_offload::parts_of_model(plan)].map(number);
     let passes = cpu_draft::kind(plan);
+    let sliding = plan.sliding().map(|(window, bytes)| {
+        let [window, bytes] = [window, bytes as usize].map(number);
+        quote! {
+            const SLIDING: Option<monomorph_model::SlidingSpec> =
+                Some(monomorph_model::SlidingSpec { window: #window, block_bytes: #bytes });
+        }
+    });
     quote! {
         impl cpu::Stack<#vocabulary, #drafts> for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
+            #sliding
             const PARTS: Range<usize> = 0..#parts;
 
             type Drafts = #passes;
@@ -222,9 +232,14 @@ fn contract(plan: &Plan) -> TokenStream {
     }
 }
 
-/// The expression that makes the K/V cache of a body's layers.
-fn cache(body: &PlanBody, heads: KvHeads) -> TokenStream {
-    let (cache, parts) = (cache_name(heads), kv_offload::table(body));
+/// The expression that makes the K/V cache of so many layers of a body.
+fn cache(plan: &Plan, body: &PlanBody, heads: KvHeads, layers: usize) -> TokenStream {
+    let cache = cache_name(heads);
+    if plan.window(body).is_some() {
+        let layers = number(layers);
+        return quote!(#cache::sliding(#layers, room.sliding)?);
+    }
+    let parts = kv_offload::table(body);
     quote!(#cache::new(&#parts, room.blocks)?)
 }
 

@@ -24,6 +24,9 @@ pub struct KvHeads {
     pub head_dim: usize,
     /// Whether values are stored beside keys; without, a value is the leading part of its key.
     pub own_values: bool,
+    /// Positions that a token attends to at most, its own among them, of layers that give back the blocks behind
+    /// these. `None` of layers that keep all blocks of a sequence.
+    pub window: Option<usize>,
 }
 
 impl KvHeads {
@@ -113,9 +116,28 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         }
     }
 
-    /// Bytes of a K/V block over all layers, including the draft head's.
+    /// Bytes of a K/V block over all layers that keep all blocks of a sequence, including the draft head's.
     pub fn kv_block_bytes(&self) -> u64 {
-        self.of_layers(|body| self.kv_layout(body).map_or(0, |layout| layout.block_bytes()))
+        self.of_layers(|body| if self.window(body).is_some() { 0 } else { self.block_bytes(body) })
+    }
+
+    /// The layers that give back the blocks behind a window, if there are some: the longest of their windows, and
+    /// the bytes of a block over all of them.
+    pub fn sliding(&self) -> Option<(usize, u64)> {
+        let window = self.bodies.iter().filter_map(|body| self.window(body)).max()?;
+        let bytes =
+            self.of_layers(|body| if self.window(body).is_some() { self.block_bytes(body) } else { 0 });
+        Some((window, bytes))
+    }
+
+    /// The window behind which layers of a body give back blocks, if they do.
+    pub fn window(&self, body: &PlanBody<P>) -> Option<usize> {
+        self.kv_heads(body)?.window
+    }
+
+    /// Bytes of a K/V block in a layer of a body; 0 where it keeps none.
+    fn block_bytes(&self, body: &PlanBody<P>) -> usize {
+        self.kv_layout(body).map_or(0, |layout| layout.block_bytes())
     }
 
     /// Bytes of recurrent state of a sequence over all layers.

@@ -62,6 +62,20 @@ pub struct MemoryReport {
     pub kv_token: u64,
     /// Recurrent state of one sequence over all layers.
     pub state: u64,
+    /// Layers that give back blocks behind a sliding window; the other figures of K/V are without them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sliding: Option<SlidingReport>,
+}
+
+/// Layers that give back blocks behind a sliding window.
+#[derive(Debug, Serialize)]
+pub struct SlidingReport {
+    /// The longest of their windows, in tokens.
+    pub window: usize,
+    /// One block over all of them.
+    pub block: u64,
+    /// One token over all of them.
+    pub token: u64,
 }
 
 /// One line of the precision contract.
@@ -232,6 +246,11 @@ pub fn report(plan: &Plan) -> Report {
             scratch: plan.memory.scratch,
             kv_block: plan.memory.kv_block,
             kv_token: plan.memory.kv_block / quant.kv_block as u64,
+            sliding: plan.sliding().map(|(window, block)| SlidingReport {
+                window,
+                block,
+                token: block / quant.kv_block as u64,
+            }),
             state: plan.memory.state,
         },
         formats: formats
@@ -425,6 +444,9 @@ pub fn text(plan: &Plan) -> String {
         report.memory.scratch, report.step_tokens
     ));
     line(format_args!("             {:>12}  keys and values, each token", report.memory.kv_token));
+    if let Some(SlidingReport { window, token, .. }) = report.memory.sliding {
+        line(format_args!("             {token:>12}  of layers with a window, each of the last {window} tokens"));
+    }
     if report.memory.state > 0 {
         line(format_args!("             {:>12}  recurrent state, each sequence", report.memory.state));
     }

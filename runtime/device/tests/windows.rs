@@ -4,9 +4,10 @@
 mod common;
 
 use common::{Owned, Random, close, progress, sequence};
+use monomorph_abi::sliding::Sliding;
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
-use monomorph_model::{Output, Step};
+use monomorph_model::{Output, SlidingId, SlidingTable, Step};
 use std::path::Path;
 
 const HEADS: usize = 4;
@@ -24,14 +25,30 @@ fn attend<V: HeadNorm<DIM>, const QKV: usize>(
     rows: &[Vec<f32>],
     v_norm: &V,
     window: usize,
+    cut: (usize, usize),
+) -> Vec<Vec<f32>> {
+    attend_in::<V, QKV>(rows, v_norm, window, cut, None)
+}
+
+/// The same in the blocks of layers with a sliding window, of which there are only `sliding`: a block that is
+/// behind the window is the sequence's next.
+fn attend_in<V: HeadNorm<DIM>, const QKV: usize>(
+    rows: &[Vec<f32>],
+    v_norm: &V,
+    window: usize,
     (lanes, most): (usize, usize),
+    sliding: Option<usize>,
 ) -> Vec<Vec<f32>> {
     let team = Team::new(lanes).unwrap();
     let blocks = rows.len().div_ceil(BLOCK);
     let limits =
         BatchLimits { tokens: 512, sequences: 1, vocabulary: 10, context: 1024, block_tokens: BLOCK, blocks };
-    let mut batch = Batch::new(limits);
-    let cache = KvCache::<f32, KV_HEADS, DIM, BLOCK>::new(&[0], blocks).unwrap();
+    let it = Sliding { window, block_tokens: BLOCK };
+    let mut batch = Batch::new(limits).slides(sliding.map(|blocks| (it, blocks)));
+    let cache = match sliding {
+        Some(blocks) => KvCache::<f32, KV_HEADS, DIM, BLOCK>::sliding(1, blocks).unwrap(),
+        None => KvCache::<f32, KV_HEADS, DIM, BLOCK>::new(&[0], blocks).unwrap(),
+    };
     let scratch = AttentionScratch::<HEADS, KV_HEADS, DIM>::new(lanes, 1024);
     let (mut qkv, mut out, angles) = (Rows::<QKV>::new(512), Rows::<OUT>::new(512), Rows::<2>::new(512));
     let ids: Vec<u32> = (0..blocks as u32).rev().collect();
@@ -39,8 +56,17 @@ fn attend<V: HeadNorm<DIM>, const QKV: usize>(
     while done < rows.len() {
         let count = most.min(rows.len() - done);
         let known = &ids[..(done + count).div_ceil(BLOCK)];
-        let step =
-            Step { sequences: vec![sequence(done, vec![1; count], known, Output::None)], ..Step::default() };
+        let first = it.first(done);
+        let table = sliding.map(|blocks| {
+            let ids = (first..known.len()).map(|block| SlidingId((block % blocks) as u32));
+            assert!(ids.len() <= blocks, "a sequence of {window} and {count} tokens in {blocks} blocks");
+            SlidingTable { first, blocks: ids.collect() }
+        });
+        let step = Step {
+            sequences: vec![sequence(done, vec![1; count], known, Output::None)],
+            sliding: table.into_iter().collect(),
+            ..Step::default()
+        };
         (0..count).for_each(|row| qkv.row_mut(row).copy_from_slice(&rows[done + row]));
         batch.fill(&step, &Outputs::<0>::default());
         team.run(|lane| {
@@ -79,6 +105,20 @@ fn a_row_sees_the_last_tokens_of_its_window_and_no_others() {
         // The same bits however the prompt is cut and the work shared.
         for cut in [(1, 40), (3, 7), (2, 1)] {
             assert!(found == attend::<_, WHOLE>(&rows, &NoNorm, window, cut), "window {window}, {cut:?}");
+        }
+    }
+}
+
+#[test]
+fn blocks_behind_a_window_are_used_again_and_change_no_bit() {
+    let rows = random(700, WHOLE);
+    for window in [1, 2, 16, 17, 64, 130, 300] {
+        let whole = attend::<_, WHOLE>(&rows, &NoNorm, window, (2, 512));
+        for (lanes, most) in [(1, 1), (2, 7), (3, 40), (2, 300)] {
+            let it = Sliding { window, block_tokens: BLOCK };
+            let blocks = it.most(700, 0) + if most > BLOCK { it.fed(most) } else { 0 };
+            let found = attend_in::<_, WHOLE>(&rows, &NoNorm, window, (lanes, most), Some(blocks));
+            assert!(found == whole, "window {window}, {most} tokens at a time in {blocks} blocks");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The clients' side of the engine: start and requests.
 
-use crate::forward::{Command, Forward, Images};
+use crate::forward::{Command, Forward, Images, SlidingWindows};
 use crate::generation::Generation;
 use crate::latencies::Latencies;
-use crate::options::{EngineOptions, OffloadShare, PrefixOptions, ScheduleOptions};
+use crate::options::{EngineOptions, OffloadShare, PrefixOptions, ScheduleOptions, SlidingPool};
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
 use crate::sequence::{
     AnswerConstraint, Asked, Client, Lookup, LookupOptions, Reporter, SamplingState, Scoring, Sequence,
@@ -47,6 +47,7 @@ impl std::error::Error for StartError {}
 /// When an option or a limit of the model is zero, the room to swap to cannot be had, or the system refuses a
 /// thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
+    let options = EngineOptions { sliding: SlidingPool::of(&model), ..options };
     let (handle, forward) = prepare(M::SPEC, options)?;
     let handle = EngineHandle { ranks: model.meters().into(), ..handle };
     std::thread::Builder::new()
@@ -82,6 +83,7 @@ pub(crate) fn prepare(
         lookup,
         ref swap,
         offload,
+        sliding,
     } = options;
     lookup.check().map_err(StartError::Options)?;
     let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
@@ -128,14 +130,21 @@ pub(crate) fn prepare(
             spec.reach()
         )));
     }
+    let window = SlidingWindows::new(spec, sliding, blocks, offload.is_some());
+    if let Err((most, there)) = window.check(context) {
+        return Err(StartError::Options(format!(
+            "{there} blocks of layers with a sliding window: a sequence of {context} tokens needs {most}"
+        )));
+    }
     let shared = Arc::new(Shared::new(blocks, context));
     let (commands, inbox) = channel();
     if offload.is_some() && swap.host_bytes > 0 {
         let both = "copies of sequences and blocks on disk do not go together".to_owned();
         return Err(StartError::Options(both));
     }
-    swap.check(spec).map_err(StartError::Options)?;
-    let images = Images::new(spec, swap).map_err(|error| StartError::Options(error.to_string()))?;
+    let sliding = sliding.map(|pool| pool.spec);
+    swap.check(spec, sliding).map_err(StartError::Options)?;
+    let images = Images::new(spec, sliding, swap).map_err(|error| StartError::Options(error.to_string()))?;
     let forward = Forward::new(spec, &options, images, inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
     let options = EngineOptions { context, sequences: forward.most_running(), ..options };
@@ -157,6 +166,11 @@ pub struct EngineHandle {
 }
 
 impl EngineHandle {
+    /// The blocks of layers with a sliding window, of a model that has such layers.
+    pub fn sliding(&self) -> Option<SlidingPool> {
+        self.options.sliding
+    }
+
     /// Queues a request. Never blocks, so that async code may call it.
     ///
     /// # Errors

@@ -37,7 +37,9 @@ mod swap;
 pub use generation::Generation;
 pub use handle::{EngineHandle, StartError, start};
 pub use latencies::Latencies;
-pub use options::{EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, TBT};
+pub use options::{
+    EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, SlidingPool, TBT,
+};
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use scheduler::Policy;
 pub use sequence::{LONGEST_NGRAM, LookupOptions};

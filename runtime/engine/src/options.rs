@@ -4,7 +4,7 @@ use crate::scheduler::Policy;
 use crate::sequence::LookupOptions;
 use crate::swap::SwapOptions;
 use monomorph_cache::Share;
-use monomorph_model::{ModelSpec, OffloadRoom};
+use monomorph_model::{Model, ModelSpec, OffloadRoom, SlidingSpec};
 use std::time::Duration;
 
 /// What an engine is started with.
@@ -30,6 +30,25 @@ pub struct EngineOptions {
     pub offload: Option<OffloadShare>,
     /// Where pre-empted sequences are swapped to.
     pub swap: SwapOptions,
+    /// The blocks of layers with a sliding window; `None` where the model has no such layers. Whoever starts an
+    /// engine need not say: it asks its model.
+    pub sliding: Option<SlidingPool>,
+}
+
+/// The blocks of a model's layers with a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingPool {
+    /// The layers.
+    pub spec: SlidingSpec,
+    /// How many blocks there are.
+    pub blocks: usize,
+}
+
+impl SlidingPool {
+    /// That of a loaded model.
+    pub fn of<M: Model>(model: &M) -> Option<SlidingPool> {
+        M::SLIDING.map(|spec| SlidingPool { spec, blocks: model.sliding_blocks() })
+    }
 }
 
 /// K/V offload: a sequence's share of the device, and the room for the rest.
@@ -66,6 +85,7 @@ impl EngineOptions {
             lookup,
             swap,
             offload: None,
+            sliding: None,
         }
     }
 }

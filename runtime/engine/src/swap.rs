@@ -1,6 +1,6 @@
 //! Options of swapping: where pre-empted sequences are copied to.
 
-use monomorph_model::ModelSpec;
+use monomorph_model::{ModelSpec, SlidingSpec};
 use monomorph_store::{DiskStore, OpenError, Options, whole_page};
 use std::path::PathBuf;
 
@@ -32,6 +32,11 @@ pub struct SwapDisk {
     pub bytes: u64,
 }
 
+/// Bytes of a page: those of a block of the layers that read all positions. A model may have no such layers.
+pub(crate) fn page_bytes(spec: &ModelSpec) -> usize {
+    whole_page(spec.block_bytes.max(1))
+}
+
 impl Default for SwapOptions {
     /// No room.
     fn default() -> SwapOptions {
@@ -47,10 +52,16 @@ impl Default for SwapOptions {
 }
 
 impl SwapOptions {
-    /// Bytes of a sequence of `tokens` tokens, in whole pages.
-    pub fn bytes_of(&self, tokens: usize, spec: &ModelSpec) -> u64 {
-        let page = whole_page(spec.block_bytes) as u64;
-        (tokens.div_ceil(spec.block_tokens) as u64 + spec.state_bytes.div_ceil(page)) * page
+    /// Bytes of a sequence of `tokens` tokens, in whole pages, of a model that may have layers with a sliding
+    /// window.
+    pub fn bytes_of(&self, tokens: usize, spec: &ModelSpec, sliding: Option<SlidingSpec>) -> u64 {
+        let page = page_bytes(spec) as u64;
+        let blocks = tokens.div_ceil(spec.block_tokens);
+        let windows = sliding.map_or(0, |it| {
+            let held = (blocks - it.of(spec).first(tokens).min(blocks)) as u64;
+            held * (it.block_bytes as u64).div_ceil(page)
+        });
+        (blocks as u64 + windows + spec.state_bytes.div_ceil(page)) * page
     }
 
     /// Checks the options against a model.
@@ -58,8 +69,8 @@ impl SwapOptions {
     /// # Errors
     /// When not even a sequence of one block fits, or the disk lacks the room; the message says how much is
     /// enough.
-    pub fn check(&self, spec: &ModelSpec) -> Result<(), String> {
-        let least = self.bytes_of(1, spec);
+    pub fn check(&self, spec: &ModelSpec, sliding: Option<SlidingSpec>) -> Result<(), String> {
+        let least = self.bytes_of(1, spec, sliding);
         if self.disk.is_some() && self.host_bytes == 0 {
             return Err("a disk to swap to needs memory to swap through: --swap-space is 0".to_owned());
         }
@@ -82,7 +93,7 @@ impl SwapOptions {
     pub(crate) fn open(&self, spec: &ModelSpec) -> Result<Option<DiskStore>, OpenError> {
         let Some(disk) = &self.disk else { return Ok(None) };
         let options =
-            Options { page_bytes: whole_page(spec.block_bytes), capacity_bytes: disk.bytes, depth: DEPTH };
+            Options { page_bytes: page_bytes(spec), capacity_bytes: disk.bytes, depth: DEPTH };
         #[cfg(feature = "scripted")]
         if let Some(faults) = &self.faults {
             return DiskStore::open_with_faults(&disk.directory, options, faults, self.report).map(Some);

@@ -7,6 +7,7 @@
 mod fault;
 mod meter;
 mod name;
+mod sliding;
 mod spec;
 mod states;
 mod step;
@@ -14,14 +15,15 @@ mod step;
 pub use fault::{device_fault, set_device_fault};
 pub use meter::{RankCounts, RankMeter};
 pub use name::is_instance;
+pub use sliding::SlidingSpec;
 pub use spec::{
     BatchInvariantSpec, CanarySpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, FileSpec,
     HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec, chunk,
 };
 pub use states::{StateRoom, States, StatesWanted};
 pub use step::{
-    BlockId, NOT_NUMBERS, OffloadSlot, Output, RowOutput, SequenceStep, Slot, SnapshotId, StateCopy,
-    StatePlace, Step, StepOutput, Ticket, Tokens, Verified,
+    BlockId, NOT_NUMBERS, OffloadSlot, Output, RowOutput, SequenceStep, SlidingId, SlidingTable, Slot,
+    SnapshotId, StateCopy, StatePlace, Step, StepOutput, Ticket, Tokens, Verified,
 };
 
 use monomorph_weights::{Checkpoint, WeightsError};
@@ -38,6 +40,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub trait Model: Sized + Send + 'static {
     /// What the build fixed.
     const SPEC: &'static ModelSpec;
+
+    /// Its layers with a sliding window, where these give back blocks that they read no more; `None` where all
+    /// layers keep all blocks of a sequence.
+    const SLIDING: Option<SlidingSpec> = None;
 
     /// Most steps in flight: submitted and not collected; at least 1. A stack that computes the step within
     /// `submit` says 1: more would gain nothing and compute rows that are discarded. One that only launches
@@ -79,6 +85,12 @@ pub trait Model: Sized + Send + 'static {
 
     /// Number of K/V blocks: as asked for, or as many as the device's memory holds.
     fn blocks(&self) -> usize;
+
+    /// Number of blocks of its layers with a [sliding window](Self::SLIDING): [`SlidingSpec::blocks`] of what it
+    /// was loaded with. 0 of a model that has none.
+    fn sliding_blocks(&self) -> usize {
+        0
+    }
 
     /// Sequences that may run at a time, [`ModelSpec::step_sequences`] or fewer: [`Slot`]s lie below it.
     fn sequences(&self) -> usize;
@@ -122,6 +134,22 @@ pub trait Model: Sized + Send + 'static {
     /// # Panics
     /// As [`Self::read_block`].
     fn write_block(&mut self, block: BlockId, from: &[u8]);
+
+    /// As [`Self::read_block`], of a block of the layers with a [sliding window](Self::SLIDING).
+    ///
+    /// # Panics
+    /// As [`Self::read_block`], and of a model that has no such layers.
+    fn read_sliding(&mut self, block: SlidingId, _into: &mut [u8]) {
+        panic!("{block:?} of a model without a sliding window");
+    }
+
+    /// Writes what [`Self::read_sliding`] read, to the same block or another. Called while no step is in flight.
+    ///
+    /// # Panics
+    /// As [`Self::read_sliding`].
+    fn write_sliding(&mut self, block: SlidingId, _from: &[u8]) {
+        panic!("{block:?} of a model without a sliding window");
+    }
 
     /// Copies a recurrent state, over all layers, to `into`, which has
     /// [`state_bytes`](ModelSpec::state_bytes); does nothing for a model without such state. Called while no

@@ -8,6 +8,20 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
+/// Index of a K/V block of the layers with a sliding window, below [`crate::Model::sliding_blocks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlidingId(pub u32);
+
+/// The blocks of a sequence that layers with a sliding window still read, or write in a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlidingTable {
+    /// Which block of the sequence is the first of them. It holds positions from `first * block_tokens` on; all
+    /// before it are given back and hold what others wrote.
+    pub first: usize,
+    /// They and those that follow, to the same block as those of the other layers.
+    pub blocks: Vec<SlidingId>,
+}
+
 /// A place on disk for a group of K/V blocks, below [`places`](crate::OffloadRoom::places).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OffloadSlot(pub u32);
@@ -51,6 +65,10 @@ pub struct Step {
     pub offloaded: Vec<OffloadSlot>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
+    /// The tables of layers with a [sliding window](crate::Model::SLIDING), one for each of `sequences`; none of a
+    /// model that has no such layers. Each begins no later than with the first block that the sequence's row
+    /// [attends to](monomorph_abi::sliding::Sliding::first).
+    pub sliding: Vec<SlidingTable>,
     /// Whether the histories, biases and masks of all its rows follow with [`sample`](crate::Model::sample),
     /// because they depend on tokens not known yet or take long to compute. Those in `sequences` mean nothing
     /// then. Only for models with [split sampling](crate::Model::SPLIT_SAMPLING).

@@ -80,7 +80,7 @@ fn exit_code(work: impl FnOnce() -> Result<(), Failure> + UnwindSafe) -> ExitCod
 fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
     if let Verb::Info(args) = verb {
-        return Ok(verbs::info::info(spec, M::RANKS, args)?);
+        return Ok(verbs::info::info(spec, M::SLIDING, M::RANKS, args)?);
     }
     if let Verb::TryGrammars = verb {
         return Ok(request::grammars::trial::run()?);
@@ -96,7 +96,9 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     }
     match verb {
         Verb::Serve(args) => serve(spec, Start::of::<M>(), args, started),
-        Verb::Generate(args) => verbs::generate::generate(spec, M::RANKS, start_engine::<M>, args, started),
+        Verb::Generate(args) => {
+            verbs::generate::generate(spec, M::SLIDING, M::RANKS, start_engine::<M>, args, started)
+        }
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
         Verb::Info(_) | Verb::TryGrammars => Ok(()),

@@ -63,7 +63,8 @@ impl Kind for Attention {
     }
 
     fn work(&self, work: &mut Work) {
-        let (tokens, context) = (work.given.tokens, work.given.context);
+        let tokens = work.given.tokens;
+        let context = self.window.map_or(work.given.context, |window| work.given.context.min(window));
         let quant = &work.target.quant;
         let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_format);
         // Each tile of queries reads the cache once; a step's tokens are written to it once.
@@ -87,8 +88,12 @@ impl Kind for Attention {
         Some(Attention::scratch(self, plan))
     }
 
-    fn keeps(&self, _: &Target) -> Option<Keeps> {
-        Some(Keeps::Blocks(KvHeads { heads: self.kv_heads, head_dim: self.head_dim, own_values: true }))
+    fn keeps(&self, target: &Target) -> Option<Keeps> {
+        // Kernels of CUDA devices read one table of blocks.
+        let slides = target.hardware.cuda().is_none();
+        let window = self.window.filter(|window| slides && *window < target.model.context);
+        let (heads, head_dim) = (self.kv_heads, self.head_dim);
+        Some(Keeps::Blocks(KvHeads { heads, head_dim, own_values: true, window }))
     }
 
     fn frequencies(&self) -> Option<&RotaryFrequencies> {

@@ -163,6 +163,7 @@ impl MixerSpec for Attention {
     }
 
     fn kv(&self) -> Option<KvHeads> {
-        Some(KvHeads { heads: self.kv_heads, head_dim: self.head_dim, own_values: true })
+        let (heads, head_dim) = (self.kv_heads, self.head_dim);
+        Some(KvHeads { heads, head_dim, own_values: true, window: self.window })
     }
 }

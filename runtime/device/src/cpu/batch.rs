@@ -1,9 +1,10 @@
 //! Flattens a step to what the kernels index.
 
 use super::outputs::Outputs;
-use super::shape::{BatchLimits, Sequence};
+use super::shape::{BatchLimits, BlockTable, Sequence};
 use super::windows::{Stretch, Window, Windows};
-use monomorph_model::{Output, Step, Tokens};
+use monomorph_abi::sliding::Sliding;
+use monomorph_model::{Output, SlidingTable, Step, Tokens};
 use std::ops::Range;
 
 /// The tokens of a step as rows, with the blocks of their keys and values.
@@ -15,6 +16,10 @@ pub struct Batch {
     sequence_of: Vec<u32>,
     sequences: Vec<Sequence>,
     blocks: Vec<u32>,
+    /// The tables of layers with a sliding window.
+    sliding: Vec<u32>,
+    /// For a stack that has such layers: what they attend to, and the limit of their block ids.
+    slides: Option<(Sliding, usize)>,
     outputs: Vec<u32>,
     /// Blocks on disk staged at a time, and blocks of a group.
     pub(super) window: usize,
@@ -39,6 +44,8 @@ impl Batch {
             sequence_of: Vec::with_capacity(limits.tokens),
             sequences: Vec::with_capacity(limits.sequences),
             blocks: Vec::with_capacity(limits.blocks.max(limits.sequences)),
+            sliding: Vec::new(),
+            slides: None,
             outputs: Vec::with_capacity(limits.tokens),
             window: 0,
             group: 1,
@@ -56,11 +63,18 @@ impl Batch {
         Batch { ahead, ..self }
     }
 
+    /// The batch, for a stack with layers that have a sliding window, and so many blocks of these.
+    #[must_use]
+    pub fn slides(self, slides: Option<(Sliding, usize)>) -> Batch {
+        Batch { slides, ..self }
+    }
+
     /// Flattens a step. Tokens that only the device knows are those that `outputs` recorded as sampled last.
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
-    /// token id, position or block id out of range, too few blocks, a sampled token where none was, or drafts
+    /// token id, position or block id out of range, too few blocks, a table of layers with a sliding window without
+    /// what they attend to, or of none, a sampled token where none was, or drafts
     /// where there can be none. Kernels index by these without further checks.
     pub fn fill<const DRAFTS: usize>(&mut self, step: &Step, outputs: &Outputs<DRAFTS>) {
         let limits = self.limits;
@@ -75,9 +89,17 @@ impl Batch {
         self.sequence_of.clear();
         self.sequences.clear();
         self.blocks.clear();
+        self.sliding.clear();
         self.outputs.clear();
         self.owned.fill(false);
         self.slots_differ = true;
+        let tables = if self.slides.is_some() { step.sequences.len() } else { 0 };
+        assert!(
+            step.sliding.len() == tables,
+            "a step of {} sequences with {} tables of layers with a sliding window, and {tables} are due",
+            step.sequences.len(),
+            step.sliding.len()
+        );
         let mut offloaded = 0;
         for (index, sequence) in step.sequences.iter().enumerate() {
             let (count, position) = (sequence.tokens.len(), sequence.position);
@@ -142,6 +164,8 @@ impl Batch {
                 }
                 self.blocks.push(block.0);
             }
+            let first_sliding = self.sliding.len();
+            let sliding_first = self.fill_sliding(index, step.sliding.get(index), position, needed);
             let rows = first..self.ids.len();
             match sequence.output {
                 Output::None => {}
@@ -156,6 +180,8 @@ impl Batch {
                 position,
                 drafts,
                 blocks: first_block..self.blocks.len(),
+                sliding: first_sliding..self.sliding.len(),
+                sliding_first,
                 outputs: first_output..self.outputs.len(),
             });
         }
@@ -166,6 +192,30 @@ impl Batch {
         );
         self.streams = offloaded > 0;
         self.end();
+    }
+
+    /// Adds the table of layers with a sliding window of sequence `index`, as far as its first `needed` blocks;
+    /// returns which of these is the first there.
+    fn fill_sliding(
+        &mut self,
+        index: usize,
+        table: Option<&SlidingTable>,
+        position: usize,
+        needed: usize,
+    ) -> usize {
+        let (Some((it, blocks)), Some(table)) = (self.slides, table) else { return 0 };
+        let (first, attended) = (table.first, it.first(position));
+        assert!(
+            first <= attended && first + table.blocks.len() >= needed,
+            "sequence {index} of the step needs blocks {attended}..{needed} of layers with a sliding window, and has \
+             {} from {first} on",
+            table.blocks.len()
+        );
+        for block in &table.blocks[..needed - first] {
+            assert!((block.0 as usize) < blocks, "there is no block {} of layers with a sliding window", block.0);
+            self.sliding.push(block.0);
+        }
+        first
     }
 
     /// The windows in which the step's blocks on disk are staged; empty if it has none.
@@ -242,6 +292,8 @@ impl Batch {
         self.sequences.clear();
         self.outputs.clear();
         self.blocks.clone_from(&of.blocks);
+        self.sliding.clone_from(&of.sliding);
+        self.slides = of.slides;
         (self.streams, self.window, self.group) = (of.streams, of.window, of.group);
     }
 
@@ -266,8 +318,18 @@ impl Batch {
     }
 
     /// The block table of a sequence: block `i` holds positions from `i * block_tokens` on.
-    pub(crate) fn blocks_of(&self, sequence: &Sequence) -> &[u32] {
-        &self.blocks[sequence.blocks.clone()]
+    pub(crate) fn blocks_of(&self, sequence: &Sequence) -> BlockTable<'_> {
+        BlockTable { first: 0, blocks: &self.blocks[sequence.blocks.clone()] }
+    }
+
+    /// That of layers with a sliding window.
+    pub(crate) fn sliding_of(&self, sequence: &Sequence) -> BlockTable<'_> {
+        BlockTable { first: sequence.sliding_first, blocks: &self.sliding[sequence.sliding.clone()] }
+    }
+
+    /// Block ids of layers with a sliding window lie below it.
+    pub(crate) fn sliding_limit(&self) -> usize {
+        self.slides.map_or(0, |(_, blocks)| blocks)
     }
 }
 
@@ -278,7 +340,7 @@ fn samples(output: &Output) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use monomorph_model::{BlockId, SequenceStep, Slot};
+    use monomorph_model::{BlockId, SequenceStep, SlidingId, Slot};
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn limits() -> BatchLimits {
@@ -320,7 +382,36 @@ mod tests {
             assert_eq!((second.rows.clone(), second.position, second.slot), (2..3, 0, 1));
             assert!(batch.slots_differ());
             // Blocks beyond the tokens are left out.
-            assert_eq!(batch.blocks_of(&second), [1]);
+            assert_eq!(batch.blocks_of(&second).blocks, [1]);
+        }
+    }
+
+    #[test]
+    fn tables_of_layers_with_a_sliding_window_begin_with_what_a_row_attends_to() {
+        let slides = Some((Sliding { window: 20, block_tokens: 16 }, 3));
+        let mut batch = Batch::new(limits()).slides(slides);
+        let step = |first: usize, ids: &[u32]| Step {
+            sequences: vec![sequence(40, &[1, 2], &[3, 0, 2], Output::None)],
+            sliding: vec![SlidingTable { first, blocks: ids.iter().copied().map(SlidingId).collect() }],
+            ..Step::default()
+        };
+        for (first, ids) in [(1, &[2, 1][..]), (0, &[0, 2, 1]), (1, &[2, 1, 0])] {
+            batch.fill(&step(first, ids), &Outputs::<0>::default());
+            let table = batch.sliding_of(&batch.sequences()[0]);
+            assert_eq!((table.first, table.at(1), table.at(2), table.blocks.len()), (first, 2, 1, 3 - first));
+        }
+        let none = Step { sliding: Vec::new(), ..step(1, &[2, 1]) };
+        for (step, message) in [
+            (step(2, &[1]), "needs blocks 1..3 of layers with a sliding window, and has 1 from 2 on"),
+            (step(1, &[2]), "and has 1 from 1 on"),
+            (step(1, &[2, 3]), "no block 3 of layers with a sliding window"),
+            (none, "with 0 tables of layers with a sliding window, and 1 are due"),
+        ] {
+            let mut batch = Batch::new(limits()).slides(slides);
+            let panic =
+                catch_unwind(AssertUnwindSafe(|| batch.fill(&step, &Outputs::<0>::default()))).unwrap_err();
+            let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+            assert!(text.contains(message), "{text:?} lacks {message:?}");
         }
     }
 

@@ -1,10 +1,10 @@
 //! State that layers keep between steps: K/V caches and recurrent states.
 
 use super::kv_offload::KvOffload;
-use monomorph_model::{BlockId, OffloadSlot, StateCopy, StatePlace};
+use monomorph_model::{BlockId, OffloadSlot, SlidingId, StateCopy, StatePlace};
 
 /// The state of the layers of one body, or of several: a pair is both, in order. A recurrent state has no
-/// blocks, and a cache no states: such operations leave it unchanged.
+/// blocks, and a cache no states, and blocks of one kind only: such operations leave it unchanged.
 pub trait Keeps {
     /// Adds the bytes of a layer's part of a block, and the part numbers of all layers.
     fn parts(&self, _parts: &mut Vec<(usize, &'static [usize])>) {}
@@ -36,6 +36,22 @@ pub trait Keeps {
     /// # Panics
     /// As [`Self::read_block`].
     fn write_block<'a>(&mut self, _block: BlockId, from: &'a [u8]) -> &'a [u8] {
+        from
+    }
+
+    /// As [`Self::read_block`], of layers with a sliding window.
+    ///
+    /// # Panics
+    /// As [`Self::read_block`].
+    fn read_sliding<'a>(&mut self, _block: SlidingId, into: &'a mut [u8]) -> &'a mut [u8] {
+        into
+    }
+
+    /// As [`Self::write_block`], of layers with a sliding window.
+    ///
+    /// # Panics
+    /// As [`Self::read_block`].
+    fn write_sliding<'a>(&mut self, _block: SlidingId, from: &'a [u8]) -> &'a [u8] {
         from
     }
 
@@ -90,6 +106,16 @@ impl<A: Keeps, B: Keeps> Keeps for (&mut A, B) {
         self.1.write_block(block, left)
     }
 
+    fn read_sliding<'a>(&mut self, block: SlidingId, into: &'a mut [u8]) -> &'a mut [u8] {
+        let left = self.0.read_sliding(block, into);
+        self.1.read_sliding(block, left)
+    }
+
+    fn write_sliding<'a>(&mut self, block: SlidingId, from: &'a [u8]) -> &'a [u8] {
+        let left = self.0.write_sliding(block, from);
+        self.1.write_sliding(block, left)
+    }
+
     fn copy(&mut self, copy: &StateCopy) {
         self.0.copy(copy);
         self.1.copy(copy);
@@ -138,5 +164,22 @@ mod tests {
         let mut behind = vec![0; Cache::block_bytes(1)];
         last.read_block(BlockId(1), &mut behind);
         assert_eq!(behind, of_block[Cache::block_bytes(2)..], "the last cache has what stands last");
+    }
+
+    #[test]
+    fn blocks_of_the_one_kind_are_none_of_the_other() {
+        type Cache = KvCache<f32, 1, 16, 16>;
+        let (mut whole, mut sliding) = (Cache::new(&[0], 2).unwrap(), Cache::sliding(2, 3).unwrap());
+        let mut all = (&mut sliding, (&mut whole, ()));
+        let mut parts = Vec::new();
+        all.parts(&mut parts);
+        assert_eq!(parts, [(Cache::block_bytes(1), &[0][..])], "none of them goes to disk");
+        let bytes = |layers: usize, by: u8| vec![by; Cache::block_bytes(layers)];
+        assert!(all.write_block(BlockId(1), &bytes(1, 64)).is_empty());
+        assert!(all.write_sliding(SlidingId(2), &bytes(2, 66)).is_empty());
+        let (mut block, mut window) = (bytes(1, 0), bytes(2, 0));
+        assert!(all.read_block(BlockId(1), &mut block).is_empty());
+        assert!(all.read_sliding(SlidingId(2), &mut window).is_empty());
+        assert_eq!((block, window), (bytes(1, 64), bytes(2, 66)));
     }
 }

@@ -5,9 +5,10 @@ use super::format::KvElement;
 use super::keeps::Keeps;
 use super::kv_offload::{KvOffload, Staged, Stream};
 use super::memory::Memory;
+use super::shape::{BlockTable, Sequence};
 use super::simd::TILE;
 use monomorph_abi::kv::Layout;
-use monomorph_model::{BlockId, LoadError, OffloadSlot};
+use monomorph_model::{BlockId, LoadError, OffloadSlot, SlidingId};
 use std::sync::Arc;
 
 /// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), with elements of type `E`.
@@ -25,8 +26,11 @@ pub type LatentCache<E, const WIDTH: usize, const BLOCK: usize> = PagedCache<E, 
 pub struct PagedCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
 {
     data: Memory<E>,
-    /// For each layer, the number of its part of a block on disk.
+    layers: usize,
+    /// For each layer, the number of its part of a block on disk; none of layers with a sliding window.
     parts: &'static [usize],
+    /// Whether its layers have a sliding window.
+    slides: bool,
     blocks: usize,
     stream: Option<Arc<Stream>>,
 }
@@ -69,17 +73,31 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// # Errors
     /// When the address space is exhausted.
     pub fn new(parts: &'static [usize], blocks: usize) -> Result<Self, LoadError> {
-        let each = Self::block_bytes(parts.len());
-        let data = blocks
+        let data = Self::claim(parts.len(), blocks, "K/V cache")?;
+        Ok(PagedCache { data, layers: parts.len(), parts, slides: false, blocks, stream: None })
+    }
+
+    /// A cache of `blocks` blocks of so many layers with a sliding window: they have blocks of their own, none of
+    /// which is on disk.
+    ///
+    /// # Errors
+    /// When the address space is exhausted.
+    pub fn sliding(layers: usize, blocks: usize) -> Result<Self, LoadError> {
+        let data = Self::claim(layers, blocks, "K/V cache of layers with a sliding window")?;
+        Ok(PagedCache { data, layers, parts: &[], slides: true, blocks, stream: None })
+    }
+
+    fn claim(layers: usize, blocks: usize, what: &str) -> Result<Memory<E>, LoadError> {
+        let each = Self::block_bytes(layers);
+        blocks
             .checked_mul(each)
             .and_then(|bytes| Memory::try_zeroed(bytes / size_of::<E>()))
             .ok_or_else(|| LoadError::Memory {
-                what: format!("K/V cache of {blocks} blocks"),
+                what: format!("{what} of {blocks} blocks"),
                 needed: (blocks as u64).saturating_mul(each as u64),
                 available: 0,
                 fits: None,
-            })?;
-        Ok(PagedCache { data, parts, blocks, stream: None })
+            })
     }
 
     /// The source of blocks on disk, and the layer's part number.
@@ -94,7 +112,13 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
 
     /// Number of layers.
     pub fn layers(&self) -> usize {
-        self.parts.len()
+        self.layers
+    }
+
+    /// The blocks of a sequence in it.
+    #[inline(always)]
+    pub(super) fn table<'a>(&self, batch: &'a Batch, sequence: &Sequence) -> BlockTable<'a> {
+        if self.slides { batch.sliding_of(sequence) } else { batch.blocks_of(sequence) }
     }
 
     /// Checks that it has what a batch admits.
@@ -104,19 +128,32 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     pub(super) fn check(&self, batch: &Batch, layer: usize) {
         let limits = batch.limits();
         assert!(limits.block_tokens == BLOCK, "the batch counts blocks of {} tokens", limits.block_tokens);
-        assert!(limits.blocks <= self.blocks, "the batch admits blocks that the cache does not have");
+        let admitted = if self.slides { batch.sliding_limit() } else { limits.blocks };
+        assert!(admitted <= self.blocks, "the batch admits blocks that the cache does not have");
         assert!(layer < self.layers(), "the cache has no layer {layer}");
     }
 
     /// The first element of a block, and its number of elements.
-    fn block(&self, BlockId(block): BlockId) -> (usize, usize) {
+    fn block(&self, block: u32) -> (usize, usize) {
         assert!((block as usize) < self.blocks, "there is no K/V block {block}");
         (self.start(0, block, 0), self.layers() * KV_HEADS * Self::HEAD)
     }
 
+    /// Copies a block, over all layers, to the front of `into`; returns the rest of it.
+    fn read<'a>(&mut self, block: u32, into: &'a mut [u8]) -> &'a mut [u8] {
+        let (start, len) = self.block(block);
+        self.data.read(start, len, into)
+    }
+
+    /// Writes what [`Self::read`] read, from the front of `from`; returns the rest of it.
+    fn write_back<'a>(&mut self, block: u32, from: &'a [u8]) -> &'a [u8] {
+        let (start, len) = self.block(block);
+        self.data.write(start, len, from)
+    }
+
     #[inline(always)]
     fn start(&self, layer: usize, block: u32, head: usize) -> usize {
-        ((block as usize * self.parts.len() + layer) * KV_HEADS + head) * Self::HEAD
+        ((block as usize * self.layers + layer) * KV_HEADS + head) * Self::HEAD
     }
 
     /// The transposed keys of a head in a block, of the cache or of `window`.
@@ -218,14 +255,21 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     for PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, VALUES>
 {
     fn parts(&self, parts: &mut Vec<(usize, &'static [usize])>) {
-        parts.push((Self::block_bytes(1), self.parts));
+        if !self.slides {
+            parts.push((Self::block_bytes(1), self.parts));
+        }
     }
 
     fn stream(&mut self, offload: &KvOffload) {
-        self.stream = offload.stream();
+        if !self.slides {
+            self.stream = offload.stream();
+        }
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {
+        if self.slides {
+            return Ok(());
+        }
         let stream = self.stream.as_ref().expect("blocks are kept on disk");
         assert!(blocks.len() == stream.group(), "a group is {} blocks", stream.group());
         stream.send(to, self.parts, |layer, at, bytes| {
@@ -241,13 +285,19 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     }
 
     fn read_block<'a>(&mut self, block: BlockId, into: &'a mut [u8]) -> &'a mut [u8] {
-        let (start, len) = self.block(block);
-        self.data.read(start, len, into)
+        if self.slides { into } else { self.read(block.0, into) }
     }
 
     fn write_block<'a>(&mut self, block: BlockId, from: &'a [u8]) -> &'a [u8] {
-        let (start, len) = self.block(block);
-        self.data.write(start, len, from)
+        if self.slides { from } else { self.write_back(block.0, from) }
+    }
+
+    fn read_sliding<'a>(&mut self, block: SlidingId, into: &'a mut [u8]) -> &'a mut [u8] {
+        if self.slides { self.read(block.0, into) } else { into }
+    }
+
+    fn write_sliding<'a>(&mut self, block: SlidingId, from: &'a [u8]) -> &'a [u8] {
+        if self.slides { self.write_back(block.0, from) } else { from }
     }
 }
 

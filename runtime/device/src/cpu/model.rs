@@ -10,8 +10,8 @@ use super::rows::Rows;
 use super::shape::BatchLimits;
 use super::team::{Lane, Team};
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, States, Step,
-    StepOutput, Ticket, Weights,
+    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, SlidingId, SlidingSpec,
+    StatePlace, States, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_weights::Checkpoint;
 use std::ops::Range;
@@ -22,7 +22,10 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
     /// What the build fixed.
     const SPEC: &'static ModelSpec;
 
-    /// The parts of a K/V block that the layers attend to.
+    /// Its layers with a sliding window, if it has some.
+    const SLIDING: Option<SlidingSpec> = None;
+
+    /// The parts of a K/V block that the layers attend to, but for those with a sliding window.
     const PARTS: Range<usize>;
 
     /// The part of a step after its logits: `()` for a stack that does not draft.
@@ -52,6 +55,8 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
 pub struct Room {
     /// K/V blocks.
     pub blocks: usize,
+    /// K/V blocks of layers with a sliding window.
+    pub sliding: usize,
     /// Recurrent states.
     pub states: States,
     /// Lanes of the team.
@@ -68,22 +73,28 @@ pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DR
     stack: S,
     /// Snapshots of recurrent state.
     snapshots: usize,
+    /// K/V blocks of layers with a sliding window.
+    sliding: usize,
 }
 
 impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> monomorph_model::Model
     for Model<S, VOCABULARY, DRAFTS>
 {
     const SPEC: &'static ModelSpec = S::SPEC;
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         let (spec, checkpoint) = (S::SPEC, weights.checkpoint()?);
         let blocks = options.blocks_or_one_sequence(spec.block_tokens);
         let states = options.states(spec);
+        let sliding = S::SLIDING.map_or(0, |it| {
+            it.blocks(spec, blocks, states.sequences, options.context, options.offload.is_some())
+        });
         checkpoint.refuse_surplus(|name| spec.knows(name))?;
         progress.expect(spec.weight_bytes);
         let team = Team::new(options.threads).map_err(LoadError::Threads)?;
         let loader = Loader::new(&team, checkpoint.path(), progress);
-        let mut stack = S::load(&loader, checkpoint, Room { blocks, states, lanes: team.lanes() })?;
+        let mut stack = S::load(&loader, checkpoint, Room { blocks, sliding, states, lanes: team.lanes() })?;
         let mut parts = Vec::new();
         stack.keeps().parts(&mut parts);
         let offload =
@@ -97,15 +108,20 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
             block_tokens: spec.block_tokens,
             blocks,
         };
-        let batch = Batch::new(limits).streamed(&offload).ahead(spec.ahead(DRAFTS));
+        let slides = S::SLIDING.map(|it| (it.of(spec), sliding));
+        let batch = Batch::new(limits).streamed(&offload).ahead(spec.ahead(DRAFTS)).slides(slides);
         let (outputs, drafts) = (Outputs::default(), S::Drafts::new(limits));
         // A stack without recurrent state has no snapshots, even if some were asked for.
         let snapshots = if spec.state_bytes > 0 { states.snapshots } else { 0 };
-        Ok(Model { team, offload, batch, outputs, drafts, stack, snapshots })
+        Ok(Model { team, offload, batch, outputs, drafts, stack, snapshots, sliding })
     }
 
     fn blocks(&self) -> usize {
         self.batch.limits().blocks
+    }
+
+    fn sliding_blocks(&self) -> usize {
+        self.sliding
     }
 
     fn sequences(&self) -> usize {
@@ -131,6 +147,16 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
 
     fn write_block(&mut self, block: BlockId, from: &[u8]) {
         let left = self.stack.keeps().write_block(block, from);
+        assert!(left.is_empty(), "more than a block was given");
+    }
+
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        let left = self.stack.keeps().read_sliding(block, into);
+        assert!(left.is_empty(), "more than a block was asked for");
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        let left = self.stack.keeps().write_sliding(block, from);
         assert!(left.is_empty(), "more than a block was given");
     }
 

@@ -32,8 +32,30 @@ pub(crate) struct Sequence {
     pub(crate) drafts: usize,
     /// Its part of the block table.
     pub(crate) blocks: Range<usize>,
+    /// Its part of the table of layers with a sliding window, and which of its blocks is the first there.
+    pub(crate) sliding: Range<usize>,
+    pub(crate) sliding_first: usize,
     /// Its part of the output rows.
     pub(super) outputs: Range<usize>,
+}
+
+/// Blocks of a sequence, in order: all of them, or those from one on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockTable<'a> {
+    /// Which block of the sequence is the first of these.
+    pub(crate) first: usize,
+    pub(crate) blocks: &'a [u32],
+}
+
+impl BlockTable<'_> {
+    /// Block `index` of the sequence.
+    ///
+    /// # Panics
+    /// When it was given back, or is not there yet.
+    #[inline(always)]
+    pub(crate) fn at(&self, index: usize) -> u32 {
+        self.blocks[index - self.first]
+    }
 }
 
 /// Keys between two merges of attention.

@@ -108,7 +108,8 @@ mod tests {
             *first += u32::from(there);
         }
         let blocks = start..table.len();
-        Sequence { slot: 0, rows: row..row + 1, position: tokens, drafts: 0, blocks, outputs: 0..0 }
+        let (rows, sliding, outputs) = (row..row + 1, 0..0, 0..0);
+        Sequence { slot: 0, rows, position: tokens, drafts: 0, blocks, sliding, sliding_first: 0, outputs }
     }
 
     #[test]

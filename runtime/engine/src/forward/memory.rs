@@ -5,6 +5,7 @@
 //! device runs steps in order, so a place may be reused as soon as the step that reads it is planned.
 
 use super::row::Row;
+use super::sliding::SlidingWindows;
 use crate::options::{EngineOptions, OffloadShare};
 use crate::scheduler::comes;
 use crate::sequence::Sequence;
@@ -18,6 +19,7 @@ use std::time::Instant;
 /// Accounts for all device memory; only this module changes the accounts.
 pub(super) struct Memory {
     cache: PrefixCache,
+    windows: SlidingWindows,
     free_slots: Vec<Slot>,
     /// Copies of states that the next step begins with.
     copies: Vec<StateCopy>,
@@ -53,7 +55,8 @@ impl Evictions {
 impl Memory {
     /// All memory free, for at most so many running sequences.
     pub fn new(spec: &ModelSpec, options: &EngineOptions, sequences: usize) -> Memory {
-        let EngineOptions { blocks, ref prefix, offload, .. } = *options;
+        let EngineOptions { blocks, ref prefix, offload, sliding, .. } = *options;
+        let windows = SlidingWindows::new(spec, sliding, blocks, offload.is_some());
         let reuse = match (prefix.enabled, spec.state_bytes, prefix.snapshots) {
             (true, 0, _) => Reuse::Blocks,
             (true, _, 1..) => Reuse::Snapshots { places: prefix.snapshots },
@@ -64,7 +67,7 @@ impl Memory {
             spec.block_tokens * spec.chunk_alignment() / gcd(spec.block_tokens, spec.chunk_alignment());
         let points = SavePoints { granule, interval: prefix.snapshot_interval };
         let slots = u32::try_from(sequences).unwrap_or(u32::MAX);
-        let cache = PrefixCache::new(blocks, spec.block_tokens, granule, reuse);
+        let cache = windows.of(PrefixCache::new(blocks, spec.block_tokens, granule, reuse));
         Memory {
             cache: match offload {
                 None => cache,
@@ -74,6 +77,7 @@ impl Memory {
                     cache.with_offload(share, room.places)
                 }
             },
+            windows,
             free_slots: (0..slots).rev().map(Slot).collect(),
             copies: Vec::new(),
             evictions: Evictions::default(),
@@ -87,6 +91,11 @@ impl Memory {
     /// The accounts of blocks and snapshots.
     pub fn cache(&self) -> &PrefixCache {
         &self.cache
+    }
+
+    /// What sequences may hold of the blocks of layers with a sliding window.
+    pub fn windows(&self) -> &SlidingWindows {
+        &self.windows
     }
 
     /// Most blocks of the device that a sequence may have.
@@ -160,9 +169,10 @@ impl Memory {
     /// # Errors
     /// On an accounting error.
     pub fn resume(&mut self, sequence: &mut Sequence, now: Instant) -> Result<(), String> {
-        let (lease, _) = self.cache.admit_blocks(sequence.stored(self.replays)).map_err(unbalanced)?;
+        let (mut lease, _) = self.cache.admit_blocks(sequence.stored(self.replays)).map_err(unbalanced)?;
+        let (_, restored) = self.cache.restore_sliding(&mut lease, sequence.fed()).map_err(unbalanced)?;
         sequence.slot = self.free_slots.pop();
-        sequence.resume(lease, now);
+        sequence.resume(lease, restored, now);
         Ok(())
     }
 
@@ -176,17 +186,28 @@ impl Memory {
         Ok(())
     }
 
-    /// Records that `done` tokens of a sequence are in the cache.
+    /// Gives a sequence blocks of layers with a sliding window for so many tokens.
+    ///
+    /// # Errors
+    /// When there are too few.
+    pub fn grow_sliding(&mut self, sequence: &mut Sequence, tokens: usize) -> Result<(), String> {
+        let grown = self.cache.grow_sliding(&mut sequence.lease, tokens);
+        grown.map_err(|error| format!("planned, but behind windows {error}"))
+    }
+
+    /// Records that `done` tokens of a sequence are in the cache: behind their window its layers that have one
+    /// give their blocks back.
     ///
     /// # Errors
     /// On an accounting error.
     pub fn book(&mut self, row: &Row, sequence: &mut Sequence, done: usize) -> Result<(), String> {
-        let done = done.min(sequence.reusable(self.replays).len());
+        let known = done.min(sequence.reusable(self.replays).len());
         let (lease, tokens) = sequence.lease_and_tokens();
         if let Some((snapshot, at)) = row.save {
             self.cache.keep(lease, &tokens[..at], snapshot).map_err(unbalanced)?;
         }
-        self.cache.extend(lease, &tokens[..done]).map_err(unbalanced)
+        self.cache.extend(lease, &tokens[..known]).map_err(unbalanced)?;
+        self.cache.slide(lease, done).map_err(unbalanced)
     }
 
     /// Frees a snapshot that was never indexed.

@@ -23,6 +23,7 @@ mod outputs;
 mod plan;
 mod queue;
 mod row;
+mod sliding;
 mod step;
 mod swap;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use monomorph_model::{Model, ModelSpec};
 use outputs::{Outputs, Turn};
 use plan::Planner;
 use queue::Queue;
+pub(crate) use sliding::SlidingWindows;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;

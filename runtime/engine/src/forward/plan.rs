@@ -48,6 +48,11 @@ impl Planner {
         &mut self.limits
     }
 
+    /// Waiting requests that the next step may admit.
+    pub fn waiting(&self) -> &[Waiting] {
+        &self.waiting
+    }
+
     /// The target time between tokens.
     pub fn tbt(&self) -> Duration {
         self.schedule.tbt
@@ -96,7 +101,7 @@ impl Forward {
         let StepPlan { preempt, admit, rows, cut } = schedule(&view, &self.planner.limits);
         // Images are copied back between steps.
         let resumes = self.queue.picks().take(admit).any(|one| one.image.is_some());
-        if view.in_flight && (rows.is_empty() || resumes) {
+        if view.in_flight && (rows.is_empty() || resumes || !self.has_windows_for(&rows, admit)) {
             return Ok(false);
         }
         if rows.is_empty() && (self.planner.awaits_pages || !self.has_sequences()) {
@@ -147,6 +152,8 @@ impl Forward {
         let ScheduleOptions { policy, tbt, .. } = self.planner.schedule;
         let now = Instant::now();
         self.planner.running.clear();
+        let windows = *self.memory.windows();
+        let mut free_windows = self.batch.iter().map(|one| windows.most(one.limit())).fold(windows.room(), usize::saturating_sub);
         // Offload slots that earlier requests will still need are not given away.
         let mut free_places = self.memory.cache().free_offload_places();
         self.planner.running.extend(self.batch.iter().map(|one| {
@@ -164,7 +171,8 @@ impl Forward {
             let before = turns;
             let Some(next) = self.queue.pick(policy, &mut turns) else { break };
             let due = offload.due(self.queue.get(next).tokens().len(), 0);
-            if due > free_places {
+            let window = windows.most(self.queue.get(next).limit());
+            if due > free_places || window > free_windows {
                 break;
             }
             let waiting = match self.view_of_copy(next) {
@@ -185,6 +193,7 @@ impl Forward {
                 }
             };
             free_places -= due;
+            free_windows -= window;
             self.planner.waiting.push(waiting);
             self.queue.picked(next);
             budget = budget.saturating_sub(waiting.tokens - waiting.cached);

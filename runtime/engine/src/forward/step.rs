@@ -7,9 +7,12 @@ use super::memory::Memory;
 use super::row::Row;
 use crate::request::EngineError;
 use crate::scheduler::Row as Planned;
-use monomorph_cache::BlockPlace;
-use monomorph_model::{BlockId, OffloadSlot, Output, SequenceStep, Slot, StateCopy, Step, Tokens};
+use monomorph_cache::{BlockPlace, Lease};
+use monomorph_model::{
+    BlockId, OffloadSlot, Output, SequenceStep, SlidingId, SlidingTable, Slot, StateCopy, Step, Tokens,
+};
 use monomorph_sampling::Sampling;
+use std::ops::Range;
 
 /// The step that is submitted next, or was last, and its bookkeeping until it is collected.
 #[derive(Default)]
@@ -26,7 +29,7 @@ impl StepBuilder {
     /// sequence. With split sampling, inputs may be bound later.
     ///
     /// # Errors
-    /// When a running sequence has no slot, which is a bug in the engine.
+    /// When a running sequence has no slot, or promised blocks are missing: either is a bug in the engine.
     pub fn build(
         &mut self,
         rows: &[Planned],
@@ -41,7 +44,9 @@ impl StepBuilder {
         self.rows = pipeline.rows();
         self.spare.append(&mut self.step.sequences);
         self.step.offloaded.clear();
-        for &Planned { sequence, tokens } in rows {
+        let slides = memory.windows().are_there();
+        self.step.sliding.resize_with(if slides { rows.len() } else { 0 }, SlidingTable::default);
+        for (at, &Planned { sequence, tokens }) in rows.iter().enumerate() {
             let sequence = &mut batch[sequence];
             let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
             let prefilled = if sequence.decodes() { 0 } else { tokens };
@@ -66,6 +71,11 @@ impl StepBuilder {
             }
             let ahead = if samples { contract.ahead(drafts) } else { 0 };
             self.write_blocks(&mut row, sequence.lease.prefix(position + tokens + ahead), memory);
+            if slides {
+                memory.grow_sliding(sequence, position + tokens + ahead)?;
+                let first = memory.windows().first(position);
+                self.write_sliding(at, &sequence.lease, first..row.blocks.len());
+            }
             let (history, biases, masks) = match std::mem::replace(&mut row.output, Output::None) {
                 Output::Sample { history, biases, masks, .. } => (history, biases, masks),
                 Output::None | Output::Logits => (Vec::new(), Vec::new(), Vec::new()),
@@ -130,6 +140,15 @@ impl StepBuilder {
                 BlockId((blocks + (offloaded.len() - 1) * group + at) as u32)
             }
         }));
+    }
+
+    /// Writes the table of layers with a sliding window of row `at`: these of its sequence's blocks, which it has.
+    fn write_sliding(&mut self, at: usize, lease: &Lease, blocks: Range<usize>) {
+        let ((first, held), table) = (lease.sliding(), &mut self.step.sliding[at]);
+        table.first = blocks.start;
+        table.blocks.clear();
+        let held = &held[blocks.start - first..blocks.end - first];
+        table.blocks.extend(held.iter().map(|block| SlidingId(block.0)));
     }
 
     /// Fills in sampling inputs. Returns the indices of sequences whose constraint allows no token,

@@ -15,11 +15,11 @@ use super::Forward;
 use crate::handle::prepare;
 use crate::scripted::{
     Drafting, Invariant, Pipelined, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
-    allowed, leaning,
+    Windowed, allowed, leaning,
 };
 use crate::{EngineOptions, Event, FinishReason, Generation, OffloadShare, Policy, PrefixOptions};
-use crate::{Request, ScheduleOptions, Stats, SubmitError, SwapOptions};
-use monomorph_cache::{Block, Share};
+use crate::{Request, ScheduleOptions, SlidingPool, Stats, SubmitError, SwapOptions};
+use monomorph_cache::{Block, Share, SlidingBlock};
 use monomorph_grammar::{Constraint, Grammars, Source, Thinking, Token};
 use monomorph_model::{ModelSpec, OffloadRoom};
 use monomorph_sampling::{Dry, Sampled, Sampling, TokenBias, TokenMask, score};
@@ -250,6 +250,12 @@ fn balance(forward: &Forward, blocks: usize, snapshots: usize, offload: Option<O
         forward.memory.cache().free_places() + forward.memory.cache().snapshots() + promised,
         snapshots
     );
+    for window in (0..forward.memory.cache().sliding_capacity() as u32).map(SlidingBlock) {
+        let holders = held.iter().filter(|(lease, _)| lease.sliding().1.contains(&window)).count();
+        let uses = forward.memory.cache().sliding_uses(window).unwrap() as usize;
+        assert!(uses == holders || uses == holders + 1, "{window:?} is used {uses} times and held {holders}");
+        assert!(holders < 2 || uses > holders, "{window:?} is shared, and nobody knows what it holds");
+    }
     assert!(forward.queue.iter().is_sorted_by_key(|one| one.number), "those that wait stand by age");
     if let Some(OffloadShare { room, resident }) = offload {
         let on_disk: usize = held.iter().map(|(lease, _)| lease.offloaded_blocks() / room.group).sum();
@@ -286,9 +292,17 @@ pub(super) fn walk<S: Shape>(
         tbt: if seed.is_multiple_of(4) { Duration::MAX } else { Duration::ZERO },
         prefill_tokens: [0, 24, 9, 0][seed as usize % 4],
     };
+    // As few blocks of layers with a sliding window as will do, some more, or so many that others are short first.
+    let sliding = S::SLIDING.map(|spec| {
+        let it = spec.of(S::SPEC);
+        let least = it.most(S::SPEC.context, S::SPEC.reach()) + it.fed(S::SPEC.step_tokens);
+        let blocks = [least, least + 7, least.max(blocks)][seed as usize % 3];
+        SlidingPool { spec, blocks }
+    });
     let options = EngineOptions {
         prefix,
         schedule,
+        sliding,
         offload,
         swap: swap.clone(),
         sequences,
@@ -304,6 +318,7 @@ pub(super) fn walk<S: Shape>(
     let script = Script {
         tokens: tokens.clone(),
         blocks,
+        sliding: sliding.map_or(0, |pool| pool.blocks),
         sequences,
         snapshots,
         offload: room,
@@ -367,6 +382,11 @@ pub(super) fn walk<S: Shape>(
         (blocks, forward.most_running())
     );
     assert_eq!(forward.memory.cache().free_offload_places(), offload.map_or(0, |share| share.room.places));
+    assert_eq!(
+        forward.memory.cache().sliding_available(),
+        sliding.map_or(0, |pool| pool.blocks),
+        "blocks behind windows are lost"
+    );
     assert!(forward.images.is_empty(), "a page of a copy is lost");
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());
@@ -598,4 +618,49 @@ fn every_answer_is_its_lone_plain_one_with_three_drafts_looked_up() {
 #[test]
 fn every_answer_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts_looked_up() {
     walks::<Verifying<Recurrent<Tight>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_one() {
+    walks::<Windowed<Tight, 9>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_one_with_two_steps_in_flight() {
+    walks::<Pipelined<Windowed<Tight, 6>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_one_with_three_steps_in_flight() {
+    walks::<Pipelined<Windowed<Tight, 1>, 3>>();
+}
+
+#[test]
+fn every_answer_of_a_batch_invariant_model_with_a_window_is_its_lone_one() {
+    walks::<Pipelined<Windowed<Invariant<Tight, 8>, 13>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_plain_one_with_two_drafts() {
+    walks::<Drafting<Windowed<Tight, 7>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_plain_one_with_a_draft_of_its_own() {
+    walks::<Skipping<Windowed<Tight, 5>, 1>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_plain_one_with_three_drafts_looked_up() {
+    walks::<Verifying<Windowed<Tight, 9>, 3>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_and_state_is_its_lone_one_with_two_steps_in_flight() {
+    walks::<Pipelined<Recurrent<Windowed<Tight, 9>>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_one_with_blocks_on_disk() {
+    walks_offload::<Pipelined<Windowed<Tight, 9>, 2>>();
 }

@@ -1,8 +1,10 @@
 //! The block memory of a scripted model, and the checks of the step contract.
 
+use super::Script;
+use super::windows::Windows;
 use monomorph_model::{
-    BlockId, ModelSpec, OffloadRoom, OffloadSlot, Output, SequenceStep, Slot, SnapshotId, StateCopy,
-    StatePlace, Step, Tokens,
+    BlockId, ModelSpec, OffloadRoom, OffloadSlot, Output, SequenceStep, SlidingId, SlidingSpec, SlidingTable,
+    Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens,
 };
 use monomorph_sampling::{MAX_BIASES, Sampling, TokenBias, TokenMask, TokenUse};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -37,6 +39,8 @@ pub(super) struct Memory {
     following: HashMap<Slot, u32>,
     /// Steps submitted and not collected, oldest first: the last is the current one.
     steps: VecDeque<StepMemory>,
+    /// Blocks of layers with a sliding window, if it has such layers.
+    windows: Option<Windows>,
 }
 
 /// What a step holds while it is in flight.
@@ -50,9 +54,8 @@ struct StepMemory {
 impl Memory {
     pub fn new(
         spec: &'static ModelSpec,
-        blocks: usize,
-        snapshots: usize,
-        room: Option<OffloadRoom>,
+        sliding: Option<(SlidingSpec, usize)>,
+        &Script { blocks, snapshots, offload: room, .. }: &Script,
     ) -> Memory {
         Memory {
             block_tokens: spec.block_tokens,
@@ -70,6 +73,7 @@ impl Memory {
             drafted: HashMap::new(),
             following: HashMap::new(),
             steps: VecDeque::new(),
+            windows: sliding.map(|(sliding, blocks)| Windows::new(spec, sliding, blocks)),
         }
     }
 
@@ -79,6 +83,9 @@ impl Memory {
         assert_eq!(distinct.len(), offloaded.len(), "a step has a place on disk twice: {offloaded:?}");
         self.offloaded_of_step = offloaded.to_vec();
         self.steps.push_back(StepMemory::default());
+        if let Some(windows) = &mut self.windows {
+            windows.begin();
+        }
     }
 
     /// Writes a group of blocks to disk.
@@ -129,6 +136,9 @@ impl Memory {
     /// Ends the oldest step in flight.
     pub fn collect(&mut self) {
         self.steps.pop_front();
+        if let Some(windows) = &mut self.windows {
+            windows.collect();
+        }
     }
 
     /// Notes the token sampled for a row last, after the first `context` tokens of its sequence, and what was
@@ -141,6 +151,10 @@ impl Memory {
         for position in context..self.reach(row) {
             let cell = self.cell(row.blocks[position / self.block_tokens], position);
             self.cells[cell] = None;
+        }
+        let reach = self.reach(row);
+        if let Some(windows) = &mut self.windows {
+            windows.spoil(row.slot, context..reach);
         }
     }
 
@@ -210,6 +224,13 @@ impl Memory {
         let context = read.collect();
         self.fed.insert(slot, fed);
         context
+    }
+
+    /// As [`Self::feed`], of layers with a sliding window, if there are some; after that, which returned `context`.
+    pub fn feed_sliding(&mut self, row: &SequenceStep, table: Option<&SlidingTable>, context: &[u32]) {
+        if let (Some(windows), Some(table)) = (&mut self.windows, table) {
+            windows.feed(row, table, context);
+        }
     }
 
     /// Takes over the token and drafts that a sequence brings from another slot.
@@ -318,7 +339,7 @@ fn reach(row: &SequenceStep, spec: &ModelSpec) -> usize {
 }
 
 /// Token ids as bytes, with a sign for a position that was never written.
-const UNWRITTEN: u32 = u32::MAX;
+pub(super) const UNWRITTEN: u32 = u32::MAX;
 
 impl Memory {
     /// The ids that a block holds, as bytes.
@@ -341,6 +362,16 @@ impl Memory {
         for (cell, id) in self.cells[at].iter_mut().zip(from.as_chunks().0) {
             *cell = Some(u32::from_le_bytes(*id)).filter(|id| *id != UNWRITTEN);
         }
+    }
+
+    /// The ids that a block of layers with a sliding window holds, as bytes.
+    pub fn read_sliding(&self, block: SlidingId, into: &mut [u8]) {
+        self.windows.as_ref().expect("a model without a sliding window").read(block, into);
+    }
+
+    /// Makes such a block what was read of one.
+    pub fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        self.windows.as_mut().expect("a model without a sliding window").write(block, from);
     }
 
     fn cells_between_steps(&self, block: BlockId) -> std::ops::Range<usize> {

@@ -10,14 +10,18 @@ mod controls;
 mod drafting;
 mod memory;
 mod spec;
+mod windows;
 
 pub use controls::{Breach, Controls, Poison};
-pub use spec::{Drafting, Invariant, Pipelined, Recurrent, Shape, Skipping, Small, Tight, Verifying};
+pub use spec::{
+    Drafting, Invariant, Pipelined, Recurrent, Shape, Skipping, Small, Tight, Verifying, Windowed,
+};
 
 use controls::Fault;
 use memory::Memory;
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Output, Progress,
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Output, Progress, SlidingId,
+    SlidingSpec,
 };
 use monomorph_model::{RowOutput, SequenceStep, Slot, StatePlace, States, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask};
@@ -33,6 +37,8 @@ pub struct Script {
     pub tokens: Tokens,
     /// K/V blocks it has; the engine's option must not name more.
     pub blocks: usize,
+    /// Where it has layers with a sliding window: blocks of these.
+    pub sliding: usize,
     /// Sequences that it has room for, unless a step takes fewer; the engine's option must not name more.
     pub sequences: usize,
     /// Where it has recurrent state: snapshots of it that it has room for; the engine's option must not name
@@ -54,6 +60,7 @@ impl Default for Script {
         Script {
             tokens: Tokens::Hash,
             blocks: 256,
+            sliding: 256,
             sequences: usize::MAX,
             snapshots: 8,
             offload: None,
@@ -150,7 +157,7 @@ impl<S: Shape> Scripted<S> {
     /// A model that follows `script`.
     pub fn new(script: Script) -> Scripted<S> {
         Scripted {
-            memory: Memory::new(S::SPEC, script.blocks, script.snapshots, script.offload),
+            memory: Memory::new(S::SPEC, S::SLIDING.map(|it| (it, script.sliding)), &script),
             script,
             controls: Controls::default(),
             pending: VecDeque::new(),
@@ -259,6 +266,7 @@ fn sampled(id: u32, sampling: &Sampling, vocabulary: usize, poison: Option<Poiso
 impl<S: Shape> Model for Scripted<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
     // A device does; a processor, which has one step in flight and makes no drafts, does not.
     const SPLIT_SAMPLING: bool = S::STEPS_IN_FLIGHT > 1 || S::SPEC.drafted() > 0;
 
@@ -270,6 +278,10 @@ impl<S: Shape> Model for Scripted<S> {
 
     fn blocks(&self) -> usize {
         self.script.blocks
+    }
+
+    fn sliding_blocks(&self) -> usize {
+        S::SLIDING.map_or(0, |_| self.script.sliding)
     }
 
     fn sequences(&self) -> usize {
@@ -300,6 +312,14 @@ impl<S: Shape> Model for Scripted<S> {
         self.memory.write_block(block, from);
     }
 
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        self.memory.read_sliding(block, into);
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        self.memory.write_sliding(block, from);
+    }
+
     fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
         if !into.is_empty() {
             self.memory.read_state(place, into);
@@ -314,6 +334,8 @@ impl<S: Shape> Model for Scripted<S> {
 
     fn submit(&mut self, step: &Step) -> Ticket {
         memory::check_step(step, S::SPEC, self.sequences());
+        let tables = if S::SLIDING.is_some() { step.sequences.len() } else { 0 };
+        assert_eq!(step.sliding.len(), tables, "tables of layers with a sliding window");
         self.memory.begin(&step.offloaded);
         step.copies.iter().for_each(|copy| self.memory.copy(*copy));
         assert!(self.told_later.is_none(), "a step is not sampled in, and another is submitted");
@@ -323,8 +345,9 @@ impl<S: Shape> Model for Scripted<S> {
         );
         let mut rows = Vec::new();
         let mut read = Vec::new();
-        for sequence in &step.sequences {
+        for (at, sequence) in step.sequences.iter().enumerate() {
             let context = self.memory.feed(sequence);
+            self.memory.feed_sliding(sequence, step.sliding.get(at), &context);
             if step.sampling_follows {
                 rows.push(RowOutput::None);
                 read.push((sequence.slot, sequence.position, context));

@@ -3,7 +3,7 @@
 use monomorph_formats::Format;
 use monomorph_model::{
     BatchInvariantSpec, ClassFormat, DraftSpec, Drafter, Figures, HardwareSpec, ModelSpec, Protocol,
-    SamplingPreset,
+    SamplingPreset, SlidingSpec,
 };
 use std::marker::PhantomData;
 
@@ -13,6 +13,8 @@ pub trait Shape: Send + 'static {
     const SPEC: &'static ModelSpec;
     /// What `Model::STEPS_IN_FLIGHT` will be.
     const STEPS_IN_FLIGHT: usize = 1;
+    /// What `Model::SLIDING` will be.
+    const SLIDING: Option<SlidingSpec> = None;
 }
 
 /// Another shape, with up to `STEPS` steps in flight.
@@ -22,6 +24,7 @@ pub struct Pipelined<S, const STEPS: usize>(PhantomData<fn() -> S>);
 impl<S: Shape, const STEPS: usize> Shape for Pipelined<S, STEPS> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = STEPS;
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
 }
 
 /// Another shape, of a model that drafts `DRAFTS` tokens after every one sampled.
@@ -39,6 +42,7 @@ impl<S: Shape, const DRAFTS: usize> Shape for Drafting<S, DRAFTS> {
         }),
         ..*S::SPEC
     };
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
 }
 
 /// [`Drafting`] with layers of the model itself, whose passes write one position more.
@@ -56,6 +60,7 @@ impl<S: Shape, const DRAFTS: usize> Shape for Skipping<S, DRAFTS> {
         }),
         ..*S::SPEC
     };
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
 }
 
 /// Another shape, of a model that verifies `DRAFTS` drafts a sequence, which the engine makes.
@@ -73,6 +78,7 @@ impl<S: Shape, const DRAFTS: usize> Shape for Verifying<S, DRAFTS> {
         }),
         ..*S::SPEC
     };
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
 }
 
 /// Another shape, of a batch-invariant model whose prefill chunks end at multiples of `CHUNK` tokens.
@@ -83,6 +89,7 @@ impl<S: Shape, const CHUNK: usize> Shape for Invariant<S, CHUNK> {
     const SPEC: &'static ModelSpec =
         &ModelSpec { batch_invariant: Some(BatchInvariantSpec { chunk_alignment: CHUNK }), ..*S::SPEC };
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
 }
 
 /// Another shape, of a model that has recurrent state beside keys and values: the tokens that it was fed, and
@@ -93,6 +100,19 @@ pub struct Recurrent<S>(PhantomData<fn() -> S>);
 impl<S: Shape> Shape for Recurrent<S> {
     const SPEC: &'static ModelSpec = &ModelSpec { state_bytes: 4 * (1 + S::SPEC.context as u64), ..*S::SPEC };
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
+}
+
+/// Another shape, of a model with layers that attend to the last `WINDOW` tokens only, beside those that attend to
+/// all.
+#[derive(Debug)]
+pub struct Windowed<S, const WINDOW: usize>(PhantomData<fn() -> S>);
+
+impl<S: Shape, const WINDOW: usize> Shape for Windowed<S, WINDOW> {
+    const SPEC: &'static ModelSpec = S::SPEC;
+    const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+    const SLIDING: Option<SlidingSpec> =
+        Some(SlidingSpec { window: WINDOW, block_bytes: 4 * S::SPEC.block_tokens });
 }
 
 /// A small model with the vocabulary and the stop id of SmolLM2, blocks of 16 and steps of 64 tokens, and at

@@ -16,7 +16,7 @@ pub(crate) use constraint::AnswerConstraint;
 pub(crate) use lookup::Lookup;
 pub use lookup::{LONGEST_NGRAM, LookupOptions};
 use monomorph_cache::swap::Image;
-use monomorph_cache::{Lease, Match, SavePoints};
+use monomorph_cache::{Lease, Match, SavePoints, SlidingBlock};
 use monomorph_model::Slot;
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask, TokenUse};
 pub(crate) use sampling::SamplingState;
@@ -40,6 +40,8 @@ pub(crate) struct Sequence {
     pub slot: Option<Slot>,
     /// Its swapped-out copy, while it waits to resume from that.
     pub image: Option<Image>,
+    /// When it resumes: of its blocks of layers with a sliding window, those that are written from the copy.
+    pub restored: Vec<Option<SlidingBlock>>,
     /// Prompt, then answer.
     tokens: Vec<u32>,
     /// Length of the prompt, in tokens.
@@ -122,6 +124,7 @@ impl Sequence {
             scoring,
             lease: Lease::new(block_tokens),
             image: None,
+            restored: Vec::new(),
             slot: None,
             reporter,
         };
@@ -132,6 +135,11 @@ impl Sequence {
     /// Prompt, then the answer as far as the host knows it.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Most tokens it may have, prompt and answer together.
+    pub fn limit(&self) -> usize {
+        self.limit
     }
 
     /// Length of the prompt, in tokens.
@@ -419,8 +427,9 @@ impl Sequence {
     }
 
     /// Resumes from its copy in new blocks and another slot.
-    pub fn resume(&mut self, lease: Lease, now: Instant) {
+    pub fn resume(&mut self, lease: Lease, restored: Vec<Option<SlidingBlock>>, now: Instant) {
         self.reporter.admitted(now);
+        self.restored = restored;
         self.lease = lease;
         self.begins = true;
     }

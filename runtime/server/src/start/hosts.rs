@@ -8,7 +8,9 @@ use monomorph_engine::{EngineHandle, EngineOptions};
 use monomorph_hosts::{
     Deadlines, Duties, Ended, Hello, Lead, Loaded, OnEnd, Options, Room, Share, Token, follow,
 };
-use monomorph_model::{LoadOptions, Model, ModelSpec, ProcessOptions, Progress, Weights, set_device_fault};
+use monomorph_model::{
+    LoadOptions, Model, ModelSpec, ProcessOptions, Progress, SlidingSpec, Weights, set_device_fault,
+};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -164,6 +166,8 @@ pub struct Start {
     pub(crate) engine: StartEngine,
     pub(crate) head: StartHead,
     pub(crate) follow: Follow,
+    /// Its layers with a sliding window.
+    pub(crate) sliding: Option<SlidingSpec>,
     /// Ranks that the build is cut into.
     pub(crate) ranks: usize,
     /// How many processes may share them.
@@ -177,6 +181,7 @@ impl Start {
             engine: start_engine::<M>,
             head: start_head::<M>,
             follow: start_worker::<M>,
+            sliding: M::SLIDING,
             ranks: M::RANKS,
             processes: M::PROCESSES,
         }

@@ -9,7 +9,9 @@ use crate::start::draft;
 use crate::start::paths::{default_weights, resolve_weights};
 use crate::start::verify::verify;
 use monomorph_engine::{EngineHandle, EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL};
-use monomorph_model::{HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, StatesWanted, Weights};
+use monomorph_model::{
+    HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, SlidingSpec, StatesWanted, Weights,
+};
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -273,7 +275,8 @@ pub(crate) struct Planned {
 }
 
 impl CacheArgs {
-    /// What is asked for; what is not is as much as the `room` holds. A sequence also takes blocks for the
+    /// What is asked for, of a model that may have layers with a sliding window; what is not is as much as the `room`
+    /// holds. A sequence also takes blocks for the
     /// reach of its drafts. Where it `streams`, a sequence need not fit. `snapshots` is their number, or one
     /// per sequence.
     ///
@@ -282,6 +285,7 @@ impl CacheArgs {
     pub(crate) fn plan(
         &self,
         spec: &ModelSpec,
+        sliding: Option<SlidingSpec>,
         room: Option<HostBudget>,
         snapshots: Option<usize>,
         streams: bool,
@@ -292,6 +296,11 @@ impl CacheArgs {
             return Err(format!("--sequences {asked}: a step of this build takes {most} at most"));
         }
         let wanted = StatesWanted { sequences, snapshots };
+        // Of the longest sequence that may turn out to fit.
+        let longest = self.context.map_or(DEFAULT_CONTEXT.min(spec.usable_context()), NonZero::get);
+        let room = room.map(|room| {
+            room.with_sliding(spec, sliding, sequences.unwrap_or(most), longest + spec.reach(), streams)
+        });
         let planned = room.map(|room| room.with_states(spec, wanted, self.first(spec), self.is_free()));
         let room = planned.map(|(room, _)| room);
         let states = planned.map_or(wanted, |(_, states)| StatesWanted {

@@ -3,7 +3,7 @@
 use crate::process::memory::Host;
 use crate::process::out;
 use monomorph_engine::{SwapDisk, SwapOptions};
-use monomorph_model::ModelSpec;
+use monomorph_model::{ModelSpec, SlidingSpec};
 use std::path::PathBuf;
 
 /// Where pre-empted sequences are swapped to.
@@ -43,6 +43,7 @@ impl SwapArgs {
     pub(crate) fn options(
         &self,
         spec: &ModelSpec,
+        sliding: Option<SlidingSpec>,
         report: fn(std::fmt::Arguments),
     ) -> Result<SwapOptions, String> {
         let host_bytes = bytes("--swap-space", self.swap_space)?;
@@ -57,7 +58,7 @@ impl SwapArgs {
         }
         let always = self.swap_when == Some(When::Always);
         let options = SwapOptions { host_bytes, disk, always, report, ..SwapOptions::default() };
-        options.check(spec)?;
+        options.check(spec, sliding)?;
         let available = Host::read().available;
         if host_bytes > available {
             return Err(format!(
@@ -84,7 +85,9 @@ pub(crate) fn describe(spec: &ModelSpec, swap: &SwapOptions) -> String {
     if swap.host_bytes == 0 {
         return String::new();
     }
-    let block = swap.bytes_of(spec.block_tokens + 1, spec) - swap.bytes_of(1, spec);
+    // Layers with a window take no more for a longer sequence.
+    let bytes = |blocks: usize| swap.bytes_of(blocks * spec.block_tokens, spec, None);
+    let block = bytes(2) - bytes(1);
     let tokens = |bytes: u64| bytes / block.max(1) * spec.block_tokens as u64;
     let disk = swap.disk.as_ref().map_or(String::new(), |disk| {
         let (size, held) = (out::bytes(disk.bytes), tokens(disk.bytes));

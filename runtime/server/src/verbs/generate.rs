@@ -14,7 +14,7 @@ use crate::start::load::{
 use crate::verbs::ending::Ending;
 use crate::verbs::logits::read_lists;
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request, Stats};
-use monomorph_model::{ModelSpec, Progress};
+use monomorph_model::{ModelSpec, Progress, SlidingSpec};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -89,13 +89,14 @@ pub(crate) struct GenerateArgs {
 /// Streams an answer to standard output, timings to standard error.
 pub(crate) fn generate(
     spec: &'static ModelSpec,
+    sliding: Option<SlidingSpec>,
     ranks: usize,
     start: StartEngine,
     args: &GenerateArgs,
     started: Instant,
 ) -> Result<(), Failure> {
     let room = args.memory.room(spec, 0)?;
-    let Planned { context, blocks, states, .. } = args.cache.plan(spec, room, Some(0), false)?;
+    let Planned { context, blocks, states, .. } = args.cache.plan(spec, sliding, room, Some(0), false)?;
     let mut sampling = preset_sampling(spec.sampling.first());
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
     sampling.top_p = args.top_p.unwrap_or(sampling.top_p);

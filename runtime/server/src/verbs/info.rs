@@ -5,7 +5,7 @@ use crate::start::batches;
 use crate::start::draft;
 use crate::start::load::DEFAULT_CONTEXT;
 use crate::start::paths::default_weights;
-use monomorph_model::ModelSpec;
+use monomorph_model::{ModelSpec, SlidingSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -18,11 +18,20 @@ pub(crate) struct InfoArgs {
 }
 
 /// Prints the facts of the build.
-pub(crate) fn info(spec: &ModelSpec, ranks: usize, args: &InfoArgs) -> Result<(), String> {
+pub(crate) fn info(
+    spec: &ModelSpec,
+    sliding: Option<SlidingSpec>,
+    ranks: usize,
+    args: &InfoArgs,
+) -> Result<(), String> {
     if args.json {
-        out::print(format_args!("{:#}", facts(spec, ranks)));
+        let mut facts = facts(spec, ranks);
+        if let Some(SlidingSpec { window, block_bytes }) = sliding {
+            facts["sliding"] = json!({"window": window, "block_bytes": block_bytes});
+        }
+        out::print(format_args!("{facts:#}"));
     } else {
-        out::print(format_args!("{}", as_text(spec, ranks)));
+        out::print(format_args!("{}", as_text(spec, sliding, ranks)));
     }
     Ok(())
 }
@@ -88,7 +97,7 @@ fn hardware_json(spec: &ModelSpec) -> Value {
     value
 }
 
-fn as_text(spec: &ModelSpec, ranks: usize) -> String {
+fn as_text(spec: &ModelSpec, sliding: Option<SlidingSpec>, ranks: usize) -> String {
     let mut lines = vec![format!("{} (monomorph {})", spec.target, env!("CARGO_PKG_VERSION")), String::new()];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
     let features = spec.hardware.features;
@@ -153,6 +162,10 @@ fn as_text(spec: &ModelSpec, ranks: usize) -> String {
     line("scratch", out::bytes(spec.scratch_bytes));
     let block = out::bytes(spec.block_bytes as u64);
     line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_format, spec.block_tokens));
+    if let Some(SlidingSpec { window, block_bytes }) = sliding {
+        let block = out::bytes(block_bytes as u64);
+        line("windows", format!("of {window} tokens in other layers, whose blocks take {block} each"));
+    }
     if spec.state_bytes > 0 {
         line("state", format!("{} for each sequence and snapshot", out::bytes(spec.state_bytes)));
     }

@@ -5,6 +5,7 @@ use crate::process::out;
 use crate::start::gpus::GpuArgs;
 use crate::start::hosts::{HostsArgs, Work, World, drive};
 use crate::start::load::{MemoryArgs, ThreadArgs, WeightsArgs};
+use crate::verbs::sliding::SlidingTables;
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, StatesWanted, Step, Tokens, chunk,
 };
@@ -89,7 +90,8 @@ impl Work for Logits<'_> {
             for group in lists.chunks(beside.max(1)) {
                 let fresh = group.iter().map(|tokens| Fed { tokens, position: 0, rows: Vec::new() });
                 let mut fed: Vec<Fed> = fresh.collect();
-                while feed(&mut model, spec, &mut fed, blocks_each, cut)? {
+                let mut tables = SlidingTables::new(&model, fed.len());
+                while feed(&mut model, spec, &mut fed, &mut tables, blocks_each, cut)? {
                     // One list's rows follow one another in the file; of several they are kept until the
                     // first is done.
                     if let [fed] = fed.as_mut_slice() {
@@ -153,6 +155,7 @@ fn feed<M: Model>(
     model: &mut M,
     spec: &ModelSpec,
     lists: &mut [Fed],
+    tables: &mut SlidingTables,
     blocks_each: usize,
     cut: Cut,
 ) -> Result<bool, String> {
@@ -183,6 +186,7 @@ fn feed<M: Model>(
     if fed.is_empty() {
         return Ok(false);
     }
+    step.sliding = tables.of(&step.sequences)?;
     let ticket = model.submit(&step);
     let rows = model.collect(ticket).rows;
     if rows.len() != fed.len() {

@@ -9,5 +9,6 @@ pub(crate) mod logits;
 mod report;
 pub(crate) mod serve;
 mod serving;
+mod sliding;
 mod steps;
 mod stopping;

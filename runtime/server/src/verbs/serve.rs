@@ -32,7 +32,7 @@ use crate::start::offload::OffloadArgs;
 use crate::start::schedule::{self, ScheduleArgs};
 use crate::start::swap::{self, SwapArgs};
 use crate::start::warm_up::WarmUpArgs;
-use monomorph_engine::{EngineHandle, EngineOptions};
+use monomorph_engine::{EngineHandle, EngineOptions, SlidingPool};
 use monomorph_model::{LoadOptions, ModelSpec, Progress, Weights, device_fault};
 use std::hash::RandomState;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
@@ -169,7 +169,7 @@ pub fn serve(
     }
     let world = args.processes.read(start.ranks, start.processes)?;
     let (prefix, snapshots) = args.prefix.options(spec)?;
-    let swap = args.swap.options(spec, out::print)?;
+    let swap = args.swap.options(spec, start.sliding, out::print)?;
     if args.offload.is_on() && swap.host_bytes > 0 {
         return Err("--swap-space and --high-speed-swap: a server does one of them".to_owned().into());
     }
@@ -178,7 +178,7 @@ pub fn serve(
     let room = args.memory.room(spec, swap.host_bytes)?;
     let room = room.map(|room| room.beside(args.offload.staging(spec)));
     let Planned { context, blocks, states, room } =
-        args.cache.plan(spec, room, snapshots, args.offload.is_on())?;
+        args.cache.plan(spec, start.sliding, room, snapshots, args.offload.is_on())?;
     if let (Some(room), Some(blocks)) = (&room, blocks) {
         room.print(spec, blocks, out::print);
     }
@@ -279,6 +279,7 @@ pub fn serve(
     let (running, most) = (engine.sequences(), spec.step_sequences);
     let running = if running < most { format!("; {running} sequences at a time") } else { String::new() };
     let kept = kept(spec, &engine);
+    let windows = windows(&engine);
     let gpus = if start.ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
@@ -286,7 +287,7 @@ pub fn serve(
     let grammars = GrammarStore::new(spec, &text, args.grammars);
     let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary), known });
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{windows}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),
@@ -304,6 +305,14 @@ pub fn serve(
     // needed.
     runtime.shutdown_background();
     Ok(ended?)
+}
+
+/// What there is to say of layers with a sliding window.
+fn windows(engine: &EngineHandle) -> String {
+    engine.sliding().map_or(String::new(), |SlidingPool { spec, blocks }| {
+        let bytes = out::bytes((blocks * spec.block_bytes) as u64);
+        format!("; {blocks} blocks ({bytes}) of layers with a window of {} tokens", spec.window)
+    })
 }
 
 /// What there is to say of the prefix cache.

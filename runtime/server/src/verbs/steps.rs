@@ -1,5 +1,6 @@
 //! Driving a model's steps without an engine: as many in flight as the model takes.
 
+use crate::verbs::sliding::SlidingTables;
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens,
     Verified, chunk,
@@ -13,11 +14,14 @@ pub(crate) fn feed<M: Model>(model: &mut M, prompt: &[u32]) -> Result<(), String
     let blocks = block_range(M::SPEC, 0, prompt.len());
     let mut position = 0;
     let mut output = StepOutput::default();
+    let mut tables = SlidingTables::new(model, 1);
     while position < prompt.len() {
         let (room, chunk_alignment) = (M::SPEC.step_tokens, M::SPEC.chunk_alignment());
         let end = position + chunk(position, prompt.len() - position, room, chunk_alignment);
         let row = prompt_row(M::SPEC, 0, prompt, position..end, &blocks);
-        let ticket = model.submit(&Step { sequences: vec![row], ..Step::default() });
+        let sequences = vec![row];
+        let sliding = tables.of(&sequences)?;
+        let ticket = model.submit(&Step { sequences, sliding, ..Step::default() });
         output = model.collect(ticket);
         position = end;
     }
@@ -34,6 +38,7 @@ pub(crate) struct Steps<'a, M> {
     step: Step,
     /// Most blocks of each sequence.
     blocks: Vec<Vec<BlockId>>,
+    tables: SlidingTables,
     in_flight: VecDeque<Ticket>,
     /// The last step's tokens and drafts by slot, if the model drafts.
     verified: Vec<Verified>,
@@ -57,7 +62,9 @@ impl<'a, M: Model> Steps<'a, M> {
         let blocks: Vec<Vec<BlockId>> =
             (0..prompts.len()).map(|index| block_range(M::SPEC, index, most)).collect();
         let verified = vec![Verified::default(); prompts.len()];
-        let mut steps = Steps { model, step: Step::default(), blocks, in_flight: VecDeque::new(), verified };
+        let tables = SlidingTables::new(model, prompts.len());
+        let (step, in_flight) = (Step::default(), VecDeque::new());
+        let mut steps = Steps { model, step, blocks, tables, in_flight, verified };
         let mut room = M::SPEC.step_tokens;
         for (index, prompt) in prompts.iter().enumerate() {
             let mut position = 0;
@@ -146,6 +153,7 @@ impl<'a, M: Model> Steps<'a, M> {
         if self.in_flight.len() == M::STEPS_IN_FLIGHT {
             self.collect()?;
         }
+        self.step.sliding = self.tables.of(&self.step.sequences)?;
         let ticket = self.model.submit(&self.step);
         self.in_flight.push_back(ticket);
         // With drafts, the next tokens are known only when the step is collected.

@@ -14,9 +14,12 @@ pub(super) struct Item<'a> {
     pub(super) tokens: Range<usize>,
     /// K/V head.
     pub(super) head: usize,
-    /// Segments to attend to, out of those that the last token sees; empty if it sees only earlier ones.
+    /// Segments to attend to, out of those that the last token sees and that lie in the window of some token; empty
+    /// if there are only others.
     pub(super) segments: Range<usize>,
-    /// Number of segments that the last token sees.
+    /// The first segment that lies in the window of some token: that of the first.
+    pub(super) first: usize,
+    /// Number of segments that the last token sees, those before windows included.
     pub(super) seen: usize,
     /// The segment to attend to, if contexts are split.
     pub(super) segment: usize,
@@ -33,6 +36,8 @@ pub(super) struct Items<'a> {
     tokens: usize,
     /// Query rows of a token.
     group: usize,
+    /// Positions that a token attends to at most.
+    window: usize,
     /// Number of items with unsplit contexts.
     whole: usize,
     split: bool,
@@ -40,6 +45,7 @@ pub(super) struct Items<'a> {
 
 impl<'a> Items<'a> {
     /// `room` is the number of partial states there is memory for.
+    #[expect(clippy::too_many_arguments, reason = "what items are cut by")]
     pub(super) fn new(
         lanes: usize,
         batch: &'a Batch,
@@ -47,9 +53,10 @@ impl<'a> Items<'a> {
         kv_heads: usize,
         group: usize,
         tokens: usize,
+        window: usize,
         room: usize,
     ) -> Items<'a> {
-        let mut items = Items { batch, stretches, kv_heads, tokens, group, whole: 0, split: false };
+        let mut items = Items { batch, stretches, kv_heads, tokens, group, window, whole: 0, split: false };
         items.whole = stretches.iter().map(|stretch| items.count(stretch)).sum();
         let whole = items.whole;
         // Few items would leave lanes idle, and few are quickly counted.
@@ -118,13 +125,16 @@ impl<'a> Items<'a> {
         let sequence = &self.batch.sequences()[stretch.sequence];
         let start = sequence.rows.start + index / self.kv_heads * self.tokens;
         let end = (start + self.tokens).min(sequence.rows.end);
-        let last = sequence.position + (end - 1 - sequence.rows.start);
-        let (seen, segments) = (last / SEGMENT + 1, stretch.segments.clone());
+        let position = |row: usize| sequence.position + (row - sequence.rows.start);
+        let seen = position(end - 1) / SEGMENT + 1;
+        let first = (position(start) + 1).saturating_sub(self.window) / SEGMENT;
+        let last = stretch.segments.end.min(seen);
         Item {
             sequence,
             tokens: start..end,
             head: index % self.kv_heads,
-            segments: segments.start.min(seen)..segments.end.min(seen),
+            segments: stretch.segments.start.max(first).min(last)..last,
+            first,
             seen,
             segment: 0,
             partial: 0,

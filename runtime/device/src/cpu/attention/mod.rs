@@ -162,7 +162,7 @@ pub fn attention<
 }
 
 /// [`attention`] over the last `window` positions of a sequence, a row's own among them, with a norm of
-/// values.
+/// values. Of a [sliding](KvCache::sliding) cache it reads only the blocks that hold these.
 ///
 /// If `QKV` is `(HEADS + KV_HEADS) * HEAD_DIM`, a row has no values: they are what keys are made of, before
 /// it is normed and rotated.

@@ -121,7 +121,7 @@ pub(super) fn rotate_and_write<
         v_norm.normalise(&mut value);
         let sequence = batch.sequence_of(row);
         let position = batch.positions()[row] as usize;
-        let block = batch.blocks_of(sequence)[position / BLOCK];
+        let block = cache.table(batch, sequence).at(position / BLOCK);
         // SAFETY: sequences do not share the blocks they write, and each head of a token belongs to one lane.
         unsafe { cache.write(layer, block, head, position % BLOCK, &key, &value) };
     }

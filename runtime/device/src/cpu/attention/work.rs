@@ -77,7 +77,7 @@ impl<
     fn stretches(&self, lane: &Lane, stretches: &[Stretch], window: &StagedWindow, carried: bool) {
         let room = self.scratch.partials.len() / Self::STATE;
         let items =
-            Items::new(lane.lanes(), self.batch, stretches, KV_HEADS, Self::GROUP, Self::TOKENS, room);
+            Items::new(lane.lanes(), self.batch, stretches, KV_HEADS, Self::GROUP, Self::TOKENS, self.window, room);
         let scratch = &self.scratch.lanes[lane.index()];
         while let Some(item) = items.get(lane.claim()) {
             let rows = item.tokens.len() * Self::GROUP;
@@ -95,7 +95,7 @@ impl<
                     unsafe { scratch.states.slice_mut(0, rows * Self::STATE) }
                 };
                 for segment in item.segments.clone() {
-                    self.attend(&item, segment, scratch, states, segment > 0, window);
+                    self.attend(&item, segment, scratch, states, segment > item.first, window);
                 }
                 if Self::is_last(&item) {
                     for (row, state) in states.chunks_exact(Self::STATE).enumerate() {
@@ -151,7 +151,7 @@ impl<
                     let start = (item.partial + at * rows + row) * Self::STATE;
                     // SAFETY: the states were written before a barrier, and are not written in this phase.
                     let state = unsafe { self.scratch.partials.slice(start, Self::STATE) };
-                    if segment == 0 {
+                    if segment == item.first {
                         total.copy_from_slice(state);
                     } else {
                         merge(total, state);
@@ -206,12 +206,14 @@ impl<
         let rows = item.tokens.len() * Self::GROUP;
         let start = segment * SEGMENT;
         let seen = (self.position(item, rows - 1) + 1 - start).min(SEGMENT);
-        let blocks = self.batch.blocks_of(item.sequence);
-        // Groups past the last visible one are replaced by that one: they are read in whole vectors, and
-        // their scores are discarded.
+        let table = self.cache.table(self.batch, item.sequence);
+        // In whole groups of the segment: those before were given back.
+        let there = (table.first * BLOCK).saturating_sub(start) / TILE;
+        // Groups past the last visible one are replaced by that one, and those that are there no more by the first
+        // that is: they are read in whole vectors, and their scores are discarded.
         let place = |group: usize| {
-            let position = start + group.min((seen - 1) / TILE) * TILE;
-            (blocks[position / BLOCK], position % BLOCK)
+            let position = start + group.clamp(there, (seen - 1) / TILE) * TILE;
+            (table.at(position / BLOCK), position % BLOCK)
         };
         let keys = std::array::from_fn(|group| {
             let (block, slot) = place(group);

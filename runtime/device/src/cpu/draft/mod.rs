@@ -307,7 +307,7 @@ mod tests {
             for (at, of) in owners {
                 let (found, of) = (&passes.sequences()[at], &batch.sequences()[of]);
                 assert_eq!((found.slot, found.rows.clone(), found.drafts), (of.slot, at..at + 1, 0));
-                assert_eq!(passes.blocks_of(found), batch.blocks_of(of));
+                assert_eq!(passes.blocks_of(found).blocks, batch.blocks_of(of).blocks);
             }
         };
         stand(&drafting, [9, 1, 3, 4], [6, 8, 8, 10]);

@@ -197,7 +197,7 @@ fn write<
         P::turn(&mut key[LATENT..], cosines, sines);
         let sequence = batch.sequence_of(row);
         let position = batch.positions()[row] as usize;
-        let block = batch.blocks_of(sequence)[position / BLOCK];
+        let block = cache.table(batch, sequence).at(position / BLOCK);
         // SAFETY: sequences do not share the blocks they write, and each token belongs to one lane.
         unsafe { cache.write_key(layer, block, 0, position % BLOCK, &key) };
     }

@@ -1,12 +1,12 @@
 //! Images: the memory of pre-empted sequences, in pages of host memory and, behind that, on disk.
 
 use crate::shared::SwapStats;
-use crate::swap::SwapOptions;
-use monomorph_cache::Block;
+use crate::swap::{SwapOptions, page_bytes};
+use monomorph_cache::{Block, SlidingBlock};
 use monomorph_cache::swap::{Image, Pages, Return, Tier, Tiers, is_worth};
-use monomorph_model::{BlockId, Model, ModelSpec, Slot, StateCopy, StatePlace};
+use monomorph_model::{BlockId, Model, ModelSpec, SlidingId, SlidingSpec, Slot, StateCopy, StatePlace};
 use monomorph_store::{
-    Completion, DiskStore, Kind, OpenError, Page, PageError, PageMemory, PageSlot, whole_page,
+    Completion, DiskStore, Kind, OpenError, Page, PageError, PageMemory, PageSlot,
 };
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -43,15 +43,18 @@ struct ImagePages {
 struct Out {
     image: Image,
     blocks: Vec<Block>,
+    sliding: Vec<SlidingBlock>,
     slot: Slot,
 }
 
-/// An order to copy an image back: its pages from `first` on to `blocks`, its state to `slot`.
+/// An order to copy an image back: its pages from `first` on to `blocks`, then those of layers with a sliding
+/// window to `sliding`, of which it skips some, its state to `slot`.
 #[derive(Debug)]
 struct Back {
     image: Image,
     first: usize,
     blocks: Vec<Block>,
+    sliding: Vec<Option<SlidingBlock>>,
     slot: Slot,
 }
 
@@ -68,9 +71,11 @@ pub(crate) struct Images {
     promised: bool,
     /// Number of state copies before the step was planned.
     copies: usize,
-    /// Bytes of a page, which holds a block or a part of a state.
+    /// Bytes of a page, which holds a block, or a part of a block of layers with a sliding window or of a state.
     page_bytes: usize,
     block_bytes: usize,
+    /// A block of layers with a sliding window.
+    sliding: Vec<u8>,
     state: Vec<u8>,
     /// Bytes copied per second, by the hardware's specification; infinite where everything is to be copied.
     copied_per_second: f64,
@@ -89,8 +94,12 @@ impl Images {
     ///
     /// # Errors
     /// When the disk lacks that room.
-    pub fn new(spec: &ModelSpec, options: &SwapOptions) -> Result<Images, OpenError> {
-        let page_bytes = whole_page(spec.block_bytes);
+    pub fn new(
+        spec: &ModelSpec,
+        sliding: Option<SlidingSpec>,
+        options: &SwapOptions,
+    ) -> Result<Images, OpenError> {
+        let page_bytes = page_bytes(spec);
         let host = usize::try_from(options.host_bytes / page_bytes as u64).unwrap_or(usize::MAX);
         let disk = options.open(spec)?;
         let all = Pages { host, disk: disk.as_ref().map_or(0, DiskStore::capacity) };
@@ -106,6 +115,7 @@ impl Images {
             copies: 0,
             page_bytes,
             block_bytes: spec.block_bytes,
+            sliding: vec![0; sliding.filter(|_| host > 0).map_or(0, |it| it.block_bytes)],
             state: vec![0; state],
             copied_per_second: if options.always { f64::INFINITY } else { spec.figures.copy_bandwidth },
             fed_per_second: spec.figures.predicted_prefill,
@@ -118,14 +128,24 @@ impl Images {
 
     /// Orders an image of a sequence that was fed so many tokens; [`Self::carry`] makes it. `None` where
     /// prefilling again is faster, or there is no room.
-    pub fn take(&mut self, fed: usize, blocks: &[Block], slot: Slot) -> Option<Image> {
-        let pages = blocks.len() + self.state.len().div_ceil(self.page_bytes);
-        let bytes = blocks.len() as u64 * self.block_bytes as u64 + self.state.len() as u64;
+    pub fn take(
+        &mut self,
+        fed: usize,
+        blocks: &[Block],
+        sliding: Vec<SlidingBlock>,
+        slot: Slot,
+    ) -> Option<Image> {
+        let pages = blocks.len()
+            + sliding.len() * self.sliding.len().div_ceil(self.page_bytes)
+            + self.state.len().div_ceil(self.page_bytes);
+        let bytes =
+            blocks.len() * self.block_bytes + sliding.len() * self.sliding.len() + self.state.len();
+        let bytes = bytes as u64;
         if !is_worth(fed, bytes, self.copied_per_second, self.fed_per_second) || pages >= 1 << PAGE_BITS {
             return None;
         }
         let image = self.tiers.make(pages)?;
-        self.outs.push(Out { image, blocks: blocks.to_vec(), slot });
+        self.outs.push(Out { image, blocks: blocks.to_vec(), sliding, slot });
         Some(image)
     }
 
@@ -134,11 +154,18 @@ impl Images {
         self.copies = copies;
     }
 
-    /// Orders the pages of an image behind the first `known` to be copied to the blocks behind as many, and
-    /// its state to the slot.
-    pub fn bring_back(&mut self, image: Image, known: usize, blocks: &[Block], slot: Slot) {
+    /// Orders the pages of an image behind the first `known` to be copied to the blocks behind as many, those of
+    /// layers with a sliding window to those of `sliding` that are named, and its state to the slot.
+    pub fn bring_back(
+        &mut self,
+        image: Image,
+        known: usize,
+        blocks: &[Block],
+        sliding: Vec<Option<SlidingBlock>>,
+        slot: Slot,
+    ) {
         let blocks = blocks.get(known..).unwrap_or_default().to_vec();
-        self.backs.push(Back { image, first: known, blocks, slot });
+        self.backs.push(Back { image, first: known, blocks, sliding, slot });
     }
 
     /// Carries out the orders, copies out first: copies back may go to the same blocks.
@@ -168,19 +195,29 @@ impl Images {
             model.read_block(BlockId(block.0), &mut page.bytes_mut()[..self.block_bytes]);
             pages.push(Some(page));
         }
-        if !self.state.is_empty() {
-            model.read_state(StatePlace::Slot(out.slot), &mut self.state);
+        let (mut sliding, mut state) = (std::mem::take(&mut self.sliding), std::mem::take(&mut self.state));
+        for block in &out.sliding {
+            model.read_sliding(SlidingId(block.0), &mut sliding);
+            self.add_pages(&sliding, &mut pages);
         }
-        for at in (0..self.state.len()).step_by(self.page_bytes) {
-            let mut page = self.page();
-            let part = &self.state[at..self.state.len().min(at + self.page_bytes)];
-            page.bytes_mut()[..part.len()].copy_from_slice(part);
-            pages.push(Some(page));
+        if !state.is_empty() {
+            model.read_state(StatePlace::Slot(out.slot), &mut state);
         }
+        self.add_pages(&state, &mut pages);
+        (self.sliding, self.state) = (sliding, state);
         self.stats.out += 1;
         self.stats.bytes_out += (pages.len() * self.page_bytes) as u64;
         self.stats.time_out += began.elapsed();
         self.held.insert(out.image, ImagePages { pages, ..ImagePages::default() });
+    }
+
+    /// Adds pages that hold these bytes.
+    fn add_pages(&mut self, bytes: &[u8], pages: &mut Vec<Option<Page>>) {
+        for part in bytes.chunks(self.page_bytes) {
+            let mut page = self.page();
+            page.bytes_mut()[..part.len()].copy_from_slice(part);
+            pages.push(Some(page));
+        }
     }
 
     fn copy_back<M: Model>(&mut self, model: &mut M, back: &Back) {
@@ -190,10 +227,21 @@ impl Images {
         for (at, block) in back.blocks.iter().enumerate() {
             model.write_block(BlockId(block.0), &page(back.first + at)[..self.block_bytes]);
         }
-        let first = back.first + back.blocks.len();
-        for (at, part) in self.state.chunks_mut(self.page_bytes).enumerate() {
-            part.copy_from_slice(&page(first + at)[..part.len()]);
+        let mut next = back.first + back.blocks.len();
+        let mut fill = |bytes: &mut [u8]| {
+            for part in bytes.chunks_mut(self.page_bytes) {
+                part.copy_from_slice(&page(next)[..part.len()]);
+                next += 1;
+            }
+        };
+        for block in &back.sliding {
+            fill(&mut self.sliding);
+            if let Some(block) = block {
+                model.write_sliding(SlidingId(block.0), &self.sliding);
+            }
         }
+        fill(&mut self.state);
+        assert_eq!(next, held.pages.len(), "a copy comes back whole");
         if !self.state.is_empty() {
             model.write_state(StatePlace::Slot(back.slot), &self.state);
         }

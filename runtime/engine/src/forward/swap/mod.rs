@@ -41,7 +41,8 @@ impl Forward {
         let whole = sequence.slot.filter(|_| sequence.lease.offloaded_blocks() == 0);
         let image = whole.and_then(|slot| {
             let blocks = sequence.lease.on_device(sequence.fed());
-            self.images.take(sequence.fed(), blocks, slot)
+            let sliding = self.memory.windows().live(sequence);
+            self.images.take(sequence.fed(), blocks, sliding, slot)
         });
         if image.is_none() {
             return self.free(sequence);
@@ -74,7 +75,9 @@ impl Forward {
         for sequence in self.batch.iter_mut() {
             if let (Some(image), Some(slot)) = (sequence.image.take(), sequence.slot) {
                 let known = sequence.lease.indexed_blocks();
-                self.images.bring_back(image, known, sequence.lease.on_device(sequence.fed()), slot);
+                let restored = std::mem::take(&mut sequence.restored);
+                let blocks = sequence.lease.on_device(sequence.fed());
+                self.images.bring_back(image, known, blocks, restored, slot);
             }
         }
     }

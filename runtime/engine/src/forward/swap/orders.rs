@@ -45,11 +45,11 @@ fn held(model: &mut Scripted<Small>, place: StatePlace) -> Vec<u8> {
 fn what_those_who_are_over_left_is_saved_before_another_comes_back_to_their_slot() {
     let mut model = Scripted::<Small>::new(Script::default());
     let options = SwapOptions { host_bytes: 2 * PAGES * ALIGN as u64, ..SwapOptions::default() };
-    let mut images = Images::new(SPEC, &options).unwrap();
+    let mut images = Images::new(SPEC, None, &options).unwrap();
     let (first, second, slot) = ([1, 2, 3, 4, 5, 6, 7, 8], [9; 8], Slot(2));
 
     fill(&mut model, [0, 1], slot, &first);
-    let image = images.take(8, &[Block(0), Block(1)], slot).expect("there is room");
+    let image = images.take(8, &[Block(0), Block(1)], Vec::new(), slot).expect("there is room");
     images.begin(0);
     images.carry(&mut model, &mut Vec::new());
     // Another has the slot and is over; its state is to be kept, and the first comes back to where it was.
@@ -58,7 +58,7 @@ fn what_those_who_are_over_left_is_saved_before_another_comes_back_to_their_slot
     let mut copies = vec![StateCopy { from: StatePlace::Slot(slot), to: place }];
     images.begin(copies.len());
     assert_eq!(images.want(image), Wanted::Here);
-    images.bring_back(image, 0, &[Block(4), Block(5)], slot);
+    images.bring_back(image, 0, &[Block(4), Block(5)], Vec::new(), slot);
     images.carry(&mut model, &mut copies);
     assert_eq!(held(&mut model, place), state(&second));
     assert_eq!(held(&mut model, StatePlace::Slot(slot)), state(&first));
@@ -72,13 +72,13 @@ fn what_is_on_disk_is_not_in_memory() {
     let disk = SwapDisk { directory: directory.path().to_owned(), bytes: 8 * PAGES * ALIGN as u64 };
     let options =
         SwapOptions { host_bytes: PAGES * ALIGN as u64, disk: Some(disk), ..SwapOptions::default() };
-    let mut images = Images::new(SPEC, &options).unwrap();
+    let mut images = Images::new(SPEC, None, &options).unwrap();
     let mut model = Scripted::<Small>::new(Script::default());
     // Room for one in memory: each has to leave before the next is made.
     let made: Vec<_> = (0..4)
         .map(|number| {
             fill(&mut model, [0, 1], Slot(0), &[number; 8]);
-            let image = images.take(8, &[Block(0), Block(1)], Slot(0)).expect("there is room");
+            let image = images.take(8, &[Block(0), Block(1)], Vec::new(), Slot(0)).expect("there is room");
             images.begin(0);
             images.carry(&mut model, &mut Vec::new());
             wait(&mut images, |images| !images.under_way());
@@ -90,7 +90,7 @@ fn what_is_on_disk_is_not_in_memory() {
         wait(&mut images, |images| images.want(image) == Wanted::Here);
         assert_eq!(images.in_memory(), PAGES as usize);
         images.begin(0);
-        images.bring_back(image, 0, &[Block(6), Block(7)], Slot(1));
+        images.bring_back(image, 0, &[Block(6), Block(7)], Vec::new(), Slot(1));
         images.carry(&mut model, &mut Vec::new());
         assert_eq!(held(&mut model, StatePlace::Slot(Slot(1))), state(&[number; 8]));
         assert_eq!(images.in_memory(), 0);

@@ -11,7 +11,7 @@
 //! forgotten, which cost time and no answer; and what `orders.rs` sees.
 
 use crate::forward::walk::walk;
-use crate::scripted::{Drafting, Invariant, Pipelined, Recurrent, Shape, Tight};
+use crate::scripted::{Drafting, Invariant, Pipelined, Recurrent, Shape, Tight, Windowed};
 use crate::{Stats, SwapDisk, SwapOptions};
 use monomorph_store::{ALIGN, Fault, Faults, Kind};
 use std::path::Path;
@@ -122,6 +122,22 @@ fn every_answer_of_a_model_with_state_is_its_lone_one_with_two_steps_in_flight()
 fn every_answer_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts() {
     walks_of::<Drafting<Recurrent<Tight>, 2>>();
     failing_walks_of::<Drafting<Recurrent<Tight>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_one() {
+    walks_of::<Windowed<Tight, 9>>();
+    failing_walks_of::<Windowed<Tight, 9>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_and_state_is_its_lone_one_with_two_steps_in_flight() {
+    walks_of::<Pipelined<Recurrent<Windowed<Tight, 6>>, 2>>();
+}
+
+#[test]
+fn every_answer_of_a_model_with_a_window_is_its_lone_plain_one_with_two_drafts() {
+    walks_of::<Drafting<Windowed<Tight, 9>, 2>>();
 }
 
 /// A walk with a disk of which `decide` says what goes wrong; what was said of it.
