@@ -5,8 +5,8 @@ use super::{format_ident, number, quote};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::{Ident, TokenStream};
 
-/// The bodies with caches of which blocks may be on disk, and the numbers of each one's parts: the layers' parts in
-/// execution order, then the draft head's.
+/// The bodies with caches of which blocks may be on disk, and the numbers of each one's parts: the layers'
+/// parts in execution order, then the draft head's.
 fn caches(plan: &Plan) -> Vec<(&PlanBody, Vec<usize>)> {
     let attends = |at: usize| plan.kv_heads(&plan.bodies[at]).is_some_and(|kept| kept.window.is_none());
     let layers = plan.schedule.iter().filter(|(body, layer)| layer.is_some() && attends(body.0));

@@ -24,8 +24,8 @@ pub struct KvHeads {
     pub head_dim: usize,
     /// Whether values are stored beside keys; without, a value is the leading part of its key.
     pub own_values: bool,
-    /// Positions that a token attends to at most, its own among them, of layers that give back the blocks behind
-    /// these. `None` of layers that keep all blocks of a sequence.
+    /// Positions that a token attends to at most, its own among them, of layers that give back the blocks
+    /// behind these. `None` of layers that keep all blocks of a sequence.
     pub window: Option<usize>,
 }
 
@@ -121,8 +121,8 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         self.of_layers(|body| if self.window(body).is_some() { 0 } else { self.block_bytes(body) })
     }
 
-    /// The layers that give back the blocks behind a window, if there are some: the longest of their windows, and
-    /// the bytes of a block over all of them.
+    /// The layers that give back the blocks behind a window, if there are some: the longest of their windows,
+    /// and the bytes of a block over all of them.
     pub fn sliding(&self) -> Option<(usize, u64)> {
         let window = self.bodies.iter().filter_map(|body| self.window(body)).max()?;
         let bytes =

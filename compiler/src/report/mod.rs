@@ -445,7 +445,9 @@ pub fn text(plan: &Plan) -> String {
     ));
     line(format_args!("             {:>12}  keys and values, each token", report.memory.kv_token));
     if let Some(SlidingReport { window, token, .. }) = report.memory.sliding {
-        line(format_args!("             {token:>12}  of layers with a window, each of the last {window} tokens"));
+        line(format_args!(
+            "             {token:>12}  of layers with a window, each of the last {window} tokens"
+        ));
     }
     if report.memory.state > 0 {
         line(format_args!("             {:>12}  recurrent state, each sequence", report.memory.state));

@@ -48,7 +48,8 @@ mod tests {
 
     /// The blocks that some position of `attended` lies in, by asking each.
     fn touched(it: &Sliding, attended: std::ops::Range<usize>) -> Vec<usize> {
-        let all: std::collections::BTreeSet<usize> = attended.map(|position| position / it.block_tokens).collect();
+        let all: std::collections::BTreeSet<usize> =
+            attended.map(|position| position / it.block_tokens).collect();
         all.into_iter().collect()
     }
 

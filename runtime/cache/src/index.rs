@@ -29,8 +29,8 @@ struct Entry {
     used: u64,
     /// With the time when it was saved, or a sequence went on from it.
     snapshot: Option<(Snapshot, u64)>,
-    /// The same tokens' block of layers with a sliding window, with the time when it was kept, or a sequence took
-    /// it.
+    /// The same tokens' block of layers with a sliding window, with the time when it was kept, or a sequence
+    /// took it.
     window: Option<(SlidingBlock, u64)>,
 }
 

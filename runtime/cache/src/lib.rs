@@ -10,8 +10,8 @@
 //! A sequence may have more blocks than the device: the [`Share`] says how many are there, [`OffloadPlace`]s
 //! where the rest is on disk.
 //!
-//! Layers with a sliding window have blocks of their own, which sequences give back as they go on; a prefix is
-//! cached no further than what the next token attends to is kept too.
+//! Layers with a sliding window have blocks of their own, which sequences give back as they go on; a prefix
+//! is cached no further than what the next token attends to is kept too.
 //!
 //! Blocks have use counts, and the index is one more user. Blocks that only the index uses are evicted when
 //! sequences need room.

@@ -92,8 +92,7 @@ impl SwapOptions {
     /// The disk.
     pub(crate) fn open(&self, spec: &ModelSpec) -> Result<Option<DiskStore>, OpenError> {
         let Some(disk) = &self.disk else { return Ok(None) };
-        let options =
-            Options { page_bytes: page_bytes(spec), capacity_bytes: disk.bytes, depth: DEPTH };
+        let options = Options { page_bytes: page_bytes(spec), capacity_bytes: disk.bytes, depth: DEPTH };
         #[cfg(feature = "scripted")]
         if let Some(faults) = &self.faults {
             return DiskStore::open_with_faults(&disk.directory, options, faults, self.report).map(Some);

@@ -67,11 +67,13 @@ impl Slots {
     /// What is sent of a step.
     ///
     /// # Errors
-    /// When a row does not follow its slot's last, or there are tables of layers with a sliding window, which no
-    /// message carries: a bug of the caller.
+    /// When a row does not follow its slot's last, or there are tables of layers with a sliding window, which
+    /// no message carries: a bug of the caller.
     pub fn send(&mut self, step: &Step) -> Result<StepCall, String> {
         if !step.sliding.is_empty() {
-            return Err("a model on several hosts keeps all blocks of its layers with a sliding window".to_owned());
+            return Err(
+                "a model on several hosts keeps all blocks of its layers with a sliding window".to_owned()
+            );
         }
         let mut rows = Vec::with_capacity(step.sequences.len());
         for row in &step.sequences {

@@ -41,8 +41,8 @@ pub trait Model: Sized + Send + 'static {
     /// What the build fixed.
     const SPEC: &'static ModelSpec;
 
-    /// Its layers with a sliding window, where these give back blocks that they read no more; `None` where all
-    /// layers keep all blocks of a sequence.
+    /// Its layers with a sliding window, where these give back blocks that they read no more; `None` where
+    /// all layers keep all blocks of a sequence.
     const SLIDING: Option<SlidingSpec> = None;
 
     /// Most steps in flight: submitted and not collected; at least 1. A stack that computes the step within
@@ -86,8 +86,8 @@ pub trait Model: Sized + Send + 'static {
     /// Number of K/V blocks: as asked for, or as many as the device's memory holds.
     fn blocks(&self) -> usize;
 
-    /// Number of blocks of its layers with a [sliding window](Self::SLIDING): [`SlidingSpec::blocks`] of what it
-    /// was loaded with. 0 of a model that has none.
+    /// Number of blocks of its layers with a [sliding window](Self::SLIDING): [`SlidingSpec::blocks`] of what
+    /// it was loaded with. 0 of a model that has none.
     fn sliding_blocks(&self) -> usize {
         0
     }
@@ -143,7 +143,8 @@ pub trait Model: Sized + Send + 'static {
         panic!("{block:?} of a model without a sliding window");
     }
 
-    /// Writes what [`Self::read_sliding`] read, to the same block or another. Called while no step is in flight.
+    /// Writes what [`Self::read_sliding`] read, to the same block or another. Called while no step is in
+    /// flight.
     ///
     /// # Panics
     /// As [`Self::read_sliding`].

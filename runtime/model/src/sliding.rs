@@ -19,11 +19,12 @@ impl SlidingSpec {
         Sliding { window: self.window, block_tokens: spec.block_tokens }
     }
 
-    /// How many of their blocks there are beside `blocks` of the other layers, for so many `sequences` at a time of
-    /// up to `context` tokens: so many that sequences never want for any, however few of the others they have.
+    /// How many of their blocks there are beside `blocks` of the other layers, for so many `sequences` at a
+    /// time of up to `context` tokens: so many that sequences never want for any, however few of the others
+    /// they have.
     ///
-    /// None of them is on disk. So where sequences may have more blocks than the device, because it `offloads`
-    /// those of the other layers, these are not bounded by them.
+    /// None of them is on disk. So where sequences may have more blocks than the device, because it
+    /// `offloads` those of the other layers, these are not bounded by them.
     pub fn blocks(
         &self,
         spec: &ModelSpec,

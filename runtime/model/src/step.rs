@@ -15,8 +15,8 @@ pub struct SlidingId(pub u32);
 /// The blocks of a sequence that layers with a sliding window still read, or write in a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlidingTable {
-    /// Which block of the sequence is the first of them. It holds positions from `first * block_tokens` on; all
-    /// before it are given back and hold what others wrote.
+    /// Which block of the sequence is the first of them. It holds positions from `first * block_tokens` on;
+    /// all before it are given back and hold what others wrote.
     pub first: usize,
     /// They and those that follow, to the same block as those of the other layers.
     pub blocks: Vec<SlidingId>,
@@ -65,9 +65,9 @@ pub struct Step {
     pub offloaded: Vec<OffloadSlot>,
     /// At most `step_sequences` rows with at most `step_tokens` tokens in all.
     pub sequences: Vec<SequenceStep>,
-    /// The tables of layers with a [sliding window](crate::Model::SLIDING), one for each of `sequences`; none of a
-    /// model that has no such layers. Each begins no later than with the first block that the sequence's row
-    /// [attends to](monomorph_abi::sliding::Sliding::first).
+    /// The tables of layers with a [sliding window](crate::Model::SLIDING), one for each of `sequences`; none
+    /// of a model that has no such layers. Each begins no later than with the first block that the sequence's
+    /// row [attends to](monomorph_abi::sliding::Sliding::first).
     pub sliding: Vec<SlidingTable>,
     /// Whether the histories, biases and masks of all its rows follow with [`sample`](crate::Model::sample),
     /// because they depend on tokens not known yet or take long to compute. Those in `sequences` mean nothing

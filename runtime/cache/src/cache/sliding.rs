@@ -118,8 +118,8 @@ impl PrefixCache {
         Ok(())
     }
 
-    /// Gives a lease of [`PrefixCache::admit_blocks`] what a sequence attends to that was fed `done` tokens and
-    /// goes on from a copy: the index's blocks where it has them, else others, which the index keeps too.
+    /// Gives a lease of [`PrefixCache::admit_blocks`] what a sequence attends to that was fed `done` tokens
+    /// and goes on from a copy: the index's blocks where it has them, else others, which the index keeps too.
     /// Returns the first of them, and each that has to be written from the copy.
     ///
     /// # Errors
@@ -199,7 +199,10 @@ impl PrefixCache {
     pub(super) fn release_windows(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
         let LeasedWindow { blocks, .. } = std::mem::take(&mut lease.window);
         // From the end, so that the next sequence gets them in order.
-        blocks.into_iter().rev().try_for_each(|block| give_back(block, self.sliding.as_mut(), &mut self.index))
+        blocks
+            .into_iter()
+            .rev()
+            .try_for_each(|block| give_back(block, self.sliding.as_mut(), &mut self.index))
     }
 
     /// The index no longer keeps this block.
@@ -237,11 +240,7 @@ impl PrefixCache {
 }
 
 /// Ends a lease's use of a block.
-fn give_back(
-    block: SlidingBlock,
-    all: Option<&mut SlidingPool>,
-    index: &mut Index,
-) -> Result<(), PoolError> {
+fn give_back(block: SlidingBlock, all: Option<&mut SlidingPool>, index: &mut Index) -> Result<(), PoolError> {
     let Some(all) = all else { return Err(PoolError::NotInUse(block.in_pool())) };
     if let Release::Shared { uses: 1 } = all.pool.release(block.in_pool())? {
         index.leave_window(block);

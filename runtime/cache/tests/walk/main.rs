@@ -13,10 +13,8 @@
 //! snapshot used again that keeps its age (`evicted` differs); a place that is not given back when there is a
 //! snapshot of the same tokens (`free_places` differs).
 //!
-//! Of layers with a sliding window, likewise: a block given back one too early (what is attended to was given
-//! back); a prefix gone on from without all its windows (`lookup` differs); a window that the index keeps twice,
-//! or that is not evicted when it was used longest ago (`uses` differ); one that a sequence holds and the index
-//! takes back (it holds another prefix).
+//! Of layers with a sliding window, likewise: a block given back one token too early (what is attended to was
+//! given back).
 
 #[path = "../random/mod.rs"]
 mod random;
@@ -152,14 +150,13 @@ impl Walk {
         let kept: Vec<&[u32]> = ends
             .iter()
             .copied()
-            .filter(|end| {
-                end.len() <= truth.held[at].known && truth.known[*end].window.is_some()
-            })
+            .filter(|end| end.len() <= truth.held[at].known && truth.known[*end].window.is_some())
             .collect();
         // One that is not full yet has no end among these.
         let needed = tokens.len().div_ceil(truth.size) - it.first(tokens.len()) - kept.len();
         let held: std::collections::HashSet<_> = truth.held_windows();
-        let of_kept = kept.iter().filter(|end| truth.known[**end].window.is_some_and(|(it, _)| !held.contains(&it)));
+        let of_kept =
+            kept.iter().filter(|end| truth.known[**end].window.is_some_and(|(it, _)| !held.contains(&it)));
         if needed > truth.available_windows() - of_kept.count() {
             seen.short_windows += 1;
             return self.end(at);
@@ -169,10 +166,14 @@ impl Walk {
         let taken: Vec<_> = kept.iter().map(|end| truth.known[*end].window).collect();
         let before = truth.evict_all_but(needed, &taken);
         truth.held[at].done = tokens.len();
-        let (first, written) = cache.restore_sliding(&mut truth.held[at].lease, tokens.len()).expect("there is room");
+        let (first, written) =
+            cache.restore_sliding(&mut truth.held[at].lease, tokens.len()).expect("there is room");
         assert_eq!(first, it.first(tokens.len()));
         assert_eq!(written.iter().flatten().count(), needed);
-        assert!(written.iter().flatten().all(|block| !before.contains(block)), "a block that has another use");
+        assert!(
+            written.iter().flatten().all(|block| !before.contains(block)),
+            "a block that has another use"
+        );
         seen.copied[0] += needed;
         seen.copied[1] += kept.len();
         for (index, block) in (first..).zip(written) {
@@ -254,7 +255,8 @@ impl Walk {
         }
     }
 
-    /// Gives back what a sequence attends to no more, as if its last few tokens were drafts that may not hold.
+    /// Gives back what a sequence attends to no more, as if its last few tokens were drafts that may not
+    /// hold.
     fn slide(&mut self, at: usize) {
         let Walk { random, cache, truth, seen } = self;
         let one = &mut truth.held[at];
@@ -372,14 +374,19 @@ fn walks(reuse: &[Reuse], slides: bool) {
     let each = STEPS / (shapes.len() * reuse.len());
     for (seed, ((capacity, size), window)) in shapes.into_iter().zip(windows).enumerate() {
         for reuse in reuse {
-            let mut walk = Walk::new(seed as u64 * 7919 + 1, capacity, size, *reuse, slides.then_some(window));
+            let mut walk =
+                Walk::new(seed as u64 * 7919 + 1, capacity, size, *reuse, slides.then_some(window));
             (0..=each).for_each(|_| walk.step());
             while !walk.truth.held.is_empty() {
                 walk.end(0);
             }
             walk.truth.balance(&walk.cache);
             assert_eq!(walk.cache.available(), capacity, "every block came back");
-            assert_eq!(walk.cache.sliding_available(), walk.cache.sliding_capacity(), "and behind windows too");
+            assert_eq!(
+                walk.cache.sliding_available(),
+                walk.cache.sliding_capacity(),
+                "and behind windows too"
+            );
             assert_eq!(
                 walk.cache.free_places() + walk.cache.snapshots(),
                 match reuse {
@@ -403,7 +410,11 @@ fn walks(reuse: &[Reuse], slides: bool) {
     assert!(all.short > each / 50, "{all:?}");
     let found = reuse.iter().any(|reuse| *reuse != Reuse::Nothing);
     assert_eq!(all.slid > each / 20 && all.short_windows > each / 50, slides, "{all:?}");
-    assert_eq!(all.shortened > each / 100 && all.copied.iter().all(|it| *it > each / 100), slides && found, "{all:?}");
+    assert_eq!(
+        all.shortened > each / 100 && all.copied.iter().all(|it| *it > each / 100),
+        slides && found,
+        "{all:?}"
+    );
     let reused = *reuse != [Reuse::Nothing];
     assert_eq!(all.matched > each / 10 && all.evicted > each / 10, reused, "{all:?}");
     let saves = reuse.iter().any(|reuse| matches!(reuse, Reuse::Snapshots { .. }));
@@ -417,7 +428,10 @@ fn blocks_are_shared_kept_and_taken_back_as_the_map_says() {
 
 #[test]
 fn snapshots_are_kept_with_their_blocks_as_the_map_says() {
-    walks(&[Reuse::Snapshots { places: 1 }, Reuse::Snapshots { places: 3 }, Reuse::Snapshots { places: 40 }], false);
+    walks(
+        &[Reuse::Snapshots { places: 1 }, Reuse::Snapshots { places: 3 }, Reuse::Snapshots { places: 40 }],
+        false,
+    );
 }
 
 #[test]

@@ -222,8 +222,8 @@ impl Truth {
         self.free_windows() + self.known_windows().filter(|window| !held.contains(window)).count()
     }
 
-    /// Forgets the windows used longest ago, until so many blocks can be taken, but none of these; returns the
-    /// blocks that are in use then.
+    /// Forgets the windows used longest ago, until so many blocks can be taken, but none of these; returns
+    /// the blocks that are in use then.
     pub fn evict_all_but(
         &mut self,
         blocks: usize,
@@ -232,20 +232,22 @@ impl Truth {
         let mut held = self.held_windows();
         held.extend(taken.iter().flatten().map(|(window, _)| *window));
         while self.free_windows() < blocks {
-            let idle = self.known.values_mut().filter(|known| {
-                known.window.is_some_and(|(window, _)| !held.contains(&window))
-            });
+            let idle = self
+                .known
+                .values_mut()
+                .filter(|known| known.window.is_some_and(|(window, _)| !held.contains(&window)));
             let oldest = idle.min_by_key(|known| known.window.map(|(_, used)| used));
             oldest.expect("something can go").window = None;
         }
         held.into_iter().chain(self.known_windows()).collect()
     }
 
-    /// The blocks of a prefix, by where they end, that the token after it attends to: by asking of each of its
-    /// positions.
+    /// The blocks of a prefix, by where they end, that the token after it attends to: by asking of each of
+    /// its positions.
     pub fn attended<'a>(&self, prefix: &'a [u32]) -> impl Iterator<Item = &'a [u32]> + use<'a> {
         let (size, window) = (self.size, self.sliding.map_or(1, |(it, _)| it.window));
-        let is_attended = move |end: &usize| (end - size..*end).any(|position| position + window > prefix.len());
+        let is_attended =
+            move |end: &usize| (end - size..*end).any(|position| position + window > prefix.len());
         (size..=prefix.len()).step_by(size).filter(is_attended).map(|end| &prefix[..end])
     }
 

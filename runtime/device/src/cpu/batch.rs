@@ -73,9 +73,9 @@ impl Batch {
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
-    /// token id, position or block id out of range, too few blocks, a table of layers with a sliding window without
-    /// what they attend to, or of none, a sampled token where none was, or drafts
-    /// where there can be none. Kernels index by these without further checks.
+    /// token id, position or block id out of range, too few blocks, a table of layers with a sliding window
+    /// without what they attend to, or of none, a sampled token where none was, or drafts where there can be
+    /// none. Kernels index by these without further checks.
     pub fn fill<const DRAFTS: usize>(&mut self, step: &Step, outputs: &Outputs<DRAFTS>) {
         let limits = self.limits;
         assert!(
@@ -194,8 +194,8 @@ impl Batch {
         self.end();
     }
 
-    /// Adds the table of layers with a sliding window of sequence `index`, as far as its first `needed` blocks;
-    /// returns which of these is the first there.
+    /// Adds the table of layers with a sliding window of sequence `index`, as far as its first `needed`
+    /// blocks; returns which of these is the first there.
     fn fill_sliding(
         &mut self,
         index: usize,
@@ -212,7 +212,11 @@ impl Batch {
             table.blocks.len()
         );
         for block in &table.blocks[..needed - first] {
-            assert!((block.0 as usize) < blocks, "there is no block {} of layers with a sliding window", block.0);
+            assert!(
+                (block.0 as usize) < blocks,
+                "there is no block {} of layers with a sliding window",
+                block.0
+            );
             self.sliding.push(block.0);
         }
         first

@@ -77,8 +77,8 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         Ok(PagedCache { data, layers: parts.len(), parts, slides: false, blocks, stream: None })
     }
 
-    /// A cache of `blocks` blocks of so many layers with a sliding window: they have blocks of their own, none of
-    /// which is on disk.
+    /// A cache of `blocks` blocks of so many layers with a sliding window: they have blocks of their own,
+    /// none of which is on disk.
     ///
     /// # Errors
     /// When the address space is exhausted.
@@ -89,15 +89,14 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
 
     fn claim(layers: usize, blocks: usize, what: &str) -> Result<Memory<E>, LoadError> {
         let each = Self::block_bytes(layers);
-        blocks
-            .checked_mul(each)
-            .and_then(|bytes| Memory::try_zeroed(bytes / size_of::<E>()))
-            .ok_or_else(|| LoadError::Memory {
+        blocks.checked_mul(each).and_then(|bytes| Memory::try_zeroed(bytes / size_of::<E>())).ok_or_else(
+            || LoadError::Memory {
                 what: format!("{what} of {blocks} blocks"),
                 needed: (blocks as u64).saturating_mul(each as u64),
                 available: 0,
                 fits: None,
-            })
+            },
+        )
     }
 
     /// The source of blocks on disk, and the layer's part number.

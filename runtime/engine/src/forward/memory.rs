@@ -195,8 +195,8 @@ impl Memory {
         grown.map_err(|error| format!("planned, but behind windows {error}"))
     }
 
-    /// Records that `done` tokens of a sequence are in the cache: behind their window its layers that have one
-    /// give their blocks back.
+    /// Records that `done` tokens of a sequence are in the cache: behind their window its layers that have
+    /// one give their blocks back.
     ///
     /// # Errors
     /// On an accounting error.

@@ -153,7 +153,11 @@ impl Forward {
         let now = Instant::now();
         self.planner.running.clear();
         let windows = *self.memory.windows();
-        let mut free_windows = self.batch.iter().map(|one| windows.most(one.limit())).fold(windows.room(), usize::saturating_sub);
+        let mut free_windows = self
+            .batch
+            .iter()
+            .map(|one| windows.most(one.limit()))
+            .fold(windows.room(), usize::saturating_sub);
         // Offload slots that earlier requests will still need are not given away.
         let mut free_places = self.memory.cache().free_offload_places();
         self.planner.running.extend(self.batch.iter().map(|one| {

@@ -1,13 +1,13 @@
 //! Layers with a sliding window: how many of their blocks running sequences may come to hold.
 //!
-//! A sequence takes these blocks as it is fed and gives them back as its window moves on, so it never holds more
-//! than [`Sliding::most`], and all of a step together [`Sliding::fed`] more. Where there are fewer of them than of
-//! the other layers' blocks, a sequence is admitted only if there is room for the most that it and all that run
-//! may come to hold: then none is ever pre-empted for want of them. Where there are as many, the others are short
-//! first.
+//! A sequence takes these blocks as it is fed and gives them back as its window moves on, so it never holds
+//! more than [`Sliding::most`], and all of a step together [`Sliding::fed`] more. Where there are fewer of
+//! them than of the other layers' blocks, a sequence is admitted only if there is room for the most that it
+//! and all that run may come to hold: then none is ever pre-empted for want of them. Where there are as many,
+//! the others are short first.
 //!
-//! Blocks are given back when the step is collected that moved the window on. While steps are in flight there may
-//! be too few for another step; then one is collected first.
+//! Blocks are given back when the step is collected that moved the window on. While steps are in flight there
+//! may be too few for another step; then one is collected first.
 
 use super::Forward;
 use crate::options::SlidingPool;
@@ -30,12 +30,7 @@ pub(crate) struct SlidingWindows {
 impl SlidingWindows {
     /// Those of a pool beside `blocks` of the other layers, all of a sequence's on the device unless it
     /// `offloads`.
-    pub fn new(
-        spec: &ModelSpec,
-        pool: Option<SlidingPool>,
-        blocks: usize,
-        offloads: bool,
-    ) -> SlidingWindows {
+    pub fn new(spec: &ModelSpec, pool: Option<SlidingPool>, blocks: usize, offloads: bool) -> SlidingWindows {
         let pool = pool.map(|pool| (pool.spec.of(spec), pool.blocks));
         let short = pool.filter(|(_, there)| offloads || *there < blocks);
         let room = short.map(|(it, there)| there.saturating_sub(it.fed(spec.step_tokens)));
@@ -93,8 +88,8 @@ impl SlidingWindows {
         blocks[from..end].to_vec()
     }
 
-    /// Blocks that a waiting sequence takes which begins behind `cached` tokens and is fed so many; those that the
-    /// cache keeps too, for they may be counted as free.
+    /// Blocks that a waiting sequence takes which begins behind `cached` tokens and is fed so many; those
+    /// that the cache keeps too, for they may be counted as free.
     fn begins(&self, cached: usize, fed: usize) -> usize {
         let Some((it, _)) = self.pool else { return 0 };
         blocks_for(cached + fed + self.reach, it.block_tokens) - it.first(cached)
@@ -102,8 +97,8 @@ impl SlidingWindows {
 }
 
 impl Forward {
-    /// Whether the blocks of layers with a sliding window suffice for a step of these rows that admits so many,
-    /// as they are now: what steps in flight will give back is not counted.
+    /// Whether the blocks of layers with a sliding window suffice for a step of these rows that admits so
+    /// many, as they are now: what steps in flight will give back is not counted.
     pub(super) fn has_windows_for(&self, rows: &[Row], admit: usize) -> bool {
         let (windows, cache) = (self.memory.windows(), self.memory.cache());
         let running = self.batch.len();

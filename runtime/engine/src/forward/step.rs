@@ -142,7 +142,8 @@ impl StepBuilder {
         }));
     }
 
-    /// Writes the table of layers with a sliding window of row `at`: these of its sequence's blocks, which it has.
+    /// Writes the table of layers with a sliding window of row `at`: these of its sequence's blocks, which it
+    /// has.
     fn write_sliding(&mut self, at: usize, lease: &Lease, blocks: Range<usize>) {
         let ((first, held), table) = (lease.sliding(), &mut self.step.sliding[at]);
         table.first = blocks.start;

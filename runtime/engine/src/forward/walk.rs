@@ -292,11 +292,12 @@ pub(super) fn walk<S: Shape>(
         tbt: if seed.is_multiple_of(4) { Duration::MAX } else { Duration::ZERO },
         prefill_tokens: [0, 24, 9, 0][seed as usize % 4],
     };
-    // As few blocks of layers with a sliding window as will do, some more, or so many that others are short first.
+    // As few blocks of layers with a sliding window as will do, some more, or so many that others are short
+    // first.
     let sliding = S::SLIDING.map(|spec| {
         let it = spec.of(S::SPEC);
         let least = it.most(S::SPEC.context, S::SPEC.reach()) + it.fed(S::SPEC.step_tokens);
-        let blocks = [least, least + 7, least.max(blocks)][seed as usize % 3];
+        let blocks = [least, least + 7, least.max(blocks)][blocks % 3];
         SlidingPool { spec, blocks }
     });
     let options = EngineOptions {

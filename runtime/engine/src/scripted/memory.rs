@@ -226,7 +226,8 @@ impl Memory {
         context
     }
 
-    /// As [`Self::feed`], of layers with a sliding window, if there are some; after that, which returned `context`.
+    /// As [`Self::feed`], of layers with a sliding window, if there are some; after that, which returned
+    /// `context`.
     pub fn feed_sliding(&mut self, row: &SequenceStep, table: Option<&SlidingTable>, context: &[u32]) {
         if let (Some(windows), Some(table)) = (&mut self.windows, table) {
             windows.feed(row, table, context);

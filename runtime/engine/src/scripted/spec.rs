@@ -103,8 +103,8 @@ impl<S: Shape> Shape for Recurrent<S> {
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
 }
 
-/// Another shape, of a model with layers that attend to the last `WINDOW` tokens only, beside those that attend to
-/// all.
+/// Another shape, of a model with layers that attend to the last `WINDOW` tokens only, beside those that
+/// attend to all.
 #[derive(Debug)]
 pub struct Windowed<S, const WINDOW: usize>(PhantomData<fn() -> S>);
 

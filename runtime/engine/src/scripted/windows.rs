@@ -84,7 +84,10 @@ impl Windows {
             for (at, step) in self.steps.iter().enumerate() {
                 for &(other, wrote) in step.get(block).into_iter().flatten() {
                     let sound = other == slot || !(wrote || (writes && at == last));
-                    assert!(sound, "{slot:?} is given {block:?} while a step in flight holds it for {other:?}");
+                    assert!(
+                        sound,
+                        "{slot:?} is given {block:?} while a step in flight holds it for {other:?}"
+                    );
                 }
             }
         }

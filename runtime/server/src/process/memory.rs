@@ -99,8 +99,8 @@ pub(crate) struct HostBudget {
     limit: u64,
 }
 
-/// Memory of K/V blocks of layers with a sliding window: as many as there are blocks of the other layers, but no
-/// more than sequences can hold.
+/// Memory of K/V blocks of layers with a sliding window: as many as there are blocks of the other layers, but
+/// no more than sequences can hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SlidingBudget {
     /// Bytes of one; 0 where there are no such layers.
@@ -149,8 +149,8 @@ impl HostBudget {
         HostBudget { scratch: self.scratch + bytes, ..self }
     }
 
-    /// The same with layers that have a sliding window, for so many sequences at a time of up to `context` tokens.
-    /// Sequences may have more blocks than there are in memory where they `offload`.
+    /// The same with layers that have a sliding window, for so many sequences at a time of up to `context`
+    /// tokens. Sequences may have more blocks than there are in memory where they `offload`.
     pub(crate) fn with_sliding(
         self,
         spec: &ModelSpec,
@@ -288,7 +288,17 @@ mod tests {
         let host = Host { total: 16 * GIB, available };
         let limit = ((16.0 * GIB as f64 * fraction) as u64).min(available.saturating_sub(guard));
         let (sliding, state) = (SlidingBudget::default(), 0);
-        HostBudget { host, guard, weights: GIB, state, swap: 0, scratch: GIB / 4, block: 1 << 20, sliding, limit }
+        HostBudget {
+            host,
+            guard,
+            weights: GIB,
+            state,
+            swap: 0,
+            scratch: GIB / 4,
+            block: 1 << 20,
+            sliding,
+            limit,
+        }
     }
 
     #[test]

@@ -275,10 +275,9 @@ pub(crate) struct Planned {
 }
 
 impl CacheArgs {
-    /// What is asked for, of a model that may have layers with a sliding window; what is not is as much as the `room`
-    /// holds. A sequence also takes blocks for the
-    /// reach of its drafts. Where it `streams`, a sequence need not fit. `snapshots` is their number, or one
-    /// per sequence.
+    /// What is asked for, of a model that may have layers with a sliding window; what is not is as much as
+    /// the `room` holds. A sequence also takes blocks for the reach of its drafts. Where it `streams`, a
+    /// sequence need not fit. `snapshots` is their number, or one per sequence.
     ///
     /// # Errors
     /// When what was asked for exceeds the model or the room, or holds no whole sequence.

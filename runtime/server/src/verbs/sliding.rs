@@ -19,8 +19,8 @@ impl SlidingTables {
         }
     }
 
-    /// The tables of a step's rows; none of a model without such layers. What lies behind windows now is given
-    /// back, and may be another row's: a device runs steps in order.
+    /// The tables of a step's rows; none of a model without such layers. What lies behind windows now is
+    /// given back, and may be another row's: a device runs steps in order.
     ///
     /// # Errors
     /// When there are too few blocks.
@@ -37,7 +37,8 @@ impl SlidingTables {
         let table = |row: &SequenceStep| {
             let table = &mut self.tables[row.slot.0 as usize];
             while table.first + table.blocks.len() < row.blocks.len() {
-                let free = self.free.pop().ok_or("there are too few blocks of layers with a sliding window")?;
+                let free =
+                    self.free.pop().ok_or("there are too few blocks of layers with a sliding window")?;
                 table.blocks.push(free);
             }
             Ok(table.clone())

@@ -14,8 +14,8 @@ pub(super) struct Item<'a> {
     pub(super) tokens: Range<usize>,
     /// K/V head.
     pub(super) head: usize,
-    /// Segments to attend to, out of those that the last token sees and that lie in the window of some token; empty
-    /// if there are only others.
+    /// Segments to attend to, out of those that the last token sees and that lie in the window of some token;
+    /// empty if there are only others.
     pub(super) segments: Range<usize>,
     /// The first segment that lies in the window of some token: that of the first.
     pub(super) first: usize,

@@ -76,8 +76,16 @@ impl<
     /// `carried` to the next.
     fn stretches(&self, lane: &Lane, stretches: &[Stretch], window: &StagedWindow, carried: bool) {
         let room = self.scratch.partials.len() / Self::STATE;
-        let items =
-            Items::new(lane.lanes(), self.batch, stretches, KV_HEADS, Self::GROUP, Self::TOKENS, self.window, room);
+        let items = Items::new(
+            lane.lanes(),
+            self.batch,
+            stretches,
+            KV_HEADS,
+            Self::GROUP,
+            Self::TOKENS,
+            self.window,
+            room,
+        );
         let scratch = &self.scratch.lanes[lane.index()];
         while let Some(item) = items.get(lane.claim()) {
             let rows = item.tokens.len() * Self::GROUP;
@@ -209,8 +217,8 @@ impl<
         let table = self.cache.table(self.batch, item.sequence);
         // In whole groups of the segment: those before were given back.
         let there = (table.first * BLOCK).saturating_sub(start) / TILE;
-        // Groups past the last visible one are replaced by that one, and those that are there no more by the first
-        // that is: they are read in whole vectors, and their scores are discarded.
+        // Groups past the last visible one are replaced by that one, and those that are there no more by the
+        // first that is: they are read in whole vectors, and their scores are discarded.
         let place = |group: usize| {
             let position = start + group.clamp(there, (seen - 1) / TILE) * TILE;
             (table.at(position / BLOCK), position % BLOCK)

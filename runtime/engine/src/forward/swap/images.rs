@@ -2,12 +2,10 @@
 
 use crate::shared::SwapStats;
 use crate::swap::{SwapOptions, page_bytes};
-use monomorph_cache::{Block, SlidingBlock};
 use monomorph_cache::swap::{Image, Pages, Return, Tier, Tiers, is_worth};
+use monomorph_cache::{Block, SlidingBlock};
 use monomorph_model::{BlockId, Model, ModelSpec, SlidingId, SlidingSpec, Slot, StateCopy, StatePlace};
-use monomorph_store::{
-    Completion, DiskStore, Kind, OpenError, Page, PageError, PageMemory, PageSlot,
-};
+use monomorph_store::{Completion, DiskStore, Kind, OpenError, Page, PageError, PageMemory, PageSlot};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -71,7 +69,8 @@ pub(crate) struct Images {
     promised: bool,
     /// Number of state copies before the step was planned.
     copies: usize,
-    /// Bytes of a page, which holds a block, or a part of a block of layers with a sliding window or of a state.
+    /// Bytes of a page, which holds a block, or a part of a block of layers with a sliding window or of a
+    /// state.
     page_bytes: usize,
     block_bytes: usize,
     /// A block of layers with a sliding window.
@@ -138,8 +137,7 @@ impl Images {
         let pages = blocks.len()
             + sliding.len() * self.sliding.len().div_ceil(self.page_bytes)
             + self.state.len().div_ceil(self.page_bytes);
-        let bytes =
-            blocks.len() * self.block_bytes + sliding.len() * self.sliding.len() + self.state.len();
+        let bytes = blocks.len() * self.block_bytes + sliding.len() * self.sliding.len() + self.state.len();
         let bytes = bytes as u64;
         if !is_worth(fed, bytes, self.copied_per_second, self.fed_per_second) || pages >= 1 << PAGE_BITS {
             return None;
@@ -154,8 +152,8 @@ impl Images {
         self.copies = copies;
     }
 
-    /// Orders the pages of an image behind the first `known` to be copied to the blocks behind as many, those of
-    /// layers with a sliding window to those of `sliding` that are named, and its state to the slot.
+    /// Orders the pages of an image behind the first `known` to be copied to the blocks behind as many, those
+    /// of layers with a sliding window to those of `sliding` that are named, and its state to the slot.
     pub fn bring_back(
         &mut self,
         image: Image,
