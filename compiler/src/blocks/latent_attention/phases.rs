@@ -73,7 +73,12 @@ impl Kind for LatentAttention {
     }
 
     fn keeps(&self, _: &Target) -> Option<Keeps> {
-        Some(Keeps::Blocks(KvHeads { heads: 1, head_dim: self.shape.width(), own_values: false }))
+        Some(Keeps::Blocks(KvHeads {
+            heads: 1,
+            head_dim: self.shape.width(),
+            own_values: false,
+            window: None,
+        }))
     }
 
     fn frequencies(&self) -> Option<&RotaryFrequencies> {
