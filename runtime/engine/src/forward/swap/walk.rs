@@ -49,12 +49,12 @@ fn walks<S: Shape>(swap: &SwapOptions) -> Stats {
 fn walks_of<S: Shape>() {
     let directory = tempfile::tempdir().unwrap();
     let ample = walks::<S>(&room(40 * LARGEST, None));
-    assert!(ample.swap.out > 100 && ample.swap.out <= ample.preemptions, "{ample:?}");
+    assert!(ample.swap.out > 50 && ample.swap.out <= ample.preemptions, "{ample:?}");
     assert!(ample.swap.back > ample.swap.out / 2, "{ample:?}");
     assert_eq!((ample.swap.failures, ample.swap.bytes_written), (0, 0));
 
     let short = walks::<S>(&room(LARGEST / 2, None));
-    assert!(short.swap.out > 20 && short.swap.out < short.preemptions, "some do not fit: {short:?}");
+    assert!(short.swap.out > 10 && short.swap.out < short.preemptions, "some do not fit: {short:?}");
 
     let disk = walks::<S>(&room(LARGEST + 3, Some((directory.path(), 8 * LARGEST))));
     assert!(disk.swap.bytes_written > 0 && disk.swap.bytes_read > 20 * ALIGN as u64, "{disk:?}");
