@@ -14,7 +14,8 @@
 //! snapshot of the same tokens (`free_places` differs).
 //!
 //! Of layers with a sliding window, likewise: a block given back one token too early (what is attended to was
-//! given back).
+//! given back); a prefix gone on from without its windows (`lookup` differs); a window in use counted as idle
+//! (`sliding_available` differs); the window used last evicted first (a block has another use).
 
 #[path = "../random/mod.rs"]
 mod random;
