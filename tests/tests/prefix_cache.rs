@@ -1,6 +1,6 @@
 //! The second turn of a conversation reuses the first from the cache: the answer equals that of a server that
-//! computes everything, and its first token comes at once. For models with keys and values only, and with
-//! recurrent state.
+//! computes everything, and its first token comes at once. For models with keys and values only, with
+//! recurrent state, and with sliding windows.
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
@@ -138,18 +138,27 @@ fn the_second_turn_begins_where_the_first_ended() {
 
 #[test]
 fn it_does_so_with_recurrent_state() {
+    compare_golden("qwen3-next");
+}
+
+#[test]
+fn it_does_so_with_sliding_windows() {
+    compare_golden("gemma4-few");
+}
+
+/// Conversations of ids with a server of a golden's model in a long context.
+fn compare_golden(name: &str) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
-    let mut golden =
-        goldens().into_iter().find(|golden| golden.name == "qwen3-next").expect("it is committed");
+    let mut golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
     let long = tempfile::tempdir().expect("temporary directories can be made");
     golden = golden.in_a_long_context(2 * TOKENS, long.path());
     golden.import_into(targets.path(), Compute::F32);
-    let target = "cpu/qwen3-next/f32";
+    let target = format!("cpu/{name}/f32");
     let search = [targets.path().to_owned(), root().join("targets")];
-    let vocabulary = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
+    let vocabulary = spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
     let weights = tempfile::tempdir().expect("temporary directories can be made");
     with_tokenizer(&golden, vocabulary, weights.path());
-    let server = build(Some(targets.path()), target);
+    let server = build(Some(targets.path()), &target);
     let turn = |round: usize, answer: Option<&str>| {
         let mut random = Random(round as u64);
         let mut prompt = random.ids(TOKENS + round, vocabulary);
@@ -162,5 +171,5 @@ fn it_does_so_with_recurrent_state() {
         ("/v1/completions".to_owned(), body)
     };
     let arguments = ["--context", "8192", "--threads", "2"];
-    compare("qwen3-next", &server, weights.path(), &arguments, &turn);
+    compare(name, &server, weights.path(), &arguments, &turn);
 }

@@ -1,5 +1,6 @@
 //! Servers whose pre-empted sequences are swapped to memory and from there to disk: each is answered as in
-//! its lone run, to every digit. Delta-net models, so that both blocks and states are swapped.
+//! its lone run, to every digit. Delta-net models, so that both blocks and states are swapped, and one with a
+//! sliding window, so that blocks of both kinds are.
 //!
 //! Found here first: a plan that counted states without the padding of their tiles.
 
@@ -9,9 +10,15 @@ use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-/// Goldens, and GB of memory for copies: so little that one sequence of ten blocks takes more than the half
-/// that must stay free, and always goes to disk.
-const SERVERS: [(&str, &str); 2] = [("qwen35-moe-text", "0.00012"), ("qwen35-quarters", "0.00028")];
+/// Goldens, GB of memory for copies, and further flags: so little memory that one sequence of ten blocks takes
+/// more than the half that must stay free, and always goes to disk.
+const SERVERS: [(&str, &str, &[&str]); 3] = [
+    ("qwen35-moe-text", "0.00012", SNAPSHOTS),
+    ("qwen35-quarters", "0.00028", SNAPSHOTS),
+    ("gemma4-few", "0.00012", &[]),
+];
+/// Of models with state.
+const SNAPSHOTS: &[&str] = &["--snapshots", "8", "--snapshot-interval", "64"];
 /// Tokens that each server has memory for: few, so that sequences lose their blocks.
 const MEMORY: &str = "528";
 /// Concurrent clients.
@@ -50,7 +57,7 @@ fn count(address: &str, key: &str) -> u64 {
 fn sequences_that_are_swapped_are_answered_as_alone() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let mut random = Random(5);
-    for (name, space) in SERVERS {
+    for (name, space, more) in SERVERS {
         let Served { server, weights, vocabulary } = Served::build(name, targets.path());
         println!("{}", verb(&server, &["info"]));
         let disk = tempfile::tempdir().expect("temporary directories can be made");
@@ -65,8 +72,7 @@ fn sequences_that_are_swapped_are_answered_as_alone() {
         let alone: Vec<_> = requests.iter().map(|request| request.whole(&quiet.address)).collect();
         drop(quiet);
         let swap = ["--swap-space", space, "--swap-dir", directory, "--swap-disk", DISK];
-        let busy =
-            start("2", MEMORY, &[&swap[..], &["--snapshots", "8", "--snapshot-interval", "64"]].concat());
+        let busy = start("2", MEMORY, &[&swap[..], more].concat());
         let seen = (0..ROUNDS).any(|_| {
             let together = crowd(&busy.address, &requests, CLIENTS);
             for (number, (alone, together)) in alone.iter().zip(&together).enumerate() {
