@@ -10,8 +10,8 @@ use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-/// Goldens, GB of memory for copies, and further flags: so little memory that one sequence of ten blocks takes
-/// more than the half that must stay free, and always goes to disk.
+/// Goldens, GB of memory for copies, and further flags: so little memory that one sequence of ten blocks
+/// takes more than the half that must stay free, and always goes to disk.
 const SERVERS: [(&str, &str, &[&str]); 3] = [
     ("qwen35-moe-text", "0.00012", SNAPSHOTS),
     ("qwen35-quarters", "0.00028", SNAPSHOTS),

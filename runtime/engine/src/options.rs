@@ -30,8 +30,8 @@ pub struct EngineOptions {
     pub offload: Option<OffloadShare>,
     /// Where pre-empted sequences are swapped to.
     pub swap: SwapOptions,
-    /// The blocks of layers with a sliding window; `None` where the model has no such layers. Whoever starts
-    /// an engine need not say: it asks its model.
+    /// The blocks of layers with a sliding window; `None` where the model has no such layers. The caller may
+    /// leave it out: the engine asks its model.
     pub sliding: Option<SlidingPool>,
 }
 

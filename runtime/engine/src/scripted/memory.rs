@@ -1,6 +1,7 @@
 //! The block memory of a scripted model, and the checks of the step contract.
 
 use super::Script;
+use super::cells;
 use super::windows::Windows;
 use monomorph_model::{
     BlockId, ModelSpec, OffloadRoom, OffloadSlot, Output, SequenceStep, SlidingId, SlidingSpec, SlidingTable,
@@ -339,17 +340,14 @@ fn reach(row: &SequenceStep, spec: &ModelSpec) -> usize {
     row.position + row.tokens.len() + ahead
 }
 
-/// Token ids as bytes, with a sign for a position that was never written.
-pub(super) const UNWRITTEN: u32 = u32::MAX;
-
 impl Memory {
     /// The ids that a block holds, as bytes.
     pub fn read_block(&self, block: BlockId, into: &mut [u8]) {
         let (at, bytes) = (self.cells_between_steps(block), 4 * self.block_tokens);
         assert_eq!(into.len(), bytes, "{block:?} is of {bytes} bytes");
-        let cells = at.map(|cell| self.cells.get(cell).copied().flatten().unwrap_or(UNWRITTEN));
-        for (out, id) in into.as_chunks_mut().0.iter_mut().zip(cells) {
-            *out = id.to_le_bytes();
+        let cells = at.map(|cell| self.cells.get(cell).copied().flatten());
+        for (out, cell) in into.as_chunks_mut().0.iter_mut().zip(cells) {
+            *out = cells::to_bytes(cell);
         }
     }
 
@@ -361,7 +359,7 @@ impl Memory {
             self.cells.resize(at.end, None);
         }
         for (cell, id) in self.cells[at].iter_mut().zip(from.as_chunks().0) {
-            *cell = Some(u32::from_le_bytes(*id)).filter(|id| *id != UNWRITTEN);
+            *cell = cells::from_bytes(*id);
         }
     }
 

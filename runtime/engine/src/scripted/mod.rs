@@ -6,6 +6,7 @@
 //! tokens, and most such mistakes are noticed at once. Breaches of the step contract panic, which the engine
 //! turns into a fault that names them.
 
+mod cells;
 mod controls;
 mod drafting;
 mod memory;

@@ -1,7 +1,7 @@
 //! The blocks of a scripted model's layers with a sliding window: token ids again, of which only those within
 //! the window are read.
 
-use super::memory::UNWRITTEN;
+use super::cells;
 use monomorph_abi::sliding::Sliding;
 use monomorph_model::{ModelSpec, SequenceStep, SlidingId, SlidingSpec, SlidingTable, Slot};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -109,7 +109,7 @@ impl Windows {
     pub fn read(&self, block: SlidingId, into: &mut [u8]) {
         let cells = self.cells_between_steps(block);
         for (out, cell) in into.as_chunks_mut().0.iter_mut().zip(&self.cells[cells]) {
-            *out = cell.unwrap_or(UNWRITTEN).to_le_bytes();
+            *out = cells::to_bytes(*cell);
         }
     }
 
@@ -117,7 +117,7 @@ impl Windows {
     pub fn write(&mut self, block: SlidingId, from: &[u8]) {
         let cells = self.cells_between_steps(block);
         for (cell, id) in self.cells[cells].iter_mut().zip(from.as_chunks().0) {
-            *cell = Some(u32::from_le_bytes(*id)).filter(|id| *id != UNWRITTEN);
+            *cell = cells::from_bytes(*id);
         }
     }
 }
