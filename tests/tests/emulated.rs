@@ -6,7 +6,7 @@ use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_formats::Format;
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::feedings::{Case, EXACT, case, run};
-use monomorph_tests::goldens::{Golden, golden, on_cards, wide, wide_mamba2, wide_nemotron};
+use monomorph_tests::goldens::{Golden, golden, on_cards, wide, wide_gemma4, wide_mamba2, wide_nemotron};
 use monomorph_tests::logits::read;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
@@ -151,14 +151,33 @@ fn layers_of_one_block_agree_with_the_interpreter_and_with_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Gemma 4: windows, two shapes of heads, keys as values, norms behind blocks, a router by itself. The wide
+/// one's heads have the widths of its releases.
+#[test]
+fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transformers() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
+    let (wide, mut wrong) = (wide_gemma4(directory.path()), Vec::new());
+    for case in [
+        stored(&targets, &h200, &golden("gemma4-dense"), "f32"),
+        stored(&targets, &gb10, &golden("gemma4-few"), "bf16"),
+        restored(&targets, &h200, &wide, "bf16", &out),
+        restored(&targets, &gb10, &wide, "nvfp4-modelopt", &out),
+    ] {
+        run(case, &mut wrong, &["prompts together", "9 and fewer"]);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Kernels alone, against references in f64: the delta-net's and Mamba-2's in every work split, with rejected
-/// drafts and in chunks, and those of draft passes. Attention's take a minute to compile here and run on a
-/// card.
+/// drafts and in chunks, those of draft passes, and those of whole rows. Attention's take a minute to compile
+/// here and run on a card.
 #[test]
 fn kernels_agree_with_their_definitions() {
     let recurrent = ["delta_net/delta", "mamba2/mamba2"];
     let recurrent = recurrent.into_iter().flat_map(|name| (0..3).map(move |part| (name, part)));
-    for (name, part) in recurrent.chain([("draft/draft", 0)]) {
+    for (name, part) in recurrent.chain([("draft/draft", 0), ("rows/rows", 0)]) {
         let begin = Instant::now();
         let program = emulated::program(name, &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
         let output = std::process::Command::new(&program).output().expect("it starts");
@@ -182,7 +201,8 @@ fn every_golden_in_every_format() {
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let mut wrong = Vec::new();
     let nemotron = [false, true].map(|latent| wide_nemotron(directory.path(), latent));
-    let wide = [wide(directory.path()), wide_mamba2(directory.path())].into_iter().chain(nemotron);
+    let wide =
+        [wide, wide_gemma4, wide_mamba2].map(|make| make(directory.path())).into_iter().chain(nemotron);
     let wide: Vec<Golden> = wide.collect();
     let mut check = |case: Option<Case>| {
         if let Some(case) = case {

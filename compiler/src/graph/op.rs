@@ -110,9 +110,6 @@ impl Op {
     /// What of it the CUDA backend has no kernels for yet, if anything.
     pub(crate) fn unbuilt(&self) -> Option<&'static str> {
         match self {
-            Op::Normalise { .. } => Some("norms without a weight"),
-            Op::Scale { .. } | Op::ScaleBy { .. } => Some("scales of rows"),
-            Op::Cap { .. } => Some("bounded logits"),
             Op::Block(op) => op.unbuilt(),
             _ => None,
         }

@@ -128,6 +128,8 @@ pub(crate) const MATRIX: &[Declared] = constants![FORMAT: Format, SCALES: ScaleF
 pub(crate) const ARITHMETIC: &[Declared] = constants![COMPUTE: Compute, ROUNDING: Rounding];
 /// A norm, if there is one.
 pub(crate) const NORM: &[Declared] = constants![NORM: Norm, EPS: float];
+/// What multiplies what a kernel makes, if anything does (templates/cuda/core/factor.cuh).
+pub(crate) const FACTOR: &[Declared] = constants![optional FACTOR: float];
 /// What bounds the rows.
 pub(crate) const LIMIT: &[Declared] = constants![LIMIT: Limit];
 /// What becomes of a product's sums.

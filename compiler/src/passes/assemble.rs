@@ -25,7 +25,7 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
     match target.hardware.kind {
         HardwareKind::Cpu(_) => precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?,
-        HardwareKind::Cuda(_) => unbuilt::cuda(target, graph)?,
+        HardwareKind::Cuda(_) => unbuilt::cuda(graph)?,
     }
     let (graph, draft) = draft::bodies(target, graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;

@@ -2,31 +2,23 @@
 //! time. A phase refuses, too, what its kernels leave out.
 
 use super::{PassError, pass_error};
-use crate::blocks::Mixer;
 use crate::graph::Graph;
-use crate::spec::types::Target;
 use std::collections::BTreeSet;
 
 /// Checks a graph for a CUDA device.
 ///
 /// # Errors
 /// Names everything that there are no kernels for.
-pub(super) fn cuda(target: &Target, graph: &Graph) -> Result<(), PassError> {
-    match lacks(target, graph) {
+pub(super) fn cuda(graph: &Graph) -> Result<(), PassError> {
+    match lacks(graph) {
         None => Ok(()),
         Some(lacks) => Err(pass_error!("the CUDA backend has no kernels for {lacks}")),
     }
 }
 
 /// What the CUDA backend has no kernels for, if there is anything.
-pub fn lacks(target: &Target, graph: &Graph) -> Option<String> {
+pub fn lacks(graph: &Graph) -> Option<String> {
     let ops = graph.bodies.iter().flat_map(|body| &body.nodes);
-    let mut lacks: BTreeSet<&str> = ops.filter_map(|node| node.op.unbuilt()).collect();
-    // Caches are laid out for one shape of heads.
-    let mut heads = target.model.layer_mixers().filter_map(Mixer::kv);
-    let first = heads.next();
-    if heads.any(|it| Some(it) != first) {
-        lacks.insert("keys and values of several shapes");
-    }
+    let lacks: BTreeSet<&str> = ops.filter_map(|node| node.op.unbuilt()).collect();
     (!lacks.is_empty()).then(|| lacks.into_iter().collect::<Vec<_>>().join(", "))
 }

@@ -6,6 +6,7 @@ use monomorph_compiler::blocks::products::spec::Gated;
 use monomorph_compiler::graph::{self, Op, RotaryFrequencies};
 use monomorph_compiler::import::Seen;
 use monomorph_compiler::passes::assemble;
+use monomorph_compiler::plan::cuda::{Constant, Kernel};
 use monomorph_compiler::spec::{self, types::*};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -211,17 +212,45 @@ fn tensors_of_one_name_have_a_weight_for_each_shape() {
 }
 
 #[test]
-fn what_cards_have_no_kernels_for_is_refused_at_once_and_by_name() {
+fn kernels_of_cards_are_told_of_windows_heads_and_routers() {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
-    let refusal = |name: &str| {
+    for name in ["h200/gemma-4-31b/bf16", "h200/gemma-4-26b-a4b/nvfp4", "gb10/gemma-4-26b-a4b/nvfp4"] {
         let it = spec::load(std::slice::from_ref(&targets), name).unwrap_or_else(|error| panic!("{error}"));
-        assemble::plan(&it, &graph::build(&it.model, &it.quant)).expect_err("there are no kernels").0
-    };
-    let common = "bounded logits, keys and values of several shapes, norms without a weight, scales of ";
-    let refused =
-        |lacks: &str| format!("the CUDA backend has no kernels for {common}{lacks}, windows of attention");
-    assert_eq!(refusal("h200/gemma-4-31b/bf16"), refused("rows"));
-    assert_eq!(refusal("gb10/gemma-4-26b-a4b/nvfp4"), refused("experts, scales of rows"));
+        let plan = assemble::plan(&it, &graph::build(&it.model, &it.quant));
+        let cuda = plan.unwrap_or_else(|error| panic!("{name}: {error}")).cuda.expect("it is for a card");
+        let of = |function: &str| -> Vec<&Kernel> {
+            let kernels = cuda.modules.iter().flat_map(|module| &module.kernels);
+            kernels.filter(|kernel| kernel.signature.function == function).collect()
+        };
+        let says = |kernel: &Kernel, name: &str, value: Constant| {
+            kernel.constants.iter().any(|it| (it.0, &it.1) == (name, &value))
+        };
+        for function in ["attention_decode", "attention_write", "attention_prefill"] {
+            for kernel in of(function) {
+                let sliding = says(kernel, "HEAD_DIM", Constant::Integer(256));
+                assert_eq!(says(kernel, "WINDOW", Constant::Integer(1024)), sliding, "{name}: {function}");
+                assert_ne!(
+                    says(kernel, "KEYS_AS_VALUES", Constant::Flag(true)),
+                    sliding,
+                    "{name}: {function}"
+                );
+                assert!(says(kernel, "V_EPS", Constant::Float(1e-6)), "{name}: {function}");
+            }
+        }
+        // Warpgroups multiply heads of 256, and no wider ones.
+        let of_warpgroups = of("attention_prefill_wgmma");
+        assert_eq!(!of_warpgroups.is_empty(), name.starts_with("h200"), "{name}");
+        assert!(of_warpgroups.iter().all(|it| says(it, "WINDOW", Constant::Integer(1024))), "{name}");
+        // The launch that adds a layer's last term multiplies by the layer's number.
+        assert!(of("scale_rows").is_empty(), "{name}");
+        assert!(of("add_normed").iter().any(|it| says(it, "SCALED", Constant::Flag(true))), "{name}");
+        assert!(of("cap_rows").iter().all(|it| says(it, "CAP", Constant::Float(30.0))), "{name}");
+        assert!(!of("cap_rows").is_empty(), "{name}");
+        let routers = [of("route_scales"), of("route_batch_scales")].concat();
+        assert_eq!(!routers.is_empty(), name.contains("26b"), "{name}");
+        let factor = Constant::Float(1.0 / 2816f32.sqrt());
+        assert!(routers.iter().all(|it| says(it, "FACTOR", factor.clone())), "{name}");
+    }
 }
 
 #[test]

@@ -6,6 +6,10 @@
 //   using Kv                           element of the cache: float, __nv_bfloat16 or __half
 //   int ROTARY_PAIRS; bool ROTARY_HALVES   pairs a head turns (0 = none); pairs are (i, i + ROTARY_PAIRS), or (2i, 2i + 1)
 //   HeadNorm Q_NORM, K_NORM; float Q_EPS, K_EPS   norms over a head before the rotation
+//   float V_EPS                        optional: values are normed over a head, without a weight
+//   bool KEYS_AS_VALUES                optional: values are what keys are made of, before norm and rotation: qkv has no value heads
+//   int WINDOW                         optional: a query attends to so many positions at most, its own among them; blocks of the
+//                                      cache that lie wholly behind the window of all of a step's queries are not read
 //   float SCALE                        multiplies scores
 //   bool GATED                         every element of the result is multiplied by the sigmoid of its gate (gate_context)
 //   bool EXACT                         arithmetic of the reference interpreter (attention_write, attention_exact)
@@ -18,8 +22,8 @@
 //   int PREFILL_KEYS                   keys of attention_prefill's tile
 //
 // Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary.
-// qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads. Query head h reads K/V
-// head h / GROUP, GROUP = HEADS / KV_HEADS.
+// qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads if there are such. Query head h
+// reads K/V head h / GROUP, GROUP = HEADS / KV_HEADS.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +48,39 @@ struct AttentionDefaults {
     static constexpr int PREFILL_KEYS = 64;
 };
 
+// The norm of value heads.
+template <class C, class = void>
+struct ValueNorm {
+    static constexpr HeadNorm NORM = HeadNorm::None;
+    static constexpr float EPS = 0.0f;
+};
+template <class C>
+struct ValueNorm<C, decltype(void(C::V_EPS))> {
+    static constexpr HeadNorm NORM = HeadNorm::Bare;
+    static constexpr float EPS = C::V_EPS;
+};
+
+template <class C, class = void>
+constexpr bool VALUES_ARE_KEYS = false;
+template <class C>
+constexpr bool VALUES_ARE_KEYS<C, decltype(void(C::KEYS_AS_VALUES))> = C::KEYS_AS_VALUES;
+
+// The positions that a query attends to: first(its own) .. its own.
+template <class C, class = void>
+struct Window {
+    static constexpr bool THERE = false;
+    __host__ __device__ static constexpr int first(int) { return 0; }
+    __device__ __forceinline__ static float finite(float largest) { return largest; }
+};
+template <class C>
+struct Window<C, decltype(void(C::WINDOW))> {
+    static_assert(C::WINDOW > 0, "a query attends to itself");
+    static constexpr bool THERE = true;
+    __host__ __device__ static constexpr int first(int position) { return position < C::WINDOW ? 0 : position + 1 - C::WINDOW; }
+    // The largest score so far; where no key has been seen yet another number, so that differences from it are no NaN.
+    __device__ __forceinline__ static float finite(float largest) { return largest == -INFINITY ? 0.0f : largest; }
+};
+
 // Constants that follow from a Config.
 template <class C>
 struct AttentionShape {
@@ -53,7 +90,8 @@ struct AttentionShape {
     static_assert(GROUP <= 16, "the query heads of a K/V head fill at most one tile of 16 rows");
     static constexpr int WIDTH = C::HEADS * C::HEAD_DIM;
     static constexpr int FIRST_KEY = C::GATED ? 2 * C::HEADS : C::HEADS;  // of the heads of a row of qkv
-    static constexpr int QKV_WIDTH = (FIRST_KEY + 2 * C::KV_HEADS) * C::HEAD_DIM;
+    static constexpr int FIRST_VALUE = VALUES_ARE_KEYS<C> ? FIRST_KEY : FIRST_KEY + C::KV_HEADS;
+    static constexpr int QKV_WIDTH = (FIRST_VALUE + C::KV_HEADS) * C::HEAD_DIM;
     static constexpr int HEAD_DIM_16 = (C::HEAD_DIM + 15) / 16 * 16;  // width of a head of the q that attention_write leaves
     static constexpr size_t HEAD_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * C::HEAD_DIM;  // from a head to the next
     static constexpr size_t VALUES = C::KV_HEADS * HEAD_STRIDE;                               // from keys to values

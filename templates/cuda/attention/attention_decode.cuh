@@ -1,8 +1,9 @@
-// attention_decode: one token a sequence. Norm and rotary of its q and k heads, its K/V into the cache, attention over the
-// context, all in one launch.
+// attention_decode: one token a sequence. Norms and rotary of its heads, its K/V into the cache, attention over the context, all in
+// one launch.
 //
 // Work: block (split, K/V head, row) of the grid (SPLITS, KV_HEADS, rows of the bucket), DECODE_WARPS warps. The context of
-// n tokens is cut into chunks of whole warp tiles, as many as SPLITS but none below MIN_CHUNK; blocks without a chunk end. All
+// n tokens, without the tiles that lie wholly behind the window, is cut into chunks of whole warp tiles, as many as SPLITS but none
+// below MIN_CHUNK; blocks without a chunk end. All
 // query heads of the K/V head are one tile of 16 rows, so K and V are read once. A warp takes every DECODE_WARPS-th tile of 16
 // tokens of the chunk and keeps its own running maximum, sum and context vector; the block's warps meet in shared memory, the
 // blocks of a (row, K/V head) in `partials`: the last to arrive at the counter adds all of them up in the order of the splits
@@ -75,7 +76,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int i = 0; i < S::ITEMS; ++i) {
             const int item = warp + i * WARPS;
-            const int from = item < GROUP ? kv_head * GROUP + item : A::FIRST_KEY + kv_head + (is_value(item) ? C::KV_HEADS : 0);
+            const int from = item < GROUP ? kv_head * GROUP + item : kv_head + (is_value(item) ? A::FIRST_VALUE : A::FIRST_KEY);
             const int at = C::TOKENS == 1 || item < GROUP ? row : row - before + token_of(item);
             if (item < GROUP || token_of(item) <= before) head[i].load(qkv + static_cast<size_t>(at) * A::QKV_WIDTH + from * D, lane);
         }
@@ -83,11 +84,12 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     if constexpr (!C::CONTEXT_BEFORE_WAIT) load_heads();
 
     // This block's chunk, in tiles of 16 tokens: first .. last of the sequence's.
-    const int tiles = position / 16 + 1;
+    const int seen = Window<C>::first(position), base = seen / 16;
+    const int tiles = position / 16 + 1 - base;
     const int even_share = (tiles + C::SPLITS - 1) / C::SPLITS;
     const int chunk = C::SPLITS == 1 ? tiles : max(C::MIN_CHUNK / 16, (even_share + WARPS - 1) / WARPS * WARPS);
     const int used = (tiles + chunk - 1) / chunk;
-    const int first = split * chunk, last = min(tiles, first + chunk);
+    const int first = base + split * chunk, last = min(base + tiles, first + chunk);
     if (row >= sequences || split >= used) {
         if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
         return;
@@ -114,13 +116,13 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     Chunk<Kv> keys[2][S::KEY_STEPS] = {}, values[S::VALUE_STEPS][4] = {};
     // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
     // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
-    auto load_keys = [&](int tile, int block, int n) {
-        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c);
+    auto load_keys = [&](Chunk<Kv>* to, int tile, int block, int n, int step) {
+        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c + 32 * step);
         const int live = tile < last ? cached - tile * 16 : 0;
 #pragma unroll
-        for (int s = 0; s < S::KEY_STEPS; ++s) {
-            if constexpr (!S::EARLY) keys[n][s] = {};  // so that the registers are free in between
-            load_chunk<C>(keys[n][s], rows + (8 * n * D + 32 * s), 8 * c + 32 * s, g + 8 * n < live);
+        for (int s = 0; s < S::KEY_PIECE; ++s) {
+            if constexpr (!S::EARLY) to[s] = {};  // so that the registers are free in between
+            load_chunk<C>(to[s], rows + (8 * n * D + 32 * s), 8 * c + 32 * (step + s), g + 8 * n < live);
         }
     };
     auto load_values = [&](int tile, int block, int h) {
@@ -134,8 +136,8 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         }
     };
     auto load_all_keys = [&](int tile, int block) {
-        load_keys(tile, block, 0);
-        load_keys(tile, block, 1);
+        load_keys(keys[0], tile, block, 0, 0);
+        load_keys(keys[1], tile, block, 1, 0);
     };
     auto load_all_values = [&](int tile, int block) {
 #pragma unroll
@@ -182,6 +184,8 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             if (is_key) {
                 norm_head<C, C::K_NORM, false>(head[i], k_weight, C::K_EPS);
                 rotate_head<C>(head[i], rotation, lane);
+            } else {
+                norm_head<C, ValueNorm<C>::NORM, false>(head[i], k_weight, ValueNorm<C>::EPS);
             }
             const int token = C::TOKENS == 1 ? 0 : token_of(item);
             Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
@@ -202,22 +206,21 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         const int own = position - tile * 16;     // below 16 only in the sequence's last tile: the token's own row in it
         const int first_own = cached - tile * 16;  // the first of the step's tokens; own where TOKENS is 1
         float scores[2][S::SCORES][4] = {};  // of two times 8 tokens
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-            if constexpr (S::PIECEWISE) load_keys(tile, block, n);
+        // Of the keys' steps from `step` on, which are in `piece`.
+        auto multiply_piece = [&](Chunk<Kv>* piece, int n, int step) {
             const int key_token = g + 8 * n - first_own;  // of the step's
             if (C::TOKENS == 1 ? key_token == 0 : key_token >= 0 && key_token <= before) {
 #pragma unroll
-                for (int s = 0; s < S::KEY_STEPS; ++s) load_own(keys[n][s], &shared.key[C::TOKENS == 1 ? 0 : key_token][8 * c + 32 * s]);
+                for (int s = 0; s < S::KEY_PIECE; ++s) load_own(piece[s], &shared.key[C::TOKENS == 1 ? 0 : key_token][8 * c + 32 * (step + s)]);
             }
 #pragma unroll
-            for (int s = 0; s < S::KEY_STEPS; ++s) {
+            for (int s = 0; s < S::KEY_PIECE; ++s) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     uint4 q[S::HEAD_SETS];
 #pragma unroll
-                    for (int i = 0; i < S::HEAD_SETS; ++i) q[i] = *reinterpret_cast<const uint4*>(shared.q[i][2 * s + half][lane]);
-                    const uint32_t* words = &keys[n][s].word[sizeof(Kv) * half];
+                    for (int i = 0; i < S::HEAD_SETS; ++i) q[i] = *reinterpret_cast<const uint4*>(shared.q[i][2 * (step + s) + half][lane]);
+                    const uint32_t* words = &piece[s].word[sizeof(Kv) * half];
                     if constexpr (sizeof(Kv) == 2) {
                         multiply_keys<C>(scores[n][half % S::SCORES], q, words[0], words[1]);
                     } else {
@@ -229,6 +232,20 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                         multiply_keys<C>(scores[n][half % S::SCORES], q, second[0], second[1]);
                     }
                 }
+            }
+        };
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+            if constexpr (S::KEY_PIECE < S::KEY_STEPS) {
+                Chunk<Kv> piece[S::KEY_PIECE];
+#pragma unroll 1  // the next piece takes the registers of this one
+                for (int step = 0; step < S::KEY_STEPS; step += S::KEY_PIECE) {
+                    load_keys(piece, tile, block, n, step);
+                    multiply_piece(piece, n, step);
+                }
+            } else {
+                if constexpr (S::PIECEWISE) load_keys(keys[n], tile, block, n, 0);
+                multiply_piece(keys[n], n, 0);
             }
         }
         const int following = next_block;
@@ -252,7 +269,8 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                     const auto whole_score = [&](int j) { return S::SCORES == 2 ? scores[n][0][j] + scores[n][S::SCORES - 1][j] : scores[n][0][j]; };
                     float score = whole_score(2 * r + i);
                     if constexpr (S::HEAD_SETS == 1) score += whole_score(2 + i);
-                    weight[n][i] = 8 * n + 2 * c + i > own ? -INFINITY : score;
+                    const int token = 8 * n + 2 * c + i;
+                    weight[n][i] = token > own || (Window<C>::THERE && token < seen - tile * 16) ? -INFINITY : score;
                     largest = fmaxf(largest, weight[n][i]);
                 }
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));

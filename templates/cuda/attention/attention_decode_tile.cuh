@@ -19,6 +19,8 @@ struct DecodeShape {
     static constexpr int KEY_REGISTERS = 4 * sizeof(typename C::Kv) * KEY_STEPS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
     static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < 128;
     static constexpr bool PIECEWISE = CONTEXT_REGISTERS + KEY_REGISTERS > 160;
+    // Steps of a key whose loads are in flight together. Wide heads' sums leave registers for half of a key.
+    static constexpr int KEY_PIECE = PIECEWISE && KEY_STEPS > 8 && KEY_STEPS % 8 == 0 ? 8 : KEY_STEPS;
     static constexpr int SCORES = PIECEWISE ? 1 : 2;  // sums of a score that do not wait for each other, where there are registers
     static constexpr int ROW_BYTES = C::HEAD_DIM * sizeof(typename C::Kv);
     static constexpr int VECTOR = C::HEAD_DIM % 4 == 0 ? 4 : 1;

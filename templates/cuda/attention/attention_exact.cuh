@@ -64,9 +64,10 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
     for (int e = thread; e < D; e += EXACT_THREADS) shared.q[e] = qkv[static_cast<size_t>(row) * A::QKV_WIDTH + head * D + e];
     __syncthreads();
 
+    const int first = Window<C>::first(position);
     double maximum = -INFINITY, sum = 0.0, context[N] = {};
-    for (int tile = warp; tile * 32 <= position; tile += EXACT_WARPS) {
-        const int mine = min(tile * 32 + lane, position);
+    for (int tile = first / 32 + warp; tile * 32 <= position; tile += EXACT_WARPS) {
+        const int mine = max(first, min(tile * 32 + lane, position));   // what is not seen has a weight of zero, and a row that is
         const Kv* keys = cached_row<C>(layer, blocks[mine / C::BLOCK_TOKENS], kv_head, mine % C::BLOCK_TOKENS);
         if constexpr (EXACT_STAGES_VALUES<C>) stage_row<C>(shared.values[warp][lane], keys + A::VALUES);
         copy_commit();
@@ -91,7 +92,7 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
         } else {
             for (int e = 0; e < D; ++e) dot[0] += shared.q[e] * static_cast<double>(widen(keys[e]));
         }
-        const double score = tile * 32 + lane <= position ? static_cast<double>(C::SCALE) * ((dot[0] + dot[1]) + (dot[2] + dot[3])) : -INFINITY;
+        const double score = tile * 32 + lane == mine ? static_cast<double>(C::SCALE) * ((dot[0] + dot[1]) + (dot[2] + dot[3])) : -INFINITY;
         double largest = fmax(maximum, score);
 #pragma unroll
         for (int mask = 16; mask > 0; mask >>= 1) largest = fmax(largest, __shfl_xor_sync(0xffffffffu, largest, mask));

@@ -7,8 +7,13 @@
 // whole grid and blocks take every (number of blocks)-th, so any grid is correct; ideal is a block a unit. Later tiles of a
 // sequence have more keys and go first.
 //
+// Of a window's keys, tiles that no row of the unit attends to are passed over, and of the first tile the blocks before it: nothing
+// there is read.
+//
 // Four warps; a warp owns ROWS / 4 rows and all keys (mma m16n8k16, f32 sums, online softmax in f32 with the maximum in score
-// units; weights rounded to the operand format). Keys and values come in tiles of KEYS tokens, gathered from their blocks with
+// units; weights rounded to the operand format). The sums of heads beyond 256 do not fit a warp's registers: there two warps have the
+// same rows, and half of the columns of their sums each. Both compute all scores, half as many products again as if they exchanged
+// halves: for those, a card of 99 KB has no room beside two stages. Keys and values come in tiles of KEYS tokens, gathered from their blocks with
 // cp.async two tiles deep: the next tile is under way while one is multiplied. An f32 cache is rounded to bf16 as it is staged;
 // heads whose rows are not whole 16-byte chunks and f32 caches are staged with ordinary loads.
 //
@@ -25,13 +30,15 @@ struct PrefillShape {
     using A = AttentionShape<C>;
     static constexpr int D = A::HEAD_DIM_16, WARPS = 4, THREADS = 128;
     static constexpr int WARP_TILES = D <= 128 ? 2 : 1;  // m16 tiles of a warp: what the registers of its sums allow
-    static constexpr int ROWS = 16 * WARP_TILES * WARPS, TOKENS = ROWS / A::GROUP;
+    static constexpr int COLUMN_WARPS = D <= 256 ? 1 : 2, COLUMNS = D / COLUMN_WARPS;  // warps that share rows; columns of each one's sums
+    static constexpr int ROWS = 16 * WARP_TILES * WARPS / COLUMN_WARPS, TOKENS = ROWS / A::GROUP;
     static constexpr int KEYS = C::PREFILL_KEYS, STRIDE = D + 8;
     static constexpr int CHUNKS = D / 8;  // 16-byte chunks of a row
     static constexpr int BLOCKS = KEYS > C::BLOCK_TOKENS ? KEYS / C::BLOCK_TOKENS : 1;  // K/V blocks a key tile touches
     static constexpr bool ASYNCHRONOUS = sizeof(typename C::Kv) == 2 && C::HEAD_DIM % 8 == 0;
     static_assert(KEYS % 16 == 0 && (KEYS % C::BLOCK_TOKENS == 0 || C::BLOCK_TOKENS % KEYS == 0), "key tiles and blocks nest");
     static_assert(C::HEAD_DIM % 2 == 0, "context vectors are stored in pairs");
+    static_assert(COLUMNS % 16 == 0 && COLUMNS <= 256, "a warp's columns are whole tiles, and its registers hold them");
 };
 
 template <class C>
@@ -109,10 +116,10 @@ __device__ __forceinline__ void stage_chunk(typename AttentionShape<C>::Operand*
     }
 }
 
-// Keys and values first .. first + KEYS of the sequence; `blocks` are the ids of the blocks they are in, `end` the first unwanted key.
+// Keys and values first .. first + KEYS of the sequence, those wanted, begin .. end; `blocks` are the ids of the blocks they are in.
 template <class C>
 __device__ __forceinline__ void stage_keys(PrefillShared<C>& shared, int stage, const typename C::Kv* layer, const int* blocks,
-                                           int kv_head, int first, int end) {
+                                           int kv_head, int first, int begin, int end) {
     using S = PrefillShape<C>;
 #pragma unroll 2  // more addresses at once would cost the sums their registers
     for (int i = 0; i < S::KEYS * S::CHUNKS; i += S::THREADS) {
@@ -120,7 +127,7 @@ __device__ __forceinline__ void stage_keys(PrefillShared<C>& shared, int stage, 
         if (S::KEYS * S::CHUNKS % S::THREADS != 0 && item >= S::KEYS * S::CHUNKS) break;
         const typename C::Kv* row = cached_row<C, const typename C::Kv*>(
             layer, blocks[S::BLOCKS == 1 ? 0 : token / C::BLOCK_TOKENS], kv_head, (first + token) % C::BLOCK_TOKENS);
-        const bool live = first + token < end;
+        const bool live = first + token < end && (!Window<C>::THERE || first + token >= begin);
         const int to = token * S::STRIDE + chunk * 8;
         stage_chunk<C>(&shared.stage[stage].keys[to], row, chunk * 8, live);
         stage_chunk<C>(&shared.stage[stage].values[to], row + AttentionShape<C>::VALUES, chunk * 8, live);
@@ -156,9 +163,9 @@ __device__ __forceinline__ void multiply_scores(float (&scores)[PrefillShape<C>:
     }
 }
 
-// context[t][d] += weights (of the operand format's precision) times values.
+// context[t][d] += weights (of the operand format's precision) times values, of the warp's columns.
 template <class C>
-__device__ __forceinline__ void multiply_context(float (&context)[PrefillShape<C>::WARP_TILES][PrefillShape<C>::D / 8][4],
+__device__ __forceinline__ void multiply_context(float (&context)[PrefillShape<C>::WARP_TILES][PrefillShape<C>::COLUMNS / 8][4],
                                                  const float (&weights)[PrefillShape<C>::WARP_TILES][PrefillShape<C>::KEYS / 8][4],
                                                  unsigned values) {
     using S = PrefillShape<C>;
@@ -172,7 +179,7 @@ __device__ __forceinline__ void multiply_context(float (&context)[PrefillShape<C
             for (int i = 0; i < 4; ++i)
                 a[t][i] = pack_pair<Operand>(weights[t][k / 8 + i / 2][i % 2 * 2], weights[t][k / 8 + i / 2][i % 2 * 2 + 1]);
 #pragma unroll
-        for (int d = 0; d < S::D; d += 16) {
+        for (int d = 0; d < S::COLUMNS; d += 16) {
             unsigned b[4];
             ldmatrix_4_transposed(b, values + (k * S::STRIDE + d) * 2);
 #pragma unroll
@@ -198,9 +205,10 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
     launch_dependents();
     wait_for_predecessors();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
-    const unsigned q_lane = shared_address(&shared.q[(warp * WARP_ROWS + lane % 16) * S::STRIDE + lane / 16 * 8]);
+    const int first_row = warp / S::COLUMN_WARPS * WARP_ROWS, first_column = warp % S::COLUMN_WARPS * S::COLUMNS;  // of its sums
+    const unsigned q_lane = shared_address(&shared.q[(first_row + lane % 16) * S::STRIDE + lane / 16 * 8]);
     const unsigned key_lane = (lane / 16 * 8 + lane % 8) * S::STRIDE * 2 + lane / 8 % 2 * 16;
-    const unsigned value_lane = (lane / 8 % 2 * 8 + lane % 8) * S::STRIDE * 2 + lane / 16 * 16;
+    const unsigned value_lane = (lane / 8 % 2 * 8 + lane % 8) * S::STRIDE * 2 + lane / 16 * 16 + first_column * 2;
 
     const int all_tiles = count_tiles<PREFILL_TOKENS<C>>(step, lane);
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
@@ -208,15 +216,17 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
         const PrefillTile tile = find_tile<PREFILL_TOKENS<C>>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, keys_end = tile.position + tile.tokens;
         const int key_tiles = (keys_end + S::KEYS - 1) / S::KEYS;
+        const int keys_begin = Window<C>::first(tile.position), first_tile = keys_begin / S::KEYS;
         const int* blocks = step->blocks() + tile.block_start;
-        // Block ids of a key tile; those behind the sequence are not looked up (their keys are not read either).
+        // Block ids of a key tile; those of keys that are not wanted are not looked up (nor are these read).
         auto find_block = [&](int key_tile) {
             const int first = key_tile * S::KEYS + static_cast<int>(threadIdx.x) * C::BLOCK_TOKENS;
-            return first < keys_end ? blocks[first / C::BLOCK_TOKENS] : 0;
+            const bool wanted = first < keys_end && (!Window<C>::THERE || first / C::BLOCK_TOKENS >= keys_begin / C::BLOCK_TOKENS);
+            return wanted ? blocks[first / C::BLOCK_TOKENS] : 0;
         };
         if (thread < S::BLOCKS) {
-            shared.blocks[0][thread] = find_block(0);
-            shared.blocks[1][thread] = find_block(1);
+            shared.blocks[first_tile % 2][thread] = find_block(first_tile);
+            shared.blocks[1 - first_tile % 2][thread] = find_block(first_tile + 1);
         }
         for (int i = thread; i < S::ROWS * S::CHUNKS; i += S::THREADS) {
             const int row = i / S::CHUNKS, chunk = i % S::CHUNKS;
@@ -225,38 +235,42 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
             copy_16(&shared.q[row * S::STRIDE + chunk * 8], q + from * S::D + chunk * 8, live ? 16 : 0);
         }
         __syncthreads();
-        stage_keys<C>(shared, 0, layer, shared.blocks[0], kv_head, 0, keys_end);
+        stage_keys<C>(shared, first_tile % 2, layer, shared.blocks[first_tile % 2], kv_head, first_tile * S::KEYS, keys_begin, keys_end);
         copy_commit();
 
-        float context[S::WARP_TILES][S::D / 8][4] = {};
+        float context[S::WARP_TILES][S::COLUMNS / 8][4] = {};
         float maximum[S::WARP_TILES][2], sum[S::WARP_TILES][2];
 #pragma unroll
         for (int t = 0; t < S::WARP_TILES; ++t)
 #pragma unroll
             for (int i = 0; i < 2; ++i) maximum[t][i] = -INFINITY, sum[t][i] = 0.0f;
-        const int first_row = warp * WARP_ROWS;
         const int first_position = tile.position + first_row / GROUP, last_position = tile.position + (first_row + WARP_ROWS - 1) / GROUP;
 
-        for (int key_tile = 0; key_tile < key_tiles; ++key_tile) {
+        for (int key_tile = first_tile; key_tile < key_tiles; ++key_tile) {
             const int stage = key_tile % 2, first_key = key_tile * S::KEYS;
             copy_wait<0>();
             __syncthreads();  // the tile has arrived, and everyone is done with the one before, whose place the next one takes
-            if (key_tile + 1 < key_tiles) stage_keys<C>(shared, 1 - stage, layer, shared.blocks[1 - stage], kv_head, first_key + S::KEYS, keys_end);
+            if (key_tile + 1 < key_tiles) stage_keys<C>(shared, 1 - stage, layer, shared.blocks[1 - stage], kv_head, first_key + S::KEYS, keys_begin, keys_end);
             copy_commit();
             const int later_block = thread < S::BLOCKS ? find_block(key_tile + 2) : 0;
 
-            if (first_row < live_rows && first_key <= last_position) {
+            const bool is_behind = Window<C>::THERE && first_key + S::KEYS <= Window<C>::first(first_position);  // the warp's rows see none of it
+            if (first_row < live_rows && first_key <= last_position && !is_behind) {
                 float scores[S::WARP_TILES][S::KEYS / 8][4];
                 multiply_scores<C>(scores, q_lane, shared_address(shared.stage[stage].keys) + key_lane);
-                if (first_key + S::KEYS - 1 > first_position) {
+                const bool is_cut = Window<C>::THERE && first_key < Window<C>::first(last_position);
+                if (first_key + S::KEYS - 1 > first_position || is_cut) {
 #pragma unroll
                     for (int t = 0; t < S::WARP_TILES; ++t)
 #pragma unroll
                         for (int i = 0; i < 4; ++i) {
-                            const int last_key = tile.position + (first_row + 16 * t + g + i / 2 * 8) / GROUP - first_key;
+                            const int position = tile.position + (first_row + 16 * t + g + i / 2 * 8) / GROUP;
+                            const int last_key = position - first_key, seen = Window<C>::first(position) - first_key;
 #pragma unroll
-                            for (int n = 0; n < S::KEYS / 8; ++n)
-                                if (8 * n + 2 * c + i % 2 > last_key) scores[t][n][i] = -INFINITY;
+                            for (int n = 0; n < S::KEYS / 8; ++n) {
+                                const int key = 8 * n + 2 * c + i % 2;
+                                if (key > last_key || (Window<C>::THERE && key < seen)) scores[t][n][i] = -INFINITY;
+                            }
                         }
                 }
 #pragma unroll
@@ -268,7 +282,8 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
                         for (int n = 0; n < S::KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(scores[t][n][2 * i], scores[t][n][2 * i + 1]));
                         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
                         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-                        const float shrink = power_of_two((maximum[t][i] - largest) * SCALE_2), offset = -largest * SCALE_2;
+                        const float origin = Window<C>::finite(largest);
+                        const float shrink = power_of_two((maximum[t][i] - origin) * SCALE_2), offset = -origin * SCALE_2;
                         maximum[t][i] = largest;
                         float added = 0.0f;
 #pragma unroll
@@ -280,7 +295,7 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
                             }
                         sum[t][i] = sum[t][i] * shrink + added;
 #pragma unroll
-                        for (int d = 0; d < S::D / 8; ++d) context[t][d][2 * i] *= shrink, context[t][d][2 * i + 1] *= shrink;
+                        for (int d = 0; d < S::COLUMNS / 8; ++d) context[t][d][2 * i] *= shrink, context[t][d][2 * i + 1] *= shrink;
                     }
                 multiply_context<C>(context, scores, shared_address(shared.stage[stage].values) + value_lane);
             }
@@ -297,10 +312,10 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
                 const float inverse = 1.0f / total;
                 const int row = first_row + 16 * t + g + 8 * i;
                 if (row < live_rows) {
-                    const int column = (kv_head * GROUP + row % GROUP) * C::HEAD_DIM + 2 * c;
+                    const int column = (kv_head * GROUP + row % GROUP) * C::HEAD_DIM + first_column + 2 * c;
 #pragma unroll
-                    for (int d = 0; d < S::D / 8; ++d)
-                        if (8 * d + 2 * c < C::HEAD_DIM) {
+                    for (int d = 0; d < S::COLUMNS / 8; ++d)
+                        if (first_column + 8 * d + 2 * c < C::HEAD_DIM) {
                             float pair[2] = {context[t][d][2 * i] * inverse, context[t][d][2 * i + 1] * inverse};
                             gate_context<C>(qkv, tile.row + row / GROUP, column + 8 * d, pair);
                             store_context<C>(out, tile.row + row / GROUP, column + 8 * d, pair);

@@ -1,7 +1,7 @@
 // attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a bf16 cache and heads of 64,
 // 128 or 256; everything else is attention_prefill's.
 //
-// Work: units as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes every
+// Work: units and windows as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes every
 // (number of blocks)-th unit: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of KEYS keys into
 // WGMMA_STAGES stages of shared memory; warpgroups 1 and 2 own 64 rows each. q stays in registers (A), keys are B as they lie, values are
 // B transposed by the descriptor (their rows are the summed dimension), weights go from the scores' registers into A's. The sums of heads of
@@ -53,16 +53,17 @@ struct WgmmaShared {
 template <class C>
 constexpr size_t wgmma_prefill_shared_bytes() { return sizeof(WgmmaShared<C>); }
 
-// One tile of keys (or values: `from` shifted) into a stage, by the 128 threads of the gathering warpgroup.
+// One tile of keys (or values: `from` shifted) into a stage, zeros for those not among begin .. end, by the 128 threads of the
+// gathering warpgroup.
 template <class C>
-__device__ __forceinline__ void gather_tile(unsigned char* to, const typename C::Kv* from, const int* blocks, int kv_head, int first, int end) {
+__device__ __forceinline__ void gather_tile(unsigned char* to, const typename C::Kv* from, const int* blocks, int kv_head, int first, int begin, int end) {
     constexpr int CHUNKS = C::HEAD_DIM / 8;
     const int chunk = threadIdx.x % CHUNKS;
     to += chunk / 8 * WgmmaPrefill<C>::PANEL_BYTES;
 #pragma unroll 4
     for (int i = 0; i < WgmmaPrefill<C>::KEYS; i += 128 / CHUNKS) {
         const int token = i + static_cast<int>(threadIdx.x) / CHUNKS, key = first + token;
-        const bool live = key < end;
+        const bool live = key < end && (!Window<C>::THERE || key >= begin);
         const typename C::Kv* row = live ? cached_row<C>(from, blocks[key / C::BLOCK_TOKENS], kv_head, key % C::BLOCK_TOKENS) : from;
         copy_16(to + token * 128 + ((chunk % 8) ^ (token % 8)) * 16, row + (live ? chunk * 8 : 0), live ? 16 : 0);
     }
@@ -75,14 +76,14 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
-        const int end = tile.position + tile.tokens;
+        const int begin = Window<C>::first(tile.position), end = tile.position + tile.tokens;
         const int* blocks = step->blocks() + tile.block_start;
-        for (int first = 0; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
+        for (int first = begin / WgmmaPrefill<C>::KEYS * WgmmaPrefill<C>::KEYS; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
             barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-            gather_tile<C>(shared.keys[at.stage], layer, blocks, kv_head, first, end);
+            gather_tile<C>(shared.keys[at.stage], layer, blocks, kv_head, first, begin, end);
             copies_arrive(&shared.keys_full[at.stage]);
             barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-            gather_tile<C>(shared.values[at.stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, end);
+            gather_tile<C>(shared.values[at.stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, begin, end);
             copies_arrive(&shared.values_full[at.stage]);
         }
     }
@@ -119,25 +120,28 @@ struct WgmmaRows {
         for (int k = 0; k < KEYS; k += 16) multiply_rows(context, weights[k / 16], wgmma_rows_descriptor(values + k * 128, P::PANEL_BYTES));
         wgmma_commit();
     }
-    // last_key: of the tile, the last visible to rows g and g + 8.
-    __device__ __forceinline__ void softmax(bool masked, const int (&last_key)[2], int c) {
+    // first_key: of the tile; position: of rows g and g + 8.
+    __device__ __forceinline__ void softmax(bool masked, int first_key, const int (&position)[2], int c) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (masked) {
+                const int last_key = position[i] - first_key, seen = Window<C>::first(position[i]) - first_key;
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; ++n)
 #pragma unroll
-                    for (int j = 0; j < 2; ++j)
-                        if (8 * n + 2 * c + j > last_key[i]) scores[4 * n + 2 * i + j] = -INFINITY;
+                    for (int j = 0; j < 2; ++j) {
+                        const int key = 8 * n + 2 * c + j;
+                        if (key > last_key || (Window<C>::THERE && key < seen)) scores[4 * n + 2 * i + j] = -INFINITY;
+                    }
             }
             float largest = maximum[i];
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * i], scores[4 * n + 2 * i + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            shrink[i] = power_of_two((maximum[i] - largest) * SCALE_2);
+            const float origin = Window<C>::finite(largest), offset = -origin * SCALE_2;
+            shrink[i] = power_of_two((maximum[i] - origin) * SCALE_2);
             maximum[i] = largest;
-            const float offset = -largest * SCALE_2;
             float added = 0.0f;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n)
@@ -190,7 +194,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, end = tile.position + tile.tokens;
-        const int key_tiles = (end + KEYS - 1) / KEYS;
+        const int first_tile = Window<C>::first(tile.position) / KEYS, key_tiles = (end + KEYS - 1) / KEYS;
         int position[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -216,9 +220,11 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         }
 #pragma unroll
         for (auto& v : rows.context) v = 0.0f;
-        const int first_position = tile.position + first_row / GROUP;
-        auto softmax = [&](int first_key) {
-            rows.softmax(first_key + KEYS - 1 > first_position, {position[0] - first_key, position[1] - first_key}, c);
+        const int first_position = tile.position + first_row / GROUP, last_position = tile.position + (first_row + 15) / GROUP;
+        auto softmax = [&](int key_tile) {
+            const int first_key = key_tile * KEYS;
+            const bool is_cut = Window<C>::THERE && first_key < Window<C>::first(last_position);
+            rows.softmax(first_key + KEYS - 1 > first_position || is_cut, first_key, position, c);
         };
 
         RingPlace next = at;
@@ -228,7 +234,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         wgmma_wait<0>();
         rows.pin_scores();
         if (thread == 0) barrier_arrive(&shared.keys_empty[at.stage]);
-        softmax(0);
+        softmax(first_tile);
         RingPlace before;
         auto finish_context = [&](bool was_issued) {
             wgmma_wait<0>();
@@ -236,8 +242,8 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             if (was_issued && thread == 0) barrier_arrive(&shared.values_empty[before.stage]);
         };
         // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
-        for (int key_tile = 1; key_tile < key_tiles; ++key_tile) {
-            finish_context(key_tile > 1);
+        for (int key_tile = first_tile + 1; key_tile < key_tiles; ++key_tile) {
+            finish_context(key_tile > first_tile + 1);
             rows.take_weights();
             wait_full(&shared.keys_full[next.stage], next.parity);
             rows.issue_scores(shared_address(shared.keys[next.stage]));
@@ -246,12 +252,12 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             wgmma_wait<1>();
             rows.pin_scores();
             if (thread == 0) barrier_arrive(&shared.keys_empty[next.stage]);
-            softmax(key_tile * KEYS);
+            softmax(key_tile);
             before = at;
             at = next;
             next.advance();
         }
-        finish_context(key_tiles > 1);
+        finish_context(key_tiles > first_tile + 1);
         rows.take_weights();
         wait_full(&shared.values_full[at.stage], at.parity);
         rows.issue_context(shared_address(shared.values[at.stage]));

@@ -1,4 +1,4 @@
-// attention_write: norm and rotary of all tokens' q and k heads, K/V into the cache. Prefill, and every regime of exact targets.
+// attention_write: norms and rotary of all tokens' heads, K/V into the cache. Prefill, and every regime of exact targets.
 //
 // Work: WRITE_TOKENS rows a block, WRITE_WARPS warps; a warp takes every WRITE_WARPS-th (row, head) of the block's, its lanes the
 // head's elements, so every read and write is coalesced. Memory-bound: reads qkv once, writes half of it once.
@@ -34,7 +34,8 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
         const Sequence& sequence = step->sequence[tokens ? tokens[row].sequence : row];
         const int position = sequence.position + row - sequence.first_token;
         HeadVector<C> head;
-        const int head_at = head_row < C::HEADS ? head_row : A::FIRST_KEY + head_row - C::HEADS;  // gates stand between
+        const int beyond = head_row - C::HEADS;  // of a key or value head; gates stand between
+        const int head_at = beyond < 0 ? head_row : beyond < C::KV_HEADS ? A::FIRST_KEY + beyond : A::FIRST_VALUE + beyond - C::KV_HEADS;
         float* from = qkv + static_cast<size_t>(row) * A::QKV_WIDTH + head_at * C::HEAD_DIM;
         head.load(from, lane);
         Rotation<C> rotation;
@@ -50,13 +51,15 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
                 if (C::HEAD_DIM + lane < A::HEAD_DIM_16) to[C::HEAD_DIM + lane] = round_to<typename A::Operand>(0.0f);
             }
         } else {
-            const bool is_key = head_row < C::HEADS + C::KV_HEADS;
+            const bool is_key = beyond < C::KV_HEADS;
             if (is_key) {
                 norm_head<C, C::K_NORM, C::EXACT>(head, k_weight, C::K_EPS);
                 rotate_head<C>(head, rotation, lane);
+            } else {
+                norm_head<C, ValueNorm<C>::NORM, C::EXACT>(head, k_weight, ValueNorm<C>::EPS);
             }
             const int block = step->blocks()[sequence.block_start + position / C::BLOCK_TOKENS];
-            const int kv_head = head_row - C::HEADS - (is_key ? 0 : C::KV_HEADS);
+            const int kv_head = beyond - (is_key ? 0 : C::KV_HEADS);
             Kv* to = cached_row<C>(layer, block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
             head.each(lane, [&](int e, float v) { to[e] = round_to<Kv>(v); });
         }

@@ -14,6 +14,7 @@ enum class HeadNorm {
     None,
     Plain,    // x / rms(x) * w
     OnePlus,  // x / rms(x) * (1 + w)
+    Bare,     // x / rms(x)
 };
 
 constexpr int head_registers(int head_dim) { return (head_dim + 31) / 32; }
@@ -71,7 +72,7 @@ __device__ __forceinline__ double warp_sum(double v) {
     return v;
 }
 
-// RMS norm of a head over its HEAD_DIM elements.
+// RMS norm of a head over its HEAD_DIM elements; `weight` of a norm that has one.
 template <class C, HeadNorm NORM, bool EXACT>
 __device__ __forceinline__ void norm_head(HeadVector<C>& head, const HeadVector<C>& weight, float epsilon) {
     if constexpr (NORM != HeadNorm::None) {
@@ -87,8 +88,12 @@ __device__ __forceinline__ void norm_head(HeadVector<C>& head, const HeadVector<
             inverse = rsqrtf(mean);
 #pragma unroll
         for (int j = 0; j < head.N; ++j) {
-            float w = NORM == HeadNorm::OnePlus ? 1.0f + weight.x[j] : weight.x[j];
-            head.x[j] = static_cast<float>(static_cast<Sum>(head.x[j]) * inverse * static_cast<Sum>(w));
+            if constexpr (NORM == HeadNorm::Bare) {
+                head.x[j] = static_cast<float>(static_cast<Sum>(head.x[j]) * inverse);
+            } else {
+                float w = NORM == HeadNorm::OnePlus ? 1.0f + weight.x[j] : weight.x[j];
+                head.x[j] = static_cast<float>(static_cast<Sum>(head.x[j]) * inverse * static_cast<Sum>(w));
+            }
         }
     }
 }

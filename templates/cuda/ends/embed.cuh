@@ -1,7 +1,7 @@
 // Embedding: the token's row of the packed table, decoded to f32, becomes the row of the residual stream.
 //
 // Config: HIDDEN (rows of a width that is no multiple of 4 are written element by element); FORMAT and SCALES of the table; THREADS; DECODE: row i is the one token of sequence i, otherwise
-// rows are `tokens`. An id of -1 stands for the one last sampled for the sequence's slot; any other must be a row of the table.
+// rows are `tokens`; optional FACTOR (core/factor.cuh). An id of -1 stands for the one last sampled for the sequence's slot; any other must be a row of the table.
 // Grid: (embed_blocks(), rows); rows beyond step->tokens are passed over. No shared memory.
 //
 // One thread decodes the 16 bytes of one lane of one unit. A row's lanes of a unit are 64 adjacent bytes, so a warp reads eight such
@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/async.cuh"
+#include "core/factor.cuh"
 #include "core/formats.cuh"
 #include "core/step.cuh"
 
@@ -61,6 +62,8 @@ __device__ __forceinline__ void embed(const Step* step, const TokenRow* tokens, 
 
     float values[U::ELEMENTS];
     embed_piece<C>(codes, scales, row_scales, id, piece, values);
+#pragma unroll
+    for (int j = 0; j < U::ELEMENTS; ++j) values[j] *= FACTOR_OF<C>;
     const int unit = piece / 4, c = piece % 4;
     float* const out = residual + static_cast<size_t>(row) * C::HIDDEN;
     // Elements at consecutive columns, as far as rows are aligned to them.

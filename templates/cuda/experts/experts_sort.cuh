@@ -30,7 +30,7 @@ struct SortShape {
     static constexpr int SHARE = ceil_div(C::EXPERTS, THREADS);     // adjacent experts of a thread
     static constexpr int PLACE_THREADS = 256;
     static constexpr int PLACE_BLOCKS = ceil_div(Lists::PAIRS, PLACE_THREADS);
-    static_assert(C::LOGITS >= router_row(Scored<C>::SCORES, Routed<C>::COUNT) && C::LOGITS % 4 == 0, "the stride of the logits");
+    static_assert(C::LOGITS >= Scored<C>::Row::floats(Routed<C>::COUNT) && C::LOGITS % 4 == 0, "the stride of the logits");
 };
 
 // What the block that lays out rows keeps in shared memory.

@@ -53,7 +53,7 @@ struct ExpertsStream {
         // A slot's weight, until the feeder has multiplied it by its expert's scale.
         const auto choose = [&](int row) {
             constexpr int ROUTED = Routed<U>::COUNT;
-            const Choice choice = choose_experts<ROUTED, ACTIVE, U::RENORMALISE, false, Scored<U>>(logits + row * router_row(Scored<U>::SCORES, ROUTED), lane);
+            const Choice choice = choose_experts<ROUTED, ACTIVE, U::RENORMALISE, false, Scored<U>>(logits + row * Scored<U>::Row::floats(ROUTED), lane);
             if (lane < ACTIVE) up.who.chosen[row * ACTIVE + lane] = choice.expert - first, down.factors[row * ACTIVE + lane] = choice.weight;
         };
         const auto rows_in_use = [&] { return U::LIMIT == Limit::NONE ? ROWS : least(step->tokens, ROWS); };   // after the wait only

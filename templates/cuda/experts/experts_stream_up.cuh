@@ -360,7 +360,7 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
     const int first = first_expert<C>(world);
     const auto choose = [&](int row) {
         constexpr int ROUTED = Routed<C>::COUNT;
-        Choice choice = choose_experts<ROUTED, C::ACTIVE, C::RENORMALISE, P::EXACT, Scored<C>>(logits + row * router_row(Scored<C>::SCORES, ROUTED), lane);
+        Choice choice = choose_experts<ROUTED, C::ACTIVE, C::RENORMALISE, P::EXACT, Scored<C>>(logits + row * Scored<C>::Row::floats(ROUTED), lane);
         choice.expert -= first;
         if (lane < C::ACTIVE) block.who.chosen[row * C::ACTIVE + lane] = choice.expert;
         // Rows that are not in use are left alone: nobody reads them.

@@ -17,16 +17,18 @@
 //
 // Arguments: x f32 [rows, INPUTS], 16-byte aligned; norm f32 [INPUTS]; router, scale_row: codes of packed matrices of EXPERTS rows and of 1; codes, scales,
 // row_scales: of the shared expert's gate and up; logits f32 [rows, EXPERTS]; scale f32 [rows]; inner f32 [rows, OUTPUTS];
-// arriving f32 [ARRIVING], 16-byte aligned: filled with NOT_YET. SCORED: logits are rows of keys and scores (route_scores.cuh); correction f32 [EXPERTS].
+// arriving f32 [ARRIVING], 16-byte aligned: filled with NOT_YET. SCORED, and Configs that say EXPERT_SCALES: logits are rows as route_scores.cuh says, of what
+// experts have of their own. Configs that say FACTOR (core/factor.cuh): it multiplies n.
 #pragma once
 
+#include "core/factor.cuh"
 #include "experts/route_scores.cuh"
 #include "products/stream.cuh"
 
 namespace monomorph {
 
 // Rows of a packed matrix of format F against the block's rows of x.
-template <class C, Format F, int BLOCK_ROWS, bool SCORED = false>
+template <class C, Format F, int BLOCK_ROWS, class Row = RouterRow<>>
 struct RouteRows {
     using U = Unit<F>;
     using Sum = typename SumOf<C::COMPUTE>::Type;
@@ -135,7 +137,7 @@ struct RouteRows {
     }
 
     // Rows first .. end of `matrix`, `stride` apart in `out` from one row of x to the next. `rows` of x are in use.
-    __device__ __forceinline__ void run(const uint4* matrix, const float* x, int first, int end, char* shared, float* out, int stride, int rows, const float* correction = nullptr) {
+    __device__ __forceinline__ void run(const uint4* matrix, const float* x, int first, int end, char* shared, float* out, int stride, int rows, const OfExperts& own = {}) {
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
         Sum* const sums_at = reinterpret_cast<Sum*>(shared);
         Sum* const squares_at = reinterpret_cast<Sum*>(shared + SQUARES_AT);
@@ -169,7 +171,7 @@ struct RouteRows {
                             const Sum inverse = inverse_rms(squares_at, t0 + t);
 #pragma unroll
                             for (int e = 0; e < U::ELEMENTS; e++)
-                                values[t][e] = static_cast<float>(static_cast<double>(values[t][e]) * inverse * static_cast<double>(weights[turn][e]));
+                                values[t][e] = static_cast<float>(static_cast<double>(values[t][e]) * inverse * static_cast<double>(weights[turn][e])) * FACTOR_OF<C>;
                         }
                     }
 #pragma unroll
@@ -192,8 +194,8 @@ struct RouteRows {
                 Sum sum = 0;
 #pragma unroll
                 for (int w = 0; w < WARPS; w++) sum += here[w * SUMS + threadIdx.x];
-                if constexpr (!EXACT) sum *= inverse_rms(squares_at, t);
-                if (row < end && t < rows) store_logit<SCORED>(out + t * stride, C::EXPERTS, row, static_cast<float>(sum), correction);
+                if constexpr (!EXACT) sum *= inverse_rms(squares_at, t) * FACTOR_OF<C>;
+                if (row < end && t < rows) Row::store(out + t * stride, C::EXPERTS, row, static_cast<float>(sum), own);
             }
         }
     }
@@ -216,7 +218,8 @@ struct RouteShape {
     static constexpr int THREADS = 32 * (C::CONSUMER_WARPS + 1);
     static constexpr int BLOCK_ROWS = ceil_div(C::EXPERTS, C::ROUTER_BLOCKS);
     static constexpr int GRID = C::BLOCKS + C::ROUTER_BLOCKS + (COMMON ? 1 : 0);
-    using Router = RouteRows<C, C::ROUTER, BLOCK_ROWS, SCORED>;
+    using Row = RouterRow<SCORED, EXPERTS_SCALED<C>>;
+    using Router = RouteRows<C, C::ROUTER, BLOCK_ROWS, Row>;
     static constexpr int shared_bytes() {
         if constexpr (COMMON) return most(StreamShape<C>::SHARED, most(Router::SHARED, RouteRows<C, C::SCALE, 1>::SHARED));
         else return Router::SHARED;
@@ -225,11 +228,13 @@ struct RouteShape {
     // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
     static constexpr int RESIDENT = C::CONSUMER_WARPS <= 8 && C::ROWS <= 2 && SHARED <= 114 * 1024 ? 2 : 1;
     static_assert(C::CONSUMER_WARPS >= 4 && C::CONSUMER_WARPS <= 16, "4 to 16 consumer warps");
+    static_assert(C::NORM != Norm::NONE || FACTOR_OF<C> == 1.0f, "what is multiplied is normed");
 };
 
 template <class C, bool SCORED = false>
 __device__ __forceinline__ void route(const Step* step, const float* x, const float* norm, const void* router, const void* scale_row, const void* codes, const void* scales,
-                                      const float* row_scales, float* logits, float* scale, float* inner, float* arriving, const float* correction = nullptr) {
+                                      const float* row_scales, float* logits, float* scale, float* inner, float* arriving, const float* correction = nullptr,
+                                      const float* expert_scales = nullptr) {
     using P = RouteShape<C, SCORED>;
     if constexpr (P::COMMON) {
         if (blockIdx.x < C::BLOCKS) {
@@ -259,7 +264,7 @@ __device__ __forceinline__ void route(const Step* step, const float* x, const fl
             const float4 none = {not_yet(), not_yet(), not_yet(), not_yet()};
             for (int i = first; i < C::ARRIVING / 4; i += stride) reinterpret_cast<float4*>(arriving)[i] = none;
         }
-        rows.run(packed, x + static_cast<long long>(first_row) * C::INPUTS, first, end, reinterpret_cast<char*>(route_shared), out + static_cast<long long>(first_row) * stride, stride, rows_here(), correction);
+        rows.run(packed, x + static_cast<long long>(first_row) * C::INPUTS, first, end, reinterpret_cast<char*>(route_shared), out + static_cast<long long>(first_row) * stride, stride, rows_here(), OfExperts{correction, expert_scales});
     };
     const int block = blockIdx.x - C::BLOCKS;
     if constexpr (P::COMMON) {
@@ -268,7 +273,7 @@ __device__ __forceinline__ void route(const Step* step, const float* x, const fl
             return;
         }
     }
-    run(typename P::Router(), router, block * P::BLOCK_ROWS, least(C::EXPERTS, (block + 1) * P::BLOCK_ROWS), logits, router_row(SCORED, C::EXPERTS));
+    run(typename P::Router(), router, block * P::BLOCK_ROWS, least(C::EXPERTS, (block + 1) * P::BLOCK_ROWS), logits, P::Row::floats(C::EXPERTS));
 }
 
 }  // namespace monomorph

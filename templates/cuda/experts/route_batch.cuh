@@ -12,7 +12,8 @@
 // Their sums meet in shared memory in the order of warps. So a row's sums run in one order whatever stands in other rows.
 //
 // struct Config:
-//     static constexpr int OUTPUTS, INPUTS;    // rows of the packed matrix in use, also the stride of the logits (SCORED: rows as route_scores.cuh says); K, a multiple of 4
+//     static constexpr int OUTPUTS, INPUTS;    // rows of the packed matrix in use, also the stride of the logits (SCORED, EXPERT_SCALES: rows as route_scores.cuh says); K, a multiple of 4
+//     static constexpr float FACTOR;           // optional: multiplies normed x (core/factor.cuh)
 //     static constexpr Norm NORM; static constexpr float EPS;
 //     static constexpr Limit LIMIT;            // the field of the step that bounds the rows written
 //     static constexpr int TOKENS, TILES;      // of a block: a multiple of 16; m16 tiles
@@ -21,6 +22,7 @@
 // Launch: grid (BLOCKS, tokens / TOKENS), block THREADS, dynamic shared memory SHARED.
 #pragma once
 
+#include "core/factor.cuh"
 #include "core/formats.cuh"
 #include "core/mma.cuh"
 #include "core/step.cuh"
@@ -194,12 +196,12 @@ struct RouteBatch {
     }
 
     // `logits` of the block's first token.
-    template <bool SCORED>
-    __device__ __forceinline__ void store(float* logits, int tokens, const float* correction) {
+    template <class Row>
+    __device__ __forceinline__ void store(float* logits, int tokens, const OfExperts& own) {
         const int g = lane / 4, c = lane % 4;
         const auto write = [&](int tile_row, int token, float sum) {
             const int row = first_tile * TILE_ROWS + tile_row;
-            if (row < C::OUTPUTS && token < tokens) store_logit<SCORED>(logits + size_t(token) * router_row(SCORED, C::OUTPUTS), C::OUTPUTS, row, sum * inverse_rms(token), correction);
+            if (row < C::OUTPUTS && token < tokens) Row::store(logits + size_t(token) * Row::floats(C::OUTPUTS), C::OUTPUTS, row, sum * (inverse_rms(token) * FACTOR_OF<C>), own);
         };
         // Every sum of this lane, by its item, and its row and token in that.
         const auto each_sum = [&](const auto& take) {
@@ -232,8 +234,9 @@ struct RouteBatch {
 };
 
 template <class C, bool SCORED = false>
-__device__ __forceinline__ void route_batch(const Step* step, const float* x, const float* norm, const void* router, float* logits, const float* correction = nullptr) {
+__device__ __forceinline__ void route_batch(const Step* step, const float* x, const float* norm, const void* router, float* logits, const float* correction = nullptr, const float* expert_scales = nullptr) {
     using S = RouteBatchShape<C>;
+    using Row = RouterRow<SCORED, EXPERTS_SCALED<C>>;
     MONOMORPH_DYNAMIC_SHARED(route_batch_shared, 16);
     launch_dependents();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first_tile = blockIdx.x * C::TILES * 2;
@@ -256,7 +259,7 @@ __device__ __forceinline__ void route_batch(const Step* step, const float* x, co
     }
     work.leave_squares();
     __syncthreads();
-    work.template store<SCORED>(logits + size_t(first_token) * router_row(SCORED, C::OUTPUTS), tokens, correction);
+    work.template store<Row>(logits + size_t(first_token) * Row::floats(C::OUTPUTS), tokens, OfExperts{correction, expert_scales});
 }
 
 }  // namespace monomorph

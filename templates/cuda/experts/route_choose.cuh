@@ -60,9 +60,11 @@ struct Choice {
 
 // softmax over all logits, the ACTIVE largest in descending order, of equals the lower id; divided by their sum where RENORMALISE.
 // One warp; lane l looks after the experts l * EACH .. (l + 1) * EACH. EXACT: powers and sums in f64, as the reference interpreter's.
-// With scores (route_scores.cuh), `logits` are keys, and weights the scores behind them, divided by their sum.
+// `logits` are a row of a router (route_scores.cuh): with scores, keys, and weights the scores behind them, divided by their sum; with
+// scales, the chosen experts' multiply their weights.
 template <int EXPERTS, int ACTIVE, bool RENORMALISE, bool EXACT, class Scores = Scored<void>>
 __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) {
+    using Row = typename Scores::Row;
     constexpr int EACH = ceil_div(EXPERTS, 32);
     static_assert(ACTIVE >= 1 && ACTIVE <= 32 && ACTIVE <= EXPERTS && EXPERTS <= 1024, "a lane a slot, at most 1024 experts");
     using Sum = typename SumOf<EXACT ? Compute::EXACT : Compute::F16>::Type;
@@ -98,7 +100,7 @@ __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) 
     };
 
     Sum all = 0;
-    if constexpr (!RENORMALISE && !Scores::SCORES) {
+    if constexpr (!RENORMALISE && !Row::SCORED) {
         const float largest = from_ordered_bits(__reduce_max_sync(~0u, first_key()));
 #pragma unroll
         for (int i = 0; i < EACH; i++)
@@ -122,13 +124,21 @@ __device__ __forceinline__ Choice choose_experts(const float* logits, int lane) 
         if (slot == 0) top = largest;
         if (lane == slot) mine = largest, expert = least(id, EXPERTS - 1);   // beyond: only where logits are NaN
     }
-    if constexpr (Scores::SCORES) {
-        const Sum score = lane < ACTIVE ? load_activation(logits + EXPERTS + expert) : 0.0f;
-        return {expert, static_cast<float>(Sum(Scores::SCALE) * score / (total(score) + Sum(1e-20f)))};
+    float scale = 1.0f;
+    if constexpr (Row::SCALED)
+        if (lane < ACTIVE) scale = load_activation(logits + Row::scale_at(EXPERTS, expert));
+    Sum weight = 0;
+    if constexpr (Row::SCORED) {
+        if (lane < ACTIVE) weight = load_activation(logits + Row::score_at(EXPERTS, expert));
+        all = total(weight) + Sum(1e-20f);
+        weight *= Sum(Scores::SCALE);
+    } else {
+        if (lane < ACTIVE) weight = power(from_ordered_bits(mine), from_ordered_bits(top));
+        if constexpr (RENORMALISE) all = total(weight);
     }
-    const Sum weight = lane < ACTIVE ? power(from_ordered_bits(mine), from_ordered_bits(top)) : Sum(0);
-    if constexpr (RENORMALISE) all = total(weight);
-    return {expert, static_cast<float>(weight / all)};
+    const float share = static_cast<float>(weight / all);
+    if constexpr (Row::SCALED) return {expert, __fmul_rn(share, scale)};
+    else return {expert, share};
 }
 
 // Who chose what in a step, in shared memory. PART: of the experts that the rank holds.

@@ -1,6 +1,6 @@
 // Attention kernels against the double-precision reference: decode (splits, formats, norms, odd widths, uneven batches), prefill
-// (mixed sequences, cached prefixes), exact (both regimes). nvcc as in common.cuh; PART selects a quarter of the instantiations,
-// so that four compilers can work at once.
+// (mixed sequences, cached prefixes), exact (both regimes); windows, norms of values, keys as values, heads of 512. nvcc as in
+// common.cuh; PART selects a fifth of the instantiations, so that five compilers can work at once.
 #include "attention/attention_case.cuh"
 
 using namespace test;
@@ -25,8 +25,16 @@ struct Device {
 
 constexpr double tolerance_of_cache(bool exact) { return exact ? 1e-12 : 2e-3; }
 
-// BUCKET rows of buffers, of which the problem uses as many as it has sequences.
-template <class C, int BUCKET>
+// A result that must be wrong.
+void must_exceed(const char* name, const test::Difference& difference, double limit) {
+    const bool seen = difference.relative > limit || difference.not_finite > 0;
+    std::printf("%s %-58s relative %.2e (must exceed %.0e)\n", seen ? "ok  " : "FAIL", name, difference.relative, limit);
+    failures += !seen;
+}
+
+// BUCKET rows of buffers, of which the problem uses as many as it has sequences. Run: what the kernel is built for, if not for the
+// problem: then the result must be wrong.
+template <class C, int BUCKET, class Run = C>
 void check_decode(const char* name, std::vector<int> positions, uint64_t seed, bool plant = false) {
     std::vector<Fed> fed;
     for (int position : positions) fed.push_back({1, position});
@@ -36,7 +44,7 @@ void check_decode(const char* name, std::vector<int> positions, uint64_t seed, b
     Buffer<int> counters(decode_counters<C>(BUCKET));
     counters.zero();
     auto run = [&] {
-        launch(decode_kernel<Bucket<C, BUCKET>>, dim3(C::SPLITS, C::KV_HEADS, BUCKET), 32 * C::DECODE_WARPS, decode_shared_bytes<C>(), 0, device.header(),
+        launch(decode_kernel<Bucket<Run, BUCKET>>, dim3(C::SPLITS, C::KV_HEADS, BUCKET), 32 * C::DECODE_WARPS, decode_shared_bytes<C>(), 0, device.header(),
                device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, partials.pointer,
                counters.pointer, device.out.pointer);
         CHECK(cudaDeviceSynchronize());
@@ -62,12 +70,7 @@ void check_decode(const char* name, std::vector<int> positions, uint64_t seed, b
     }
     const auto difference = compare(read_out<C>(raw, problem.rows), problem.reference(known, false));
     const double limit = 3e-5;
-    if (plant) {
-        const bool seen = difference.relative > limit;
-        std::printf("%s %-58s relative %.2e (must exceed %.0e)\n", seen ? "ok  " : "FAIL", name, difference.relative, limit);
-        failures += !seen;
-        return;
-    }
+    if (plant || !std::is_same_v<C, Run>) return must_exceed(name, difference, limit);
     report(name, difference, limit, device.intact() && partials.intact() && counters.intact());
     const auto again = run();
     if (std::memcmp(again.data(), raw.data(), raw.size() * sizeof raw[0]) != 0) std::printf("FAIL %s: second run differs\n", name), failures++;
@@ -75,7 +78,7 @@ void check_decode(const char* name, std::vector<int> positions, uint64_t seed, b
         if (counter != 0) std::printf("FAIL %s: a counter is left at %d\n", name, counter), failures++;
 }
 
-template <class C, bool WGMMA = false>
+template <class C, bool WGMMA = false, class Run = C>
 void check_prefill(const char* name, std::vector<Fed> fed, uint64_t seed, int grid_divisor = 1) {
     Problem<C> problem(fed, seed);
     Device<C> device(problem, problem.rows);
@@ -85,15 +88,17 @@ void check_prefill(const char* name, std::vector<Fed> fed, uint64_t seed, int gr
     const int tiles = (problem.rows + PREFILL_TOKENS<C> - 1) / PREFILL_TOKENS<C> + int(fed.size());
     const dim3 grid((tiles + grid_divisor - 1) / grid_divisor, C::KV_HEADS);
     if constexpr (WGMMA)
-        launch(wgmma_prefill_kernel<C>, grid, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>(), 0, device.header(), q.pointer,
+        launch(wgmma_prefill_kernel<Run>, grid, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>(), 0, device.header(), q.pointer,
                device.cache.pointer, device.out.pointer, device.qkv.pointer);
     else
-        launch(prefill_kernel<C>, grid, 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.cache.pointer,
+        launch(prefill_kernel<Run>, grid, 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.cache.pointer,
                device.out.pointer, device.qkv.pointer);
     CHECK(cudaDeviceSynchronize());
     const auto after = device.cache.download();
     problem.check_cache(after, tolerance_of_cache(false));
-    report(name, compare(read_out<C>(device.out.download(), problem.rows), problem.reference(after, true)), 6e-3, device.intact() && q.intact());
+    const auto difference = compare(read_out<C>(device.out.download(), problem.rows), problem.reference(after, true));
+    if (!std::is_same_v<C, Run>) return must_exceed(name, difference, 6e-3);
+    report(name, difference, 6e-3, device.intact() && q.intact());
 }
 
 template <class C>
@@ -193,9 +198,13 @@ using Qwen = Heads<16, 2, 128, bf16, 64, true, HeadNorm::Plain>;
 using Wide = Heads<16, 2, 256, bf16, 32, true, HeadNorm::OnePlus>;
 using Small = Heads<9, 3, 64, bf16, 32, true>;
 using Odd = Heads<5, 1, 6, f16, 3, true>;  // gates of a width that no vector divides
+// Gemma 4's: those with a window, and those without.
+using Sliding = ValuesNormed<Heads<16, 8, 256, bf16, 128, true, HeadNorm::Plain>>;
+using FullHeads = Heads<16, 2, 512, bf16, 256, true, HeadNorm::Plain>;
+using Full = KeysAsValues<ValuesNormed<FullHeads>>;
 
 #ifndef PART
-#error "compile with -DPART=0, 1, 2 and 3"
+#error "compile with -DPART=0, 1, 2, 3 and 4"
 #endif
 
 int main() {
@@ -242,9 +251,13 @@ int main() {
     check_prefill<Prefill<Heads<6, 2, 256, bf16, 64, true>, 64>, true>("wgmma prefill 6/2x256 bf16, blocks of 64", {{150, 70}, {2, 0}}, 58, 2);
     check_prefill<Prefill<Gated<Wide>, 64>, true>("wgmma prefill 16/2x256 bf16 one-plus gated", {{90, 0}, {1, 64}, {33, 100}}, 65, 3);
     check_prefill<Prefill<Gated<Qwen>, 64>, true>("wgmma prefill 16/2x128 bf16 norm gated", {{100, 60}, {17, 0}}, 66);
+    check_prefill<Prefill<Windowed<Sliding, 100>, 64>, true>("wgmma prefill 16/8x256 bf16, a window of 100", {{190, 0}, {1, 64}, {33, 500}, {5, 95}}, 70, 3);
+    check_prefill<Prefill<Windowed<Sliding, 1>, 64>, true>("wgmma prefill 16/8x256 bf16, a window of 1", {{90, 0}, {1, 64}}, 71);
+    check_prefill<Prefill<Windowed<Llama, 300>, 64>, true>("wgmma prefill 32/8x128 bf16, a window of 300", {{200, 250}, {1, 700}}, 72, 2);
+    check_prefill<Prefill<Windowed<Sliding, 40>, 64>, true, Prefill<Windowed<Sliding, 41>, 64>>("planted: a window of one more, wgmma prefill", {{90, 5}}, 73);
     check_continuation<Prefill<Decode<Qwen, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128", 190, 42);
     check_continuation<Prefill<Decode<Small, 2, 64>, 64>>("decode after prefill = prefill, 9/3x64", 77, 43);
-#else
+#elif PART == 3
     check_prefill<Prefill<Llama, 64>>("prefill 32/8x128 bf16, one prompt of 200", {{200, 0}}, 30);
     check_prefill<Prefill<Llama, 64>>("prefill 32/8x128 bf16, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 31);
     check_prefill<Prefill<Llama, 32>>("prefill 32/8x128 bf16, keys 32, few blocks", {{90, 5}, {1, 200}, {40, 31}}, 32, 8);
@@ -259,6 +272,30 @@ int main() {
     check_prefill<Prefill<Heads<16, 1, 64, bf16, 32, true>, 64>>("prefill 16/1x64 bf16, group 16", {{50, 200}}, 41);
     check_prefill<Prefill<Gated<Wide>, 32>>("prefill 16/2x256 bf16 one-plus gated", {{70, 40}, {9, 0}}, 67);
     check_prefill<Prefill<Gated<Odd>, 64>>("prefill 5/1x6 f16 gated", {{60, 30}, {3, 0}}, 68);
+#else
+    check_decode<Decode<Windowed<Sliding, 100>, 5, 64>, 8>("decode 16/8x256 bf16, a window of 100", {0, 98, 99, 100, 101, 500, 1024}, 80);
+    check_decode<BeforeWait<Decode<Windowed<Sliding, 1024>, 5, 256, 8>>, 2>("decode 16/8x256 bf16, a window of 1024, 8 warps", {3000, 1023}, 81);
+    check_decode<Decode<Windowed<Small, 1>, 2, 64>, 4>("decode 9/3x64 bf16, a window of 1", {0, 15, 16, 300}, 82);
+    check_decode<Decode<Windowed<Blocks<Small, 64>, 70>, 2, 64>, 2>("decode 9/3x64 bf16, blocks of 64, a window of 70", {300, 133}, 83);
+    check_decode<Decode<Windowed<Sliding, 40>, 2, 64>, 1, Decode<Windowed<Sliding, 41>, 2, 64>>("planted: a window of one more, decode", {300}, 84);
+    check_decode<Decode<Windowed<Sliding, 40>, 2, 64>, 1, Decode<Windowed<Sliding, 39>, 2, 64>>("planted: a window of one less, decode", {300}, 85);
+    check_decode<Decode<Full, 4, 64>, 4>("decode 16/2x512 bf16, keys as values, 4 splits", {5, 700, 255, 256}, 86);
+    check_decode<Decode<Full, 1, 64, 8>, 1>("decode 16/2x512 bf16, keys as values, 8 warps", {130}, 87);
+    check_decode<Decode<ValuesNormed<Heads<8, 1, 512, f16, 32, true>>, 2, 64>, 2>("decode 8/1x512 f16, values normed", {77, 300}, 88);
+    check_decode<Decode<Full, 4, 64>, 1, Decode<KeysAsValues<FullHeads>, 4, 64>>("planted: values without their norm, decode", {300}, 89);
+    check_decode<Decode<Full, 4, 64>, 1>("planted: a wrong key of 512 must be seen", {300}, 90, true);
+    check_prefill<Prefill<Windowed<Sliding, 100>, 32>>("prefill 16/8x256 bf16, a window of 100", {{190, 0}, {1, 64}, {33, 500}, {5, 95}}, 91, 3);
+    check_prefill<Prefill<Windowed<Small, 1>, 64>>("prefill 9/3x64 bf16, a window of 1", {{90, 0}, {1, 64}}, 92);
+    check_prefill<Prefill<Windowed<Small, 30>, 16, 64>>("prefill 9/3x64 bf16, blocks of 64, a window of 30", {{90, 100}, {3, 500}}, 93);
+    check_prefill<Prefill<Windowed<Small, 40>, 64>, false, Prefill<Windowed<Small, 41>, 64>>("planted: a window of one more, prefill", {{90, 5}}, 94);
+    check_prefill<Prefill<Full, 16>>("prefill 16/2x512 bf16, keys as values", {{70, 40}, {9, 0}, {1, 130}}, 95);
+    check_prefill<Prefill<Full, 32, 64>>("prefill 16/2x512 bf16, keys as values, blocks of 64", {{33, 100}}, 96, 2);
+    check_prefill<Prefill<Heads<6, 2, 288, f16, 144, true>, 16>>("prefill 6/2x288 f16", {{40, 30}}, 97);
+    check_exact<Exact<Windowed<ValuesNormed<Heads<6, 3, 12, float, 6, true, HeadNorm::Plain>>, 24>>>("exact 6/3x12 f32, a window of 24", {{70, 0}, {1, 300}, {33, 100}}, 98);
+    check_exact<Exact<Windowed<KeysAsValues<ValuesNormed<Heads<6, 2, 20, bf16, 10, true, HeadNorm::Plain>>>, 5>>>("exact 6/2x20 bf16, a window of 5, keys as values, decode", {{1, 0}, {1, 300}, {1, 33}}, 99, true);
+    check_exact<Exact<KeysAsValues<ValuesNormed<Heads<4, 2, 96, float, 48, true, HeadNorm::Plain>>>>>("exact 4/2x96 f32, keys as values", {{20, 3}, {1, 90}}, 100);
+    check_continuation<Prefill<Decode<Windowed<Sliding, 50>, 4, 64>, 32>>("decode after prefill = prefill, 16/8x256, a window of 50", 190, 101);
+    check_continuation<Prefill<Decode<Full, 2, 64>, 16>>("decode after prefill = prefill, 16/2x512", 77, 102);
 #endif
     std::printf(failures ? "%d FAILED\n" : "all passed\n", failures);
     return failures != 0;

@@ -1,5 +1,6 @@
 // One attention problem on the host and on the device: sequences of given lengths over a scattered block table, a cache whose
-// unwritten places are poison, random q/k/v, and the double-precision reference. Used by attention.cu and attention_bench.cu.
+// unwritten places and blocks behind the window are poison, random q/k/v, and the double-precision reference. Used by attention.cu and
+// attention_bench.cu.
 #pragma once
 
 #include "core/common.cuh"
@@ -40,6 +41,20 @@ struct Heads : AttentionDefaults {
     static constexpr HeadNorm Q_NORM = NORM, K_NORM = NORM;
     static constexpr float Q_EPS = 1e-6f, K_EPS = 1e-5f;
     static constexpr float SCALE = HEAD_DIM >= 128 ? 0.0883883f : HEAD_DIM >= 64 ? 0.125f : 0.3f;
+};
+
+// What Gemma's heads have besides.
+template <class Base, int TOKENS>
+struct Windowed : Base {
+    static constexpr int WINDOW = TOKENS;
+};
+template <class Base>
+struct ValuesNormed : Base {
+    static constexpr float V_EPS = 1e-4f;
+};
+template <class Base>
+struct KeysAsValues : Base {
+    static constexpr bool KEYS_AS_VALUES = true;
 };
 
 // What a sequence feeds and what it has cached.
@@ -113,7 +128,7 @@ struct Problem {
         cache.resize(size_t(cache_blocks) * A::BLOCK_STRIDE);
         std::memset(static_cast<void*>(cache.data()), 0xff, cache.size() * sizeof(Kv));
         for (size_t s = 0; s < fed.size(); s++)
-            for (int p = 0; p < fed[s].position; p++)
+            for (int p = Window<C>::first(fed[s].position) / C::BLOCK_TOKENS * C::BLOCK_TOKENS; p < fed[s].position; p++)
                 for (int part = 0; part < 2; part++)
                     for (int h = 0; h < C::KV_HEADS; h++)
                         for (int e = 0; e < D; e++) cache[at(int(s), p, part, h) + e] = host_round<Kv>(random.normal());
@@ -127,21 +142,27 @@ struct Problem {
                size_t(position % C::BLOCK_TOKENS) * D;
     }
 
+    // A head of a row after its norm, as the interpreter computes it; `at` is its place in the row.
+    std::vector<float> normed(int row, int at, HeadNorm norm, float epsilon, const std::vector<float>& weights) const {
+        const float* from = &qkv[size_t(row) * A::QKV_WIDTH + at * D];
+        std::vector<float> x(from, from + D);
+        if (norm == HeadNorm::None) return x;
+        double squares = 0;
+        for (float v : x) squares += double(v) * double(v);
+        const double inverse = 1.0 / std::sqrt(squares / D + double(epsilon));
+        for (int e = 0; e < D; e++) {
+            const float w = norm == HeadNorm::Bare ? 1.0f : norm == HeadNorm::OnePlus ? 1.0f + weights[e] : weights[e];
+            x[e] = float(double(x[e]) * inverse * double(w));
+        }
+        return x;
+    }
+    // A value head of a row, as the cache keeps it.
+    std::vector<float> value(int row, int head) const { return normed(row, A::FIRST_VALUE + head, ValueNorm<C>::NORM, ValueNorm<C>::EPS, {}); }
+
     // A head of a row (queries, then keys) after norm and rotary, as the interpreter computes it.
     std::vector<float> turned(int row, int position, int head) const {
         const bool is_key = head >= C::HEADS;
-        const float* from = &qkv[size_t(row) * A::QKV_WIDTH + (is_key ? head - C::HEADS + A::FIRST_KEY : head) * D];
-        std::vector<float> x(from, from + D);
-        const HeadNorm norm = is_key ? C::K_NORM : C::Q_NORM;
-        if (norm != HeadNorm::None) {
-            double squares = 0;
-            for (float v : x) squares += double(v) * double(v);
-            const double inverse = 1.0 / std::sqrt(squares / D + double(is_key ? C::K_EPS : C::Q_EPS));
-            for (int e = 0; e < D; e++) {
-                const float w = (is_key ? k_norm : q_norm)[e];
-                x[e] = float(double(x[e]) * inverse * double(norm == HeadNorm::OnePlus ? 1.0f + w : w));
-            }
-        }
+        std::vector<float> x = is_key ? normed(row, head - C::HEADS + A::FIRST_KEY, C::K_NORM, C::K_EPS, k_norm) : normed(row, head, C::Q_NORM, C::Q_EPS, q_norm);
         for (int i = 0; i < C::ROTARY_PAIRS; i++) {
             const int a = C::ROTARY_HALVES ? i : 2 * i, b = C::ROTARY_HALVES ? i + C::ROTARY_PAIRS : 2 * i + 1;
             const float* turn = &rotary[(size_t(position) * C::ROTARY_PAIRS + i) * 2];
@@ -162,11 +183,7 @@ struct Problem {
                 for (int h = 0; h < C::KV_HEADS; h++)
                     for (int part = 0; part < 2; part++) {
                         const int row = header().sequence[s].first_token + t, position = fed[s].position + t;
-                        std::vector<float> x(D);
-                        if (part == 0)
-                            x = turned(row, position, C::HEADS + h);
-                        else
-                            for (int e = 0; e < D; e++) x[e] = qkv[size_t(row) * A::QKV_WIDTH + (A::FIRST_KEY + C::KV_HEADS + h) * D + e];
+                        const std::vector<float> x = part == 0 ? turned(row, position, C::HEADS + h) : value(row, h);
                         const size_t to = at(int(s), position, part, h);
                         double error = 0, size = 0;
                         for (int e = 0; e < D; e++) {
@@ -191,9 +208,9 @@ struct Problem {
                     std::vector<float> q = turned(row, position, head);
                     if (round_q)
                         for (auto& v : q) v = host_widen(host_round<typename A::Operand>(v));
-                    std::vector<double> weights(position + 1);
+                    std::vector<double> weights(position + 1, -INFINITY);
                     double largest = -INFINITY, total = 0;
-                    for (int p = 0; p <= position; p++) {
+                    for (int p = Window<C>::first(position); p <= position; p++) {
                         const Kv* key = &after[at(int(s), p, 0, kv_head)];
                         double dot = 0;
                         for (int e = 0; e < D; e++) dot += double(q[e]) * double(host_widen(key[e]));
@@ -202,7 +219,7 @@ struct Problem {
                     }
                     for (auto& w : weights) w = std::exp(w - largest), total += w;
                     double* mixed = &out[size_t(row) * A::WIDTH + head * D];
-                    for (int p = 0; p <= position; p++) {
+                    for (int p = Window<C>::first(position); p <= position; p++) {
                         const Kv* value = &after[at(int(s), p, 1, kv_head)];
                         for (int e = 0; e < D; e++) mixed[e] += weights[p] * double(host_widen(value[e]));
                     }

@@ -39,6 +39,13 @@ CASE(AwkwardAlone, ExpertsDefaults, IS int EXPERTS = 33, ACTIVE = 1, HIDDEN = 57
 CASE(Ungated, ExpertsDefaults, UNGATED_EXPERTS)
 CASE(UngatedNvfp4, ExpertsDefaults, NVFP4_BOTH UNGATED_EXPERTS IS bool REPLACES = true; IS int WIDTH = 272, HIDDEN = 512, SHARED_WIDTH = 0;)
 CASE(UngatedFp8, ExpertsDefaults, FP8_TENSOR UNGATED_EXPERTS IS int HIDDEN = 640, BLOCKS = 7, STAGES = 3;)
+// Gemma 4's: a factor of what the router reads, and scales of experts, whose rows fill whole vectors or not.
+#define GEMMA IS bool EXPERT_SCALES = true, REPLACES = true; IS float FACTOR = 0.01884f; IS int SHARED_WIDTH = 0; IS Norm NORM = Norm::PLAIN; IS Activation ACTIVATION = Activation::GELU_TANH;
+CASE(Scaled, ExpertsDefaults, GEMMA)
+CASE(ScaledNvfp4, ExpertsDefaults, GEMMA IS Format FORMAT = Format::NVFP4; IS int EXPERTS = 12, WIDTH = 704, HIDDEN = 2816;)
+CASE(ScaledMany, ExpertsDefaults, GEMMA IS int EXPERTS = 128, WIDTH = 24, HIDDEN = 64;)
+CASE(ScaledAwkward, ExpertsDefaults, GEMMA IS int EXPERTS = 5, ACTIVE = 2, HIDDEN = 44, WIDTH = 20; IS Format ROUTER = Format::F32; IS bool RENORMALISE = false; IS int ROUTER_BLOCKS = 3;)
+CASE(ScaledTogether, ExpertsDefaults, IS bool EXPERT_SCALES = true; IS int SHARED_WIDTH = 0, EXPERTS = 39;)
 // ---- More ----
 CASE(Two, ExpertsDefaults, FP8_BLOCK IS int ROWS = 2, TOKENS = 2, WIDTH = 256, SHARED_WIDTH = 128, HIDDEN = 384;)
 CASE(Three, ExpertsDefaults, NVFP4_BOTH IS int ROWS = 4, TOKENS = 3, WIDTH = 256, HIDDEN = 512, BLOCKS = 48, SHARED_BLOCKS = 32, ROUTER_BLOCKS = 15, STAGES = 3;)
@@ -50,6 +57,7 @@ CASE(FiveOfEight, ExpertsDefaults, FP8_BLOCK IS int ROWS = 8, TOKENS = 5, WIDTH 
 CASE(AwkwardEight, ExpertsDefaults, IS int ROWS = 8, TOKENS = 7, EXPERTS = 9, ACTIVE = 7, HIDDEN = 40, WIDTH = 24, SHARED_WIDTH = 20; IS Format ROUTER = Format::F32;)
 CASE(UngatedTwo, ExpertsDefaults, FP8_BLOCK UNGATED_EXPERTS IS int ROWS = 2, TOKENS = 2, WIDTH = 256, SHARED_WIDTH = 128, HIDDEN = 384;)
 CASE(UngatedSix, ExpertsDefaults, NVFP4_BOTH UNGATED_EXPERTS IS int ROWS = 8, TOKENS = 6, EXPERTS = 12, ACTIVE = 6, WIDTH = 144, SHARED_WIDTH = 0, HIDDEN = 256;)
+CASE(ScaledEight, ExpertsDefaults, GEMMA IS int ROWS = 8, TOKENS = 6, EXPERTS = 33;)
 // ---- Real widths, few experts ----
 CASE(Wide, ExpertsDefaults, IS int EXPERTS = 9, HIDDEN = 2048, WIDTH = 512, SHARED_WIDTH = 512, STAGES = 6;)
 CASE(WideFp8, Wide, FP8_BLOCK)
@@ -60,6 +68,7 @@ CASE(WiderF16, Wide, IS int HIDDEN = 3072, WIDTH = 1024, SHARED_WIDTH = 1024, ST
 // ---- Exact ----
 CASE(Exact, ExpertsDefaults, IS Compute COMPUTE = Compute::EXACT; IS ScaleForm SCALES = ScaleForm::NONE, SHARED_SCALES = SCALES; IS Format FORMAT = Format::F32, SHARED_FORMAT = Format::F32, ROUTER = Format::F32; IS int HIDDEN = 40, WIDTH = 24, SHARED_WIDTH = 20, EXPERTS = 5, ACTIVE = 3;)
 CASE(ExactEight, Exact, IS int ROWS = 8, TOKENS = 6, EXPERTS = 40, ACTIVE = 8; IS Norm NORM = Norm::PLAIN;)
+CASE(ExactScaled, Exact, IS bool EXPERT_SCALES = true, REPLACES = true; IS float FACTOR = 0.15f; IS int SHARED_WIDTH = 0;)
 CASE(ExactUngated, Exact, UNGATED_EXPERTS IS int WIDTH = 48;)
 CASE(ExactBf16, Exact, IS Format FORMAT = Format::BF16, SHARED_FORMAT = FORMAT; IS int ROWS = 2, TOKENS = 2, SHARED_WIDTH = 0;)
 CASE(ExactQ8, Exact, IS Format FORMAT = Format::Q8_0, SHARED_FORMAT = Format::Q4_1; IS Rounding ROUNDING = Rounding::INT8_BLOCK32; IS int HIDDEN = 96, WIDTH = 64, SHARED_WIDTH = 32, ROWS = 4, TOKENS = 4;)
@@ -71,11 +80,12 @@ int main(int count, char** arguments) {
 #if SUITE == 0 || SUITE == 1
         RUN(One) RUN(OneFp8) RUN(OneFp8Tensor) RUN(OneNvfp4) RUN(OneMixed) RUN(OneFewBlocks) RUN(Awkward) RUN(AwkwardAlone)
         RUN(Ungated) RUN(UngatedNvfp4) RUN(UngatedFp8)
+        RUN(Scaled) RUN(ScaledNvfp4) RUN(ScaledMany) RUN(ScaledAwkward) RUN(ScaledTogether)
         RUN(Two) RUN(Three) RUN(Four) RUN(Eight) RUN(EightFp8)
 #endif
 #if SUITE == 0 || SUITE == 2
         RUN(EightNvfp4) RUN(FiveOfEight) RUN(AwkwardEight) RUN(Exact) RUN(ExactEight) RUN(ExactBf16) RUN(ExactQ8)
-        RUN(UngatedTwo) RUN(UngatedSix) RUN(ExactUngated) RUN(WideUngated)
+        RUN(ScaledEight) RUN(ExactScaled) RUN(UngatedTwo) RUN(UngatedSix) RUN(ExactUngated) RUN(WideUngated)
         RUN(Wide) RUN(WideFp8) RUN(WideNvfp4) RUN(WiderFp8) RUN(WiderF16)
         check_route_batches();
 #endif

@@ -13,7 +13,8 @@ struct ExpertsDefaults {
     static constexpr monomorph::Compute COMPUTE = monomorph::Compute::F16;
     static constexpr monomorph::Rounding ROUNDING = monomorph::Rounding::NONE;
     static constexpr int EXPERTS = 40, ACTIVE = 8, WIDTH = 96, SHARED_WIDTH = 64, HIDDEN = 256, ROWS = 1, TOKENS = ROWS;
-    static constexpr bool RENORMALISE = true, UNGATED = false, REPLACES = false;
+    static constexpr bool RENORMALISE = true, UNGATED = false, REPLACES = false, EXPERT_SCALES = false;
+    static constexpr float FACTOR = 1.0f;   // of what the router reads
     static constexpr monomorph::Norm NORM = monomorph::Norm::ONE_PLUS;
     static constexpr float EPS = 1e-6f;
     static constexpr monomorph::Activation ACTIVATION = monomorph::Activation::SILU;
@@ -22,7 +23,7 @@ struct ExpertsDefaults {
 
 // Whether both products can be one launch: blocks are on the card together.
 template <class K>
-constexpr bool ExpertsTogether = !K::REPLACES && K::COMPUTE == monomorph::Compute::F16 && K::ROWS * K::ACTIVE * K::WIDTH % 4 == 0 && K::BLOCKS <= 132;
+constexpr bool ExpertsTogether = !K::REPLACES && K::FACTOR == 1.0f && K::COMPUTE == monomorph::Compute::F16 && K::ROWS * K::ACTIVE * K::WIDTH % 4 == 0 && K::BLOCKS <= 132;
 
 template <class K>
 struct RouteOf {
@@ -41,6 +42,8 @@ struct RouteOf {
     static constexpr int STAGES = K::STAGES, STAGE_BYTES = K::STAGE_BYTES, CONSUMER_WARPS = K::CONSUMER_WARPS;
     static constexpr int BLOCKS = K::SHARED_WIDTH > 0 ? K::SHARED_BLOCKS : 0, MULTIPROCESSORS = 132, LOOKAHEAD = 0, PACE = 2;
     static constexpr bool EVICT_FIRST = ROWS == K::ROWS;
+    static constexpr bool EXPERT_SCALES = K::EXPERT_SCALES;
+    static constexpr float FACTOR = K::FACTOR;
     static constexpr int EXPERTS = K::EXPERTS, ROUTER_BLOCKS = K::ROUTER_BLOCKS, ARRIVING = ExpertsTogether<K> ? K::ROWS * K::ACTIVE * K::WIDTH : 0;
 };
 template <class K>
@@ -50,7 +53,7 @@ struct UpOf {
     static constexpr monomorph::Rounding ROUNDING = K::ROUNDING;
     static constexpr monomorph::ScaleForm SCALES = K::SCALES;
     static constexpr int EXPERTS = K::EXPERTS, ACTIVE = K::ACTIVE, WIDTH = K::WIDTH, INPUTS = K::HIDDEN, ROWS = K::ROWS;
-    static constexpr bool RENORMALISE = K::RENORMALISE, UNGATED = K::UNGATED, EVICT_FIRST = true;
+    static constexpr bool RENORMALISE = K::RENORMALISE, UNGATED = K::UNGATED, EXPERT_SCALES = K::EXPERT_SCALES, EVICT_FIRST = true;
     static constexpr monomorph::Norm NORM = K::NORM;
     static constexpr float EPS = K::EPS;
     static constexpr monomorph::Activation ACTIVATION = K::ACTIVATION;
@@ -81,9 +84,12 @@ struct BothOf : UpOf<K> {
 template <class C>
 __global__ void __launch_bounds__(monomorph::RouteShape<C>::THREADS, monomorph::RouteShape<C>::RESIDENT)
 route_kernel(const monomorph::Step* step, const float* x, const float* norm, const void* router, const void* scale_row, const void* codes, const void* scales,
-             const float* row_scales, float* logits, float* scale, float* inner, float* arriving) {
-    monomorph::route<C>(step, x, norm, router, scale_row, codes, scales, row_scales, logits, scale, inner, arriving);
+             const float* row_scales, float* logits, float* scale, float* inner, float* arriving, const float* expert_scales) {
+    monomorph::route<C>(step, x, norm, router, scale_row, codes, scales, row_scales, logits, scale, inner, arriving, nullptr, expert_scales);
 }
+// Floats of a row of the router's results.
+template <class K>
+constexpr int ROUTER_ROW = monomorph::RouterRow<false, K::EXPERT_SCALES>::floats(K::EXPERTS);
 // What the phases read: device addresses. Planes of a matrix: codes, scales, row_scales.
 struct Planes {
     const void* codes = nullptr;
@@ -93,6 +99,7 @@ struct Planes {
 struct Layer {
     const void *router = nullptr, *scale_row = nullptr;
     const float* norm = nullptr;
+    const float* expert_scales = nullptr;
     Planes shared_up, up, down, shared_down;
 };
 
@@ -101,7 +108,7 @@ void launch_route(cudaStream_t stream, const void* step, const float* x, const L
     using C = RouteOf<K>;
     using P = monomorph::RouteShape<C>;
     test::launch(route_kernel<C>, dim3(P::GRID, (K::ROWS + C::ROWS - 1) / C::ROWS), P::THREADS, P::SHARED, stream, static_cast<const monomorph::Step*>(step), x, layer.norm, layer.router,
-                 layer.scale_row, layer.shared_up.codes, layer.shared_up.scales, layer.shared_up.row_scales, logits, scale, inner, arriving);
+                 layer.scale_row, layer.shared_up.codes, layer.shared_up.scales, layer.shared_up.row_scales, logits, scale, inner, arriving, layer.expert_scales);
 }
 template <class K>
 void launch_up(cudaStream_t stream, const void* step, const float* x, const float* logits, const Layer& layer, float* inner, float* routing) {

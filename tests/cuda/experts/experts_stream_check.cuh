@@ -69,7 +69,7 @@ struct DevicePlanes {
     }
 };
 
-// As compiler/src/reference/experts.rs: [weights | ids].
+// As compiler/src/blocks/experts/reference.rs: [weights | ids], of a row of the router's.
 template <class K>
 std::vector<float> host_route(const float* logits) {
     std::vector<int> order(K::EXPERTS);
@@ -78,7 +78,10 @@ std::vector<float> host_route(const float* logits) {
     double all = 0;
     for (int i = 0; i < (K::RENORMALISE ? K::ACTIVE : K::EXPERTS); i++) all += std::exp(double(logits[order[i]]) - logits[order[0]]);
     std::vector<float> row(2 * K::ACTIVE);
-    for (int i = 0; i < K::ACTIVE; i++) row[i] = float(std::exp(double(logits[order[i]]) - logits[order[0]]) / all), row[K::ACTIVE + i] = float(order[i]);
+    for (int i = 0; i < K::ACTIVE; i++) {
+        const float scale = K::EXPERT_SCALES ? logits[K::EXPERTS + order[i]] : 1.0f;
+        row[i] = float(std::exp(double(logits[order[i]]) - logits[order[0]]) / all) * scale, row[K::ACTIVE + i] = float(order[i]);
+    }
     return row;
 }
 
@@ -95,10 +98,10 @@ struct ExpertsCheck {
     std::vector<std::unique_ptr<HostMatrix<DownMatrix<K>>>> downs;
     DevicePlanes<UpMatrix> up_planes;
     DevicePlanes<DownMatrix<K>> down_planes;
-    std::vector<float> norm;
+    std::vector<float> norm, expert_scales;
     std::vector<int> header;
     std::unique_ptr<test::Buffer<unsigned char>> router_at, scale_row_at;
-    std::unique_ptr<test::Buffer<float>> norm_at;
+    std::unique_ptr<test::Buffer<float>> norm_at, expert_scales_at;
     std::unique_ptr<test::Buffer<int>> step;
     Layer layer;
 
@@ -125,7 +128,9 @@ struct ExpertsCheck {
         router_at = std::make_unique<test::Buffer<unsigned char>>(router.codes);
         scale_row_at = std::make_unique<test::Buffer<unsigned char>>(scale_row.codes);
         norm_at = std::make_unique<test::Buffer<float>>(norm);
-        layer.router = router_at->pointer, layer.scale_row = scale_row_at->pointer, layer.norm = norm_at->pointer;
+        for (int e = 0; e < K::EXPERTS; e++) expert_scales.push_back(float(0.25 + 2 * random.uniform()));
+        expert_scales_at = std::make_unique<test::Buffer<float>>(expert_scales);
+        layer.router = router_at->pointer, layer.scale_row = scale_row_at->pointer, layer.norm = norm_at->pointer, layer.expert_scales = expert_scales_at->pointer;
         header[0] = K::TOKENS;
         step = std::make_unique<test::Buffer<int>>(header);
     }
@@ -225,7 +230,8 @@ struct ExpertsCheck {
 template <class K>
 void ExpertsCheck<K>::check_route(const std::vector<float>& x) {
     const double limit = EXACT ? 6e-8 : 5e-6;
-    test::Buffer<float> x_at(x), logits(size_t(T) * K::EXPERTS), scale(T), inner(size_t(T) * std::max(K::SHARED_WIDTH, 1));
+    constexpr int ROW = ROUTER_ROW<K>;
+    test::Buffer<float> x_at(x), logits(size_t(T) * ROW), scale(T), inner(size_t(T) * std::max(K::SHARED_WIDTH, 1));
     std::unique_ptr<HostMatrix<SharedUp>> shared;
     DevicePlanes<SharedUp> planes;
     if constexpr (COMMON) {
@@ -252,7 +258,9 @@ void ExpertsCheck<K>::check_route(const std::vector<float>& x) {
         for (int k = 0; k < H; k++) squares += double(row[k]) * row[k];
         std::vector<double> n(H);
         for (int k = 0; k < H; k++) n[k] = kept(row[k] / std::sqrt(squares / H + double(K::EPS)) * (K::NORM == monomorph::Norm::ONE_PLUS ? 1.0f + norm[k] : norm[k]));
-        for (int e = 0; e < K::EXPERTS; e++) logits_reference.push_back(dot(n, &router.values[size_t(e) * H], H));
+        std::vector<double> read(n);
+        for (auto& v : read) v = kept(v * double(K::FACTOR));
+        for (int e = 0; e < K::EXPERTS; e++) logits_reference.push_back(dot(read, &router.values[size_t(e) * H], H));
         scale_reference.push_back(dot(n, scale_row.values.data(), H));
         if constexpr (COMMON) {
             const auto staged = host_stage<SharedUp>(row, norm);
@@ -261,7 +269,17 @@ void ExpertsCheck<K>::check_route(const std::vector<float>& x) {
     }
     // All rows of a bucket are computed where a block has them all.
     const auto used = [&](std::vector<float> out, int width) { return RouteOf<K>::LIMIT == monomorph::Limit::NONE ? std::fill(out.begin() + size_t(K::TOKENS) * width, out.end(), NAN), out : out; };
-    compare("logits", used(logits.download(), K::EXPERTS), logits_reference, K::EXPERTS, limit, logits.intact());
+    // An array of all rows: keys, or the scales behind them.
+    const auto array = [&](const std::vector<float>& rows, int which) {
+        std::vector<float> out;
+        for (int t = 0; t < T; t++) out.insert(out.end(), rows.begin() + size_t(t) * ROW + which * K::EXPERTS, rows.begin() + size_t(t) * ROW + (which + 1) * K::EXPERTS);
+        return out;
+    };
+    compare("logits", used(array(logits.download(), 0), K::EXPERTS), logits_reference, K::EXPERTS, limit, logits.intact());
+    if (K::EXPERT_SCALES) {
+        const auto scales = array(logits.download(), 1);
+        for (int t = 0; t < K::TOKENS; t++) expect(std::equal(expert_scales.begin(), expert_scales.end(), scales.begin() + size_t(t) * K::EXPERTS), "scales of experts behind their logits");
+    }
     if (COMMON) {
         compare("scale", used(scale.download(), 1), scale_reference, 1, 4 * limit, scale.intact());
         compare("shared gate-up", used(inner.download(), K::SHARED_WIDTH), inner_reference, K::SHARED_WIDTH, EXACT ? 6e-8 : 3e-4, inner.intact());
@@ -269,7 +287,7 @@ void ExpertsCheck<K>::check_route(const std::vector<float>& x) {
     router.codes[3] ^= 0x10;
     router_at->upload(router.codes);
     launch();
-    expect(!compare("", logits.download(), logits_reference, K::EXPERTS, limit, true, true), "a planted router weight was not seen");
+    expect(!compare("", array(logits.download(), 0), logits_reference, K::EXPERTS, limit, true, true), "a planted router weight was not seen");
     router.codes[3] ^= 0x10;
     router_at->upload(router.codes);
 }
@@ -277,9 +295,10 @@ void ExpertsCheck<K>::check_route(const std::vector<float>& x) {
 template <class K>
 void ExpertsCheck<K>::check_up(const std::vector<float>& x) {
     const double limit = EXACT ? 6e-8 : 3e-4;
-    std::vector<float> logits = normals(K::TOKENS, K::EXPERTS, 1.5);
+    constexpr int ROW = ROUTER_ROW<K>;
+    std::vector<float> logits = normals(K::TOKENS, ROW, 1.5);
     logits[K::EXPERTS - 1] = logits[0] = logits[1] = 5.0f;   // equals: the lowest ids first
-    if (K::TOKENS > 1) std::copy_n(logits.begin(), K::EXPERTS, logits.begin() + K::EXPERTS);
+    if (K::TOKENS > 1) std::copy_n(logits.begin(), ROW, logits.begin() + ROW);
     test::Buffer<float> x_at(x), logits_at(logits), inner(size_t(T) * SLOTS), routing(size_t(T) * 2 * K::ACTIVE);
     const auto launch = [&] {
         inner.poison(), routing.poison();
@@ -293,7 +312,7 @@ void ExpertsCheck<K>::check_up(const std::vector<float>& x) {
     std::vector<float> weights(size_t(T) * K::ACTIVE, NAN);
     bool ids = true;
     for (int t = 0; t < K::TOKENS; t++) {
-        const auto row = host_route<K>(&logits[size_t(t) * K::EXPERTS]);
+        const auto row = host_route<K>(&logits[size_t(t) * ROW]);
         for (int i = 0; i < 2 * K::ACTIVE; i++) {
             const float is = routed[size_t(t) * 2 * K::ACTIVE + i];
             if (i < K::ACTIVE) reference.push_back(row[i]), weights[size_t(t) * K::ACTIVE + i] = is;
@@ -325,9 +344,9 @@ void ExpertsCheck<K>::check_up(const std::vector<float>& x) {
         plant(up_planes, other);
     }
     if (K::TOKENS > 1) {   // row 0's neighbours change
-        auto x2 = normals(K::TOKENS, H, 1.0), logits2 = normals(K::TOKENS, K::EXPERTS, 1.5);
+        auto x2 = normals(K::TOKENS, H, 1.0), logits2 = normals(K::TOKENS, ROW, 1.5);
         std::copy_n(x.begin(), H, x2.begin());
-        std::copy_n(logits.begin(), K::EXPERTS, logits2.begin());
+        std::copy_n(logits.begin(), ROW, logits2.begin());
         x_at.upload(x2), logits_at.upload(logits2);
         expect(std::memcmp(first.data(), launch().data(), SLOTS * 4) == 0, "gate-up of a row depends on its neighbours");
     }
@@ -338,7 +357,7 @@ void ExpertsCheck<K>::check_down() {
     const double limit = EXACT ? 6e-8 : 2e-5;
     std::vector<float> routing(size_t(T) * 2 * K::ACTIVE, NAN);
     const auto route = [&](int t) {
-        std::vector<float> logits(K::EXPERTS);
+        std::vector<float> logits(ROUTER_ROW<K>);
         for (auto& v : logits) v = 1.5f * random.normal();
         const auto row = host_route<K>(logits.data());
         std::copy(row.begin(), row.end(), routing.begin() + size_t(t) * 2 * K::ACTIVE);
@@ -402,7 +421,7 @@ void ExpertsCheck<K>::check_both(const std::vector<float>& x) {
         down.add(*shared_down);
         layer.shared_down = down.upload();
     }
-    test::Buffer<float> logits(size_t(T) * K::EXPERTS), scale(T), shared_inner(size_t(T) * std::max(K::SHARED_WIDTH, 1)), inner(size_t(T) * SLOTS), routing(size_t(T) * 2 * K::ACTIVE);
+    test::Buffer<float> logits(size_t(T) * ROUTER_ROW<K>), scale(T), shared_inner(size_t(T) * std::max(K::SHARED_WIDTH, 1)), inner(size_t(T) * SLOTS), routing(size_t(T) * 2 * K::ACTIVE);
     test::Buffer<float> out(size_t(T) * H);
     const auto run = [&](bool together) {
         out.poison(), inner.poison();

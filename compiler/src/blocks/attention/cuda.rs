@@ -89,10 +89,24 @@ impl Shape {
         if splits == 1 { 0 } else { 4 * rows * self.kv_heads * splits * partial }
     }
 
+    /// Whether decode kernels have registers for the sums of a K/V head's queries.
+    fn decodes(&self) -> bool {
+        self.head_dim.div_ceil(64) * self.group().div_ceil(8) <= 8
+    }
+
+    /// Warps of attention_prefill that share rows, if they can share out the columns of their sums.
+    fn column_warps(&self) -> Option<usize> {
+        match self.head_dim_16() {
+            ..=256 => Some(1),
+            width => (width <= 512 && width.is_multiple_of(32)).then_some(2),
+        }
+    }
+
     /// `sizeof(PrefillShared<C>)`.
     fn prefill_shared(&self, keys: usize, block_tokens: usize) -> usize {
         let width = self.head_dim_16();
-        let (rows, stride) = (16 * if width <= 128 { 2 } else { 1 } * 4, width + 8);
+        let (tiles, shared_by) = (if width <= 128 { 2 } else { 1 }, self.column_warps().unwrap_or(1));
+        let (rows, stride) = (16 * tiles * 4 / shared_by, width + 8);
         let blocks = if keys > block_tokens { keys / block_tokens } else { 1 };
         (2 * rows * stride + 4 * 2 * keys * stride + 4 * 2 * blocks).next_multiple_of(16)
     }
@@ -130,10 +144,10 @@ impl Shape {
         (sums.next_multiple_of(16) + EXACT_WARPS * tile).next_multiple_of(16)
     }
 
-    /// Enough splits to give every multiprocessor a block.
-    fn splits(&self, rows: usize, context: usize, card: &Cuda) -> usize {
+    /// Enough splits to give every multiprocessor a block; `seen` tokens at most are attended to.
+    fn splits(&self, rows: usize, seen: usize, card: &Cuda) -> usize {
         let whole = card.multiprocessors as usize / (self.kv_heads * rows);
-        whole.min(context.div_ceil(MIN_CHUNK)).clamp(1, MAX_SPLITS)
+        whole.min(seen.div_ceil(MIN_CHUNK)).clamp(1, MAX_SPLITS)
     }
 }
 
@@ -145,6 +159,8 @@ struct Operands {
     rotary: Rotary,
     out: BufferId,
     gated: bool,
+    /// Tokens of the tiles that a query attends to, at most.
+    seen: usize,
     constants: Vec<Member>,
     /// Bytes of a block of the cache, by its name in the kernels' declarations.
     kv_block: (&'static str, usize),
@@ -177,7 +193,20 @@ impl Launcher<'_> {
 
     fn attention_operands(&self, site: Site, phase: &Attention) -> Result<Operands, PassError> {
         let Attention {
-            qkv, q_norm, k_norm, frequencies, heads, kv_heads, head_dim, scale, out, gated, ..
+            qkv,
+            q_norm,
+            k_norm,
+            v_norm,
+            keys_as_values,
+            window,
+            frequencies,
+            heads,
+            kv_heads,
+            head_dim,
+            scale,
+            out,
+            gated,
+            norm_rows: _,
         } = phase;
         let quant = &self.plan.target.quant;
         let (kv, element) = match quant.kv_format {
@@ -219,6 +248,10 @@ impl Launcher<'_> {
             };
             constants.extend([(name, value(form)), (eps_name, Constant::Float(eps))]);
         }
+        constants.extend(v_norm.map(|eps| ("V_EPS", Constant::Float(eps))));
+        constants.extend(keys_as_values.then_some(("KEYS_AS_VALUES", Constant::Flag(true))));
+        constants.extend(window.map(|window| ("WINDOW", integer(window))));
+        let context = self.plan.target.model.context;
         let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
         let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format);
         let kv_block = ("kv_block", layout.block_bytes());
@@ -229,17 +262,24 @@ impl Launcher<'_> {
             rotary: frequencies.as_ref().map_or(Rotary::NULL, |_| Rotary::of(BodyId(site.body))),
             out: *out,
             gated: *gated,
+            // A window begins anywhere in a tile of 16.
+            seen: window.map_or(context, |window| context.min(window + 15)),
             constants,
             kv_block,
         })
     }
 
     fn decode(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, norms, rotary, out, mut constants, kv_block, .. } = operands;
+        let Operands { shape, qkv, norms, rotary, out, seen, mut constants, kv_block, .. } = operands;
+        if !shape.decodes() {
+            let Shape { head_dim, .. } = shape;
+            let what = format!("{} query heads of {head_dim} share a key head", shape.group());
+            return Err(no_kernel(site, self.plan, &what));
+        }
         let Outline { sequences, tokens, .. } = *site.program;
         let rows = sequences * tokens;
         let splits = match self.knobs(site).attention_splits as usize {
-            0 => shape.splits(rows, self.plan.target.model.context, self.card),
+            0 => shape.splits(rows, seen, self.card),
             splits => splits.min(MAX_SPLITS),
         };
         let out = self.buffer(site, out);
@@ -349,7 +389,7 @@ impl Launcher<'_> {
             let instance = Instance { shared, bytes, ..Instance::new(name, constants, WGMMA_THREADS) };
             return Ok(self.launch(site, instance, fixed(places, 1, 1), arguments));
         }
-        let Some(keys) = shape.prefill_keys(quant.kv_block, card) else {
+        let Some(keys) = shape.column_warps().and_then(|_| shape.prefill_keys(quant.kv_block, card)) else {
             let what = format!("heads of {} do not fit the card's shared memory", shape.head_dim);
             return Err(no_kernel(site, self.plan, &what));
         };

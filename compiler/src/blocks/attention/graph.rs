@@ -28,10 +28,6 @@ impl Operation for Attention {
     const NAME: &'static str = "attention";
     const ATTENDS: bool = true;
 
-    fn unbuilt(&self) -> Option<&'static str> {
-        self.window.map(|_| "windows of attention")
-    }
-
     /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
     /// ranks, several ranks have the same one.
     fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<Attention>, String> {

@@ -12,6 +12,8 @@ const NORMS: &[Declared] = constants![Q_NORM: HeadNorm, Q_EPS: float, K_NORM: He
 const DECODE: &[Declared] = constants![
     SPLITS: int, DECODE_WARPS: int, MIN_CHUNK: int, CONTEXT_BEFORE_WAIT: bool, ROWS: int, TOKENS: int,
 ];
+/// Norms of values, what they are made of, and the positions that a query attends to at most.
+const VALUES: &[Declared] = constants![optional V_EPS: float, KEYS_AS_VALUES: bool, WINDOW: int];
 /// Whether the arithmetic is the reference interpreter's.
 const EXACT: &[Declared] = constants![EXACT: bool];
 
@@ -21,8 +23,8 @@ operands! {
 }
 
 kernels! {
-    /// Norm, rotary, K/V write and attention of a decode step.
-    attention_decode => AttentionDecode in "attention/attention_decode.cuh", [HEADS, NORMS, DECODE];
+    /// Norms, rotary, K/V write and attention of a decode step.
+    attention_decode => AttentionDecode in "attention/attention_decode.cuh", [HEADS, NORMS, VALUES, DECODE];
     (
         step: READ Header, qkv: READ Rows, q_norm: READ Vector, k_norm: READ Vector, rotary: READ Rotary,
         layer: WRITE Cache, partials: WRITE Rows, counters: WRITE Counters, out: WRITE Rows,
@@ -36,13 +38,13 @@ kernels! {
     bytes counters "4 * decode_counters<{config}>({config}::ROWS)";
 
     /// Norms over all query heads of a row together, and over all its key heads, before what else is done.
-    attention_norm => AttentionNorm in "attention/attention_norm.cuh", [HEADS, NORMS, EXACT];
+    attention_norm => AttentionNorm in "attention/attention_norm.cuh", [HEADS, NORMS, VALUES, EXACT];
     (step: READ Header, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector)
     check "ATTENTION_NORM_THREADS == {block}"
     grid y "2";
 
     /// Attention with f64 sums, over queries that `attention_write` has rotated in place.
-    attention_exact => AttentionExact in "attention/attention_exact.cuh", [HEADS, NORMS, EXACT];
+    attention_exact => AttentionExact in "attention/attention_exact.cuh", [HEADS, NORMS, VALUES, EXACT];
     (step: READ Header, tokens: READ Tokens, qkv: READ Rows, layer: READ Cache, out: WRITE Rows)
     check "EXACT_THREADS == {block} && exact_shared_bytes<{config}>() <= {shared}"
     grid y "{config}::HEADS"
@@ -50,20 +52,20 @@ kernels! {
 
     /// Attention of a prompt; `qkv` also holds the gates, if there are any.
     attention_prefill => AttentionPrefill in "attention/attention_prefill.cuh",
-        [HEADS, NORMS, constants![PREFILL_KEYS: int]];
+        [HEADS, NORMS, VALUES, constants![PREFILL_KEYS: int]];
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "PrefillShape<{config}>::THREADS == {block} && prefill_shared_bytes<{config}>() <= {shared}"
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
 
     /// The same on warpgroups.
     attention_prefill_wgmma => AttentionPrefillWgmma in "attention/attention_prefill_wgmma.cuh",
-        [HEADS, NORMS];
+        [HEADS, NORMS, VALUES];
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "WGMMA_THREADS == {block} && wgmma_prefill_shared_bytes<{config}>() <= {shared}"
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
 
     /// Norm and rotary of a prompt's queries, and the K/V write of its keys and values.
-    attention_write => AttentionWrite in "attention/attention_write.cuh", [HEADS, NORMS, EXACT];
+    attention_write => AttentionWrite in "attention/attention_write.cuh", [HEADS, NORMS, VALUES, EXACT];
     (
         step: READ Header, tokens: READ Tokens, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector,
         rotary: READ Rotary, layer: WRITE Cache, q_out: WRITE Queries,

@@ -67,9 +67,11 @@ impl Kind for Attention {
         let context = self.window.map_or(work.given.context, |window| work.given.context.min(window));
         let quant = &work.target.quant;
         let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_format);
-        // Each tile of queries reads the cache once; a step's tokens are written to it once.
-        work.cost.kv_bytes = ((context + tokens) * layout.token_bytes()) as f64;
+        // Each tile of queries reads what it sees of the cache once; a step's tokens are written to it once.
+        let seen = self.window.map_or(context, |window| context.min(window));
+        work.cost.kv_bytes = ((seen + tokens) * layout.token_bytes()) as f64;
         let pairs = tokens * context + tokens * (tokens + 1) / 2;
+        let pairs = self.window.map_or(pairs, |window| pairs.min(tokens * window));
         let products = (2 * pairs * self.heads * self.head_dim) as f64;
         // Decode attention reads the cache for a few queries, without tensor cores; prefill attention is a
         // matrix product.
@@ -115,11 +117,6 @@ impl Kind for Attention {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        if self.v_norm.is_some() || self.keys_as_values || self.window.is_some() {
-            return Err(pass_error!(
-                "no kernel of attention norms values, takes keys for them or has a window"
-            ));
-        }
         launcher.attention(site, self, launches)
     }
 }

@@ -11,12 +11,13 @@ const THREADS: usize = 128;
 
 impl Launcher<'_> {
     pub(crate) fn embed(&mut self, site: Site, phase: &super::Embed) -> Launch {
-        let super::Embed { table, out, .. } = *phase;
+        let super::Embed { table, scale, out } = *phase;
         let matrix = self.matrix(table);
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns))];
         constants.extend(matrix.names());
         constants.extend([("THREADS", integer(THREADS)), ("DECODE", Constant::Flag(decode))]);
+        constants.extend(scale.map(|factor| ("FACTOR", Constant::Float(factor))));
         let Planes { codes, scales, row_scales } = self.planes(table);
         let arguments = Embed {
             step: site.header,
@@ -50,7 +51,7 @@ impl Launcher<'_> {
     }
 
     /// A grid of blocks over a row's columns in x and rows in y.
-    fn columns_and_rows(&self, site: Site, columns: usize) -> [Extent; 3] {
+    pub(crate) fn columns_and_rows(&self, site: Site, columns: usize) -> [Extent; 3] {
         let [rows, one, _] = self.grid_of_rows(site, 1);
         [Extent::Fixed(count(columns)), rows, one]
     }

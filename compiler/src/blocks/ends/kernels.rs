@@ -1,13 +1,13 @@
 //! The ends of a stack: embedding, selection of rows, sampling.
 
 use crate::kernels::{
-    Codes, Header, History, Ids, MATRIX, RowScales, Rows, SampleScratch, Sampled, Scales, Tokens, constants,
-    kernels,
+    Codes, FACTOR, Header, History, Ids, MATRIX, RowScales, Rows, SampleScratch, Sampled, Scales, Tokens,
+    constants, kernels,
 };
 
 kernels! {
     /// Looks up rows of the embedding.
-    embed => Embed in "ends/embed.cuh", [MATRIX, constants![HIDDEN: int, THREADS: int, DECODE: bool]];
+    embed => Embed in "ends/embed.cuh", [MATRIX, constants![HIDDEN: int, THREADS: int, DECODE: bool], FACTOR];
     (
         step: READ Header, tokens: READ Tokens, sampled_ids: READ Ids, codes: READ Codes, scales: READ Scales,
         row_scales: READ RowScales, residual: WRITE Rows,

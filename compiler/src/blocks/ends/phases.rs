@@ -5,9 +5,9 @@ use super::super::products::Project;
 use crate::blocks::draft::Propose;
 use crate::emit::call::Call;
 use crate::graph::Op;
+use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Fusion;
-use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};
@@ -46,9 +46,6 @@ impl Kind for Embed {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        if self.scale.is_some() {
-            return Err(pass_error!("no kernel scales embeddings"));
-        }
         launches.push(launcher.embed(site, self));
         Ok(())
     }

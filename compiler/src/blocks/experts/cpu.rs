@@ -1,7 +1,7 @@
 //! A mixture's CPU calls and their scratch buffers.
 
 use super::graph::Weighing;
-use super::{Chosen, Combine, Experts, Judge};
+use super::{Choice, Chosen, Combine, Experts, Judge};
 use crate::emit::call::{Call, activation};
 use crate::emit::names::{Working, format_name};
 use crate::emit::{float, number, variant};
@@ -16,7 +16,7 @@ impl Experts {
         let [x, logits, routing, out] = [self.x, self.logits, self.routing, self.out].map(|id| it.buffer(id));
         let (norm, router, matrix) = (it.field(self.norm), it.field(self.router), it.field(self.matrix));
         let activation = activation(self.activation);
-        let route = route(it, self.weighing, &experts, [&rows, &logits, &routing]);
+        let route = route(it, self.choice, &experts, [&rows, &logits, &routing]);
         let common = self.shared.map(|shared| {
             let (staged, matrix) = (it.staged(shared.matrix), it.field(shared.matrix));
             let out = it.buffer(shared.out);
@@ -68,16 +68,11 @@ impl Judge {
         let (rows, staged) = (it.rows(self.x), it.staged(self.router));
         let [x, logits, routing] = [self.x, self.logits, self.routing].map(|id| it.buffer(id));
         let (norm, router) = (it.field(self.norm), it.field(self.router));
-        let route = route(it, self.weighing, &experts, [&rows, &logits, &routing]);
-        let scales = self.scales.map(|scales| {
-            let scales = it.field(scales);
-            quote!(scale_chosen(lane, #rows, #scales, #routing);)
-        });
+        let route = route(it, self.choice, &experts, [&rows, &logits, &routing]);
         quote! {
             norm_linear(lane, #rows, #x, #norm, #staged, #router, Store(#logits));
             scale(lane, #rows, #factor, #logits);
             #route
-            #scales
         }
     }
 }
@@ -102,14 +97,14 @@ impl Chosen {
     }
 }
 
-/// The call that chooses experts.
+/// The calls that choose experts.
 fn route(
     it: &Call,
-    weighing: Weighing<FieldId>,
+    Choice { weighing, scales }: Choice,
     experts: &Literal,
     [rows, logits, routing]: [&TokenStream; 3],
 ) -> TokenStream {
-    match weighing {
+    let chosen = match weighing {
         Weighing::Softmax { renormalise } => {
             quote!(route::<#experts, _, _>(lane, #rows, #logits, #renormalise, #routing);)
         }
@@ -117,7 +112,12 @@ fn route(
             let (correction, scale) = (it.field(correction), float(scale));
             quote!(route_by_scores(lane, #rows, #logits, #correction, #scale, #routing);)
         }
-    }
+    };
+    let scaled = scales.map(|scales| {
+        let scales = it.field(scales);
+        quote!(scale_chosen(lane, #rows, #scales, #routing);)
+    });
+    quote!(#chosen #scaled)
 }
 
 impl Combine {

@@ -81,10 +81,6 @@ pub struct ExpertDown {
 impl Operation for Route {
     const NAME: &'static str = "route";
 
-    fn unbuilt(&self) -> Option<&'static str> {
-        self.scales.map(|_| "scales of experts")
-    }
-
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {
         let correction = match self.weighing {
             Weighing::Softmax { .. } => None,

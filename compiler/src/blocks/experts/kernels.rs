@@ -1,8 +1,8 @@
 //! Kernels of mixtures of experts.
 
 use crate::kernels::{
-    ARITHMETIC, Codes, Declared, EPILOGUE, Following, GEMM, Header, LIMIT, Lists, MATRIX, NORM, Products,
-    RING, RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
+    ARITHMETIC, Codes, Declared, EPILOGUE, FACTOR, Following, GEMM, Header, LIMIT, Lists, MATRIX, NORM,
+    Products, RING, RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
 };
 
 const ROUTER: &[Declared] = constants![
@@ -31,8 +31,10 @@ const BOTH: &[Declared] = constants![
 ];
 /// Experts that a router chooses from, where `EXPERTS` are a rank's.
 const SHARED_OUT: &[Declared] = constants![optional ROUTED: int];
-/// Where rows of the router are keys and scores.
-const SCORES: &[Declared] = constants![optional SCORE_SCALE: float];
+/// What rows of the router hold beside keys: scores, scales.
+const SCORES: &[Declared] = constants![optional SCORE_SCALE: float, EXPERT_SCALES: bool];
+/// The same where rows are made.
+const SCALED: &[Declared] = constants![SCORED: bool, EXPERT_SCALES: bool];
 /// `ListsOf` a kernel.
 const LISTS: &[Declared] = constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int, TOKENS: int];
 const SORT: &[Declared] = constants![LOGITS: int, RENORMALISE: bool];
@@ -65,7 +67,7 @@ const BOTH_AND_SUM: &str = both!(", DownSumOfRanks<{config}Down>");
 
 kernels! {
     /// The router's logits, and beside them the shared expert's gate and up.
-    route => Route in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER, ROUTE_SHARED];
+    route => Route in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER, FACTOR, ROUTE_SHARED];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, codes: READ Codes,
         scales: READ Scales, row_scales: READ RowScales, logits: WRITE Rows, scale: WRITE Rows, inner: WRITE Rows,
@@ -79,7 +81,7 @@ kernels! {
     route<{config}>(step, x, norm, router, static_cast<const char*>(router) + SCALE_ROW_AT, codes, scales, row_scales, logits, scale, inner, arriving);";
 
     /// The router's keys and scores.
-    route_scores => RouteScores in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER];
+    route_scores => RouteScores in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER, FACTOR];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows,
         arriving: WRITE Rows, correction: READ Vector,
@@ -88,14 +90,24 @@ kernels! {
     grid x "RouteShape<{config}>::GRID"
     body "route<{config}, true>(step, x, norm, router, nullptr, nullptr, nullptr, nullptr, logits, nullptr, nullptr, arriving, correction);";
 
+    /// The router's keys, scores if it makes such, and the scales of its experts.
+    route_scales => RouteScales in "experts/route.cuh", [ARITHMETIC, NORM, LIMIT, ROUTER, FACTOR, SCALED];
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows,
+        arriving: WRITE Rows, correction: READ Vector, scales: READ Vector,
+    )
+    check "RouteShape<{config}>::THREADS == {block} && RouteShape<{config}>::SHARED <= {shared}"
+    grid x "RouteShape<{config}>::GRID"
+    body "route<{config}, {config}::SCORED>(step, x, norm, router, nullptr, nullptr, nullptr, nullptr, logits, nullptr, nullptr, arriving, correction, scales);";
+
     /// The router's logits for many tokens, on tensor cores.
-    route_batch => RouteBatch in "experts/route_batch.cuh", [NORM, LIMIT, ROUTE_BATCH];
+    route_batch => RouteBatch in "experts/route_batch.cuh", [NORM, LIMIT, ROUTE_BATCH, FACTOR];
     (step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows)
     check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}"
     grid x "{config}::BLOCKS";
 
     /// The router's keys and scores for many tokens, on tensor cores.
-    route_batch_scores => RouteBatchScores in "experts/route_batch.cuh", [NORM, LIMIT, ROUTE_BATCH];
+    route_batch_scores => RouteBatchScores in "experts/route_batch.cuh", [NORM, LIMIT, ROUTE_BATCH, FACTOR];
     (
         step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows,
         correction: READ Vector,
@@ -103,6 +115,17 @@ kernels! {
     check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}"
     grid x "{config}::BLOCKS"
     body "route_batch<{config}, true>(step, x, norm, router, logits, correction);";
+
+    /// The same rows as of route_scales, for many tokens, on tensor cores.
+    route_batch_scales => RouteBatchScales in "experts/route_batch.cuh",
+        [NORM, LIMIT, ROUTE_BATCH, FACTOR, SCALED];
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, router: READ Codes, logits: WRITE Rows,
+        correction: READ Vector, scales: READ Vector,
+    )
+    check "RouteBatchShape<{config}>::THREADS == {block} && RouteBatchShape<{config}>::SHARED <= {shared}"
+    grid x "{config}::BLOCKS"
+    body "route_batch<{config}, {config}::SCORED>(step, x, norm, router, logits, correction, scales);";
 
     /// Gate and up of the chosen experts, then their down products, handed from block to block.
     experts_stream => ExpertsStream in "experts/experts_stream.cuh",

@@ -9,4 +9,4 @@ mod phases;
 mod reference;
 pub mod spec;
 
-pub use phases::{Chosen, Combine, Experts, FUSIONS, Judge, Latent, SharedDown, SharedUp};
+pub use phases::{Choice, Chosen, Combine, Experts, FUSIONS, Judge, Latent, SharedDown, SharedUp};

@@ -20,6 +20,42 @@ use crate::plan::{BufferId, FieldId, Plan, Work};
 use crate::spec::types::Activation;
 use proc_macro2::TokenStream;
 
+/// What a router chooses and weighs by, and hence what rows of its results hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choice {
+    /// What keys and weights are.
+    pub weighing: Weighing<FieldId>,
+    /// What multiplies the weight of each expert, if they are scaled.
+    pub scales: Option<FieldId>,
+}
+
+impl Choice {
+    /// That of the op that the rule calls `route`, whose fields stand in its order.
+    fn of(it: &Lowering, route: &str) -> Choice {
+        let Route { weighing, scales, .. } = it.block_op::<Route>(route);
+        let mut own = it.all_own(route).into_iter();
+        let mut next = || own.next().expect("an op has a field for each of its vectors");
+        let weighing = match *weighing {
+            Weighing::Softmax { renormalise } => Weighing::Softmax { renormalise },
+            Weighing::Scores { scale, .. } => Weighing::Scores { correction: next(), scale },
+        };
+        Choice { weighing, scales: scales.map(|_| next()) }
+    }
+
+    /// What is added to scores, if there are such.
+    pub(super) fn correction(&self) -> Option<FieldId> {
+        match self.weighing {
+            Weighing::Softmax { .. } => None,
+            Weighing::Scores { correction, .. } => Some(correction),
+        }
+    }
+
+    /// All fields, in the op's order.
+    pub(super) fn fields(&self) -> impl Iterator<Item = FieldId> {
+        self.correction().into_iter().chain(self.scales)
+    }
+}
+
 /// The router, and the inner rows of the experts it chooses and of the shared expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
@@ -42,7 +78,7 @@ pub struct Experts {
     /// Experts chosen per token.
     pub active: usize,
     /// What the router chooses and weighs by.
-    pub weighing: Weighing<FieldId>,
+    pub choice: Choice,
     /// Activation of every gate, or of every inner element.
     pub activation: Activation,
     /// Input of the down products: the rows of the chosen experts side by side.
@@ -78,9 +114,7 @@ pub struct Judge {
     /// Chosen weights, then chosen experts.
     pub routing: BufferId,
     /// What it chooses and weighs by.
-    pub weighing: Weighing<FieldId>,
-    /// What multiplies the weight of each expert, if they are scaled.
-    pub scales: Option<FieldId>,
+    pub choice: Choice,
 }
 
 impl Kind for Judge {
@@ -93,11 +127,7 @@ impl Kind for Judge {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        let correction = match self.weighing {
-            Weighing::Softmax { .. } => None,
-            Weighing::Scores { correction, .. } => Some(correction),
-        };
-        [self.norm, self.router].into_iter().chain(correction).chain(self.scales).collect()
+        [self.norm, self.router].into_iter().chain(self.choice.fields()).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -112,8 +142,8 @@ impl Kind for Judge {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(pass_error!("no kernel of routers norms the residual stream by itself"))
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.judge(site, self, launches)
     }
 }
 
@@ -169,8 +199,12 @@ impl Kind for Chosen {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(pass_error!("no kernel of experts norms the residual stream by itself"))
+    fn cut(&self, kernel: &Signature) -> Option<Cut> {
+        cut(kernel)
+    }
+
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.chosen(site, self, launches)
     }
 }
 
@@ -194,11 +228,7 @@ impl Kind for Experts {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        let correction = match self.weighing {
-            Weighing::Softmax { .. } => None,
-            Weighing::Scores { correction, .. } => Some(correction),
-        };
-        let own = [self.norm, self.router].into_iter().chain(correction).chain([self.matrix]);
+        let own = [self.norm, self.router].into_iter().chain(self.choice.fields()).chain([self.matrix]);
         own.chain(self.beside()).collect()
     }
 
@@ -465,7 +495,7 @@ pub const FUSIONS: &[Fusion] = &[
 ];
 
 fn experts(it: &Lowering) -> Result<PhaseKind, PassError> {
-    let Route { active, weighing, .. } = *it.block_op("r");
+    let Route { active, .. } = *it.block_op("r");
     let (gated, activation) = match it.op("out") {
         Op::Block(BlockOp::ExpertGate(ExpertGate { activation, .. })) => (true, *activation),
         Op::Block(BlockOp::ExpertUp(ExpertUp { activation, .. })) => (false, *activation),
@@ -483,13 +513,6 @@ fn experts(it: &Lowering) -> Result<PhaseKind, PassError> {
     };
     let latent =
         |_| -> Result<Latent, PassError> { Ok(Latent { matrix: it.matrix("v"), out: it.whole("v")? }) };
-    let weighing = match weighing {
-        Weighing::Softmax { renormalise } => Weighing::Softmax { renormalise },
-        Weighing::Scores { scale, .. } => {
-            let [correction] = it.own("r");
-            Weighing::Scores { correction, scale }
-        }
-    };
     Ok(Experts {
         x: it.whole("x")?,
         norm: it.norm("n"),
@@ -500,7 +523,7 @@ fn experts(it: &Lowering) -> Result<PhaseKind, PassError> {
         latent: it.given("v").map(latent).transpose()?,
         gated,
         active,
-        weighing,
+        choice: Choice::of(it, "r"),
         activation,
         out: it.whole("out")?,
         shared: shared.map(up).transpose()?,
@@ -509,25 +532,10 @@ fn experts(it: &Lowering) -> Result<PhaseKind, PassError> {
 }
 
 fn judge(it: &Lowering) -> Result<PhaseKind, PassError> {
-    let Route { weighing, scales, .. } = *it.block_op("r");
     let Op::Scale { factor } = *it.op("s") else { unreachable!("the rule says scale") };
-    let own: Vec<FieldId> = it.all_own("r");
-    let (weighing, scales) = match (weighing, scales, &own[..]) {
-        (Weighing::Softmax { renormalise }, None, []) => (Weighing::Softmax { renormalise }, None),
-        (Weighing::Softmax { renormalise }, Some(_), [scales]) => {
-            (Weighing::Softmax { renormalise }, Some(*scales))
-        }
-        (Weighing::Scores { scale, .. }, None, [correction]) => {
-            (Weighing::Scores { correction: *correction, scale }, None)
-        }
-        (Weighing::Scores { scale, .. }, Some(_), [correction, scales]) => {
-            (Weighing::Scores { correction: *correction, scale }, Some(*scales))
-        }
-        _ => unreachable!("an op has a field for each of its vectors"),
-    };
     let (x, logits, routing) = (it.whole("x")?, it.whole("l")?, it.whole("r")?);
-    Ok(Judge { x, norm: it.norm("n"), factor, router: it.matrix("l"), logits, routing, weighing, scales }
-        .into())
+    let choice = Choice::of(it, "r");
+    Ok(Judge { x, norm: it.norm("n"), factor, router: it.matrix("l"), logits, routing, choice }.into())
 }
 
 /// `y` is the sum, which is added to `residual` if the rule has one.

@@ -2,6 +2,7 @@
 //! bound on logits.
 
 mod cpu;
+mod cuda;
 pub mod kernels;
 mod phases;
 

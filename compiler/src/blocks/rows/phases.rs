@@ -3,9 +3,9 @@
 use super::super::{Kind, PhaseKind};
 use crate::emit::call::Call;
 use crate::graph::Op;
+use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::{Fusion, Lowering};
-use crate::passes::{PassError, pass_error};
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Work};
 use proc_macro2::TokenStream;
@@ -40,8 +40,9 @@ impl Kind for AddNormed {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(no_kernel(self.name()))
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.push(launcher.add_normed(site, self));
+        Ok(())
     }
 }
 
@@ -77,8 +78,9 @@ impl Kind for SumNormed {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(no_kernel(self.name()))
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.push(launcher.sum_normed(site, self));
+        Ok(())
     }
 }
 
@@ -110,8 +112,9 @@ impl Kind for Scale {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(no_kernel(self.name()))
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.extend(launcher.scale(site, self));
+        Ok(())
     }
 }
 
@@ -143,13 +146,10 @@ impl Kind for Cap {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(no_kernel(self.name()))
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.push(launcher.cap(site, self));
+        Ok(())
     }
-}
-
-fn no_kernel(phase: &str) -> PassError {
-    pass_error!("no kernel does what the phase `{phase}` does")
 }
 
 /// Fusion rules of whole rows. What they change stays in its buffer.

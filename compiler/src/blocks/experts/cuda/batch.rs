@@ -3,15 +3,13 @@
 //! (templates/cuda/experts/experts_batch.cuh).
 
 use super::shape::{self, Lists};
-use super::{choice_constants, router_row};
-use crate::blocks::experts::graph::Weighing;
 use crate::blocks::experts::kernels::{
     ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
     ExpertsSortPart, ExpertsStage,
 };
 use crate::blocks::products::cuda::gemm::Gemm;
 use crate::blocks::products::cuda::{Operands, activation, limit};
-use crate::blocks::{Combine, Experts, Sum};
+use crate::blocks::{Combine, Experts, Judge, Sum};
 use crate::kernels::{self, Operand, Planes, Products, Rows, Staged};
 use crate::passes::PassError;
 use crate::passes::launch::{
@@ -36,21 +34,31 @@ pub(super) fn columns(hidden: usize) -> (usize, usize) {
 }
 
 impl Launcher<'_> {
+    /// The launch of the router of many rows, by whose logits `chooser` chooses.
+    pub(crate) fn batch_route(
+        &mut self,
+        site: Site,
+        operands: &Judge,
+        chooser: &Experts,
+    ) -> Result<Launch, PassError> {
+        let (lists, _) = self.lists(site, chooser, &self.matrix(chooser.matrix))?;
+        let logits = self.logits(site, logits_stride(chooser, &lists));
+        let outputs = router_outputs(chooser, &lists);
+        let launch = self.route_batch(site, operands, outputs, logits);
+        Ok(launch.unwrap_or_else(|| self.route_alone(site, operands, outputs, logits, (0, Rows::NULL))))
+    }
+
+    /// The launches between the router's and the down products'.
     pub(crate) fn batch_up(
         &mut self,
         site: Site,
         operands: &Experts,
-        matrix: &Matrix,
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
         let capacity = site.program.rows.next_multiple_of(8);
+        let matrix = &self.matrix(operands.matrix);
         let (lists, gemm) = self.lists(site, operands, matrix)?;
-        let stride = logits_stride(operands, &lists);
-        let logits = self.logits(site, stride);
-        let router = self.matrix(operands.router);
-        let outputs = router_outputs(operands, &lists);
-        let launch = self.route_batch(site, operands, &router, outputs, logits);
-        launches.push(launch.unwrap_or_else(|| self.route_alone(site, operands, outputs, logits, 0)));
+        let logits = self.logits(site, logits_stride(operands, &lists));
         let (launch, mut x) = self.stage(site, operands.x, Some(operands.norm), capacity);
         launches.push(launch);
         if let Some(shared) = operands.shared {
@@ -244,7 +252,7 @@ impl Launcher<'_> {
             ("TOKENS", integer(lists.tile)),
             ("LOGITS", integer(logits_stride(operands, lists))),
         ];
-        constants.extend(choice_constants(operands.weighing));
+        constants.extend(operands.choice.constants());
         constants.push(("LIMIT", limit(site, false)));
         constants.extend(lists.shared_out());
         let threads = if lists.one_chunk() { 256 } else { 512 };
@@ -327,17 +335,15 @@ impl Launcher<'_> {
 }
 
 /// Rows of the router's matrix that its kernel multiplies. Of logits whole tiles: the shared expert's weight
-/// is an output like the others, and padding is written too. Corrections have no padding.
+/// is an output like the others, and padding is written too. What experts have of their own has no padding.
 fn router_outputs(operands: &Experts, lists: &Lists) -> usize {
-    match operands.weighing {
-        Weighing::Softmax { .. } => {
-            (lists.routed + usize::from(operands.weighs_shared())).next_multiple_of(TILE_ROWS)
-        }
-        Weighing::Scores { .. } => lists.routed,
+    match operands.choice.arrays() {
+        1 => (lists.routed + usize::from(operands.weighs_shared())).next_multiple_of(TILE_ROWS),
+        _ => lists.routed,
     }
 }
 
 /// Floats from one row of logits to the next.
 fn logits_stride(operands: &Experts, lists: &Lists) -> usize {
-    router_row(operands.weighing, router_outputs(operands, lists))
+    operands.choice.row(router_outputs(operands, lists))
 }

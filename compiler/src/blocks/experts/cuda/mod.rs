@@ -1,32 +1,27 @@
-//! A mixture of experts over few rows: the router beside the shared expert's gate and up, then the chosen
-//! experts' gate and up, then all down products with the residual, each bound by reading its weights. Larger
-//! steps use `batch`.
+//! A mixture of experts over few rows: the router beside the shared expert's gate and up (`route`), then the
+//! chosen experts' gate and up, then all down products with the residual, each bound by reading its weights.
+//! Larger steps use `batch`.
 
 mod batch;
+mod route;
 mod route_batch;
 mod shape;
 
 use self::shape::{Ring, Together};
-use super::graph::Weighing;
-use super::{Combine, Experts, Latent, SharedDown, SharedUp};
+use super::{Chosen, Combine, Experts, Judge, Latent, SharedDown, SharedUp};
 use crate::blocks::Sum;
 use crate::blocks::experts::kernels::{
     ExpertsStream, ExpertsStreamDown, ExpertsStreamDownSum, ExpertsStreamSum, ExpertsStreamUp,
-    ExpertsStreamUpPart, Route, RouteScores,
+    ExpertsStreamUpPart,
 };
-use crate::blocks::products::cuda::stream::{
-    self, PACE, Stream, WARPS_BESIDE, arithmetic, consumer_warps, lookahead,
-};
+use crate::blocks::products::cuda::stream::arithmetic;
 use crate::blocks::products::cuda::{Operands, activation, limit};
 use crate::kernels::{Following, Planes, Rows, Vector};
 use crate::passes::PassError;
-use crate::passes::launch::{
-    Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value,
-};
-use crate::plan::cuda::{Constant, Extent, Launch, Regime};
+use crate::passes::launch::{Instance, Launcher, Matrix, Member, Site, fixed, integer, no_kernel};
+use crate::plan::cuda::{Constant, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, Packing, PhaseKind};
-use crate::spec::types::Knobs;
 use monomorph_abi::world::PIECE;
 use monomorph_formats::Format;
 
@@ -36,29 +31,38 @@ const FEW_ROWS: usize = 8;
 /// (Nemotron 3 Nano on an H200).
 const FEW_UNGATED_ROWS: usize = 4;
 
-fn up(kind: &PhaseKind) -> Option<Experts> {
-    if let PhaseKind::Experts(experts) = kind { Some(*experts) } else { None }
+/// The routing by which a phase multiplies chosen experts' gate and up.
+fn up(kind: &PhaseKind) -> Option<BufferId> {
+    match kind {
+        PhaseKind::Experts(experts) => Some(experts.routing),
+        PhaseKind::Chosen(chosen) => Some(chosen.routing),
+        _ => None,
+    }
 }
 
 fn down(kind: &PhaseKind) -> Option<Combine> {
     if let PhaseKind::Combine(combine) = kind { Some(*combine) } else { None }
 }
 
-/// Floats of a row of what the router's kernel makes of logits of `outputs` rows of its matrix
-/// (templates/cuda/experts/route_scores.cuh).
-fn router_row(weighing: Weighing<FieldId>, outputs: usize) -> usize {
-    match weighing {
-        Weighing::Softmax { .. } => outputs,
-        Weighing::Scores { .. } => (2 * outputs).next_multiple_of(4),
-    }
-}
-
-/// Constants of a kernel that chooses.
-fn choice_constants(weighing: Weighing<FieldId>) -> Vec<Member> {
-    match weighing {
-        Weighing::Softmax { renormalise } => vec![("RENORMALISE", Constant::Flag(renormalise))],
-        Weighing::Scores { scale, .. } => {
-            vec![("RENORMALISE", Constant::Flag(true)), ("SCORE_SCALE", Constant::Float(scale))]
+impl Chosen {
+    /// The mixture whose router is a phase of its own. What reads the norm of that phase is not asked of it.
+    fn judged_by(&self, judge: &Judge) -> Experts {
+        let Chosen { x, norm, routing, matrix, active, activation, out } = *self;
+        let Judge { router, logits, choice, .. } = *judge;
+        Experts {
+            x,
+            norm,
+            router,
+            logits,
+            routing,
+            matrix,
+            latent: None,
+            gated: true,
+            active,
+            choice,
+            activation,
+            out,
+            shared: None,
         }
     }
 }
@@ -104,33 +108,45 @@ impl Launcher<'_> {
     ) -> Result<(), PassError> {
         let matrix = self.matrix(operands.matrix);
         self.check_experts(site, operands.matrix, operands.beside())?;
-        let router = self.matrix(operands.router);
-        if !matches!(router.format, Format::Bf16 | Format::F16 | Format::F32) {
-            return Err(no_kernel(
-                site,
-                self.plan,
-                &format!("no kernel chooses by {} weights", router.format),
-            ));
-        }
-        if matches!(operands.weighing, Weighing::Scores { .. }) && operands.weighs_shared() {
-            let what = "no kernel scores experts beside a shared one with a gate of the router's";
-            return Err(no_kernel(site, self.plan, what));
-        }
+        self.check_router(site, operands)?;
         match self.streams(site, operands) {
             Some(Streams::Apart { up, .. }) => {
                 let beside = self.of_their_own(operands);
                 self.products(site, &beside, launches)?;
-                launches.push(self.route(site, operands, &router, 0)?);
+                launches.push(self.route(site, operands, 0)?);
                 launches.push(self.stream_up(site, operands, &matrix, up));
             }
             Some(Streams::Together(rings)) => {
                 let beside = self.of_their_own(operands);
                 self.products(site, &beside, launches)?;
                 let arriving = site.program.rows * operands.active * matrix.outputs();
-                launches.push(self.route(site, operands, &router, arriving)?);
+                launches.push(self.route(site, operands, arriving)?);
                 launches.push(self.stream_both(site, operands, &matrix, rings));
             }
-            None => self.batch_up(site, operands, &matrix, launches)?,
+            None => {
+                launches.push(self.batch_route(site, &operands.judge(), operands)?);
+                self.batch_up(site, operands, launches)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The launches of experts whose router is a phase of its own.
+    pub(crate) fn chosen(
+        &mut self,
+        site: Site,
+        operands: &Chosen,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
+        self.check_experts(site, operands.matrix, [])?;
+        let chooser = self.chooser(site, operands.routing);
+        match self.streams(site, &chooser) {
+            Some(Streams::Apart { up, .. }) => {
+                let matrix = self.matrix(operands.matrix);
+                launches.push(self.stream_up(site, &chooser, &matrix, up));
+            }
+            Some(Streams::Together(_)) => unreachable!("a router by itself hands no rows over"),
+            None => self.batch_up(site, &chooser, launches)?,
         }
         Ok(())
     }
@@ -180,13 +196,19 @@ impl Launcher<'_> {
         may.then_some(sum)
     }
 
-    /// The phase of the body that writes this routing.
+    /// The mixture of the body that chooses by this routing.
     fn chooser(&self, site: Site, routing: BufferId) -> Experts {
-        let phases = self.plan.bodies[site.body].phases.iter();
-        let mut choosers = phases.filter_map(|phase| up(&phase.kind));
-        choosers
-            .find(|it| it.routing == routing)
-            .expect("experts are chosen before their products are added up")
+        let kinds = || self.plan.bodies[site.body].phases.iter().map(|phase| &phase.kind);
+        let judge = kinds().find_map(|kind| match kind {
+            PhaseKind::Judge(judge) if judge.routing == routing => Some(judge),
+            _ => None,
+        });
+        let mut choosers = kinds().filter_map(|kind| match kind {
+            PhaseKind::Experts(experts) if experts.routing == routing => Some(*experts),
+            PhaseKind::Chosen(chosen) if chosen.routing == routing => Some(chosen.judged_by(judge?)),
+            _ => None,
+        });
+        choosers.next().expect("experts are chosen before their products are added up")
     }
 
     fn check_experts(
@@ -240,15 +262,16 @@ impl Launcher<'_> {
         let (at, sum) = self.adder(site, operands.routing)?;
         let (of_sum, common) = (self.matrix(sum.matrix), sum.shared.map(|it| self.matrix(it.matrix)));
         let phases = &self.plan.bodies[site.body].phases;
-        let chooses =
-            phases.iter().position(|it| up(&it.kind).is_some_and(|it| it.routing == operands.routing))?;
+        let chooses = phases.iter().position(|it| up(&it.kind) == Some(operands.routing))?;
+        // A router by itself does not mark the inner rows as empty.
+        let marks = matches!(phases[chooses].kind, PhaseKind::Experts(_));
         let of = |phase: usize| self.knobs(Site { phase, ..site });
         // The fused launch keeps the inner rows to itself, and comes before what stands in between: that may
         // read nothing. Its sums are added to its x.
         let between = &phases[chooses + 1..at];
         let summed = self.sum_of(Site { phase: at, ..site }, sum.residual);
         let residual = summed.map_or(sum.residual, |it| it.residual);
-        if residual == operands.x && between.iter().all(|phase| phase.kind.buffers().0.is_empty()) {
+        if marks && residual == operands.x && between.iter().all(|phase| phase.kind.buffers().0.is_empty()) {
             let rings = shape::together(
                 [&matrix, &of_sum],
                 common.as_ref(),
@@ -281,141 +304,6 @@ impl Launcher<'_> {
         self.scratch("shared_scale", 4 * site.program.rows as u64, false)
     }
 
-    /// The router's product, and beside it the shared expert's gate and up. `arriving` counts the values of
-    /// the experts' inner rows that the next kernel hands from block to block.
-    fn route(
-        &mut self,
-        site: Site,
-        operands: &Experts,
-        router: &Matrix,
-        arriving: usize,
-    ) -> Result<Launch, PassError> {
-        let experts = self.matrix(operands.matrix).routed.expect("experts have matrices");
-        let places = self.card.multiprocessors as usize;
-        let Some(shared) = operands.shared.filter(|it| it.weighed) else {
-            let logits = self.logits(site, router_row(operands.weighing, experts));
-            return Ok(self.route_alone(site, operands, experts, logits, arriving));
-        };
-        let matrix = self.matrix(shared.matrix);
-        let rows = site.program.rows.min(if matrix.format == Format::Nvfp4 { 2 } else { 4 });
-        let knobs = self.route_knobs(site, rows);
-        let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
-            .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
-        // One multiprocessor computes the row that weighs the shared expert; the two products share the
-        // others.
-        let blocks = matrix.outputs().div_ceil(TILE_ROWS).min((places - 1) / 2);
-        let router_blocks = experts.min(places - 1 - blocks);
-        let Stream { rows, warps, stages, stage_bytes, resident, shared: bytes, .. } =
-            Stream { blocks, ..shape };
-        let groups = site.program.rows.div_ceil(rows);
-        let mut constants: Vec<Member> = matrix.names().into();
-        constants.extend(arithmetic(&matrix));
-        constants.extend([
-            ("OUTPUTS", integer(matrix.outputs())),
-            ("EPILOGUE", value("Epilogue::GATED")),
-            ("ACTIVATION", activation(operands.activation)),
-            ("BIAS", Constant::Flag(false)),
-            ("STAGES", integer(stages)),
-            ("STAGE_BYTES", integer(stage_bytes)),
-            ("BLOCKS", integer(blocks)),
-            ("MULTIPROCESSORS", integer(places)),
-            ("CONSUMER_WARPS", integer(warps)),
-            ("EVICT_FIRST", Constant::Flag(groups == 1)),
-            ("LOOKAHEAD", integer(lookahead(matrix.format))),
-            ("PACE", integer(PACE.min(stages))),
-        ]);
-        constants.extend(self.router_constants(site, operands, router, rows, experts, router_blocks));
-        constants.push(("ARRIVING", integer(arriving)));
-        // More tiles per block than the shape assumes need more room for their sums.
-        let bytes = bytes
-            .max(stream::shared_of_blocks(&matrix, &shape, blocks))
-            .max(shape::route_shared(rows, warps));
-        let resident = if rows <= 2 && fits(self.card, bytes, 2) { resident.min(2) } else { 1 };
-        let Planes { codes, scales, row_scales } = self.planes(shared.matrix);
-        let arguments = Route {
-            step: site.header,
-            x: self.buffer(site, operands.x),
-            norm: Vector::field(Some(operands.norm)),
-            router: self.planes(operands.router).codes,
-            codes,
-            scales,
-            row_scales,
-            logits: self.logits(site, experts),
-            scale: self.shared_scale(site, true),
-            inner: self.buffer(site, shared.out),
-            arriving: self.arriving(site, operands, arriving),
-        };
-        let grid = fixed(blocks + router_blocks + 1, groups, 1);
-        let name = self.kernel_name(site, "_route");
-        let instance =
-            Instance { resident, shared: bytes, ..Instance::new(name, constants, 32 * (warps + 1)) };
-        Ok(self.launch(site, instance, grid, arguments))
-    }
-
-    /// Tiling of the router's kernel by the phase's knobs, with `rows` rows per block.
-    fn route_knobs(&self, site: Site, rows: usize) -> Knobs {
-        let mut knobs = self.knobs(site);
-        // It streams few bytes: warps that squeeze out the next kernel's blocks cost more than they gain.
-        knobs.stream_warps = knobs.stream_warps.min(WARPS_BESIDE);
-        knobs.blocks_per_multiprocessor = 1; // its own blocks, not the experts', are one a multiprocessor
-        if site.program.rows > rows {
-            knobs.stream_kernels = 2; // of several groups of rows each multiprocessor takes several blocks
-        }
-        knobs
-    }
-
-    /// The router's product alone, `outputs` rows of its matrix; padding rows give zeros.
-    pub(crate) fn route_alone(
-        &mut self,
-        site: Site,
-        operands: &Experts,
-        outputs: usize,
-        logits: Rows,
-        arriving: usize,
-    ) -> Launch {
-        let router = self.matrix(operands.router);
-        let rows = site.program.rows.min(4);
-        let groups = site.program.rows.div_ceil(rows);
-        // A block takes the rows it holds at a time, and there are no more blocks than there is work for.
-        let blocks =
-            (self.card.multiprocessors as usize).min(outputs.div_ceil(if groups == 1 { 1 } else { 8 }));
-        let knobs = self.route_knobs(site, rows);
-        let warps = consumer_warps(&knobs);
-        let mut constants: Vec<Member> = vec![
-            ("COMPUTE", value("Compute::F16")),
-            ("ROUNDING", value("Rounding::NONE")),
-            ("BLOCKS", integer(0)),
-            ("CONSUMER_WARPS", integer(warps)),
-        ];
-        constants.extend(self.router_constants(site, operands, &router, rows, outputs, blocks));
-        constants.push(("ARRIVING", integer(arriving)));
-        let mut bytes = shape::route_shared(rows, warps);
-        if site.program.regime == Regime::Decode && knobs.stream_kernels == 1 {
-            bytes = bytes.max(alone(self.card));
-        }
-        let resident = if rows <= 2 { 2 } else { 1 };
-        let (step, x, norm) =
-            (site.header, self.buffer(site, operands.x), Vector::field(Some(operands.norm)));
-        let router = self.planes(operands.router).codes;
-        let arriving = self.arriving(site, operands, arriving);
-        let mut grid = fixed(blocks, groups, 1);
-        if site.program.regime == Regime::Prefill {
-            grid[1] = Extent::Tokens(count(rows));
-        }
-        let name = self.kernel_name(site, "_route");
-        let instance =
-            Instance { resident, shared: bytes, ..Instance::new(name, constants, 32 * (warps + 1)) };
-        if let Weighing::Scores { correction, .. } = operands.weighing {
-            let correction = Vector::field(Some(correction));
-            let arguments = RouteScores { step, x, norm, router, logits, arriving, correction };
-            return self.launch(site, instance, grid, arguments);
-        }
-        let (Planes { codes, scales, row_scales }, scale, inner) = (Planes::NULL, Rows::NULL, Rows::NULL);
-        let arguments =
-            Route { step, x, norm, router, codes, scales, row_scales, logits, scale, inner, arriving };
-        self.launch(site, instance, grid, arguments)
-    }
-
     /// Bytes of the next layer's weights that a mixture's kernel prefetches.
     fn ahead(&self, site: Site) -> usize {
         // The schedule does not list a draft head's layers, and draft passes leave it, so their next layer is
@@ -430,30 +318,6 @@ impl Launcher<'_> {
         if values == 0 { Rows::NULL } else { self.buffer(site, operands.out) }
     }
 
-    fn router_constants(
-        &self,
-        site: Site,
-        operands: &Experts,
-        router: &Matrix,
-        rows: usize,
-        outputs: usize,
-        blocks: usize,
-    ) -> Vec<Member> {
-        let (norm, eps) = self.norm(Some(operands.norm));
-        let [(_, format), _] = router.names();
-        vec![
-            ("INPUTS", integer(router.columns)),
-            ("ROWS", integer(rows)),
-            ("NORM", norm),
-            ("EPS", Constant::Float(eps)),
-            ("LIMIT", limit(site, rows == site.program.rows)),
-            ("ROUTER", format.clone()),
-            ("SCALE", format),
-            ("EXPERTS", integer(outputs)),
-            ("ROUTER_BLOCKS", integer(blocks)),
-        ]
-    }
-
     fn up_constants(&self, operands: &Experts, matrix: &Matrix) -> Vec<Member> {
         let (norm, eps) = self.norm(operands.read().1);
         let mut constants: Vec<Member> = matrix.names().into();
@@ -462,7 +326,7 @@ impl Launcher<'_> {
             ("EXPERTS", integer(matrix.experts.expect("experts have matrices"))),
             ("ACTIVE", integer(operands.active)),
         ]);
-        constants.extend(choice_constants(operands.weighing));
+        constants.extend(operands.choice.constants());
         constants.extend([
             ("WIDTH", integer(matrix.outputs())),
             ("INPUTS", integer(matrix.columns)),
@@ -514,7 +378,7 @@ impl Launcher<'_> {
         let arguments = ExpertsStream {
             step: site.header,
             norm: Vector::field(Some(operands.norm)),
-            logits: self.logits(site, router_row(operands.weighing, experts)),
+            logits: self.logits(site, operands.choice.row(experts)),
             shared_inner: sum.shared.map_or(Rows::NULL, |it| self.buffer(site, it.inner)),
             scale: self.shared_scale(site, operands.weighs_shared()),
             codes: up.codes,
@@ -545,7 +409,7 @@ impl Launcher<'_> {
         let (read, norm) = operands.read();
         let (step, x, norm) = (site.header, self.buffer(site, read), Vector::field(norm));
         let [logits, inner, routing] = [
-            self.logits(site, router_row(operands.weighing, experts)),
+            self.logits(site, operands.choice.row(experts)),
             self.buffer(site, operands.out),
             self.buffer(site, operands.routing),
         ];

@@ -1,11 +1,10 @@
 //! Router logits of more than a few tokens, on tensor cores (templates/cuda/experts/route_batch.cuh).
 
-use crate::blocks::Experts;
-use crate::blocks::experts::graph::Weighing;
-use crate::blocks::experts::kernels::{RouteBatch, RouteBatchScores};
+use crate::blocks::Judge;
+use crate::blocks::experts::kernels::{RouteBatch, RouteBatchScales, RouteBatchScores};
 use crate::blocks::products::cuda::limit;
 use crate::kernels::{Rows, Vector};
-use crate::passes::launch::{Instance, Launcher, Matrix, Site, count, fits, fixed, integer};
+use crate::passes::launch::{Instance, Launcher, Site, count, fits, fixed, integer};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::spec::types::Cuda;
@@ -45,22 +44,22 @@ fn shape(rows: usize, outputs: usize, card: &Cuda) -> Option<Shape> {
 }
 
 impl Launcher<'_> {
-    /// The launch that writes `outputs` logits per token, padding rows included; `None` if no such kernel
-    /// takes the router's format or width.
+    /// The launch that makes rows of `outputs` logits per token, padding rows included; `None` if no such
+    /// kernel takes the router's format or width.
     pub(crate) fn route_batch(
         &mut self,
         site: Site,
-        operands: &Experts,
-        router: &Matrix,
+        operands: &Judge,
         outputs: usize,
         logits: Rows,
     ) -> Option<Launch> {
+        let router = self.matrix(operands.router);
         if router.format != Format::Bf16 || !router.columns.is_multiple_of(4) {
             return None;
         }
         let Shape { tokens, tiles, k_warps, blocks, shared } = shape(site.program.rows, outputs, self.card)?;
         let (norm, eps) = self.norm(Some(operands.norm));
-        let constants = vec![
+        let mut constants = vec![
             ("OUTPUTS", integer(outputs)),
             ("INPUTS", integer(router.columns)),
             ("NORM", norm),
@@ -71,6 +70,9 @@ impl Launcher<'_> {
             ("K_WARPS", integer(k_warps)),
             ("BLOCKS", integer(blocks)),
         ];
+        let choice = operands.choice;
+        constants.extend(operands.factor());
+        constants.extend(choice.scales.iter().flat_map(|_| choice.row_constants()));
         let (step, x) = (site.header, self.buffer(site, operands.x));
         let (norm, router) = (Vector::field(Some(operands.norm)), self.planes(operands.router).codes);
         let mut grid = fixed(blocks, site.program.rows.div_ceil(tokens), 1);
@@ -79,19 +81,15 @@ impl Launcher<'_> {
         }
         let name = self.kernel_name(site, "_route");
         let instance = Instance { shared, ..Instance::new(name, constants, 32 * WARPS) };
-        Some(match operands.weighing {
-            Weighing::Softmax { .. } => {
-                self.launch(site, instance, grid, RouteBatch { step, x, norm, router, logits })
-            }
-            Weighing::Scores { correction, .. } => {
-                let correction = Vector::field(Some(correction));
-                self.launch(
-                    site,
-                    instance,
-                    grid,
-                    RouteBatchScores { step, x, norm, router, logits, correction },
-                )
-            }
+        let [correction, scales] = [choice.correction(), choice.scales].map(Vector::field);
+        Some(if choice.scales.is_some() {
+            let arguments = RouteBatchScales { step, x, norm, router, logits, correction, scales };
+            self.launch(site, instance, grid, arguments)
+        } else if choice.correction().is_some() {
+            let arguments = RouteBatchScores { step, x, norm, router, logits, correction };
+            self.launch(site, instance, grid, arguments)
+        } else {
+            self.launch(site, instance, grid, RouteBatch { step, x, norm, router, logits })
         })
     }
 }
