@@ -304,6 +304,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         }
 #pragma unroll
         for (int h = 0; h < S::VALUE_STEPS; ++h) {
+            if constexpr (S::KEY_PIECE < S::KEY_STEPS) __syncwarp();  // loads do not pass it: these values take the registers of those before
             if constexpr (S::PIECEWISE) load_values(tile, block, h);
             if (first_own < 16) {  // what lies behind the token in its block may be NaN, which a weight of zero would not remove
 #pragma unroll
