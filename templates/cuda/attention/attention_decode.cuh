@@ -71,15 +71,16 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     // Items of the prologue: the query heads, then key and value of the step's tokens from the first of the sequence on.
     const auto token_of = [&](int item) { return (item - GROUP) / 2; };
     const auto is_value = [&](int item) { return (item - GROUP) % 2 != 0; };
-    HeadVector<C> head[S::ITEMS];
+    constexpr int HELD = S::TOGETHER ? S::ITEMS : 1;
+    HeadVector<C> heads[HELD];
+    auto load_head = [&](HeadVector<C>& head, int item) {
+        const int from = item < GROUP ? kv_head * GROUP + item : kv_head + (is_value(item) ? A::FIRST_VALUE : A::FIRST_KEY);
+        const int at = C::TOKENS == 1 || item < GROUP ? row : row - before + token_of(item);
+        if (item < GROUP || token_of(item) <= before) head.load(qkv + static_cast<size_t>(at) * A::QKV_WIDTH + from * D, lane);
+    };
     auto load_heads = [&] {
 #pragma unroll
-        for (int i = 0; i < S::ITEMS; ++i) {
-            const int item = warp + i * WARPS;
-            const int from = item < GROUP ? kv_head * GROUP + item : kv_head + (is_value(item) ? A::FIRST_VALUE : A::FIRST_KEY);
-            const int at = C::TOKENS == 1 || item < GROUP ? row : row - before + token_of(item);
-            if (item < GROUP || token_of(item) <= before) head[i].load(qkv + static_cast<size_t>(at) * A::QKV_WIDTH + from * D, lane);
-        }
+        for (int i = 0; i < HELD; ++i) load_head(heads[i], warp + i * WARPS);
     };
     if constexpr (!C::CONTEXT_BEFORE_WAIT) load_heads();
 
@@ -103,16 +104,13 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     int tile = first + warp;
     int block = tile < last ? blocks[tile / TILES] : 0;
     int next_block = tile + WARPS < last ? blocks[(tile + WARPS) / TILES] : 0;
-    Rotation<C> rotations[C::TOKENS == 1 ? 1 : S::ITEMS];
-    if constexpr (C::TOKENS == 1) {
-        rotations[0].load(rotary, position, lane);
-    } else {
+    constexpr int ROTATIONS = C::TOKENS == 1 ? 1 : HELD;
+    Rotation<C> rotations[ROTATIONS];
+    auto load_rotation = [&](Rotation<C>& rotation, int item) {
+        rotation.load(rotary, C::TOKENS == 1 || item < GROUP ? position : cached + min(token_of(item), before), lane);
+    };
 #pragma unroll
-        for (int i = 0; i < S::ITEMS; ++i) {
-            const int item = warp + i * WARPS;
-            rotations[i].load(rotary, item < GROUP ? position : cached + min(token_of(item), before), lane);
-        }
-    }
+    for (int i = 0; i < ROTATIONS; ++i) load_rotation(rotations[i], warp + i * WARPS);
     Chunk<Kv> keys[2][S::KEY_STEPS] = {}, values[S::VALUE_STEPS][4] = {};
     // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
     // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
@@ -161,14 +159,11 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     }
 
     // Prologue: q to shared memory in the precision of the products; the token's own K/V to shared memory and to the cache.
-#pragma unroll
-    for (int i = 0; i < S::ITEMS; ++i) {
-        const int item = warp + i * WARPS;
-        const Rotation<C>& rotation = rotations[C::TOKENS == 1 ? 0 : i];
+    auto prepare = [&](int item, HeadVector<C>& head, const Rotation<C>& rotation) {
         if (item < GROUP) {
-            norm_head<C, C::Q_NORM, false>(head[i], q_weight, C::Q_EPS);
-            rotate_head<C>(head[i], rotation, lane);
-            head[i].each(lane, [&](int e, float v) {
+            norm_head<C, C::Q_NORM, false>(head, q_weight, C::Q_EPS);
+            rotate_head<C>(head, rotation, lane);
+            head.each(lane, [&](int e, float v) {
                 const float scaled = v * (C::SCALE * 1.4426950408889634f);
                 const Operand high = round_to<Operand>(scaled);
                 // Column e is of the lane's chunk (e / 8 % 4), of pair (e / 2 % 4) there: two pairs a fragment.
@@ -182,18 +177,28 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         } else if (token_of(item) <= before && makes_keys) {
             const bool is_key = !is_value(item), own = C::TOKENS == 1 || (token_of(item) == before && owner);
             if (is_key) {
-                norm_head<C, C::K_NORM, false>(head[i], k_weight, C::K_EPS);
-                rotate_head<C>(head[i], rotation, lane);
+                norm_head<C, C::K_NORM, false>(head, k_weight, C::K_EPS);
+                rotate_head<C>(head, rotation, lane);
             } else {
-                norm_head<C, ValueNorm<C>::NORM, false>(head[i], k_weight, ValueNorm<C>::EPS);
+                norm_head<C, ValueNorm<C>::NORM, false>(head, k_weight, ValueNorm<C>::EPS);
             }
             const int token = C::TOKENS == 1 ? 0 : token_of(item);
             Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
-            head[i].each(lane, [&](int e, float v) {
+            head.each(lane, [&](int e, float v) {
                 const Kv rounded = round_to<Kv>(v);
                 (is_key ? shared.key[token] : shared.value[token])[e] = rounded;
                 if (own) to[e] = rounded;
             });
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) prepare(warp + i * WARPS, heads[i], rotations[i % ROTATIONS]);
+    if constexpr (!S::TOGETHER) {
+#pragma unroll 1  // each takes the registers of the one before
+        for (int item = warp + WARPS; item < GROUP + 2 * C::TOKENS; item += WARPS) {
+            load_head(heads[0], item);
+            load_rotation(rotations[0], item);
+            prepare(item, heads[0], rotations[0]);
         }
     }
     __syncthreads();

@@ -13,6 +13,9 @@ struct DecodeShape {
     static constexpr int HEAD_SETS = (GROUP + 7) / 8;            // query heads in eights
     static constexpr int Q_FRAGMENTS = 2 * KEY_STEPS;            // m16n8k16 steps over the columns of a key
     static constexpr int ITEMS = (GROUP + 2 * C::TOKENS + WARPS - 1) / WARPS;  // prologue heads of a warp: q heads, then k and v of a token
+    // Whether the prologue has all its heads in registers at once, and what turns them, which differs from token to token.
+    static constexpr int ITEM_REGISTERS = head_registers(C::HEAD_DIM) + (C::TOKENS == 1 ? 0 : 2 * head_registers(2 * C::ROTARY_PAIRS));
+    static constexpr bool TOGETHER = ITEMS * ITEM_REGISTERS <= 160;
     static constexpr int PARTIAL = (GROUP * (C::HEAD_DIM + 2) + 3) / 4 * 4;  // floats: context vectors, maxima, sums
     // What a warp loads ahead, as registers allow. EARLY: the next tile's keys and values, each as soon as its registers are
     // free. Else a tile's values once its keys are multiplied, the next keys after that. PIECEWISE: nothing ahead.

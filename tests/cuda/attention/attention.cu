@@ -1,5 +1,5 @@
 // Attention kernels against the double-precision reference: decode (splits, formats, norms, odd widths, uneven batches), prefill
-// (mixed sequences, cached prefixes), exact (both regimes); windows, norms of values, keys as values, heads of 512. nvcc as in
+// (mixed sequences, cached prefixes), exact (both regimes); windows, norms of values, keys as values, heads of 512, drafts. nvcc as in
 // common.cuh; PART selects a fifth of the instantiations, so that five compilers can work at once.
 #include "attention/attention_case.cuh"
 
@@ -32,12 +32,13 @@ void must_exceed(const char* name, const test::Difference& difference, double li
     failures += !seen;
 }
 
-// BUCKET rows of buffers, of which the problem uses as many as it has sequences. Run: what the kernel is built for, if not for the
-// problem: then the result must be wrong.
+// BUCKET rows of buffers, of which the problem uses TOKENS a sequence; `positions` are of the first of each. Run: what the kernel is
+// built for, if not for the problem: then the result must be wrong.
 template <class C, int BUCKET, class Run = C>
 void check_decode(const char* name, std::vector<int> positions, uint64_t seed, bool plant = false) {
     std::vector<Fed> fed;
-    for (int position : positions) fed.push_back({1, position});
+    for (int position : positions)
+        for (int token = 0; token < C::TOKENS; token++) fed.push_back({1, position + token});
     Problem<C> problem(fed, seed);
     Device<C> device(problem, BUCKET);
     Buffer<float> partials(decode_partials_bytes<C>(BUCKET) / 4 + 1);
@@ -173,6 +174,10 @@ template <class Base, int SPLITS_, int MIN_CHUNK_, int WARPS = 4>
 struct Decode : Base {
     static constexpr int SPLITS = SPLITS_, MIN_CHUNK = MIN_CHUNK_, DECODE_WARPS = WARPS;
 };
+template <class Base, int TOKENS_>
+struct Verify : Base {
+    static constexpr int TOKENS = TOKENS_;
+};
 template <class Base>
 struct BeforeWait : Base {
     static constexpr bool CONTEXT_BEFORE_WAIT = true;
@@ -285,6 +290,12 @@ int main() {
     check_decode<Decode<ValuesNormed<Heads<8, 1, 512, f16, 32, true>>, 2, 64>, 2>("decode 8/1x512 f16, values normed", {77, 300}, 88);
     check_decode<Decode<Windowed<Sliding, 40>, 2, 64>, 1, Decode<Windowed<SlidingHeads, 40>, 2, 64>>("planted: values without their norm, decode", {300}, 89);
     check_decode<Decode<Full, 4, 64>, 1>("planted: a wrong key of 512 must be seen", {300}, 90, true);
+    check_decode<Verify<Decode<Llama, 3, 64>, 4>, 16>("decode of 4 tokens, 32/8x128 bf16", {60, 0, 500}, 103);
+    check_decode<Verify<Decode<Full, 1, 64>, 8>, 24>("decode of 8 tokens, 16/2x512 bf16, head by head", {300, 0, 121}, 104);
+    check_decode<BeforeWait<Verify<Decode<Full, 4, 64, 8>, 8>>, 8>("decode of 8 tokens, 16/2x512 bf16, 8 warps", {250}, 105);
+    check_decode<Verify<Decode<Windowed<Sliding, 100>, 2, 64>, 8>, 16>("decode of 8 tokens, 16/8x256 bf16, a window of 100", {96, 500}, 106);
+    check_decode<Verify<Decode<Windowed<Small, 5>, 1, 64>, 8>, 16>("decode of 8 tokens, 9/3x64 bf16, a window of 5", {250, 2}, 107);
+    check_decode<Verify<Decode<Windowed<Sliding, 40>, 2, 64>, 8>, 8, Verify<Decode<Windowed<Sliding, 41>, 2, 64>, 8>>("planted: a window of one more, decode of 8 tokens", {300}, 108);
     check_prefill<Prefill<Windowed<Sliding, 100>, 32>>("prefill 16/8x256 bf16, a window of 100", {{190, 0}, {1, 64}, {33, 500}, {5, 95}}, 91, 3);
     check_prefill<Prefill<Windowed<Small, 1>, 64>>("prefill 9/3x64 bf16, a window of 1", {{90, 0}, {1, 64}}, 92);
     check_prefill<Prefill<Windowed<Small, 30>, 16, 64>>("prefill 9/3x64 bf16, blocks of 64, a window of 30", {{90, 100}, {3, 500}}, 93);

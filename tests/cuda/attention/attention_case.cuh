@@ -57,7 +57,7 @@ struct KeysAsValues : Base {
     static constexpr bool KEYS_AS_VALUES = true;
 };
 
-// What a sequence feeds and what it has cached.
+// What a sequence feeds and what it has cached. Of a Config of several TOKENS: one row, and as many are of one sequence.
 struct Fed {
     int count, position;
 };
@@ -97,8 +97,9 @@ struct Problem {
         header.sequences = int(fed.size());
         for (size_t s = 0; s < fed.size(); s++) {
             const int length = fed[s].position + fed[s].count;
-            header.sequence[s] = {rows, fed[s].count, fed[s].position, int(table.size()), 0, -1, -1, 0};
-            for (int b = 0; b * C::BLOCK_TOKENS < length; b++) table.push_back(int(table.size()));
+            const bool begins = s % C::TOKENS == 0;   // rows that follow it are of the same sequence
+            header.sequence[s] = {rows, fed[s].count, fed[s].position, begins ? int(table.size()) : header.sequence[s - 1].block_start, 0, -1, -1, 0};
+            for (int b = 0; begins && b * C::BLOCK_TOKENS < length + C::TOKENS - 1; b++) table.push_back(int(table.size()));
             for (int t = 0; t < fed[s].count; t++) tokens.push_back({0, int(s)});
             rows += fed[s].count;
             longest = std::max(longest, length);
@@ -127,7 +128,7 @@ struct Problem {
         for (size_t i = 0; i < size_t(rows) * A::QKV_WIDTH; i++) qkv.push_back(1.5f * random.normal());
         cache.resize(size_t(cache_blocks) * A::BLOCK_STRIDE);
         std::memset(static_cast<void*>(cache.data()), 0xff, cache.size() * sizeof(Kv));
-        for (size_t s = 0; s < fed.size(); s++)
+        for (size_t s = 0; s < fed.size(); s += C::TOKENS)
             for (int p = Window<C>::first(fed[s].position) / C::BLOCK_TOKENS * C::BLOCK_TOKENS; p < fed[s].position; p++)
                 for (int part = 0; part < 2; part++)
                     for (int h = 0; h < C::KV_HEADS; h++)
