@@ -1,6 +1,6 @@
 // Embedding, row selection and dummy weights: every format's table is filled on the device and checked for padding, spread and
-// repeatability; embedded rows must equal, to the bit, what the host decodes by the packed layout's definition. With the argument
-// "planted" the host reads every row's neighbour, which must fail.
+// repeatability; embedded rows, with and without a factor, must equal, to the bit, what the host decodes by the packed layout's
+// definition. With the argument "planted" the host reads every row's neighbour, which must fail.
 #include "core/filled.cuh"
 #include "kernels/embed.cuh"
 #include "kernels/fill_vector.cuh"
@@ -14,6 +14,12 @@ struct Table {
     static constexpr Format FORMAT = F;
     static constexpr ScaleForm SCALES = S;
     static constexpr bool DECODE = D;
+};
+
+// With a factor of what is looked up.
+template <class Base>
+struct Multiplied : Base {
+    static constexpr float FACTOR = 53.065997f;
 };
 
 static bool planted = false;
@@ -53,7 +59,7 @@ void check_fill(test::FilledMatrix<F, S>& table, const char* name, float deviati
     expect(table.codes.download() == first && table.scales.download() == table.host_scales, "another grid gives other weights", name);
 }
 
-template <int H, Format F, ScaleForm S>
+template <int H, Format F, ScaleForm S, bool MULTIPLIED = false>
 void check(const char* name) {
     constexpr int V = 1003;  // not a multiple of 8
     test::FilledMatrix<F, S> table(V, H, false, 0.02f), gated(37, H, true, 0.05f);
@@ -84,8 +90,8 @@ void check(const char* name) {
         step.upload({host});
         test::Buffer<TokenRow> device_tokens(tokens);
         test::Buffer<float> residual(size_t(grid_rows) * H);
-        using D = Table<H, F, S, true>;
-        using P = Table<H, F, S, false>;
+        using D = std::conditional_t<MULTIPLIED, Multiplied<Table<H, F, S, true>>, Table<H, F, S, true>>;
+        using P = std::conditional_t<MULTIPLIED, Multiplied<Table<H, F, S, false>>, Table<H, F, S, false>>;
         const dim3 grid(embed_blocks<D>(), grid_rows);
         if (decode) {
             test::launch(embed_kernel<D, D::THREADS>, grid, D::THREADS, 0, stream, step.pointer, static_cast<const TokenRow*>(nullptr), sampled_ids.pointer, table.codes.pointer,
@@ -100,7 +106,7 @@ void check(const char* name) {
         for (int i = 0; i < grid_rows; i++) {
             for (int column = 0; column < H; column++) {
                 const float found = out[size_t(i) * H + column];
-                if (i < rows) unequal += !(found == table.value((expected[i] + planted) % V, column));
+                if (i < rows) unequal += !(found == table.value((expected[i] + planted) % V, column) * FACTOR_OF<D>);
                 else written += found == found;
             }
         }
@@ -178,6 +184,8 @@ int main(int arguments, char** argument) {
     check<2880, Format::NVFP4, ScaleForm::ROWS>("nvfp4");
     check<576, Format::Q8_0, ScaleForm::NONE>("q8_0");
     check<576, Format::Q4_1, ScaleForm::NONE>("q4_1");
+    check<2816, Format::BF16, ScaleForm::NONE, true>("bf16 multiplied");
+    check<45, Format::NVFP4, ScaleForm::ROWS, true>("nvfp4 multiplied");
     check_select<576>();
     check_select<45>();
     check_select<4096>();
