@@ -38,13 +38,13 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 32] = [
+pub const PROGRAMS: [Program; 33] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
     Program { defines: &["PART=3"], ..program("attention-3", "attention/attention") },
-    Program { defines: &["PART=4"], ..program("attention-4", "attention/attention") },
-    Program { planted: Some(&["planted"]), ..program("rows", "rows/rows") },
+    Program { defines: &["PART=4"], tools: MEMCHECK, ..program("attention-4", "attention/attention") },
+    Program { planted: Some(&["planted"]), tools: BOTH, ..program("rows", "rows/rows") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
@@ -86,6 +86,10 @@ pub const PROGRAMS: [Program; 32] = [
     Program {
         defines: &["PART=3", EVERY_LANE],
         ..every_lane("attention-3-every-lane", "attention/attention")
+    },
+    Program {
+        defines: &["PART=4", EVERY_LANE],
+        ..every_lane("attention-4-every-lane", "attention/attention")
     },
     Program {
         defines: &["SUITE=1", EVERY_LANE],
