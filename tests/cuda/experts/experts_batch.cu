@@ -38,7 +38,8 @@ Routing route(const std::vector<float>& logits, int tokens, int tile, int rows) 
         for (int s = 0; s < M::ACTIVE; s++) chosen += std::exp(double(own[order[s]]) - own[order[0]]);
         for (int s = 0; s < M::ACTIVE; s++) {
             out.expert.push_back(order[s]);
-            out.weight.push_back(std::exp(double(own[order[s]]) - own[order[0]]) / (M::RENORMALISE ? chosen : total));
+            const double share = std::exp(double(own[order[s]]) - own[order[0]]) / (M::RENORMALISE ? chosen : total);
+            out.weight.push_back(share * (M::EXPERT_SCALES ? own[M::EXPERTS + order[s]] : 1.0f));
         }
     }
     out.row.assign(out.expert.size(), -1);
@@ -168,7 +169,8 @@ struct Case {
                     for (int k = 0; k < M::HIDDEN; k++) sums[part] += double(gate_up.value(expert, packed, k)) * own[k];
                     sums[part] *= gate_up.scale(expert, packed);
                 }
-                expected.push_back(sums[0] / (1 + std::exp(-sums[0])) * sums[1]);
+                const double cubic = std::sqrt(8 / std::acos(-1.0)) * (sums[0] + 0.044715 * sums[0] * sums[0] * sums[0]);   // twice what tanh is of
+                expected.push_back(sums[0] / (1 + std::exp(M::ACTIVATION == Activation::GELU_TANH ? -cubic : -sums[0])) * sums[1]);
                 got.push_back(value);
             }
         }

@@ -30,7 +30,17 @@ struct Mixture {
     static constexpr int EXPERTS = EXPERT_COUNT, ACTIVE = ACTIVE_COUNT, HIDDEN = H, WIDTH = W, STEP_ROWS = ROWS;
     static constexpr bool RENORMALISE = NORMALISED, SHARED = SHARED_EXPERT, SHARED_GATE = SHARED_EXPERT;
     static constexpr int LOGITS = EXPERTS / 4 * 4 + 4, GATE_STRIDE = LOGITS;  // the shared expert's gate stands behind a token's logits
+    static constexpr bool EXPERT_SCALES = false;
+    static constexpr Activation ACTIVATION = Activation::SILU;
     static constexpr Limit LIMIT = Limit::TOKENS;
+};
+
+// With scales of experts behind a token's logits, and another activation.
+template <class Base>
+struct ScaledMixture : Base {
+    static constexpr bool EXPERT_SCALES = true, SHARED = false, SHARED_GATE = false;
+    static constexpr int LOGITS = RouterRow<false, true>::floats(Base::EXPERTS), GATE_STRIDE = LOGITS;
+    static constexpr Activation ACTIVATION = Activation::GELU_TANH;
 };
 
 // Configs of the kernels: the gated product, the other, sorting and the sum.
@@ -41,7 +51,6 @@ struct Product : M, T {
     static constexpr bool GATHER = GATE, BIAS = false;
     static constexpr int X_ROWS = GATE ? round_up(M::STEP_ROWS, 8) : CAPACITY, MULTICAST = 1, SPLIT = 1;
     static constexpr Epilogue EPILOGUE = GATE ? Epilogue::GATED : Epilogue::STORE;
-    static constexpr Activation ACTIVATION = Activation::SILU;
 };
 
 template <class C, Engine E = C::ENGINE>

@@ -8,12 +8,15 @@ check<Mixture<FP4, ROWS, 5, 4, 40, 24, 33>, H<32, 1, 2, 3, 3, 2, true>>("mma nvf
 check<Mixture<FP8, BLOCK, 40, 6, 328, 200, 100>, H<8, 1, 2, 4, 4, 2>>("mma fp8 block 40 experts top 6, 328x200", {100, 77}, 6);
 check<Mixture<FP4, ROWS, 12, 4, 328, 200, 128>, H<64, 1, 2, 3, 3, 1>>("mma nvfp4 12 experts top 4, 328x200", {128, 100}, 3);
 check<Mixture<F16, ROWS, 7, 3, 322, 130, 300, false>, H<128, 1, 1, 2, 3, 1, true>>("mma f16 7 experts top 3, 322x130", {300, 257}, 2);
+check<ScaledMixture<Mixture<F16, ROWS, 5, 3, 40, 24, 17, false>>, H<16, 1, 1, 3, 3, 2>>("mma f16 5 scaled experts top 3, 40x24", {17, 3}, 1);
+check<ScaledMixture<Mixture<FP4, ROWS, 39, 8, 328, 200, 128>>, H<64, 1, 2, 3, 3, 1>>("mma nvfp4 39 scaled experts top 8, 328x200", {128, 100}, 3);
 check<Mixture<FP8, BLOCK, 6, 2, 2184, 584, 20>, H<8, 1, 2, 4, 4, 2>>("mma fp8 block 6 experts top 2, 2184x584", {20, 9}, 2);
 #ifndef NO_WGMMA
 check<Mixture<F16, ROWS, 5, 5, 40, 24, 17, false>, G<8, 1, 2, 3, 3, 2>>("wgmma f16 5 experts top 5, 40x24", {17, 3}, 1);
 check<Mixture<FP8, ROWS, 5, 3, 40, 24, 16, true, false>, G<16, 1, 1, 4, 4, 2>>("wgmma fp8 5 experts top 3, 40x24", {16, 11}, 1);
 check<Mixture<FP8, BLOCK, 40, 6, 328, 200, 100>, G<8, 1, 2, 4, 4, 2>>("wgmma fp8 block 40 experts top 6, 328x200", {100, 77}, 6);
 check<Mixture<FP4, ROWS, 12, 4, 328, 200, 128>, G<32, 1, 2, 4, 4, 2>>("wgmma nvfp4 12 experts top 4, 328x200", {128, 100}, 3);
+check<ScaledMixture<Mixture<FP4, ROWS, 39, 8, 328, 200, 128>>, G<32, 1, 2, 4, 4, 2>>("wgmma nvfp4 39 scaled experts top 8, 328x200", {128, 100}, 3);
 check<Mixture<FP8, BLOCK, 6, 2, 2184, 584, 20>, G<8, 1, 2, 4, 4, 2>>("wgmma fp8 block 6 experts top 2, 2184x584", {20, 9}, 2);
 check<Mixture<FP8, BLOCK, 6, 2, 328, 200, 400>, G<128, 2, 2, 3, 3, 1, true>>("wgmma fp8 block 6 experts top 2, 328x200", {400, 300}, 2);
 check<Mixture<F16, ROWS, 7, 3, 322, 130, 300, false>, G<128, 2, 1, 3, 3, 1, true>>("wgmma f16 7 experts top 3, 322x130", {300, 257}, 2);
