@@ -162,10 +162,9 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
     for case in [
         stored(&targets, &h200, &golden("gemma4-dense"), "f32"),
         stored(&targets, &gb10, &golden("gemma4-few"), "bf16"),
-        restored(&targets, &h200, &wide, "bf16", &out),
-        restored(&targets, &gb10, &wide, "nvfp4-modelopt", &out),
+        restored(&targets, &h200, &wide, "nvfp4-modelopt", &out),
     ] {
-        run(case, &mut wrong, &["prompts together", "9 and fewer"]);
+        run(&planned(case), &mut wrong, &["prompts together", "9 and fewer"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
