@@ -16,6 +16,9 @@ use std::time::Instant;
 /// Largest distance between rows with operands rounded to f16, and with requantised weights.
 const F16: f32 = 2e-2;
 const REQUANTISED: f32 = 3e-2;
+/// The same of Gemma 4, whose scores are not divided: queries rounded to bf16 move them further. PyTorch in
+/// bf16 is 4.6e-2 away (`torch_bf16` in the golden's golden.json).
+const UNDIVIDED: f32 = 3e-2;
 
 fn target(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
@@ -25,10 +28,14 @@ fn target(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Targe
 
 /// A golden as stored.
 fn stored(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Option<Case> {
+    stored_within(targets, hardware, golden, quant, if quant == "f32" { EXACT } else { F16 })
+}
+
+/// A golden as stored, which no row may be further from than `bound`, but for rows that rounding moves far.
+fn stored_within(targets: &Path, hardware: &str, golden: &Golden, quant: &str, bound: f32) -> Option<Case> {
     golden.import_into(targets, Compute::F16);
     let weights = golden.directory.join(quant);
     let expected = read(&weights.join("logits.safetensors"));
-    let bound = if quant == "f32" { EXACT } else { F16 };
     let case = case(target(targets, hardware, golden, quant), golden, &weights, Some(expected), bound)?;
     let rows = rounding::bounds(&case.target, &weights, &case.prompts, &case.expected, bound);
     let wider = rows.iter().flatten().filter(|it| **it > bound);
@@ -161,8 +168,8 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
     let (wide, mut wrong) = (wide_gemma4(directory.path()), Vec::new());
     for case in [
         stored(&targets, &h200, &golden("gemma4-dense"), "f32"),
-        stored(&targets, &gb10, &golden("gemma4-few"), "bf16"),
-        restored(&targets, &h200, &wide, "nvfp4-modelopt", &out),
+        stored_within(&targets, &gb10, &golden("gemma4-few"), "bf16", UNDIVIDED),
+        restored(&targets, &h200, &wide, "bf16", &out),
     ] {
         run(&planned(case), &mut wrong, &["prompts together", "9 and fewer"]);
     }
