@@ -134,6 +134,25 @@ fn what_ranks_exchange_is_known_of_every_program() {
     assert!(ranks.decode_microseconds < ranks.rank_decode_microseconds);
 }
 
+/// Two sums of squares a row, of queries and of keys, in one exchange a layer beside its two sums.
+#[test]
+fn ranks_that_norm_a_row_together_exchange_its_sums_of_squares() {
+    let plan = plan("h200/minimax-m2.7/nvfp4", 2);
+    let cuda = plan.cuda.as_ref().expect("a CUDA target");
+    let Exchanged { exchanges, row_values } = traffic(&plan, cuda).layers;
+    let (layers, hidden) = (plan.target.model.layers as u64, plan.target.model.hidden as u64);
+    assert_eq!((exchanges, row_values), (3 * layers, layers * (2 * hidden + 2)));
+    let text = text(&plan);
+    for stated in ["attention_norm_ranks", "INBOX_WIDTH = 3072", "HEADS = 24", "KEYS_SHARED = true"] {
+        assert!(text.contains(stated), "{stated}");
+    }
+    let refused = spread("h200/minimax-m2.7/nvfp4", Some(2), 2).map(|target| {
+        let graph = graph::build(&target.model, &target.quant);
+        passes::assemble::plan(&target, &graph).expect_err("processes push nothing").to_string()
+    });
+    assert!(refused.expect("it fits").contains("exchanged by ranks of one process"));
+}
+
 #[test]
 fn one_rank_has_no_trace_of_others() {
     let words = ["World", "RANKS", "TRAFFIC", "exchange", "peer", "Segment", "cut_", "partial_sums", "inbox"];

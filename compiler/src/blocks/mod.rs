@@ -68,8 +68,8 @@ pub(crate) trait Kind {
         None
     }
 
-    /// The buffer whose rows it sends to every other rank.
-    fn sends(&self) -> Option<BufferId> {
+    /// Values of a row that it sends to every other rank.
+    fn sends(&self, _: &Plan) -> Option<usize> {
         None
     }
 
@@ -548,9 +548,9 @@ impl PhaseKind {
         writes.iter().any(|id| reads.contains(id))
     }
 
-    /// The buffer whose rows it sends to every other rank.
-    pub fn sends(&self) -> Option<BufferId> {
-        self.kind().sends()
+    /// Values of a row that it sends to every other rank.
+    pub fn sends(&self, plan: &Plan) -> Option<usize> {
+        self.kind().sends(plan)
     }
 
     /// What cuts one of its kernels, if a tuning may.

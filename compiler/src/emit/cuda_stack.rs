@@ -6,6 +6,7 @@ use super::cuda_weights;
 use super::layers::frequency_table;
 use super::names::{body_ident, logits_name};
 use super::{float, format_ident, kv_offload, layer_type, number, quote};
+use crate::blocks::PhaseKind;
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Program, Regime};
 use crate::plan::traffic::traffic;
@@ -356,7 +357,7 @@ fn lone_exchange(plan: &Plan, cuda: &CudaPlan) -> Option<TokenStream> {
     let bodies = programs.flat_map(|program| plan.bodies.iter().zip(&program.bodies));
     let bodies = bodies.filter(|(body, _)| !body.layers.is_empty());
     let launches = bodies.flat_map(|(body, launches)| launches.iter().map(move |it| (body, it)));
-    let mut sums = launches.filter(|(body, it)| body.phases[it.phase].kind.sends().is_some());
+    let mut sums = launches.filter(|(body, it)| matches!(body.phases[it.phase].kind, PhaseKind::Sum(_)));
     let (body, sum) = sums.next()?;
     Some(launch(plan, cuda, Some(body), sum))
 }

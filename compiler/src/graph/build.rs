@@ -62,7 +62,7 @@ fn draft_embed(graph: &mut Builder, model: &Model) -> Body {
     let following = body.node("following", Rows::Tokens, hidden, Op::Embedding { table }, &[]);
     let mut norm = |body: &mut BodyBuilder, name: &str, weight: &str, x| {
         let Norm { eps, weight: form } = model.norm;
-        let op = Op::RmsNorm { weight: graph.weight(weight), eps, form, groups: 1 };
+        let op = Op::RmsNorm { weight: graph.weight(weight), eps, form, groups: 1, ranks: 1 };
         body.node(name, Rows::Tokens, hidden, op, &[x])
     };
     let following = norm(&mut body, "following_normed", "draft.embedding_norm", following);
@@ -233,7 +233,7 @@ impl Builder<'_> {
         let Value { width, rows, .. } = body.values[x.0];
         let weight_id = self.weight(weight);
         debug_assert_eq!(self.weights[weight_id.0].rows, width / groups, "{weight} fits its groups");
-        let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form: norm.weight, groups };
+        let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form: norm.weight, groups, ranks: 1 };
         // A weight beside others of its block has a name of its own, not just `norm`.
         let own = weight.rsplit('.').next().filter(|leaf| groups > 1 || leaf.ends_with("_norm"));
         let block = weight.rsplit('.').nth(1).unwrap_or("output");

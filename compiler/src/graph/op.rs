@@ -14,8 +14,12 @@ pub enum Op {
     },
     /// `x -> x / sqrt(mean(x^2) + eps) * w`, over each of `groups` equal parts of the row
     /// (Zhang & Sennrich, 2019).
+    ///
+    /// Of a row that `ranks` have a part of each, the mean is that of all parts: every rank computes its sum of
+    /// squares, and adds those of all ranks in f32, in their order, so that all have the same bits. Parts that
+    /// several ranks have, each of them as often, leave the mean as it is.
     RmsNorm {
-        /// One vector shared by all groups.
+        /// One vector shared by all groups; of a row with parts, a part of it.
         weight: WeightId,
         /// Added to the mean square.
         eps: f32,
@@ -23,6 +27,8 @@ pub enum Op {
         form: NormWeight,
         /// Parts of a row: 1 for the whole row, the number of heads for a norm per head.
         groups: usize,
+        /// Ranks that have a part of the row each; 1 where a rank has all of what is normed together.
+        ranks: usize,
     },
     /// `x -> x / sqrt(mean(x^2) + eps)`, over each of `groups` equal parts of the row: a norm without a
     /// weight.

@@ -106,18 +106,17 @@ impl Cutter<'_> {
                 let bias = bias.map(|bias| self.weight(bias, of_bias, body)).transpose()?;
                 Op::Linear { weight: self.weight(*weight, cut, body)?, bias }
             }
-            Op::RmsNorm { weight, eps, form, groups } => {
-                let groups = match output {
-                    Split::Whole if alike => *groups,
-                    Split::Columns(segments) if alike && *groups > 1 => share(*groups, segments),
-                    _ => return Err(refuse("its mean is of the whole row")),
+            Op::RmsNorm { weight, eps, form, groups, .. } => {
+                let (groups, cut, ranks) = match output {
+                    Split::Whole if alike => (*groups, RankPart::default(), 1),
+                    Split::Columns(segments) if alike && *groups > 1 => {
+                        (share(*groups, segments), RankPart::default(), 1)
+                    }
+                    Split::Columns(segments) if alike => (1, RankPart::rows(segments.clone()), ranks),
+                    _ => return Err(refuse("its operands are not cut alike")),
                 };
-                Op::RmsNorm {
-                    weight: self.weight(*weight, RankPart::default(), body)?,
-                    eps: *eps,
-                    form: *form,
-                    groups,
-                }
+                let weight = self.weight(*weight, cut, body)?;
+                Op::RmsNorm { weight, eps: *eps, form: *form, groups, ranks }
             }
             Op::Normalise { eps, groups } => match output {
                 Split::Whole if alike => Op::Normalise { eps: *eps, groups: *groups },
@@ -308,10 +307,8 @@ impl Splits {
             let before = self.values.clone();
             for node in &body.nodes {
                 let alike: Vec<ValueId> = match &node.op {
-                    Op::RmsNorm { groups, .. } | Op::Normalise { groups, .. } if *groups > 1 => {
-                        vec![node.inputs[0], node.output]
-                    }
-                    Op::Rotary { .. } => vec![node.inputs[0], node.output],
+                    Op::Normalise { groups, .. } if *groups > 1 => vec![node.inputs[0], node.output],
+                    Op::RmsNorm { .. } | Op::Rotary { .. } => vec![node.inputs[0], node.output],
                     Op::SigmoidGate | Op::Gate { .. } | Op::Activate { .. } => {
                         let width = body.values[node.output.0].width;
                         let wide = |value: &ValueId| body.values[value.0].width == width;

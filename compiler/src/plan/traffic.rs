@@ -4,6 +4,7 @@ use super::Plan;
 use super::cuda::{CudaPlan, Launch, Program, Regime};
 use crate::graph::BodyId;
 use monomorph_abi::world::{Exchanged, Traffic};
+use std::collections::BTreeSet;
 
 /// Exchanges of each kind of program, with the values that a rank sends of a row to each other rank. All
 /// programs of a kind exchange the same of a row, and decode programs what prefill and head do, also where
@@ -34,9 +35,10 @@ fn of_program(plan: &Plan, program: &Program) -> Exchanged {
 }
 
 fn of_run(plan: &Plan, body: BodyId, launches: &[Launch], times: usize) -> Exchanged {
-    let phases = launches.iter().map(|launch| &plan.bodies[body.0].phases[launch.phase]);
-    let sent = phases.filter_map(|phase| phase.kind.sends());
-    let widths: Vec<usize> = sent.map(|buffer| plan.buffer(buffer).width).collect();
+    // A phase that sends may be several launches, of which one does.
+    let phases: BTreeSet<usize> = launches.iter().map(|launch| launch.phase).collect();
+    let phases = phases.into_iter().map(|at| &plan.bodies[body.0].phases[at]);
+    let widths: Vec<usize> = phases.filter_map(|phase| phase.kind.sends(plan)).collect();
     Exchanged {
         exchanges: (times * widths.len()) as u64,
         row_values: (times * widths.iter().sum::<usize>()) as u64,

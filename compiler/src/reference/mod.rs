@@ -263,8 +263,12 @@ impl<'a> Evaluation<'a> {
             Op::Embedding { table } => {
                 ops::embedding(self.weight(*table), self.experts(*table).0.columns, self.tokens)
             }
-            Op::RmsNorm { weight, eps, form, groups } => {
+            Op::RmsNorm { weight, eps, form, groups, ranks: 1 } => {
                 ops::rms_norm(input(0), self.weight(*weight), *eps, *form, width / groups)
+            }
+            Op::RmsNorm { weight, eps, form, .. } => {
+                let (parts, weight) = (self.input_of_ranks(0), self.weight(*weight));
+                ops::rms_norm_of_ranks(&parts, self.rank, weight, *eps, *form, width)
             }
             Op::Normalise { eps, groups } => {
                 let width = width / groups;

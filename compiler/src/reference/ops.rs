@@ -9,19 +9,43 @@ pub(super) fn embedding(table: &[f32], width: usize, tokens: &[u32]) -> Vec<f32>
 }
 
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, width: usize) -> Vec<f32> {
-    let norm = |part: &[f32]| -> Vec<f32> {
-        let mean = part.iter().map(|v| f64::from(*v) * f64::from(*v)).sum::<f64>() / width as f64;
-        let inverse = 1.0 / (mean + f64::from(eps)).sqrt();
-        let scaled = part.iter().zip(weight).map(|(v, w)| {
-            let w = match form {
-                NormWeight::Plain => *w,
-                NormWeight::OnePlus => 1.0 + w,
-            };
-            (f64::from(*v) * inverse * f64::from(w)) as f32
-        });
-        scaled.collect()
-    };
+    let norm = |part: &[f32]| normed(part, squares(part) / width as f64, weight, eps, form);
     x.chunks_exact(width).flat_map(norm).collect()
+}
+
+/// The same over rows of which each rank has `width` columns, for one of the ranks.
+pub(super) fn rms_norm_of_ranks(
+    parts: &[&[f32]],
+    rank: usize,
+    weight: &[f32],
+    eps: f32,
+    form: NormWeight,
+    width: usize,
+) -> Vec<f32> {
+    let row = |at: usize| {
+        let row = at * width..(at + 1) * width;
+        let sums = parts.iter().map(|part| squares(&part[row.clone()]) as f32);
+        let sum = sums.reduce(|sum, part| sum + part).expect("a part of every rank");
+        normed(&parts[rank][row.clone()], f64::from(sum) / (width * parts.len()) as f64, weight, eps, form)
+    };
+    (0..parts[rank].len() / width).flat_map(row).collect()
+}
+
+fn squares(x: &[f32]) -> f64 {
+    x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum()
+}
+
+/// What is normed together, or a part of it, by the mean of its squares.
+fn normed(x: &[f32], mean: f64, weight: &[f32], eps: f32, form: NormWeight) -> Vec<f32> {
+    let inverse = 1.0 / (mean + f64::from(eps)).sqrt();
+    let scaled = x.iter().zip(weight).map(|(v, w)| {
+        let w = match form {
+            NormWeight::Plain => *w,
+            NormWeight::OnePlus => 1.0 + w,
+        };
+        (f64::from(*v) * inverse * f64::from(w)) as f32
+    });
+    scaled.collect()
 }
 
 /// Computes a product; `values` are the weight's, decoded and scaled.

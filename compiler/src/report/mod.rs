@@ -280,12 +280,12 @@ pub fn report(plan: &Plan) -> Report {
 
 fn ranks(plan: &Plan) -> Option<RanksReport> {
     let phases = || plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
-    let exchanges = || phases().filter(|phase| phase.kind.sends().is_some());
+    let exchanges = || phases().filter(|phase| phase.kind.sends(plan).is_some());
     let microseconds = |cost: &Cost| 1e6 * cost.predicted(&plan.target.hardware);
     let bodies = plan.bodies.iter().enumerate();
     let each = bodies.flat_map(|(at, body)| {
         let times = plan.schedule.iter().filter(|(run, _)| run.0 == at).count();
-        let phases = body.phases.iter().filter(move |phase| times > 0 && phase.kind.sends().is_some());
+        let phases = body.phases.iter().filter(move |phase| times > 0 && phase.kind.sends(plan).is_some());
         phases.map(move |phase| ExchangeReport {
             name: format!("{}.{}", body.name, phase.name),
             times,

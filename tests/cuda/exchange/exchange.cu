@@ -6,9 +6,11 @@
 //   slow                 the same with pauses of random length inside the exchange, between pushing and asking
 //   not-emptied          planted: the same, and places are not made empty again; the values of the last exchange but one must be seen
 //   one-half             planted: the same, and all exchanges use one half of the inboxes; values that come too early must be seen
+//   norms                norms of rows that all ranks have a part of, between sums
+//   keys-alone           planted: the same, and of keys each rank takes its own part's mean
 //   missing-sum, -gather a peer that does not come: the kernel ends within its deadline and names it
 //   times                how long exchanges take
-#include "exchange/exchange_case.cuh"
+#include "exchange/norm_case.cuh"
 
 #include <chrono>
 #include <sys/wait.h>
@@ -208,6 +210,28 @@ static void check_all_gathers() {
     check_gathers<Exchange<75968, 8, 256, 2, Limit::OUTPUTS>>("gathers, 8 x 75968", {8, 5}, 10);
 }
 
+// As MiniMax-M2's rows on two ranks, and sizes that no warp divides.
+template <int ROWS>
+using Wide = Exchange<3072, ROWS, 256, 1, Limit::TOKENS, (ROWS < 64 ? 64 : ROWS), (ROWS < 64)>;
+using Odd = NormOfRanks<Exchange<52, 40, 256, 1, Limit::TOKENS, 48, true>, 5, 1, 14, 7, true>;
+using Same = NormOfRanks<Odd::Sums, 5, 1, 14, 7, true, false>;
+// Planted.
+struct Alone : Odd {
+    static constexpr bool KEYS_SHARED = false;
+};
+
+static void check_norms() {
+    const std::vector<int> few = {1, 4, 0, 3, 1, 1}, rows = {40, 1, 7, 0, 33, 40, 8};
+    expect(norms_hold<NormOfRanks<Wide<4>, 24, 4, 128, 4, false>>(few, 5e-7, DEADLINE), "norms of decode, 1 to 4 rows");
+    expect(norms_hold<NormOfRanks<Wide<300>, 24, 4, 128, 16, false>>({300, 17, 299}, 5e-7, DEADLINE), "norms of prompts, up to 300 rows");
+    expect(norms_hold<Odd>(rows, 2e-7, DEADLINE), "exact norms of odd sizes");
+    expect(norms_hold<Same>(rows, 2e-7, DEADLINE), "norms of keys that every rank has");
+}
+
+static void check_keys_alone() {
+    expect(norms_hold<Odd, Alone>({40, 1, 7}, 2e-7, DEADLINE), "planted: means of a rank's own keys");
+}
+
 // One rank exchanges twice with the other, and then alone.
 static void check_missing(bool gathers) {
     using C = Exchange<2048, 3>;
@@ -351,12 +375,14 @@ int main(int arguments, char** argument) {
     else if (part == "slow") check_sums<Small, Kernel::SLOW>("slow sums", rows, 20);
     else if (part == "not-emptied") check_sums<Small, Kernel::SLOW, Defect::NOT_EMPTIED>("planted: places are not emptied", rows, 20);
     else if (part == "one-half") check_sums<Small, Kernel::SLOW, Defect::ONE_HALF>("planted: one half of the inboxes", rows, 20);
+    else if (part == "norms") check_norms();
+    else if (part == "keys-alone") check_keys_alone();
     else if (part == "missing-sum") check_missing(false);
     else if (part == "missing-gather") check_missing(true);
     else if (part == "times") time_all();
     else if (part.empty()) {
-        for (const char* it : {"sums", "gathers", "slow", "missing-sum", "missing-gather"}) run(argument[0], it, false);
-        for (const char* it : {"not-emptied", "one-half"}) run(argument[0], it, true);
+        for (const char* it : {"sums", "gathers", "slow", "norms", "missing-sum", "missing-gather"}) run(argument[0], it, false);
+        for (const char* it : {"not-emptied", "one-half", "keys-alone"}) run(argument[0], it, true);
         if (test::failures == 0) run(argument[0], "times", false);
     } else {
         std::printf("no part %s\n", part.c_str());

@@ -2,8 +2,8 @@
 
 use super::Attention;
 use crate::blocks::attention::kernels::{
-    AttentionDecode, AttentionExact, AttentionNorm, AttentionPrefill, AttentionPrefillWgmma, AttentionWrite,
-    Queries,
+    AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
+    AttentionPrefillWgmma, AttentionWrite, Queries,
 };
 use crate::graph::BodyId;
 use crate::kernels::{Cache, Counters, Rotary, Rows, Tokens, Vector};
@@ -25,8 +25,9 @@ const MAX_SPLITS: usize = 64;
 /// Rows and threads of a block of attention_write.
 const WRITE_TOKENS: usize = 4;
 const WRITE_THREADS: usize = 256;
-/// Threads of attention_norm.
+/// Threads of attention_norm, and blocks a multiprocessor where ranks exchange sums: all run together.
 const NORM_THREADS: usize = 512;
+const NORM_RESIDENT: usize = 2;
 /// Warps of attention_exact.
 const EXACT_WARPS: usize = 8;
 /// Keys and threads of attention_prefill.
@@ -177,7 +178,7 @@ impl Launcher<'_> {
             self.plan.target.quant.compute.classes.get(&TensorClass::Attention) != Some(&Compute::F16);
         let mut operands = self.attention_operands(site, phase)?;
         if phase.norm_rows {
-            launches.push(self.norm_rows(site, &mut operands, exact));
+            launches.push(self.norm_rows(site, phase, &mut operands, exact)?);
         }
         if exact {
             launches.push(self.write(site, &operands, true));
@@ -325,7 +326,16 @@ impl Launcher<'_> {
     }
 
     /// Launches the norms of whole rows, in place, and leaves operands without norms.
-    fn norm_rows(&mut self, site: Site, operands: &mut Operands, exact: bool) -> Launch {
+    ///
+    /// # Errors
+    /// When ranks of several processes have a part each.
+    fn norm_rows(
+        &mut self,
+        site: Site,
+        phase: &Attention,
+        operands: &mut Operands,
+        exact: bool,
+    ) -> Result<Launch, PassError> {
         let mut constants = operands.constants.clone();
         constants.push(("EXACT", Constant::Flag(exact)));
         let [q_norm, k_norm] = operands.norms.map(Vector::field);
@@ -337,12 +347,29 @@ impl Launcher<'_> {
                 _ => {}
             }
         }
-        let qkv = self.buffer(site, operands.qkv);
-        let arguments = AttentionNorm { step: site.header, qkv, q_norm, k_norm };
+        let (step, qkv, name) = (site.header, self.buffer(site, operands.qkv), self.kernel_name(site, "_norm"));
+        let [1, 1] = phase.norm_ranks else {
+            let residual = self.summed(site.body).filter(|_| self.plan.target.hosts == 1);
+            let what = "sums of squares are exchanged by ranks of one process, beside the sums of a layer";
+            let residual = residual.ok_or_else(|| no_kernel(site, self.plan, what))?;
+            let (rows, width) = (site.program.rows, self.plan.buffer(residual).width);
+            let blocks = rows.min(NORM_RESIDENT * self.card.multiprocessors as usize);
+            constants.extend([
+                ("INBOX_WIDTH", integer(width)),
+                ("ROWS", integer(rows)),
+                ("BLOCKS", integer(blocks)),
+                ("KEYS_SHARED", Constant::Flag(phase.norm_ranks[1] > 1)),
+            ]);
+            let instance = Instance::new(name, constants, NORM_THREADS);
+            let mut instance = Instance { resident: NORM_RESIDENT, ..instance };
+            let world = instance.summing(self.summing(residual));
+            let arguments = AttentionNormRanks { step, world, qkv, q_norm, k_norm };
+            return Ok(self.launch(site, instance, fixed(blocks, 1, 1), arguments));
+        };
+        let arguments = AttentionNorm { step, qkv, q_norm, k_norm };
         let mut grid = self.grid_of_rows(site, 1);
         grid[1] = Extent::Fixed(2);
-        let instance = Instance::new(self.kernel_name(site, "_norm"), constants, NORM_THREADS);
-        self.launch(site, instance, grid, arguments)
+        Ok(self.launch(site, Instance::new(name, constants, NORM_THREADS), grid, arguments))
     }
 
     /// Launches norm, rotary and the K/V write for every token of a step.

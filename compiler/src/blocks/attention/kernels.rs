@@ -1,7 +1,7 @@
 //! Attention's kernels.
 
 use crate::kernels::{
-    Cache, Counters, Declared, Header, Rotary, Rows, Tokens, Vector, constants, kernels, operands,
+    Cache, Counters, Declared, Header, Rotary, Rows, SUM, Tokens, Vector, World, constants, kernels, operands,
 };
 
 const HEADS: &[Declared] = constants![
@@ -16,6 +16,9 @@ const DECODE: &[Declared] = constants![
 const VALUES: &[Declared] = constants![optional V_EPS: float, KEYS_AS_VALUES: bool, WINDOW: int];
 /// Whether the arithmetic is the reference interpreter's.
 const EXACT: &[Declared] = constants![EXACT: bool];
+/// Values of a row of the inboxes, most rows of the launch, its blocks, and whether keys are a rank's part.
+const NORM_OF_RANKS: &[Declared] =
+    constants![INBOX_WIDTH: int, ROWS: int, BLOCKS: int, KEYS_SHARED: bool];
 
 operands! {
     /// Queries after norm and rotary.
@@ -42,6 +45,15 @@ kernels! {
     (step: READ Header, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector)
     check "ATTENTION_NORM_THREADS == {block}"
     grid y "2";
+
+    /// The same of heads that ranks have a part of each, which exchange their sums of squares.
+    attention_norm_ranks => AttentionNormRanks in "attention/attention_norm_ranks.cuh",
+        [HEADS, NORMS, EXACT, SUM, NORM_OF_RANKS];
+    (step: READ Header, world: WRITE World, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector)
+    check "ATTENTION_NORM_THREADS == {block}"
+    grid x "{config}::BLOCKS"
+    bytes world "sizeof(World)"
+    bytes inbox "inbox_bytes({config}::RANKS, {config}::INBOX_WIDTH, {config}::INBOX_ROWS)";
 
     /// Attention with f64 sums, over queries that `attention_write` has rotated in place.
     attention_exact => AttentionExact in "attention/attention_exact.cuh", [HEADS, NORMS, VALUES, EXACT];

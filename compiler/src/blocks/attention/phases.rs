@@ -29,6 +29,9 @@ pub struct Attention {
     pub k_norm: Option<FieldId>,
     /// Whether a norm is over all heads of a row together, not over each.
     pub norm_rows: bool,
+    /// Ranks that have a part each of what a norm is over, of queries and of keys: they exchange a row's sums
+    /// of squares. 1 where a rank has all of it.
+    pub norm_ranks: [usize; 2],
     /// Added to the mean square in a norm of value heads without a weight, if they are normed.
     pub v_norm: Option<f32>,
     /// Whether values are what keys are made of: then a row has no values.
@@ -62,9 +65,15 @@ impl Kind for Attention {
         self.q_norm.into_iter().chain(self.k_norm).collect()
     }
 
+    fn sends(&self, _: &Plan) -> Option<usize> {
+        self.sums()
+    }
+
     fn work(&self, work: &mut Work) {
-        let tokens = work.given.tokens;
-        let context = self.window.map_or(work.given.context, |window| work.given.context.min(window));
+        let (tokens, context) = (work.given.tokens, work.given.context);
+        if let Some(values) = self.sums() {
+            work.exchange(values, tokens);
+        }
         let quant = &work.target.quant;
         let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_format);
         // Each tile of queries reads what it sees of the cache once; a step's tokens are written to it once.
@@ -118,6 +127,14 @@ impl Kind for Attention {
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         launcher.attention(site, self, launches)
+    }
+}
+
+impl Attention {
+    /// Sums of squares of a row that a rank sends to every other one, if any.
+    fn sums(&self) -> Option<usize> {
+        let shared = self.norm_ranks.iter().any(|ranks| *ranks > 1);
+        shared.then_some(self.norm_ranks.len())
     }
 }
 
@@ -191,10 +208,14 @@ fn lower(
     }
     let [q_norm, k_norm] = norms.map(|name| name.map(|name| it.norm(name)));
     let over_heads = |(name, heads): (&Option<&str>, usize)| {
-        let Some(Op::RmsNorm { groups, .. }) = name.map(|name| it.op(name)) else { return true };
-        *groups == heads
+        let Some(Op::RmsNorm { groups, ranks, .. }) = name.map(|name| it.op(name)) else { return true };
+        *groups == heads && *ranks == 1
     };
     let norm_rows = !norms.iter().zip([heads, kv_heads]).all(over_heads);
+    let norm_ranks = norms.map(|name| match name.map(|name| it.op(name)) {
+        Some(Op::RmsNorm { ranks, .. }) => *ranks,
+        _ => 1,
+    });
     let v_norm = match it.given("vn") {
         Some(Op::Normalise { eps, .. }) => Some(*eps),
         _ => None,
@@ -212,6 +233,7 @@ fn lower(
         q_norm,
         k_norm,
         norm_rows,
+        norm_ranks,
         v_norm,
         keys_as_values,
         window,

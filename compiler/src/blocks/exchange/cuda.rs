@@ -89,6 +89,14 @@ impl Launcher<'_> {
         Summing { world, constants: [("RANKS", integer(ranks)), ("INBOX_ROWS", integer(rows))], bytes }
     }
 
+    /// The residual stream that parts of a body are summed to: what all sums of squares share the inbox with.
+    pub(crate) fn summed(&self, body: usize) -> Option<BufferId> {
+        self.plan.bodies[body].phases.iter().find_map(|phase| match phase.kind {
+            PhaseKind::Sum(Sum { residual, .. }) => Some(residual),
+            _ => None,
+        })
+    }
+
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
 use crate::passes::lower::Fusion;
 use crate::plan::cuda::Launch;
-use crate::plan::{BufferId, FieldId, Work};
+use crate::plan::{BufferId, FieldId, Plan, Work};
 use proc_macro2::TokenStream;
 
 /// `out = 0`. There is nothing to do: [`Sum`] leaves the buffer so.
@@ -62,8 +62,8 @@ impl Kind for Sum {
         vec![]
     }
 
-    fn sends(&self) -> Option<BufferId> {
-        Some(self.part)
+    fn sends(&self, plan: &Plan) -> Option<usize> {
+        Some(plan.buffer(self.part).width)
     }
 
     fn work(&self, work: &mut Work) {
@@ -104,8 +104,8 @@ impl Kind for Gather {
         vec![]
     }
 
-    fn sends(&self) -> Option<BufferId> {
-        Some(self.part)
+    fn sends(&self, plan: &Plan) -> Option<usize> {
+        Some(plan.buffer(self.part).width)
     }
 
     fn work(&self, work: &mut Work) {
