@@ -347,7 +347,8 @@ impl Launcher<'_> {
                 _ => {}
             }
         }
-        let (step, qkv, name) = (site.header, self.buffer(site, operands.qkv), self.kernel_name(site, "_norm"));
+        let (step, qkv, name) =
+            (site.header, self.buffer(site, operands.qkv), self.kernel_name(site, "_norm"));
         let [1, 1] = phase.norm_ranks else {
             let residual = self.summed(site.body).filter(|_| self.plan.target.hosts == 1);
             let what = "sums of squares are exchanged by ranks of one process, beside the sums of a layer";

@@ -17,8 +17,7 @@ const VALUES: &[Declared] = constants![optional V_EPS: float, KEYS_AS_VALUES: bo
 /// Whether the arithmetic is the reference interpreter's.
 const EXACT: &[Declared] = constants![EXACT: bool];
 /// Values of a row of the inboxes, most rows of the launch, its blocks, and whether keys are a rank's part.
-const NORM_OF_RANKS: &[Declared] =
-    constants![INBOX_WIDTH: int, ROWS: int, BLOCKS: int, KEYS_SHARED: bool];
+const NORM_OF_RANKS: &[Declared] = constants![INBOX_WIDTH: int, ROWS: int, BLOCKS: int, KEYS_SHARED: bool];
 
 operands! {
     /// Queries after norm and rotary.
