@@ -59,7 +59,7 @@ __device__ __forceinline__ void attention_norm_ranks(const Step* step, World* wo
             sums.empty(place);
             const bool shared = which == 0 || C::KEYS_SHARED;
             const float sum = shared ? sums.sum(mine[at][which], peers[0]) : mine[at][which];
-            means[which] = static_cast<Sum>(sum) / static_cast<Sum>((shared ? C::RANKS : 1) * WIDTHS[which]);
+            means[which] = static_cast<Sum>(sum) / static_cast<Sum>((shared ? C::RANKS : 1) * (which == 0 ? WIDTHS[0] : WIDTHS[1]));
         }
         __syncthreads();
         RowNorm<C>::scale(part(row, 0), q_norm, WIDTHS[0], means[0]);
