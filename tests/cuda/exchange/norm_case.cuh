@@ -2,6 +2,7 @@
 #pragma once
 
 #include "exchange/exchange_case.cuh"
+#include "kernels/attention_norm.cuh"
 #include "kernels/attention_norm_ranks.cuh"
 
 // Heads are a rank's. SHARED: keys are parts, too; else every rank has the same ones.
@@ -58,6 +59,12 @@ double norm_error(const std::vector<float>& found, unsigned exchange, int rows, 
     return worst;
 }
 
+template <class C>
+void norm(Rank& rank, const Step* step, float* qkv, const float* q_norm, const float* k_norm) {
+    launch(rank, attention_norm_ranks_kernel<C, ATTENTION_NORM_THREADS, 0, C::RESIDENT>, C::BLOCKS, ATTENTION_NORM_THREADS, step, rank.world->pointer, qkv, q_norm,
+           k_norm);
+}
+
 // A sum and a norm of each of `rows` in turn; K is C, or C with a defect. Returns whether all is as it should be.
 template <class C, class K = C>
 bool norms_hold(const std::vector<int>& rows, double bound, unsigned long long deadline) {
@@ -88,8 +95,7 @@ bool norms_hold(const std::vector<int>& rows, double bound, unsigned long long d
             const int r = rank.rank;
             launch(rank, produce, 16, 256, step, partials[r], S::WIDTH, k, r, true, rank.wrong->pointer);
             sum<S>(rank, step, partials[r], residuals[r]);
-            launch(rank, attention_norm_ranks_kernel<K, ATTENTION_NORM_THREADS, 0, K::RESIDENT>, K::BLOCKS, ATTENTION_NORM_THREADS, step, rank.world->pointer,
-                   qkv[r][k], weights[0][r], weights[1][r]);
+            norm<K>(rank, step, qkv[r][k], weights[0][r], weights[1][r]);
         }
     }));
     if (!ranks.finished()) return false;
