@@ -208,6 +208,7 @@ impl Launcher<'_> {
             out,
             gated,
             norm_rows: _,
+            norm_ranks: _,
         } = phase;
         let quant = &self.plan.target.quant;
         let (kv, element) = match quant.kv_format {
