@@ -15,9 +15,9 @@ pub enum Op {
     /// `x -> x / sqrt(mean(x^2) + eps) * w`, over each of `groups` equal parts of the row
     /// (Zhang & Sennrich, 2019).
     ///
-    /// Of a row that `ranks` have a part of each, the mean is that of all parts: every rank computes its sum of
-    /// squares, and adds those of all ranks in f32, in their order, so that all have the same bits. Parts that
-    /// several ranks have, each of them as often, leave the mean as it is.
+    /// Of a row that `ranks` have a part of each, the mean is that of all parts: every rank computes its sum
+    /// of squares, and adds those of all ranks in f32, in their order, so that all have the same bits. Parts
+    /// that several ranks have, each of them as often, leave the mean as it is.
     RmsNorm {
         /// One vector shared by all groups; of a row with parts, a part of it.
         weight: WeightId,
