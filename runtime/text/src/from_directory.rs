@@ -1,13 +1,14 @@
 //! Reads a tokenizer from the files beside safetensors: `tokenizer.json`, and the tokens that begin and end a
-//! text from `tokenizer_config.json` and `generation_config.json`.
+//! text from `tokenizer_config.json` and `generation_config.json`; or `tekken.json`, where there is no other.
 
 use crate::error::TextError;
+use crate::from_tekken;
 use crate::parts::Parts;
-use crate::side_file::{read_config, read_file};
+use crate::side_file::{end_ids, read_config, read_file};
 use crate::vocabulary::{Kind, Speller, Spelling, Vocabulary};
 use monomorph_weights::Checkpoint;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// No vocabulary has ids beyond this. A larger id in a file would make the server claim memory for all ids
@@ -29,10 +30,13 @@ struct AddedId {
 
 /// Builds the tokenizer of a checkpoint directory.
 pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
-    let path = checkpoint.side_file("tokenizer.json").ok_or_else(|| {
-        let place = checkpoint.directory().unwrap_or(checkpoint.path());
-        TextError::missing(place, "carries no tokenizer: there is no tokenizer.json")
-    })?;
+    let Some(path) = checkpoint.side_file("tokenizer.json") else {
+        let path = checkpoint.side_file(from_tekken::FILE).ok_or_else(|| {
+            let place = checkpoint.directory().unwrap_or(checkpoint.path());
+            TextError::missing(place, "carries no tokenizer: there is neither tokenizer.json nor tekken.json")
+        })?;
+        return from_tekken::read(checkpoint, &path);
+    };
     let text = read_file(&path)?;
     let unsound = |error: &dyn std::fmt::Display| {
         TextError::malformed(&path, format!("is not a sound tokenizer: {error}"))
@@ -70,18 +74,8 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
     let (bos, eos) = (id_of("bos_token")?, id_of("eos_token")?);
     parts.bos = bos_written.or(bos);
     parts.add_bos = bos_written.is_some();
-    let mut ends: BTreeSet<u32> = eos.into_iter().collect();
-    for name in ["generation_config.json", "config.json"] {
-        if let Some(config) = read_config(checkpoint, name)? {
-            let ids = match &config["eos_token_id"] {
-                Value::Array(ids) => ids.iter().filter_map(Value::as_u64).collect(),
-                id => id.as_u64().into_iter().collect::<Vec<u64>>(),
-            };
-            ends.extend(ids.into_iter().filter_map(|id| u32::try_from(id).ok()));
-        }
-    }
-    parts.eos = eos.or(ends.first().copied());
-    parts.ends = ends.into_iter().collect();
+    parts.ends = end_ids(checkpoint, eos)?;
+    parts.eos = eos.or(parts.ends.first().copied());
     Ok(parts)
 }
 

@@ -1,7 +1,7 @@
 //! Text in and out: tokenizer, chat templates, incremental detokenising, stop strings.
 //!
 //! Nothing here is on the forward path. A [`Tokenizer`] is read from a GGUF file's metadata or from the
-//! `tokenizer.json` beside safetensors; both become a pipeline of the `tokenizers` library. A
+//! `tokenizer.json` or `tekken.json` beside safetensors; all become a pipeline of the `tokenizers` library. A
 //! [`ChatTemplate`] is the model's own Jinja template. [`Detokeniser`] and [`StopMatcher`] turn one
 //! generation's tokens into text piece by piece, and an [`AnswerParser`] splits that into text, reasoning and
 //! tool calls.
@@ -13,6 +13,7 @@ mod error;
 mod escape;
 mod from_directory;
 mod from_gguf;
+mod from_tekken;
 mod json;
 mod parts;
 mod prompt;

@@ -25,7 +25,8 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a checkpoint: a GGUF file's metadata, or `tokenizer.json` in its directory.
+    /// Reads the tokenizer of a checkpoint: a GGUF file's metadata, or `tokenizer.json` in its directory, or
+    /// else `tekken.json`.
     ///
     /// # Errors
     /// When there is none, or its kind is not supported (the error names it), or it contradicts itself.

@@ -65,25 +65,34 @@ pub(crate) struct Speller {
     spelling: Spelling,
     /// The byte that each character below U+0144 represents.
     bytes: [Option<u8>; 0x144],
+    /// The character of each byte.
+    characters: [char; 256],
 }
 
 impl Speller {
     pub(crate) fn new(spelling: Spelling) -> Speller {
         let mut bytes = [None; 0x144];
+        let mut characters = ['\0'; 256];
         let mut next = 0x100;
         for byte in 0..=u8::MAX {
             // GPT-2's table: printable Latin-1 characters represent themselves, the others follow from U+0100
             // on.
             let character = match byte {
-                b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => usize::from(byte),
+                b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF => char::from(byte),
                 _ => {
                     next += 1;
-                    next - 1
+                    char::from_u32(next - 1).unwrap_or_default()
                 }
             };
-            bytes[character] = Some(byte);
+            bytes[character as usize] = Some(byte);
+            characters[usize::from(byte)] = character;
         }
-        Speller { spelling, bytes }
+        Speller { spelling, bytes, characters }
+    }
+
+    /// The byte-level spelling of a token's bytes.
+    pub(crate) fn write(&self, bytes: &[u8]) -> String {
+        bytes.iter().map(|&byte| self.characters[usize::from(byte)]).collect()
     }
 
     /// The bytes of a token other than an added one.
@@ -122,6 +131,7 @@ mod tests {
         let mut found: Vec<u8> = speller.bytes.iter().flatten().copied().collect();
         found.sort_unstable();
         assert_eq!(found, (0..=u8::MAX).collect::<Vec<_>>());
+        assert_eq!(speller.spell(&speller.write(&found)), found);
         assert_eq!(speller.spell("Ġhé"), b" h\xE9");
         assert_eq!(speller.spell("ĊĉÄł"), b"\n\t\xC4\xA0");
         assert_eq!(speller.spell("plain space"), b"plain space");

@@ -17,6 +17,8 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 mod support;
+#[path = "support/tekken.rs"]
+mod tekken;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -52,6 +54,11 @@ fn tokenizer_json() -> Value {
             "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}},
         "decoder": level, "model": {"type": "BPE", "vocab": vocabulary, "merges": ["h e", "l l", "he ll"]},
     })
+}
+
+/// The same in the form of Mistral's releases.
+fn tekken_json() -> Value {
+    tekken::file(r"\p{N}| ?[^\s\p{L}]+", &["he", "ll", "hell"].map(|token| token.as_bytes().to_vec()))
 }
 
 const CONFIG: &str =
@@ -194,6 +201,22 @@ proptest! {
     }
 
     #[test]
+    fn a_tekken_file_of_other_values_is_read_or_refused(edits in edits()) {
+        let directory = tempfile::tempdir().unwrap();
+        let file = altered(tekken_json(), &edits);
+        tekken::write(directory.path(), &file);
+        check(directory.path(), file.to_string().len())?;
+    }
+
+    #[test]
+    fn a_tekken_file_of_other_bytes_is_read_or_refused(damage in prop::collection::vec(any::<[u32; 3]>(), 1..4)) {
+        let directory = tempfile::tempdir().unwrap();
+        let bytes = damaged(tekken_json().to_string().as_bytes(), &damage);
+        std::fs::write(directory.path().join("tekken.json"), &bytes).unwrap();
+        check(directory.path(), bytes.len())?;
+    }
+
+    #[test]
     fn a_vocabulary_of_gguf_is_read_or_refused(damage in prop::collection::vec(any::<[u32; 3]>(), 1..4)) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.gguf");
@@ -252,6 +275,9 @@ fn what_has_no_damage_is_read() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path(), tokenizer_json().to_string().as_bytes(), CONFIG.as_bytes());
     assert!(check(directory.path(), tokenizer_json().to_string().len()).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    tekken::write(directory.path(), &tekken_json());
+    assert!(check(directory.path(), tekken_json().to_string().len()).unwrap());
 }
 
 /// A template is a program out of a downloaded file: it neither runs nor writes for ever.

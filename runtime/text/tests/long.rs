@@ -22,8 +22,8 @@ const LONGEST: usize = LARGEST / 128;
 /// How long one may take, unoptimised and beside other tests.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Words of GPT-2, Llama 3 and Qwen, as their tokenizers have them.
-const WORDS: [(&str, &str); 3] = [
+/// Words of GPT-2, Llama 3, Qwen and Mistral, as their tokenizers have them.
+const WORDS: [(&str, &str); 4] = [
     ("gpt2", r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"),
     (
         "llama3",
@@ -32,6 +32,10 @@ const WORDS: [(&str, &str); 3] = [
     (
         "qwen",
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+    (
+        "tekken",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
 ];
 

@@ -49,7 +49,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Checkpoint::open`], for the weights that there are.
     pub fn open_text(path: &Path) -> Result<Checkpoint, WeightsError> {
-        if path.join("tokenizer.json").is_file() {
+        if ["tokenizer.json", "tekken.json"].iter().any(|name| path.join(name).is_file()) {
             return Checkpoint::assemble(path, Some(path), Vec::new(), Vec::new(), None);
         }
         Checkpoint::open(path)
