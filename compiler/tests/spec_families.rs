@@ -7,6 +7,8 @@ mod gemma;
 mod mistral;
 #[path = "families/nemotron.rs"]
 mod nemotron;
+#[path = "families/params.rs"]
+mod params;
 
 use families::{moe_text, next, place, read, target, text, with, wrapped};
 use monomorph_compiler::blocks::attention::spec::Attention;

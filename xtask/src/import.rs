@@ -1,14 +1,15 @@
-//! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json.
+//! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json, or from the params.json of
+//! Mistral's own releases.
 
 use clap::Args;
-use monomorph_compiler::import::Seen;
+use monomorph_compiler::import::{self, Seen};
 use monomorph_compiler::spec::types::Compute;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
-    /// The config.json, or its directory. Other files of the checkpoint there (safetensors, their index) tell
-    /// which tensors it has and how they are stored.
+    /// The config.json (or params.json, in the form of Mistral's own releases), or its directory. Other files of
+    /// the checkpoint there (safetensors, their index) tell which tensors it has and how they are stored.
     config: PathBuf,
     /// Name of the model.
     #[arg(long)]
@@ -22,11 +23,13 @@ pub struct Options {
 }
 
 pub fn import(options: Options) -> Result<(), String> {
-    let config = if options.config.is_dir() { options.config.join("config.json") } else { options.config };
+    let config = if options.config.is_dir() { config_of(&options.config) } else { options.config };
     let seen = Seen::beside(&config)?;
     let text = std::fs::read_to_string(&config).map_err(|error| format!("{}: {error}", config.display()))?;
     let compute = if options.compute == "f16" { Compute::F16 } else { Compute::F32 };
-    let imported = monomorph_compiler::import::import(&text, &options.name, compute, &seen)
+    let own = config.file_name().is_some_and(|name| name == PARAMS);
+    let import = if own { import::import_params } else { import::import };
+    let imported = import(&text, &options.name, compute, &seen)
         .map_err(|error| format!("{}: {error}", config.display()))?;
     let directory = options.out.join("models").join(&options.name);
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
@@ -35,6 +38,23 @@ pub fn import(options: Options) -> Result<(), String> {
         write(&directory.join(name), text)?;
     }
     Ok(())
+}
+
+/// The config of Mistral's own releases.
+const PARAMS: &str = "params.json";
+
+/// The config of a directory: a config.json goes before a params.json.
+fn config_of(directory: &Path) -> PathBuf {
+    let [config, params] = ["config.json", PARAMS].map(|name| directory.join(name));
+    match (config.is_file(), params.is_file()) {
+        (false, true) => params,
+        (true, true) => {
+            let (used, other) = (config.display(), params.display());
+            eprintln!("imported from {used}; {other} is there too: name it to import the form of its makers");
+            config
+        }
+        (_, false) => config,
+    }
 }
 
 /// Writes a new file and prints its path; never overwrites a file, which may have been edited by hand.

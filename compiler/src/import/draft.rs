@@ -98,14 +98,59 @@ pub(crate) struct Modules {
     pub(crate) attention: &'static str,
     /// The module of a dense block's projections.
     pub(crate) dense: &'static str,
+    /// Gate, up and down of a dense block, and of an expert with a tensor for each.
+    pub(crate) parts: [&'static str; 3],
     /// Those of a mixture.
     pub(crate) experts: ExpertNames,
+    /// Those of attention over latents.
+    pub(crate) latent: LatentNames,
 }
 
 impl Modules {
     /// Names of most families.
-    pub(crate) const USUAL: Modules =
-        Modules { attention: "self_attn", dense: "mlp", experts: ExpertNames::USUAL };
+    pub(crate) const USUAL: Modules = Modules {
+        attention: "self_attn",
+        dense: "mlp",
+        parts: ["gate_proj", "up_proj", "down_proj"],
+        experts: ExpertNames::USUAL,
+        latent: LatentNames::USUAL,
+    };
+
+    /// The name of a block's `gate`, `up` or `down`.
+    pub(crate) fn part(&self, part: &str) -> Option<&'static str> {
+        let at = ["gate", "up", "down"].iter().position(|it| *it == part)?;
+        Some(self.parts[at])
+    }
+}
+
+/// Names of the tensors of attention over latents, in its module.
+#[derive(Clone, Copy)]
+pub(crate) struct LatentNames {
+    /// The latent of queries, its norm, and queries of it.
+    pub(crate) q_a: &'static str,
+    pub(crate) q_norm: &'static str,
+    pub(crate) q_b: &'static str,
+    /// Queries that are made directly.
+    pub(crate) q: &'static str,
+    /// The latent of keys and values beside the key that rotates, its norm, and keys and values of it.
+    pub(crate) kv_a: &'static str,
+    pub(crate) kv_norm: &'static str,
+    pub(crate) kv: &'static str,
+    pub(crate) o: &'static str,
+}
+
+impl LatentNames {
+    /// Names of most families.
+    pub(crate) const USUAL: LatentNames = LatentNames {
+        q_a: "q_a_proj",
+        q_norm: "q_a_layernorm",
+        q_b: "q_b_proj",
+        q: "q_proj",
+        kv_a: "kv_a_proj_with_mqa",
+        kv_norm: "kv_a_layernorm",
+        kv: "kv_b_proj",
+        o: "o_proj",
+    };
 }
 
 /// Names of a mixture's tensors in a family's checkpoints.
@@ -120,8 +165,6 @@ pub(crate) struct ExpertNames {
     pub(crate) stacked: &'static str,
     /// What is in front of the numbers of experts with a tensor for each matrix.
     pub(crate) apart: &'static str,
-    /// Gate, up and down of an expert.
-    pub(crate) parts: [&'static str; 3],
     /// What is added to scores to choose by.
     pub(crate) correction: &'static str,
     /// The shared expert's module.
@@ -141,7 +184,6 @@ impl ExpertNames {
         scales: "router.per_expert_scale",
         stacked: "mlp.experts",
         apart: "mlp.experts",
-        parts: ["gate_proj", "up_proj", "down_proj"],
         correction: "mlp.gate.e_score_correction_bias",
         shared: "mlp.shared_expert",
         latent: ["mlp.fc1_latent_proj", "mlp.fc2_latent_proj"],

@@ -1,4 +1,4 @@
-//! Hugging Face `config.json` to MODEL.toml and quant specs.
+//! Hugging Face `config.json`, or Mistral's own `params.json`, to MODEL.toml and quant specs.
 //!
 //! Keys and their defaults mean what they do in transformers 5.23. An unknown family, key or value is an
 //! error that names it: a model that computes something else is never guessed.
@@ -11,6 +11,7 @@ pub(crate) mod keys;
 mod layers;
 mod model;
 pub(crate) mod names;
+mod params;
 mod patterns;
 mod quant;
 mod quantization;
@@ -24,6 +25,7 @@ use self::draft::{Draft, DraftHead};
 use crate::spec;
 use crate::spec::types::Compute;
 use monomorph_formats::Format;
+use serde_json::{Map, Value};
 use std::fmt;
 
 /// The files of a new directory `targets/models/<name>/`.
@@ -46,12 +48,21 @@ pub struct ImportError {
 
 impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("this config.json cannot be imported:")?;
+        f.write_str("this config cannot be imported:")?;
         self.problems.iter().try_for_each(|problem| write!(f, "\n  {problem}"))
     }
 }
 
 impl std::error::Error for ImportError {}
+
+/// Where a draft came from.
+#[derive(Clone, Copy)]
+struct Origin {
+    /// Whose form it is.
+    maker: &'static str,
+    /// The name of the file.
+    file: &'static str,
+}
 
 /// Drafts the specs of the model called `name` from its `config.json` and from what was `seen` of its
 /// checkpoint. Tensors not stored in f32 compute in `compute`: [`Compute::F32`], or [`Compute::F16`], which
@@ -60,18 +71,44 @@ impl std::error::Error for ImportError {}
 /// # Errors
 /// When the text is not a JSON object, or anything in it, in the checkpoint or about `compute` is unknown.
 pub fn import(config_json: &str, name: &str, compute: Compute, seen: &Seen) -> Result<Imported, ImportError> {
+    let origin = Origin { maker: "Hugging Face", file: "config.json" };
+    drafted(config_json, family::read, origin, name, compute, seen)
+}
+
+/// [`import`] from the `params.json` of Mistral's own releases, whose tensors have names of their own.
+///
+/// # Errors
+/// As [`import`].
+pub fn import_params(
+    params_json: &str,
+    name: &str,
+    compute: Compute,
+    seen: &Seen,
+) -> Result<Imported, ImportError> {
+    let origin = Origin { maker: "Mistral", file: params::FILE };
+    drafted(params_json, params::read, origin, name, compute, seen)
+}
+
+fn drafted(
+    json: &str,
+    read: impl Fn(&Map<String, Value>) -> Result<Draft, ImportError>,
+    origin: Origin,
+    name: &str,
+    compute: Compute,
+    seen: &Seen,
+) -> Result<Imported, ImportError> {
     let refuse = |problem: String| ImportError { problems: vec![problem] };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
         let rule = "letters, digits, `.`, `_` and `-`, the first a letter or digit";
         return Err(refuse(format!("{name:?} cannot name a model: {rule}")));
     }
-    let config: serde_json::Value =
-        serde_json::from_str(config_json).map_err(|error| refuse(format!("not valid JSON: {error}")))?;
+    let config: Value =
+        serde_json::from_str(json).map_err(|error| refuse(format!("not valid JSON: {error}")))?;
     let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
-    let mut draft = family::read(config)?;
+    let mut draft = read(config)?;
     draft_head(&mut draft, seen);
-    let model_toml = model::write(&draft, name);
+    let model_toml = model::write(&draft, name, origin);
     let loader = |diagnostics: spec::Diagnostics| ImportError {
         problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),
     };

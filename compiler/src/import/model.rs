@@ -1,12 +1,14 @@
 //! Writes a draft as a readable MODEL.toml.
 
+use super::Origin;
 use super::draft::{Draft, DraftHead, Layer};
 use crate::spec::types::Ffn;
 use crate::spec::words;
 
-pub(super) fn write(draft: &Draft, name: &str) -> String {
+pub(super) fn write(draft: &Draft, name: &str, origin: Origin) -> String {
+    let Origin { maker, file } = origin;
     let Draft { family, hidden, layers, vocabulary, context, tied, stop_ids, .. } = draft;
-    let mut comment = format!("# {name}: imported from a Hugging Face config.json of the {family} family.\n");
+    let mut comment = format!("# {name}: imported from a {maker} {file} of the {family} family.\n");
     if !draft.defaulted.is_empty() {
         let keys = draft.defaulted.join(", ");
         comment += &format!("# Not in the config, so as transformers has it: {keys}.\n");
@@ -56,7 +58,7 @@ norm = {norm}
 [protocol]
 stop_ids = {stop_ids:?}
 
-# A config.json recommends nothing: put the makers' parameters here.
+# A {file} recommends nothing: put the makers' parameters here.
 [[sampling]]
 name = \"default\"
 temperature = 1.0

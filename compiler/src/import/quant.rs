@@ -99,6 +99,8 @@ fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
     unused.extend(naming.towers.iter().map(|tower| (*tower).to_owned()));
     match draft.head {
         DraftHead::Present => {}
+        // Makers' own files, whose names have no prefix, hold no tables of frequencies.
+        DraftHead::Never if prefix.is_empty() => {}
         DraftHead::Never => unused.push(format!("{prefix}layers.{{layer}}.self_attn.rotary_emb.inv_freq")),
         DraftHead::Absent | DraftHead::Unsaid => unused.push("mtp.*".to_owned()),
     }

@@ -3,7 +3,8 @@
 use super::quantization::Storage;
 use crate::spec::types::{ClassScales, ScaleForm};
 use monomorph_formats::Format;
-use monomorph_weights::Checkpoint;
+use super::params;
+use monomorph_weights::{Checkpoint, Safetensors};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -23,34 +24,45 @@ enum Stored {
 }
 
 impl Seen {
-    /// Reads the directory of a file: see [`Seen::read`].
+    /// Reads what stands beside a config: files in the form that goes with it, as [`Seen::read`] does. A
+    /// params.json goes with `consolidated.safetensors`.
     ///
     /// # Errors
     /// As [`Seen::read`].
     pub fn beside(config: &Path) -> Result<Seen, String> {
         let directory = config.parent().filter(|parent| !parent.as_os_str().is_empty());
-        Seen::read(directory.unwrap_or(Path::new(".")))
+        let directory = directory.unwrap_or(Path::new("."));
+        let own = config.file_name().is_some_and(|name| name == params::FILE);
+        let stem = if own { Safetensors::MISTRAL } else { Safetensors::HUGGING_FACE };
+        Seen::files(directory, Safetensors::called(directory, stem))
     }
 
     /// Reads a directory. `model.safetensors` or shards give names and formats;
-    /// `model.safetensors.index.json` alone gives names; without either nothing is known.
+    /// `model.safetensors.index.json` alone gives names; without either nothing is known. Where there is
+    /// neither, the same of `consolidated.safetensors`.
     ///
     /// # Errors
     /// When a file that is there cannot be read.
     pub fn read(directory: &Path) -> Result<Seen, String> {
-        let index = directory.join("model.safetensors.index.json");
-        let mut whole = directory.join("model.safetensors").is_file();
+        Seen::files(directory, Safetensors::of(directory))
+    }
+
+    fn files(directory: &Path, files: Option<Safetensors>) -> Result<Seen, String> {
         let mut tensors = BTreeMap::new();
-        if !whole && index.is_file() {
-            let text =
-                std::fs::read_to_string(&index).map_err(|error| format!("{}: {error}", index.display()))?;
-            let shards: Index =
-                serde_json::from_str(&text).map_err(|error| format!("{}: {error}", index.display()))?;
-            whole = shards.weight_map.values().all(|shard| directory.join(shard).is_file());
-            tensors = shards.weight_map.into_keys().map(|name| (name, Stored::Unknown)).collect();
-        }
-        if whole {
-            let checkpoint = Checkpoint::open(directory).map_err(|error| error.to_string())?;
+        let whole = match files {
+            None => None,
+            Some(Safetensors::Whole(file)) => Some(file),
+            Some(Safetensors::Index(index)) => {
+                let fault = |error: &dyn std::fmt::Display| format!("{}: {error}", index.display());
+                let text = std::fs::read_to_string(&index).map_err(|error| fault(&error))?;
+                let shards: Index = serde_json::from_str(&text).map_err(|error| fault(&error))?;
+                let there = shards.weight_map.values().all(|shard| directory.join(shard).is_file());
+                tensors = shards.weight_map.into_keys().map(|name| (name, Stored::Unknown)).collect();
+                there.then_some(index)
+            }
+        };
+        if let Some(path) = whole {
+            let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
             let known = checkpoint.tensors().map(|it| (it.name.to_owned(), Stored::Known(it.format)));
             let other = checkpoint
                 .unsupported()

@@ -83,7 +83,11 @@ pub fn read(config: &Value, seen: &Seen) -> Result<Imported, ImportError> {
 
 /// Imports a config and loads the target that its files describe.
 pub fn loaded(config: &Value, quant: &str, seen: &Seen) -> Target {
-    let imported = read(config, seen).unwrap_or_else(|error| panic!("{error}"));
+    load(&read(config, seen).unwrap_or_else(|error| panic!("{error}")), quant)
+}
+
+/// The target that imported files describe.
+pub fn load(imported: &Imported, quant: &str) -> Target {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("models/it");
     fs::create_dir_all(&model).unwrap();

@@ -8,6 +8,47 @@ use monomorph_formats::Format;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+/// The end of the name of an index of shards.
+const INDEX: &str = ".safetensors.index.json";
+
+/// Where the safetensors files of a directory are found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Safetensors {
+    /// One file holds everything.
+    Whole(PathBuf),
+    /// An index names the shards beside it.
+    Index(PathBuf),
+}
+
+impl Safetensors {
+    /// What files are called before `.safetensors` by Hugging Face's libraries.
+    pub const HUGGING_FACE: &str = "model";
+    /// The same in Mistral's own releases.
+    pub const MISTRAL: &str = "consolidated";
+
+    /// The files of a directory in either form, that of Hugging Face first; `None` where there are none.
+    pub fn of(directory: &Path) -> Option<Safetensors> {
+        [Safetensors::HUGGING_FACE, Safetensors::MISTRAL]
+            .iter()
+            .find_map(|stem| Safetensors::called(directory, stem))
+    }
+
+    /// The files of a directory in one form; `None` where there are none.
+    pub fn called(directory: &Path, stem: &str) -> Option<Safetensors> {
+        let whole = directory.join(format!("{stem}.safetensors"));
+        let index = directory.join(format!("{stem}{INDEX}"));
+        match (whole.exists(), index.exists()) {
+            (true, _) => Some(Safetensors::Whole(whole)),
+            (false, true) => Some(Safetensors::Index(index)),
+            (false, false) => None,
+        }
+    }
+}
+
+fn is_index(path: &Path) -> bool {
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(INDEX))
+}
+
 /// An opened checkpoint: one GGUF file, or the safetensors files of a directory.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -20,8 +61,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a `.gguf` file, a `.safetensors` file, or a directory holding `model.safetensors` (or an index
-    /// and its shards) beside `tokenizer.json` and friends, or holding exactly one `.gguf` file.
+    /// Opens a `.gguf` file, a `.safetensors` file, an index of shards, or a directory holding
+    /// `model.safetensors` or else `consolidated.safetensors` (or an index of that name and its shards) beside
+    /// `tokenizer.json` and friends, or holding exactly one `.gguf` file.
     ///
     /// # Errors
     /// When nothing readable is there, or a file is malformed.
@@ -29,6 +71,9 @@ impl Checkpoint {
         let kind = std::fs::metadata(path).map_err(|error| WeightsError::io(path, error))?;
         if kind.is_dir() {
             return Checkpoint::open_directory(path);
+        }
+        if is_index(path) {
+            return Checkpoint::open_shards(path.parent().unwrap_or(Path::new("")), path);
         }
         let file = WeightsFile::open(path)?;
         // The content decides, not the name: a hub cache names its files by digest.
@@ -61,15 +106,14 @@ impl Checkpoint {
     }
 
     fn open_directory(path: &Path) -> Result<Checkpoint, WeightsError> {
-        let single = path.join("model.safetensors");
-        if single.exists() {
-            let file = WeightsFile::open(&single)?;
-            let tensors = safetensors::read(&file, 0)?;
-            return Checkpoint::assemble(path, Some(path), vec![file], tensors, None);
-        }
-        let index = path.join("model.safetensors.index.json");
-        if index.exists() {
-            return Checkpoint::open_shards(path, &index);
+        match Safetensors::of(path) {
+            Some(Safetensors::Whole(single)) => {
+                let file = WeightsFile::open(&single)?;
+                let tensors = safetensors::read(&file, 0)?;
+                return Checkpoint::assemble(path, Some(path), vec![file], tensors, None);
+            }
+            Some(Safetensors::Index(index)) => return Checkpoint::open_shards(path, &index),
+            None => {}
         }
         let mut ggufs = Vec::new();
         for file in std::fs::read_dir(path).map_err(|error| WeightsError::io(path, error))? {
@@ -82,7 +126,8 @@ impl Checkpoint {
             [one] => Checkpoint::open_gguf(path, WeightsFile::open(one)?),
             [] => Err(WeightsError::malformed(
                 path,
-                "holds neither model.safetensors, nor model.safetensors.index.json, nor a .gguf file",
+                "holds neither model.safetensors nor consolidated.safetensors, nor an index of either \
+                 (.safetensors.index.json), nor a .gguf file",
             )),
             several => Err(WeightsError::malformed(
                 path,

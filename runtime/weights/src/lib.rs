@@ -18,7 +18,7 @@ mod safetensors;
 #[cfg(feature = "test-support")]
 pub mod test_support;
 
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, Safetensors};
 pub use error::WeightsError;
 pub use file::{Bytes, WeightsFile, Windows};
 pub use metadata::{Metadata, MetadataType};

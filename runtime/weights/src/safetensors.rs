@@ -149,7 +149,7 @@ impl<'de> Visitor<'de> for HeaderCheck {
     }
 }
 
-/// The shards named by a `model.safetensors.index.json`, each with the tensors it should contain.
+/// The shards named by an index (`model.safetensors.index.json`), each with the tensors it should contain.
 pub(crate) fn read_index(path: &Path) -> Result<BTreeMap<String, BTreeSet<String>>, WeightsError> {
     #[derive(serde::Deserialize)]
     struct Index {

@@ -122,7 +122,7 @@ impl Placed for Experts {
     /// Finds a tensor in the checkpoint.
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
         let (wide, hidden) = (self.width, tensor.hidden);
-        let ExpertNames { parts, correction, shared, latent, norms, .. } = tensor.modules.experts;
+        let ExpertNames { correction, shared, latent, norms, .. } = tensor.modules.experts;
         let ExpertNames { router, router_norm, scales, stacked, apart, .. } = tensor.modules.experts;
         Some(match tensor.stem {
             ["ffn", "router"] => whole(format!("{router}.weight")),
@@ -139,11 +139,10 @@ impl Placed for Experts {
                 _ => rows(format!("{stacked}.down_proj"), 0, hidden, hidden),
             },
             ["ffn", "experts", _, part] => {
-                let at = ["gate", "up", "down"].iter().position(|it| it == part)?;
-                whole(format!("{apart}.{{expert}}.{}.weight", parts[at]))
+                whole(format!("{apart}.{{expert}}.{}.weight", tensor.modules.part(part)?))
             }
             ["ffn", "shared", "scale"] => whole(format!("{shared}_gate.weight")),
-            ["ffn", "shared", part] => whole(format!("{shared}.{part}_proj.weight")),
+            ["ffn", "shared", part] => whole(format!("{shared}.{}.weight", tensor.modules.part(part)?)),
             _ => return None,
         })
     }

@@ -59,23 +59,26 @@ impl Placed for LatentAttention {
     /// Finds a tensor in the checkpoint.
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
         let ["latent", part] = *tensor.stem else { return None };
-        let module = tensor.modules.attention;
+        let (module, names) = (tensor.modules.attention, &tensor.modules.latent);
+        let all = |name: &str| whole(format!("{module}.{name}.weight"));
         let rotated = self.rotary.dims;
         let some = |name: &str, first: usize, take: usize, of: usize| {
             rows(format!("{module}.{name}.weight"), first, take, of)
         };
-        let queries = if self.query_latent.is_some() { "q_b_proj" } else { "q_proj" };
+        let queries = if self.query_latent.is_some() { names.q_b } else { names.q };
         // Each head's query is followed by its part that rotates, and the latent by its key.
         let (key, latent) = (self.key_dim, self.latent);
         Some(match part {
             "q" => some(queries, 0, key, key + rotated),
             "q_rotated" => some(queries, key, rotated, key + rotated),
-            "kv_a" => some("kv_a_proj_with_mqa", 0, latent, latent + rotated),
-            "k_rotated" => some("kv_a_proj_with_mqa", latent, rotated, latent + rotated),
-            "q_norm" => whole(format!("{module}.q_a_layernorm.weight")),
-            "kv_norm" => whole(format!("{module}.kv_a_layernorm.weight")),
-            "kv" => whole(format!("{module}.kv_b_proj.weight")),
-            other => whole(format!("{module}.{other}_proj.weight")),
+            "kv_a" => some(names.kv_a, 0, latent, latent + rotated),
+            "k_rotated" => some(names.kv_a, latent, rotated, latent + rotated),
+            "q_a" => all(names.q_a),
+            "q_norm" => all(names.q_norm),
+            "kv_norm" => all(names.kv_norm),
+            "kv" => all(names.kv),
+            "o" => all(names.o),
+            _ => return None,
         })
     }
 }

@@ -44,8 +44,7 @@ impl FfnSpec for Gated {
 
 impl Placed for Gated {
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
-        let ["ffn", part] = *tensor.stem else { return None };
-        Some(whole(format!("{}.{part}_proj.{}", tensor.modules.dense, tensor.kind)))
+        place(tensor)
     }
 }
 
@@ -54,6 +53,12 @@ impl Built for Gated {
         let op = Op::Gate { activation: self.activation };
         vec![gated(graph, body, ("ffn", ""), op, x, self.bias)]
     }
+}
+
+/// Finds a projection of a dense block in the checkpoint.
+fn place(tensor: &LayerTensor) -> Option<FileTensor> {
+    let ["ffn", part] = *tensor.stem else { return None };
+    Some(whole(format!("{}.{}.{}", tensor.modules.dense, tensor.modules.part(part)?, tensor.kind)))
 }
 
 /// `down(activation(up(x)))`.
@@ -87,8 +92,7 @@ impl FfnSpec for Ungated {
 
 impl Placed for Ungated {
     fn place(&self, tensor: &LayerTensor) -> Option<FileTensor> {
-        let ["ffn", part] = *tensor.stem else { return None };
-        Some(whole(format!("{}.{part}_proj.{}", tensor.modules.dense, tensor.kind)))
+        place(tensor)
     }
 }
 

@@ -72,10 +72,10 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
             mixer_norm: "input_layernorm.weight",
             ffn_norm: "post_attention_layernorm.weight",
             modules: Modules {
+                parts: ["w1", "w3", "w2"],
                 experts: ExpertNames {
                     router: "block_sparse_moe.gate",
                     apart: "block_sparse_moe.experts",
-                    parts: ["w1", "w3", "w2"],
                     correction: "block_sparse_moe.e_score_correction_bias",
                     ..ExpertNames::USUAL
                 },

@@ -8,14 +8,14 @@ use crate::blocks::latent_attention::import as latent_attention;
 use crate::blocks::products::spec::Gated;
 use crate::import::dimensions::{activation_named, all_stop_ids};
 use crate::import::draft::{
-    DENSE, Draft, DraftHead, DraftNames, ExpertNames, Layer, Modules, Naming, Stacked,
+    DENSE, Draft, DraftHead, DraftNames, ExpertNames, LatentNames, Layer, Modules, Naming, Stacked,
 };
 use crate::import::keys::{Findings, Keys};
 use crate::import::quantization;
 use crate::spec::types::{Activation, Around, Ffn, Norm, NormWeight};
 use serde_json::{Value, json};
 
-pub(super) const NAME: &str = "mistral4";
+pub(in crate::import) const NAME: &str = "mistral4";
 
 /// The multimodal config.
 pub(super) const WRAPPER: Wrapper = Wrapper {
@@ -98,6 +98,46 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
         notes: Vec::new(),
     })
 }
+
+/// Names of the makers' own files, which go with a params.json. Rows stand as in those of Hugging Face's form,
+/// and experts have a tensor for each matrix.
+pub(in crate::import) const OWN_NAMES: Naming = Naming {
+    prefix: "",
+    embedding: "tok_embeddings.weight",
+    norm: "norm.weight",
+    head: "output.weight",
+    mixer_norm: "attention_norm.weight",
+    ffn_norm: "ffn_norm.weight",
+    modules: Modules {
+        attention: "attention",
+        dense: "feed_forward",
+        parts: ["w1", "w3", "w2"],
+        experts: ExpertNames {
+            router: "gate",
+            apart: "experts",
+            shared: "shared_experts",
+            ..ExpertNames::USUAL
+        },
+        latent: LatentNames {
+            q_a: "wq_a",
+            q_norm: "q_a_norm",
+            q_b: "wq_b",
+            q: "wq",
+            kv_a: "wkv_a_with_mqa",
+            kv_norm: "kv_a_norm",
+            kv: "wkv_b",
+            o: "wo",
+        },
+    },
+    draft: DraftNames::USUAL,
+    fused: false,
+    stacked: Stacked::No,
+    towers: &[],
+};
+
+/// The tower's tensors in those files.
+pub(in crate::import) const OWN_TOWERS: &[&str] =
+    &["vision_encoder.*", "vision_language_adapter.*", "patch_merger.*", "pre_mm_projector_norm.*"];
 
 /// Whether the head is tied to the embedding: the whole model's key says it, where there is one.
 fn tied(keys: &mut Keys, outer: Option<&mut Keys>, found: &mut Findings) -> Option<bool> {

@@ -3,7 +3,7 @@
 
 mod gemma4;
 mod minimax_m2;
-mod mistral4;
+pub(super) mod mistral4;
 mod nemotron_h;
 
 use super::draft::{Draft, Stacked};

@@ -134,6 +134,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
                     latent: ["mixer.fc1_latent_proj", "mixer.fc2_latent_proj"],
                     ..ExpertNames::USUAL
                 },
+                ..Modules::USUAL
             },
             draft: DRAFT,
             fused: false,
