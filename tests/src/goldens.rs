@@ -139,14 +139,18 @@ impl Golden {
     /// # Panics
     /// If the config is refused or the directory is not writable.
     pub fn import_into(&self, targets: &Path, rounded: Compute) {
-        let config =
-            std::fs::read_to_string(self.directory.join("config.json")).expect("a golden has a config");
+        let own = self.directory.join("params.json");
+        let (config, import) = match own.is_file() {
+            true => (own, import::import_params as Import),
+            false => (self.directory.join("config.json"), import::import as Import),
+        };
+        let config = std::fs::read_to_string(config).expect("a golden has a config");
         let directory = targets.join("models").join(&self.name);
         std::fs::create_dir_all(&directory).expect("a temporary directory is writable");
         // Each checkpoint states how it is stored; for a missing one the config states the usual format.
         for format in ["f32", "bf16"] {
             let seen = import::Seen::read(&self.directory.join(format)).expect("checkpoints are sound");
-            let imported = import::import(&config, &self.name, rounded, &seen);
+            let imported = import(&config, &self.name, rounded, &seen);
             let imported = imported.unwrap_or_else(|error| panic!("{}: {error}", self.name));
             std::fs::write(directory.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
             let file = format!("{format}.toml");
@@ -155,6 +159,9 @@ impl Golden {
         }
     }
 }
+
+/// A reader of a form of config.
+type Import = fn(&str, &str, Compute, &import::Seen) -> Result<import::Imported, import::ImportError>;
 
 /// Pseudo-random, normally distributed numbers, the same in every run.
 struct Random(u64);

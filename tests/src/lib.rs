@@ -8,6 +8,7 @@ pub mod goldens;
 pub mod greedy;
 pub mod joins;
 pub mod logits;
+pub mod makers;
 pub mod npm;
 pub mod repeating;
 pub mod requantise;

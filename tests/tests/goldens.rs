@@ -7,6 +7,7 @@ use monomorph_compiler::spec::types::{Compute, Ranks};
 use monomorph_compiler::{graph, spec, toolchain};
 use monomorph_tests::goldens::{Golden, UNBUILT, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
+use monomorph_tests::makers::in_the_makers_form;
 use monomorph_tests::{check_golden, fixtures, root, server, stacks};
 use monomorph_weights::Checkpoint;
 use std::collections::BTreeSet;
@@ -22,8 +23,8 @@ fn target(targets: &Path, golden: &Golden, format: &str) -> spec::types::Target 
 
 #[test]
 fn the_interpreter_agrees_with_transformers_prefill_and_decode() {
-    let targets = tempfile::tempdir().expect("temporary directories can be made");
-    for golden in goldens() {
+    let [targets, makers] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
+    for golden in goldens().into_iter().chain(in_the_makers_form(makers.path())) {
         golden.import_into(targets.path(), Compute::F32);
         for (format, _) in BOUNDS {
             let target = target(targets.path(), &golden, format);
@@ -194,13 +195,14 @@ fn phases(target: &spec::types::Target) -> impl Iterator<Item = Vec<&'static str
 /// Of all goldens, or of those whose names hold one of `MONOMORPH_GOLDENS`.
 #[test]
 fn cpu_stacks_agree_with_transformers_prefill_and_decode() {
-    let targets = tempfile::tempdir().expect("temporary directories can be made");
-    let out = tempfile::tempdir().expect("temporary directories can be made");
+    let [targets, out, makers] =
+        [(); 3].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let is_wanted =
         |golden: &Golden| wanted.is_empty() || wanted.split(',').any(|it| golden.name.contains(it));
     let (mut cases, mut seen) = (Vec::new(), BTreeSet::new());
-    for golden in goldens().into_iter().filter(is_wanted) {
+    let all = goldens().into_iter().chain(in_the_makers_form(makers.path()));
+    for golden in all.filter(is_wanted) {
         golden.import_into(targets.path(), Compute::F32);
         for (format, bound) in BOUNDS {
             let target = target(targets.path(), &golden, format);

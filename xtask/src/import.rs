@@ -4,6 +4,8 @@
 use clap::Args;
 use monomorph_compiler::import::{self, Seen};
 use monomorph_compiler::spec::types::Compute;
+use monomorph_text::{ChatTemplate, ReasoningFormat, ToolFormat};
+use monomorph_weights::Checkpoint;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -24,7 +26,8 @@ pub struct Options {
 
 pub fn import(options: Options) -> Result<(), String> {
     let config = if options.config.is_dir() { config_of(&options.config) } else { options.config };
-    let seen = Seen::beside(&config)?;
+    let (tools, reasoning) = formats(&config)?;
+    let seen = Seen::beside(&config)?.with_formats(tools, reasoning);
     let text = std::fs::read_to_string(&config).map_err(|error| format!("{}: {error}", config.display()))?;
     let compute = if options.compute == "f16" { Compute::F16 } else { Compute::F32 };
     let own = config.file_name().is_some_and(|name| name == PARAMS);
@@ -38,6 +41,17 @@ pub fn import(options: Options) -> Result<(), String> {
         write(&directory.join(name), text)?;
     }
     Ok(())
+}
+
+/// The formats of calls and reasoning by the chat template beside a config, if there is one.
+fn formats(config: &Path) -> Result<(Option<&'static str>, Option<&'static str>), String> {
+    let directory = config.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Without a tokenizer and without weights nothing is there to be served, and no template either.
+    let Ok(checkpoint) = Checkpoint::open_text(directory) else { return Ok((None, None)) };
+    let source = ChatTemplate::source_in(&checkpoint).map_err(|error| error.to_string())?;
+    let Some(source) = source else { return Ok((None, None)) };
+    let (tools, reasoning) = (ToolFormat::of_template(&source), ReasoningFormat::of_template(&source));
+    Ok((tools.map(ToolFormat::name), reasoning.map(ReasoningFormat::name)))
 }
 
 /// The config of Mistral's own releases.

@@ -108,7 +108,7 @@ fn drafted(
     let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
     let mut draft = read(config)?;
     draft_head(&mut draft, seen);
-    let model_toml = model::write(&draft, name, origin);
+    let model_toml = model::write(&draft, name, origin, seen);
     let loader = |diagnostics: spec::Diagnostics| ImportError {
         problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),
     };

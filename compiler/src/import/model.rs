@@ -2,10 +2,11 @@
 
 use super::Origin;
 use super::draft::{Draft, DraftHead, Layer};
+use super::seen::Seen;
 use crate::spec::types::Ffn;
 use crate::spec::words;
 
-pub(super) fn write(draft: &Draft, name: &str, origin: Origin) -> String {
+pub(super) fn write(draft: &Draft, name: &str, origin: Origin, seen: &Seen) -> String {
     let Origin { maker, file } = origin;
     let Draft { family, hidden, layers, vocabulary, context, tied, stop_ids, .. } = draft;
     let mut comment = format!("# {name}: imported from a {maker} {file} of the {family} family.\n");
@@ -39,6 +40,11 @@ pub(super) fn write(draft: &Draft, name: &str, origin: Origin) -> String {
         [] => String::new(),
         layers => format!("\n[draft.mtp]\nlayers = [{}] # its own, one after the other\n", names(layers)),
     };
+    let format = |(key, name): (&str, Option<&str>)| {
+        name.map_or(String::new(), |name| format!("{key} = {name:?} # by the tags in its chat template\n"))
+    };
+    let formats: String =
+        [("tools", seen.tools), ("reasoning", seen.reasoning)].into_iter().map(format).collect();
     let (ffn, others) = (ffn(&draft.ffn), draft.others.iter().map(other).collect::<String>());
     format!(
         "\
@@ -57,7 +63,7 @@ norm = {norm}
 # The chat template is the checkpoint's own.
 [protocol]
 stop_ids = {stop_ids:?}
-
+{formats}
 # A {file} recommends nothing: put the makers' parameters here.
 [[sampling]]
 name = \"default\"

@@ -1,17 +1,21 @@
-//! What is known of a checkpoint: the names of its tensors, and their formats if its files are there.
+//! What is known of a checkpoint: the names of its tensors, and their formats if its files are there; how its
+//! answers are marked up.
 
+use super::params;
 use super::quantization::Storage;
 use crate::spec::types::{ClassScales, ScaleForm};
 use monomorph_formats::Format;
-use super::params;
 use monomorph_weights::{Checkpoint, Safetensors};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The known tensors of a checkpoint.
+/// The known tensors of a checkpoint, and the formats of its answers.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     tensors: BTreeMap<String, Stored>,
+    /// How calls and reasoning are marked, by their names in MODEL.toml.
+    pub(super) tools: Option<&'static str>,
+    pub(super) reasoning: Option<&'static str>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,7 +73,13 @@ impl Seen {
                 .map(|(name, dtype)| (name.to_owned(), Stored::Other(dtype.to_owned())));
             tensors = known.chain(other).collect();
         }
-        Ok(Seen { tensors })
+        Ok(Seen { tensors, ..Seen::default() })
+    }
+
+    /// The same with the formats of calls and of reasoning, by their names in MODEL.toml, that the chat
+    /// template beside it shows.
+    pub fn with_formats(self, tools: Option<&'static str>, reasoning: Option<&'static str>) -> Seen {
+        Seen { tools, reasoning, ..self }
     }
 
     /// Whether any names are known.

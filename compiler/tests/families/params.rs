@@ -1,20 +1,16 @@
-//! The params.json of Mistral's own releases beside the Hugging Face config of the same model, and a golden of
-//! one form rewritten in the other.
+//! The params.json of Mistral's own releases beside the Hugging Face config of the same model. (Its weights are
+//! read in `tests/tests/goldens.rs`.)
 //!
-//! Planted once, and caught here: gate and up exchanged, the shared expert under the name of the others, and
-//! scores that are scaled whatever `apply_scale` says.
+//! Planted once, and caught here: gate and up exchanged (`it_is_the_target_that_ships`), and scores that are
+//! scaled whatever `apply_scale` says.
 
 use crate::families::{load, with};
-use monomorph_compiler::graph;
 use monomorph_compiler::import::{ImportError, Imported, Seen, import, import_params};
-use monomorph_compiler::reference::{Cache, Interpreter, Logits};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::*;
-use monomorph_weights::Checkpoint;
-use serde_json::{Map, Value, json};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::path::Path;
 
 /// The release's file, as far as it is known.
 fn params(changes: Value) -> Value {
@@ -67,7 +63,11 @@ fn config(params: &Value, scaled: bool) -> Value {
         "original_max_position_embeddings": yarn["original_max_position_embeddings"],
         "beta_fast": yarn["beta"], "beta_slow": yarn["alpha"], "llama_4_scaling_beta": growth["beta"],
     });
-    let scales = if scaled { json!({ "mscale": 1.0, "mscale_all_dim": 1.0 }) } else { json!({ "attention_factor": 1.0 }) };
+    let scales = if scaled {
+        json!({ "mscale": 1.0, "mscale_all_dim": 1.0 })
+    } else {
+        json!({ "attention_factor": 1.0 })
+    };
     rope = with(rope, scales);
     json!({
         "model_type": "mistral4", "hidden_size": params["dim"], "num_hidden_layers": params["n_layers"],
@@ -102,7 +102,11 @@ fn it_is_the_model_of_the_hugging_face_config() {
         let theirs = import(&config(&params, scaled).to_string(), "it", Compute::F16, &Seen::default());
         let theirs = theirs.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(keys_of(&own.model_toml), keys_of(&theirs.model_toml));
-        assert!(own.model_toml.starts_with("# it: imported from a Mistral params.json"), "{}", own.model_toml);
+        assert!(
+            own.model_toml.starts_with("# it: imported from a Mistral params.json"),
+            "{}",
+            own.model_toml
+        );
         assert_eq!(own.model_toml.contains("transformers does"), scaled, "{}", own.model_toml);
     }
 }
@@ -111,7 +115,8 @@ fn it_is_the_model_of_the_hugging_face_config() {
 #[test]
 fn it_is_the_target_that_ships() {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");
-    let shipped = spec::load(&[targets], "h200/mistral-small-4/nvfp4").unwrap_or_else(|errors| panic!("{errors}"));
+    let shipped =
+        spec::load(&[targets], "h200/mistral-small-4/nvfp4").unwrap_or_else(|errors| panic!("{errors}"));
     let it = target(&params(json!({ "max_position_embeddings": shipped.model.context })), "nvfp4");
     assert_eq!((&it.model.mixers, &it.model.ffn), (&shipped.model.mixers, &shipped.model.ffn));
     assert_eq!(it.model.norm, shipped.model.norm);
@@ -140,164 +145,32 @@ fn what_is_not_known_is_refused_in_the_words_of_the_file() {
     without.as_object_mut().unwrap().remove("dim");
     refused(&without, "`dim` is missing");
     refused(&params(json!({ "n_heads": "many" })), "`n_heads` is \"many\"");
-    refused(&params(json!({ "n_kv_heads": 8 })), "`n_kv_heads` = 8: every head has keys of its own, as `n_heads`");
+    refused(
+        &params(json!({ "n_kv_heads": 8 })),
+        "`n_kv_heads` = 8: every head has keys of its own, as `n_heads`",
+    );
     refused(&params(json!({ "moe": moe(json!({ "num_expert_groups": 2 })) })), "`moe.num_expert_groups` = 2");
     refused(&params(json!({ "moe": moe(json!({ "route_every_n": 2 })) })), "`moe.route_every_n` = 2");
     refused(&params(json!({ "moe": moe(json!({ "routed_scale": 2.5 })) })), "`moe.routed_scale` = 2.5");
     refused(&params(json!({ "yarn": yarn(json!({ "beta": -1 })) })), "`yarn.beta` is -1");
     let other = json!({ "original_max_position_embeddings": 4096, "beta": 0.1 });
-    refused(&params(json!({ "llama_4_scaling": other })), "`llama_4_scaling.original_max_position_embeddings` is 4096");
+    refused(
+        &params(json!({ "llama_4_scaling": other })),
+        "`llama_4_scaling.original_max_position_embeddings` is 4096",
+    );
     refused(&params(json!({ "llama_4_scaling": null })), "`llama_4_scaling.beta` is missing");
-    refused(&params(json!({ "quantization": { "qformat_weight": "fp8_e4m3" } })), "`quantization.quant_method` is missing");
+    refused(
+        &params(json!({ "quantization": { "qformat_weight": "fp8_e4m3" } })),
+        "`quantization.quant_method` is missing",
+    );
 }
 
-fn golden(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/goldens").join(name)
-}
-
-/// The params.json of a golden.
-fn params_of(config: &Value) -> Value {
-    let text = if config["text_config"].is_object() { &config["text_config"] } else { config };
-    let rope = &text["rope_parameters"];
-    let mut params = json!({
-        "dim": text["hidden_size"], "n_layers": text["num_hidden_layers"], "hidden_dim": text["intermediate_size"],
-        "n_heads": text["num_attention_heads"], "n_kv_heads": text["num_key_value_heads"],
-        "norm_eps": text["rms_norm_eps"], "vocab_size": text["vocab_size"],
-        "tied_embeddings": text["tie_word_embeddings"], "rope_theta": rope["rope_theta"],
-        "max_position_embeddings": text["max_position_embeddings"], "q_lora_rank": text["q_lora_rank"],
-        "kv_lora_rank": text["kv_lora_rank"], "qk_rope_head_dim": text["qk_rope_head_dim"],
-        "qk_nope_head_dim": text["qk_nope_head_dim"], "v_head_dim": text["v_head_dim"],
-        "moe": {
-            "num_experts": text["n_routed_experts"], "num_experts_per_tok": text["num_experts_per_tok"],
-            "expert_hidden_dim": text["moe_intermediate_size"], "num_shared_experts": text["n_shared_experts"],
-            "first_k_dense_replace": text["first_k_dense_replace"],
-        },
-        "yarn": {
-            "factor": rope["factor"], "beta": rope["beta_fast"], "alpha": rope["beta_slow"], "apply_scale": true,
-            "original_max_position_embeddings": rope["original_max_position_embeddings"],
-        },
-        "llama_4_scaling": {
-            "beta": rope["llama_4_scaling_beta"],
-            "original_max_position_embeddings": rope["original_max_position_embeddings"],
-        },
-    });
-    if config["vision_config"].is_object() {
-        params["vision_encoder"] = json!({});
-    }
-    params
-}
-
-type Tensors = BTreeMap<String, (Vec<usize>, Vec<u8>)>;
-
-/// The tensors of a checkpoint, under the names of the makers' own files, experts one by one.
-fn own_names(checkpoint: &Checkpoint) -> Tensors {
-    const PARTS: [(&str, &str); 19] = [
-        ("embed_tokens", "tok_embeddings"),
-        ("lm_head", "output"),
-        ("input_layernorm", "attention_norm"),
-        ("post_attention_layernorm", "ffn_norm"),
-        ("self_attn.q_a_proj", "attention.wq_a"),
-        ("self_attn.q_a_layernorm", "attention.q_a_norm"),
-        ("self_attn.q_b_proj", "attention.wq_b"),
-        ("self_attn.q_proj", "attention.wq"),
-        ("self_attn.kv_a_proj_with_mqa", "attention.wkv_a_with_mqa"),
-        ("self_attn.kv_a_layernorm", "attention.kv_a_norm"),
-        ("self_attn.kv_b_proj", "attention.wkv_b"),
-        ("self_attn.o_proj", "attention.wo"),
-        ("mlp.gate.weight", "gate.weight"),
-        ("mlp.shared_experts", "shared_experts"),
-        ("mlp.", "feed_forward."),
-        ("gate_proj", "w1"),
-        ("down_proj", "w2"),
-        ("up_proj", "w3"),
-        ("vision_tower", "vision_encoder"),
-    ];
-    let mut tensors = Tensors::new();
-    for tensor in checkpoint.tensors() {
-        let bytes = tensor.bytes.read().unwrap().to_vec();
-        let name = tensor.name.trim_start_matches("language_model.").trim_start_matches("model.");
-        if let Some((layer, stacked)) = name.split_once(".mlp.experts.") {
-            let &[count, rows, columns] = tensor.shape else { panic!("{name}") };
-            // Rows of the gate go before those of up.
-            let parts = if stacked == "gate_up_proj" { &["w1", "w3"][..] } else { &["w2"] };
-            let rows = rows / parts.len();
-            let size = bytes.len() / count / parts.len();
-            for (at, chunk) in bytes.chunks(size).enumerate() {
-                let name = format!("{layer}.experts.{}.{}.weight", at / parts.len(), parts[at % parts.len()]);
-                tensors.insert(name, (vec![rows, columns], chunk.to_vec()));
-            }
-            continue;
-        }
-        let name = PARTS.iter().fold(name.to_owned(), |name, (from, to)| name.replace(from, to));
-        let name = name.replace("multi_modal_projector.linear_1", "vision_language_adapter.w_in");
-        tensors.insert(name, (tensor.shape.to_vec(), bytes));
-    }
-    tensors
-}
-
-fn write(path: &Path, tensors: &[(&String, &(Vec<usize>, Vec<u8>))]) {
-    let (mut header, mut data) = (Map::new(), Vec::new());
-    for (name, (shape, bytes)) in tensors {
-        let offsets = [data.len(), data.len() + bytes.len()];
-        data.extend_from_slice(bytes);
-        header.insert((*name).clone(), json!({ "dtype": "F32", "shape": shape, "data_offsets": offsets }));
-    }
-    let header = Value::Object(header).to_string();
-    let head = format!("{header:width$}", width = header.len().next_multiple_of(8));
-    let file = [&(head.len() as u64).to_le_bytes()[..], head.as_bytes(), &data].concat();
-    fs::write(path, file).unwrap();
-}
-
-fn logits(imported: &Imported, checkpoint: &Checkpoint, prompts: &[Vec<u32>]) -> Vec<Vec<f32>> {
-    let target = load(imported, "f32");
-    let graph = graph::build(&target.model, &target.quant);
-    let interpreter = Interpreter::new(&graph, &target.quant, checkpoint).unwrap();
-    prompts.iter().map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Logits::All)).collect()
-}
-
-/// Rows stand alike in both forms, pairs of what rotates too.
 #[test]
-fn a_golden_in_the_makers_form_has_the_same_logits() {
-    for name in ["mistral4", "mistral4-one"] {
-        let golden = golden(name);
-        let config = fs::read_to_string(golden.join("config.json")).unwrap();
-        let prompts: Vec<Vec<u32>> =
-            serde_json::from_slice(&fs::read(golden.join("tokens.json")).unwrap()).unwrap();
-        let theirs = Checkpoint::open(&golden.join("f32")).unwrap();
-        let seen = Seen::read(&golden.join("f32")).unwrap();
-        let expected = logits(&import(&config, name, Compute::F32, &seen).unwrap(), &theirs, &prompts[..3]);
-
-        let tensors = own_names(&theirs);
-        let all: Vec<_> = tensors.iter().collect();
-        let directory = tempfile::tempdir().unwrap();
-        let params = directory.path().join("params.json");
-        let text = params_of(&serde_json::from_str(&config).unwrap()).to_string();
-        fs::write(&params, &text).unwrap();
-        let check = |seen: Seen| {
-            let imported = import_params(&text, name, Compute::F32, &seen).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(imported.quants.len(), 1, "files say how they are stored");
-            let checkpoint = Checkpoint::open(directory.path()).unwrap();
-            assert_eq!(logits(&imported, &checkpoint, &prompts[..3]), expected, "{name}");
-        };
-
-        // Shards and their index.
-        let (first, second) = all.split_at(all.len() / 2);
-        let files = ["consolidated-00001-of-00002.safetensors", "consolidated-00002-of-00002.safetensors"];
-        let mut index = Map::new();
-        for (file, part) in files.iter().zip([first, second]) {
-            write(&directory.path().join(file), part);
-            index.extend(part.iter().map(|(name, _)| ((*name).clone(), json!(file))));
-        }
-        let index = json!({ "metadata": {}, "weight_map": index }).to_string();
-        fs::write(directory.path().join("consolidated.safetensors.index.json"), index).unwrap();
-        check(Seen::beside(&params).unwrap());
-
-        // One file, beside files of the other form, which do not go with this config.
-        write(&directory.path().join("consolidated.safetensors"), &all);
-        check(Seen::read(directory.path()).unwrap());
-        fs::write(directory.path().join("model.safetensors"), b"").unwrap();
-        let seen = Seen::beside(&params).unwrap();
-        assert_eq!(import_params(&text, name, Compute::F32, &seen).unwrap().quants[0].0, "f32.toml");
-        assert!(Seen::beside(&directory.path().join("config.json")).is_err(), "it reads the other form");
-    }
+fn formats_of_answers_are_those_of_its_template() {
+    let seen = Seen::default().with_formats(Some("mistral"), Some("mistral"));
+    let imported = import_params(&params(json!({})).to_string(), "it", Compute::F16, &seen).unwrap();
+    let protocol = load(&imported, "nvfp4").model.protocol;
+    assert_eq!((protocol.tools, protocol.reasoning), (Some("mistral"), Some("mistral")));
+    let protocol = target(&params(json!({})), "nvfp4").model.protocol;
+    assert_eq!((protocol.tools, protocol.reasoning), (None, None));
 }

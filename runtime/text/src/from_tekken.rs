@@ -123,7 +123,8 @@ fn parsed<'a>(path: &Path, text: &'a [u8]) -> Result<File<'a>, TextError> {
 fn special_of(path: &Path, file: &File) -> Result<Vec<String>, TextError> {
     let number = file.config.default_num_special_tokens;
     if number > MOST_SPECIAL {
-        let what = format!("`config.default_num_special_tokens` is {number}, and at most {MOST_SPECIAL} are known");
+        let what =
+            format!("`config.default_num_special_tokens` is {number}, and at most {MOST_SPECIAL} are known");
         return Err(TextError::malformed(path, what));
     }
     let Some(given) = &file.special_tokens else {
@@ -132,7 +133,10 @@ fn special_of(path: &Path, file: &File) -> Result<Vec<String>, TextError> {
     };
     if given.len() > number {
         let (len, key) = (given.len(), "config.default_num_special_tokens");
-        return Err(TextError::malformed(path, format!("has {len} `special_tokens`, and `{key}` is {number}")));
+        return Err(TextError::malformed(
+            path,
+            format!("has {len} `special_tokens`, and `{key}` is {number}"),
+        ));
     }
     let mut names: Vec<String> = Vec::with_capacity(number);
     let mut seen: HashMap<String, usize> = HashMap::with_capacity(number);

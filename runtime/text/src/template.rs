@@ -44,10 +44,18 @@ impl ChatTemplate {
         checkpoint: &Checkpoint,
         tokenizer: &Tokenizer,
     ) -> Result<Option<ChatTemplate>, TextError> {
-        match find(checkpoint)? {
+        match ChatTemplate::source_in(checkpoint)? {
             Some(source) => ChatTemplate::from_source(&source, tokenizer).map(Some),
             None => Ok(None),
         }
+    }
+
+    /// The text of the template in a checkpoint, as [`ChatTemplate::from_checkpoint`] finds it.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn source_in(checkpoint: &Checkpoint) -> Result<Option<String>, TextError> {
+        find(checkpoint)
     }
 
     /// A template given as text, for a model without one or instead of its own.

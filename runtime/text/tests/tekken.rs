@@ -160,8 +160,7 @@ fn ids_follow_the_special_tokens() {
     assert!(tokenizer.is_special(19) && !tokenizer.is_special(FIRST));
     assert_eq!(tokenizer.decode(&[1, 3, hello, 2, 15, byte(0xC3)]), "hello\u{FFFD}");
     let mut detokeniser = tokenizer.detokeniser();
-    let pieces: Vec<String> =
-        [byte(0xC3), 10, byte(0xA9)].map(|id| detokeniser.push(id).to_owned()).to_vec();
+    let pieces: Vec<String> = [byte(0xC3), 10, byte(0xA9)].map(|id| detokeniser.push(id).to_owned()).to_vec();
     assert_eq!(pieces, ["", "", "é"]);
 }
 
@@ -227,28 +226,43 @@ fn what_is_wrong_is_named() {
     let cases: [Case; 18] = [
         (|it| it["config"]["pattern"] = json!("("), "`config.pattern` is no regular expression"),
         (|it| it["config"]["pattern"] = json!(1), "`config.pattern`: invalid type"),
-        (|it| drop(it["config"].as_object_mut().unwrap().remove("default_vocab_size")), "`default_vocab_size`"),
+        (
+            |it| drop(it["config"].as_object_mut().unwrap().remove("default_vocab_size")),
+            "`default_vocab_size`",
+        ),
         (|it| it["config"]["default_vocab_size"] = json!(19), "`config.default_vocab_size` is 19"),
         (|it| it["config"]["default_vocab_size"] = json!(279), "beside 20 special tokens, 256 to the 257"),
         (|it| it["config"]["default_num_special_tokens"] = json!(3), "has 12 `special_tokens`, and"),
         (|it| it["config"]["default_num_special_tokens"] = json!(1u64 << 40), "at most 4096 are known"),
         (|it| it["special_tokens"] = json!(null), "names no `special_tokens`"),
         (|it| it["special_tokens"][4]["rank"] = json!(5), "`special_tokens[4].rank` is 5 and should be 4"),
-        (|it| it["special_tokens"][4]["token_str"] = json!("[INST]"), "`special_tokens[4].token_str` is \"[INST]\""),
+        (
+            |it| it["special_tokens"][4]["token_str"] = json!("[INST]"),
+            "`special_tokens[4].token_str` is \"[INST]\"",
+        ),
         (|it| it["special_tokens"][4]["token_str"] = json!(""), "`special_tokens[4].token_str` is empty"),
-        (|it| it["special_tokens"][2]["token_str"] = json!("<e>"), "has no \"</s>\" among its `special_tokens`"),
+        (
+            |it| it["special_tokens"][2]["token_str"] = json!("<e>"),
+            "has no \"</s>\" among its `special_tokens`",
+        ),
         (|it| it["vocab"][256]["rank"] = json!(255), "`vocab[256].rank` is 255 and should be 256"),
         (|it| it["vocab"][256]["rank"] = json!("a"), "`vocab[256].rank`: invalid type"),
         (|it| it["vocab"][256]["token_bytes"] = json!("!"), "`vocab[256].token_bytes` is not base64"),
         (|it| it["vocab"][256]["token_bytes"] = json!(""), "`vocab[256].token_bytes` is empty"),
         (|it| it["vocab"][256]["token_bytes"] = json!("YQ=="), "is the token of rank 97 once more"),
-        (|it| it["vocab"][7]["token_bytes"] = json!("YWI="), "`vocab[7].token_bytes` is [97, 98]: the byte 7"),
+        (
+            |it| it["vocab"][7]["token_bytes"] = json!("YWI="),
+            "`vocab[7].token_bytes` is [97, 98]: the byte 7",
+        ),
     ];
     for (change, expected) in cases {
         let mut file = tekken::file(WORDS, &[b"ab".to_vec()]);
         change(&mut file);
         let error = read(&file).unwrap_err().to_string();
-        assert!(error.contains("tekken.json: ") && error.contains(expected), "expected {expected:?} in {error:?}");
+        assert!(
+            error.contains("tekken.json: ") && error.contains(expected),
+            "expected {expected:?} in {error:?}"
+        );
     }
     let error = read(&json!([])).unwrap_err().to_string();
     assert!(error.contains("tekken.json: "), "{error}");

@@ -141,6 +141,35 @@ fn shards(directory: &Path, index: &str) -> Result<Checkpoint, WeightsError> {
     Checkpoint::open(directory)
 }
 
+/// Mistral's own releases call their files otherwise; where both forms are there, an index is named.
+#[test]
+fn consolidated_files_are_read_where_there_are_no_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = |name: &str, byte: u8| {
+        serialize([(name, TensorView::new(Dtype::F16, vec![2], &[byte; 4]).unwrap())], None).unwrap()
+    };
+    let write = |name: &str, bytes: &[u8]| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let names = |path: &Path| {
+        let checkpoint = Checkpoint::open(path).unwrap();
+        assert_eq!(checkpoint.directory(), Some(directory.path()));
+        checkpoint.tensors().map(|tensor| tensor.name.to_owned()).collect::<Vec<_>>()
+    };
+    write("consolidated-00001-of-00002.safetensors", &one("a", 1));
+    write("consolidated-00002-of-00002.safetensors", &one("b", 2));
+    let index = r#"{"weight_map":{"a":"consolidated-00001-of-00002.safetensors","b":"consolidated-00002-of-00002.safetensors"}}"#;
+    let index = write("consolidated.safetensors.index.json", index.as_bytes());
+    assert_eq!(names(directory.path()), ["a", "b"]);
+    write("consolidated.safetensors", &one("c", 3));
+    assert_eq!(names(directory.path()), ["c"]);
+    write("model.safetensors", &one("d", 4));
+    assert_eq!(names(directory.path()), ["d"]);
+    assert_eq!(names(&index), ["a", "b"]);
+}
+
 #[test]
 fn shards_are_read_and_checked() {
     let directory = tempfile::tempdir().unwrap();

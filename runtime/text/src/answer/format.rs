@@ -44,6 +44,20 @@ impl ToolFormat {
         ToolFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
+    /// Its name in MODEL.toml.
+    pub fn name(self) -> &'static str {
+        ToolFormat::NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
+    }
+
+    /// The format that a chat template writes calls in, by its tags; `None` where it has none of them.
+    pub fn of_template(source: &str) -> Option<ToolFormat> {
+        // What is written as Qwen's calls has Hermes' tags around it.
+        let hermes = if source.contains(qwen::FUNCTION) { ToolFormat::QwenXml } else { ToolFormat::Hermes };
+        [ToolFormat::Gemma, ToolFormat::MiniMax, ToolFormat::Mistral, hermes]
+            .into_iter()
+            .find(|format| source.contains(format.openers()[0]))
+    }
+
     /// Tags that begin a block of calls; only the first also counts within reasoning.
     pub fn openers(self) -> &'static [&'static str] {
         match self {
@@ -113,6 +127,17 @@ impl ReasoningFormat {
     /// The format with this name.
     pub fn from_name(name: &str) -> Option<ReasoningFormat> {
         ReasoningFormat::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
+    }
+
+    /// Its name in MODEL.toml.
+    pub fn name(self) -> &'static str {
+        ReasoningFormat::NAMES.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
+    }
+
+    /// The format that a chat template marks reasoning in; `None` where it has no such tags.
+    pub fn of_template(source: &str) -> Option<ReasoningFormat> {
+        let mut all = ReasoningFormat::NAMES.into_iter().map(|(_, format)| format);
+        all.find(|format| format.control_tokens().iter().any(|tag| source.contains(tag)))
     }
 
     /// The names of its tags in vocabularies that have them as control tokens.
@@ -188,6 +213,46 @@ impl Reader {
             Reader::Xml(reader) => reader.finish(out),
             Reader::Mistral(reader) => reader.finish(out),
             Reader::Gemma(reader) => reader.finish(out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn templates_show_their_formats() {
+        let cases = [
+            ("[INST]{{ m }}[/INST]{{ '[TOOL_CALLS]' }}", Some("mistral"), None),
+            ("[THINK]{{ m }}[/THINK]{{ name + '[ARGS]' }}[TOOL_CALLS]", Some("mistral"), Some("mistral")),
+            (
+                "<think>{{ m }}</think><tool_call>{{ call | tojson }}</tool_call>",
+                Some("hermes"),
+                Some("think"),
+            ),
+            ("<tool_call>\n<function={{ name }}>", Some("qwen-xml"), None),
+            ("<minimax:tool_call><invoke></think>", Some("minimax"), Some("think")),
+            ("<|channel>thought<channel|><|tool_call>call:f{}<tool_call|>", Some("gemma"), Some("gemma")),
+            ("{% for m in messages %}{{ m.content }}{% endfor %}", None, None),
+        ];
+        for (source, tools, reasoning) in cases {
+            assert_eq!(ToolFormat::of_template(source).map(ToolFormat::name), tools, "{source}");
+            assert_eq!(
+                ReasoningFormat::of_template(source).map(ReasoningFormat::name),
+                reasoning,
+                "{source}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_formats() {
+        for (name, format) in ToolFormat::NAMES {
+            assert_eq!((format.name(), ToolFormat::from_name(name)), (name, Some(format)));
+        }
+        for (name, format) in ReasoningFormat::NAMES {
+            assert_eq!((format.name(), ReasoningFormat::from_name(name)), (name, Some(format)));
         }
     }
 }
