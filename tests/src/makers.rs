@@ -35,8 +35,8 @@ const PARTS: [(&str, &str); 20] = [
     ("multi_modal_projector.linear_1", "vision_language_adapter.w_in"),
 ];
 
-/// Every golden that has this form, in it, below `directory`: weights in f32 in one file, in bf16 in two shards
-/// under an index.
+/// Every golden that has this form, in it, below `directory`: weights in f32 in one file, in bf16 in two
+/// shards under an index.
 ///
 /// # Panics
 /// If the directory is not writable.

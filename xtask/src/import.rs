@@ -1,5 +1,5 @@
-//! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json, or from the params.json of
-//! Mistral's own releases.
+//! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json, or from the params.json
+//! of Mistral's own releases.
 
 use clap::Args;
 use monomorph_compiler::import::{self, Seen};
@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
-    /// The config.json (or params.json, in the form of Mistral's own releases), or its directory. Other files of
-    /// the checkpoint there (safetensors, their index) tell which tensors it has and how they are stored.
+    /// The config.json (or params.json, in the form of Mistral's own releases), or its directory. Other files
+    /// of the checkpoint there (safetensors, their index) tell which tensors it has and how they are stored;
+    /// a chat template, how its answers are marked up.
     config: PathBuf,
     /// Name of the model.
     #[arg(long)]

@@ -1,5 +1,5 @@
-//! The `params.json` of Mistral's own releases, of models with attention over latents and experts: read as the
-//! Hugging Face config that says the same, so that both are understood in one place.
+//! The `params.json` of Mistral's own releases, of models with attention over latents and experts: read as
+//! the Hugging Face config that says the same, so that both are understood in one place.
 
 use super::ImportError;
 use super::draft::{Draft, Naming};

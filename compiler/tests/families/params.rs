@@ -1,5 +1,5 @@
-//! The params.json of Mistral's own releases beside the Hugging Face config of the same model. (Its weights are
-//! read in `tests/tests/goldens.rs`.)
+//! The params.json of Mistral's own releases beside the Hugging Face config of the same model. (Its weights
+//! are read in `tests/tests/goldens.rs`.)
 //!
 //! Planted once, and caught here: gate and up exchanged (`it_is_the_target_that_ships`), and scores that are
 //! scaled whatever `apply_scale` says.

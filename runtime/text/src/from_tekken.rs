@@ -71,7 +71,7 @@ struct Token<'a> {
     token_bytes: Cow<'a, str>,
 }
 
-/// A control token: none of them is ever what somebody wrote, whatever `is_control` says.
+/// A control token: none of them is ever made of what a client wrote, whatever `is_control` says.
 #[derive(serde::Deserialize)]
 struct Special<'a> {
     rank: usize,

@@ -61,9 +61,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a `.gguf` file, a `.safetensors` file, an index of shards, or a directory holding
-    /// `model.safetensors` or else `consolidated.safetensors` (or an index of that name and its shards) beside
-    /// `tokenizer.json` and friends, or holding exactly one `.gguf` file.
+    /// Opens a `.gguf` file, a `.safetensors` file, an index of shards, or a directory. It holds
+    /// `model.safetensors`, or else `consolidated.safetensors` (or an index of that name and its shards),
+    /// beside `tokenizer.json` and friends; or exactly one `.gguf` file.
     ///
     /// # Errors
     /// When nothing readable is there, or a file is malformed.

@@ -99,8 +99,8 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
     })
 }
 
-/// Names of the makers' own files, which go with a params.json. Rows stand as in those of Hugging Face's form,
-/// and experts have a tensor for each matrix.
+/// Names of the makers' own files, which go with a params.json. Rows stand as in those of Hugging Face's
+/// form, and experts have a tensor for each matrix.
 pub(in crate::import) const OWN_NAMES: Naming = Naming {
     prefix: "",
     embedding: "tok_embeddings.weight",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 
 /// Names of the control tokens that the file gives; more have none.
-pub const SPECIAL: [&str; 12] = [
+pub const SPECIAL: [&str; 17] = [
     "<unk>",
     "<s>",
     "</s>",
@@ -19,6 +19,11 @@ pub const SPECIAL: [&str; 12] = [
     "[TOOL_CALLS]",
     "[THINK]",
     "[/THINK]",
+    "[ARGS]",
+    "[SYSTEM_PROMPT]",
+    "[/SYSTEM_PROMPT]",
+    "[MODEL_SETTINGS]",
+    "[/MODEL_SETTINGS]",
 ];
 
 /// How many control tokens there are.
