@@ -23,27 +23,35 @@ inline float f16_finite(float value) { return value > 65504.0f ? 65504.0f : valu
 inline unsigned pack_f16_finite(float low, float high) { return pack_f16(f16_finite(low), f16_finite(high)); }
 inline float2 unpack_f16(unsigned pair) { return make_float2(f16_value(pair & 0xffff), f16_value(pair >> 16)); }
 
-inline float e4m3_value(unsigned code) {
-    const int exponent = code >> 3 & 15, mantissa = code & 7;
-    if ((code & 0x7f) == 0x7f) return NAN;
-    const float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
-    return code & 0x80 ? -magnitude : magnitude;
-}
+// The values of all codes: kernels read far more of them than there are.
+struct E4m3Values {
+    float of[256];
+    E4m3Values() {
+        for (unsigned code = 0; code < 256; code++) {
+            const int exponent = code >> 3 & 15, mantissa = code & 7;
+            const float magnitude = exponent == 0 ? std::ldexp(float(mantissa), -9) : std::ldexp(float(8 + mantissa), exponent - 10);
+            of[code] = (code & 0x7f) == 0x7f ? NAN : code & 0x80 ? -magnitude : magnitude;
+        }
+    }
+};
+inline const E4m3Values E4M3_VALUES;
+inline float e4m3_value(unsigned code) { return E4M3_VALUES.of[code & 0xff]; }
 inline void unpack_e4m3(unsigned codes, unsigned& low, unsigned& high) {
     low = pack_f16(e4m3_value(codes & 0xff), e4m3_value(codes >> 8 & 0xff));
     high = pack_f16(e4m3_value(codes >> 16 & 0xff), e4m3_value(codes >> 24));
 }
 inline unsigned unpack_e4m3_pair(unsigned codes) { return pack_f16(e4m3_value(codes & 0xff), e4m3_value(codes >> 8 & 0xff)); }
-// The nearest of the finite codes, of two equally near the even one.
+// The nearest of the finite codes, of two equally near the even one. Codes count steps: 8 of each power of two, and as many below 2^-6.
 inline unsigned char pack_e4m3(float value) {
     if (value != value) return 0x7f;
-    const double magnitude = std::fabs(double(value));
-    unsigned best = 0;
-    for (unsigned code = 1; code < 0x7f; code++) {
-        const double before = std::fabs(magnitude - e4m3_value(best)), here = std::fabs(magnitude - e4m3_value(code));
-        if (here < before || (here == before && code % 2 == 0)) best = code;
+    const float magnitude = std::fabs(value);
+    unsigned code = 0x7e;
+    if (magnitude < 464.0f) {
+        int exponent = -5;
+        if (magnitude >= 0x1p-6f) std::frexp(magnitude, &exponent);   // magnitude in [0.5, 1) * 2^exponent
+        code = 8 * (exponent + 5) + static_cast<unsigned>(std::nearbyint(std::ldexp(magnitude, 4 - exponent)));
     }
-    return static_cast<unsigned char>(best | (std::signbit(value) ? 0x80 : 0));
+    return static_cast<unsigned char>(code | (std::signbit(value) ? 0x80 : 0));
 }
 
 inline unsigned multiply_f16_pairs(unsigned a, unsigned b) {
