@@ -14,6 +14,11 @@ const SPIN: Duration = Duration::from_micros(30);
 const WATCH: Duration = Duration::from_micros(1500);
 /// Polls of a barrier before the lane yields: the lane it waits for may be descheduled.
 const BARRIER_LOOKS: u32 = 4000;
+/// How long a lane yields at a barrier before it sleeps between polls. A lane that waits longer waits for one
+/// that another program keeps off its CPU, and only a CPU that is left idle takes that program over.
+const YIELD: Duration = Duration::from_millis(1);
+/// How long it sleeps each time.
+const NAP: Duration = Duration::from_micros(50);
 
 /// Threads that live as long as the team and run closures together, as one *lane* each.
 ///
@@ -88,9 +93,9 @@ impl Team {
             shared.wake.notify_all();
         }
         shared.perform(0, |lane| job(lane));
-        let mut looks = 0;
+        let mut wait = Wait::default();
         while shared.unfinished.load(Ordering::Acquire) > 0 {
-            pause(&mut looks);
+            wait.pause();
         }
         if shared.failed.swap(false, Ordering::Relaxed)
             && let Some(Err(panic)) = lock(&shared.panic).take()
@@ -175,12 +180,12 @@ impl Lane<'_> {
             shared.claimed.store(0, Ordering::Relaxed);
             shared.generation.store(generation.wrapping_add(1), Ordering::Release);
         } else {
-            let mut looks = 0;
+            let mut wait = Wait::default();
             while shared.generation.load(Ordering::Acquire) == generation {
-                if looks % 64 == 63 {
+                if wait.looks % 64 == 63 {
                     shared.check();
                 }
-                pause(&mut looks);
+                wait.pause();
             }
         }
         self.generation.set(generation.wrapping_add(1));
@@ -350,13 +355,32 @@ fn await_epoch(shared: &Shared, seen: usize) -> usize {
     }
 }
 
-#[inline]
-fn pause(looks: &mut u32) {
-    *looks = looks.wrapping_add(1);
-    if *looks < BARRIER_LOOKS {
-        std::hint::spin_loop();
-    } else {
-        std::thread::yield_now();
+/// A lane's wait for the others.
+#[derive(Default)]
+struct Wait {
+    looks: u32,
+    yielding: Option<Instant>,
+}
+
+impl Wait {
+    /// What is done between two polls.
+    #[inline]
+    fn pause(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        if self.yielding.is_none() && self.looks < BARRIER_LOOKS {
+            std::hint::spin_loop();
+        } else {
+            self.give_way();
+        }
+    }
+
+    #[cold]
+    fn give_way(&mut self) {
+        if self.yielding.get_or_insert_with(Instant::now).elapsed() < YIELD {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(NAP);
+        }
     }
 }
 
