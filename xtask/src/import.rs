@@ -31,7 +31,7 @@ pub fn import(options: Options) -> Result<(), String> {
     let seen = Seen::beside(&config)?.with_formats(tools, reasoning);
     let text = std::fs::read_to_string(&config).map_err(|error| format!("{}: {error}", config.display()))?;
     let compute = if options.compute == "f16" { Compute::F16 } else { Compute::F32 };
-    let own = config.file_name().is_some_and(|name| name == PARAMS);
+    let own = config.file_name().is_some_and(|name| name == import::PARAMS_FILE);
     let import = if own { import::import_params } else { import::import };
     let imported = import(&text, &options.name, compute, &seen)
         .map_err(|error| format!("{}: {error}", config.display()))?;
@@ -55,12 +55,9 @@ fn formats(config: &Path) -> Result<(Option<&'static str>, Option<&'static str>)
     Ok((tools.map(ToolFormat::name), reasoning.map(ReasoningFormat::name)))
 }
 
-/// The config of Mistral's own releases.
-const PARAMS: &str = "params.json";
-
 /// The config of a directory: a config.json goes before a params.json.
 fn config_of(directory: &Path) -> PathBuf {
-    let [config, params] = ["config.json", PARAMS].map(|name| directory.join(name));
+    let [config, params] = ["config.json", import::PARAMS_FILE].map(|name| directory.join(name));
     match (config.is_file(), params.is_file()) {
         (false, true) => params,
         (true, true) => {

@@ -19,6 +19,7 @@ pub(crate) mod rotary;
 mod seen;
 mod storage;
 
+pub use params::FILE as PARAMS_FILE;
 pub use seen::Seen;
 
 use self::draft::{Draft, DraftHead};
@@ -85,7 +86,7 @@ pub fn import_params(
     compute: Compute,
     seen: &Seen,
 ) -> Result<Imported, ImportError> {
-    let origin = Origin { maker: "Mistral", file: params::FILE };
+    let origin = Origin { maker: "Mistral", file: PARAMS_FILE };
     drafted(params_json, params::read, origin, name, compute, seen)
 }
 

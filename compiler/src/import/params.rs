@@ -9,7 +9,7 @@ use super::keys::{Findings, Keys};
 use serde_json::{Map, Value, json};
 
 /// The file's name.
-pub(super) const FILE: &str = "params.json";
+pub const FILE: &str = "params.json";
 
 /// Keys that name settings, the object around one before a dot; the keys that a Hugging Face config has for
 /// them; and whether they must be there. What must be there has a default in transformers that is another

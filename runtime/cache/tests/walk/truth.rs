@@ -290,6 +290,7 @@ impl Truth {
             assert_eq!(lease.on_device(fed), &lease.blocks()[..fed.div_ceil(self.size)]);
         }
     }
+
     /// The same of the blocks of layers with a sliding window. A sequence has all that it attends to.
     fn balance_windows(&self, cache: &PrefixCache) {
         let Some((it, blocks)) = self.sliding else { return };
