@@ -5,6 +5,51 @@
 //! them, one after the other. Both kinds of blocks are of the same number of tokens, so that block `i` of
 //! a sequence holds the same positions in each. A sequence's table of the one kind has all its blocks, that
 //! of the other begins with the first that is still read; what lies before it has been given back.
+//!
+//! On a CUDA device a step of such a model is uploaded as its header, [`SlidingStarts`], the block table, the
+//! entries of layers with a window. `templates/cuda/attention/sliding.cuh` is printed from here ([`header`]).
+
+use crate::step::{Header, MAX_SEQUENCES};
+use crate::wire::{print, wire};
+
+wire! {
+    /// Where the table of a sequence begins that layers with a sliding window read. Steps of models with such
+    /// layers have it right behind their header, which is that of all models: other kernels do not know of it.
+    SlidingStarts as "SlidingStarts" {
+        /// Entry i of sequence s at `blocks()[start[s] + i]`. What lies before the first block that its rows
+        /// attend to has no entry, so a start may be negative.
+        start: [i32; MAX_SEQUENCES],
+    }
+}
+
+impl SlidingStarts {
+    /// Of no sequences.
+    pub const NONE: SlidingStarts = SlidingStarts { start: [0; MAX_SEQUENCES] };
+}
+
+/// Bytes of what a step's block table stands behind.
+pub const fn blocks_at(slides: bool) -> usize {
+    size_of::<Header>() + if slides { size_of::<SlidingStarts>() } else { 0 }
+}
+
+/// The text of `templates/cuda/attention/sliding.cuh`.
+pub fn header() -> String {
+    let mut out = "\
+// Printed from runtime/abi/src/sliding.rs: `cargo xtask test --bless` does it again.
+#pragma once
+
+#include \"core/step.cuh\"
+
+namespace monomorph {
+
+"
+    .to_owned();
+    for it in DECLARATIONS {
+        print(&mut out, it, &[], "");
+    }
+    out.push_str("\n}  // namespace monomorph\n");
+    out
+}
 
 /// A sliding window over blocks. Of several windows in a model it is the longest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +90,16 @@ impl Sliding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn starts_stand_behind_the_header_and_before_the_blocks() {
+        assert_eq!(blocks_at(false), size_of::<Header>());
+        assert_eq!(blocks_at(true), size_of::<Header>() + 4 * MAX_SEQUENCES);
+        assert!(size_of::<Header>().is_multiple_of(align_of::<SlidingStarts>()));
+        let text = header();
+        assert!(text.contains("    int start[MAX_SEQUENCES];\n"), "{text}");
+        assert!(text.contains("static_assert(sizeof(SlidingStarts) == 512, "), "{text}");
+    }
 
     /// The blocks that some position of `attended` lies in, by asking each.
     fn touched(it: &Sliding, attended: std::ops::Range<usize>) -> Vec<usize> {

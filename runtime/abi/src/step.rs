@@ -63,7 +63,8 @@ wire! {
         reserved: i32,
     }
 
-    /// What stands before the block table.
+    /// What stands before the block table; of models that have layers with a sliding window with
+    /// `SlidingStarts` behind it.
     Header as "Step" {
         /// Rows of the activation buffers in use.
         tokens: i32,

@@ -10,6 +10,8 @@
 //   bool KEYS_AS_VALUES                optional: values are what keys are made of, before norm and rotation: qkv has no value heads
 //   int WINDOW                         optional: a query attends to so many positions at most, its own among them; blocks of the
 //                                      cache that lie wholly behind the window of all of a step's queries are not read
+//   bool SLIDES                        optional, of layers with a WINDOW: their blocks are in the step's table of such layers, which has
+//                                      none that lie wholly behind the window of all of a step's queries (SlidingStarts)
 //   float SCALE                        multiplies scores
 //   bool GATED                         every element of the result is multiplied by the sigmoid of its gate (gate_context)
 //   bool EXACT                         arithmetic of the reference interpreter (attention_write, attention_exact)
@@ -34,6 +36,7 @@
 #include <cuda_fp16.h>
 
 #include "attention/rotary.cuh"
+#include "attention/sliding.cuh"
 #include "core/async.cuh"
 #include "core/mma.cuh"
 #include "core/step.cuh"
@@ -80,6 +83,23 @@ struct Window<C, decltype(void(C::WINDOW))> {
     // The largest score so far; where no key has been seen yet another number, so that differences from it are no NaN.
     __device__ __forceinline__ static float finite(float largest) { return largest == -INFINITY ? 0.0f : largest; }
 };
+
+template <class C, class = void>
+constexpr bool HAS_SLIDING_TABLE = false;
+template <class C>
+constexpr bool HAS_SLIDING_TABLE<C, decltype(void(C::SLIDES))> = C::SLIDES;
+
+// Where a sequence's table of blocks begins in the step's: block i of the sequence is blocks()[table_start + i]. With SLIDES that is
+// so from the first block on that the sequence's rows attend to.
+template <class C>
+__device__ __forceinline__ int table_start(const Step* step, int sequence) {
+    if constexpr (HAS_SLIDING_TABLE<C>) {
+        static_assert(Window<C>::THERE, "blocks are given back behind a window");
+        return reinterpret_cast<const SlidingStarts*>(step + 1)->start[sequence];
+    } else {
+        return step->sequence[sequence].block_start;
+    }
+}
 
 // Constants that follow from a Config.
 template <class C>

@@ -66,7 +66,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 
     if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
     const int sequences = step->sequences;
-    const int position = step->sequence[row].position, block_start = step->sequence[row].block_start;
+    const int position = step->sequence[row].position, block_start = table_start<C>(step, row);
     const int before = C::TOKENS == 1 ? 0 : row % C::TOKENS, cached = position - before;  // rows of the step and tokens of the cache before this one
     // Items of the prologue: the query heads, then key and value of the step's tokens from the first of the sequence on.
     const auto token_of = [&](int item) { return (item - GROUP) / 2; };

@@ -58,9 +58,10 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int row = blockIdx.x, head = blockIdx.y, kv_head = head / A::GROUP;
     if (row >= step->tokens) return;
-    const Sequence& sequence = step->sequence[tokens ? tokens[row].sequence : row];
+    const int index = tokens ? tokens[row].sequence : row;
+    const Sequence& sequence = step->sequence[index];
     const int position = sequence.position + row - sequence.first_token;
-    const int* blocks = step->blocks() + sequence.block_start;
+    const int* blocks = step->blocks() + table_start<C>(step, index);
     for (int e = thread; e < D; e += EXACT_THREADS) shared.q[e] = qkv[static_cast<size_t>(row) * A::QKV_WIDTH + head * D + e];
     __syncthreads();
 

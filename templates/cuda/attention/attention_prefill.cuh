@@ -59,7 +59,7 @@ constexpr int PREFILL_TOKENS = PrefillShape<C>::TOKENS;
 template <class C>
 constexpr size_t prefill_shared_bytes() { return sizeof(PrefillShared<C>); }
 
-// Of a tile: its first row, its tokens, its first token's position.
+// Of a tile: its first row, its tokens, its first token's position, where its sequence's table of blocks begins.
 struct PrefillTile {
     int row, tokens, position, block_start;
 };
@@ -84,7 +84,7 @@ __device__ __forceinline__ int count_tiles(const Step* step, int lane) {
 }
 
 // Every warp finds it by itself: cheaper than telling the others.
-template <int TOKENS>
+template <class C, int TOKENS>
 __device__ __forceinline__ PrefillTile find_tile(const Step* step, int tile, int lane) {
     for (int base = 0;; base += 32) {
         const int ends = scan_tiles<TOKENS>(step, base, lane), all = __shfl_sync(0xffffffffu, ends, 31);
@@ -94,7 +94,7 @@ __device__ __forceinline__ PrefillTile find_tile(const Step* step, int tile, int
             const Sequence& sequence = step->sequence[base + before];
             const int token = (tile - start) * TOKENS;
             return {sequence.first_token + token, min(TOKENS, sequence.count - token), sequence.position + token,
-                    sequence.block_start};
+                    table_start<C>(step, base + before)};
         }
         tile -= all;
     }
@@ -213,7 +213,7 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
     const int all_tiles = count_tiles<PREFILL_TOKENS<C>>(step, lane);
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
-        const PrefillTile tile = find_tile<PREFILL_TOKENS<C>>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const PrefillTile tile = find_tile<C, PREFILL_TOKENS<C>>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, keys_end = tile.position + tile.tokens;
         const int key_tiles = (keys_end + S::KEYS - 1) / S::KEYS;
         const int keys_begin = Window<C>::first(tile.position), first_tile = keys_begin / S::KEYS;

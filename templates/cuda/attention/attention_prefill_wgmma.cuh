@@ -75,7 +75,7 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
     RingPlace at;
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
-        const PrefillTile tile = find_tile<WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int begin = Window<C>::first(tile.position), end = tile.position + tile.tokens;
         const int* blocks = step->blocks() + tile.block_start;
         for (int first = begin / WgmmaPrefill<C>::KEYS * WgmmaPrefill<C>::KEYS; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
@@ -192,7 +192,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
     };
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
-        const PrefillTile tile = find_tile<WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
+        const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, end = tile.position + tile.tokens;
         const int first_tile = Window<C>::first(tile.position) / KEYS, key_tiles = (end + KEYS - 1) / KEYS;
         int position[2];

@@ -31,7 +31,8 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
     for (int item = warp; item < rows * ALL_HEADS; item += WRITE_WARPS) {
         const int row = first + item / ALL_HEADS, head_row = item % ALL_HEADS;
         // Without token rows (decode) row i is the one token of sequence i.
-        const Sequence& sequence = step->sequence[tokens ? tokens[row].sequence : row];
+        const int index = tokens ? tokens[row].sequence : row;
+        const Sequence& sequence = step->sequence[index];
         const int position = sequence.position + row - sequence.first_token;
         HeadVector<C> head;
         const int beyond = head_row - C::HEADS;  // of a key or value head; gates stand between
@@ -58,7 +59,7 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
             } else {
                 norm_head<C, ValueNorm<C>::NORM, C::EXACT>(head, k_weight, ValueNorm<C>::EPS);
             }
-            const int block = step->blocks()[sequence.block_start + position / C::BLOCK_TOKENS];
+            const int block = step->blocks()[table_start<C>(step, index) + position / C::BLOCK_TOKENS];
             const int kv_head = beyond - (is_key ? 0 : C::KV_HEADS);
             Kv* to = cached_row<C>(layer, block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
             head.each(lane, [&](int e, float v) { to[e] = round_to<Kv>(v); });

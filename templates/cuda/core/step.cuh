@@ -83,7 +83,8 @@ static_assert(offsetof(Sampling, bias_count) == 68, "as the host has it");
 static_assert(offsetof(Sampling, top_n_sigma) == 72, "as the host has it");
 static_assert(offsetof(Sampling, reserved) == 76, "as the host has it");
 
-// What stands before the block table.
+// What stands before the block table; of models that have layers with a sliding window with
+// `SlidingStarts` behind it.
 struct Step {
     int tokens;  // Rows of the activation buffers in use
     int sequences;  // Entries of `sequence` in use; their rows are adjacent and ascending, from row 0 to row `tokens`

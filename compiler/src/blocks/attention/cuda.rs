@@ -253,6 +253,8 @@ impl Launcher<'_> {
         constants.extend(v_norm.map(|eps| ("V_EPS", Constant::Float(eps))));
         constants.extend(keys_as_values.then_some(("KEYS_AS_VALUES", Constant::Flag(true))));
         constants.extend(window.map(|window| ("WINDOW", integer(window))));
+        let slides = phase.behind(&self.plan.target).is_some();
+        constants.extend(slides.then_some(("SLIDES", Constant::Flag(true))));
         let context = self.plan.target.model.context;
         let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
         let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format);

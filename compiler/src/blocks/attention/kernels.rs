@@ -12,8 +12,10 @@ const NORMS: &[Declared] = constants![Q_NORM: HeadNorm, Q_EPS: float, K_NORM: He
 const DECODE: &[Declared] = constants![
     SPLITS: int, DECODE_WARPS: int, MIN_CHUNK: int, CONTEXT_BEFORE_WAIT: bool, ROWS: int, TOKENS: int,
 ];
-/// Norms of values, what they are made of, and the positions that a query attends to at most.
-const VALUES: &[Declared] = constants![optional V_EPS: float, KEYS_AS_VALUES: bool, WINDOW: int];
+/// Norms of values, what they are made of, the positions that a query attends to at most, and whether the
+/// layers have blocks of their own, given back behind these.
+const VALUES: &[Declared] =
+    constants![optional V_EPS: float, KEYS_AS_VALUES: bool, WINDOW: int, SLIDES: bool];
 /// Whether the arithmetic is the reference interpreter's.
 const EXACT: &[Declared] = constants![EXACT: bool];
 /// Values of a row of the inboxes, most rows of the launch, its blocks, and whether keys are a rank's part.

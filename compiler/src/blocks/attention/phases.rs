@@ -100,10 +100,7 @@ impl Kind for Attention {
     }
 
     fn keeps(&self, target: &Target) -> Option<Keeps> {
-        // Kernels of CUDA devices read one table of blocks.
-        let slides = target.hardware.cuda().is_none();
-        let window = self.window.filter(|window| slides && *window < target.model.context);
-        let (heads, head_dim) = (self.kv_heads, self.head_dim);
+        let (heads, head_dim, window) = (self.kv_heads, self.head_dim, self.behind(target));
         Some(Keeps::Blocks(KvHeads { heads, head_dim, own_values: true, window }))
     }
 
@@ -131,6 +128,14 @@ impl Kind for Attention {
 }
 
 impl Attention {
+    /// The window behind which its layers give back blocks, if they do.
+    pub(super) fn behind(&self, target: &Target) -> Option<usize> {
+        // Messages between ranks carry one table of blocks, and so do the headers of draft passes, which a
+        // CUDA device makes itself.
+        let one_table = target.ranks > 1 || (target.hardware.cuda().is_some() && target.draft_passes());
+        self.window.filter(|window| !one_table && *window < target.model.context)
+    }
+
     /// Sums of squares of a row that a rank sends to every other one, if any.
     fn sums(&self) -> Option<usize> {
         let shared = self.norm_ranks.iter().any(|ranks| *ranks > 1);

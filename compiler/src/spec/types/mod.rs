@@ -104,6 +104,11 @@ impl Target {
         self.draft.map_or(0, |draft| draft.drafts)
     }
 
+    /// Whether its stack drafts itself, in passes behind its steps.
+    pub fn draft_passes(&self) -> bool {
+        self.draft.is_some_and(|draft| draft.method != DraftMethod::Ngram)
+    }
+
     /// How ranks share the model.
     pub fn shared_by(&self) -> Ranks {
         Ranks { count: self.ranks, whole_experts: self.whole_experts }
