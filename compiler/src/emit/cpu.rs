@@ -1,7 +1,7 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
 use super::call::{WeightOwner, phase};
-use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer};
+use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer, sliding};
 use super::names::{
     Scratch, Working, body_ident, cache_name, cache_type, layer_parameter, logits_name, staging,
 };
@@ -189,13 +189,7 @@ fn contract(plan: &Plan) -> TokenStream {
     let [vocabulary, drafts, parts] =
         [logits_width(plan), plan.drafts(), kv_offload::parts_of_model(plan)].map(number);
     let passes = cpu_draft::kind(plan);
-    let sliding = plan.sliding().map(|(window, bytes)| {
-        let [window, bytes] = [window, bytes as usize].map(number);
-        quote! {
-            const SLIDING: Option<monomorph_model::SlidingSpec> =
-                Some(monomorph_model::SlidingSpec { window: #window, block_bytes: #bytes });
-        }
-    });
+    let sliding = sliding(plan);
     quote! {
         impl cpu::Stack<#vocabulary, #drafts> for Stack {
             const SPEC: &'static ModelSpec = &SPEC;

@@ -58,8 +58,9 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         let first = launches.iter().find(attends);
         let launches = launches.iter().map(|it| {
             // Blocks must come from disk before the first kernel that reads the cache; staging this late lets
-            // as many kernels as possible run meanwhile.
-            let stage = first.is_some_and(|first| std::ptr::eq(first, it)).then(|| {
+            // as many kernels as possible run meanwhile. Layers with a window have none there.
+            let stages = plan.window(body).is_none() && first.is_some_and(|first| std::ptr::eq(first, it));
+            let stage = stages.then(|| {
                 let parts = kv_offload::table(body);
                 quote!(queue.stage(#parts[layer]);)
             });

@@ -3,7 +3,7 @@
 
 use super::cuda_programs::{launch, looks_ahead, program, rotary_body};
 use super::cuda_weights;
-use super::layers::frequency_table;
+use super::layers::{frequency_table, sliding};
 use super::names::{body_ident, logits_name};
 use super::{float, format_ident, kv_offload, layer_type, number, quote};
 use crate::blocks::PhaseKind;
@@ -377,10 +377,17 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 areas += state.parts.len();
             }
             Some(Keeps::Blocks(heads)) => {
-                let (cache, parts) = (body_ident(body, "_cache"), kv_offload::table(body));
+                let cache = body_ident(body, "_cache");
                 let layout = heads.layout(&plan.target.hardware.kind, &plan.target.quant);
                 let bytes = number(layout.block_bytes());
-                kept.push(quote!(let #cache = from.memory.cache(&#parts, #bytes)?;));
+                let new = match heads.window {
+                    Some(_) => quote!(sliding_cache(#layers, #bytes)),
+                    None => {
+                        let parts = kv_offload::table(body);
+                        quote!(cache(&#parts, #bytes))
+                    }
+                };
+                kept.push(quote!(let #cache = from.memory.#new?;));
                 names.push(cache);
                 areas += 1;
             }
@@ -413,7 +420,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         };
         quote!(Decode { name: #name, sequences: #sequences, tokens: #tokens, drafts: #drafts })
     });
-    let parts = kv_offload::parts(plan);
+    let (parts, sliding) = (kv_offload::parts(plan), sliding(plan));
     let [ranks, world] = world(plan, cuda).map_or([None, None], |it| it.map(Some));
     quote! {
         impl cuda::Stack for Stack {
@@ -421,6 +428,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
 
             const SPEC: &'static ModelSpec = &SPEC;
 
+            #sliding
             const NEEDS: Needs = Needs {
                 weights: WEIGHT_BYTES,
                 state: #state,

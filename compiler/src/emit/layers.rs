@@ -1,4 +1,4 @@
-//! The layers of a stack in the order in which they run.
+//! The layers of a stack in the order in which they run, and what all backends say of them.
 
 use super::names::body_ident;
 use super::{float, format_ident, number, quote};
@@ -68,4 +68,14 @@ pub fn layer_loop(plan: &Plan, order: &[usize], run: impl Fn(&PlanBody) -> Token
 pub fn run_layer(body: &PlanBody) -> TokenStream {
     let run = body_ident(body, "_layer");
     quote!(self.#run(lane, batch, layer, weights);)
+}
+
+/// The constant that says what layers with a sliding window keep, of a stack in which these give back blocks.
+pub fn sliding(plan: &Plan) -> Option<TokenStream> {
+    let (window, bytes) = plan.sliding()?;
+    let [window, bytes] = [window, bytes as usize].map(number);
+    Some(quote! {
+        const SLIDING: Option<monomorph_model::SlidingSpec> =
+            Some(monomorph_model::SlidingSpec { window: #window, block_bytes: #bytes });
+    })
 }
