@@ -1,11 +1,13 @@
 //! The steps that are measured: their headers and token rows.
 
 use monomorph_abi::bytes_of;
+use monomorph_abi::sliding::{SlidingStarts, blocks_at};
 use monomorph_abi::step::{Header, MAX_SEQUENCES, SamplingRow, SequenceRow, TokenRow};
 
 /// A step as it is uploaded.
 pub(crate) struct Step {
-    /// The header, and the block table behind it.
+    /// The header, and behind it where tables begin of layers with a sliding window, and the block table: such
+    /// layers have all blocks of the others.
     pub(crate) header: Vec<u8>,
     /// The token rows of a prefill.
     pub(crate) rows: Vec<u8>,
@@ -55,7 +57,7 @@ impl Step {
             tokens: tokens as i32,
             sequences: rows.len() as i32,
             outputs: outputs as i32,
-            blocks_at: size_of::<Header>() as i32,
+            blocks_at: blocks_at(true) as i32,
             output_rows: std::array::from_fn(|at| if at < outputs { at as i32 } else { 0 }),
             sequence: std::array::from_fn(|at| rows.get(at).copied().unwrap_or(SequenceRow::NONE)),
             sampling: std::array::from_fn(|at| SamplingRow {
@@ -65,8 +67,9 @@ impl Step {
             }),
         };
         assert!(rows.len() <= MAX_SEQUENCES && outputs <= MAX_SEQUENCES, "a step carries no more");
+        let starts = SlidingStarts { start: header.sequence.map(|row| row.block_start) };
         let table: Vec<i32> = (0..blocks as i32).collect();
-        let header = [bytes_of(&[header]), bytes_of(&table)].concat();
+        let header = [bytes_of(&[header]), bytes_of(&[starts]), bytes_of(&table)].concat();
         Step { header, rows: ids, blocks, tokens, sequences: rows.len(), outputs }
     }
 }
@@ -79,7 +82,7 @@ mod tests {
     fn a_step_names_every_block_of_its_sequences_once() {
         let step = Step::decode(3, 128, 64);
         assert_eq!((step.tokens, step.sequences, step.outputs, step.blocks), (3, 3, 3, 9));
-        assert_eq!(step.header.len(), size_of::<Header>() + 4 * 9);
+        assert_eq!(step.header.len(), blocks_at(true) + 4 * 9);
         let step = Step::prefill(130, 64);
         assert_eq!((step.tokens, step.sequences, step.outputs, step.blocks), (130, 1, 0, 3));
         assert_eq!(step.rows.len(), 130 * size_of::<TokenRow>());

@@ -29,10 +29,10 @@ use super::pointer::Pointer;
 use super::queue::{Extents, Graph, Portion, Queue, StepTables};
 use super::ring::SlotRing;
 use super::states::Places;
-use super::wire::{Header, MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
+use super::wire::{MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
 use super::world::{Exchange, fail};
 use in_flight::{StepSlot, Want};
-use monomorph_model::{ModelSpec, OffloadSlot, Output, Step, StepOutput, Ticket, Tokens};
+use monomorph_model::{ModelSpec, OffloadSlot, Output, SlidingSpec, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, StepPart, parts};
 
 /// The launches of a layer stack, by program.
@@ -150,7 +150,8 @@ impl Drop for Quiet {
 }
 
 impl Executor {
-    /// Takes the steps' tables from `memory`, after all state; the head writes its rows to `logits`.
+    /// Takes the steps' tables from `memory`, after all state; the head writes its rows to `logits`. `sliding`
+    /// are the layers with a sliding window, if there are some.
     ///
     /// # Errors
     /// When pinned memory is short.
@@ -161,9 +162,10 @@ impl Executor {
         logits: Pointer,
         head_rows: usize,
         ranks: usize,
+        sliding: Option<SlidingSpec>,
         exchange: Option<Exchange>,
     ) -> Result<Executor, Fault> {
-        let sizes = Tables::of(spec, memory.context());
+        let sizes = Tables::of(spec, sliding, memory.context());
         let groups = spec.step_tokens.div_ceil(head_rows);
         let ids = memory.take(sizes.ids)?;
         let ring = SlotRing::of(spec);
@@ -171,7 +173,7 @@ impl Executor {
         let history = if ranks > 1 { sizes.history } else { 0 };
         let flight = |_| StepSlot::new(memory, &sizes, ids, history, groups, head_rows);
         let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
-        let offload = memory.offload(sizes.header as usize - size_of::<Header>())?;
+        let offload = memory.offload(sizes.blocks as usize)?;
         let limits = StepLimits {
             tokens: spec.step_tokens,
             sequences: spec.step_sequences.min(MAX_SEQUENCES),
@@ -179,6 +181,7 @@ impl Executor {
             context: memory.context(),
             block_tokens: spec.block_tokens,
             blocks: memory.blocks(),
+            slides: sliding.map(|it| (it.of(spec), memory.sliding())),
             offloaded: offload.as_ref().map_or(0, KvOffload::blocks),
             drafts: spec.drafts(),
             drafted: spec.drafted(),
@@ -357,10 +360,12 @@ impl Executor {
 
     /// Flattens a part into the step buffer.
     fn fill(&mut self, part: &StepPart, step: &Step) {
-        let sequences = part.sequences(step);
+        let (sequences, tables) = (part.sequences(step), part.tables(step));
         match part.kind {
-            Kind::Verify => self.buffer.verify(&sequences),
-            Kind::Decode | Kind::Prefill => self.buffer.fill(&sequences, part.kind == Kind::Decode),
+            Kind::Verify => self.buffer.verify(&sequences, &tables),
+            Kind::Decode | Kind::Prefill => {
+                self.buffer.fill(&sequences, &tables, part.kind == Kind::Decode);
+            }
         }
     }
 
@@ -455,7 +460,7 @@ impl Executor {
         if portion != Portion::Logits {
             self.count(|traffic| traffic.drafts, sequences);
         }
-        let table = tables.header.offset(size_of::<Header>() as u64);
+        let table = tables.header.offset(self.buffer.header.blocks_at as u64);
         // Behind the logits nothing attends: servers whose drafts do keep no blocks on disk.
         let offload = self.offload.as_mut().filter(|_| portion != Portion::Sampling);
         match offload.and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
@@ -487,7 +492,7 @@ impl Executor {
         self.upload(part.flight, true)?;
         self.flights[part.flight].program = "prefill";
         let (extents, tables) = (self.extents(outputs), self.flights[part.flight].tables);
-        let table = tables.header.offset(size_of::<Header>() as u64);
+        let table = tables.header.offset(self.buffer.header.blocks_at as u64);
         let pass = self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table));
         let mut queue = self.quiet.queue("prefill", false, extents, tables).streaming(pass);
         programs.prefill(self.buffer.tokens.len(), &mut queue);

@@ -9,7 +9,9 @@ use super::states::{Places, State};
 use super::wire;
 use crate::kv_offload::Layout;
 use monomorph_abi::packed::ALIGNMENT;
-use monomorph_model::{LoadError, LoadOptions, ModelSpec, StateRoom, States, StatesWanted};
+use monomorph_model::{
+    LoadError, LoadOptions, ModelSpec, SlidingNeeds, SlidingRoom, SlidingSpec, StateRoom, States, StatesWanted,
+};
 use monomorph_world::Seat;
 use std::num::NonZero;
 
@@ -49,11 +51,35 @@ struct MemoryPlan {
     staging: u64,
     blocks: usize,
     block_bytes: u64,
+    /// Blocks of layers with a sliding window, beside these.
+    sliding: SlidingRoom,
 }
 
 impl MemoryPlan {
     fn kv(&self) -> u64 {
-        self.blocks as u64 * self.block_bytes
+        self.blocks as u64 * self.block_bytes + self.sliding.bytes(self.blocks as u64)
+    }
+
+    /// Blocks of layers with a sliding window.
+    fn sliding(&self) -> usize {
+        usize::try_from(self.sliding.blocks(self.blocks as u64)).unwrap_or(usize::MAX)
+    }
+
+    /// How many blocks so many bytes hold. A model that keeps no K/V has room for any number.
+    fn fitting(&self, bytes: u64) -> usize {
+        let blocks = match self.block_bytes + self.sliding.block {
+            0 => u64::MAX,
+            _ => self.sliding.beside(self.block_bytes, bytes),
+        };
+        usize::try_from(blocks).unwrap_or(usize::MAX)
+    }
+
+    /// A sentence about the blocks of layers with a sliding window; empty if there are none.
+    fn sliding_text(&self) -> String {
+        match self.sliding() {
+            0 => String::new(),
+            blocks => format!(", and {blocks} blocks of layers with a sliding window"),
+        }
     }
 
     fn state(&self) -> u64 {
@@ -112,6 +138,8 @@ struct Request {
     /// Whether a shorter context would do.
     shorter: bool,
     blocks: Option<usize>,
+    /// What sequences take of the blocks of layers with a sliding window.
+    sliding: SlidingNeeds,
     /// With K/V offload: bytes of the staging area, and the blocks that a sequence needs on the device.
     offload: Option<(u64, usize)>,
 }
@@ -136,8 +164,9 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Memo
         staging: request.offload.map_or(0, |(staging, _)| staging),
         blocks: 0,
         block_bytes: request.block_bytes,
+        sliding: SlidingRoom::default(),
     };
-    let shorter = request.shorter && request.blocks.is_none();
+    let (shorter, offloads) = (request.shorter && request.blocks.is_none(), request.offload.is_some());
     let first = match (request.blocks, request.offload) {
         (Some(blocks), _) => blocks,
         (None, Some((_, needed))) => needed,
@@ -148,14 +177,13 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Memo
         StateRoom {
             bytes: limit.saturating_sub(plan.fixed()),
             state: needs.state,
-            kv: first as u64 * request.block_bytes,
-            shorter: shorter && request.offload.is_none(),
+            kv: first as u64 * request.block_bytes
+                + request.sliding.room(1, offloads).bytes(first as u64),
+            shorter: shorter && !offloads,
         },
     );
-    let left = limit.checked_sub(plan.fixed());
-    // A model that keeps no K/V has room for any number of blocks, if it has room for the rest.
-    let room = left.map_or(0, |left| left.checked_div(request.block_bytes).unwrap_or(u64::MAX));
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    plan.sliding = request.sliding.room(plan.states.sequences, offloads);
+    let room = limit.checked_sub(plan.fixed()).map_or(0, |left| plan.fitting(left));
     let short = |what: String, plan: MemoryPlan, fits| LoadError::Memory {
         what,
         needed: plan.total(),
@@ -172,7 +200,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Memo
         }
     }
     plan.blocks = one_sequence;
-    if request.offload.is_none() && !(shorter && room > 0) && room < one_sequence {
+    if !offloads && !(shorter && room > 0) && room < one_sequence {
         let fits = match room * request.block_tokens {
             0 => {
                 let state = match plan.state() {
@@ -224,6 +252,8 @@ pub struct Memory {
     _gpu: Gpu,
     next: u64,
     blocks: usize,
+    /// Blocks of layers with a sliding window.
+    sliding: usize,
     context: usize,
     places: Places,
     /// The blocks of each part, by its number; empty if the stack has no attention.
@@ -234,7 +264,7 @@ pub struct Memory {
 impl Memory {
     /// Plans the memory, reports the plan, claims it and zeroes it. Each entry of `parts` is the bytes of a
     /// part of a K/V block, with the numbers of all parts of that size. There is one part per layer that
-    /// attends, numbered in the order in which the layers run. All ranks claim as many blocks and states as
+    /// attends, but for those with a `sliding` window, numbered in the order in which they run. All ranks claim as many blocks and states as
     /// the one with the least room for them.
     ///
     /// # Errors
@@ -245,6 +275,7 @@ impl Memory {
         options: &LoadOptions,
         needs: &Needs,
         parts: &[(usize, &[usize])],
+        sliding: Option<SlidingSpec>,
         seat: Seat,
     ) -> Result<Memory, LoadError> {
         let layout = options.offload.as_ref().map(|offload| Layout::new(offload, parts, 0)).transpose()?;
@@ -260,12 +291,13 @@ impl Memory {
             context: options.context,
             shorter: options.shorter,
             blocks: options.blocks,
+            sliding: sliding.map_or(SlidingNeeds::default(), |it| it.needs(spec, options.context)),
             offload: options.offload.as_ref().zip(layout.as_ref()).map(|(options, layout)| {
                 let staging = kv_offload::area_bytes(layout).next_multiple_of(ALIGNMENT);
                 (staging, options.resident.map_or(1, NonZero::get))
             }),
         };
-        let mut plan = plan(needs, wire::device_bytes(spec, options.context), request, limit)?;
+        let mut plan = plan(needs, wire::device_bytes(spec, sliding, options.context), request, limit)?;
         let say = options.report;
         let which =
             if seat.ordinals().len() > 1 { format!("GPU {}, ", gpu.ordinal()) } else { String::new() };
@@ -287,7 +319,7 @@ impl Memory {
             _ => {}
         };
         all(format_args!(
-            "weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens), {}activations {}, kernels' scratch {}, \
+            "weights {}, {}K/V {} ({} blocks of {} tokens: {} tokens{}), {}activations {}, kernels' scratch {}, \
              rotary tables {}, step tables {}, graphs and driver about {}",
             size(plan.weights),
             plan.state_text(),
@@ -295,6 +327,7 @@ impl Memory {
             plan.blocks,
             spec.block_tokens,
             plan.blocks * spec.block_tokens,
+            plan.sliding_text(),
             plan.staging_text(),
             size(plan.activations),
             size(plan.scratch),
@@ -321,6 +354,7 @@ impl Memory {
             _gpu: gpu.clone(),
             next: 0,
             blocks: plan.blocks,
+            sliding: plan.sliding(),
             context: options.context,
             places: Places::new(plan.states),
             parts: Vec::new(),
@@ -357,6 +391,18 @@ impl Memory {
             self.parts.resize(most, Blocks { start: Pointer::NULL, bytes: 0 });
             self.parts[*part] = Blocks { start: cache.layer(layer), bytes };
         }
+        Ok(cache)
+    }
+
+    /// The K/V blocks of so many layers with a sliding window, with `bytes` per block and layer. None of them
+    /// is on disk.
+    ///
+    /// # Errors
+    /// See [`Memory::take`].
+    pub fn sliding_cache(&mut self, layers: usize, bytes: u64) -> Result<Cache, Fault> {
+        let layer_bytes = bytes * self.sliding as u64;
+        let cache = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
+        self.places.push_sliding(cache, bytes, layers, self.sliding);
         Ok(cache)
     }
 
@@ -405,6 +451,11 @@ impl Memory {
         self.blocks
     }
 
+    /// K/V blocks of layers with a sliding window.
+    pub fn sliding(&self) -> usize {
+        self.sliding
+    }
+
     /// Longest sequence, in tokens.
     pub fn context(&self) -> usize {
         self.context
@@ -436,6 +487,7 @@ mod tests {
             context: 100,
             shorter: false,
             blocks,
+            sliding: SlidingNeeds::default(),
             offload: None,
         }
     }
@@ -554,6 +606,32 @@ mod tests {
         let asked = error(1450 + 75, Some(8));
         assert!(asked.contains("8 K/V blocks") && asked.contains("--blocks 7"), "{asked}");
         assert!(error(1000, None).contains("not even the 1450 bytes"));
+    }
+
+    #[test]
+    fn layers_with_a_window_take_what_sequences_hold_and_no_more() {
+        // Most blocks are 4 sequences' and a step's: 18 of 5 bytes.
+        let sliding = SlidingNeeds { block: 5, sequence: 4, step: 2 };
+        let request = Request { sliding, ..request(None) };
+        let planned = |limit, request| plan(&NEEDS, 50, request, limit).expect("room");
+        let blocks = |it: &MemoryPlan| (it.blocks, it.sliding());
+        // As many of either as long as the others are short.
+        let short = planned(1450 + 10 * 15 + 14, request);
+        assert_eq!((blocks(&short), short.kv()), ((10, 10), 150));
+        let long = planned(1450 + 18 * 5 + 259, request);
+        assert_eq!((blocks(&long), long.total()), ((25, 18), 1450 + 18 * 5 + 250));
+        assert_eq!(long.sliding_text(), ", and 18 blocks of layers with a sliding window");
+        // One sequence at a time holds fewer.
+        let states = StatesWanted { sequences: Some(1), snapshots: Some(0) };
+        assert_eq!(blocks(&planned(1450 + 6 * 5 + 250, Request { states, ..request })), (25, 6));
+        let error = plan(&NEEDS, 50, request, 1450 + 104).expect_err("short").to_string();
+        assert!(error.contains("needs 1555 bytes") && error.contains("--context 96"), "{error}");
+        // With blocks on disk all are there, however few the others.
+        let offload = Request { offload: Some((300, 3)), ..request };
+        let planned = planned(1450 + 300 + 18 * 5 + 59, offload);
+        assert_eq!((blocks(&planned), planned.total()), ((5, 18), 1450 + 300 + 18 * 5 + 50));
+        let without = Request { sliding: SlidingNeeds::default(), ..request };
+        assert_eq!(plan(&NEEDS, 50, without, 10_000).expect("room").sliding_text(), "");
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::slice::Share;
 use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_abi::world::Traffic;
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, StatePlace,
-    Step, StepOutput, Ticket, Weights,
+    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, SlidingId,
+    SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_world::{Rank, Seat};
 use std::sync::Arc;
@@ -23,6 +23,9 @@ use std::sync::Arc;
 pub trait Stack: Programs + Sized {
     /// What the build fixed.
     const SPEC: &'static ModelSpec;
+
+    /// Its layers with a sliding window, if they give back blocks behind it.
+    const SLIDING: Option<SlidingSpec> = None;
 
     /// Memory that the stack takes.
     const NEEDS: Needs;
@@ -138,17 +141,19 @@ impl<S: Stack> Model<S> {
         progress: &Progress,
         seat: Seat,
     ) -> Result<(Self, Gpu), LoadError> {
+        const { assert!(S::RANKS == 1 || S::SLIDING.is_none(), "ranks are sent one table of blocks") };
         let gpu = Gpu::open(S::SPEC, seat.ordinal())?;
         gpu.reach(seat)?;
         let kernels = S::kernels(&gpu)?;
-        let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, seat)?;
+        let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, S::SLIDING, seat)?;
         let share = Share { rank: seat.rank(), ranks: seat.ranks() };
         let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
         let stack = S::load(kernels, into)?;
         let exchange =
             stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
         let (logits, rows) = (stack.logits(), S::HEAD_ROWS);
-        let steps = Executor::new(&gpu, S::SPEC, &mut memory, logits, rows, S::RANKS, exchange)?;
+        let steps =
+            Executor::new(&gpu, S::SPEC, &mut memory, logits, rows, S::RANKS, S::SLIDING, exchange)?;
         Ok((Model { steps, stack, memory }, gpu))
     }
 
@@ -168,6 +173,7 @@ impl<S: Stack> Model<S> {
 
 impl<S: Stack> monomorph_model::Model for Model<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
     const STEPS_IN_FLIGHT: usize = SlotRing::of(S::SPEC).steps;
     const SPLIT_SAMPLING: bool = true;
     const RANKS: usize = S::RANKS;
@@ -184,6 +190,10 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
 
     fn blocks(&self) -> usize {
         self.memory.blocks()
+    }
+
+    fn sliding_blocks(&self) -> usize {
+        self.memory.sliding()
     }
 
     fn sequences(&self) -> usize {
@@ -209,6 +219,14 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
 
     fn write_block(&mut self, block: BlockId, from: &[u8]) {
         self.steps.write_block(block, from);
+    }
+
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        self.steps.read_sliding(block, into);
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        self.steps.write_sliding(block, from);
     }
 
     fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {

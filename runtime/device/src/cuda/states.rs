@@ -3,7 +3,7 @@
 use super::driver::Stream;
 use super::fault::Fault;
 use super::pointer::{Cache, Pointer};
-use monomorph_model::{BlockId, Slot, SnapshotId, StateCopy, StatePlace, States};
+use monomorph_model::{BlockId, SlidingId, Slot, SnapshotId, StateCopy, StatePlace, States};
 
 /// The recurrent state of the layers of one body, by part: for each layer that of all slots, followed by that
 /// of all snapshots. It is never cleared: a sequence at position 0 starts from zeros and ignores what is
@@ -28,6 +28,8 @@ pub(crate) struct Places {
     parts: Vec<CopyRegion>,
     blocks: usize,
     caches: Vec<CopyRegion>,
+    /// The same of layers with a sliding window.
+    sliding: (usize, Vec<CopyRegion>),
 }
 
 /// A part of the states of one body, or its cache.
@@ -42,7 +44,7 @@ struct CopyRegion {
 impl Places {
     /// For these numbers of slots and snapshots.
     pub(super) fn new(states: States) -> Places {
-        Places { states, parts: Vec::new(), blocks: 0, caches: Vec::new() }
+        Places { states, parts: Vec::new(), blocks: 0, caches: Vec::new(), sliding: (0, Vec::new()) }
     }
 
     /// Number of slots and snapshots together.
@@ -63,6 +65,12 @@ impl Places {
         self.caches.push(CopyRegion { cache, bytes, layers });
     }
 
+    /// Adds the cache of a body whose layers have a sliding window, as [`Self::push_blocks`] does.
+    pub(super) fn push_sliding(&mut self, cache: Cache, bytes: u64, layers: usize, blocks: usize) {
+        self.sliding.0 = blocks;
+        self.sliding.1.push(CopyRegion { cache, bytes, layers });
+    }
+
     /// Number of K/V blocks on the device.
     pub(super) fn blocks(&self) -> usize {
         self.blocks
@@ -75,6 +83,16 @@ impl Places {
     pub(super) fn block(&self, BlockId(block): BlockId) -> Vec<(Pointer, u64)> {
         assert!((block as usize) < self.blocks, "there is no K/V block {block}");
         parts_at(&self.caches, u64::from(block)).collect()
+    }
+
+    /// As [`Self::block`], of a block of layers with a sliding window.
+    ///
+    /// # Panics
+    /// When there is no such block.
+    pub(super) fn sliding(&self, SlidingId(block): SlidingId) -> Vec<(Pointer, u64)> {
+        let (blocks, caches) = &self.sliding;
+        assert!((block as usize) < *blocks, "there is no block {block} of layers with a sliding window");
+        parts_at(caches, u64::from(block)).collect()
     }
 
     /// The addresses and sizes of the parts of a recurrent state.
@@ -167,6 +185,23 @@ mod tests {
         };
         assert_eq!(at(places.block(BlockId(4))), [(1040, 10), (1090, 10), (4016, 4)]);
         assert_eq!(at(places.state(StatePlace::Snapshot(SnapshotId(0)))), [(9020, 10)]);
+    }
+
+    #[test]
+    fn layers_with_a_window_have_places_of_their_own() {
+        let mut places = Places::new(States { sequences: 2, snapshots: 3 });
+        places.push_blocks(cache(1000, 50), 10, 2, 5);
+        places.push_sliding(cache(4000, 24), 8, 2, 3);
+        assert_eq!(places.sliding(SlidingId(2)), [(Pointer(4016), 8), (Pointer(4040), 8)]);
+        assert_eq!(places.block(BlockId(2)), [(Pointer(1020), 10), (Pointer(1070), 10)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no block 3 of layers with a sliding window")]
+    fn a_block_too_many_of_layers_with_a_window_is_refused() {
+        let mut places = Places::new(States { sequences: 2, snapshots: 3 });
+        places.push_sliding(cache(4000, 24), 8, 2, 3);
+        places.sliding(SlidingId(3));
     }
 
     #[test]

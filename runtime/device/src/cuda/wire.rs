@@ -8,8 +8,9 @@ pub(crate) use monomorph_abi::step::{Bias, Header, MAX_SEQUENCES, SampledRow, Se
 pub(crate) use rows::read_sampled;
 pub(crate) use tables::{Tables, device_bytes};
 
+use monomorph_abi::sliding::{Sliding, SlidingStarts, blocks_at};
 use monomorph_abi::step::{Ids, SamplingRow};
-use monomorph_model::{Output, SequenceStep, Tokens};
+use monomorph_model::{Output, SequenceStep, SlidingTable, Tokens};
 use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
 use rows::sampling_row;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) struct StepLimits {
     pub(crate) context: usize,
     pub(crate) block_tokens: usize,
     pub(crate) blocks: usize,
+    /// Layers with a sliding window, and how many blocks they have.
+    pub(crate) slides: Option<(Sliding, usize)>,
     /// Blocks on disk; their ids follow the device's.
     pub(crate) offloaded: usize,
     /// Drafts of a sequence to verify.
@@ -46,6 +49,14 @@ pub(crate) struct OutputRow {
     pub(crate) logits: bool,
 }
 
+/// Where the blocks of a sequence start among the step's.
+#[derive(Clone, Copy, Debug)]
+struct Starts {
+    blocks: i32,
+    /// Of layers with a sliding window, which follow all others.
+    sliding: i32,
+}
+
 /// A step, flattened to what kernels index.
 #[derive(Debug)]
 pub(crate) struct StepBuffer {
@@ -53,7 +64,12 @@ pub(crate) struct StepBuffer {
     /// Whether a token has been sampled for each slot.
     sampled: Vec<bool>,
     pub(crate) header: Box<Header>,
+    /// Where the tables of layers with a sliding window begin, which stands behind the header of a stack that
+    /// has such layers.
+    pub(crate) starts: Box<SlidingStarts>,
     pub(crate) blocks: Vec<i32>,
+    /// The blocks of these layers, which follow the others on the device.
+    pub(crate) sliding: Vec<i32>,
     pub(crate) tokens: Vec<TokenRow>,
     pub(crate) history: Vec<Use>,
     /// Biases, which follow the history on the device.
@@ -75,7 +91,7 @@ impl StepBuffer {
             tokens: 0,
             sequences: 0,
             outputs: 0,
-            blocks_at: size_of::<Header>() as i32,
+            blocks_at: blocks_at(limits.slides.is_some()) as i32,
             output_rows: [0; MAX_SEQUENCES],
             sequence: [SequenceRow::NONE; MAX_SEQUENCES],
             sampling: [SamplingRow::GREEDY; MAX_SEQUENCES],
@@ -84,7 +100,9 @@ impl StepBuffer {
             limits,
             sampled: vec![false; limits.sequences],
             header: Box::new(header),
+            starts: Box::new(SlidingStarts::NONE),
             blocks: Vec::new(),
+            sliding: Vec::new(),
             tokens: Vec::new(),
             history: Vec::new(),
             biases: Vec::new(),
@@ -97,36 +115,40 @@ impl StepBuffer {
     }
 
     /// Flattens a step, or the part of it that verifies no drafts. If it `decodes`, every sequence feeds one
-    /// token and has an output row: sequence `i` row `i`.
+    /// token and has an output row: sequence `i` row `i`. `tables` are those of layers with a sliding window,
+    /// one a sequence; none of a stack without such layers.
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
-    /// token id, position or block id out of range, too few blocks, or a sampled token where none was.
-    /// Kernels index by these without further checks.
-    pub(crate) fn fill(&mut self, sequences: &[&SequenceStep], decodes: bool) {
-        self.begin(sequences.len());
+    /// token id, position or block id out of range, too few blocks, a table of layers with a sliding window
+    /// that lacks blocks which its sequence attends to, or a sampled token where none was. Kernels index by
+    /// these without further checks.
+    pub(crate) fn fill(&mut self, sequences: &[&SequenceStep], tables: &[&SlidingTable], decodes: bool) {
+        self.begin(sequences.len(), tables.len());
         self.decodes = decodes;
         for (index, sequence) in sequences.iter().enumerate() {
             let fed = sequence.tokens.len();
             assert!(!decodes || fed == 1, "sequence {index} of the step decodes, and is fed {fed} tokens");
             assert!(sequence.drafts == 0, "drafts of sequence {index} of the step are to be verified");
-            let (first, block_start) = (self.tokens.len(), self.place(index, sequence, 0));
+            let (first, starts) = (self.tokens.len(), self.place(index, sequence, tables.get(index), 0));
             let following = sequence.following.map_or(-1, |id| self.known(id));
             let samples = matches!(sequence.output, Output::Sample { .. });
             self.header.sequence[index] = SequenceRow {
                 first_token: first as i32,
                 count: sequence.tokens.len() as i32,
                 position: sequence.position as i32,
-                block_start,
+                block_start: starts.blocks,
                 token: self.tokens[first].id,
                 slot: sequence.slot.0 as i32,
                 drafted: if samples { self.drafted as i32 } else { -1 },
                 following,
             };
+            self.starts.start[index] = starts.sliding;
             self.drafted += usize::from(samples);
             self.push_output(index, first, sequence);
         }
         self.header.sequences = sequences.len() as i32;
+        self.end();
     }
 
     /// Flattens the part of a step whose sequences have drafts to verify. Every token is a sequence of its
@@ -137,9 +159,9 @@ impl StepBuffer {
     /// # Panics
     /// As [`StepBuffer::fill`], and when a sequence feeds neither one token alone nor one token and all
     /// drafts, or is not to be sampled.
-    pub(crate) fn verify(&mut self, sequences: &[&SequenceStep]) {
+    pub(crate) fn verify(&mut self, sequences: &[&SequenceStep], tables: &[&SlidingTable]) {
         let limits = self.limits;
-        self.begin(sequences.len());
+        self.begin(sequences.len(), tables.len());
         for (index, sequence) in sequences.iter().enumerate() {
             let (Tokens::Known(ids), Output::Sample { sampling, draw, history, biases, masks }) =
                 (&sequence.tokens, &sequence.output)
@@ -154,7 +176,8 @@ impl StepBuffer {
                 limits.drafts
             );
             let filling = limits.drafts - sequence.drafts;
-            let (first, block_start) = (self.tokens.len(), self.place(index, sequence, filling));
+            let (first, starts) =
+                (self.tokens.len(), self.place(index, sequence, tables.get(index), filling));
             self.first_outputs.push(self.outputs.len());
             for (at, id) in ids.iter().chain(std::iter::repeat_n(&ids[0], filling)).enumerate() {
                 let row = first + at;
@@ -162,12 +185,13 @@ impl StepBuffer {
                     first_token: row as i32,
                     count: 1,
                     position: (sequence.position + at) as i32,
-                    block_start,
+                    block_start: starts.blocks,
                     token: *id as i32,
                     slot: sequence.slot.0 as i32,
                     drafted: if at == 0 { index as i32 } else { -1 },
                     following: -1,
                 };
+                self.starts.start[row] = starts.sliding;
                 let mut wanted = SamplingRow::GREEDY;
                 if let Some(drafts) = ids.get(1..=at) {
                     wanted = sampling_row(
@@ -194,16 +218,28 @@ impl StepBuffer {
         }
         self.drafted = sequences.len();
         self.header.sequences = self.tokens.len() as i32;
+        self.end();
     }
 
-    fn begin(&mut self, count: usize) {
+    /// Whether the stack has layers with a sliding window.
+    pub(crate) fn slides(&self) -> bool {
+        self.limits.slides.is_some()
+    }
+
+    fn begin(&mut self, count: usize, tables: usize) {
         assert!(count > 0, "a step without sequences");
         assert!(
             count <= self.limits.sequences,
             "a step of {count} sequences, and the limit is {}",
             self.limits.sequences
         );
+        let due = if self.slides() { count } else { 0 };
+        assert!(
+            tables == due,
+            "a step of {count} sequences with {tables} tables of layers with a sliding window, and {due} are due"
+        );
         self.blocks.clear();
+        self.sliding.clear();
         self.tokens.clear();
         self.history.clear();
         self.biases.clear();
@@ -214,9 +250,21 @@ impl StepBuffer {
         self.drafted = 0;
     }
 
-    /// Adds a sequence's tokens, followed by `filling` repetitions of the first, and its blocks; returns the
-    /// index of the first block.
-    fn place(&mut self, index: usize, sequence: &SequenceStep, filling: usize) -> i32 {
+    /// Completes what the sequences' rows say of tables that follow others.
+    fn end(&mut self) {
+        let (rows, blocks) = (self.header.sequences as usize, self.blocks.len() as i32);
+        self.starts.start[..rows].iter_mut().for_each(|start| *start += blocks);
+    }
+
+    /// Adds a sequence's tokens, followed by `filling` repetitions of the first, and its blocks; returns
+    /// where these start.
+    fn place(
+        &mut self,
+        index: usize,
+        sequence: &SequenceStep,
+        table: Option<&&SlidingTable>,
+        filling: usize,
+    ) -> Starts {
         let limits = self.limits;
         let (fed, position, slot) = (sequence.tokens.len(), sequence.position, sequence.slot.0 as usize);
         assert!(slot < limits.sequences, "there is no slot {slot}");
@@ -239,7 +287,10 @@ impl StepBuffer {
             "sequence {index} of the step needs {needed} blocks and has {}",
             sequence.blocks.len()
         );
-        let block_start = self.blocks.len() as i32;
+        let starts = Starts {
+            blocks: self.blocks.len() as i32,
+            sliding: table.map_or(0, |table| self.push_sliding(index, table, position, needed)),
+        };
         for (at, block) in sequence.blocks[..needed].iter().enumerate() {
             // Blocks on disk are only read.
             let further = if at < position / limits.block_tokens { limits.offloaded } else { 0 };
@@ -262,7 +313,27 @@ impl StepBuffer {
             }
         }
         self.header.tokens = self.tokens.len() as i32;
-        block_start
+        starts
+    }
+
+    /// Adds what layers with a sliding window read of a sequence's first `needed` blocks from `position` on;
+    /// returns where its block 0 would stand among the step's, had it all of them: that may be negative.
+    fn push_sliding(&mut self, index: usize, table: &SlidingTable, position: usize, needed: usize) -> i32 {
+        let Some((it, blocks)) = self.limits.slides else { return 0 };
+        let (attended, start) = (it.first(position), self.sliding.len());
+        assert!(
+            table.first <= attended && table.first + table.blocks.len() >= needed,
+            "sequence {index} of the step needs blocks {attended}..{needed} of layers with a sliding window, and has \
+             {} from {} on",
+            table.blocks.len(),
+            table.first
+        );
+        for block in &table.blocks[attended - table.first..needed - table.first] {
+            let there = (block.0 as usize) < blocks;
+            assert!(there, "there is no block {} of layers with a sliding window", block.0);
+            self.sliding.push(block.0 as i32);
+        }
+        start as i32 - attended as i32
     }
 
     fn known(&self, id: u32) -> i32 {

@@ -1,7 +1,7 @@
 //! Host memory: how much of it a server may take, the plan of its use, and the guard against running out.
 
 use crate::process::out;
-use monomorph_model::{ModelSpec, SlidingSpec, StateRoom, States, StatesWanted};
+use monomorph_model::{ModelSpec, SlidingRoom, SlidingSpec, StateRoom, States, StatesWanted};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use sysinfo::{MemoryRefreshKind, RefreshKind, System};
@@ -94,36 +94,9 @@ pub(crate) struct HostBudget {
     /// Bytes of a K/V block.
     block: u64,
     /// K/V blocks of layers with a sliding window.
-    sliding: SlidingBudget,
+    sliding: SlidingRoom,
     /// Most of `host.available` that may be taken.
     limit: u64,
-}
-
-/// Memory of K/V blocks of layers with a sliding window: as many as there are blocks of the other layers, but
-/// no more than sequences can hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct SlidingBudget {
-    /// Bytes of one; 0 where there are no such layers.
-    block: u64,
-    /// Most of them.
-    most: u64,
-}
-
-impl SlidingBudget {
-    /// Bytes of those beside so many blocks of the other layers.
-    fn bytes(self, blocks: u64) -> u64 {
-        self.block.saturating_mul(blocks.min(self.most))
-    }
-
-    /// How many blocks of `block` bytes of the other layers fit into so many bytes with theirs.
-    fn beside(self, block: u64, bytes: u64) -> u64 {
-        let each = bytes / (block + self.block).max(1);
-        if each < self.most {
-            return each;
-        }
-        // As many as there can be of these, whatever there are of the others.
-        bytes.saturating_sub(self.bytes(self.most)) / block.max(1)
-    }
 }
 
 impl HostBudget {
@@ -139,7 +112,7 @@ impl HostBudget {
             swap,
             scratch: spec.scratch_bytes,
             block: spec.block_bytes as u64,
-            sliding: SlidingBudget::default(),
+            sliding: SlidingRoom::default(),
             limit: ceiling.min(host.available.saturating_sub(guard)),
         }
     }
@@ -160,12 +133,7 @@ impl HostBudget {
         offloads: bool,
     ) -> HostBudget {
         let Some(it) = sliding else { return self };
-        let most = |blocks| it.blocks(spec, blocks, sequences, context, offloads) as u64;
-        let (block, all) = (it.block_bytes as u64, most(usize::MAX));
-        if offloads {
-            return self.beside(all.saturating_mul(block));
-        }
-        HostBudget { sliding: SlidingBudget { block, most: all }, ..self }
+        HostBudget { sliding: it.needs(spec, context).room(sequences, offloads), ..self }
     }
 
     /// The same with the states that are wanted, as far as so many blocks come before them, or where those
@@ -287,7 +255,7 @@ mod tests {
     fn room(available: u64, guard: u64, fraction: f64) -> HostBudget {
         let host = Host { total: 16 * GIB, available };
         let limit = ((16.0 * GIB as f64 * fraction) as u64).min(available.saturating_sub(guard));
-        let (sliding, state) = (SlidingBudget::default(), 0);
+        let (sliding, state) = (SlidingRoom::default(), 0);
         HostBudget {
             host,
             guard,
@@ -312,19 +280,6 @@ mod tests {
         assert!(some.total(some.blocks()) <= 7 * GIB && some.total(some.blocks() + 1) > 7 * GIB);
     }
 
-    /// Every small case, against a search.
-    #[test]
-    fn blocks_of_both_kinds_fit_and_one_more_would_not() {
-        for (bytes, of_sliding, most) in
-            (0..200).flat_map(|bytes| [(bytes, 0, 0), (bytes, 3, 5), (bytes, 1, 40), (bytes, 9, 1)])
-        {
-            let sliding = SlidingBudget { block: of_sliding, most };
-            let fits = |blocks: u64| 4 * blocks + sliding.bytes(blocks) <= bytes;
-            let expected = (0..100).rev().find(|blocks| fits(*blocks)).unwrap_or(0);
-            assert_eq!(sliding.beside(4, bytes), expected, "{bytes} bytes, {sliding:?}");
-        }
-    }
-
     #[test]
     fn layers_with_a_window_take_what_sequences_can_hold_and_no_more() {
         let spec = Scripted::<Small>::SPEC;
@@ -332,8 +287,8 @@ mod tests {
         let room = room(8 * GIB, GIB, 0.9).with_sliding(spec, sliding, 16, 4096, false);
         // Of blocks of 16 tokens and steps of 64.
         let most = 16 * (64 / 16 + 2) + 64 / 16;
-        assert_eq!(room.sliding, SlidingBudget { block: 2 << 20, most });
-        let alone = HostBudget { sliding: SlidingBudget::default(), ..room };
+        assert_eq!(room.sliding, SlidingRoom { block: 2 << 20, most, all: false });
+        let alone = HostBudget { sliding: SlidingRoom::default(), ..room };
         assert_eq!(room.total(1000), alone.total(1000) + most * (2 << 20));
         assert_eq!(room.total(10), alone.total(10) + 10 * (2 << 20));
         assert!(room.total(room.blocks()) <= 7 * GIB && room.total(room.blocks() + 1) > 7 * GIB);

@@ -6,7 +6,7 @@
 //! because a token's kernels must not depend on the rest of the step. A step with both parts reads the
 //! weights twice.
 
-use monomorph_model::{Output, SequenceStep, Step};
+use monomorph_model::{Output, SequenceStep, SlidingTable, Step};
 
 /// The index of each part's set in a step of two parts.
 const DECODED: usize = 0;
@@ -25,6 +25,11 @@ pub(super) struct StepPart {
 impl StepPart {
     pub(super) fn sequences<'a>(&self, step: &'a Step) -> Vec<&'a SequenceStep> {
         self.rows.iter().map(|at| &step.sequences[*at]).collect()
+    }
+
+    /// Their tables of layers with a sliding window, as far as the step has them.
+    pub(super) fn tables<'a>(&self, step: &'a Step) -> Vec<&'a SlidingTable> {
+        self.rows.iter().filter_map(|at| step.sliding.get(*at)).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use super::super::host::Pinned;
 use super::super::pointer::Pointer;
 use super::super::world::fail;
 use super::Executor;
-use monomorph_model::{BlockId, StatePlace};
+use monomorph_model::{BlockId, SlidingId, StatePlace};
 
 impl Executor {
     /// Copies a K/V block, over all layers and bodies, to the host.
@@ -26,6 +26,24 @@ impl Executor {
     /// As [`Executor::read_block`].
     pub fn write_block(&mut self, block: BlockId, from: &[u8]) {
         self.write(&self.states.block(block), from)
+            .unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault));
+    }
+
+    /// Copies a block of layers with a sliding window, over all of them, to the host.
+    ///
+    /// # Panics
+    /// As [`Executor::read_block`].
+    pub fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        self.read(&self.states.sliding(block), into)
+            .unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault));
+    }
+
+    /// Writes what [`Executor::read_sliding`] read.
+    ///
+    /// # Panics
+    /// As [`Executor::read_block`].
+    pub fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        self.write(&self.states.sliding(block), from)
             .unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault));
     }
 

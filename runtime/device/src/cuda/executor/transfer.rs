@@ -8,15 +8,18 @@ use std::mem::offset_of;
 use std::ops::Range;
 
 impl Executor {
-    /// Uploads header, block table, history, biases and masks of the step at hand, and its token rows if
+    /// Uploads header, block tables, history, biases and masks of the step at hand, and its token rows if
     /// kernels read them. The steps' stream waits for the upload.
     pub(super) fn upload(&mut self, index: usize, tokens: bool) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
+        let starts = bytes_of(std::slice::from_ref(&*buffer.starts));
+        let (blocks, sliding) = (bytes_of(&buffer.blocks), bytes_of(&buffer.sliding));
+        let starts = if buffer.slides() { starts } else { &[] };
         let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
         for (to, pinned, parts) in [
-            (flight.tables.header, &mut flight.header, [header, bytes_of(&buffer.blocks)]),
-            (flight.tables.tokens, &mut flight.tokens, [tokens, &[]]),
+            (flight.tables.header, &mut flight.header, [header, starts, blocks, sliding]),
+            (flight.tables.tokens, &mut flight.tokens, [tokens, &[], &[], &[]]),
         ] {
             let pinned = fill(pinned, &parts);
             // SAFETY: the tables were allocated for the largest step. They and the pinned bytes belong to

@@ -3,13 +3,14 @@
 use super::{Bias, Header, SampledRow, TokenRow, Use};
 use crate::cuda::ring::SlotRing;
 use monomorph_abi::packed::ALIGNMENT;
+use monomorph_abi::sliding::blocks_at;
 use monomorph_abi::step::Ids;
-use monomorph_model::ModelSpec;
+use monomorph_model::{ModelSpec, SlidingSpec};
 use monomorph_sampling::{MAX_BIASES, TokenMask};
 
-/// Bytes that the uploads of all steps in flight take, at most.
-pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
-    let tables = Tables::of(spec, context);
+/// Bytes that the uploads of all steps in flight take, at most; `sliding` are the layers with a sliding window.
+pub(crate) fn device_bytes(spec: &ModelSpec, sliding: Option<SlidingSpec>, context: usize) -> u64 {
+    let tables = Tables::of(spec, sliding, context);
     let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
     let each = aligned(tables.passes + tables.header) + aligned(tables.tokens) + aligned(tables.history);
     SlotRing::of(spec).count() as u64 * each + aligned(tables.ids)
@@ -20,8 +21,10 @@ pub(crate) fn device_bytes(spec: &ModelSpec, context: usize) -> u64 {
 pub(crate) struct Tables {
     /// Headers of draft passes, which the device writes, right before the step's own header.
     pub(crate) passes: u64,
-    /// The header, followed by the block table.
+    /// The header, followed by the block table and that of layers with a sliding window.
     pub(crate) header: u64,
+    /// The block table alone.
+    pub(crate) blocks: u64,
     pub(crate) tokens: u64,
     /// The history that penalties read, followed by biases and masks.
     pub(crate) history: u64,
@@ -33,14 +36,17 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn of(spec: &ModelSpec, context: usize) -> Tables {
+    pub(crate) fn of(spec: &ModelSpec, sliding: Option<SlidingSpec>, context: usize) -> Tables {
         let (sequences, drafts, drafted) = (spec.step_sequences, spec.drafts(), spec.drafted());
-        let blocks = sequences * context.div_ceil(spec.block_tokens);
+        let blocks = 4 * (sequences * context.div_ceil(spec.block_tokens)) as u64;
+        // As many entries as the step's sequences hold blocks, at most.
+        let sliding_blocks = sliding.map_or(0, |it| 4 * it.needs(spec, context).room(sequences, true).most);
         let (uses, mask) = (context.min(spec.vocabulary), 4 * TokenMask::words_for(spec.vocabulary));
         let biases = MAX_BIASES.min(spec.vocabulary) * size_of::<Bias>();
         Tables {
             passes: (drafted * size_of::<Header>()) as u64,
-            header: (size_of::<Header>() + 4 * blocks) as u64,
+            header: blocks_at(sliding.is_some()) as u64 + blocks + sliding_blocks,
+            blocks,
             tokens: (spec.step_tokens * size_of::<TokenRow>()) as u64,
             history: (sequences * (1 + drafts)) as u64 * (uses * size_of::<Use>() + biases + mask) as u64,
             ids: (4 * Ids { sequences }.count(drafts > 0, drafted)) as u64,

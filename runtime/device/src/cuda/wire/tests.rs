@@ -1,5 +1,6 @@
 use super::*;
-use monomorph_model::{BlockId, SequenceStep, Slot};
+use monomorph_abi::sliding::{Sliding, SlidingStarts};
+use monomorph_model::{BlockId, SequenceStep, SlidingId, SlidingTable, Slot};
 use monomorph_sampling::{Sampling, TokenBias, TokenMask, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,6 +12,7 @@ fn limits() -> StepLimits {
         context: 64,
         block_tokens: 16,
         blocks: 4,
+        slides: None,
         offloaded: 0,
         drafts: 0,
         drafted: 0,
@@ -20,7 +22,7 @@ fn limits() -> StepLimits {
 
 fn fill(buffer: &mut StepBuffer, sequences: &[SequenceStep]) {
     let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
-    buffer.fill(&sequences.iter().collect::<Vec<_>>(), decodes);
+    buffer.fill(&sequences.iter().collect::<Vec<_>>(), &[], decodes);
 }
 
 fn sequence(slot: u32, position: usize, tokens: Tokens, blocks: &[u32], output: Output) -> SequenceStep {
@@ -187,7 +189,7 @@ fn biases_stand_between_the_history_and_the_masks() {
     // Each draft's row has its own biases and mask.
     let mut given = StepBuffer::new(StepLimits { drafts: 2, tokens: 9, ..limits() });
     let output = biased(sample(None, Vec::new()), &[&[1], &[2, 3], &[]]);
-    given.verify(&[&drafts(sequence(2, 14, known(&[1, 9, 8]), &[3, 0], output), 2)]);
+    given.verify(&[&drafts(sequence(2, 14, known(&[1, 9, 8]), &[3, 0], output), 2)], &[]);
     let places: Vec<_> =
         given.outputs.iter().map(|row| (row.sampling.bias_start, row.sampling.bias_count)).collect();
     assert_eq!(places, [(0, 1), (1, 2), (3, 0)]);
@@ -204,12 +206,12 @@ fn drafts_have_masks_of_their_own() {
     // The third has no drafts, and its rows are filled up.
     let third = SequenceStep { tokens: known(&[5]), ..step[2].clone() };
     let mut given = StepBuffer::new(StepLimits { drafts: 2, tokens: 9, ..limits() });
-    given.verify(&[&step[0], &step[1], &third]);
+    given.verify(&[&step[0], &step[1], &third], &[]);
     given.select(0..9);
     let masks: Vec<_> = given.header.sampling[..9].iter().map(|row| row.mask).collect();
     // Six uses of two words each come before them: drafts join the history of the rows after them.
     assert_eq!(masks, [12, 13, 14, 15, 16, -1, 17, -1, -1]);
-    buffer.verify(&step[..2].iter().collect::<Vec<_>>());
+    buffer.verify(&step[..2].iter().collect::<Vec<_>>(), &[]);
     assert_eq!(buffer.masks, [1 << 9, 0b1_1000_0000, 0b10, 0b110, 1 << 5]);
 }
 
@@ -222,7 +224,7 @@ fn drafts_are_rows_with_places_draws_and_histories_of_their_own() {
         drafts(sequence(0, 3, known(&[5, 1, 6]), &[2], penalised(history)), 2),
     ];
     for _ in 0..2 {
-        buffer.verify(&step.iter().collect::<Vec<_>>());
+        buffer.verify(&step.iter().collect::<Vec<_>>(), &[]);
         let header = &buffer.header;
         assert_eq!((header.tokens, header.sequences, buffer.drafted), (6, 6, 2));
         let rows: Vec<_> = header.sequence[..6]
@@ -258,7 +260,7 @@ fn sequences_without_drafts_take_as_many_rows_as_those_with() {
         sequence(2, 14, known(&[1]), &[3, 0], penalised(history)),
         drafts(sequence(0, 3, known(&[5, 1, 6]), &[2], sample(None, Vec::new())), 2),
     ];
-    buffer.verify(&step.iter().collect::<Vec<_>>());
+    buffer.verify(&step.iter().collect::<Vec<_>>(), &[]);
     let header = &buffer.header;
     assert_eq!((header.tokens, header.sequences, buffer.drafted), (6, 6, 2));
     let rows: Vec<_> =
@@ -274,7 +276,7 @@ fn sequences_without_drafts_take_as_many_rows_as_those_with() {
     let short = sequence(2, 14, known(&[1]), &[3], sample(None, Vec::new()));
     for (bad, message) in [(one, "feeds 2 tokens of which 1 are drafts"), (short, "needs 2 blocks and has 1")]
     {
-        let panic = catch_unwind(AssertUnwindSafe(|| buffer.verify(&[&bad]))).expect_err("refused");
+        let panic = catch_unwind(AssertUnwindSafe(|| buffer.verify(&[&bad], &[]))).expect_err("refused");
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }
@@ -308,12 +310,12 @@ fn drafts_that_break_the_contract_are_refused() {
         (drafts(sequence(0, 13, known(&[1, 2, 3]), &[0], sampled()), 2), "needs 2 blocks and has 1"),
         (drafts(sequence(0, 61, known(&[1, 2, 3]), &[0, 1, 2, 3], sampled()), 2), "beyond the context of 64"),
     ] {
-        let panic = catch_unwind(AssertUnwindSafe(|| drafting().verify(&[&bad]))).expect_err("refused");
+        let panic = catch_unwind(AssertUnwindSafe(|| drafting().verify(&[&bad], &[]))).expect_err("refused");
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }
     let bad = drafts(sequence(0, 0, known(&[1, 2, 3]), &[0], sampled()), 2);
-    catch_unwind(AssertUnwindSafe(|| drafting().fill(&[&bad], false))).expect_err("drafts are not prefilled");
+    catch_unwind(AssertUnwindSafe(|| drafting().fill(&[&bad], &[], false))).expect_err("drafts are not prefilled");
 }
 
 #[test]
@@ -331,7 +333,7 @@ fn what_breaks_the_limits_is_refused() {
         (sequence(0, 0, Tokens::Sampled, &[0], none()), "nothing was sampled for slot 0"),
     ] {
         let mut buffer = StepBuffer::new(limits());
-        let panic = catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad], false))).expect_err("refused");
+        let panic = catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad], &[], false))).expect_err("refused");
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }
@@ -344,7 +346,7 @@ fn blocks_on_disk_are_read_and_never_written() {
     assert_eq!(buffer.blocks, [1, 5, 0]);
     for (position, blocks) in [(34, [1, 6, 0]), (34, [1, 5, 4]), (31, [1, 5, 0])] {
         let bad = sequence(0, position, known(&[1]), &blocks, Output::None);
-        catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad], false))).expect_err("refused");
+        catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&bad], &[], false))).expect_err("refused");
     }
 }
 
@@ -365,9 +367,86 @@ fn passes_of_the_model_itself_write_a_position_more() {
     let ahead = |ahead: usize| StepBuffer::new(StepLimits { drafts: 2, drafted: 2, ahead, ..limits() });
     // Positions 12 to 14 are fed. After them, a draft head's passes write one position, and the model's two.
     let one = drafts(sequence(0, 12, known(&[1, 2, 3]), &[0], sample(None, Vec::new())), 2);
-    ahead(1).verify(&[&one]);
-    let panic = catch_unwind(AssertUnwindSafe(|| ahead(2).verify(&[&one]))).expect_err("refused");
+    ahead(1).verify(&[&one], &[]);
+    let panic = catch_unwind(AssertUnwindSafe(|| ahead(2).verify(&[&one], &[]))).expect_err("refused");
     let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
     assert!(text.contains("needs 2 blocks and has 1"), "{text}");
-    ahead(2).verify(&[&drafts(SequenceStep { position: 11, ..one }, 2)]);
+    ahead(2).verify(&[&drafts(SequenceStep { position: 11, ..one }, 2)], &[]);
+}
+
+/// A window of 20 tokens over the blocks of `limits`, of which there are five.
+fn sliding() -> StepLimits {
+    StepLimits { slides: Some((Sliding { window: 20, block_tokens: 16 }, 5)), ..limits() }
+}
+
+fn table(first: usize, ids: &[u32]) -> SlidingTable {
+    SlidingTable { first, blocks: ids.iter().copied().map(SlidingId).collect() }
+}
+
+/// The ids that kernels find of a row's blocks `range`, of layers with a window.
+fn found(buffer: &StepBuffer, row: usize, range: std::ops::Range<i32>) -> Vec<i32> {
+    let all = [&buffer.blocks[..], &buffer.sliding].concat();
+    range.map(|block| all[(buffer.starts.start[row] + block) as usize]).collect()
+}
+
+#[test]
+fn tables_of_layers_with_a_window_follow_the_others_and_begin_with_what_a_row_attends_to() {
+    let step = [
+        sequence(2, 40, known(&[1, 2]), &[3, 0, 2], Output::None),
+        sequence(0, 15, known(&[4, 5]), &[1, 2], Output::None),
+        sequence(1, 50, known(&[6]), &[3, 0, 2, 1], Output::None),
+    ];
+    // The first attends to 21 .. 41 at first, the last to 31 .. 50: blocks before and behind are left out.
+    for tables in [
+        [table(1, &[4, 1]), table(0, &[2, 0]), table(1, &[3, 1, 4])],
+        [table(0, &[2, 4, 1]), table(0, &[2, 0, 3]), table(0, &[2, 3, 1, 4])],
+    ] {
+        let mut buffer = StepBuffer::new(sliding());
+        for _ in 0..2 {
+            let tables: Vec<_> = tables.iter().collect();
+            buffer.fill(&step.iter().collect::<Vec<_>>(), &tables, false);
+            assert_eq!(buffer.blocks, [3, 0, 2, 1, 2, 3, 0, 2, 1]);
+            assert_eq!(buffer.sliding, [4, 1, 2, 0, 3, 1, 4]);
+            assert_eq!(found(&buffer, 0, 1..3), [4, 1]);
+            assert_eq!(found(&buffer, 1, 0..2), [2, 0]);
+            assert_eq!(found(&buffer, 2, 1..4), [3, 1, 4]);
+            let behind = size_of::<Header>() + size_of::<SlidingStarts>();
+            assert_eq!(buffer.header.blocks_at as usize, behind);
+        }
+    }
+}
+
+#[test]
+fn rows_of_drafts_share_the_table_of_their_sequence() {
+    let limits = StepLimits { drafts: 2, drafted: 0, ..sliding() };
+    let step = [
+        drafts(sequence(2, 46, known(&[1, 9, 8]), &[3, 0, 2, 1], sample(None, Vec::new())), 2),
+        sequence(0, 14, known(&[5]), &[2, 1], sample(None, Vec::new())),
+    ];
+    let tables = [table(1, &[4, 1, 0]), table(0, &[3, 2])];
+    let mut buffer = StepBuffer::new(limits);
+    buffer.verify(&step.iter().collect::<Vec<_>>(), &tables.iter().collect::<Vec<_>>());
+    assert_eq!(buffer.sliding, [4, 1, 0, 3, 2]);
+    (0..3).for_each(|row| assert_eq!(found(&buffer, row, 1..4), [4, 1, 0]));
+    // The second is filled up to as many rows, into the block behind.
+    (3..6).for_each(|row| assert_eq!(found(&buffer, row, 0..2), [3, 2]));
+}
+
+#[test]
+fn tables_that_lack_what_a_row_attends_to_are_refused() {
+    let one = sequence(0, 40, known(&[1, 2]), &[3, 0, 2], Output::None);
+    for (limits, tables, message) in [
+        (sliding(), vec![table(2, &[1])], "needs blocks 1..3 of layers with a sliding window, and has 1 from 2 on"),
+        (sliding(), vec![table(1, &[2])], "and has 1 from 1 on"),
+        (sliding(), vec![table(1, &[2, 5])], "no block 5 of layers with a sliding window"),
+        (sliding(), vec![], "with 0 tables of layers with a sliding window, and 1 are due"),
+        (limits(), vec![table(1, &[2, 1])], "with 1 tables of layers with a sliding window, and 0 are due"),
+    ] {
+        let mut buffer = StepBuffer::new(limits);
+        let tables: Vec<_> = tables.iter().collect();
+        let panic =
+            catch_unwind(AssertUnwindSafe(|| buffer.fill(&[&one], &tables, false))).expect_err("refused");
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        assert!(text.contains(message), "{text:?} lacks {message:?}");
+    }
 }
