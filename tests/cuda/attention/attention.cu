@@ -261,6 +261,7 @@ int main() {
     check_prefill<Prefill<Windowed<Sliding, 1>, 64>, true>("wgmma prefill 16/8x256 bf16, a window of 1", {{90, 0}, {1, 64}}, 71);
     check_prefill<Prefill<Windowed<Llama, 300>, 64>, true>("wgmma prefill 32/8x128 bf16, a window of 300", {{200, 250}, {1, 700}}, 72, 2);
     check_prefill<Prefill<Windowed<Sliding, 40>, 64>, true, Prefill<Windowed<Sliding, 41>, 64>>("planted: a window of one more, wgmma prefill", {{90, 5}}, 73);
+    check_prefill<Prefill<Slides<Windowed<Sliding, 100>>, 64>, true>("wgmma prefill 16/8x256 bf16, a table behind a window of 100", {{33, 500}, {190, 0}, {1, 64}, {5, 95}}, 74, 3);
     check_continuation<Prefill<Decode<Qwen, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128", 190, 42);
     check_continuation<Prefill<Decode<Small, 2, 64>, 64>>("decode after prefill = prefill, 9/3x64", 77, 43);
 #elif PART == 3
@@ -300,6 +301,14 @@ int main() {
     check_prefill<Prefill<Windowed<Small, 1>, 64>>("prefill 9/3x64 bf16, a window of 1", {{90, 0}, {1, 64}}, 92);
     check_prefill<Prefill<Windowed<Small, 30>, 16, 64>>("prefill 9/3x64 bf16, blocks of 64, a window of 30", {{90, 100}, {3, 500}}, 93);
     check_prefill<Prefill<Windowed<Small, 40>, 64>, false, Prefill<Windowed<Small, 41>, 64>>("planted: a window of one more, prefill", {{90, 5}}, 94);
+    check_decode<Decode<Slides<Windowed<Sliding, 100>>, 5, 64>, 8>("decode 16/8x256 bf16, a table behind a window of 100", {500, 0, 98, 100, 101, 1024}, 109);
+    check_decode<Verify<Decode<Slides<Windowed<Small, 5>>, 1, 64>, 8>, 16>("decode of 8 tokens, 9/3x64 bf16, a table behind a window of 5", {250, 2}, 110);
+    check_decode<Decode<Slides<Windowed<Sliding, 40>>, 2, 64>, 1, Decode<Windowed<Sliding, 40>, 2, 64>>("planted: the table of other layers, decode", {300}, 111);
+    check_prefill<Prefill<Slides<Windowed<Small, 30>>, 16, 64>>("prefill 9/3x64 bf16, blocks of 64, a table behind a window of 30", {{3, 500}, {90, 100}}, 112);
+    check_prefill<Prefill<Slides<Windowed<Sliding, 100>>, 32>>("prefill 16/8x256 bf16, a table behind a window of 100", {{33, 500}, {190, 0}, {1, 64}, {5, 95}}, 113, 3);
+    check_prefill<Prefill<Slides<Windowed<Small, 40>>, 64>, false, Prefill<Windowed<Small, 40>, 64>>("planted: the table of other layers, prefill", {{90, 305}}, 114);
+    check_exact<Exact<Slides<Windowed<ValuesNormed<Heads<6, 3, 12, float, 6, true, HeadNorm::Plain>>, 24>>>>("exact 6/3x12 f32, a table behind a window of 24", {{1, 300}, {70, 0}, {33, 100}}, 115);
+    check_exact<Exact<Slides<Windowed<Small, 5>>>>("exact 9/3x64 bf16, a table behind a window of 5, decode", {{1, 300}, {1, 0}, {1, 33}}, 116, true);
     check_prefill<Prefill<Full, 16>>("prefill 16/2x512 bf16, keys as values", {{70, 40}, {9, 0}, {1, 130}}, 95);
     check_prefill<Prefill<Full, 32, 64>>("prefill 16/2x512 bf16, keys as values, blocks of 64", {{33, 100}}, 96, 2);
     check_prefill<Prefill<Heads<6, 2, 288, f16, 144, true>, 16>>("prefill 6/2x288 f16", {{40, 30}}, 97);

@@ -1,5 +1,6 @@
 // One attention problem on the host and on the device: sequences of given lengths over a scattered block table, a cache whose
-// unwritten places and blocks behind the window are poison, random q/k/v, and the double-precision reference. Used by attention.cu and
+// unwritten places and blocks behind the window are poison, random q/k/v, and the double-precision reference. With SLIDES the blocks
+// are in tables that begin where the window does, before those of other layers, whose blocks are poison. Used by attention.cu and
 // attention_bench.cu.
 #pragma once
 
@@ -49,6 +50,10 @@ struct Windowed : Base {
     static constexpr int WINDOW = TOKENS;
 };
 template <class Base>
+struct Slides : Base {
+    static constexpr bool SLIDES = true;
+};
+template <class Base>
 struct ValuesNormed : Base {
     static constexpr float V_EPS = 1e-4f;
 };
@@ -82,7 +87,7 @@ struct Problem {
     static constexpr int D = C::HEAD_DIM;
     std::vector<Fed> fed;
     int rows = 0, cache_blocks = 0;
-    std::vector<char> step;  // Step and block table
+    std::vector<char> step;  // Step, SlidingStarts, with SLIDES the table of layers with a window, and block table
     std::vector<TokenRow> tokens;
     std::vector<float> qkv, q_norm, k_norm, rotary;
     std::vector<Kv> cache;  // before the step
@@ -91,28 +96,37 @@ struct Problem {
     Problem(std::vector<Fed> fed_, uint64_t seed, int spare_blocks = 3) : fed(std::move(fed_)) {
         Random random(seed);
         int longest = 0;
-        std::vector<int> table;
-        step.resize(sizeof(Step));
+        std::vector<int> table, sliding;
         Step header = {};
+        SlidingStarts starts = {};
         header.sequences = int(fed.size());
         for (size_t s = 0; s < fed.size(); s++) {
             const int length = fed[s].position + fed[s].count;
             const bool begins = s % C::TOKENS == 0;   // rows that follow it are of the same sequence
             header.sequence[s] = {rows, fed[s].count, fed[s].position, begins ? int(table.size()) : header.sequence[s - 1].block_start, 0, -1, -1, 0};
-            for (int b = 0; begins && b * C::BLOCK_TOKENS < length + C::TOKENS - 1; b++) table.push_back(int(table.size()));
+            const int first = Window<C>::first(fed[s].position) / C::BLOCK_TOKENS;
+            starts.start[s] = begins ? int(sliding.size()) - first : starts.start[s - 1];
+            for (int b = 0; begins && b * C::BLOCK_TOKENS < length + C::TOKENS - 1; b++) {
+                table.push_back(0);
+                if (HAS_SLIDING_TABLE<C> && b >= first) sliding.push_back(0);
+            }
             for (int t = 0; t < fed[s].count; t++) tokens.push_back({0, int(s)});
             rows += fed[s].count;
             longest = std::max(longest, length);
         }
         header.tokens = rows;
-        header.blocks_at = sizeof(Step);
+        header.blocks_at = sizeof(Step) + sizeof(SlidingStarts);
+        for (size_t s = 0; s < fed.size(); s++) header.sequence[s].block_start += int(sliding.size());
+        table.insert(table.begin(), sliding.begin(), sliding.end());
         cache_blocks = int(table.size()) + spare_blocks;
         std::vector<int> ids(cache_blocks);
         for (int i = 0; i < cache_blocks; i++) ids[i] = i;
         for (int i = cache_blocks - 1; i > 0; i--) std::swap(ids[i], ids[random.below(i + 1)]);
-        for (auto& entry : table) entry = ids[entry];
-        std::memcpy(step.data(), &header, sizeof header);
-        step.insert(step.end(), reinterpret_cast<char*>(table.data()), reinterpret_cast<char*>(table.data() + table.size()));
+        std::copy_n(ids.begin(), table.size(), table.begin());
+        const auto append = [&](const void* from, size_t bytes) { step.insert(step.end(), static_cast<const char*>(from), static_cast<const char*>(from) + bytes); };
+        append(&header, sizeof header);
+        append(&starts, sizeof starts);
+        append(table.data(), table.size() * sizeof(int));
 
         rotary.resize(size_t(longest) * C::ROTARY_PAIRS * 2);
         for (int p = 0; p < longest; p++)
@@ -138,8 +152,10 @@ struct Problem {
     const Step& header() const { return *reinterpret_cast<const Step*>(step.data()); }
     // Index of a cached key's (part 0) or value's (part 1) first element.
     size_t at(int sequence, int position, int part, int kv_head) const {
-        const int* blocks = reinterpret_cast<const int*>(step.data() + sizeof(Step)) + header().sequence[sequence].block_start;
-        return size_t(blocks[position / C::BLOCK_TOKENS]) * A::BLOCK_STRIDE + part * A::VALUES + kv_head * A::HEAD_STRIDE +
+        const auto* starts = reinterpret_cast<const SlidingStarts*>(&header() + 1);
+        const int start = HAS_SLIDING_TABLE<C> ? starts->start[sequence] : header().sequence[sequence].block_start;
+        const int block = reinterpret_cast<const int*>(starts + 1)[start + position / C::BLOCK_TOKENS];
+        return size_t(block) * A::BLOCK_STRIDE + part * A::VALUES + kv_head * A::HEAD_STRIDE +
                size_t(position % C::BLOCK_TOKENS) * D;
     }
 
