@@ -1,5 +1,5 @@
 // Attention kernels against the double-precision reference: decode (splits, formats, norms, odd widths, uneven batches), prefill
-// (mixed sequences, cached prefixes), exact (both regimes); windows, norms of values, keys as values, heads of 512, drafts. nvcc as in
+// (mixed sequences, cached prefixes), exact (both regimes); windows, tables that begin behind them, norms of values, keys as values, heads of 512, drafts. nvcc as in
 // common.cuh; PART selects a fifth of the instantiations, so that five compilers can work at once.
 #include "attention/attention_case.cuh"
 
