@@ -3,6 +3,7 @@
 
 use crate::plan::{Cost, FieldId, FieldKind, Phase, Plan, Prediction};
 use crate::spec::types::TensorClass;
+use monomorph_abi::sliding::{Sliding, SlidingNeeds};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -152,13 +153,20 @@ fn start(plan: &Plan) -> StartReport {
     let fixed = memory.weights + memory.state * sequences as u64 + memory.scratch;
     let room = (plan.target.hardware.memory_bytes as f64 * MEMORY_FRACTION) as u64;
     let left = room.saturating_sub(fixed);
-    let block = plan.target.quant.kv_block as u64;
+    let (block_tokens, context) =
+        (plan.target.quant.kv_block, plan.target.model.context.min(DEFAULT_CONTEXT));
+    // Layers with a window have blocks beside those of the others, if they give back some: then there are no
+    // draft passes, and a step writes no further than the drafts that it verifies.
+    let sliding = plan.sliding().map_or(SlidingNeeds::default(), |(window, bytes)| {
+        Sliding { window, block_tokens }.needs(bytes, context, plan.drafts(), plan.buckets.tokens)
+    });
+    let blocks = sliding.room(sequences, false).beside(memory.kv_block, left);
     StartReport {
         sequences,
         fixed,
         left,
-        kv_tokens: left.checked_div(memory.kv_block).map(|blocks| blocks * block),
-        context: plan.target.model.context.min(DEFAULT_CONTEXT),
+        kv_tokens: (memory.kv_block > 0).then_some(blocks * block_tokens as u64),
+        context,
     }
 }
 

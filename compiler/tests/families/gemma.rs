@@ -230,6 +230,7 @@ fn kernels_of_cards_are_told_of_windows_heads_and_routers() {
             for kernel in of(function) {
                 let sliding = says(kernel, "HEAD_DIM", Constant::Integer(256));
                 assert_eq!(says(kernel, "WINDOW", Constant::Integer(1024)), sliding, "{name}: {function}");
+                assert_eq!(says(kernel, "SLIDES", Constant::Flag(true)), sliding, "{name}: {function}");
                 assert_ne!(
                     says(kernel, "KEYS_AS_VALUES", Constant::Flag(true)),
                     sliding,
@@ -242,6 +243,10 @@ fn kernels_of_cards_are_told_of_windows_heads_and_routers() {
         let of_warpgroups = of("attention_prefill_wgmma");
         assert_eq!(!of_warpgroups.is_empty(), name.starts_with("h200"), "{name}");
         assert!(of_warpgroups.iter().all(|it| says(it, "WINDOW", Constant::Integer(1024))), "{name}");
+        assert!(of_warpgroups.iter().all(|it| says(it, "SLIDES", Constant::Flag(true))), "{name}");
+        // What layers with a window keep is counted by itself, as on a CPU.
+        let (window, bytes) = plan.sliding().expect("they give back blocks");
+        assert!(window == 1024 && bytes > 4 * plan.memory.kv_block, "{name}: {bytes}");
         // The launch that adds a layer's last term multiplies by the layer's number.
         assert!(of("scale_rows").is_empty(), "{name}");
         assert!(of("add_normed").iter().any(|it| says(it, "SCALED", Constant::Flag(true))), "{name}");

@@ -14,8 +14,9 @@ mod step;
 
 pub use fault::{device_fault, set_device_fault};
 pub use meter::{RankCounts, RankMeter};
+pub use monomorph_abi::sliding::{SlidingNeeds, SlidingRoom};
 pub use name::is_instance;
-pub use sliding::{SlidingNeeds, SlidingRoom, SlidingSpec};
+pub use sliding::SlidingSpec;
 pub use spec::{
     BatchInvariantSpec, CanarySpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, FileSpec,
     HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec, chunk,

@@ -10,7 +10,8 @@ use super::wire;
 use crate::kv_offload::Layout;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{
-    LoadError, LoadOptions, ModelSpec, SlidingNeeds, SlidingRoom, SlidingSpec, StateRoom, States, StatesWanted,
+    LoadError, LoadOptions, ModelSpec, SlidingNeeds, SlidingRoom, SlidingSpec, StateRoom, States,
+    StatesWanted,
 };
 use monomorph_world::Seat;
 use std::num::NonZero;
@@ -177,8 +178,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Memo
         StateRoom {
             bytes: limit.saturating_sub(plan.fixed()),
             state: needs.state,
-            kv: first as u64 * request.block_bytes
-                + request.sliding.room(1, offloads).bytes(first as u64),
+            kv: first as u64 * request.block_bytes + request.sliding.room(1, offloads).bytes(first as u64),
             shorter: shorter && !offloads,
         },
     );

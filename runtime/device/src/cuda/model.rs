@@ -152,8 +152,7 @@ impl<S: Stack> Model<S> {
         let exchange =
             stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
         let (logits, rows) = (stack.logits(), S::HEAD_ROWS);
-        let steps =
-            Executor::new(&gpu, S::SPEC, &mut memory, logits, rows, S::RANKS, S::SLIDING, exchange)?;
+        let steps = Executor::new(&gpu, S::SPEC, &mut memory, logits, rows, S::RANKS, S::SLIDING, exchange)?;
         Ok((Model { steps, stack, memory }, gpu))
     }
 

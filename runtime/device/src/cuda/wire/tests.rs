@@ -315,7 +315,8 @@ fn drafts_that_break_the_contract_are_refused() {
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }
     let bad = drafts(sequence(0, 0, known(&[1, 2, 3]), &[0], sampled()), 2);
-    catch_unwind(AssertUnwindSafe(|| drafting().fill(&[&bad], &[], false))).expect_err("drafts are not prefilled");
+    catch_unwind(AssertUnwindSafe(|| drafting().fill(&[&bad], &[], false)))
+        .expect_err("drafts are not prefilled");
 }
 
 #[test]
@@ -436,7 +437,11 @@ fn rows_of_drafts_share_the_table_of_their_sequence() {
 fn tables_that_lack_what_a_row_attends_to_are_refused() {
     let one = sequence(0, 40, known(&[1, 2]), &[3, 0, 2], Output::None);
     for (limits, tables, message) in [
-        (sliding(), vec![table(2, &[1])], "needs blocks 1..3 of layers with a sliding window, and has 1 from 2 on"),
+        (
+            sliding(),
+            vec![table(2, &[1])],
+            "needs blocks 1..3 of layers with a sliding window, and has 1 from 2 on",
+        ),
         (sliding(), vec![table(1, &[2])], "and has 1 from 1 on"),
         (sliding(), vec![table(1, &[2, 5])], "no block 5 of layers with a sliding window"),
         (sliding(), vec![], "with 0 tables of layers with a sliding window, and 1 are due"),
