@@ -364,6 +364,17 @@ def catalogue():
             rotary_dim=4,
             tie_word_embeddings=False,
         ),
+        # Nine experts, a key head for each query head, whole heads rotated, untied.
+        "minimax-m2-whole": minimax(
+            common(44, 2, 53, rms_norm_eps=1e-5),
+            attention(4, 4, 20),
+            intermediate_size=18,
+            num_experts_per_tok=3,
+            num_local_experts=9,
+            per_expert=True,
+            rotary_dim=20,
+            tie_word_embeddings=False,
+        ),
         # Five experts, multi-query, tied.
         "qwen3-vl-few": multimodal(
             qwen3_vl(
@@ -389,6 +400,19 @@ def catalogue():
                 mlp_only_layers=[1],
             ),
             tied=False,
+            per_expert=True,
+        ),
+        # Seven experts in every other layer, four query heads a key head, rope as transformers 5 writes it, tied.
+        "qwen3-vl-fours": multimodal(
+            qwen3_vl(
+                common(52, 4, 59, rms_norm_eps=1e-5),
+                attention(8, 2, 12),
+                experts(7, 3, 10),
+                rope(1000000.0, mrope_interleaved=True, mrope_section=[2, 2, 2]),
+                decoder_sparse_step=2,
+                intermediate_size=36,
+            ),
+            tied=True,
             per_expert=True,
         ),
     }
