@@ -112,12 +112,15 @@ fn closed(body: &Body, nodes: &[NodeId], kept: &[ValueId]) -> bool {
 }
 
 fn origins_hold(body: &Body, rule: &Rule, values: &BTreeMap<String, ValueId>) -> bool {
-    rule.origins.iter().all(|(value, op)| {
+    let made_by = |(value, op): &(String, String)| {
         let producer = values.get(value).and_then(|value| body.producer(*value));
         producer.is_some_and(|id| body.nodes[id.0].op.name() == op)
-    }) && rule.readers.iter().all(|(value, op)| {
-        values
-            .get(value)
-            .is_some_and(|value| body.consumers(*value).all(|reader| body.nodes[reader.0].op.name() == op))
-    }) && rule.handed_on.iter().all(|value| values.get(value) == Some(&body.output))
+    };
+    let read_by = |(value, op): &(String, String)| {
+        let is_op = |reader: NodeId| body.nodes[reader.0].op.name() == op;
+        values.get(value).is_some_and(|value| body.consumers(*value).all(is_op))
+    };
+    let made = rule.origins.iter().all(made_by) && !rule.others.iter().any(made_by);
+    made && rule.readers.iter().all(read_by)
+        && rule.handed_on.iter().all(|value| values.get(value) == Some(&body.output))
 }

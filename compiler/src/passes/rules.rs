@@ -6,10 +6,10 @@
 //!
 //! A pattern matches ops of a body with exactly this flow of values, provided that nothing outside the
 //! pattern reads a value the pattern reads itself. `where` names the op that must have made a value the
-//! pattern only reads (`is`), a value of the pattern that is kept for others although the pattern reads it
-//! (`is kept`), the only op that reads what the pattern writes (`feeds`), or a value of the pattern that the
-//! body passes on (`is handed on`). Every op of a body must be matched exactly once: an op that two rules
-//! match, or none, is a build error. The order of rules is irrelevant.
+//! pattern only reads (`is`) or must not have (`is not`), a value of the pattern that is kept for others
+//! although the pattern reads it (`is kept`), the only op that reads what the pattern writes (`feeds`), or a
+//! value of the pattern that the body passes on (`is handed on`). Every op of a body must be matched exactly
+//! once: an op that two rules match, or none, is a build error. The order of rules is irrelevant.
 
 use super::lower::Fusion;
 use super::{PassError, pass_error};
@@ -24,6 +24,8 @@ pub struct Rule {
     pub terms: Vec<Term>,
     /// `(value, op)`: the op that must have made a value the pattern only reads.
     pub origins: Vec<(String, String)>,
+    /// `(value, op)`: the op that must not have made it.
+    pub others: Vec<(String, String)>,
     /// `(value, op)`: the only op outside the pattern that reads a value the pattern writes.
     pub readers: Vec<(String, String)>,
     /// Values of the pattern that the body passes on.
@@ -65,7 +67,10 @@ fn rule(fusion: &'static Fusion) -> Result<Rule, String> {
         handed_on.iter().map(|it| it.trim_end_matches(" is handed on").to_owned()).collect();
     let (readers, origins): (Vec<&str>, Vec<&str>) =
         origins.into_iter().partition(|clause| clause.contains(" feeds "));
+    let (others, origins): (Vec<&str>, Vec<&str>) =
+        origins.into_iter().partition(|clause| clause.contains(" is not "));
     let origins = origins.into_iter().map(|it| clause(it, " is ")).collect::<Result<_, _>>()?;
+    let others = others.into_iter().map(|it| clause(it, " is not ")).collect::<Result<_, _>>()?;
     let readers = readers.into_iter().map(|it| clause(it, " feeds ")).collect::<Result<_, _>>()?;
     let terms: Vec<Term> = pattern.split(';').map(term).collect::<Result<_, _>>()?;
     for (i, term) in terms.iter().enumerate() {
@@ -82,7 +87,7 @@ fn rule(fusion: &'static Fusion) -> Result<Rule, String> {
     if let Some(unknown) = kept.iter().find(|kept| terms.iter().all(|term| term.value != **kept)) {
         return Err(format!("`{unknown}` is kept, and no op of the pattern writes it"));
     }
-    Ok(Rule { fusion, terms, origins, readers, handed_on, kept })
+    Ok(Rule { fusion, terms, origins, others, readers, handed_on, kept })
 }
 
 fn term(text: &str) -> Result<Term, String> {
@@ -130,9 +135,10 @@ mod tests {
 
     #[test]
     fn a_rule_has_terms_and_origins() {
-        let rules = read("n = rms-norm(x); y = linear(n) where x is add").unwrap();
+        let rules = read("n = rms-norm(x); y = linear(n) where x is add, x is not gate").unwrap();
         assert_eq!(rules[0].terms[1].operands, ["n"]);
         assert_eq!(rules[0].origins, [("x".to_owned(), "add".to_owned())]);
+        assert_eq!(rules[0].others, [("x".to_owned(), "gate".to_owned())]);
     }
 
     #[test]
