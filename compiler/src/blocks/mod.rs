@@ -605,7 +605,7 @@ blocks! {
         phases DraftEmbed, Propose;
     }
     exchange {
-        ops Zeros, Sum, Gather;
+        ops Zeros, Sum, Total, Gather;
         phases Zeros, Sum, Gather;
     }
 }

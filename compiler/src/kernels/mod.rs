@@ -146,6 +146,8 @@ pub(crate) const GEMM: &[Declared] = constants![
 
 /// A sum over ranks: how many of them there are, and rows of a slot of their inboxes.
 pub(crate) const SUM: &[Declared] = constants![RANKS: int, INBOX_ROWS: int];
+/// Where a sum takes the place of what there was, and is not added to it (templates/cuda/core/replaces.cuh).
+pub(crate) const REPLACES: &[Declared] = constants![optional REPLACES: bool];
 
 /// Message of failed checks that have none of their own.
 pub(crate) const FIGURES: &str = "the plan's figures";
@@ -227,7 +229,7 @@ macro_rules! kernels {
 
         impl $crate::kernels::Arguments for $sum_arguments {
             const SIGNATURE: &'static $crate::kernels::Signature = {
-                use $crate::kernels::{Arguments, Operand, Parameter, Signature, SUM, join};
+                use $crate::kernels::{Arguments, Operand, Parameter, REPLACES, SUM, Signature, join};
                 const OF: &Signature = <$sum_of as Arguments>::SIGNATURE;
                 const MORE: &[Parameter] = &[$(Parameter {
                     name: stringify!($sum_parameter),
@@ -241,7 +243,7 @@ macro_rules! kernels {
                     function: stringify!($sum_function),
                     arguments: stringify!($sum_arguments),
                     header: $sum_header,
-                    constants: &join::<_, { OF.constants.len() + 1 }>(OF.constants, &[SUM]),
+                    constants: &join::<_, { OF.constants.len() + 2 }>(OF.constants, &[SUM, REPLACES]),
                     parameters: &join::<_, { OF.parameters.len() + MORE.len() }>(OF.parameters, MORE),
                     bytes: &join::<_, { OF.bytes.len() + BYTES.len() }>(OF.bytes, BYTES),
                     $(declarations: $sum_declarations,)?

@@ -10,6 +10,7 @@
 //   LIMIT             Limit::TOKENS or OUTPUTS: the field of the step that bounds the rows
 #pragma once
 
+#include "core/replaces.cuh"
 #include "exchange/packets.cuh"
 
 namespace monomorph {
@@ -35,6 +36,7 @@ __device__ __forceinline__ size_t gathered_stride(int pieces) {
 
 // residual += ((partial of rank 0 + partial of rank 1) + partial of rank 2) + ..., in this order on every rank, so that all have the same bits
 // as in one process (sum.cuh). `partial` [ROWS][WIDTH] is zero afterwards, with ALL_ROWS rows beyond the step's too; both are in f32.
+// REPLACES, if there: residual = that sum, and may be where `partial` is, which is left as it was.
 template <class C>
 __device__ __forceinline__ void gathered_sum(const Step* step, const float* gathered, float* partial, float* residual) {
     launch_dependents();
@@ -48,10 +50,10 @@ __device__ __forceinline__ void gathered_sum(const Step* step, const float* gath
 #pragma unroll
             for (int rank = 1; rank < C::RANKS; rank++) sum = plus(sum, load_activation(parts + rank * stride + at));
             float4* const to = reinterpret_cast<float4*>(residual) + at;
-            *to = plus(load_activation(to), sum);
+            *to = added_to<!REPLACED<C>>(residual_of<!REPLACED<C>>(to), sum);
         }
         // A recorded program's products add to all of its rows, and a longer step would find what they left there.
-        reinterpret_cast<float4*>(partial)[at] = make_float4(0, 0, 0, 0);
+        if constexpr (!REPLACED<C>) reinterpret_cast<float4*>(partial)[at] = make_float4(0, 0, 0, 0);
     }
 }
 

@@ -1,6 +1,6 @@
 // Sums over ranks of values that a kernel computes by groups, made where they are computed:
 //
-//   out += (value of rank 0 + value of rank 1) + ...
+//   out += (value of rank 0 + value of rank 1) + ...      without ADDS: out = that sum
 //
 // A thread pushes its values of a group to the peers, whose same threads push theirs, and adds up when the next group is computed, or at the
 // end: by then the peers' values have arrived, or are on their way while `out` is read. That saves the launch of a sum (sum.cuh) and the
@@ -12,7 +12,7 @@
 namespace monomorph {
 
 // One thread's part of an exchange of rows of WIDTH values. EACH: values of a group.
-template <int RANKS, int WIDTH, int INBOX_ROWS, int EACH>
+template <int RANKS, int WIDTH, int INBOX_ROWS, int EACH, bool ADDS>
 struct GroupSum {
     using Values = Inbox<RANKS, float, WIDTH, INBOX_ROWS>;
     Values values;
@@ -45,12 +45,12 @@ struct GroupSum {
         float residual[EACH];
         typename Values::template Arrived<EACH> peers;
 #pragma unroll
-        for (int e = 0; e < EACH; e++) residual[e] = place[e] >= 0 ? load_activation(out + place[e]) : 0.0f;
+        for (int e = 0; e < EACH; e++) residual[e] = place[e] >= 0 ? residual_of<ADDS>(out + place[e]) : 0.0f;
         values.collect(peers, [&](int e) { return place[e]; }, [&](int e) { return place[e] >= 0; });
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             if (place[e] < 0) continue;
-            out[place[e]] = plus(residual[e], values.sum(mine[e], peers[e]));
+            out[place[e]] = added_to<ADDS>(residual[e], values.sum(mine[e], peers[e]));
             values.empty(place[e]);
         }
     }

@@ -25,6 +25,18 @@ __device__ __forceinline__ float4 as_pushed(float4 value) {
 __device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }
 __device__ __forceinline__ float4 plus(float4 a, float4 b) { return make_float4(plus(a.x, b.x), plus(a.y, b.y), plus(a.z, b.z), plus(a.w, b.w)); }
 
+// A sum is added to what stands where it goes, the residual, or, without ADDS, takes its place.
+template <bool ADDS, class V>
+__device__ __forceinline__ V residual_of(const V* place) {
+    if constexpr (ADDS) return load_activation(place);
+    else return V{};
+}
+template <bool ADDS, class V>
+__device__ __forceinline__ V added_to(V residual, V sum) {
+    if constexpr (ADDS) return plus(residual, sum);
+    else return sum;
+}
+
 // An empty place.
 __device__ __forceinline__ void make_empty(float* place) { store_peer(place, not_yet()); }
 __device__ __forceinline__ void make_empty(float4* place) { store_peer(place, make_float4(not_yet(), not_yet(), not_yet(), not_yet())); }

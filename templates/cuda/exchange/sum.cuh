@@ -3,7 +3,8 @@
 //   residual += ((partial of rank 0 + partial of rank 1) + partial of rank 2) + ...
 //
 // in this order on every rank, so that all have the same bits. `partial` [ROWS][WIDTH] is zero afterwards, with DECODE rows beyond the step's
-// too. Both in f32, other rows beyond the step's are passed over. Config, grid and how values get there: packets.cuh, inbox.cuh. No shared memory.
+// too. REPLACES, if there: residual = that sum, and may be where `partial` is, which is left as it was. Both in f32, other rows beyond the step's
+// are passed over. Config, grid and how values get there: packets.cuh, inbox.cuh. No shared memory.
 #pragma once
 
 #include "exchange/sum_two_shot.cuh"
@@ -28,7 +29,7 @@ __device__ __forceinline__ void exchange_sum(const Step* step, World* world, flo
             const int at = piece + i * stride;
             if (at >= pieces) break;
             own[i] = load_activation(partials + at);
-            residuals[i] = load_activation(sums + at);
+            residuals[i] = residual_of<!REPLACED<C>>(sums + at);
         }
     };
     const auto push = [&](int piece, int pieces) {
@@ -44,7 +45,7 @@ __device__ __forceinline__ void exchange_sum(const Step* step, World* world, flo
     const int pieces = exchange_pieces<C>(step);
     push(first, pieces);
     // A decode program's products add to all of its rows, and a longer step would find what they left there.
-    if constexpr (C::DECODE)
+    if constexpr (C::DECODE && !REPLACED<C>)
         for (int at = first; at < C::ROWS * ExchangeShape<C>::ROW; at += stride)
             if (at >= pieces) partials[at] = make_float4(0, 0, 0, 0);
     if (pieces == 0) return;
@@ -56,8 +57,8 @@ __device__ __forceinline__ void exchange_sum(const Step* step, World* world, flo
         for (int i = 0; i < C::PIECES; i++) {
             const int at = piece + i * stride;
             if (at >= pieces) break;
-            sums[at] = plus(residuals[i], packets.sum(own[i], peers[i]));
-            partials[at] = make_float4(0, 0, 0, 0);
+            sums[at] = added_to<!REPLACED<C>>(residuals[i], packets.sum(own[i], peers[i]));
+            if constexpr (!REPLACED<C>) partials[at] = make_float4(0, 0, 0, 0);
         }
         packets.empty(piece, pieces);
         piece += C::PIECES * stride;

@@ -11,6 +11,7 @@
 // before it asks for any, and the sums of it once it has its peers' values.
 #pragma once
 
+#include "core/replaces.cuh"
 #include "exchange/packets.cuh"
 
 namespace monomorph {
@@ -35,7 +36,7 @@ __device__ __forceinline__ void exchange_sum_two_shot(const Step* step, World* w
             const int at = piece + r * stride;
             if (at >= pieces) break;
             mine[r] = as_pushed(load_activation(partials + at));
-            residuals[r] = load_activation(sums + at);
+            residuals[r] = residual_of<!REPLACED<C>>(sums + at);
         }
 #pragma unroll
         for (int r = 0; r < RANKS; r++) packets.push_to(r, piece + r * stride < pieces, piece + r * stride, mine[r]);
@@ -62,8 +63,8 @@ __device__ __forceinline__ void exchange_sum_two_shot(const Step* step, World* w
         for (int r = 0; r < RANKS; r++) {
             const int at = piece + r * stride;
             if (at >= pieces) break;
-            sums[at] = plus(residuals[r], r == rank ? total : added[r]);
-            partials[at] = make_float4(0, 0, 0, 0);
+            sums[at] = added_to<!REPLACED<C>>(residuals[r], r == rank ? total : added[r]);
+            if constexpr (!REPLACED<C>) partials[at] = make_float4(0, 0, 0, 0);
             if (r != rank) packets.empty_of(r, at);
         }
         piece += RANKS * stride;

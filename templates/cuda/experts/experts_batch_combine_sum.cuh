@@ -1,5 +1,5 @@
 // The end of a mixture of experts for more than a few tokens where each rank has a part of it: out += the sum of all ranks' parts, made where they
-// are computed (how values get there: exchange/inbox.cuh).
+// are computed (how values get there: exchange/inbox.cuh). REPLACES, if there: out = that sum, for the residual is 0 then.
 //
 // Config: as experts_batch_combine.cuh says, and
 //   RANKS, INBOX_ROWS   of the host; rows of a slot of the inboxes

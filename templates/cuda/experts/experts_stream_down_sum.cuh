@@ -1,4 +1,5 @@
 // The end of the experts' down products where each rank has a part of them: residual += the sum of all ranks' parts, made where they are computed.
+// REPLACES, if there: residual = that sum, whatever it was.
 //
 // Config: as experts_stream_down_shape.cuh says, and
 //     static constexpr int RANKS, INBOX_ROWS;   // of the host; rows of a slot of the inboxes
@@ -18,7 +19,7 @@ struct DownSumOfRanks : DownEpilogue<C, false> {
     static_assert(C::ROWS <= C::INBOX_ROWS, "a slot holds the rows of every launch");
     static_assert(C::BLOCKS <= P::TILES, "every block takes part in the exchange");
 
-    GroupSum<C::RANKS, C::OUTPUTS, C::INBOX_ROWS, Base::EACH> sum;
+    GroupSum<C::RANKS, C::OUTPUTS, C::INBOX_ROWS, Base::EACH, !REPLACED<C>> sum;
 
     __device__ __forceinline__ explicit DownSumOfRanks(World* world) : Base(world), sum(world) {}
     __device__ __forceinline__ void begin() { sum.begin(); }

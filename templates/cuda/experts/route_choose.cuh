@@ -9,6 +9,7 @@
 #pragma once
 
 #include "core/async.cuh"
+#include "core/replaces.cuh"
 #include "core/step.cuh"
 #include "exchange/world.cuh"
 #include "experts/route_scores.cuh"
@@ -29,12 +30,6 @@ struct Routed<C, decltype(void(C::ROUTED))> {
 };
 template <class C>
 constexpr bool SHARED_OUT = Routed<C>::COUNT != C::EXPERTS;
-
-// Whether the experts' sum takes the place of what there was: where Config says REPLACES.
-template <class C, class = void>
-constexpr bool REPLACED = false;
-template <class C>
-constexpr bool REPLACED<C, decltype(void(C::REPLACES))> = C::REPLACES;
 
 // The rank's first expert.
 template <class C>

@@ -1,4 +1,5 @@
 // A tensor-core product of which each rank computes a part, summed over the ranks where it is computed: out += the sum of all ranks' products.
+// REPLACES, if there: out = that sum, whatever it was.
 //
 // A lane pushes its outputs to the peers as it writes them, and keeps its own in `own` f32 [CAPACITY, OUTPUTS], for which there are no registers.
 // Behind a piece of work it adds up. That saves the launch of a sum (exchange/sum.cuh). How values get there: exchange/inbox.cuh.
@@ -11,6 +12,7 @@
 // All blocks of the grid are on the card together.
 #pragma once
 
+#include "core/replaces.cuh"
 #include "exchange/inbox.cuh"
 #include "products/gemm.cuh"
 
@@ -104,12 +106,12 @@ struct GemmSum<C, true> {
                 typename Pieces::template Arrived<AT_ONCE> peers;
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; i++)
-                    if (live(i)) mine[i] = load_activation(own + at(i)), residual[i] = load_activation(out + at(i));
+                    if (live(i)) mine[i] = load_activation(own + at(i)), residual[i] = residual_of<!REPLACED<C>>(out + at(i));
                 pieces.collect(peers, at, live);
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; i++) {
                     if (!live(i)) continue;
-                    out[at(i)] = plus(residual[i], pieces.sum(mine[i], peers[i]));
+                    out[at(i)] = added_to<!REPLACED<C>>(residual[i], pieces.sum(mine[i], peers[i]));
                     pieces.empty(at(i));
                 }
             }

@@ -1,10 +1,12 @@
 // A stream product of which each rank computes a part, summed over the ranks where it is computed: out += the sum of all ranks' products.
+// REPLACES, if there: out = that sum, whatever it was.
 //
 // Config: as stream_shape.cuh says, with EPILOGUE SUM and
 //     static constexpr int RANKS, INBOX_ROWS;   // of the host; rows of a slot of the inboxes
 // All blocks of the grid are on the card together.
 #pragma once
 
+#include "core/replaces.cuh"
 #include "exchange/group_sum.cuh"
 #include "products/stream.cuh"
 
@@ -19,7 +21,7 @@ struct StreamSum : StreamEpilogue<C> {
     static_assert(C::ROWS <= C::INBOX_ROWS, "a slot holds the rows of every launch");
     static_assert(C::BLOCKS <= S::GRANULES, "every block takes part in the exchange");
 
-    GroupSum<C::RANKS, C::OUTPUTS, C::INBOX_ROWS, Base::EACH> sum;
+    GroupSum<C::RANKS, C::OUTPUTS, C::INBOX_ROWS, Base::EACH, !REPLACED<C>> sum;
 
     __device__ __forceinline__ explicit StreamSum(World* world) : Base(world), sum(world) {}
     __device__ __forceinline__ void begin() { sum.begin(); }

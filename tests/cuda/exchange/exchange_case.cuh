@@ -26,6 +26,12 @@ struct Exchange {
     static constexpr int RESIDENT = 1024 / THREADS / (PIECES > 2 ? 2 : 1);
 };
 
+// The same where sums take the place of a rank's part.
+template <class C>
+struct Replacing : C {
+    static constexpr bool REPLACES = true;
+};
+
 inline int cards() {
     int count = 0;
     return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
@@ -71,6 +77,18 @@ __global__ void inspect(const Step* step, const float* rows, int width, unsigned
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < values; i += gridDim.x * blockDim.x) {
         const int row = i / (width * RANKS), rank = i / width % RANKS, column = i % width;
         if (rows[i] != value_of(exchange, rank, row * width + column)) atomicAdd(wrong, 1u);
+    }
+}
+
+// Counts values of sums that are not the sum of what all ranks have.
+__global__ void inspect_sums(const Step* step, const float* rows, int width, unsigned exchange, unsigned* wrong) {
+    launch_dependents();
+    wait_for_predecessors();
+    const int values = step->tokens * width;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < values; i += gridDim.x * blockDim.x) {
+        float sum = value_of(exchange, 0, i);
+        for (int r = 1; r < RANKS; r++) sum = __fadd_rn(sum, value_of(exchange, r, i));
+        if (rows[i] != sum) atomicAdd(wrong, 1u);
     }
 }
 

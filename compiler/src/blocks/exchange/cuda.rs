@@ -7,7 +7,7 @@ use crate::blocks::products::cuda::limit;
 use crate::graph::Rows;
 use crate::kernels::{Operand, Rows as RowsOf, World};
 use crate::passes::PassError;
-use crate::passes::launch::{Instance, Launcher, Site, Summing, fixed, integer, no_kernel};
+use crate::passes::launch::{Instance, Launcher, REPLACING, Site, Summing, fixed, integer, no_kernel};
 use crate::plan::BufferId;
 use crate::plan::cuda::{AllGather, Constant, Extent, Launch, Regime};
 use monomorph_abi::world::{PIECE, WORLD_BYTES, inbox_bytes};
@@ -59,13 +59,13 @@ impl Launcher<'_> {
             _ => None,
         });
         let (at, sum) = sums.next()?;
-        (self.adders(site.body, at, part) == [site.phase]).then_some(sum)
+        (self.adders(site.body, at, &sum) == [site.phase]).then_some(sum)
     }
 
     /// Whether the phase that computes this rank's part has summed it with the others' in this program.
     /// `site`: of the sum.
     pub(crate) fn is_summed(&self, site: Site, sum: &Sum) -> Result<bool, PassError> {
-        match self.adders(site.body, site.phase, sum.part)[..] {
+        match self.adders(site.body, site.phase, sum)[..] {
             [phase] => {
                 self.plan.bodies[site.body].phases[phase].kind.kind().sums(self, Site { phase, ..site })
             }
@@ -73,13 +73,18 @@ impl Launcher<'_> {
         }
     }
 
-    /// The phases of a body that add to a rank's part of the sum that is its phase `sum`. The sums of a body
+    /// The phases of a body that compute a rank's part of the sum that is its phase `at`. The sums of a body
     /// may follow each other in one buffer.
-    fn adders(&self, body: usize, sum: usize, part: BufferId) -> Vec<usize> {
-        let phases = &self.plan.bodies[body].phases;
+    fn adders(&self, body: usize, at: usize, sum: &Sum) -> Vec<usize> {
+        let (phases, part) = (&self.plan.bodies[body].phases, sum.part);
         let zeros = |kind: &PhaseKind| matches!(kind, PhaseKind::Zeros(it) if it.out == part);
-        let begin = phases[..sum].iter().rposition(|it| zeros(&it.kind)).map_or(0, |at| at + 1);
-        (begin..sum).filter(|at| phases[*at].kind.buffers().1.contains(&part)).collect()
+        let writes = |at: &usize| phases[*at].kind.buffers().1.contains(&part);
+        if !sum.adds() {
+            // The buffer held other values before.
+            return (0..at).rfind(writes).into_iter().collect();
+        }
+        let begin = phases[..at].iter().rposition(|it| zeros(&it.kind)).map_or(0, |at| at + 1);
+        (begin..at).filter(writes).collect()
     }
 
     /// The world of a kernel that sums rows as wide as `residual`'s over the ranks.
@@ -89,7 +94,7 @@ impl Launcher<'_> {
         Summing { world, constants: [("RANKS", integer(ranks)), ("INBOX_ROWS", integer(rows))], bytes }
     }
 
-    /// The residual stream that parts of a body are summed to: what all sums of squares share the inbox with.
+    /// A buffer that parts of a body are summed to: what all sums of squares share the inbox with.
     pub(crate) fn summed(&self, body: usize) -> Option<BufferId> {
         self.plan.bodies[body].phases.iter().find_map(|phase| match phase.kind {
             PhaseKind::Sum(Sum { residual, .. }) => Some(residual),
@@ -97,18 +102,17 @@ impl Launcher<'_> {
         })
     }
 
-    /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
+    /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's; or puts their sum in
+    /// its place.
     ///
     /// # Errors
     /// When rows are no whole pieces.
-    pub(crate) fn exchange_sum(
-        &mut self,
-        site: Site,
-        partial: BufferId,
-        residual: BufferId,
-    ) -> Result<Launch, PassError> {
+    pub(crate) fn exchange_sum(&mut self, site: Site, sum: &Sum) -> Result<Launch, PassError> {
+        let Sum { part: partial, residual } = *sum;
+        let replaces = (!sum.adds()).then_some(REPLACING);
         if self.plan.target.hosts > 1 {
-            let Gathered { instance, grid, gathered, gather } = self.gathered(site, partial)?;
+            let Gathered { mut instance, grid, gathered, gather } = self.gathered(site, partial)?;
+            instance.constants.extend(replaces);
             let partial = self.buffer(site, partial);
             let arguments =
                 GatheredSum { step: site.header, gathered, partial, residual: self.buffer(site, residual) };
@@ -117,6 +121,7 @@ impl Launcher<'_> {
         let Exchange { mut instance, grid, world } = self.exchange(site, partial, "sum_inbox")?;
         let decode = matches!(site.program.regime, Regime::Decode | Regime::Draft);
         instance.constants.push(("DECODE", Constant::Flag(decode)));
+        instance.constants.extend(replaces);
         let partial = self.buffer(site, partial);
         let arguments =
             ExchangeSum { step: site.header, world, partial, residual: self.buffer(site, residual) };

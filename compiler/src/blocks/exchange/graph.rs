@@ -12,6 +12,11 @@ pub struct Zeros;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum;
 
+/// `part -> part of rank 0 + part of rank 1 + …`, added as [`Sum`] does: what is needed whole before it is
+/// added to anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Total;
+
 /// `part -> [part of rank 0 | part of rank 1 | …]`, side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gather;
@@ -24,6 +29,10 @@ impl Operation for Zeros {
 
 impl Operation for Sum {
     const NAME: &'static str = "sum";
+}
+
+impl Operation for Total {
+    const NAME: &'static str = "total";
 }
 
 impl Operation for Gather {

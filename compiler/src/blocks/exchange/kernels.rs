@@ -1,6 +1,6 @@
 //! Exchanges: sums, and rows put together from the ranks' parts, within a process and across processes.
 
-use crate::kernels::{Declared, Header, LIMIT, Rows, World, constants, kernels};
+use crate::kernels::{Declared, Header, LIMIT, REPLACES, Rows, World, constants, kernels};
 
 /// Ranks, values of a row of one rank, most rows of the launch and of an inbox, and the split over threads.
 const EXCHANGE: &[Declared] = constants![
@@ -12,7 +12,7 @@ const GATHERED: &[Declared] = constants![RANKS: int, WIDTH: int, ROWS: int, ALL_
 
 kernels! {
     /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's.
-    exchange_sum => ExchangeSum in "exchange/sum.cuh", [EXCHANGE, LIMIT, constants![DECODE: bool]];
+    exchange_sum => ExchangeSum in "exchange/sum.cuh", [EXCHANGE, LIMIT, constants![DECODE: bool], REPLACES];
     (step: READ Header, world: WRITE World, partial: WRITE Rows, residual: WRITE Rows)
     check "{config}::THREADS == {block}"
     bytes world "sizeof(World)"
@@ -26,7 +26,7 @@ kernels! {
     bytes inbox "inbox_bytes({config}::RANKS, {config}::WIDTH, {config}::CAPACITY)";
 
     /// Adds the partial sums gathered from all ranks to the residual stream, and zeroes this rank's.
-    gathered_sum => GatheredSum in "exchange/gathered.cuh", [GATHERED, LIMIT];
+    gathered_sum => GatheredSum in "exchange/gathered.cuh", [GATHERED, LIMIT, REPLACES];
     (step: READ Header, gathered: READ Rows, partial: WRITE Rows, residual: WRITE Rows)
     check "{config}::THREADS == {block}"
     bytes gathered "gathered_bytes<{config}>()";

@@ -40,13 +40,20 @@ impl Kind for Zeros {
     }
 }
 
-/// `residual += sum of the ranks' parts; part = 0`.
+/// `residual += sum of the ranks' parts; part = 0`, or `part = sum of the ranks' parts`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// This rank's part of the sum; zero afterwards.
+    /// This rank's part of the sum; zero afterwards, if the sum is added to another buffer.
     pub part: BufferId,
-    /// Residual stream, read and written.
+    /// Residual stream, read and written; the part's own buffer, if the sum takes the part's place.
     pub residual: BufferId,
+}
+
+impl Sum {
+    /// Whether the sum is added to what a buffer holds. If not, it takes the place of this rank's part.
+    pub fn adds(&self) -> bool {
+        self.part != self.residual
+    }
 }
 
 impl Kind for Sum {
@@ -55,7 +62,11 @@ impl Kind for Sum {
     }
 
     fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
-        (vec![self.part, self.residual], vec![self.part, self.residual])
+        let both = match self.adds() {
+            true => vec![self.part, self.residual],
+            false => vec![self.part],
+        };
+        (both.clone(), both)
     }
 
     fn fields(&self) -> Vec<FieldId> {
@@ -76,7 +87,7 @@ impl Kind for Sum {
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         if !launcher.is_summed(site, self)? {
-            launches.push(launcher.exchange_sum(site, self.part, self.residual)?);
+            launches.push(launcher.exchange_sum(site, self)?);
         }
         Ok(())
     }
@@ -123,7 +134,7 @@ impl Kind for Gather {
 }
 
 /// Fusion rules of exchanges. What is added to a row of zeros uses the rules of what is added to the residual
-/// stream.
+/// stream. A sum that is added to nothing stays where this rank's part was.
 pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "zeros",
@@ -138,6 +149,16 @@ pub const FUSIONS: &[Fusion] = &[
         matrices: &[],
         buffers: &[],
         lower: |it| Ok(Sum { part: it.whole("part")?, residual: it.whole("residual")? }.into()),
+    },
+    Fusion {
+        name: "total",
+        pattern: "out = total(residual)",
+        matrices: &[],
+        buffers: &[],
+        lower: |it| {
+            let part = it.whole("residual")?;
+            Ok(Sum { part, residual: part }.into())
+        },
     },
     Fusion {
         name: "gather",

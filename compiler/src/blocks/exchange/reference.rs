@@ -1,6 +1,6 @@
 //! The reference of what ranks exchange.
 
-use super::graph::{Gather, Sum, Zeros};
+use super::graph::{Gather, Sum, Total, Zeros};
 use crate::blocks::Computed;
 use crate::reference::Evaluation;
 
@@ -12,11 +12,21 @@ impl Computed for Zeros {
 
 impl Computed for Sum {
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
-        let parts = it.input_of_ranks(1);
-        let sum = |at: usize| parts.iter().map(|part| part[at]).reduce(|sum, part| sum + part);
-        let residual = it.input(0).iter().enumerate();
-        residual.map(|(at, residual)| residual + sum(at).expect("a part of every rank")).collect()
+        it.input(0).iter().zip(total(it, 1)).map(|(residual, sum)| residual + sum).collect()
     }
+}
+
+impl Computed for Total {
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        total(it, 0)
+    }
+}
+
+/// The sum of an operand of all ranks, in their order.
+fn total(it: &Evaluation, index: usize) -> Vec<f32> {
+    let parts = it.input_of_ranks(index);
+    let sum = |at: usize| parts.iter().map(|part| part[at]).reduce(|sum, part| sum + part);
+    (0..parts[0].len()).map(|at| sum(at).expect("a part of every rank")).collect()
 }
 
 impl Computed for Gather {

@@ -2,7 +2,7 @@
 
 use crate::kernels::{
     ARITHMETIC, Codes, Declared, EPILOGUE, FACTOR, Following, GEMM, Header, LIMIT, Lists, MATRIX, NORM,
-    Products, RING, RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
+    Products, REPLACES, RING, RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
 };
 
 const ROUTER: &[Declared] = constants![
@@ -42,9 +42,6 @@ const GROUPED: &[Declared] =
     constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int, GATHER: bool, X_ROWS: int, NARROW: bool];
 const COMBINE: &[Declared] =
     constants![HIDDEN: int, NARROW: bool, SHARED: bool, SHARED_GATE: bool, GATE_STRIDE: int];
-
-/// Where the sum is not added to what there was.
-const REPLACES: &[Declared] = constants![optional REPLACES: bool];
 
 /// Both products of one kernel, the second with the down matrix in place of the first; `$sum` is what makes
 /// its sum over ranks.

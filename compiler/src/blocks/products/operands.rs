@@ -18,18 +18,20 @@ pub(crate) struct Operands {
     pub epilogue: &'static str,
     pub activation: Activation,
     pub out: BufferId,
+    /// Whether a sum over ranks takes the place of what `out` holds.
+    pub replaces: bool,
 }
 
 impl Operands {
     /// A product of plain rows that stores its sums.
     pub fn stored(x: BufferId, matrix: FieldId, out: BufferId) -> Operands {
-        let (biases, activation) = ([None, None], Activation::Relu);
-        Operands { x, norm: None, matrix, rows: None, biases, epilogue: "STORE", activation, out }
+        let (biases, activation, replaces) = ([None, None], Activation::Relu, false);
+        Operands { x, norm: None, matrix, rows: None, biases, epilogue: "STORE", activation, out, replaces }
     }
 
-    /// The same product as a rank's part of a sum over ranks, which is added to `out`.
-    pub fn summed(self, out: BufferId) -> Operands {
-        Operands { epilogue: SUM, out, ..self }
+    /// The same product as a rank's part of a sum over ranks, which is added to `out` or takes its place.
+    pub fn summed(self, out: BufferId, adds: bool) -> Operands {
+        Operands { epilogue: SUM, out, replaces: !adds, ..self }
     }
 
     /// The same product, activated.

@@ -2,7 +2,6 @@
 
 use super::super::{Kind, PhaseKind};
 use super::kernels::{GemmMma, GemmMmaSum, GemmWgmma, GemmWgmmaSum, StreamBeside, StreamProduct, StreamSum};
-use super::operands::Operands;
 use crate::emit::call::Call;
 use crate::graph::Op;
 use crate::kernels::{Arguments, Signature};
@@ -103,7 +102,7 @@ impl Kind for Accumulate {
     }
 
     fn sums(&self, launcher: &Launcher, site: Site) -> Result<bool, PassError> {
-        Ok(self.summed(launcher, site)?.is_some())
+        Ok(launcher.with_sum(site, self.operands())?.is_some())
     }
 
     fn work(&self, work: &mut Work) {
@@ -115,10 +114,8 @@ impl Kind for Accumulate {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        let operands = match self.summed(launcher, site)? {
-            Some(sum) => self.operands().summed(sum.residual),
-            None => self.operands(),
-        };
+        let operands = self.operands();
+        let operands = launcher.with_sum(site, operands)?.unwrap_or(operands);
         launcher.product(site, operands, launches)
     }
 }
@@ -201,6 +198,10 @@ impl Kind for Linear {
         Some(self.matrix)
     }
 
+    fn sums(&self, launcher: &Launcher, site: Site) -> Result<bool, PassError> {
+        Ok(launcher.with_sum(site, self.operands())?.is_some())
+    }
+
     fn work(&self, work: &mut Work) {
         work.product(self.matrix, work.given.tokens);
     }
@@ -213,7 +214,9 @@ impl Kind for Linear {
         if self.bias.is_some() {
             return Err(pass_error!("no kernel stores a product of rows that no norm is before with a bias"));
         }
-        launcher.product(site, Operands::stored(self.x, self.matrix, self.out), launches)
+        let operands = self.operands();
+        let operands = launcher.with_sum(site, operands)?.unwrap_or(operands);
+        launcher.product(site, operands, launches)
     }
 }
 
@@ -303,6 +306,14 @@ pub const FUSIONS: &[Fusion] = &[
     Fusion {
         name: "linear-of-gate",
         pattern: "out = linear(x) where x is gate, out feeds rms-norm",
+        matrices: &[(&["out"], Stacked)],
+        buffers: &[],
+        lower: stored,
+    },
+    // The same, of which each rank has a part.
+    Fusion {
+        name: "linear-part",
+        pattern: "out = linear(x) where out feeds total",
         matrices: &[(&["out"], Stacked)],
         buffers: &[],
         lower: stored,

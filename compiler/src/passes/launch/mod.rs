@@ -440,6 +440,9 @@ fn figures(signature: &Signature, instance: &Instance, grid: &[Extent]) -> Vec<(
 /// A member of a kernel's struct of constants.
 pub(crate) type Member = (&'static str, Constant);
 
+/// The member of a kernel whose sum takes the place of what there was.
+pub(crate) const REPLACING: Member = ("REPLACES", Constant::Flag(true));
+
 pub(crate) fn count(number: usize) -> u32 {
     u32::try_from(number).expect("figures of a launch are far below 2^32")
 }

@@ -13,7 +13,8 @@ use crate::blocks::{Combine, Experts, Judge, Sum};
 use crate::kernels::{self, Operand, Planes, Products, Rows, Staged};
 use crate::passes::PassError;
 use crate::passes::launch::{
-    Instance, Launcher, Matrix, Member, Site, count, fixed, integer, no_kernel, staged_bytes, value,
+    Instance, Launcher, Matrix, Member, REPLACING, Site, count, fixed, integer, no_kernel, staged_bytes,
+    value,
 };
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
@@ -126,16 +127,7 @@ impl Launcher<'_> {
         ));
         let mut shared_product = Rows::NULL;
         if let Some(shared) = operands.shared {
-            let product = Operands {
-                x: shared.inner,
-                norm: None,
-                matrix: shared.matrix,
-                biases: [None, None],
-                rows: None,
-                epilogue: "STORE",
-                activation: Activation::Relu,
-                out: shared.product,
-            };
+            let product = Operands::stored(shared.inner, shared.matrix, shared.product);
             let matrix = self.matrix(shared.matrix);
             let (launch, x) = self.stage(site, shared.inner, None, rows.next_multiple_of(8));
             launches.push(launch);
@@ -156,7 +148,7 @@ impl Launcher<'_> {
             ("LIMIT", limit(site, false)),
         ];
         constants.extend(lists.shared_out());
-        constants.extend((!operands.adds).then_some(("REPLACES", Constant::Flag(true))));
+        constants.extend((!operands.adds).then_some(REPLACING));
         let (threads, blocks) = columns(matrix.rows);
         let arguments = ExpertsBatchCombine {
             step: site.header,

@@ -18,7 +18,7 @@ use crate::blocks::products::cuda::stream::arithmetic;
 use crate::blocks::products::cuda::{Operands, activation, limit};
 use crate::kernels::{Following, Planes, Rows, Vector};
 use crate::passes::PassError;
-use crate::passes::launch::{Instance, Launcher, Matrix, Member, Site, fixed, integer, no_kernel};
+use crate::passes::launch::{Instance, Launcher, Matrix, Member, REPLACING, Site, fixed, integer, no_kernel};
 use crate::plan::cuda::{Constant, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
 use crate::plan::{BufferId, FieldId, Packing, PhaseKind};
@@ -444,7 +444,7 @@ impl Launcher<'_> {
             ("WIDTH", integer(matrix.columns)),
             ("OUTPUTS", integer(matrix.rows)),
         ]);
-        constants.extend((!operands.adds).then_some(("REPLACES", Constant::Flag(true))));
+        constants.extend((!operands.adds).then_some(REPLACING));
         constants.extend(matrix.shared_out());
         constants.extend(Self::shared_constants(common.as_ref(), &matrix));
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);

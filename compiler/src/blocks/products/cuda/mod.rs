@@ -3,14 +3,13 @@
 pub(crate) mod gemm;
 pub(crate) mod stream;
 
-use crate::blocks::Sum;
 use crate::blocks::products::kernels::Stage;
 pub(crate) use crate::blocks::products::operands::Operands;
-use crate::blocks::products::{Accumulate, Gated, Project};
+use crate::blocks::products::{Accumulate, Gated, Linear, Project};
 use crate::kernels::{Staged, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
-    Instance, Launcher, Matrix, Member, Site, Style, integer, no_kernel, staged_bytes, value,
+    Instance, Launcher, Matrix, Member, REPLACING, Site, Style, integer, no_kernel, staged_bytes, value,
 };
 use crate::plan::cuda::{Constant, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind};
@@ -31,11 +30,11 @@ impl Accumulate {
         let stored = Operands::stored(self.x, self.matrix, self.residual);
         Operands { biases: [self.bias, None], epilogue: "ADD", ..stored }
     }
+}
 
-    /// The sum over ranks that its kernel makes in this program, if it does.
-    pub(super) fn summed(&self, launcher: &Launcher, site: Site) -> Result<Option<Sum>, PassError> {
-        let Some(sum) = launcher.sum_of(site, self.residual) else { return Ok(None) };
-        Ok(launcher.may_sum(site, &self.operands())?.then_some(sum))
+impl Linear {
+    pub(super) fn operands(&self) -> Operands {
+        Operands::stored(self.x, self.matrix, self.out)
     }
 }
 
@@ -71,6 +70,12 @@ impl Launcher<'_> {
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
         let streams = few && stream::shape(matrix, rows, false, &knobs, self.card).is_some();
         Ok(if streams { Style::Stream } else { Style::Gemm })
+    }
+
+    /// The same product with the sum over ranks that its kernel makes in this program, if it does.
+    pub(super) fn with_sum(&self, site: Site, operands: Operands) -> Result<Option<Operands>, PassError> {
+        let Some(sum) = self.sum_of(site, operands.out) else { return Ok(None) };
+        Ok(self.may_sum(site, &operands)?.then(|| operands.summed(sum.residual, sum.adds())))
     }
 
     /// Whether a kernel of this product may sum over ranks: all its blocks are on the card together.
@@ -228,12 +233,14 @@ pub(crate) fn activation(activation: Activation) -> Constant {
     })
 }
 
-pub(crate) fn epilogue(operands: &Operands) -> [Member; 3] {
-    [
+pub(crate) fn epilogue(operands: &Operands) -> Vec<Member> {
+    let mut constants = vec![
         ("EPILOGUE", value(format!("Epilogue::{}", operands.epilogue))),
         ("ACTIVATION", activation(operands.activation)),
         ("BIAS", Constant::Flag(operands.biases[0].is_some())),
-    ]
+    ];
+    constants.extend(operands.replaces.then_some(REPLACING));
+    constants
 }
 
 pub(crate) fn limit(site: Site, all: bool) -> Constant {
