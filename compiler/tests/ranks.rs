@@ -1,9 +1,10 @@
 //! Builds for several ranks: allowed numbers, names, memory, and what stays of one rank's text.
 
 use monomorph_abi::world::Exchanged;
-use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::cuda::{Constant, Regime};
 use monomorph_compiler::plan::touched_experts_of_busiest;
 use monomorph_compiler::plan::traffic::traffic;
+use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::report;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ranks, Target};
 use monomorph_compiler::{emit, graph, passes, spec};
@@ -151,6 +152,68 @@ fn ranks_that_norm_a_row_together_exchange_its_sums_of_squares() {
         passes::assemble::plan(&target, &graph).expect_err("processes push nothing").to_string()
     });
     assert!(refused.expect("it fits").contains("exchanged by ranks of one process"));
+}
+
+/// Gemma norms what a mixer and what a dense block gives before that is added; of a mixture, what each of two
+/// branches gives.
+#[test]
+fn what_is_normed_behind_a_block_is_summed_before_and_in_place() {
+    let [tp, ep] = [Ranks::tensor_parallel, Ranks::expert_parallel];
+    for (name, ranks, sums) in [
+        ("h200/gemma-4-31b/bf16", tp(2), 2),
+        ("h200/gemma-4-31b/nvfp4", tp(8), 2),
+        ("h200/gemma-4-26b-a4b/bf16", tp(2), 3),
+        ("h200/gemma-4-26b-a4b/nvfp4", ep(2), 3),
+        ("gb10/gemma-4-26b-a4b/nvfp4", tp(2), 3),
+    ] {
+        let plan = plan_of(name, &ranks.of(BuildOptions::default()));
+        let plan = plan.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let (cuda, model) = (plan.cuda.as_ref().expect("a CUDA target"), &plan.target.model);
+        let (layers, hidden) = (model.layers as u64, model.hidden as u64);
+        let traffic = traffic(&plan, cuda);
+        let of_layers = Exchanged { exchanges: sums * layers, row_values: sums * layers * hidden };
+        assert_eq!(traffic.layers, of_layers, "{name}");
+        // Logits are capped by parts, and then gathered.
+        let row_values = (model.vocabulary / ranks.count) as u64;
+        assert_eq!(traffic.head, Exchanged { exchanges: 1, row_values }, "{name}");
+        for body in plan.bodies.iter().filter(|body| !body.layers.is_empty()) {
+            for (at, phase) in body.phases.iter().enumerate() {
+                let PhaseKind::Sum(sum) = phase.kind else { continue };
+                assert!(
+                    !sum.adds() && body.phases[at - 1].kind.result() == sum.part,
+                    "{name}: {}",
+                    body.name
+                );
+                let reads = |it: &PhaseKind| {
+                    matches!(it, PhaseKind::AddNormed(it) if it.x == sum.part)
+                        || matches!(it, PhaseKind::SumNormed(it) if [it.x, it.sum].contains(&sum.part))
+                };
+                assert!(body.phases[at + 1..].iter().any(|it| reads(&it.kind)), "{name}: {}", body.name);
+            }
+        }
+        // Prompts have launches of sums; steps of one token sum where parts are computed.
+        let replaces = ("REPLACES", Constant::Flag(true));
+        let functions = |regime| -> Vec<&str> {
+            let program = cuda.programs.iter().find(|it| it.regime == regime).expect("one of each");
+            let kernels = program.launches().map(|launch| cuda.kernel(launch.kernel));
+            kernels.filter(|it| it.constants.contains(&replaces)).map(|it| it.function()).collect()
+        };
+        let (prompts, decode) = (functions(Regime::Prefill), functions(Regime::Decode));
+        assert!(prompts.contains(&"exchange_sum"), "{name}: {prompts:?}");
+        assert!(decode.contains(&"stream_sum") && !decode.contains(&"exchange_sum"), "{name}: {decode:?}");
+        assert_eq!(decode.contains(&"experts_stream_down_sum"), sums == 3, "{name}: {decode:?}");
+    }
+    for (name, ranks, why) in [
+        (
+            "h200/gemma-4-26b-a4b/bf16",
+            tp(3),
+            "16 query heads with 8 K/V heads cannot be shared out to 3 ranks",
+        ),
+        ("h200/gemma-4-26b-a4b/nvfp4", tp(8), "has 704 columns, and each of 8 ranks would hold 88"),
+    ] {
+        let refused = plan_of(name, &ranks.of(BuildOptions::default())).expect_err("sizes cannot be shared");
+        assert!(refused.contains(why), "{refused}");
+    }
 }
 
 #[test]

@@ -3,13 +3,14 @@
 //! All ranks run the same graph over parts of the weights: its widths are those of one rank. What a block's
 //! op is cut into is its own matter ([`Operation::share`](crate::blocks)); products before it give a rank its
 //! columns, products behind it a part of a sum. The inner width of a dense block is cut alike; so is that of
-//! every expert of a mixture, unless ranks are to hold whole ones. Where a part
-//! of a sum would be added to the residual stream, it is added to zeros and summed over the ranks; logits are
-//! computed by rows of the head and gathered. The residual stream is whole on every rank, and has the same
-//! bits on all of them: every rank adds in the same order. So the routers of all choose the same experts.
+//! every expert of a mixture, unless ranks are to hold whole ones. Where a part of a sum would be added to the
+//! residual stream, it is added to zeros and summed over the ranks; where it would be normed, it is summed
+//! before, and every rank norms the sum; logits are computed by rows of the head and gathered. The residual
+//! stream is whole on every rank, and has the same bits on all of them: every rank adds in the same order. So
+//! the routers of all choose the same experts.
 
 use super::{PassError, pass_error};
-use crate::blocks::exchange::graph::{Gather, Sum, Zeros};
+use crate::blocks::exchange::graph::{Gather, Sum, Total, Zeros};
 use crate::blocks::{BlockOp, Share, Split};
 use crate::graph::{Body, Graph, Node, Op, RankPart, Rows, Value, ValueId, Weight, WeightId};
 use crate::spec::types::Ranks;
@@ -51,7 +52,7 @@ struct Cutter<'a> {
 
 impl Cutter<'_> {
     fn body(&mut self, body: &Body) -> Result<Body, PassError> {
-        let splits = Splits::of(body, self.whole, self.ranks)?;
+        let mut splits = Splits::of(body, self.whole, self.ranks)?;
         let mut out = Body { nodes: Vec::new(), ..body.clone() };
         for (value, split) in out.values.iter_mut().zip(&splits.values) {
             if let Split::Columns(segments) = split {
@@ -59,8 +60,11 @@ impl Cutter<'_> {
             }
         }
         for node in &body.nodes {
-            let op = self.op(body, &splits, node)?;
-            let node = Node { op, ..node.clone() };
+            let mut node = node.clone();
+            for input in node.inputs.iter_mut().filter(|_| needs_sums(&node.op)) {
+                *input = splits.total(&mut out, *input);
+            }
+            node.op = self.op(body, &splits, &node)?;
             match (&node.op, splits.adds_part(&node)) {
                 (Op::Add, Some((residual, part))) => add_part(&mut out, &node, residual, part),
                 _ => out.nodes.push(node),
@@ -255,6 +259,11 @@ fn add_part(body: &mut Body, node: &Node, residual: ValueId, part: ValueId) {
     ]);
 }
 
+/// Whether what an op makes of parts does not add up to what it makes of their sum.
+fn needs_sums(op: &Op) -> bool {
+    matches!(op, Op::RmsNorm { .. } | Op::Normalise { .. })
+}
+
 /// Gathers the body's result.
 fn gather(body: &mut Body, width: usize) {
     let part = body.output;
@@ -270,11 +279,14 @@ struct Splits {
     values: Vec<Split>,
     /// The rank's share of every block's op, by its result.
     shares: BTreeMap<ValueId, Share<BlockOp>>,
+    /// The sums over all ranks of parts that an op needs whole.
+    totals: BTreeMap<ValueId, ValueId>,
 }
 
 impl Splits {
     fn of(body: &Body, weights: &[Weight], ranks: Ranks) -> Result<Splits, PassError> {
-        let mut it = Splits { values: vec![Split::Whole; body.values.len()], shares: BTreeMap::new() };
+        let values = vec![Split::Whole; body.values.len()];
+        let mut it = Splits { values, shares: BTreeMap::new(), totals: BTreeMap::new() };
         for node in &body.nodes {
             let Op::Block(op) = &node.op else { continue };
             let share = op.share(weights, ranks).map_err(|why| {
@@ -352,15 +364,21 @@ impl Splits {
     /// Cuts logits by rows of the head. A vocabulary that cannot be shared out in whole vectors stays whole.
     fn logits(&mut self, body: &Body, weights: &[Weight], ranks: usize) {
         let Value { width, rows, .. } = body.values[body.output.0];
-        let Some(Op::Linear { weight, .. }) = body.producer(body.output).map(|id| &body.nodes[id.0].op)
-        else {
-            return;
-        };
+        let made = |value: ValueId| body.producer(value).map(|id| &body.nodes[id.0]);
+        let mut uncapped = body.output;
+        if let Some(Node { op: Op::Cap { .. }, inputs, .. }) = made(uncapped)
+            && body.values[inputs[0].0].width == width
+        {
+            uncapped = inputs[0];
+        }
+        let Some(Node { op: Op::Linear { weight, .. }, .. }) = made(uncapped) else { return };
         let segment = Segment { units: ranks, unit: width / ranks };
         let shared_out = width.is_multiple_of(PIECE * ranks);
         let fits = check(&weights[weight.0], &RankPart::rows([segment]), ranks).is_ok();
         if rows == Rows::Outputs && shared_out && fits {
-            self.values[body.output.0] = Split::Columns(vec![segment]);
+            for value in [uncapped, body.output] {
+                self.values[value.0] = Split::Columns(vec![segment]);
+            }
         }
     }
 
@@ -376,6 +394,24 @@ impl Splits {
         if partial {
             self.values[node.output.0] = Split::Partial;
         }
+    }
+
+    /// The sum over all ranks of a value that they have parts of, which is added to the body at first use; any
+    /// other value is itself.
+    fn total(&mut self, body: &mut Body, part: ValueId) -> ValueId {
+        if self.values[part.0] != Split::Partial {
+            return part;
+        }
+        if let Some(known) = self.totals.get(&part) {
+            return *known;
+        }
+        let value = body.values[part.0].clone();
+        let total = ValueId(body.values.len());
+        body.values.push(Value { name: format!("{}_total", value.name), ..value });
+        body.nodes.push(Node { op: Total.into(), inputs: vec![part], output: total });
+        self.values.resize(body.values.len(), Split::Whole);
+        self.totals.insert(part, total);
+        total
     }
 
     /// The operands of an addition of a part of a sum to what is whole: the whole one, and the part.

@@ -466,6 +466,14 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[],
         lower: |it| combine(it, None),
     },
+    // The same, of which each rank has a part.
+    Fusion {
+        name: "combine-part",
+        pattern: "y = expert-down(i, r) where y feeds total",
+        matrices: &[(&["y"], Stacked)],
+        buffers: &[],
+        lower: |it| combine(it, None),
+    },
     Fusion {
         name: "combine",
         pattern: "y = expert-down(i, r); out = add(residual, y)",

@@ -168,16 +168,28 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[],
         lower: add_normed,
     },
+    // Of which each rank had a part.
+    Fusion {
+        name: "add-normed-total",
+        pattern: "n = rms-norm(y); out = add(residual, n) where y is total, residual is not rms-norm",
+        matrices: &[],
+        buffers: &[],
+        lower: add_normed,
+    },
     // Of two branches.
     Fusion {
         name: "sum-normed",
         pattern: "a = rms-norm(residual); b = rms-norm(y); out = add(a, b) where y is expert-down",
         matrices: &[],
         buffers: &[],
-        lower: |it| {
-            let (x, sum) = (it.whole("y")?, it.whole("residual")?);
-            Ok(SumNormed { x, norm: it.norm("b"), sum, own: it.norm("a") }.into())
-        },
+        lower: sum_normed,
+    },
+    Fusion {
+        name: "sum-normed-totals",
+        pattern: "a = rms-norm(residual); b = rms-norm(y); out = add(a, b) where y is total",
+        matrices: &[],
+        buffers: &[],
+        lower: sum_normed,
     },
     Fusion {
         name: "scale",
@@ -200,6 +212,11 @@ pub const FUSIONS: &[Fusion] = &[
         },
     },
 ];
+
+fn sum_normed(it: &Lowering) -> Result<PhaseKind, PassError> {
+    let (x, sum) = (it.whole("y")?, it.whole("residual")?);
+    Ok(SumNormed { x, norm: it.norm("b"), sum, own: it.norm("a") }.into())
+}
 
 fn add_normed(it: &Lowering) -> Result<PhaseKind, PassError> {
     Ok(AddNormed { x: it.whole("y")?, norm: it.norm("n"), residual: it.whole("residual")? }.into())
