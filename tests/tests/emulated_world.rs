@@ -95,7 +95,7 @@ fn two_ranks_of_whole_experts_agree_with_the_interpreter() {
 }
 
 /// The other kind of card, Mamba, experts without a shared one, a K/V head that both ranks hold, norms of
-/// rows that both have a part of. `MONOMORPH_GOLDENS` as in `emulated.rs`.
+/// rows that both have a part of, norms of sums. `MONOMORPH_GOLDENS` as in `emulated.rs`.
 #[test]
 #[ignore = "minutes"]
 fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
@@ -113,6 +113,11 @@ fn two_ranks_of_other_goldens_agree_with_the_interpreter() {
         exact("h200", "llama-multi-query"),
         rounded("h200", "minimax-m2"),
         rounded("gb10", "minimax-m2"),
+        rounded("h200", "gemma4-dense"),
+        exact("gb10", "gemma4-dense"),
+        rounded("h200", "gemma4-few"),
+        rounded("gb10", "gemma4-wide"),
+        experts("h200", "gemma4-wide"),
         experts("gb10", "qwen3-next"),
         experts("h200", "qwen35-moe-wide"),
         experts("h200", "qwen35-moe-vision"),
