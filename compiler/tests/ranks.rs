@@ -191,7 +191,8 @@ fn what_is_normed_behind_a_block_is_summed_before_and_in_place() {
                 assert!(body.phases[at + 1..].iter().any(|it| reads(&it.kind)), "{name}: {}", body.name);
             }
         }
-        // Prompts have launches of sums; steps of one token sum where parts are computed.
+        // Prompts have launches of sums; steps of one token sum where parts are computed, unless the kernel has
+        // more blocks than are on the card together: a GB10's down products of experts.
         let replaces = ("REPLACES", Constant::Flag(true));
         let functions = |regime| -> Vec<&str> {
             let program = cuda.programs.iter().find(|it| it.regime == regime).expect("one of each");
@@ -200,8 +201,10 @@ fn what_is_normed_behind_a_block_is_summed_before_and_in_place() {
         };
         let (prompts, decode) = (functions(Regime::Prefill), functions(Regime::Decode));
         assert!(prompts.contains(&"exchange_sum"), "{name}: {prompts:?}");
-        assert!(decode.contains(&"stream_sum") && !decode.contains(&"exchange_sum"), "{name}: {decode:?}");
-        assert_eq!(decode.contains(&"experts_stream_down_sum"), sums == 3, "{name}: {decode:?}");
+        let (experts, small) = (sums == 3, name.starts_with("gb10"));
+        assert!(decode.contains(&"stream_sum"), "{name}: {decode:?}");
+        assert_eq!(decode.contains(&"exchange_sum"), small, "{name}: {decode:?}");
+        assert_eq!(decode.contains(&"experts_stream_down_sum"), experts && !small, "{name}: {decode:?}");
     }
     for (name, ranks, why) in [
         ("h200/gemma-4-26b-a4b/bf16", tp(3), "16 query heads with 2 K/V heads cannot be shared out to 3"),

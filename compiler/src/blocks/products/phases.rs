@@ -312,8 +312,15 @@ pub const FUSIONS: &[Fusion] = &[
     },
     // The same, of which each rank has a part.
     Fusion {
-        name: "linear-part",
-        pattern: "out = linear(x) where out feeds total",
+        name: "linear-part-of-attention",
+        pattern: "out = linear(x) where x is attention, out feeds total",
+        matrices: &[(&["out"], Stacked)],
+        buffers: &[],
+        lower: stored,
+    },
+    Fusion {
+        name: "linear-part-of-gate",
+        pattern: "out = linear(x) where x is gate, out feeds total",
         matrices: &[(&["out"], Stacked)],
         buffers: &[],
         lower: stored,
