@@ -42,4 +42,11 @@ __device__ __forceinline__ void ldmatrix_4_transposed(unsigned (&r)[4], unsigned
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
+// An 8 x 8 matrix of 16-bit elements, held as ldmatrix_4 leaves one, transposed (PTX ISA: movmatrix).
+__device__ __forceinline__ unsigned transpose_8x8(unsigned pair) {
+    unsigned turned;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+    return turned;
+}
+
 }  // namespace monomorph

@@ -1,0 +1,103 @@
+// What the kernels of attention over latents share: the constants they are instantiated with, the cache's addresses, rows of a step.
+//
+// Attention is absorbed: head h's query q times its key matrix K_h is multiplied by latents as they are cached, and what is summed of latents
+// by its value matrix V_h. A step is three launches, in decode and in prefill: latent_queries (norm, rotary, cache write, q K_h),
+// latent_decode (scores, softmax, sums of latents), latent_values (splits added up, V_h).
+//
+// Bytes that a decode step must move, a layer: the cache, context * WIDTH * 2 (32,768 tokens of 320: 21.0 MB, 4.6 us at 4.54 TB/s; times 36
+// layers 755 MB, 166 us), and K_h and V_h of all heads, HEADS (KEY_DIM + VALUE_DIM) LATENT * 2 (32 heads of 64 + 128: 3.1 MB, 0.7 us).
+//
+// A kernel's Config is a struct with those of these `static constexpr` members that its declaration names (tests derive from LatentDefaults):
+//   int HEADS, KEY_DIM, VALUE_DIM, LATENT, ROTATED   heads, and widths: of a head's key and value, of a latent, of the rotated key;
+//                                                    multiples of 8, ROTATED of 2 with LATENT + ROTATED a multiple of 8
+//   int BLOCK_TOKENS                                 tokens a block of the cache holds
+//   using Kv                                         element of the cache: __nv_bfloat16 or __half, also what tensor cores multiply
+//   bool ROTARY_HALVES                               pairs are (i, i + ROTATED / 2), or (2i, 2i + 1)
+//   HeadNorm NORM; float EPS                         norm of latents
+//   float SCALE                                      multiplies scores
+//   float GROWTH; int ORIGINAL                       queries are multiplied by 1 + GROWTH ln(1 + floor(position / ORIGINAL)); 0 = they are not
+//   int ROWS                                         rows of the step's buffers
+//   int QUERY_TILES                                  tiles of 16 rows that a block of latent_queries takes
+//   int SPLITS, TILE, STAGES                         latent_decode's division of the context: parts, tokens of a tile, tiles on their way
+//   int TERMS                                        16-bit terms of a query and of a softmax weight: 1, or 2 (16 bits of mantissa)
+//   int TOKENS                                       rows of a sequence that a decode step has
+//   bool CONTEXT_BEFORE_WAIT                         latent_decode reads step header and earlier steps' cache before it waits (attention.cuh)
+//
+// Cache of a layer: [blocks][BLOCK_TOKENS][WIDTH] of Kv, a row the normed latent and behind it the rotated key.
+// made: packed f16 (formats.cuh) of HEADS (KEY_DIM + VALUE_DIM) rows, K_h above V_h, of LATENT columns; row_scales multiplies its rows.
+#pragma once
+
+#include "attention/attention.cuh"
+#include "core/formats.cuh"
+#include "core/staged.cuh"
+
+namespace monomorph {
+
+struct LatentDefaults {
+    static constexpr HeadNorm NORM = HeadNorm::Plain;
+    static constexpr float EPS = 1e-6f, GROWTH = 0.0f;
+    static constexpr int ORIGINAL = 1, ROWS = 16, QUERY_TILES = 1, SPLITS = 1, TILE = 64, STAGES = 2, TERMS = 1, TOKENS = 1;
+    static constexpr bool CONTEXT_BEFORE_WAIT = false, ROTARY_HALVES = false;
+};
+
+// Constants that follow from a Config.
+template <class C>
+struct LatentShape {
+    static_assert(C::KEY_DIM % 8 == 0 && C::VALUE_DIM % 8 == 0 && C::LATENT % 8 == 0, "whole tiles of 8");
+    static constexpr int WIDTH = C::LATENT + C::ROTATED;
+    static_assert(C::ROTATED % 2 == 0 && WIDTH % 8 == 0, "rows of the cache are whole 16-byte chunks");
+    static constexpr int MADE = C::KEY_DIM + C::VALUE_DIM;                // rows of a head in `made`
+    static constexpr int UNITS = (C::LATENT + 31) / 32;                   // of a packed row of `made`
+    static constexpr int Q_WIDTH = C::HEADS * (C::KEY_DIM + C::ROTATED);  // of a row of q: all heads' queries, then their rotated parts
+    static constexpr size_t BLOCK_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * WIDTH;
+    // Floats of a (row, head) of partials: SPLITS sums of latents, then SPLITS pairs of (maximum, sum of weights).
+    static constexpr int PARTIAL = (C::SPLITS * (C::LATENT + 2) + 3) / 4 * 4;
+};
+
+// Bytes of a row of `queries`: Kv [TERMS][HEADS][WIDTH], and of `partials` for ROWS rows.
+template <class C>
+constexpr size_t latent_query_row() { return sizeof(typename C::Kv) * C::TERMS * C::HEADS * LatentShape<C>::WIDTH; }
+template <class C>
+constexpr size_t latent_partials_bytes() { return sizeof(float) * C::ROWS * C::HEADS * LatentShape<C>::PARTIAL; }
+
+// What rotary.cuh turns and norms: the latent of a row, and a rotated part.
+template <class C>
+struct OfLatent {
+    static constexpr int HEAD_DIM = C::LATENT, ROTARY_PAIRS = 0;
+    static constexpr bool ROTARY_HALVES = C::ROTARY_HALVES;
+};
+template <class C>
+struct OfRotated {
+    static constexpr int HEAD_DIM = C::ROTATED, ROTARY_PAIRS = C::ROTATED / 2;
+    static constexpr bool ROTARY_HALVES = C::ROTARY_HALVES;
+};
+
+// Where a row of the step stands. Without token rows (decode) row i is the one token of sequence i.
+struct LatentRow {
+    int position, block_start;
+    __device__ __forceinline__ LatentRow(const Step* step, const TokenRow* tokens, int row) {
+        const Sequence& sequence = step->sequence[tokens ? tokens[row].sequence : row];
+        position = sequence.position + row - sequence.first_token;
+        block_start = sequence.block_start;
+    }
+};
+
+// How a context is divided: every part but the last has `each` tiles, and `used` parts have any.
+template <class C>
+struct LatentSplits {
+    int tiles, each, used;
+    __device__ __forceinline__ explicit LatentSplits(int position) {
+        tiles = position / C::TILE + 1;
+        each = (tiles + C::SPLITS - 1) / C::SPLITS;
+        used = (tiles + each - 1) / each;
+    }
+};
+
+// A place in a tile of rows in shared memory that ldmatrix reads without bank conflicts: panels of 64 columns, rows of 128 bytes, the 16-byte
+// chunk j of a row at chunk j ^ (row & 7).
+template <int ROWS>
+__device__ __forceinline__ unsigned panel_chunk(unsigned base, int row, int chunk) {
+    return base + chunk / 8 * (ROWS * 128) + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
+}
+
+}  // namespace monomorph

@@ -1,0 +1,302 @@
+// latent_decode: scores, softmax and sums of latents for every row of a step, over its sequence's cache (its own latent included), after
+// latent_queries. All heads read the same rows of the cache: each comes from memory once for up to 32 of them.
+//
+// Work: block (part of the context, group of 32 heads, row), LATENT_WARPS warps. A part is walked in tiles of TILE tokens, gathered from their
+// blocks with cp.async STAGES tiles deep. Of a tile, a warp multiplies 16 heads with its share of the tokens (keys are B as they lie), the
+// warps agree on the heads' maxima, weights go to shared memory as A, and then a warp multiplies all heads' weights with its share of the
+// latent's columns (values are the same rows, B transposed on the way from shared memory). Online softmax in f32, to base 2; rows of the cache
+// behind the row's own position are read as zeros and weigh nothing. A part leaves its sums, maxima and weights' sums in `partials`, for
+// latent_values to add up in the order of the parts. A row's bits depend on SPLITS and on its own sequence only.
+//
+// Products: per token and 32 heads (WIDTH + LATENT) 64 operations times TERMS: 36,864 for 640 bytes, 261 TFLOP/s at 4.54 TB/s. Shared memory
+// moves, per token: the row written once, keys read twice (by both halves of the heads), queries WIDTH 4, values LATENT 2, weights 512: 4.3 KB.
+//
+// Shared memory (LatentShared): STAGES x keys [panels of 64 columns][TILE][128 bytes], q and weights alike, the rows of 8 swizzled
+// (panel_chunk). Barriers: three a tile. Registers are to allow two blocks an SM.
+#pragma once
+
+#include "latent/latent.cuh"
+
+namespace monomorph {
+
+constexpr int LATENT_WARPS = 8, LATENT_THREADS = 32 * LATENT_WARPS;
+
+template <class C>
+struct LatentTile {
+    using S = LatentShape<C>;
+    static constexpr int GROUPS = (C::HEADS + 31) / 32;                    // of heads
+    static constexpr int HEAD_TILES = C::HEADS <= 16 ? 1 : 2;              // of 16 heads
+    static constexpr int ROWS = 16 * HEAD_TILES;
+    static constexpr int PANELS = (S::WIDTH + 63) / 64, KEY_PAIRS = (S::WIDTH + 31) / 32;  // steps of 32 columns
+    static constexpr int TOKEN_WARPS = LATENT_WARPS / HEAD_TILES;          // warps that share a tile's tokens
+    static constexpr int EIGHTS = C::TILE / (8 * TOKEN_WARPS);             // of tokens, a warp
+    static_assert(C::TILE % 32 == 0 && C::TILE <= 64 && C::TILE % (8 * TOKEN_WARPS) == 0, "tiles of 32 or 64 tokens");
+    static constexpr int COLUMN_TILES = (C::LATENT + 15) / 16;             // of 16 latents
+    static constexpr int WARP_TILES = (COLUMN_TILES + LATENT_WARPS - 1) / LATENT_WARPS;
+    static constexpr int PANEL_BYTES = C::TILE * 128, STAGE_BYTES = PANELS * PANEL_BYTES, Q_BYTES = PANELS * ROWS * 128;
+    static_assert(sizeof(typename C::Kv) == 2, "tensor cores read the cache as it lies");
+};
+
+template <class C>
+struct LatentShared {
+    using T = LatentTile<C>;
+    alignas(128) unsigned char keys[C::STAGES][T::STAGE_BYTES];
+    unsigned char q[C::TERMS][T::Q_BYTES];
+    unsigned char weights[C::TERMS][T::ROWS * 128];
+    float maximum[T::TOKEN_WARPS][T::ROWS], sum[T::TOKEN_WARPS][T::ROWS];
+};
+
+// Dynamic shared memory of the launch.
+template <class C>
+constexpr size_t latent_decode_shared_bytes() { return sizeof(LatentShared<C>); }
+
+// step; tokens: null in decode; queries: latent_queries'; layer: the cache's base of this layer; partials: LatentShape.
+template <class C>
+__device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* tokens, const typename C::Kv* queries,
+                                              const typename C::Kv* layer, float* partials) {
+    using S = LatentShape<C>;
+    using T = LatentTile<C>;
+    using Kv = typename C::Kv;
+    constexpr int TILE = C::TILE, ROWS = T::ROWS, THREADS = LATENT_THREADS, TERMS = C::TERMS, TILES = T::HEAD_TILES;
+    constexpr int CHUNKS = S::WIDTH / 8, HALVES = TILE / 32;
+    MONOMORPH_DYNAMIC_SHARED(latent_shared_bytes, 128);
+    LatentShared<C>& shared = *reinterpret_cast<LatentShared<C>*>(latent_shared_bytes);
+
+    launch_dependents();
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
+    const int split = blockIdx.x, group = blockIdx.y, row = blockIdx.z;
+    const unsigned keys_at = shared_address(shared.keys), q_at = shared_address(shared.q), weights_at = shared_address(shared.weights);
+
+    if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
+    if (row >= step->tokens) {
+        if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
+        return;
+    }
+    const LatentRow at(step, tokens, row);
+    const int position = at.position;
+    const LatentSplits<C> parts(position);
+    if (split >= parts.used) {
+        if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
+        return;
+    }
+    const int first = split * parts.each, last = min(parts.tiles, first + parts.each);
+    const int* blocks = step->blocks() + at.block_start;
+
+    // Copies: a thread has the token thread / 8 of each 32 of the tile, and the chunk thread % 8 of each panel. Blocks are looked up a tile ahead.
+    const int own_token = thread / 8, own_chunk = thread % 8;
+    int next_block[HALVES];
+    auto look_up = [&](int tile) {
+#pragma unroll
+        for (int h = 0; h < HALVES; ++h) {
+            const int key = tile * TILE + own_token + 32 * h;
+            next_block[h] = tile < last && key <= position ? blocks[key / C::BLOCK_TOKENS] : 0;
+        }
+    };
+    auto copy_tile = [&](int tile, int stage) {
+        if (tile < last) {
+#pragma unroll
+            for (int h = 0; h < HALVES; ++h) {
+                const int token = own_token + 32 * h, key = tile * TILE + token;
+                const int valid = key <= position ? 16 : 0;
+                const Kv* from = layer + next_block[h] * S::BLOCK_STRIDE + key % C::BLOCK_TOKENS * S::WIDTH + own_chunk * 8;
+                unsigned char* to = shared.keys[stage] + token * 128 + (own_chunk ^ (token % 8)) * 16;
+#pragma unroll
+                for (int p = 0; p < T::PANELS; ++p)
+                    if (CHUNKS % 8 == 0 || own_chunk + 8 * p < CHUNKS) copy_16(to + p * T::PANEL_BYTES, from + 64 * p, valid);
+            }
+        }
+        copy_commit();
+    };
+
+    // Columns that no copy fills but products read.
+    if constexpr (S::WIDTH % 32 != 0) {
+        constexpr int PADDING = T::KEY_PAIRS * 4 - CHUNKS;   // chunks of a row
+        for (int i = thread; i < PADDING * (C::STAGES * TILE + TERMS * ROWS); i += THREADS) {
+            const int of = i / PADDING, chunk = CHUNKS + i % PADDING;
+            const bool key = of < C::STAGES * TILE;
+            const int q_row = of - C::STAGES * TILE;
+            const unsigned base = key ? keys_at + of / TILE * T::STAGE_BYTES : q_at + q_row / ROWS * T::Q_BYTES;
+            const unsigned place = key ? panel_chunk<TILE>(base, of % TILE, chunk) : panel_chunk<ROWS>(base, q_row % ROWS, chunk);
+            asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(place), "r"(0) : "memory");
+        }
+    }
+    // The first tiles: those of earlier steps at once, where the header is known.
+    const int cached = tokens == nullptr ? position - (C::TOKENS == 1 ? 0 : row % C::TOKENS) : 0;
+    bool waited = !C::CONTEXT_BEFORE_WAIT;
+    look_up(first);
+#pragma unroll
+    for (int s = 0; s < C::STAGES - 1; ++s) {
+        if (!waited && (first + s + 1) * TILE > cached && first + s < last) wait_for_predecessors(), waited = true;
+        copy_tile(first + s, s);
+        look_up(first + s + 1);
+    }
+    if (!waited) wait_for_predecessors();
+
+    // Queries of the group's heads; those beyond the last are zeros.
+    {
+        const Kv* from = queries + (static_cast<size_t>(row) * TERMS * C::HEADS + group * 32) * S::WIDTH;
+        const int heads = min(ROWS, C::HEADS - group * 32);
+        for (int i = thread; i < TERMS * ROWS * CHUNKS; i += THREADS) {
+            const int term = i / (ROWS * CHUNKS), head = i / CHUNKS % ROWS, chunk = i % CHUNKS;
+            const unsigned to = panel_chunk<ROWS>(q_at + term * T::Q_BYTES, head, chunk);
+            uint4 eight = make_uint4(0, 0, 0, 0);
+            if (head < heads)
+                eight = load_activation(reinterpret_cast<const uint4*>(from + (static_cast<size_t>(term) * C::HEADS + head) * S::WIDTH + chunk * 8));
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(eight.x), "r"(eight.y), "r"(eight.z), "r"(eight.w) : "memory");
+        }
+    }
+
+    const int head_tile = warp % TILES, token_warp = warp / TILES;
+    const int first_token = token_warp * 8 * T::EIGHTS;   // of the tile, this warp's
+    float sums[TILES][T::WARP_TILES][2][4] = {};          // of 16 heads and twice 8 columns
+    float maximum[TILES][2], sum[2] = {};                 // of heads g and g + 8; the sum is of this lane's tokens
+#pragma unroll
+    for (int t = 0; t < TILES; ++t) maximum[t][0] = maximum[t][1] = -INFINITY;
+
+    int stage = 0;
+    for (int tile = first; tile < last; ++tile) {
+        copy_wait<C::STAGES - 2>();
+        __syncthreads();   // the tile is there, and nobody reads the one before
+        copy_tile(tile + C::STAGES - 1, stage == 0 ? C::STAGES - 1 : stage - 1);
+        look_up(tile + C::STAGES);
+
+        // Scores of 16 heads and the warp's tokens.
+        const unsigned keys = keys_at + stage * T::STAGE_BYTES;
+        float scores[T::EIGHTS][4] = {};
+#pragma unroll
+        for (int k = 0; k < T::KEY_PAIRS; ++k) {
+            unsigned b[T::EIGHTS][4];   // of 8 tokens, the columns 32k .. 32k + 32
+#pragma unroll
+            for (int n = 0; n < T::EIGHTS; ++n) ldmatrix_4(b[n], panel_chunk<TILE>(keys, first_token + 8 * n + lane % 8, 4 * k + lane / 8));
+#pragma unroll
+            for (int term = 0; term < TERMS; ++term)
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    unsigned a[4];
+                    ldmatrix_4(a, panel_chunk<ROWS>(q_at + term * T::Q_BYTES, 16 * head_tile + lane % 16, 4 * k + 2 * half + lane / 16));
+#pragma unroll
+                    for (int n = 0; n < T::EIGHTS; ++n) mma_16<Kv>(scores[n], a, b[n][2 * half], b[n][2 * half + 1]);
+                }
+        }
+        const int own = position - tile * TILE - first_token - 2 * c;   // the row's token, from this lane's first
+        if ((tile + 1) * TILE > position) {
+#pragma unroll
+            for (int n = 0; n < T::EIGHTS; ++n)
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    if (8 * n + i % 2 > own) scores[n][i] = -INFINITY;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float largest = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < T::EIGHTS; ++n) largest = fmaxf(largest, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            if (c == 0) shared.maximum[token_warp][16 * head_tile + g + 8 * i] = largest;
+        }
+        __syncthreads();
+
+        // The heads' maxima so far, in every warp; weights of this warp's scores.
+        float shrink[TILES][2];
+        bool larger = false;
+#pragma unroll
+        for (int t = 0; t < TILES; ++t)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float largest = maximum[t][i];
+#pragma unroll
+                for (int w = 0; w < T::TOKEN_WARPS; ++w) largest = fmaxf(largest, shared.maximum[w][16 * t + g + 8 * i]);
+                larger = larger || largest > maximum[t][i];
+                shrink[t][i] = power_of_two(maximum[t][i] - largest);
+                maximum[t][i] = largest;
+            }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float largest = TILES == 1 || head_tile == 0 ? maximum[0][i] : maximum[TILES - 1][i];
+            sum[i] *= TILES == 1 || head_tile == 0 ? shrink[0][i] : shrink[TILES - 1][i];
+#pragma unroll
+            for (int n = 0; n < T::EIGHTS; ++n) {
+                const float even = power_of_two(scores[n][2 * i] - largest), odd = power_of_two(scores[n][2 * i + 1] - largest);
+                sum[i] += even + odd;
+                unsigned terms[2];
+                split_pair<Kv>(even, odd, terms[0], terms[1]);
+#pragma unroll
+                for (int term = 0; term < TERMS; ++term)
+                    asm volatile("st.shared.b32 [%0], %1;" ::"r"(panel_chunk<ROWS>(weights_at + term * ROWS * 128, 16 * head_tile + g + 8 * i,
+                                                                                     first_token / 8 + n) + 4 * c),
+                                 "r"(terms[term]) : "memory");
+            }
+        }
+        __syncthreads();
+
+        // Sums of latents: all heads, this warp's columns.
+        if (__any_sync(0xffffffffu, larger)) {
+#pragma unroll
+            for (int t = 0; t < TILES; ++t)
+#pragma unroll
+                for (int j = 0; j < T::WARP_TILES; ++j)
+#pragma unroll
+                    for (int n = 0; n < 2; ++n)
+#pragma unroll
+                        for (int i = 0; i < 4; ++i) sums[t][j][n][i] *= shrink[t][i / 2];
+        }
+#pragma unroll
+        for (int k = 0; k < TILE / 16; ++k) {
+            unsigned a[TERMS][TILES][4];
+#pragma unroll
+            for (int term = 0; term < TERMS; ++term)
+#pragma unroll
+                for (int t = 0; t < TILES; ++t)
+                    ldmatrix_4(a[term][t], panel_chunk<ROWS>(weights_at + term * ROWS * 128, 16 * t + lane % 16, 2 * k + lane / 16));
+#pragma unroll
+            for (int j = 0; j < T::WARP_TILES; ++j) {
+                const int column_tile = warp * T::WARP_TILES + j;
+                if (T::COLUMN_TILES % (LATENT_WARPS * T::WARP_TILES) != 0 && column_tile >= T::COLUMN_TILES) break;
+                unsigned b[4];   // tokens 16k .. 16k + 16 of twice eight columns
+                ldmatrix_4_transposed(b, panel_chunk<TILE>(keys, 16 * k + lane % 16, 2 * column_tile + lane / 16));
+#pragma unroll
+                for (int term = 0; term < TERMS; ++term)
+#pragma unroll
+                    for (int t = 0; t < TILES; ++t)
+#pragma unroll
+                        for (int n = 0; n < 2; ++n) mma_16<Kv>(sums[t][j][n], a[term][t], b[2 * n], b[2 * n + 1]);
+            }
+        }
+        if (++stage == C::STAGES) stage = 0;
+    }
+
+    // What the part leaves.
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+        sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+        if (c == 0) shared.sum[token_warp][16 * head_tile + g + 8 * i] = sum[i];
+    }
+    float* const left = partials + (static_cast<size_t>(row) * C::HEADS + group * 32) * S::PARTIAL;
+#pragma unroll
+    for (int t = 0; t < TILES; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int head = 16 * t + g + 8 * i;
+            if (group * 32 + head >= C::HEADS) continue;
+            float* const to = left + static_cast<size_t>(head) * S::PARTIAL + split * C::LATENT;
+#pragma unroll
+            for (int j = 0; j < T::WARP_TILES; ++j)
+#pragma unroll
+                for (int n = 0; n < 2; ++n) {
+                    const int column = (warp * T::WARP_TILES + j) * 16 + 8 * n + 2 * c;
+                    if (column < C::LATENT) *reinterpret_cast<float2*>(to + column) = make_float2(sums[t][j][n][2 * i], sums[t][j][n][2 * i + 1]);
+                }
+            if (warp == 0 && c == 0) left[static_cast<size_t>(head) * S::PARTIAL + C::SPLITS * C::LATENT + 2 * split] = maximum[t][i];
+        }
+    __syncthreads();
+    if (thread < ROWS && group * 32 + thread < C::HEADS) {
+        float total = 0.0f;
+#pragma unroll
+        for (int w = 0; w < T::TOKEN_WARPS; ++w) total += shared.sum[w][thread];
+        left[static_cast<size_t>(thread) * S::PARTIAL + C::SPLITS * C::LATENT + 2 * split + 1] = total;
+    }
+}
+
+}  // namespace monomorph

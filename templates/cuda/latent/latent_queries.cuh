@@ -1,0 +1,154 @@
+// latent_queries: what stands before attention over latents, for all rows of a step. Norm of the latent and rotary of its key, both into the
+// cache; for each head the query's key matrix K_h multiplied into it, and rotary of its rotated part.
+//
+// Work: block (head, group of QUERY_TILES tiles of 16 rows), a warp for each 32 latents: it holds its KEY_DIM x 32 part of K_h, asked for
+// before the wait, as packed: a fragment of rows of K_h becomes one of columns by a transposition between lanes (movmatrix). A query is
+// scaled to f16 as staged activations are (staged.cuh), times the row scales of K_h: it is these rows' sum. Blocks behind the last head take
+// the latents, a warp a row.
+// queries: Kv [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights are powers of two.
+// Bytes: K_h once a block; q and kv once; queries once.
+// Shared memory: 16 queries. Barriers: two a tile. Grid: (HEADS + 1, ceil(rows / (16 QUERY_TILES))); more are harmless.
+#pragma once
+
+#include "latent/latent.cuh"
+
+namespace monomorph {
+
+template <class C>
+constexpr int LATENT_QUERY_THREADS = 32 * LatentShape<C>::UNITS;
+
+// An element of `queries` as its terms.
+template <class C>
+__device__ __forceinline__ void store_query(typename C::Kv* to, float value) {
+    using Kv = typename C::Kv;
+    const Kv high = round_to<Kv>(value);
+    to[0] = high;
+    if constexpr (C::TERMS == 2) to[C::HEADS * LatentShape<C>::WIDTH] = round_to<Kv>(value - widen(high));
+}
+
+// A row's latent and key into the cache.
+template <class C>
+__device__ __forceinline__ void write_latent(const LatentRow& at, const int* blocks, const float* kv, const HeadVector<OfLatent<C>>& weight,
+                                             const float* rotary, typename C::Kv* layer, int lane) {
+    using S = LatentShape<C>;
+    using Kv = typename C::Kv;
+    HeadVector<OfLatent<C>> latent;
+    HeadVector<OfRotated<C>> key;
+    Rotation<OfRotated<C>> rotation;
+    latent.load(kv, lane);
+    key.load(kv + C::LATENT, lane);
+    rotation.load(rotary, at.position, lane);
+    norm_head<OfLatent<C>, C::NORM, false>(latent, weight, C::EPS);
+    rotate_head<OfRotated<C>>(key, rotation, lane);
+    Kv* to = layer + blocks[at.block_start + at.position / C::BLOCK_TOKENS] * S::BLOCK_STRIDE + at.position % C::BLOCK_TOKENS * S::WIDTH;
+    latent.each(lane, [&](int e, float v) { to[e] = round_to<Kv>(v); });
+    key.each(lane, [&](int e, float v) { to[C::LATENT + e] = round_to<Kv>(v); });
+}
+
+// step; tokens: null in decode; q f32 [rows, Q_WIDTH]; kv f32 [rows, WIDTH]; norm f32 [LATENT] or null;
+// rotary f32 [positions][ROTATED / 2][2]; codes, row_scales: `made`; layer: the cache's base of this layer.
+template <class C>
+__device__ __forceinline__ void latent_queries(const Step* step, const TokenRow* tokens, const float* q, const float* kv, const float* norm,
+                                               const float* rotary, const void* codes, const float* row_scales, typename C::Kv* layer,
+                                               typename C::Kv* queries) {
+    using S = LatentShape<C>;
+    constexpr int KEY_TILES = C::KEY_DIM / 8, STEPS = (KEY_TILES + 1) / 2, STRIDE = 16 * STEPS + 8, WARPS = S::UNITS;
+    MONOMORPH_SHARED(staged, __half[16][STRIDE]);
+    MONOMORPH_SHARED(factors, float[16]);
+    launch_dependents();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, head = blockIdx.x;
+    const int first = blockIdx.y * (16 * C::QUERY_TILES);
+
+    if (head == C::HEADS) {
+        HeadVector<OfLatent<C>> weight;
+        if constexpr (C::NORM != HeadNorm::None) weight.load(norm, lane);
+        wait_for_predecessors();
+        for (int row = first + warp; row < min(first + 16 * C::QUERY_TILES, step->tokens); row += WARPS)
+            write_latent<C>(LatentRow(step, tokens, row), step->blocks(), kv + static_cast<size_t>(row) * S::WIDTH, weight, rotary, layer, lane);
+        return;
+    }
+
+    // This warp's part of K_h: of 8 rows, each lane has row g, columns 2c, 2c + 1 of each eight of the 32.
+    uint4 keys[KEY_TILES];
+    const uint4* packed = static_cast<const uint4*>(codes) + static_cast<size_t>(head) * (S::MADE / 8) * S::UNITS * 32;
+#pragma unroll
+    for (int t = 0; t < KEY_TILES; ++t) keys[t] = __ldg(packed + (t * S::UNITS + warp) * 32 + lane);
+    float scales[(C::KEY_DIM + 31) / 32];
+#pragma unroll
+    for (int j = 0; j < (C::KEY_DIM + 31) / 32; ++j)
+        scales[j] = lane + 32 * j < C::KEY_DIM ? load_constant(row_scales + head * S::MADE + lane + 32 * j) : 0.0f;
+    wait_for_predecessors();
+
+    for (int tile = 0; tile < C::QUERY_TILES; ++tile) {
+        const int from = first + 16 * tile;
+        if (from >= step->tokens) break;
+        // Queries to f16, rotated parts to their places.
+        for (int i = warp; i < 16; i += WARPS) {
+            const int row = from + i;
+            if (row >= step->tokens) {
+                for (int e = lane; e < 16 * STEPS; e += 32) staged[i][e] = __float2half_rn(0.0f);
+                continue;
+            }
+            const float* mine = q + static_cast<size_t>(row) * S::Q_WIDTH;
+            const LatentRow at(step, tokens, row);
+            float factor = C::SCALE * 1.4426950408889634f;
+            if constexpr (C::GROWTH != 0.0f) factor *= 1.0f + C::GROWTH * logf(1.0f + static_cast<float>(at.position / C::ORIGINAL));
+            float x[(C::KEY_DIM + 31) / 32], largest = 0.0f;
+#pragma unroll
+            for (int j = 0; j < (C::KEY_DIM + 31) / 32; ++j) {
+                x[j] = lane + 32 * j < C::KEY_DIM ? load_activation(mine + head * C::KEY_DIM + lane + 32 * j) * scales[j] : 0.0f;
+                largest = fmaxf(largest, fabsf(x[j]));
+            }
+#pragma unroll
+            for (int mask = 16; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+            const HalfScale half(largest);
+#pragma unroll
+            for (int j = 0; j < (C::KEY_DIM + 31) / 32; ++j)
+                if (lane + 32 * j < C::KEY_DIM) staged[i][lane + 32 * j] = __float2half_rn(x[j] * half.scale);
+            if (C::KEY_DIM + lane < 16 * STEPS) staged[i][C::KEY_DIM + lane] = __float2half_rn(0.0f);
+            if (lane == 0) factors[i] = half.unscale * factor;
+
+            HeadVector<OfRotated<C>> turned;
+            Rotation<OfRotated<C>> rotation;
+            turned.load(mine + C::HEADS * C::KEY_DIM + head * C::ROTATED, lane);
+            rotation.load(rotary, at.position, lane);
+            rotate_head<OfRotated<C>>(turned, rotation, lane);
+            typename C::Kv* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH + C::LATENT;
+            turned.each(lane, [&](int e, float v) { store_query<C>(to + e, v * factor); });
+        }
+        __syncthreads();
+
+        float sums[4][4] = {};   // of each eight latents
+#pragma unroll
+        for (int s = 0; s < STEPS; ++s) {
+            unsigned a[4];
+            ldmatrix_4(a, shared_address(&staged[lane % 16][16 * s + lane / 16 * 8]));
+            const unsigned low[4] = {keys[2 * s].x, keys[2 * s].y, keys[2 * s].z, keys[2 * s].w};
+            const uint4& second = keys[2 * s + 1 < KEY_TILES ? 2 * s + 1 : 2 * s];   // beyond the last, queries are zero
+            const unsigned high[4] = {second.x, second.y, second.z, second.w};
+#pragma unroll
+            for (int n = 0; n < 4; ++n) mma_f16(sums[n], a[0], a[1], a[2], a[3], transpose_8x8(low[n]), transpose_8x8(high[n]));
+        }
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int row = from + g + 8 * i;
+            if (row < step->tokens) {
+                const float factor = factors[g + 8 * i];
+                typename C::Kv* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH;
+#pragma unroll
+                for (int n = 0; n < 4; ++n) {
+                    const int column = 32 * warp + 8 * n + 2 * c;
+                    if (column < C::LATENT) {
+                        unsigned high, low;
+                        split_pair<typename C::Kv>(sums[n][2 * i] * factor, sums[n][2 * i + 1] * factor, high, low);
+                        *reinterpret_cast<unsigned*>(to + column) = high;
+                        if constexpr (C::TERMS == 2) *reinterpret_cast<unsigned*>(to + C::HEADS * S::WIDTH + column) = low;
+                    }
+                }
+            }
+        }
+        __syncthreads();
+    }
+}
+
+}  // namespace monomorph

@@ -1,0 +1,153 @@
+// Attention over latents against its definition in double precision, in which keys and values are made: decode (parts, formats, odd widths, uneven
+// batches, heads of a rank), prefill (mixed sequences, cached prefixes). nvcc as in common.cuh.
+#include "latent/latent_case.cuh"
+
+using namespace test;
+
+template <class C>
+constexpr double limit_of() { return C::TERMS == 2 ? 1e-3 : std::is_same_v<typename C::Kv, __half> ? 1.5e-3 : 8e-3; }
+
+enum class Planted { NONE, KEY, VALUE, ROTATED };
+
+// decode: a row each sequence.
+template <class C>
+void check(const char* name, std::vector<Fed> fed, uint64_t seed, bool decode, Planted planted = Planted::NONE) {
+    Problem<C> problem(fed, seed);
+    Device<C> device(problem, decode);
+    device.run();
+    const auto raw = device.result(problem.table.rows);
+    auto after = device.cache.download();
+    problem.check_cache(after);
+    const double limit = limit_of<C>();
+    if (planted != Planted::NONE) {  // in what the reference reads, so that the device is what is wrong
+        const int half = (fed[0].position + fed[0].count) / 2;
+        if (planted == Planted::KEY) problem.made[3 * C::LATENT + 1] += 0.5f;
+        if (planted == Planted::VALUE) problem.made[(size_t(C::KEY_DIM) + 3) * C::LATENT + 1] += 0.5f;
+        if (planted == Planted::ROTATED)
+            for (int e = 0; e < C::ROTATED; e++) {
+                auto& v = after[problem.at(0, half) + C::LATENT + e];
+                v = host_round<typename C::Kv>(-4.0f * host_widen(v));
+            }
+        const auto difference = compare(raw, problem.reference(after));
+        const bool seen = difference.relative > limit;
+        std::printf("%s %-58s relative %.2e (must exceed %.0e)\n", seen ? "ok  " : "FAIL", name, difference.relative, limit);
+        failures += !seen;
+        return;
+    }
+    report(name, compare(raw, problem.reference(after)), limit, device.intact());
+    device.out.poison();
+    device.partials.poison();
+    device.queries.poison();
+    device.run();
+    const auto again = device.result(problem.table.rows);
+    if (std::memcmp(again.data(), raw.data(), raw.size() * sizeof raw[0]) != 0) std::printf("FAIL %s: second run differs\n", name), failures++;
+}
+
+// A row's bits alone in the step, and among others that differ.
+template <class C>
+void check_alone(const char* name, std::vector<Fed> fed, int which, uint64_t seed) {
+    Problem<C> problem(fed, seed);
+    Device<C> together(problem, true);
+    together.run();
+    const auto all = together.result(problem.table.rows);
+    Problem<C> alone = problem;
+    Step header = problem.table.header();
+    header.sequence[0] = header.sequence[which];
+    header.sequence[0].first_token = 0;
+    header.sequences = header.tokens = 1;
+    std::memcpy(alone.table.step.data(), &header, sizeof header);
+    std::copy_n(problem.q.begin() + size_t(which) * LatentShape<C>::Q_WIDTH, LatentShape<C>::Q_WIDTH, alone.q.begin());
+    std::copy_n(problem.kv.begin() + size_t(which) * LatentShape<C>::WIDTH, LatentShape<C>::WIDTH, alone.kv.begin());
+    Device<C> single(alone, true);
+    single.run();
+    const auto one = single.result(1);
+    const bool same = std::memcmp(one.data(), &all[one.size() * which], one.size() * sizeof one[0]) == 0;
+    std::printf("%s %-58s\n", same ? "ok  " : "FAIL", name);
+    failures += !same;
+}
+
+// The last token of a prompt by decode, after a prefill of the others, and by prefill of all: the same cache, bit for bit, and nearly the same row.
+template <class P, class D>
+void check_continuation(const char* name, int length, uint64_t seed) {
+    Problem<P> whole({{length, 0}}, seed);
+    Device<P> prefill(whole, false);
+    prefill.run();
+    const auto all = prefill.result(length);
+    const auto expected = prefill.cache.download();
+    Problem<P> start = whole;
+    Step header = whole.table.header();
+    header.tokens = length - 1, header.sequence[0].count = length - 1;
+    std::memcpy(start.table.step.data(), &header, sizeof header);
+    Device<P> most(start, false);
+    most.run();
+    CHECK(cudaDeviceSynchronize());
+    Problem<D> last({{1, length - 1}}, seed);
+    last.table.step = whole.table.step;
+    header.tokens = 1, header.sequence[0].count = 1, header.sequence[0].position = length - 1;
+    std::memcpy(last.table.step.data(), &header, sizeof header);
+    last.made = whole.made, last.codes = whole.codes, last.row_scales = whole.row_scales, last.norm = whole.norm, last.rotary = whole.rotary;
+    last.q.assign(whole.q.end() - LatentShape<P>::Q_WIDTH, whole.q.end());
+    last.kv.assign(whole.kv.end() - LatentShape<P>::WIDTH, whole.kv.end());
+    last.cache = most.cache.download();
+    Device<D> decode(last, true);
+    decode.run();
+    const auto row = decode.result(1);
+    const auto cache = decode.cache.download();
+    if (std::memcmp(cache.data(), expected.data(), cache.size() * sizeof cache[0]) != 0) std::printf("FAIL %s: caches differ\n", name), failures++;
+    report(name, compare(row, std::vector<double>(all.end() - row.size(), all.end())), limit_of<P>());
+}
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+
+template <class Base, int ROWS_, int SPLITS_, int TILE_ = 64, int STAGES_ = 2, int TERMS_ = 1, bool BEFORE = false>
+struct Decode : Base {
+    static constexpr int ROWS = ROWS_, SPLITS = SPLITS_, TILE = TILE_, STAGES = STAGES_, TERMS = TERMS_;
+    static constexpr bool CONTEXT_BEFORE_WAIT = BEFORE;
+};
+template <class Base, int ROWS_, int TILES>
+struct Prefill : Base {
+    static constexpr int ROWS = ROWS_, QUERY_TILES = TILES;
+};
+template <class Base, int BLOCK>
+struct Blocks : Base {
+    static constexpr int BLOCK_TOKENS = BLOCK;
+};
+template <class Base>
+struct Halves : Base {
+    static constexpr bool ROTARY_HALVES = true;
+    static constexpr float GROWTH = 0.0f;
+};
+
+using Mistral = Latents<32, 64, 64, 128, 256>;
+using Rank = Latents<8, 64, 64, 128, 256>;
+using One = Latents<1, 16, 8, 24, 40>;          // a row of 48: half a panel, and no whole unit
+using Five = Latents<5, 24, 16, 40, 72, f16>;   // an odd number of key tiles
+using Seek = Latents<40, 128, 64, 128, 512>;    // two groups of heads, the second of 8
+
+int main() {
+    using Whole = Decode<Mistral, 8, 16, 64, 2, 1, true>;
+    check<Decode<Mistral, 1, 1>>("decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 1, true);
+    check<Whole>("decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 2, true);
+    check<Decode<Mistral, 1, 132, 64, 4>>("decode, 132 parts, 4 stages, 9,000 tokens", {{1, 8999}}, 3, true);
+    check<Decode<Mistral, 2, 16, 32, 3, 2>>("decode, 2 terms, tiles of 32", {{1, 1000}, {1, 31}}, 4, true);
+    check<Decode<Blocks<Mistral, 64>, 2, 3, 32, 4>>("decode, blocks of 64, tiles of 32", {{1, 1000}, {1, 32}}, 5, true);
+    check<Decode<Rank, 2, 4>>("decode, 8 heads of a rank", {{1, 700}, {1, 5}}, 6, true);
+    check<Decode<Halves<Rank>, 2, 4, 64, 3, 2>>("decode, 8 heads, pairs of halves, 2 terms", {{1, 100}, {1, 64}}, 7, true);
+    check<Decode<One, 4, 2>>("decode 1 x 16+8/24 of 40", {{1, 300}, {1, 0}, {1, 64}}, 8, true);
+    check<Decode<Five, 3, 5, 64, 2, 2>>("decode 5 x 24+16/40 of 72 f16, 2 terms", {{1, 500}, {1, 63}, {1, 128}}, 9, true);
+    check<Decode<Five, 3, 5, 32, 3>>("decode 5 x 24+16/40 of 72 f16", {{1, 500}, {1, 63}, {1, 128}}, 10, true);
+    check<Decode<Seek, 2, 4, 32, 2>>("decode 40 x 128+64/128 of 512", {{1, 200}, {1, 31}}, 11, true);
+    check<Decode<Whole, 1, 4>>("planted: a wrong element of a key matrix", {{1, 300}}, 12, true, Planted::KEY);
+    check<Decode<Whole, 1, 4>>("planted: a wrong element of a value matrix", {{1, 300}}, 13, true, Planted::VALUE);
+    check<Decode<Whole, 1, 4>>("planted: a wrong rotated key", {{1, 300}}, 14, true, Planted::ROTATED);
+    check_alone<Whole>("a row's bits are its own", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 2, 15);
+    check_alone<Decode<Five, 4, 3, 32, 2, 2>>("a row's bits are its own, 5 heads", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 1, 16);
+    check<Prefill<Mistral, 200, 4>>("prefill, one prompt of 200", {{200, 0}}, 20, false);
+    check<Prefill<Mistral, 128, 2>>("prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 21, false);
+    check<Prefill<Five, 160, 8>>("prefill 5 heads, long prefix", {{90, 700}, {1, 255}, {40, 31}}, 22, false);
+    check<Prefill<One, 70, 1>>("prefill 1 head", {{33, 0}, {37, 100}}, 23, false);
+    check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>>("decode after prefill", 300, 24);
+    std::printf("%s: %d failures\n", failures ? "FAIL" : "PASS", failures);
+    return failures != 0;
+}

@@ -1,0 +1,97 @@
+// Times of attention over latents, cold: launches walk over enough layers that the second-level cache never holds the next one. Division by
+// -DSPLIT_COUNT=n (of a batch of 1; larger batches have as many fewer) -DTILE_TOKENS=n -DSTAGE_COUNT=n -DTERM_COUNT=n -DRESIDENT_COUNT=n.
+#include "latent/latent_case.cuh"
+
+using namespace test;
+
+using Base = Latents<32, 64, 64, 128, 256>;
+
+template <int ROWS_, int SPLITS_, int QUERY_TILES_ = 1>
+struct Config : Base {
+    static constexpr int ROWS = ROWS_, SPLITS = SPLITS_, TILE = TILE_TOKENS, STAGES = STAGE_COUNT, TERMS = TERM_COUNT, QUERY_TILES = QUERY_TILES_, ORIGINAL = 8192;
+    static constexpr bool CONTEXT_BEFORE_WAIT = QUERY_TILES_ == 1;
+};
+
+__global__ void fill(__nv_bfloat16* to, size_t count) {
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+        const unsigned mixed = (unsigned(i) * 2654435761u) ^ (unsigned(i >> 7) * 2246822519u);
+        to[i] = __float2bfloat16_rn((int(mixed >> 8 & 0xffff) - 32768) / 16384.0f);
+    }
+}
+__global__ void fill(float* to, size_t count) {
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x)
+        to[i] = (int(unsigned(i) * 2654435761u >> 8 & 0xffff) - 32768) / 16384.0f;
+}
+__global__ void fill(uint16_t* to, size_t count) {
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x)
+        to[i] = __half_as_ushort(__float2half_rn((int(unsigned(i) * 2654435761u >> 8 & 0xffff) - 32768) * 1.0f));
+}
+
+// One kind of launch, or all three, over `layers` layers.
+template <class C>
+void bench(const std::vector<Fed>& fed, bool decode) {
+    using S = LatentShape<C>;
+    Table table(fed, C::BLOCK_TOKENS, 5, 0);
+    double tokens = 0;
+    for (const Fed& it : fed) tokens += decode ? it.position + 1 : it.count;
+    const double bytes = tokens * S::WIDTH * 2;
+    const int layers = decode ? std::max(2, int(std::min(36.0, 800e6 / bytes))) : 2;
+    const size_t layer = size_t(table.blocks) * S::BLOCK_STRIDE, codes_layer = size_t(C::HEADS) * S::MADE / 8 * S::UNITS * 256;
+    Buffer<char> step(table.step);
+    Buffer<TokenRow> rows(table.tokens);
+    Buffer<__nv_bfloat16> cache(layer * layers), queries(latent_query_row<C>() / 2 * C::ROWS);
+    Buffer<float> q(size_t(C::ROWS) * S::Q_WIDTH), kv(size_t(C::ROWS) * S::WIDTH), norm(C::LATENT), rotary(size_t(table.longest) * C::ROTATED),
+        row_scales(C::HEADS * S::MADE), partials(latent_partials_bytes<C>() / 4), out(size_t(C::ROWS) * C::HEADS * C::VALUE_DIM);
+    Buffer<uint16_t> codes(codes_layer * layers);
+    fill<<<2048, 256>>>(cache, cache.count);
+    fill<<<2048, 256>>>(codes, codes.count);
+    for (auto* it : {&q, &kv, &norm, &rotary}) fill<<<256, 256>>>(it->pointer, it->count);
+    std::vector<float> small(row_scales.count, 1.0f / 32768 / 16);
+    row_scales.upload(small);
+    CHECK(cudaDeviceSynchronize());
+    cudaStream_t stream;
+    CHECK(cudaStreamCreate(&stream));
+    const Step* header = reinterpret_cast<const Step*>(step.pointer);
+    const TokenRow* token_rows = decode ? nullptr : rows.pointer;
+    const int tile = 16 * C::QUERY_TILES, values = LatentValues<C>::TILE_ROWS;
+    auto time = [&](bool first, bool second, bool third) {
+        return time_graph(stream, [&] {
+            for (int l = 0; l < layers; l++) {
+                if (first)
+                    launch(queries_kernel<C>, dim3(C::HEADS + 1, (C::ROWS + tile - 1) / tile), LATENT_QUERY_THREADS<C>, 0, stream, header, token_rows, q.pointer,
+                           kv.pointer, norm.pointer, rotary.pointer, codes.pointer + l * codes_layer, row_scales.pointer, cache.pointer + l * layer, queries.pointer);
+                if (second)
+                    launch(decode_kernel<C, RESIDENT_COUNT>, dim3(C::SPLITS, LatentTile<C>::GROUPS, C::ROWS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream,
+                           header, token_rows, queries.pointer, cache.pointer + l * layer, partials.pointer);
+                if (third)
+                    launch(values_kernel<C>, dim3(C::HEADS, (C::ROWS + values - 1) / values), VALUES_THREADS, 0, stream, header, token_rows, partials.pointer,
+                           codes.pointer + l * codes_layer, row_scales.pointer, out.pointer);
+            }
+        }, decode ? 20 : 3) / layers * 1e3;
+    };
+    const double all = time(true, true, true), queried = time(true, false, false), decoded = time(false, true, false), valued = time(false, false, true);
+    CHECK(cudaStreamDestroy(stream));
+    if (decode)
+        std::printf("| %zu | %d | %d x %d of %d, %d terms, %d | %.2f | %.2f | %.2f us | %.0f GB/s, %.0f %% | all %.2f us | %.0f GB/s, %.0f %% |\n", fed.size(), fed[0].position + 1,
+                    C::SPLITS, C::STAGES, C::TILE, C::TERMS, RESIDENT_COUNT, queried, valued, decoded, bytes / decoded / 1e3, bytes / decoded / 45.4e3, all,
+                    bytes / all / 1e3, bytes / all / 45.4e3);
+    else
+        std::printf("| prompt %d after %d | %d x %d of %d, %d terms, %d | %.0f | %.0f | %.0f us | all %.0f us |\n", fed[0].count, fed[0].position, C::SPLITS, C::STAGES, C::TILE, C::TERMS,
+                    RESIDENT_COUNT, queried, valued, decoded, all);
+}
+
+int main() {
+    constexpr int SPLITS = SPLIT_COUNT;
+    auto batch = [](int count, int context) { return std::vector<Fed>(count, {1, context - 1}); };
+    bench<Config<1, SPLITS>>(batch(1, 256), true);
+    bench<Config<1, SPLITS>>(batch(1, 4096), true);
+    bench<Config<1, SPLITS>>(batch(1, 32768), true);
+    bench<Config<1, SPLITS>>(batch(1, 131072), true);
+    bench<Config<8, (SPLITS + 7) / 8>>(batch(8, 1024), true);
+    bench<Config<8, (SPLITS + 7) / 8>>(batch(8, 32768), true);
+    bench<Config<32, (SPLITS + 31) / 32>>(batch(32, 32768), true);
+#ifdef WITH_PREFILL
+    bench<Config<1024, 1, 4>>({{1024, 0}}, false);
+    bench<Config<8192, 1, 8>>({{8192, 0}}, false);
+#endif
+}
