@@ -1,7 +1,7 @@
 // latent_decode: scores, softmax and sums of latents for every row of a step, over its sequence's cache (its own latent included), after
 // latent_queries. All heads read the same rows of the cache: each comes from memory once for up to 32 of them.
 //
-// Work: block (part of the context, group of 32 heads, row), LATENT_WARPS warps. A part is walked in tiles of TILE tokens, gathered from their
+// Work: block (row, group of 32 heads, part of the context), LATENT_WARPS warps. A part is walked in tiles of TILE tokens, gathered from their
 // blocks with cp.async STAGES tiles deep. Of a tile, a warp multiplies 16 heads with its share of the tokens (keys are B as they lie), the
 // warps agree on the heads' maxima, weights go to shared memory as A, and then a warp multiplies all heads' weights with its share of the
 // latent's columns (values are the same rows, B transposed on the way from shared memory). Online softmax in f32, to base 2; rows of the cache
@@ -64,7 +64,7 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
 
     launch_dependents();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
-    const int split = blockIdx.x, group = blockIdx.y, row = blockIdx.z;
+    const int row = blockIdx.x, group = blockIdx.y, split = blockIdx.z;
     const unsigned keys_at = shared_address(shared.keys), q_at = shared_address(shared.q), weights_at = shared_address(shared.weights);
 
     if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();

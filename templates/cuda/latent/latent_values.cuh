@@ -1,11 +1,11 @@
 // latent_values: the parts that latent_decode left of a row's context, added up, and each head's value matrix V_h times them.
 //
-// Work: block (head, tile of up to 16 rows), VALUES_WARPS warps. A warp asks for its rows of V_h before the wait (tiles of 8 values, as packed:
+// Work: block (tile of up to 16 rows, head), VALUES_WARPS warps. A warp asks for its rows of V_h before the wait (tiles of 8 values, as packed:
 // B of the products). Then the warps share out the tile's rows, and each row's parts where rows are fewer than warps: a lane has columns
 // 4 lane .. 4 lane + 4 of every 128 of the latent, parts come BATCH at a time, and are added in their order, warps' shares in the order of the
 // warps. The sum over the total weight goes to f16 as staged activations do (staged.cuh), a row scaled by itself.
 // Bytes: V_h once a block; partials once.
-// Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two. Grid: (HEADS, ceil(rows / TILE_ROWS)); more are harmless.
+// Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two. Grid: (ceil(rows / TILE_ROWS), HEADS); more are harmless.
 #pragma once
 
 #include "latent/latent.cuh"
@@ -35,8 +35,8 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
     MONOMORPH_SHARED(shares, float[VALUES_WARPS][V::QUADS * 128]);
     MONOMORPH_SHARED(unscales, float[16]);
     launch_dependents();
-    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4, head = blockIdx.x;
-    const int first = blockIdx.y * V::TILE_ROWS;
+    const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
+    const int first = blockIdx.x * V::TILE_ROWS;
 
     uint4 values[V::WARP_TILES][S::UNITS];
     const uint4* packed = static_cast<const uint4*>(codes) + (static_cast<size_t>(head) * S::MADE + C::KEY_DIM) / 8 * S::UNITS * 32;

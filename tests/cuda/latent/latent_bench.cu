@@ -58,13 +58,13 @@ void bench(const std::vector<Fed>& fed, bool decode) {
         return time_graph(stream, [&] {
             for (int l = 0; l < layers; l++) {
                 if (first)
-                    launch(queries_kernel<C>, dim3(C::HEADS + 1, (C::ROWS + tile - 1) / tile), LATENT_QUERY_THREADS<C>, 0, stream, header, token_rows, q.pointer,
+                    launch(queries_kernel<C>, dim3((C::ROWS + tile - 1) / tile, C::HEADS + 1), LATENT_QUERY_THREADS<C>, 0, stream, header, token_rows, q.pointer,
                            kv.pointer, norm.pointer, rotary.pointer, codes.pointer + l * codes_layer, row_scales.pointer, cache.pointer + l * layer, queries.pointer);
                 if (second)
-                    launch(decode_kernel<C, RESIDENT_COUNT>, dim3(C::SPLITS, LatentTile<C>::GROUPS, C::ROWS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream,
+                    launch(decode_kernel<C, RESIDENT_COUNT>, dim3(C::ROWS, LatentTile<C>::GROUPS, C::SPLITS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream,
                            header, token_rows, queries.pointer, cache.pointer + l * layer, partials.pointer);
                 if (third)
-                    launch(values_kernel<C>, dim3(C::HEADS, (C::ROWS + values - 1) / values), VALUES_THREADS, 0, stream, header, token_rows, partials.pointer,
+                    launch(values_kernel<C>, dim3((C::ROWS + values - 1) / values, C::HEADS), VALUES_THREADS, 0, stream, header, token_rows, partials.pointer,
                            codes.pointer + l * codes_layer, row_scales.pointer, out.pointer);
             }
         }, decode ? 20 : 3) / layers * 1e3;

@@ -228,11 +228,11 @@ struct Device {
         const Step* header = reinterpret_cast<const Step*>(step.pointer);
         const TokenRow* rows = decode ? nullptr : tokens.pointer;
         const int tile = 16 * C::QUERY_TILES, values = LatentValues<C>::TILE_ROWS;
-        launch(queries_kernel<C>, dim3(C::HEADS + 1, (C::ROWS + tile - 1) / tile), LATENT_QUERY_THREADS<C>, 0, stream, header, rows, q.pointer, kv.pointer,
+        launch(queries_kernel<C>, dim3((C::ROWS + tile - 1) / tile, C::HEADS + 1), LATENT_QUERY_THREADS<C>, 0, stream, header, rows, q.pointer, kv.pointer,
                norm.pointer, rotary.pointer, codes.pointer, row_scales.pointer, cache.pointer, queries.pointer);
-        launch(decode_kernel<C>, dim3(C::SPLITS, LatentTile<C>::GROUPS, C::ROWS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream, header, rows,
+        launch(decode_kernel<C>, dim3(C::ROWS, LatentTile<C>::GROUPS, C::SPLITS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream, header, rows,
                queries.pointer, cache.pointer, partials.pointer);
-        launch(values_kernel<C>, dim3(C::HEADS, (C::ROWS + values - 1) / values), VALUES_THREADS, 0, stream, header, rows, partials.pointer, codes.pointer,
+        launch(values_kernel<C>, dim3((C::ROWS + values - 1) / values, C::HEADS), VALUES_THREADS, 0, stream, header, rows, partials.pointer, codes.pointer,
                row_scales.pointer, out.pointer);
     }
     std::vector<float> result(int rows) {
