@@ -30,7 +30,7 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
     let (graph, draft) = draft::bodies(target, graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
-    let layout = layout::layout(&graph, &fused)?;
+    let layout = layout::layout(&graph, &fused, &target.hardware.kind)?;
     let buckets = buckets::buckets(target);
     let assignment = memory::assign(&graph, &fused)?;
     let mut bodies = bodies(&graph, &fused, &layout, &assignment)?;

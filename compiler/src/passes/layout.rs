@@ -6,6 +6,7 @@ use super::{PassError, pass_error};
 use crate::blocks::FieldForm;
 use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
 use crate::plan::{Field, FieldId, FieldKind, Packing, TensorPart};
+use crate::spec::types::HardwareKind;
 use std::collections::BTreeMap;
 
 /// The fields of the generated structs, and the groups that read them.
@@ -16,14 +17,17 @@ pub struct Layout {
     /// Fields by body and group, under the rule's names for values. Products fused into one matrix map to the
     /// same field.
     pub uses: BTreeMap<(BodyId, usize), Uses>,
+    /// Whether heads' matrices have a form of their own ([`FieldKind::Heads`]).
+    own_heads: bool,
 }
 
 /// Lays out the weights of every group.
 ///
 /// # Errors
 /// When products of one group cannot share a matrix: formats differ, or only some have a bias.
-pub fn layout(graph: &Graph, fused: &Fused) -> Result<Layout, PassError> {
-    let mut layout = Layout::default();
+pub fn layout(graph: &Graph, fused: &Fused, hardware: &HardwareKind) -> Result<Layout, PassError> {
+    let own_heads = matches!(hardware, HardwareKind::Cpu(_));
+    let mut layout = Layout { own_heads, ..Layout::default() };
     for (body_index, groups) in fused.bodies.iter().enumerate() {
         let body = BodyId(body_index);
         for (group_index, group) in groups.iter().enumerate() {
@@ -131,16 +135,7 @@ impl Layout {
                 ));
             }
         }
-        let kind = FieldKind::Matrix {
-            format: first.stored,
-            scales: first.scales.as_ref().map(|scales| scales.form),
-            compute: first.compute,
-            rows: weights.iter().map(|id| graph.weights[id.0].rows).sum(),
-            columns: first.columns,
-            packing,
-            experts: first.experts,
-        };
-        Ok(self.field(graph, body_id, weights, kind))
+        Ok(self.field(graph, body_id, weights, stacked(graph, weights, packing)))
     }
 
     /// The field of a weight that an op reads directly.
@@ -151,6 +146,9 @@ impl Layout {
                 let Weight { stored, rows, columns, .. } = graph.weights[weight.0];
                 let kind = FieldKind::Convolution { format: stored, channels: rows, taps: columns };
                 self.field(graph, body, &[weight], kind)
+            }
+            FieldForm::Heads { .. } if !self.own_heads => {
+                self.field(graph, body, &[weight], stacked(graph, &[weight], Packing::Stacked))
             }
             FieldForm::Heads { heads, key_dim } => {
                 let Weight { stored, rows, columns, .. } = graph.weights[weight.0];
@@ -179,6 +177,20 @@ impl Layout {
         let name = field_name(&parts.iter().map(|part| part.weight.as_str()).collect::<Vec<_>>());
         self.fields.push(Field { name, owner, kind, parts });
         FieldId(self.fields.len() - 1)
+    }
+}
+
+/// The matrix of these weights, which are alike.
+fn stacked(graph: &Graph, weights: &[WeightId], packing: Packing) -> FieldKind {
+    let first = &graph.weights[weights[0].0];
+    FieldKind::Matrix {
+        format: first.stored,
+        scales: first.scales.as_ref().map(|scales| scales.form),
+        compute: first.compute,
+        rows: weights.iter().map(|id| graph.weights[id.0].rows).sum(),
+        columns: first.columns,
+        packing,
+        experts: first.experts,
     }
 }
 

@@ -50,7 +50,8 @@ pub enum FieldKind {
         /// Columns: taps of each channel.
         taps: usize,
     },
-    /// What makes each head's keys and values of a latent: a matrix for each, as stored.
+    /// What makes each head's keys and values of a latent, on a CPU: a matrix for each, as stored. A CUDA device
+    /// has one [`FieldKind::Matrix`] of all.
     Heads {
         /// Stored format, one of floats.
         format: Format,
@@ -84,7 +85,7 @@ pub enum FieldKind {
 }
 
 /// Why no [`FieldKind::Heads`] is met where a plan is for a CUDA device.
-pub const NO_HEADS: &str = "what reads heads of latents is refused before it is planned for a CUDA device";
+pub const NO_HEADS: &str = "a CUDA device has what makes heads of latents as a matrix of products";
 
 /// A tensor that becomes a field or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,9 +161,7 @@ impl Field {
                 let elements = heads * (whole(latent) * key_dim + whole(value_dim) * latent);
                 (elements * format.block_bytes()) as u64
             }
-            (FieldKind::Heads { format, heads, key_dim, value_dim, latent }, HardwareKind::Cuda(_)) => {
-                (heads * (key_dim + value_dim) * latent * format.block_bytes()) as u64
-            }
+            (FieldKind::Heads { .. }, HardwareKind::Cuda(_)) => unreachable!("{NO_HEADS}"),
             (FieldKind::Matrix { experts, .. }, _) => {
                 self.matrix_bytes(hardware) * experts.unwrap_or(1) as u64
             }

@@ -93,11 +93,11 @@ struct LatentSplits {
     }
 };
 
-// A place in a tile of rows in shared memory that ldmatrix reads without bank conflicts: panels of 64 columns, rows of 128 bytes, the 16-byte
-// chunk j of a row at chunk j ^ (row & 7).
+// Where a row's 16-byte chunk is in a tile in shared memory that ldmatrix reads without bank conflicts, in bytes: panels of 64 columns, rows of
+// 128 bytes, the chunk j of a row at chunk j ^ (row & 7).
 template <int ROWS>
-__device__ __forceinline__ unsigned panel_chunk(unsigned base, int row, int chunk) {
-    return base + chunk / 8 * (ROWS * 128) + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
+__device__ __forceinline__ unsigned panel_chunk(int row, int chunk) {
+    return chunk / 8 * (ROWS * 128) + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;
 }
 
 }  // namespace monomorph

@@ -115,9 +115,9 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
             const int of = i / PADDING, chunk = CHUNKS + i % PADDING;
             const bool key = of < C::STAGES * TILE;
             const int q_row = of - C::STAGES * TILE;
-            const unsigned base = key ? keys_at + of / TILE * T::STAGE_BYTES : q_at + q_row / ROWS * T::Q_BYTES;
-            const unsigned place = key ? panel_chunk<TILE>(base, of % TILE, chunk) : panel_chunk<ROWS>(base, q_row % ROWS, chunk);
-            asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(place), "r"(0) : "memory");
+            unsigned char* const to = key ? shared.keys[of / TILE] + panel_chunk<TILE>(of % TILE, chunk)
+                                          : shared.q[q_row / ROWS] + panel_chunk<ROWS>(q_row % ROWS, chunk);
+            *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
         }
     }
     // The first tiles: those of earlier steps at once, where the header is known.
@@ -138,11 +138,10 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         const int heads = min(ROWS, C::HEADS - group * 32);
         for (int i = thread; i < TERMS * ROWS * CHUNKS; i += THREADS) {
             const int term = i / (ROWS * CHUNKS), head = i / CHUNKS % ROWS, chunk = i % CHUNKS;
-            const unsigned to = panel_chunk<ROWS>(q_at + term * T::Q_BYTES, head, chunk);
             uint4 eight = make_uint4(0, 0, 0, 0);
             if (head < heads)
                 eight = load_activation(reinterpret_cast<const uint4*>(from + (static_cast<size_t>(term) * C::HEADS + head) * S::WIDTH + chunk * 8));
-            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(eight.x), "r"(eight.y), "r"(eight.z), "r"(eight.w) : "memory");
+            *reinterpret_cast<uint4*>(shared.q[term] + panel_chunk<ROWS>(head, chunk)) = eight;
         }
     }
 
@@ -167,13 +166,13 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         for (int k = 0; k < T::KEY_PAIRS; ++k) {
             unsigned b[T::EIGHTS][4];   // of 8 tokens, the columns 32k .. 32k + 32
 #pragma unroll
-            for (int n = 0; n < T::EIGHTS; ++n) ldmatrix_4(b[n], panel_chunk<TILE>(keys, first_token + 8 * n + lane % 8, 4 * k + lane / 8));
+            for (int n = 0; n < T::EIGHTS; ++n) ldmatrix_4(b[n], keys + panel_chunk<TILE>(first_token + 8 * n + lane % 8, 4 * k + lane / 8));
 #pragma unroll
             for (int term = 0; term < TERMS; ++term)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     unsigned a[4];
-                    ldmatrix_4(a, panel_chunk<ROWS>(q_at + term * T::Q_BYTES, 16 * head_tile + lane % 16, 4 * k + 2 * half + lane / 16));
+                    ldmatrix_4(a, q_at + term * T::Q_BYTES + panel_chunk<ROWS>(16 * head_tile + lane % 16, 4 * k + 2 * half + lane / 16));
 #pragma unroll
                     for (int n = 0; n < T::EIGHTS; ++n) mma_16<Kv>(scores[n], a, b[n][2 * half], b[n][2 * half + 1]);
                 }
@@ -223,9 +222,7 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
                 split_pair<Kv>(even, odd, terms[0], terms[1]);
 #pragma unroll
                 for (int term = 0; term < TERMS; ++term)
-                    asm volatile("st.shared.b32 [%0], %1;" ::"r"(panel_chunk<ROWS>(weights_at + term * ROWS * 128, 16 * head_tile + g + 8 * i,
-                                                                                     first_token / 8 + n) + 4 * c),
-                                 "r"(terms[term]) : "memory");
+                    *reinterpret_cast<unsigned*>(shared.weights[term] + panel_chunk<ROWS>(16 * head_tile + g + 8 * i, first_token / 8 + n) + 4 * c) = terms[term];
             }
         }
         __syncthreads();
@@ -248,13 +245,13 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
             for (int term = 0; term < TERMS; ++term)
 #pragma unroll
                 for (int t = 0; t < TILES; ++t)
-                    ldmatrix_4(a[term][t], panel_chunk<ROWS>(weights_at + term * ROWS * 128, 16 * t + lane % 16, 2 * k + lane / 16));
+                    ldmatrix_4(a[term][t], weights_at + term * ROWS * 128 + panel_chunk<ROWS>(16 * t + lane % 16, 2 * k + lane / 16));
 #pragma unroll
             for (int j = 0; j < T::WARP_TILES; ++j) {
                 const int column_tile = warp * T::WARP_TILES + j;
                 if (T::COLUMN_TILES % (LATENT_WARPS * T::WARP_TILES) != 0 && column_tile >= T::COLUMN_TILES) break;
                 unsigned b[4];   // tokens 16k .. 16k + 16 of twice eight columns
-                ldmatrix_4_transposed(b, panel_chunk<TILE>(keys, 16 * k + lane % 16, 2 * column_tile + lane / 16));
+                ldmatrix_4_transposed(b, keys + panel_chunk<TILE>(16 * k + lane % 16, 2 * column_tile + lane / 16));
 #pragma unroll
                 for (int term = 0; term < TERMS; ++term)
 #pragma unroll

@@ -95,5 +95,20 @@ inline void ldmatrix_4_transposed(unsigned (&r)[4], unsigned address) {
     emulated::Matrices own = {address, r};
     card::meet("ldmatrix", &own, emulated::load_matrices<true>);
 }
+inline unsigned transpose_8x8(unsigned pair) {
+    struct Own {
+        unsigned pair, turned;
+    } own = {pair, 0};
+    card::meet("movmatrix", &own, [](card::Warp& w) {
+        if (w.live != 32) card::fail("a matrix of a warp with %d threads", w.live);
+        const auto at = [&](int lane) -> Own& { return *static_cast<Own*>(w.lane[lane]->operands); };
+        for (int lane = 0; lane < 32; lane++)
+            for (int half = 0; half < 2; half++) {  // row 2c + half of column g
+                const int row = lane % 4 * 2 + half, column = lane / 4;
+                at(lane).turned |= (at(row * 4 + column / 2).pair >> (column % 2 * 16) & 0xffff) << (16 * half);
+            }
+    });
+    return own.turned;
+}
 
 }  // namespace monomorph

@@ -57,7 +57,15 @@ impl Operation for LatentAttention {
     const ATTENDS: bool = true;
 
     fn unbuilt(&self) -> Option<&'static str> {
-        Some("attention over latents")
+        let Shape { key_dim, value_dim, latent, .. } = self.shape;
+        let whole = [key_dim, value_dim, latent, self.shape.width()].iter().all(|it| it.is_multiple_of(8));
+        // A block of latent_queries has a warp for each 32 latents, and holds a head's keys of them.
+        match whole && latent <= 512 && key_dim <= 128 {
+            true => None,
+            false => Some(
+                "attention over latents of more than 512, of keys of more than 128, or of widths that no 8 divides",
+            ),
+        }
     }
 
     fn fields(&self) -> Vec<(WeightId, FieldForm)> {

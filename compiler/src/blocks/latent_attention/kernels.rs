@@ -1,6 +1,59 @@
-//! Kernels of attention over latents: none yet.
+//! Kernels of attention over latents.
 
-use crate::kernels::Signature;
+use crate::kernels::{
+    Cache, Codes, Declared, Header, Rotary, RowScales, Rows, Tokens, Vector, constants, kernels, operands,
+};
 
-/// There are none.
-pub const KERNELS: &[&Signature] = &[];
+const SHAPE: &[Declared] = constants![
+    HEADS: int, KEY_DIM: int, VALUE_DIM: int, LATENT: int, ROTATED: int, BLOCK_TOKENS: int, Kv: type,
+    TERMS: int, ROWS: int,
+];
+/// How a context is divided.
+const PARTS: &[Declared] = constants![SPLITS: int, TILE: int];
+const QUERIES: &[Declared] = constants![
+    ROTARY_HALVES: bool, NORM: HeadNorm, EPS: float, SCALE: float, GROWTH: float, ORIGINAL: int,
+    QUERY_TILES: int,
+];
+const DECODE: &[Declared] = constants![STAGES: int, TOKENS: int, CONTEXT_BEFORE_WAIT: bool];
+
+operands! {
+    /// Queries that key matrices are multiplied into, each with its rotated part.
+    AbsorbedQueries: "{config}::Kv";
+}
+
+kernels! {
+    /// Norm and rotary, the cache write, and queries times key matrices.
+    latent_queries => LatentQueries in "latent/latent_queries.cuh", [SHAPE, PARTS, QUERIES];
+    (
+        step: READ Header, tokens: READ Tokens, q: READ Rows, kv: READ Rows, norm: READ Vector,
+        rotary: READ Rotary, codes: READ Codes, row_scales: READ RowScales, layer: WRITE Cache,
+        queries: WRITE AbsorbedQueries,
+    )
+    check "LATENT_QUERY_THREADS<{config}> == {block}"
+    grid y "{config}::HEADS + 1"
+    bytes kv_block "sizeof({config}::Kv) * LatentShape<{config}>::BLOCK_STRIDE"
+    bytes query_row "latent_query_row<{config}>()";
+
+    /// Scores, softmax and sums of latents, of parts of a context.
+    latent_decode => LatentDecode in "latent/latent_decode.cuh", [SHAPE, PARTS, DECODE];
+    (
+        step: READ Header, tokens: READ Tokens, queries: READ AbsorbedQueries, layer: READ Cache,
+        partials: WRITE Rows,
+    )
+    check "LATENT_THREADS == {block} && latent_decode_shared_bytes<{config}>() <= {shared}"
+    grid y "LatentTile<{config}>::GROUPS"
+    grid z "{config}::SPLITS"
+    bytes kv_block "sizeof({config}::Kv) * LatentShape<{config}>::BLOCK_STRIDE"
+    bytes query_row "latent_query_row<{config}>()"
+    bytes partials "latent_partials_bytes<{config}>()";
+
+    /// The parts of contexts added up, times value matrices.
+    latent_values => LatentValues in "latent/latent_values.cuh", [SHAPE, PARTS];
+    (
+        step: READ Header, tokens: READ Tokens, partials: READ Rows, codes: READ Codes,
+        row_scales: READ RowScales, out: WRITE Rows,
+    )
+    check "VALUES_THREADS == {block}"
+    grid y "{config}::HEADS"
+    bytes partials "latent_partials_bytes<{config}>()";
+}

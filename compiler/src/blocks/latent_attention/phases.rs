@@ -89,8 +89,8 @@ impl Kind for LatentAttention {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        Err(pass_error!("no kernel attends over latents"))
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launcher.latent_attention(site, self, launches)
     }
 }
 
