@@ -23,12 +23,13 @@ namespace monomorph {
 
 constexpr int WGMMA_THREADS = 384, WGMMA_STAGES = 2;
 
-// A place in the ring of stages: which stage, and the parity of its use.
+// A place in a ring of stages: which stage, and the parity of its use.
+template <int STAGES = WGMMA_STAGES>
 struct RingPlace {
     int stage = 0;
     unsigned parity = 0;
     __device__ __forceinline__ void advance() {
-        if (++stage == WGMMA_STAGES) stage = 0, parity ^= 1;
+        if (++stage == STAGES) stage = 0, parity ^= 1;
     }
 };
 
@@ -72,7 +73,7 @@ __device__ __forceinline__ void gather_tile(unsigned char* to, const typename C:
 template <class C>
 __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
     const int lane = threadIdx.x % 32;
-    RingPlace at;
+    RingPlace<> at;
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
@@ -182,7 +183,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
     const int first_row = group * 64 + thread / 32 * 16;  // of the warp
     WgmmaRows<C> rows;
     if constexpr (P::Q_SHARED) rows.q_at = shared_address(shared.q[group]);
-    RingPlace at;
+    RingPlace<> at;
     const auto q_row = [&](const PrefillTile& tile, int kv_head, int row) {
         return q + ((static_cast<size_t>(tile.row) + row / GROUP) * C::HEADS + kv_head * GROUP + row % GROUP) * D;
     };
@@ -227,7 +228,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             rows.softmax(first_key + KEYS - 1 > first_position || is_cut, first_key, position, c);
         };
 
-        RingPlace next = at;
+        RingPlace<> next = at;
         next.advance();
         wait_full(&shared.keys_full[at.stage], at.parity);
         rows.issue_scores(shared_address(shared.keys[at.stage]));
@@ -235,7 +236,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         rows.pin_scores();
         if (thread == 0) barrier_arrive(&shared.keys_empty[at.stage]);
         softmax(first_tile);
-        RingPlace before;
+        RingPlace<> before;
         auto finish_context = [&](bool was_issued) {
             wgmma_wait<0>();
             rows.pin_context();

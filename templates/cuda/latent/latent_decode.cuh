@@ -28,9 +28,11 @@ struct LatentTile {
     static constexpr int HEAD_TILES = C::HEADS <= 16 ? 1 : 2;              // of 16 heads
     static constexpr int ROWS = 16 * HEAD_TILES;
     static constexpr int PANELS = (S::WIDTH + 63) / 64, KEY_PAIRS = (S::WIDTH + 31) / 32;  // steps of 32 columns
-    static constexpr int TOKEN_WARPS = LATENT_WARPS / HEAD_TILES;          // warps that share a tile's tokens
+    // Warps that share a tile's tokens: the others have none where heads are few and tiles small.
+    static constexpr int TOKEN_WARPS = LATENT_WARPS / HEAD_TILES < C::TILE / 8 ? LATENT_WARPS / HEAD_TILES : C::TILE / 8;
+    static constexpr bool ALL_SCORE = TOKEN_WARPS * HEAD_TILES == LATENT_WARPS;
     static constexpr int EIGHTS = C::TILE / (8 * TOKEN_WARPS);             // of tokens, a warp
-    static_assert(C::TILE % 32 == 0 && C::TILE <= 64 && C::TILE % (8 * TOKEN_WARPS) == 0, "tiles of 32 or 64 tokens");
+    static_assert(C::TILE == 32 || C::TILE == 64, "a row of weights is at most 128 bytes");
     static constexpr int COLUMN_TILES = (C::LATENT + 15) / 16;             // of 16 latents
     static constexpr int WARP_TILES = (COLUMN_TILES + LATENT_WARPS - 1) / LATENT_WARPS;
     static constexpr int PANEL_BYTES = C::TILE * 128, STAGE_BYTES = PANELS * PANEL_BYTES, Q_BYTES = PANELS * ROWS * 128;
@@ -138,14 +140,16 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         const int heads = min(ROWS, C::HEADS - group * 32);
         for (int i = thread; i < TERMS * ROWS * CHUNKS; i += THREADS) {
             const int term = i / (ROWS * CHUNKS), head = i / CHUNKS % ROWS, chunk = i % CHUNKS;
-            uint4 eight = make_uint4(0, 0, 0, 0);
-            if (head < heads)
-                eight = load_activation(reinterpret_cast<const uint4*>(from + (static_cast<size_t>(term) * C::HEADS + head) * S::WIDTH + chunk * 8));
-            *reinterpret_cast<uint4*>(shared.q[term] + panel_chunk<ROWS>(head, chunk)) = eight;
+            const bool live = head < heads;
+            copy_16(shared.q[term] + panel_chunk<ROWS>(head, chunk), live ? from + (static_cast<size_t>(term) * C::HEADS + head) * S::WIDTH + chunk * 8 : from,
+                    live ? 16 : 0);
         }
+        copy_commit();
+        copy_wait<0>();
     }
 
     const int head_tile = warp % TILES, token_warp = warp / TILES;
+    const bool scores_tokens = T::ALL_SCORE || token_warp < T::TOKEN_WARPS;
     const int first_token = token_warp * 8 * T::EIGHTS;   // of the tile, this warp's
     float sums[TILES][T::WARP_TILES][2][4] = {};          // of 16 heads and twice 8 columns
     float maximum[TILES][2], sum[2] = {};                 // of heads g and g + 8; the sum is of this lane's tokens
@@ -162,8 +166,8 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         // Scores of 16 heads and the warp's tokens.
         const unsigned keys = keys_at + stage * T::STAGE_BYTES;
         float scores[T::EIGHTS][4] = {};
-#pragma unroll
-        for (int k = 0; k < T::KEY_PAIRS; ++k) {
+#pragma unroll 2
+        for (int k = 0; k < (scores_tokens ? T::KEY_PAIRS : 0); ++k) {
             unsigned b[T::EIGHTS][4];   // of 8 tokens, the columns 32k .. 32k + 32
 #pragma unroll
             for (int n = 0; n < T::EIGHTS; ++n) ldmatrix_4(b[n], keys + panel_chunk<TILE>(first_token + 8 * n + lane % 8, 4 * k + lane / 8));
@@ -192,7 +196,7 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
             for (int n = 0; n < T::EIGHTS; ++n) largest = fmaxf(largest, fmaxf(scores[n][2 * i], scores[n][2 * i + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            if (c == 0) shared.maximum[token_warp][16 * head_tile + g + 8 * i] = largest;
+            if (c == 0 && scores_tokens) shared.maximum[token_warp][16 * head_tile + g + 8 * i] = largest;
         }
         __syncthreads();
 
@@ -215,7 +219,7 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
             const float largest = TILES == 1 || head_tile == 0 ? maximum[0][i] : maximum[TILES - 1][i];
             sum[i] *= TILES == 1 || head_tile == 0 ? shrink[0][i] : shrink[TILES - 1][i];
 #pragma unroll
-            for (int n = 0; n < T::EIGHTS; ++n) {
+            for (int n = 0; n < (scores_tokens ? T::EIGHTS : 0); ++n) {
                 const float even = power_of_two(scores[n][2 * i] - largest), odd = power_of_two(scores[n][2 * i + 1] - largest);
                 sum[i] += even + odd;
                 unsigned terms[2];
@@ -268,7 +272,7 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
     for (int i = 0; i < 2; ++i) {
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
-        if (c == 0) shared.sum[token_warp][16 * head_tile + g + 8 * i] = sum[i];
+        if (c == 0 && scores_tokens) shared.sum[token_warp][16 * head_tile + g + 8 * i] = sum[i];
     }
     float* const left = partials + (static_cast<size_t>(row) * C::HEADS + group * 32) * S::PARTIAL;
 #pragma unroll

@@ -1,13 +1,13 @@
 // latent_queries: what stands before attention over latents, for all rows of a step. Norm of the latent and rotary of its key, both into the
 // cache; for each head the query's key matrix K_h multiplied into it, and rotary of its rotated part.
 //
-// Work: block (group of QUERY_TILES tiles of 16 rows, head), a warp for each 32 latents: it holds its KEY_DIM x 32 part of K_h, asked for
+// Work: block (group of ROW_TILES tiles of 16 rows, head), a warp for each 32 latents: it holds its KEY_DIM x 32 part of K_h, asked for
 // before the wait, as packed: a fragment of rows of K_h becomes one of columns by a transposition between lanes (movmatrix). A query is
 // scaled to f16 as staged activations are (staged.cuh), times the row scales of K_h: it is these rows' sum. Blocks behind the last head take
 // the latents, a warp a row.
 // queries: Kv [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights are powers of two.
 // Bytes: K_h once a block; q and kv once; queries once.
-// Shared memory: 16 queries. Barriers: two a tile. Grid: (ceil(rows / (16 QUERY_TILES)), HEADS + 1); more are harmless.
+// Shared memory: 16 queries. Barriers: two a tile. Grid: (ceil(rows / (16 ROW_TILES)), HEADS + 1); more are harmless.
 #pragma once
 
 #include "latent/latent.cuh"
@@ -57,13 +57,13 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
     MONOMORPH_SHARED(factors, float[16]);
     launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
-    const int first = blockIdx.x * (16 * C::QUERY_TILES);
+    const int first = blockIdx.x * (16 * C::ROW_TILES);
 
     if (head == C::HEADS) {
         HeadVector<OfLatent<C>> weight;
         if constexpr (C::NORM != HeadNorm::None) weight.load(norm, lane);
         wait_for_predecessors();
-        for (int row = first + warp; row < min(first + 16 * C::QUERY_TILES, step->tokens); row += WARPS)
+        for (int row = first + warp; row < min(first + 16 * C::ROW_TILES, step->tokens); row += WARPS)
             write_latent<C>(LatentRow(step, tokens, row), step->blocks(), kv + static_cast<size_t>(row) * S::WIDTH, weight, rotary, layer, lane);
         return;
     }
@@ -79,7 +79,7 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
         scales[j] = lane + 32 * j < C::KEY_DIM ? load_constant(row_scales + head * S::MADE + lane + 32 * j) : 0.0f;
     wait_for_predecessors();
 
-    for (int tile = 0; tile < C::QUERY_TILES; ++tile) {
+    for (int tile = 0; tile < C::ROW_TILES; ++tile) {
         const int from = first + 16 * tile;
         if (from >= step->tokens) break;
         // Queries to f16, rotated parts to their places.

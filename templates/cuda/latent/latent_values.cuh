@@ -1,11 +1,11 @@
 // latent_values: the parts that latent_decode left of a row's context, added up, and each head's value matrix V_h times them.
 //
-// Work: block (tile of up to 16 rows, head), VALUES_WARPS warps. A warp asks for its rows of V_h before the wait (tiles of 8 values, as packed:
+// Work: block (ROW_TILES tiles of up to 16 rows, head), VALUES_WARPS warps. A warp asks for its rows of V_h before the wait (tiles of 8 values, as packed:
 // B of the products). Then the warps share out the tile's rows, and each row's parts where rows are fewer than warps: a lane has columns
 // 4 lane .. 4 lane + 4 of every 128 of the latent, parts come BATCH at a time, and are added in their order, warps' shares in the order of the
 // warps. The sum over the total weight goes to f16 as staged activations do (staged.cuh), a row scaled by itself.
 // Bytes: V_h once a block; partials once.
-// Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two. Grid: (ceil(rows / TILE_ROWS), HEADS); more are harmless.
+// Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two a tile, three where more follow. Grid: (ceil(rows / (TILE_ROWS ROW_TILES)), HEADS); more are harmless.
 #pragma once
 
 #include "latent/latent.cuh"
@@ -23,6 +23,7 @@ struct LatentValues {
     static constexpr int WARP_TILES = (C::VALUE_DIM / 8 + VALUES_WARPS - 1) / VALUES_WARPS;
     static constexpr int STRIDE = 32 * S::UNITS + 8;                      // of a row in shared memory
     static constexpr int BATCH = 8 / QUADS < 1 ? 1 : 8 / QUADS;           // parts on their way
+    static constexpr int ENDS = (C::SPLITS + 31) / 32;                    // a lane's
 };
 
 // step; partials: latent_decode's; codes, row_scales: `made`; out f32 [rows, HEADS * VALUE_DIM].
@@ -36,7 +37,6 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
     MONOMORPH_SHARED(unscales, float[16]);
     launch_dependents();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
-    const int first = blockIdx.x * V::TILE_ROWS;
 
     uint4 values[V::WARP_TILES][S::UNITS];
     const uint4* packed = static_cast<const uint4*>(codes) + (static_cast<size_t>(head) * S::MADE + C::KEY_DIM) / 8 * S::UNITS * 32;
@@ -49,109 +49,114 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
         }
     for (int i = thread; i < 16 * V::STRIDE / 2; i += VALUES_THREADS) reinterpret_cast<unsigned*>(staged)[i] = 0;
     wait_for_predecessors();
-    if (first >= step->tokens) return;
-
-    const int row = first + warp / V::SHARES, share = warp % V::SHARES;
-    const bool live = row < step->tokens;
-    float total = 0.0f, sum[V::QUADS][4] = {};
-    if (live) {
-        const int used = LatentSplits<C>(LatentRow(step, tokens, row).position).used;
-        const float* from = partials + (static_cast<size_t>(row) * C::HEADS + head) * S::PARTIAL;
-        const float2* ends = reinterpret_cast<const float2*>(from + C::SPLITS * C::LATENT);   // maximum, sum of weights
-        float largest = -INFINITY;
-        for (int s = lane; s < used; s += 32) largest = fmaxf(largest, load_activation(ends + s).x);
+    for (int at = 0; at < C::ROW_TILES; ++at) {
+        const int first = (blockIdx.x * C::ROW_TILES + at) * V::TILE_ROWS;
+        if (first >= step->tokens) return;
+        const int row = first + warp / V::SHARES, share = warp % V::SHARES;
+        const bool live = row < step->tokens;
+        float total = 0.0f, sum[V::QUADS][4] = {};
+        if (live) {
+            const int used = LatentSplits<C>(LatentRow(step, tokens, row).position).used;
+            const float* from = partials + (static_cast<size_t>(row) * C::HEADS + head) * S::PARTIAL;
+            const float2* ends = reinterpret_cast<const float2*>(from + C::SPLITS * C::LATENT);   // maximum, sum of weights
+            float2 own[V::ENDS];   // all asked for at once
 #pragma unroll
-        for (int mask = 16; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
-        for (int s = lane; s < used; s += 32) {
-            const float2 end = load_activation(ends + s);
-            total += power_of_two(end.x - largest) * end.y;
-        }
-        total = warp_sum(total);
-        const int each = (used + V::SHARES - 1) / V::SHARES, begin = share * each, end = min(used, begin + each);
-        for (int s = begin; s < end; s += V::BATCH) {
-            float4 v[V::BATCH][V::QUADS];
-            float weight[V::BATCH];
+            for (int j = 0; j < V::ENDS; ++j) own[j] = lane + 32 * j < used ? load_activation(ends + lane + 32 * j) : make_float2(-INFINITY, 0.0f);
+            float largest = -INFINITY;
 #pragma unroll
-            for (int b = 0; b < V::BATCH; ++b) {
-                const int part = min(s + b, end - 1);
-                weight[b] = s + b < end ? power_of_two(load_activation(ends + part).x - largest) : 0.0f;
+            for (int j = 0; j < V::ENDS; ++j) largest = fmaxf(largest, own[j].x);
 #pragma unroll
-                for (int j = 0; j < V::QUADS; ++j) {
-                    const int column = 128 * j + 4 * lane;
-                    v[b][j] = column < C::LATENT ? load_activation(reinterpret_cast<const float4*>(from + part * C::LATENT + column)) : float4{};
+            for (int mask = 16; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+#pragma unroll
+            for (int j = 0; j < V::ENDS; ++j) total += power_of_two(own[j].x - largest) * own[j].y;
+            total = warp_sum(total);
+            const int each = (used + V::SHARES - 1) / V::SHARES, begin = share * each, end = min(used, begin + each);
+            for (int s = begin; s < end; s += V::BATCH) {
+                float4 v[V::BATCH][V::QUADS];
+                float weight[V::BATCH];
+#pragma unroll
+                for (int b = 0; b < V::BATCH; ++b) {
+                    const int part = min(s + b, end - 1);
+                    weight[b] = s + b < end ? power_of_two(load_activation(ends + part).x - largest) : 0.0f;
+#pragma unroll
+                    for (int j = 0; j < V::QUADS; ++j) {
+                        const int column = 128 * j + 4 * lane;
+                        v[b][j] = column < C::LATENT ? load_activation(reinterpret_cast<const float4*>(from + part * C::LATENT + column)) : float4{};
+                    }
                 }
+#pragma unroll
+                for (int b = 0; b < V::BATCH; ++b)
+#pragma unroll
+                    for (int j = 0; j < V::QUADS; ++j) {
+                        sum[j][0] += weight[b] * v[b][j].x, sum[j][1] += weight[b] * v[b][j].y;
+                        sum[j][2] += weight[b] * v[b][j].z, sum[j][3] += weight[b] * v[b][j].w;
+                    }
             }
-#pragma unroll
-            for (int b = 0; b < V::BATCH; ++b)
-#pragma unroll
-                for (int j = 0; j < V::QUADS; ++j) {
-                    sum[j][0] += weight[b] * v[b][j].x, sum[j][1] += weight[b] * v[b][j].y;
-                    sum[j][2] += weight[b] * v[b][j].z, sum[j][3] += weight[b] * v[b][j].w;
-                }
         }
-    }
-    if constexpr (V::SHARES > 1) {
-#pragma unroll
-        for (int j = 0; j < V::QUADS; ++j) *reinterpret_cast<float4*>(&shares[warp][128 * j + 4 * lane]) = make_float4(sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
-    }
-    __syncthreads();
-    if (share == 0 && live) {
         if constexpr (V::SHARES > 1) {
-            for (int w = 1; w < V::SHARES; ++w)
 #pragma unroll
-                for (int j = 0; j < V::QUADS; ++j)
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) sum[j][i] += shares[warp + w][128 * j + 4 * lane + i];
+            for (int j = 0; j < V::QUADS; ++j) *reinterpret_cast<float4*>(&shares[warp][128 * j + 4 * lane]) = make_float4(sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
         }
-        float largest = 0.0f;
+        __syncthreads();
+        if (share == 0 && live) {
+            if constexpr (V::SHARES > 1) {
+                for (int w = 1; w < V::SHARES; ++w)
 #pragma unroll
-        for (int j = 0; j < V::QUADS; ++j)
+                    for (int j = 0; j < V::QUADS; ++j)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                sum[j][i] *= 1.0f / total;
-                largest = fmaxf(largest, fabsf(sum[j][i]));
+                        for (int i = 0; i < 4; ++i) sum[j][i] += shares[warp + w][128 * j + 4 * lane + i];
             }
+            float largest = 0.0f;
 #pragma unroll
-        for (int mask = 16; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
-        const HalfScale half(largest);
-        const int place = warp / V::SHARES;
+            for (int j = 0; j < V::QUADS; ++j)
 #pragma unroll
-        for (int j = 0; j < V::QUADS; ++j) {
-            const int column = 128 * j + 4 * lane;
-            if (column < C::LATENT)
-                *reinterpret_cast<uint2*>(&staged[place][column]) =
-                    make_uint2(pack_f16(sum[j][0] * half.scale, sum[j][1] * half.scale), pack_f16(sum[j][2] * half.scale, sum[j][3] * half.scale));
+                for (int i = 0; i < 4; ++i) {
+                    sum[j][i] *= 1.0f / total;
+                    largest = fmaxf(largest, fabsf(sum[j][i]));
+                }
+#pragma unroll
+            for (int mask = 16; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
+            const HalfScale half(largest);
+            const int place = warp / V::SHARES;
+#pragma unroll
+            for (int j = 0; j < V::QUADS; ++j) {
+                const int column = 128 * j + 4 * lane;
+                if (column < C::LATENT)
+                    *reinterpret_cast<uint2*>(&staged[place][column]) =
+                        make_uint2(pack_f16(sum[j][0] * half.scale, sum[j][1] * half.scale), pack_f16(sum[j][2] * half.scale, sum[j][3] * half.scale));
+            }
+            if (lane == 0) unscales[place] = half.unscale;
         }
-        if (lane == 0) unscales[place] = half.unscale;
-    }
-    __syncthreads();
+        __syncthreads();
 
 #pragma unroll
-    for (int j = 0; j < V::WARP_TILES; ++j) {
-        const int tile = warp + VALUES_WARPS * j;
-        if (tile >= C::VALUE_DIM / 8) break;
-        float products[2][4] = {};
+        for (int j = 0; j < V::WARP_TILES; ++j) {
+            const int tile = warp + VALUES_WARPS * j;
+            if (tile >= C::VALUE_DIM / 8) break;
+            float products[2][4] = {};
 #pragma unroll
-        for (int u = 0; u < S::UNITS; ++u) {
-            const unsigned b[4] = {values[j][u].x, values[j][u].y, values[j][u].z, values[j][u].w};
+            for (int u = 0; u < S::UNITS; ++u) {
+                const unsigned b[4] = {values[j][u].x, values[j][u].y, values[j][u].z, values[j][u].w};
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                unsigned a[4];
-                ldmatrix_4(a, shared_address(&staged[lane % 16][32 * u + 16 * half + lane / 16 * 8]));
-                mma_f16(products[half], a[0], a[1], a[2], a[3], b[2 * half], b[2 * half + 1]);
+                for (int half = 0; half < 2; ++half) {
+                    unsigned a[4];
+                    ldmatrix_4(a, shared_address(&staged[lane % 16][32 * u + 16 * half + lane / 16 * 8]));
+                    mma_f16(products[half], a[0], a[1], a[2], a[3], b[2 * half], b[2 * half + 1]);
+                }
+            }
+            const int column = 8 * tile + 2 * c;
+            const float2 scales = {load_constant(row_scales + head * S::MADE + C::KEY_DIM + column), load_constant(row_scales + head * S::MADE + C::KEY_DIM + column + 1)};
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const int place = g + 8 * i;
+                if (place < V::TILE_ROWS && first + place < step->tokens) {
+                    float* to = out + static_cast<size_t>(first + place) * (C::HEADS * C::VALUE_DIM) + head * C::VALUE_DIM + column;
+                    *reinterpret_cast<float2*>(to) = make_float2((products[0][2 * i] + products[1][2 * i]) * unscales[place] * scales.x,
+                                                                 (products[0][2 * i + 1] + products[1][2 * i + 1]) * unscales[place] * scales.y);
+                }
             }
         }
-        const int column = 8 * tile + 2 * c;
-        const float2 scales = {load_constant(row_scales + head * S::MADE + C::KEY_DIM + column), load_constant(row_scales + head * S::MADE + C::KEY_DIM + column + 1)};
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int place = g + 8 * i;
-            if (place < V::TILE_ROWS && first + place < step->tokens) {
-                float* to = out + static_cast<size_t>(first + place) * (C::HEADS * C::VALUE_DIM) + head * C::VALUE_DIM + column;
-                *reinterpret_cast<float2*>(to) = make_float2((products[0][2 * i] + products[1][2 * i]) * unscales[place] * scales.x,
-                                                             (products[0][2 * i + 1] + products[1][2 * i + 1]) * unscales[place] * scales.y);
-            }
-        }
+        if (C::ROW_TILES > 1) __syncthreads();   // nobody reads this tile's rows any longer
     }
 }
 

@@ -10,10 +10,10 @@ constexpr double limit_of() { return C::TERMS == 2 ? 1e-3 : std::is_same_v<typen
 enum class Planted { NONE, KEY, VALUE, ROTATED };
 
 // decode: a row each sequence.
-template <class C>
+template <class C, By BY = By::MMA>
 void check(const char* name, std::vector<Fed> fed, uint64_t seed, bool decode, Planted planted = Planted::NONE) {
     Problem<C> problem(fed, seed);
-    Device<C> device(problem, decode);
+    Device<C, BY> device(problem, decode);
     device.run();
     const auto raw = device.result(problem.table.rows);
     auto after = device.cache.download();
@@ -44,10 +44,10 @@ void check(const char* name, std::vector<Fed> fed, uint64_t seed, bool decode, P
 }
 
 // A row's bits alone in the step, and among others that differ.
-template <class C>
+template <class C, By BY = By::MMA>
 void check_alone(const char* name, std::vector<Fed> fed, int which, uint64_t seed) {
     Problem<C> problem(fed, seed);
-    Device<C> together(problem, true);
+    Device<C, BY> together(problem, true);
     together.run();
     const auto all = together.result(problem.table.rows);
     Problem<C> alone = problem;
@@ -58,7 +58,7 @@ void check_alone(const char* name, std::vector<Fed> fed, int which, uint64_t see
     std::memcpy(alone.table.step.data(), &header, sizeof header);
     std::copy_n(problem.q.begin() + size_t(which) * LatentShape<C>::Q_WIDTH, LatentShape<C>::Q_WIDTH, alone.q.begin());
     std::copy_n(problem.kv.begin() + size_t(which) * LatentShape<C>::WIDTH, LatentShape<C>::WIDTH, alone.kv.begin());
-    Device<C> single(alone, true);
+    Device<C, BY> single(alone, true);
     single.run();
     const auto one = single.result(1);
     const bool same = std::memcmp(one.data(), &all[one.size() * which], one.size() * sizeof one[0]) == 0;
@@ -67,10 +67,10 @@ void check_alone(const char* name, std::vector<Fed> fed, int which, uint64_t see
 }
 
 // The last token of a prompt by decode, after a prefill of the others, and by prefill of all: the same cache, bit for bit, and nearly the same row.
-template <class P, class D>
+template <class P, class D, By PROMPT = By::MMA, By STEP = By::MMA>
 void check_continuation(const char* name, int length, uint64_t seed) {
     Problem<P> whole({{length, 0}}, seed);
-    Device<P> prefill(whole, false);
+    Device<P, PROMPT> prefill(whole, false);
     prefill.run();
     const auto all = prefill.result(length);
     const auto expected = prefill.cache.download();
@@ -78,7 +78,7 @@ void check_continuation(const char* name, int length, uint64_t seed) {
     Step header = whole.table.header();
     header.tokens = length - 1, header.sequence[0].count = length - 1;
     std::memcpy(start.table.step.data(), &header, sizeof header);
-    Device<P> most(start, false);
+    Device<P, PROMPT> most(start, false);
     most.run();
     CHECK(cudaDeviceSynchronize());
     Problem<D> last({{1, length - 1}}, seed);
@@ -89,7 +89,7 @@ void check_continuation(const char* name, int length, uint64_t seed) {
     last.q.assign(whole.q.end() - LatentShape<P>::Q_WIDTH, whole.q.end());
     last.kv.assign(whole.kv.end() - LatentShape<P>::WIDTH, whole.kv.end());
     last.cache = most.cache.download();
-    Device<D> decode(last, true);
+    Device<D, STEP> decode(last, true);
     decode.run();
     const auto row = decode.result(1);
     const auto cache = decode.cache.download();
@@ -148,6 +148,19 @@ int main() {
     check<Prefill<Five, 160, 8>>("prefill 5 heads, long prefix", {{90, 700}, {1, 255}, {40, 31}}, 22, false);
     check<Prefill<One, 70, 1>>("prefill 1 head", {{33, 0}, {37, 100}}, 23, false);
     check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>>("decode after prefill", 300, 24);
+    constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
+    check<Decode<Mistral, 1, 1>, STEP>("wgmma decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 30, true);
+    check<Whole, STEP>("wgmma decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 31, true);
+    check<Decode<Mistral, 1, 132, 64, 2, 1, true>, STEP>("wgmma decode, 132 parts, 9,000 tokens", {{1, 8999}}, 32, true);
+    check<Decode<Rank, 2, 4>, STEP>("wgmma decode, 8 heads of a rank", {{1, 700}, {1, 5}}, 33, true);
+    check<Decode<Blocks<Mistral, 64>, 2, 2>, STEP>("wgmma decode, blocks of 64", {{1, 1000}, {1, 32}}, 34, true);
+    check<Decode<Whole, 1, 4>, STEP>("planted: a wrong rotated key, wgmma", {{1, 300}}, 35, true, Planted::ROTATED);
+    check_alone<Whole, STEP>("a row's bits are its own, wgmma", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 2, 36);
+    check<Prefill<Mistral, 200, 4>, PROMPT>("wgmma prefill, one prompt of 200", {{200, 0}}, 37, false);
+    check<Prefill<Mistral, 128, 2>, PROMPT>("wgmma prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 38, false);
+    check<Prefill<Rank, 300, 8>, PROMPT>("wgmma prefill, 8 heads of a rank, long prefix", {{90, 700}, {1, 255}, {200, 31}}, 39, false);
+    check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>, PROMPT, STEP>("wgmma decode after wgmma prefill", 300, 40);
+    check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>, PROMPT, By::MMA>("decode after wgmma prefill", 300, 41);
     std::printf("%s: %d failures\n", failures ? "FAIL" : "PASS", failures);
     return failures != 0;
 }

@@ -27,8 +27,14 @@ __global__ void fill(uint16_t* to, size_t count) {
         to[i] = __half_as_ushort(__float2half_rn((int(unsigned(i) * 2654435761u >> 8 & 0xffff) - 32768) * 1.0f));
 }
 
+#ifdef WGMMA
+constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
+#else
+constexpr By STEP = By::MMA, PROMPT = By::MMA;
+#endif
+
 // One kind of launch, or all three, over `layers` layers.
-template <class C>
+template <class C, By BY>
 void bench(const std::vector<Fed>& fed, bool decode) {
     using S = LatentShape<C>;
     Table table(fed, C::BLOCK_TOKENS, 5, 0);
@@ -61,8 +67,7 @@ void bench(const std::vector<Fed>& fed, bool decode) {
                     launch(queries_kernel<C>, dim3((C::ROWS + tile - 1) / tile, C::HEADS + 1), LATENT_QUERY_THREADS<C>, 0, stream, header, token_rows, q.pointer,
                            kv.pointer, norm.pointer, rotary.pointer, codes.pointer + l * codes_layer, row_scales.pointer, cache.pointer + l * layer, queries.pointer);
                 if (second)
-                    launch(decode_kernel<C, RESIDENT_COUNT>, dim3(C::ROWS, LatentTile<C>::GROUPS, C::SPLITS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream,
-                           header, token_rows, queries.pointer, cache.pointer + l * layer, partials.pointer);
+                    attend<C, BY, RESIDENT_COUNT>(stream, header, token_rows, queries.pointer, cache.pointer + l * layer, partials.pointer);
                 if (third)
                     launch(values_kernel<C>, dim3((C::ROWS + values - 1) / values, C::HEADS), VALUES_THREADS, 0, stream, header, token_rows, partials.pointer,
                            codes.pointer + l * codes_layer, row_scales.pointer, out.pointer);
@@ -83,15 +88,15 @@ void bench(const std::vector<Fed>& fed, bool decode) {
 int main() {
     constexpr int SPLITS = SPLIT_COUNT;
     auto batch = [](int count, int context) { return std::vector<Fed>(count, {1, context - 1}); };
-    bench<Config<1, SPLITS>>(batch(1, 256), true);
-    bench<Config<1, SPLITS>>(batch(1, 4096), true);
-    bench<Config<1, SPLITS>>(batch(1, 32768), true);
-    bench<Config<1, SPLITS>>(batch(1, 131072), true);
-    bench<Config<8, (SPLITS + 7) / 8>>(batch(8, 1024), true);
-    bench<Config<8, (SPLITS + 7) / 8>>(batch(8, 32768), true);
-    bench<Config<32, (SPLITS + 31) / 32>>(batch(32, 32768), true);
+    bench<Config<1, SPLITS>, STEP>(batch(1, 256), true);
+    bench<Config<1, SPLITS>, STEP>(batch(1, 4096), true);
+    bench<Config<1, SPLITS>, STEP>(batch(1, 32768), true);
+    bench<Config<1, SPLITS>, STEP>(batch(1, 131072), true);
+    bench<Config<8, SPLITS / 8>, STEP>(batch(8, 1024), true);
+    bench<Config<8, SPLITS / 8>, STEP>(batch(8, 32768), true);
+    bench<Config<32, SPLITS / 32>, STEP>(batch(32, 32768), true);
 #ifdef WITH_PREFILL
-    bench<Config<1024, 1, 4>>({{1024, 0}}, false);
-    bench<Config<8192, 1, 8>>({{8192, 0}}, false);
+    bench<Config<1024, 1, 4>, PROMPT>({{1024, 0}}, false);
+    bench<Config<8192, 1, 8>, PROMPT>({{8192, 0}}, false);
 #endif
 }

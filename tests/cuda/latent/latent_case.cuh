@@ -6,6 +6,8 @@
 #include "core/common.cuh"
 
 #include "kernels/latent_decode.cuh"
+#include "kernels/latent_decode_wgmma.cuh"
+#include "kernels/latent_prefill_wgmma.cuh"
 #include "kernels/latent_queries.cuh"
 #include "kernels/latent_values.cuh"
 
@@ -17,6 +19,10 @@ template <class C>
 constexpr auto* queries_kernel = latent_queries_kernel<C, LATENT_QUERY_THREADS<C>>;
 template <class C, int RESIDENT = 2>
 constexpr auto* decode_kernel = latent_decode_kernel<C, LATENT_THREADS, latent_decode_shared_bytes<C>(), RESIDENT>;
+template <class C>
+constexpr auto* decode_wgmma_kernel = latent_decode_wgmma_kernel<C, LATENT_WGMMA_THREADS, latent_decode_wgmma_shared_bytes<C>()>;
+template <class C>
+constexpr auto* prefill_wgmma_kernel = latent_prefill_wgmma_kernel<C, WGMMA_THREADS, latent_prefill_shared_bytes<C>()>;
 template <class C>
 constexpr auto* values_kernel = latent_values_kernel<C, VALUES_THREADS>;
 
@@ -206,8 +212,22 @@ struct Problem {
     }
 };
 
+// What attends: latent_decode, or a kernel of warpgroups.
+enum class By { MMA, DECODE_WGMMA, PREFILL_WGMMA };
+template <class C, By BY, int RESIDENT = 1>
+void attend(cudaStream_t stream, const Step* header, const TokenRow* rows, const typename C::Kv* queries, const typename C::Kv* layer, float* partials) {
+    if constexpr (BY == By::MMA)
+        launch(decode_kernel<C, RESIDENT>, dim3(C::ROWS, LatentTile<C>::GROUPS, C::SPLITS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream, header, rows,
+               queries, layer, partials);
+    else if constexpr (BY == By::DECODE_WGMMA)
+        launch(decode_wgmma_kernel<C>, dim3(C::ROWS, (C::HEADS + 63) / 64, C::SPLITS), LATENT_WGMMA_THREADS, latent_decode_wgmma_shared_bytes<C>(), stream,
+               header, rows, queries, layer, partials);
+    else
+        launch(prefill_wgmma_kernel<C>, dim3(132), WGMMA_THREADS, latent_prefill_shared_bytes<C>(), stream, header, queries, layer, partials);
+}
+
 // A problem's buffers on the device, and the three launches of a step over them. ROWS: rows of the buffers.
-template <class C>
+template <class C, By BY = By::MMA>
 struct Device {
     using S = LatentShape<C>;
     using Kv = typename C::Kv;
@@ -230,8 +250,7 @@ struct Device {
         const int tile = 16 * C::QUERY_TILES, values = LatentValues<C>::TILE_ROWS;
         launch(queries_kernel<C>, dim3((C::ROWS + tile - 1) / tile, C::HEADS + 1), LATENT_QUERY_THREADS<C>, 0, stream, header, rows, q.pointer, kv.pointer,
                norm.pointer, rotary.pointer, codes.pointer, row_scales.pointer, cache.pointer, queries.pointer);
-        launch(decode_kernel<C>, dim3(C::ROWS, LatentTile<C>::GROUPS, C::SPLITS), LATENT_THREADS, latent_decode_shared_bytes<C>(), stream, header, rows,
-               queries.pointer, cache.pointer, partials.pointer);
+        attend<C, BY>(stream, header, rows, queries.pointer, cache.pointer, partials.pointer);
         launch(values_kernel<C>, dim3((C::ROWS + values - 1) / values, C::HEADS), VALUES_THREADS, 0, stream, header, rows, partials.pointer, codes.pointer,
                row_scales.pointer, out.pointer);
     }

@@ -1,0 +1,146 @@
+// What latent_decode_wgmma and latent_prefill_wgmma share: 64 rows (token, head) of a warpgroup over tiles of the cache's rows, which are keys,
+// and in their leading columns values. For a bf16 cache, latents of 256 and rows of whole panels of 64 columns.
+//
+// One or more warps gather tiles into LATENT_STAGES stages, [WIDTH / 64 panels][KEYS][128 bytes] in the 128-byte swizzle. A consumer warpgroup
+// issues a tile's scores before the values of the tile before are multiplied, so three tiles are held. Queries stand in shared memory likewise.
+// Barriers of a stage: full (each gathering thread's copies arrive when they have landed) and empty (an arrival a consumer warpgroup).
+#pragma once
+
+#include "attention/attention_prefill_wgmma.cuh"
+#include "latent/latent.cuh"
+
+namespace monomorph {
+
+constexpr int LATENT_STAGES = 3;
+using LatentPlace = RingPlace<LATENT_STAGES>;
+
+// The K/V head that WgmmaRows sees. Its scores have their scale already.
+template <class C>
+struct OfPrompt : AttentionDefaults {
+    static constexpr int HEADS = 1, KV_HEADS = 1, HEAD_DIM = C::LATENT, BLOCK_TOKENS = C::BLOCK_TOKENS;
+    using Kv = typename C::Kv;
+    static constexpr float SCALE = 0.6931471805599453f;   // WgmmaRows multiplies by log2(e)
+};
+
+template <class C>
+struct LatentWgmma {
+    using P = WgmmaPrefill<OfPrompt<C>>;
+    static_assert(C::LATENT == 256 && LatentShape<C>::WIDTH % 64 == 0 && C::TERMS == 1, "else latent_decode");
+    static constexpr int KEYS = P::KEYS, PANELS = LatentShape<C>::WIDTH / 64;
+    static constexpr int TILE_BYTES = PANELS * P::PANEL_BYTES, Q_BYTES = PANELS * P::Q_PANEL_BYTES;
+};
+
+template <class C, int GROUPS>
+struct LatentWgmmaShared {
+    alignas(1024) unsigned char keys[LATENT_STAGES][LatentWgmma<C>::TILE_BYTES];
+    unsigned char q[GROUPS][LatentWgmma<C>::Q_BYTES];
+    Barrier full[LATENT_STAGES], empty[LATENT_STAGES];
+
+    // By thread 0, before a barrier of the block.
+    __device__ __forceinline__ void begin(int gathering) {
+#pragma unroll
+        for (int stage = 0; stage < LATENT_STAGES; ++stage) barrier_init(&full[stage], gathering), barrier_init(&empty[stage], GROUPS);
+        barrier_init_fence();
+    }
+};
+
+// A tile of the cache's rows into a stage by THREADS threads: a thread has a token of each THREADS / 8, and a chunk of each panel. Rows from `end`
+// on are zeros.
+template <class C, int THREADS, class Shared>
+__device__ __forceinline__ void gather_latents(Shared& shared, LatentPlace& at, int thread, const int* blocks, const typename C::Kv* layer, int first, int end) {
+    using S = LatentShape<C>;
+    using L = LatentWgmma<C>;
+    const int chunk = thread % 8;
+    barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
+#pragma unroll 4
+    for (int i = 0; i < L::KEYS; i += THREADS / 8) {
+        const int token = i + thread / 8, key = first + token;
+        const bool live = key < end;
+        const typename C::Kv* row = live ? layer + blocks[key / C::BLOCK_TOKENS] * S::BLOCK_STRIDE + key % C::BLOCK_TOKENS * S::WIDTH + chunk * 8 : layer;
+        unsigned char* const to = shared.keys[at.stage] + token * 128 + (chunk ^ (token % 8)) * 16;
+#pragma unroll
+        for (int p = 0; p < L::PANELS; ++p) copy_16(to + p * L::P::PANEL_BYTES, row + (live ? 64 * p : 0), live ? 16 : 0);
+    }
+    copies_arrive(&shared.full[at.stage]);
+    at.advance();
+}
+
+// A consumer warpgroup's rows.
+template <class C>
+struct LatentRows : WgmmaRows<OfPrompt<C>> {
+    using L = LatentWgmma<C>;
+    using P = typename L::P;
+
+    __device__ __forceinline__ void begin(uint32_t q) {
+        this->q_at = q;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) this->maximum[i] = -INFINITY, this->sum[i] = 0.0f;
+#pragma unroll
+        for (auto& v : this->context) v = 0.0f;
+    }
+    __device__ __forceinline__ void issue_scores(uint32_t keys) {
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < LatentShape<C>::WIDTH; k += 16)
+            multiply_bf16(this->scores, wgmma_descriptor(this->q_at + k / 64 * P::Q_PANEL_BYTES + k % 64 * 2),
+                          wgmma_descriptor(keys + k / 64 * P::PANEL_BYTES + k % 64 * 2), k > 0);
+        wgmma_commit();
+    }
+    // The tiles from token `first` on, `tiles` of them. position: of rows g and g + 8; first_position: of the warp's first row.
+    template <class Shared>
+    __device__ __forceinline__ void attend(Shared& shared, LatentPlace& at, int first, int tiles, const int (&position)[2], int first_position, int thread) {
+        constexpr int KEYS = L::KEYS;
+        const auto wait_full = [&](const LatentPlace& place) {
+            barrier_wait(&shared.full[place.stage], place.parity);
+            fence_async_shared();
+        };
+        const auto softmax_of = [&](int first_key) {
+            this->softmax(first_key + KEYS - 1 > first_position, {position[0] - first_key, position[1] - first_key}, thread % 4);
+        };
+        LatentPlace next = at, before;
+        next.advance();
+        wait_full(at);
+        issue_scores(shared_address(shared.keys[at.stage]));
+        wgmma_wait<0>();
+        this->pin_scores();
+        softmax_of(first);
+        const auto finish_context = [&](bool was_issued) {
+            wgmma_wait<0>();
+            this->pin_context();
+            if (was_issued && thread == 0) barrier_arrive(&shared.empty[before.stage]);
+        };
+        // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
+        for (int tile = 1; tile < tiles; ++tile) {
+            finish_context(tile > 1);
+            this->take_weights();
+            wait_full(next);
+            issue_scores(shared_address(shared.keys[next.stage]));
+            this->issue_context(shared_address(shared.keys[at.stage]));
+            wgmma_wait<1>();
+            this->pin_scores();
+            softmax_of(first + tile * KEYS);
+            before = at;
+            at = next;
+            next.advance();
+        }
+        finish_context(tiles > 1);
+        this->take_weights();
+        this->issue_context(shared_address(shared.keys[at.stage]));
+        before = at;
+        finish_context(true);
+        at.advance();
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            this->sum[i] += __shfl_xor_sync(0xffffffffu, this->sum[i], 1);
+            this->sum[i] += __shfl_xor_sync(0xffffffffu, this->sum[i], 2);
+        }
+    }
+    // Row i's (g or g + 8) sums of latents.
+    __device__ __forceinline__ void store(float* to, int i, int c, float factor) const {
+#pragma unroll
+        for (int n = 0; n < C::LATENT / 8; ++n)
+            *reinterpret_cast<float2*>(to + 8 * n + 2 * c) = make_float2(this->context[4 * n + 2 * i] * factor, this->context[4 * n + 2 * i + 1] * factor);
+    }
+};
+
+}  // namespace monomorph
