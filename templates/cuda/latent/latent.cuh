@@ -17,7 +17,7 @@
 //   float SCALE                                      multiplies scores
 //   float GROWTH; int ORIGINAL                       queries are multiplied by 1 + GROWTH ln(1 + floor(position / ORIGINAL)); 0 = they are not
 //   int ROWS                                         rows of the step's buffers
-//   int QUERY_TILES                                  tiles of 16 rows that a block of latent_queries takes
+//   int ROW_TILES                                    tiles of 16 rows that a block of latent_queries or latent_values takes
 //   int SPLITS, TILE, STAGES                         latent_decode's division of the context: parts, tokens of a tile, tiles on their way
 //   int TERMS                                        16-bit terms of a query and of a softmax weight: 1, or 2 (16 bits of mantissa)
 //   int TOKENS                                       rows of a sequence that a decode step has
@@ -36,7 +36,7 @@ namespace monomorph {
 struct LatentDefaults {
     static constexpr HeadNorm NORM = HeadNorm::Plain;
     static constexpr float EPS = 1e-6f, GROWTH = 0.0f;
-    static constexpr int ORIGINAL = 1, ROWS = 16, QUERY_TILES = 1, SPLITS = 1, TILE = 64, STAGES = 2, TERMS = 1, TOKENS = 1;
+    static constexpr int ORIGINAL = 1, ROWS = 16, ROW_TILES = 1, SPLITS = 1, TILE = 64, STAGES = 2, TERMS = 1, TOKENS = 1;
     static constexpr bool CONTEXT_BEFORE_WAIT = false, ROTARY_HALVES = false;
 };
 

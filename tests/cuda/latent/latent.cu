@@ -21,8 +21,8 @@ void check(const char* name, std::vector<Fed> fed, uint64_t seed, bool decode, P
     const double limit = limit_of<C>();
     if (planted != Planted::NONE) {  // in what the reference reads, so that the device is what is wrong
         const int half = (fed[0].position + fed[0].count) / 2;
-        if (planted == Planted::KEY) problem.made[3 * C::LATENT + 1] += 0.5f;
-        if (planted == Planted::VALUE) problem.made[(size_t(C::KEY_DIM) + 3) * C::LATENT + 1] += 0.5f;
+        if (planted == Planted::KEY) problem.made[3 * C::LATENT + 1] += 8.0f;
+        if (planted == Planted::VALUE) problem.made[(size_t(C::KEY_DIM) + 3) * C::LATENT + 1] += 8.0f;
         if (planted == Planted::ROTATED)
             for (int e = 0; e < C::ROTATED; e++) {
                 auto& v = after[problem.at(0, half) + C::LATENT + e];
@@ -107,7 +107,7 @@ struct Decode : Base {
 };
 template <class Base, int ROWS_, int TILES>
 struct Prefill : Base {
-    static constexpr int ROWS = ROWS_, QUERY_TILES = TILES;
+    static constexpr int ROWS = ROWS_, ROW_TILES = TILES;
 };
 template <class Base, int BLOCK>
 struct Blocks : Base {

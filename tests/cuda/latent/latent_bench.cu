@@ -6,10 +6,10 @@ using namespace test;
 
 using Base = Latents<32, 64, 64, 128, 256>;
 
-template <int ROWS_, int SPLITS_, int QUERY_TILES_ = 1>
+template <int ROWS_, int SPLITS_, int ROW_TILES_ = 1>
 struct Config : Base {
-    static constexpr int ROWS = ROWS_, SPLITS = SPLITS_, TILE = TILE_TOKENS, STAGES = STAGE_COUNT, TERMS = TERM_COUNT, QUERY_TILES = QUERY_TILES_, ORIGINAL = 8192;
-    static constexpr bool CONTEXT_BEFORE_WAIT = QUERY_TILES_ == 1;
+    static constexpr int ROWS = ROWS_, SPLITS = SPLITS_, TILE = TILE_TOKENS, STAGES = STAGE_COUNT, TERMS = TERM_COUNT, ROW_TILES = ROW_TILES_, ORIGINAL = 8192;
+    static constexpr bool CONTEXT_BEFORE_WAIT = ROW_TILES_ == 1;
 };
 
 __global__ void fill(__nv_bfloat16* to, size_t count) {
@@ -59,7 +59,7 @@ void bench(const std::vector<Fed>& fed, bool decode) {
     CHECK(cudaStreamCreate(&stream));
     const Step* header = reinterpret_cast<const Step*>(step.pointer);
     const TokenRow* token_rows = decode ? nullptr : rows.pointer;
-    const int tile = 16 * C::QUERY_TILES, values = LatentValues<C>::TILE_ROWS;
+    const int tile = 16 * C::ROW_TILES, values = LatentValues<C>::TILE_ROWS * C::ROW_TILES;
     auto time = [&](bool first, bool second, bool third) {
         return time_graph(stream, [&] {
             for (int l = 0; l < layers; l++) {

@@ -247,7 +247,7 @@ struct Device {
     void run(cudaStream_t stream = 0) {
         const Step* header = reinterpret_cast<const Step*>(step.pointer);
         const TokenRow* rows = decode ? nullptr : tokens.pointer;
-        const int tile = 16 * C::QUERY_TILES, values = LatentValues<C>::TILE_ROWS;
+        const int tile = 16 * C::ROW_TILES, values = LatentValues<C>::TILE_ROWS * C::ROW_TILES;
         launch(queries_kernel<C>, dim3((C::ROWS + tile - 1) / tile, C::HEADS + 1), LATENT_QUERY_THREADS<C>, 0, stream, header, rows, q.pointer, kv.pointer,
                norm.pointer, rotary.pointer, codes.pointer, row_scales.pointer, cache.pointer, queries.pointer);
         attend<C, BY>(stream, header, rows, queries.pointer, cache.pointer, partials.pointer);

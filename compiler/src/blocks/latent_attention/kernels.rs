@@ -6,13 +6,12 @@ use crate::kernels::{
 
 const SHAPE: &[Declared] = constants![
     HEADS: int, KEY_DIM: int, VALUE_DIM: int, LATENT: int, ROTATED: int, BLOCK_TOKENS: int, Kv: type,
-    TERMS: int, ROWS: int,
+    TERMS: int, ROWS: int, ROW_TILES: int,
 ];
 /// How a context is divided.
 const PARTS: &[Declared] = constants![SPLITS: int, TILE: int];
 const QUERIES: &[Declared] = constants![
     ROTARY_HALVES: bool, NORM: HeadNorm, EPS: float, SCALE: float, GROWTH: float, ORIGINAL: int,
-    QUERY_TILES: int,
 ];
 const DECODE: &[Declared] = constants![STAGES: int, TOKENS: int, CONTEXT_BEFORE_WAIT: bool];
 
