@@ -3,62 +3,85 @@
 
 use super::LatentAttention;
 use super::graph::Shape;
-use super::kernels::{AbsorbedQueries, LatentDecode, LatentQueries, LatentValues};
+use super::kernels::{
+    AbsorbedQueries, LatentDecode, LatentDecodeWgmma, LatentPrefillWgmma, LatentQueries, LatentValues,
+};
 use super::spec::QueryScale;
 use crate::graph::BodyId;
 use crate::kernels::{Cache, Planes, Rotary, Rows, Tokens, Vector};
 use crate::passes::PassError;
-use crate::passes::launch::{Instance, Launcher, Member, Site, count, integer, no_kernel, value};
+use crate::passes::launch::{Instance, Launcher, Member, Site, count, fixed, integer, no_kernel, value};
 use crate::plan::FieldKind;
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::spec::types::{Cuda, NormWeight, RotaryPairs};
 use monomorph_abi::kv::Layout;
 use monomorph_formats::Format;
 
-/// Tiles of 16 rows that a block of latent_queries takes of a prompt: it reads a key matrix once for all.
+/// Tiles of 16 rows that a block of latent_queries or latent_values takes of a prompt: it reads a head's matrix
+/// once for all.
 const PROMPT_TILES: usize = 8;
 /// Warps of latent_decode and of latent_values.
 const DECODE_WARPS: usize = 8;
 const VALUES_WARPS: usize = 16;
-/// Heads of a block of latent_decode.
-const GROUP: usize = 32;
-
-/// Tokens of a tile of latent_decode, tiles on their way, and blocks that share a multiprocessor.
-#[derive(Clone, Copy)]
-struct Division {
-    tile: usize,
-    stages: usize,
-    resident: usize,
-}
-
-/// Divisions by preference.
-const DIVISIONS: [Division; 3] = [
-    Division { tile: 64, stages: 2, resident: 2 },
-    Division { tile: 32, stages: 3, resident: 1 },
-    Division { tile: 32, stages: 2, resident: 1 },
-];
+/// Threads of the kernels of warpgroups.
+const DECODE_WGMMA_THREADS: usize = 192;
+const PREFILL_WGMMA_THREADS: usize = 384;
 /// 16-bit terms of queries and softmax weights.
 const TERMS: usize = 1;
 
+/// How a context is walked.
+#[derive(Clone, Copy)]
+struct Walk {
+    /// Whether warpgroups multiply.
+    wgmma: bool,
+    /// Heads of a block in decode.
+    group: usize,
+    /// Tokens of a tile, and tiles on their way.
+    tile: usize,
+    stages: usize,
+    /// Blocks that share a multiprocessor.
+    resident: usize,
+}
+
+/// Walks of latent_decode, by preference.
+const WALKS: [Walk; 3] = [
+    Walk { wgmma: false, group: 32, tile: 64, stages: 2, resident: 2 },
+    Walk { wgmma: false, group: 32, tile: 32, stages: 3, resident: 1 },
+    Walk { wgmma: false, group: 32, tile: 32, stages: 2, resident: 1 },
+];
+const BY_WARPGROUPS: Walk = Walk { wgmma: true, group: 64, tile: 64, stages: 3, resident: 1 };
+
 impl Shape {
-    /// Rows of a tile of heads.
-    fn head_rows(&self) -> usize {
-        if self.heads <= 16 { 16 } else { GROUP }
+    /// Columns of a row of the cache, in panels of 64.
+    fn panels(&self) -> usize {
+        self.width().div_ceil(64)
     }
 
-    /// `sizeof(LatentShared<C>)`.
-    fn decode_shared(&self, division: Division) -> usize {
-        let (panels, rows) = (self.width().div_ceil(64), self.head_rows());
-        let keys = division.stages * panels * division.tile * 128;
-        let meeting = 2 * (DECODE_WARPS * 16 / rows) * rows * 4;
-        (keys + TERMS * (panels + 1) * rows * 128 + meeting).next_multiple_of(128)
+    /// `latent_decode_shared_bytes<C>()`.
+    fn decode_shared(&self, walk: Walk) -> usize {
+        let rows = if self.heads <= 16 { 16 } else { 32 };
+        let keys = walk.stages * self.panels() * walk.tile * 128;
+        let sharing = (DECODE_WARPS * 16 / rows).min(walk.tile / 8);
+        (keys + TERMS * (self.panels() + 1) * rows * 128 + 2 * sharing * rows * 4).next_multiple_of(128)
     }
 
-    fn division(&self, card: &Cuda) -> Option<Division> {
-        DIVISIONS.into_iter().find(|it| {
-            let shared = self.decode_shared(*it);
-            shared <= card.shared_per_block as usize
-                && it.resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
+    /// `sizeof(LatentWgmmaShared<C, GROUPS>)`.
+    fn wgmma_shared(&self, groups: usize) -> usize {
+        let Walk { stages, tile, .. } = BY_WARPGROUPS;
+        (self.panels() * 128 * (stages * tile + groups * 64) + stages * 2 * 8).next_multiple_of(1024)
+    }
+
+    /// The walk that the card is best at; `None` if not even the smallest fits it.
+    fn walk(&self, kv_format: Format, block_tokens: usize, card: &Cuda) -> Option<Walk> {
+        let most = card.shared_per_block as usize;
+        let takes = self.latent == 256 && self.width().is_multiple_of(64) && self.heads <= 128 && TERMS == 1;
+        let nests = BY_WARPGROUPS.tile.is_multiple_of(block_tokens);
+        if card.wgmma && kv_format == Format::Bf16 && takes && nests && self.wgmma_shared(2) <= most {
+            return Some(BY_WARPGROUPS);
+        }
+        WALKS.into_iter().find(|walk| {
+            let shared = self.decode_shared(*walk);
+            shared <= most && walk.resident * (shared + 1024) <= card.shared_per_multiprocessor as usize
         })
     }
 
@@ -73,16 +96,40 @@ impl Shape {
     }
 
     /// Parts of a context in a decode step: a block for every place on the card.
-    fn splits(&self, rows: usize, context: usize, division: Division, card: &Cuda) -> usize {
-        let places = card.multiprocessors as usize * division.resident;
-        let whole = places / (self.heads.div_ceil(GROUP) * rows);
-        whole.clamp(1, context.div_ceil(division.tile))
+    fn splits(&self, rows: usize, context: usize, walk: Walk, card: &Cuda) -> usize {
+        let places = card.multiprocessors as usize * walk.resident;
+        let whole = places / (self.heads.div_ceil(walk.group) * rows);
+        whole.clamp(1, context.div_ceil(walk.tile))
     }
 }
 
 /// Rows of a tile of latent_values.
 fn values_rows(rows: usize) -> usize {
     (1 << rows.ilog2()).min(16)
+}
+
+/// What the launches of the phase share.
+struct Operands {
+    shape: Shape,
+    walk: Walk,
+    splits: usize,
+    tokens: Tokens,
+    queries: AbsorbedQueries,
+    partials: Rows,
+    made: Planes,
+    constants: Vec<Member>,
+    /// Bytes by their names in the kernels' declarations.
+    kv_block: (&'static str, usize),
+    query_row: (&'static str, usize),
+    partials_bytes: (&'static str, usize),
+    /// Tiles of rows that a block takes.
+    row_tiles: usize,
+}
+
+impl Operands {
+    fn with(&self, more: &[Member]) -> Vec<Member> {
+        self.constants.iter().chain(more).cloned().collect()
+    }
 }
 
 impl Launcher<'_> {
@@ -92,43 +139,42 @@ impl Launcher<'_> {
         phase: &LatentAttention,
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
-        let LatentAttention { q, kv, norm, made, ref frequencies, shape, scale, query_scale, out } = *phase;
-        let refuse = |launcher: &Launcher, what: &str| Err(no_kernel(site, launcher.plan, what));
-        let matrix = self.matrix(made);
+        let operands = self.latent_operands(site, phase)?;
+        launches.push(self.latent_queries(site, phase, &operands));
+        launches.push(self.latent_context(site, &operands));
+        launches.push(self.latent_values(site, phase, &operands));
+        Ok(())
+    }
+
+    fn latent_operands(&mut self, site: Site, phase: &LatentAttention) -> Result<Operands, PassError> {
+        let shape = phase.shape;
+        let refusal = |launcher: &Launcher, what: &str| no_kernel(site, launcher.plan, what);
+        let matrix = self.matrix(phase.made);
         if matrix.exact || matrix.format != Format::F16 {
-            return refuse(self, "latents are attended to in f16 only: set `latent-heads` to it in [compute]");
+            let what = "latents are attended to in f16 only: say `latent-heads = \"f16\"` in [compute]";
+            return Err(refusal(self, what));
         }
         let quant = &self.plan.target.quant;
         let element = match quant.kv_format {
             Format::Bf16 => "__nv_bfloat16",
             Format::F16 => "__half",
-            other => return refuse(self, &format!("no kernel keeps latents as {other}, but as bf16 and f16")),
+            other => {
+                return Err(refusal(self, &format!("no kernel keeps latents as {other}, only as bf16 or f16")));
+            }
         };
-        let Some(division) = shape.division(self.card) else {
-            return refuse(self, "two tiles of latents do not fit the card's shared memory");
+        let Some(walk) = shape.walk(quant.kv_format, quant.kv_block, self.card) else {
+            return Err(refusal(self, "two tiles of 32 latents do not fit the card's shared memory"));
         };
         let decode = site.program.regime == Regime::Decode;
         let rows = site.program.rows;
         let splits = match (decode, self.knobs(site).attention_splits as usize) {
             (false, _) => 1,
-            (true, 0) => shape.splits(rows, self.plan.target.model.context, division, self.card),
+            (true, 0) => shape.splits(rows, self.plan.target.model.context, walk, self.card),
             (true, splits) => splits,
         };
-        let FieldKind::Norm { eps, form, .. } = self.plan.field(norm).kind else {
-            unreachable!("latents are normed")
-        };
-        let form = match form {
-            NormWeight::Plain => "HeadNorm::Plain",
-            NormWeight::OnePlus => "HeadNorm::OnePlus",
-        };
-        let QueryScale { growth, original } =
-            query_scale.unwrap_or(QueryScale { growth: 0.0, original: 1 });
+        let row_tiles = if decode { 1 } else { PROMPT_TILES };
         let layout = Layout::cuda(1, shape.width(), quant.kv_block, quant.kv_format).without_values();
-        let kv_block = ("kv_block", layout.block_bytes());
-        let query_row = ("query_row", shape.query_row());
-        let partials_bytes = ("partials", shape.partials(splits, rows));
-
-        let constants: Vec<Member> = vec![
+        let constants = vec![
             ("HEADS", integer(shape.heads)),
             ("KEY_DIM", integer(shape.key_dim)),
             ("VALUE_DIM", integer(shape.value_dim)),
@@ -138,75 +184,130 @@ impl Launcher<'_> {
             ("Kv", Constant::Type(element.to_owned())),
             ("TERMS", integer(TERMS)),
             ("ROWS", integer(rows)),
+            ("ROW_TILES", integer(row_tiles)),
             ("SPLITS", integer(splits)),
-            ("TILE", integer(division.tile)),
+            ("TILE", integer(walk.tile)),
         ];
-        let with = |more: &[Member]| constants.iter().chain(more).cloned().collect::<Vec<Member>>();
-        let body = BodyId(site.body);
-        let (step, layer) = (site.header, Cache::of(body));
-        let tokens = if decode { Tokens::NULL } else { Tokens::STEP };
-        let planes = self.planes(made);
-        let [q, kv, out] = [q, kv, out].map(|id| self.buffer(site, id));
-        let queries: AbsorbedQueries =
-            self.scratch("latent_queries", (rows * query_row.1) as u64, false);
-        let partials: Rows = self.scratch("latent_partials", partials_bytes.1 as u64, false);
-        let grid = |launcher: &Launcher, tile: usize, y: usize, z: usize| {
-            let [x, ..] = launcher.grid_of_rows(site, tile);
-            [x, Extent::Fixed(count(y)), Extent::Fixed(count(z))]
-        };
+        let (query_row, partials) = (shape.query_row(), shape.partials(splits, rows));
+        Ok(Operands {
+            shape,
+            walk,
+            splits,
+            tokens: if decode { Tokens::NULL } else { Tokens::STEP },
+            queries: self.scratch("latent_queries", (rows * query_row) as u64, false),
+            partials: self.scratch("latent_partials", partials as u64, false),
+            made: self.planes(phase.made),
+            constants,
+            kv_block: ("kv_block", layout.block_bytes()),
+            query_row: ("query_row", query_row),
+            partials_bytes: ("partials", partials),
+            row_tiles,
+        })
+    }
 
-        let tiles = if decode { 1 } else { PROMPT_TILES };
-        let more = [
-            ("ROTARY_HALVES", Constant::Flag(frequencies.pairs == RotaryPairs::Halves)),
+    /// A block for every `tile` rows of the step in x.
+    fn latent_grid(&self, site: Site, tile: usize, y: usize, z: usize) -> [Extent; 3] {
+        let [x, ..] = self.grid_of_rows(site, tile);
+        [x, Extent::Fixed(count(y)), Extent::Fixed(count(z))]
+    }
+
+    fn latent_queries(&mut self, site: Site, phase: &LatentAttention, operands: &Operands) -> Launch {
+        let (shape, body) = (operands.shape, BodyId(site.body));
+        let FieldKind::Norm { eps, form, .. } = self.plan.field(phase.norm).kind else {
+            unreachable!("the rule has a norm of latents")
+        };
+        let form = match form {
+            NormWeight::Plain => "HeadNorm::Plain",
+            NormWeight::OnePlus => "HeadNorm::OnePlus",
+        };
+        let QueryScale { growth, original } =
+            phase.query_scale.unwrap_or(QueryScale { growth: 0.0, original: 1 });
+        let halves = phase.frequencies.pairs == RotaryPairs::Halves;
+        let constants = operands.with(&[
+            ("ROTARY_HALVES", Constant::Flag(halves)),
             ("NORM", value(form)),
             ("EPS", Constant::Float(eps)),
-            ("SCALE", Constant::Float(scale)),
+            ("SCALE", Constant::Float(phase.scale)),
             ("GROWTH", Constant::Float(growth)),
             ("ORIGINAL", integer(original)),
-            ("QUERY_TILES", integer(tiles)),
-        ];
-        let instance = Instance {
-            bytes: vec![kv_block, query_row],
-            ..Instance::new(self.kernel_name(site, "_queries"), with(&more), 32 * shape.latent.div_ceil(32))
-        };
+        ]);
         let arguments = LatentQueries {
-            step,
-            tokens,
-            q,
-            kv,
-            norm: Vector::field(Some(norm)),
+            step: site.header,
+            tokens: operands.tokens,
+            q: self.buffer(site, phase.q),
+            kv: self.buffer(site, phase.kv),
+            norm: Vector::field(Some(phase.norm)),
             rotary: Rotary::of(body),
-            codes: planes.codes,
-            row_scales: planes.row_scales,
-            layer,
-            queries,
+            codes: operands.made.codes,
+            row_scales: operands.made.row_scales,
+            layer: Cache::of(body),
+            queries: operands.queries,
         };
-        let over = grid(self, 16 * tiles, shape.heads + 1, 1);
-        launches.push(self.launch(site, instance, over, arguments));
+        let threads = 32 * shape.latent.div_ceil(32);
+        let instance = Instance {
+            bytes: vec![operands.kv_block, operands.query_row],
+            ..Instance::new(self.kernel_name(site, "_queries"), constants, threads)
+        };
+        let grid = self.latent_grid(site, 16 * operands.row_tiles, shape.heads + 1, 1);
+        self.launch(site, instance, grid, arguments)
+    }
 
-        let more = [
-            ("STAGES", integer(division.stages)),
+    fn latent_context(&mut self, site: Site, operands: &Operands) -> Launch {
+        let Operands { shape, walk, splits, tokens, queries, partials, .. } = *operands;
+        let (step, layer) = (site.header, Cache::of(BodyId(site.body)));
+        let bytes = vec![operands.kv_block, operands.query_row, operands.partials_bytes];
+        let name = self.kernel_name(site, "");
+        let decode = site.program.regime == Regime::Decode;
+        if walk.wgmma && !decode {
+            let arguments = LatentPrefillWgmma { step, queries, layer, partials };
+            let instance = Instance {
+                shared: shape.wgmma_shared(2),
+                bytes,
+                ..Instance::new(name, operands.with(&[]), PREFILL_WGMMA_THREADS)
+            };
+            // Blocks loop over what is to be done.
+            return self.launch(site, instance, fixed(self.card.multiprocessors as usize, 1, 1), arguments);
+        }
+        let mut more = vec![
             ("TOKENS", integer(site.program.tokens)),
             ("CONTEXT_BEFORE_WAIT", Constant::Flag(decode && self.context_is_there(site))),
         ];
-        let instance = Instance {
-            resident: division.resident,
-            shared: shape.decode_shared(division),
-            bytes: vec![kv_block, query_row, partials_bytes],
-            ..Instance::new(self.kernel_name(site, ""), with(&more), 32 * DECODE_WARPS)
-        };
-        let over = grid(self, 1, shape.heads.div_ceil(GROUP), splits);
+        let grid = self.latent_grid(site, 1, shape.heads.div_ceil(walk.group), splits);
+        if walk.wgmma {
+            let arguments = LatentDecodeWgmma { step, tokens, queries, layer, partials };
+            let instance = Instance {
+                shared: shape.wgmma_shared(1),
+                bytes,
+                ..Instance::new(name, operands.with(&more), DECODE_WGMMA_THREADS)
+            };
+            return self.launch(site, instance, grid, arguments);
+        }
+        more.push(("STAGES", integer(walk.stages)));
         let arguments = LatentDecode { step, tokens, queries, layer, partials };
-        launches.push(self.launch(site, instance, over, arguments));
-
         let instance = Instance {
-            bytes: vec![partials_bytes],
-            ..Instance::new(self.kernel_name(site, "_values"), constants, 32 * VALUES_WARPS)
+            resident: walk.resident,
+            shared: shape.decode_shared(walk),
+            bytes,
+            ..Instance::new(name, operands.with(&more), 32 * DECODE_WARPS)
         };
-        let over = grid(self, values_rows(rows), shape.heads, 1);
-        let Planes { codes, row_scales, .. } = planes;
-        let arguments = LatentValues { step, tokens, partials, codes, row_scales, out };
-        launches.push(self.launch(site, instance, over, arguments));
-        Ok(())
+        self.launch(site, instance, grid, arguments)
+    }
+
+    fn latent_values(&mut self, site: Site, phase: &LatentAttention, operands: &Operands) -> Launch {
+        let arguments = LatentValues {
+            step: site.header,
+            tokens: operands.tokens,
+            partials: operands.partials,
+            codes: operands.made.codes,
+            row_scales: operands.made.row_scales,
+            out: self.buffer(site, phase.out),
+        };
+        let instance = Instance {
+            bytes: vec![operands.partials_bytes],
+            ..Instance::new(self.kernel_name(site, "_values"), operands.with(&[]), 32 * VALUES_WARPS)
+        };
+        let tile = values_rows(site.program.rows) * operands.row_tiles;
+        let grid = self.latent_grid(site, tile, operands.shape.heads, 1);
+        self.launch(site, instance, grid, arguments)
     }
 }

@@ -13,7 +13,7 @@ const PARTS: &[Declared] = constants![SPLITS: int, TILE: int];
 const QUERIES: &[Declared] = constants![
     ROTARY_HALVES: bool, NORM: HeadNorm, EPS: float, SCALE: float, GROWTH: float, ORIGINAL: int,
 ];
-const DECODE: &[Declared] = constants![STAGES: int, TOKENS: int, CONTEXT_BEFORE_WAIT: bool];
+const STEP: &[Declared] = constants![TOKENS: int, CONTEXT_BEFORE_WAIT: bool];
 
 operands! {
     /// Queries that key matrices are multiplied into, each with its rotated part.
@@ -34,7 +34,7 @@ kernels! {
     bytes query_row "latent_query_row<{config}>()";
 
     /// Scores, softmax and sums of latents, of parts of a context.
-    latent_decode => LatentDecode in "latent/latent_decode.cuh", [SHAPE, PARTS, DECODE];
+    latent_decode => LatentDecode in "latent/latent_decode.cuh", [SHAPE, PARTS, STEP, constants![STAGES: int]];
     (
         step: READ Header, tokens: READ Tokens, queries: READ AbsorbedQueries, layer: READ Cache,
         partials: WRITE Rows,
@@ -42,6 +42,27 @@ kernels! {
     check "LATENT_THREADS == {block} && latent_decode_shared_bytes<{config}>() <= {shared}"
     grid y "LatentTile<{config}>::GROUPS"
     grid z "{config}::SPLITS"
+    bytes kv_block "sizeof({config}::Kv) * LatentShape<{config}>::BLOCK_STRIDE"
+    bytes query_row "latent_query_row<{config}>()"
+    bytes partials "latent_partials_bytes<{config}>()";
+
+    /// The same of a decode step, on warpgroups.
+    latent_decode_wgmma => LatentDecodeWgmma in "latent/latent_decode_wgmma.cuh", [SHAPE, PARTS, STEP];
+    (
+        step: READ Header, tokens: READ Tokens, queries: READ AbsorbedQueries, layer: READ Cache,
+        partials: WRITE Rows,
+    )
+    check "LATENT_WGMMA_THREADS == {block} && latent_decode_wgmma_shared_bytes<{config}>() <= {shared}"
+    grid y "({config}::HEADS + 63) / 64"
+    grid z "{config}::SPLITS"
+    bytes kv_block "sizeof({config}::Kv) * LatentShape<{config}>::BLOCK_STRIDE"
+    bytes query_row "latent_query_row<{config}>()"
+    bytes partials "latent_partials_bytes<{config}>()";
+
+    /// The same of a prompt, on warpgroups.
+    latent_prefill_wgmma => LatentPrefillWgmma in "latent/latent_prefill_wgmma.cuh", [SHAPE, PARTS];
+    (step: READ Header, queries: READ AbsorbedQueries, layer: READ Cache, partials: WRITE Rows)
+    check "WGMMA_THREADS == {block} && latent_prefill_shared_bytes<{config}>() <= {shared}"
     bytes kv_block "sizeof({config}::Kv) * LatentShape<{config}>::BLOCK_STRIDE"
     bytes query_row "latent_query_row<{config}>()"
     bytes partials "latent_partials_bytes<{config}>()";
