@@ -1,5 +1,5 @@
 // Attention over latents against its definition in double precision, in which keys and values are made: decode (parts, formats, odd widths, uneven
-// batches, heads of a rank), prefill (mixed sequences, cached prefixes). nvcc as in common.cuh.
+// batches, heads of a rank), prefill (mixed sequences, cached prefixes). nvcc as in common.cuh; PART 1 has the kernels of warpgroups, PART 0 the others.
 #include "latent/latent_case.cuh"
 
 using namespace test;
@@ -125,8 +125,13 @@ using One = Latents<1, 16, 8, 24, 40>;          // a row of 48: half a panel, an
 using Five = Latents<5, 24, 16, 40, 72, f16>;   // an odd number of key tiles
 using Seek = Latents<40, 128, 64, 128, 512>;    // two groups of heads, the second of 8
 
+#ifndef PART
+#error "compile with -DPART=0 and 1"
+#endif
+
 int main() {
     using Whole = Decode<Mistral, 8, 16, 64, 2, 1, true>;
+#if PART == 0
     check<Decode<Mistral, 1, 1>>("decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 1, true);
     check<Whole>("decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 2, true);
     check<Decode<Mistral, 1, 132, 64, 4>>("decode, 132 parts, 4 stages, 9,000 tokens", {{1, 8999}}, 3, true);
@@ -148,6 +153,7 @@ int main() {
     check<Prefill<Five, 160, 8>>("prefill 5 heads, long prefix", {{90, 700}, {1, 255}, {40, 31}}, 22, false);
     check<Prefill<One, 70, 1>>("prefill 1 head", {{33, 0}, {37, 100}}, 23, false);
     check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>>("decode after prefill", 300, 24);
+#else
     constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
     check<Decode<Mistral, 1, 1>, STEP>("wgmma decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 30, true);
     check<Whole, STEP>("wgmma decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 31, true);
@@ -161,6 +167,7 @@ int main() {
     check<Prefill<Rank, 300, 8>, PROMPT>("wgmma prefill, 8 heads of a rank, long prefix", {{90, 700}, {1, 255}, {200, 31}}, 39, false);
     check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>, PROMPT, STEP>("wgmma decode after wgmma prefill", 300, 40);
     check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>, PROMPT, By::MMA>("decode after wgmma prefill", 300, 41);
+#endif
     std::printf("%s: %d failures\n", failures ? "FAIL" : "PASS", failures);
     return failures != 0;
 }
