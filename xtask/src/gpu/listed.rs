@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 33] = [
+pub const PROGRAMS: [Program; 35] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -61,6 +61,8 @@ pub const PROGRAMS: [Program; 33] = [
     Program { defines: &["PART=0"], tools: BOTH, ..program("delta-0", "delta_net/delta") },
     Program { defines: &["PART=1"], tools: BOTH, ..program("delta-1", "delta_net/delta") },
     Program { defines: &["PART=2"], tools: MEMCHECK, ..program("delta-2", "delta_net/delta") },
+    Program { defines: &["PART=0"], tools: BOTH, ..program("latent-0", "latent/latent") },
+    Program { defines: &["PART=1"], tools: MEMCHECK, wgmma: true, ..program("latent-1", "latent/latent") },
     Program { defines: &["PART=0"], tools: BOTH, ..program("mamba2-0", "mamba2/mamba2") },
     Program { defines: &["PART=1"], tools: BOTH, ..program("mamba2-1", "mamba2/mamba2") },
     Program { defines: &["PART=2"], tools: MEMCHECK, ..program("mamba2-2", "mamba2/mamba2") },
@@ -115,7 +117,7 @@ pub const PROGRAMS: [Program; 33] = [
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 9] = [
+pub const INSTRUMENTS: [Program; 10] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
@@ -130,6 +132,14 @@ pub const INSTRUMENTS: [Program; 9] = [
     },
     program("delta-bench", "delta_net/delta_bench"),
     program("mamba2-bench", "mamba2/mamba2_bench"),
+    Program {
+        defines: &[
+            "SPLIT_COUNT=132", "TILE_TOKENS=64", "STAGE_COUNT=3", "TERM_COUNT=1", "RESIDENT_COUNT=1", "WGMMA",
+            "WITH_PREFILL",
+        ],
+        wgmma: true,
+        ..program("latent-bench", "latent/latent_bench")
+    },
     Program {
         defines: &["SUITE=3"],
         arguments: &["bench"],
