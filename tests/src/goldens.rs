@@ -92,7 +92,7 @@ pub fn goldens() -> Vec<Golden> {
     goldens
 }
 
-/// Goldens of models that the CUDA backend has no kernels for yet.
+/// Goldens of models that the CUDA backend has no kernels for yet, or none for their widths.
 pub const UNBUILT: [&str; 3] = ["mistral4", "mistral4-halves", "mistral4-one"];
 
 /// Every golden that servers on CUDA devices compute, sorted by name.
@@ -353,6 +353,32 @@ pub fn wide_gemma4(directory: &Path) -> Golden {
     });
     let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
     synthetic(directory, "wide-gemma4", &config, [1, 9, 70, 150].map(prompt).to_vec())
+}
+
+/// Mistral Small 4 with the widths that its kernels need: on warpgroups latents of 256 whose rows in the cache
+/// are whole panels of 64.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn wide_mistral(directory: &Path) -> Golden {
+    let config = serde_json::json!({
+        "architectures": ["Mistral4ForCausalLM"], "model_type": "mistral4", "vocab_size": 200, "hidden_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 80,
+        "q_lora_rank": 48, "kv_lora_rank": 256, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64, "v_head_dim": 40,
+        "hidden_act": "silu", "intermediate_size": 40, "moe_intermediate_size": 96, "n_routed_experts": 16,
+        "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "norm_topk_prob": true,
+        "routed_scaling_factor": 1.0, "first_k_dense_replace": 0, "attention_bias": false,
+        "attention_dropout": 0.0, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "dtype": "float32",
+        "rope_interleave": true, "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2,
+        "pad_token_id": 11, "initializer_range": 0.02, "use_cache": true,
+        "rope_parameters": {
+            "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 32,
+            "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+            "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.8,
+        },
+    });
+    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
+    synthetic(directory, "wide-mistral", &config, [1, 9, 70].map(prompt).to_vec())
 }
 
 /// [`wide`] with more layers, fewer experts, sizes that two and four ranks can share and a long context.

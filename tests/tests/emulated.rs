@@ -6,7 +6,9 @@ use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_formats::Format;
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::feedings::{Case, EXACT, case, run};
-use monomorph_tests::goldens::{Golden, golden, on_cards, wide, wide_gemma4, wide_mamba2, wide_nemotron};
+use monomorph_tests::goldens::{
+    Golden, golden, on_cards, wide, wide_gemma4, wide_mamba2, wide_mistral, wide_nemotron,
+};
 use monomorph_tests::logits::read;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
@@ -172,6 +174,21 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
         restored(&targets, &h200, &wide, "bf16", &out),
     ] {
         run(&planned(case), &mut wrong, &["prompts together", "9 and fewer"]);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Attention over latents, by kernels of warpgroups and without.
+#[test]
+fn attention_over_latents_agrees_with_the_interpreter() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let mistral = wide_mistral(directory.path());
+    let mut wrong = Vec::new();
+    for name in ["h200", "gb10"] {
+        let hardware = emulated::hardware(&targets, name, Some(emulated::FEW));
+        let case = planned(restored(&targets, &hardware, &mistral, "bf16", &out));
+        run(&case, &mut wrong, &["prompts together", "9 and fewer"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
