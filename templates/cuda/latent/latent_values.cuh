@@ -56,7 +56,7 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
         const bool live = row < step->tokens;
         float total = 0.0f, sum[V::QUADS][4] = {};
         if (live) {
-            const int used = LatentSplits<C>(LatentRow(step, tokens, row).position).used;
+            const int used = C::SPLITS == 1 ? 1 : LatentSplits<C>(LatentRow(step, tokens, row).position).used;
             const float* from = partials + (static_cast<size_t>(row) * C::HEADS + head) * S::PARTIAL;
             const float2* ends = reinterpret_cast<const float2*>(from + C::SPLITS * C::LATENT);   // maximum, sum of weights
             float2 own[V::ENDS];   // all asked for at once

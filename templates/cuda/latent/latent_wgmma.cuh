@@ -77,6 +77,7 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
         for (int i = 0; i < 2; ++i) this->maximum[i] = -INFINITY, this->sum[i] = 0.0f;
 #pragma unroll
         for (auto& v : this->context) v = 0.0f;
+        this->pin_context();   // no zeros: a first round of their own would cost the products their registers
     }
     __device__ __forceinline__ void issue_scores(uint32_t keys) {
         wgmma_fence();
@@ -110,6 +111,7 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
             if (was_issued && thread == 0) barrier_arrive(&shared.empty[before.stage]);
         };
         // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
+#pragma unroll 1
         for (int tile = 1; tile < tiles; ++tile) {
             finish_context(tile > 1);
             this->take_weights();

@@ -134,7 +134,12 @@ pub const INSTRUMENTS: [Program; 10] = [
     program("mamba2-bench", "mamba2/mamba2_bench"),
     Program {
         defines: &[
-            "SPLIT_COUNT=132", "TILE_TOKENS=64", "STAGE_COUNT=3", "TERM_COUNT=1", "RESIDENT_COUNT=1", "WGMMA",
+            "SPLIT_COUNT=132",
+            "TILE_TOKENS=64",
+            "STAGE_COUNT=3",
+            "TERM_COUNT=1",
+            "RESIDENT_COUNT=1",
+            "WGMMA",
             "WITH_PREFILL",
         ],
         wgmma: true,

@@ -159,7 +159,10 @@ impl Launcher<'_> {
             Format::Bf16 => "__nv_bfloat16",
             Format::F16 => "__half",
             other => {
-                return Err(refusal(self, &format!("no kernel keeps latents as {other}, only as bf16 or f16")));
+                return Err(refusal(
+                    self,
+                    &format!("no kernel keeps latents as {other}, only as bf16 or f16"),
+                ));
             }
         };
         let Some(walk) = shape.walk(quant.kv_format, quant.kv_block, self.card) else {
