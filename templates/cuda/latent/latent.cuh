@@ -2,7 +2,7 @@
 //
 // Attention is absorbed: head h's query q times its key matrix K_h is multiplied by latents as they are cached, and what is summed of latents
 // by its value matrix V_h. A step is three launches, in decode and in prefill: latent_queries (norm, rotary, cache write, q K_h),
-// latent_decode (scores, softmax, sums of latents), latent_values (splits added up, V_h).
+// latent_decode or a kernel of warpgroups (scores, softmax, sums of latents), latent_values (splits added up, V_h).
 //
 // Bytes that a decode step must move, a layer: the cache, context * WIDTH * 2 (32,768 tokens of 320: 21.0 MB, 4.6 us at 4.54 TB/s; times 36
 // layers 755 MB, 166 us), and K_h and V_h of all heads, HEADS (KEY_DIM + VALUE_DIM) LATENT * 2 (32 heads of 64 + 128: 3.1 MB, 0.7 us).

@@ -1,17 +1,18 @@
 // latent_decode_wgmma: what latent_decode computes, in decode, on the warpgroup products of sm_90a (latent_wgmma.cuh says for which shapes).
 //
-// Work: block (row, group of 64 heads, part of the context). One warpgroup multiplies, its 64 rows the heads (those beyond the last are zeros: 32
-// heads use half of each product, which is still less than the time of their bytes); two warps gather, before they wait where they may
-// (CONTEXT_BEFORE_WAIT). A tile of 64 rows of the cache takes 1,152 clocks of the tensor cores and 2,090 of an SM's share of memory.
-// Shared memory: three tiles of 40 KB and 40 KB of queries. Barriers: latent_wgmma.cuh. Registers: three quarters of an SM's, so that a small
-// block of the launches before and after fits beside.
+// Work: block (row, group of 64 heads, part of the context); rows beyond the grid follow, so any grid is right in x. One warpgroup multiplies, its
+// 64 rows the heads (those beyond the last are zeros: 32 heads use half of each product, which is still less than the time of their bytes); a
+// second gathers, before it waits where it may (CONTEXT_BEFORE_WAIT). A tile of 64 rows of the cache takes 1,152 clocks of the tensor cores and
+// 2,090 of an SM's share of memory. With 64 gathering threads a step of 8 and 32 sequences is 5 % slower.
+// The loop over rows is also what keeps the sums in registers: without one, ptxas serialises the products (C7514) and leaves them in memory.
+// Shared memory: three tiles of 40 KB and 40 KB of queries. Barriers: latent_wgmma.cuh. Registers: 221, an SM's for one block.
 #pragma once
 
 #include "latent/latent_wgmma.cuh"
 
 namespace monomorph {
 
-constexpr int LATENT_GATHERING = 64, LATENT_WGMMA_THREADS = 128 + LATENT_GATHERING;
+constexpr int LATENT_GATHERING = 128, LATENT_WGMMA_THREADS = 128 + LATENT_GATHERING;
 
 template <class C>
 using LatentDecodeShared = LatentWgmmaShared<C, 1>;
@@ -28,25 +29,21 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
     MONOMORPH_DYNAMIC_SHARED(latent_swizzled_bytes, 1024);
     LatentDecodeShared<C>& shared = *reinterpret_cast<LatentDecodeShared<C>*>(latent_swizzled_bytes);
     launch_dependents();
-    const int thread = threadIdx.x, row = blockIdx.x, group = blockIdx.y, split = blockIdx.z;
+    const int thread = threadIdx.x, group = blockIdx.y, split = blockIdx.z;
     if (thread == 0) shared.begin(LATENT_GATHERING);
     __syncthreads();
     if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
-    const bool live = row < step->tokens;
-    const LatentRow at(step, tokens, live ? row : 0);
-    const LatentSplits<C> parts(at.position);
-    if (!live || split >= parts.used) {
-        if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
-        return;
-    }
-    const int first = split * parts.each, last = min(parts.tiles, first + parts.each);
     LatentPlace place;
     if (thread >= 128) {
-        const int cached = at.position - (C::TOKENS == 1 ? 0 : row % C::TOKENS);
         bool waited = !C::CONTEXT_BEFORE_WAIT;
-        for (int tile = first; tile < last; ++tile) {
-            if (!waited && (tile + 1) * C::TILE > cached) wait_for_predecessors(), waited = true;
-            gather_latents<C, LATENT_GATHERING>(shared, place, thread - 128, step->blocks() + at.block_start, layer, tile * C::TILE, at.position + 1);
+        for (int row = blockIdx.x; row < step->tokens; row += gridDim.x) {
+            const LatentRow at(step, tokens, row);
+            const LatentSplits<C> parts(at.position);
+            const int cached = at.position - (C::TOKENS == 1 ? 0 : row % C::TOKENS), last = min(parts.tiles, (split + 1) * parts.each);
+            for (int tile = split * parts.each; tile < last; ++tile) {
+                if (!waited && (tile + 1) * C::TILE > cached) wait_for_predecessors(), waited = true;
+                gather_latents<C, LATENT_GATHERING>(shared, place, thread - 128, step->blocks() + at.block_start, layer, tile * C::TILE, at.position + 1);
+            }
         }
         if (!waited) wait_for_predecessors();
         copy_commit();
@@ -54,29 +51,35 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
         return;
     }
     if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
-    const int heads = min(64, C::HEADS - group * 64);
-    const typename C::Kv* from = queries + (static_cast<size_t>(row) * C::HEADS + group * 64) * S::WIDTH;
-#pragma unroll 4
-    for (int i = thread; i < 64 * CHUNKS; i += 128) {
-        const int head = i / CHUNKS, chunk = i % CHUNKS;
-        copy_16(shared.q[0] + panel_chunk<64>(head, chunk), head < heads ? from + head * S::WIDTH + chunk * 8 : from, head < heads ? 16 : 0);
-    }
-    copy_commit();
-    copy_wait<0>();
-    fence_async_shared();
-    named_barrier(1, 128);
+    const int lane = thread % 32, g = lane / 4, c = lane % 4, heads = min(64, C::HEADS - group * 64);
     LatentRows<C> rows;
-    rows.begin(shared_address(shared.q[0]));
-    const int position[2] = {at.position, at.position};
-    rows.attend(shared, place, first * C::TILE, last - first, position, at.position, thread);
-    const int lane = thread % 32, g = lane / 4, c = lane % 4;
+    for (int row = blockIdx.x; row < step->tokens; row += gridDim.x) {
+        const LatentRow at(step, tokens, row);
+        const LatentSplits<C> parts(at.position);
+        const int first = split * parts.each, last = min(parts.tiles, first + parts.each);
+        if (first >= last) continue;
+        const typename C::Kv* from = queries + (static_cast<size_t>(row) * C::HEADS + group * 64) * S::WIDTH;
+        named_barrier(1, 128);   // products of the row before have read the queries
+#pragma unroll 4
+        for (int i = thread; i < 64 * CHUNKS; i += 128) {
+            const int head = i / CHUNKS, chunk = i % CHUNKS;
+            copy_16(shared.q[0] + panel_chunk<64>(head, chunk), head < heads ? from + head * S::WIDTH + chunk * 8 : from, head < heads ? 16 : 0);
+        }
+        copy_commit();
+        copy_wait<0>();
+        fence_async_shared();
+        named_barrier(1, 128);
+        rows.begin(shared_address(shared.q[0]));
+        const int position[2] = {at.position, at.position};
+        rows.attend(shared, place, first * C::TILE, last - first, position, at.position, thread);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const int head = thread / 32 * 16 + g + 8 * i;
-        if (head < heads) {
-            float* const to = partials + (static_cast<size_t>(row) * C::HEADS + group * 64 + head) * S::PARTIAL;
-            rows.store(to + split * C::LATENT, i, c, 1.0f);
-            if (c == 0) *reinterpret_cast<float2*>(to + C::SPLITS * C::LATENT + 2 * split) = make_float2(rows.maximum[i], rows.sum[i]);
+        for (int i = 0; i < 2; ++i) {
+            const int head = thread / 32 * 16 + g + 8 * i;
+            if (head < heads) {
+                float* const to = partials + (static_cast<size_t>(row) * C::HEADS + group * 64 + head) * S::PARTIAL;
+                rows.store(to + split * C::LATENT, i, c, 1.0f);
+                if (c == 0) *reinterpret_cast<float2*>(to + C::SPLITS * C::LATENT + 2 * split) = make_float2(rows.maximum[i], rows.sum[i]);
+            }
         }
     }
 }

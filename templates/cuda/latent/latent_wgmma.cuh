@@ -77,7 +77,7 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
         for (int i = 0; i < 2; ++i) this->maximum[i] = -INFINITY, this->sum[i] = 0.0f;
 #pragma unroll
         for (auto& v : this->context) v = 0.0f;
-        this->pin_context();   // no zeros: a first round of their own would cost the products their registers
+        this->pin_context();   // not known to be zeros: the first round is the same code as the others
     }
     __device__ __forceinline__ void issue_scores(uint32_t keys) {
         wgmma_fence();

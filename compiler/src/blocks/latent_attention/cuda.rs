@@ -24,7 +24,7 @@ const PROMPT_TILES: usize = 8;
 const DECODE_WARPS: usize = 8;
 const VALUES_WARPS: usize = 16;
 /// Threads of the kernels of warpgroups.
-const DECODE_WGMMA_THREADS: usize = 192;
+const DECODE_WGMMA_THREADS: usize = 256;
 const PREFILL_WGMMA_THREADS: usize = 384;
 /// 16-bit terms of queries and softmax weights.
 const TERMS: usize = 1;
