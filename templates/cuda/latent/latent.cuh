@@ -1,13 +1,17 @@
-// What the kernels of attention over latents share: the constants they are instantiated with, the cache's addresses, rows of a step.
+// What the kernels of attention over latents share: the constants they are instantiated with, the cache's
+// addresses, rows of a step.
 //
-// Attention is absorbed: head h's query q times its key matrix K_h is multiplied by latents as they are cached, and what is summed of latents
-// by its value matrix V_h. A step is three launches, in decode and in prefill: latent_queries (norm, rotary, cache write, q K_h),
-// latent_decode or a kernel of warpgroups (scores, softmax, sums of latents), latent_values (splits added up, V_h).
+// Attention is absorbed: head h's query q times its key matrix K_h is multiplied by latents as they are
+// cached, and what is summed of latents by its value matrix V_h. A step is three launches, in decode and in
+// prefill: latent_queries (norm, rotary, cache write, q K_h), latent_decode or a kernel of warpgroups
+// (scores, softmax, sums of latents), latent_values (splits added up, V_h).
 //
-// Bytes that a decode step must move, a layer: the cache, context * WIDTH * 2 (32,768 tokens of 320: 21.0 MB, 4.6 us at 4.54 TB/s; times 36
-// layers 755 MB, 166 us), and K_h and V_h of all heads, HEADS (KEY_DIM + VALUE_DIM) LATENT * 2 (32 heads of 64 + 128: 3.1 MB, 0.7 us).
+// Bytes that a decode step must move, a layer: the cache, context * WIDTH * 2 (32,768 tokens of 320: 21.0 MB,
+// 4.6 us at 4.54 TB/s; times 36 layers 755 MB, 166 us), and K_h and V_h of all heads, HEADS (KEY_DIM +
+// VALUE_DIM) LATENT * 2 (32 heads of 64 + 128: 3.1 MB, 0.7 us).
 //
-// A kernel's Config is a struct with those of these `static constexpr` members that its declaration names (tests derive from LatentDefaults):
+// A kernel's Config is a struct with those of these `static constexpr` members that its declaration names
+// (tests derive from LatentDefaults):
 //   int HEADS, KEY_DIM, VALUE_DIM, LATENT, ROTATED   heads, and widths: of a head's key and value, of a latent, of the rotated key;
 //                                                    multiples of 8, ROTATED of 2 with LATENT + ROTATED a multiple of 8
 //   int BLOCK_TOKENS                                 tokens a block of the cache holds
@@ -23,8 +27,10 @@
 //   int TOKENS                                       rows of a sequence that a decode step has
 //   bool CONTEXT_BEFORE_WAIT                         latent_decode reads step header and earlier steps' cache before it waits (attention.cuh)
 //
-// Cache of a layer: [blocks][BLOCK_TOKENS][WIDTH] of Kv, a row the normed latent and behind it the rotated key.
-// made: packed f16 (formats.cuh) of HEADS (KEY_DIM + VALUE_DIM) rows, K_h above V_h, of LATENT columns; row_scales multiplies its rows.
+// Cache of a layer: [blocks][BLOCK_TOKENS][WIDTH] of Kv, a row the normed latent and behind it the rotated
+// key.
+// made: packed f16 (formats.cuh) of HEADS (KEY_DIM + VALUE_DIM) rows, K_h above V_h, of LATENT columns;
+// row_scales multiplies its rows.
 #pragma once
 
 #include "attention/attention.cuh"
@@ -50,7 +56,8 @@ struct LatentShape {
     static constexpr int UNITS = (C::LATENT + 31) / 32;                   // of a packed row of `made`
     static constexpr int Q_WIDTH = C::HEADS * (C::KEY_DIM + C::ROTATED);  // of a row of q: all heads' queries, then their rotated parts
     static constexpr size_t BLOCK_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * WIDTH;
-    // Floats of a (row, head) of partials: SPLITS sums of latents, then SPLITS pairs of (maximum, sum of weights).
+    // Floats of a (row, head) of partials: SPLITS sums of latents, then SPLITS pairs of (maximum, sum of
+    // weights).
     static constexpr int PARTIAL = (C::SPLITS * (C::LATENT + 2) + 3) / 4 * 4;
 };
 
@@ -93,8 +100,8 @@ struct LatentSplits {
     }
 };
 
-// Where a row's 16-byte chunk is in a tile in shared memory that ldmatrix reads without bank conflicts, in bytes: panels of 64 columns, rows of
-// 128 bytes, the chunk j of a row at chunk j ^ (row & 7).
+// Where a row's 16-byte chunk is in a tile in shared memory that ldmatrix reads without bank conflicts, in
+// bytes: panels of 64 columns, rows of 128 bytes, the chunk j of a row at chunk j ^ (row & 7).
 template <int ROWS>
 __device__ __forceinline__ unsigned panel_chunk(int row, int chunk) {
     return chunk / 8 * (ROWS * 128) + row * 128 + ((chunk % 8) ^ (row % 8)) * 16;

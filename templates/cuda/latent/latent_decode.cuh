@@ -1,18 +1,22 @@
-// latent_decode: scores, softmax and sums of latents for every row of a step, over its sequence's cache (its own latent included), after
-// latent_queries. All heads read the same rows of the cache: each comes from memory once for up to 32 of them.
+// latent_decode: scores, softmax and sums of latents for every row of a step, over its sequence's cache (its
+// own latent included), after latent_queries. All heads read the same rows of the cache: each comes from
+// memory once for up to 32 of them.
 //
-// Work: block (row, group of 32 heads, part of the context), LATENT_WARPS warps. A part is walked in tiles of TILE tokens, gathered from their
-// blocks with cp.async STAGES tiles deep. Of a tile, a warp multiplies 16 heads with its share of the tokens (keys are B as they lie), the
-// warps agree on the heads' maxima, weights go to shared memory as A, and then a warp multiplies all heads' weights with its share of the
-// latent's columns (values are the same rows, B transposed on the way from shared memory). Online softmax in f32, to base 2; rows of the cache
-// behind the row's own position are read as zeros and weigh nothing. A part leaves its sums, maxima and weights' sums in `partials`, for
-// latent_values to add up in the order of the parts. A row's bits depend on SPLITS and on its own sequence only.
+// Work: block (row, group of 32 heads, part of the context), LATENT_WARPS warps. A part is walked in tiles of
+// TILE tokens, gathered from their blocks with cp.async STAGES tiles deep. Of a tile, a warp multiplies 16
+// heads with its share of the tokens (keys are B as they lie), the warps agree on the heads' maxima, weights
+// go to shared memory as A, and then a warp multiplies all heads' weights with its share of the latent's
+// columns (values are the same rows, B transposed on the way from shared memory). Online softmax in f32, to
+// base 2; rows of the cache behind the row's own position are read as zeros and weigh nothing. A part leaves
+// its sums, maxima and weights' sums in `partials`, for latent_values to add up in the order of the parts. A
+// row's bits depend on SPLITS and on its own sequence only.
 //
-// Products: per token and 32 heads (WIDTH + LATENT) 64 operations times TERMS: 36,864 for 640 bytes, 261 TFLOP/s at 4.54 TB/s. Shared memory
-// moves, per token: the row written once, keys read twice (by both halves of the heads), queries WIDTH 4, values LATENT 2, weights 512: 4.3 KB.
+// Products: per token and 32 heads (WIDTH + LATENT) 64 operations times TERMS: 36,864 for 640 bytes, 261
+// TFLOP/s at 4.54 TB/s. Shared memory moves, per token: the row written once, keys read twice (by both halves
+// of the heads), queries WIDTH 4, values LATENT 2, weights 512: 4.3 KB.
 //
-// Shared memory (LatentShared): STAGES x keys [panels of 64 columns][TILE][128 bytes], q and weights alike, the rows of 8 swizzled
-// (panel_chunk). Barriers: three a tile. Registers are to allow two blocks an SM.
+// Shared memory (LatentShared): STAGES x keys [panels of 64 columns][TILE][128 bytes], q and weights alike,
+// the rows of 8 swizzled (panel_chunk). Barriers: three a tile. Registers are to allow two blocks an SM.
 #pragma once
 
 #include "latent/latent.cuh"
@@ -52,7 +56,8 @@ struct LatentShared {
 template <class C>
 constexpr size_t latent_decode_shared_bytes() { return sizeof(LatentShared<C>); }
 
-// step; tokens: null in decode; queries: latent_queries'; layer: the cache's base of this layer; partials: LatentShape.
+// step; tokens: null in decode; queries: latent_queries'; layer: the cache's base of this layer; partials:
+// LatentShape.
 template <class C>
 __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* tokens, const typename C::Kv* queries,
                                               const typename C::Kv* layer, float* partials) {
@@ -84,7 +89,8 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
     const int first = split * parts.each, last = min(parts.tiles, first + parts.each);
     const int* blocks = step->blocks() + at.block_start;
 
-    // Copies: a thread has the token thread / 8 of each 32 of the tile, and the chunk thread % 8 of each panel. Blocks are looked up a tile ahead.
+    // Copies: a thread has the token thread / 8 of each 32 of the tile, and the chunk thread % 8 of each
+    // panel. Blocks are looked up a tile ahead.
     const int own_token = thread / 8, own_chunk = thread % 8;
     int next_block[HALVES];
     auto look_up = [&](int tile) {

@@ -1,11 +1,15 @@
-// latent_decode_wgmma: what latent_decode computes, in decode, on the warpgroup products of sm_90a (latent_wgmma.cuh says for which shapes).
+// latent_decode_wgmma: what latent_decode computes, in decode, on the warpgroup products of sm_90a
+// (latent_wgmma.cuh says for which shapes).
 //
-// Work: block (row, group of 64 heads, part of the context); rows beyond the grid follow, so any grid is right in x. One warpgroup multiplies, its
-// 64 rows the heads (those beyond the last are zeros: 32 heads use half of each product, which is still less than the time of their bytes); a
-// second gathers, before it waits where it may (CONTEXT_BEFORE_WAIT). A tile of 64 rows of the cache takes 1,152 clocks of the tensor cores and
-// 2,090 of an SM's share of memory. With 64 gathering threads a step of 8 and 32 sequences is 5 % slower.
-// The loop over rows is also what keeps the sums in registers: without one, ptxas serialises the products (C7514) and leaves them in memory.
-// Shared memory: three tiles of 40 KB and 40 KB of queries. Barriers: latent_wgmma.cuh. Registers: 221, an SM's for one block.
+// Work: block (row, group of 64 heads, part of the context); rows beyond the grid follow, so any grid is
+// right in x. One warpgroup multiplies, its 64 rows the heads (those beyond the last are zeros: 32 heads use
+// half of each product, which is still less than the time of their bytes); a second gathers, before it waits
+// where it may (CONTEXT_BEFORE_WAIT). A tile of 64 rows of the cache takes 1,152 clocks of the tensor cores
+// and 2,090 of an SM's share of memory. With 64 gathering threads a step of 8 and 32 sequences is 5 % slower.
+// The loop over rows is also what keeps the sums in registers: without one, ptxas serialises the products
+// (C7514) and leaves them in memory.
+// Shared memory: three tiles of 40 KB and 40 KB of queries. Barriers: latent_wgmma.cuh. Registers: 221, an
+// SM's for one block.
 #pragma once
 
 #include "latent/latent_wgmma.cuh"

@@ -1,11 +1,12 @@
-// latent_prefill_wgmma: what latent_decode computes, for a prompt, on the warpgroup products of sm_90a (latent_wgmma.cuh says for which shapes).
+// latent_prefill_wgmma: what latent_decode computes, for a prompt, on the warpgroup products of sm_90a
+// (latent_wgmma.cuh says for which shapes).
 //
-// Work: as attention_prefill_wgmma's, with all heads the queries of one K/V head. A unit is 128 rows (token, head) of a sequence: 128 / HEADS
-// tokens. A block holds a whole SM and takes every (number of blocks)-th unit, later ones of a sequence first. Warpgroup 0 gathers tiles,
-// warpgroups 1 and 2 own 64 rows each.
-// Operations: 2 (WIDTH + LATENT) a pair of tokens and a head, 36,864 for 32 heads; making keys and values of heads first would need 16,384, and
-// 16 KB of memory a token of the context.
-// `partials` (SPLITS = 1): the context over its sum of weights, with a maximum of 0 and a sum of 1.
+// Work: as attention_prefill_wgmma's, with all heads the queries of one K/V head. A unit is 128 rows (token,
+// head) of a sequence: 128 / HEADS tokens. A block holds a whole SM and takes every (number of blocks)-th
+// unit, later ones of a sequence first. Warpgroup 0 gathers tiles, warpgroups 1 and 2 own 64 rows each.
+// Operations: 2 (WIDTH + LATENT) a pair of tokens and a head, 36,864 for 32 heads; making keys and values of
+// heads first would need 16,384, and 16 KB of memory a token of the context. `partials` (SPLITS = 1): the
+// context over its sum of weights, with a maximum of 0 and a sum of 1.
 #pragma once
 
 #include "latent/latent_wgmma.cuh"

@@ -1,13 +1,17 @@
-// latent_queries: what stands before attention over latents, for all rows of a step. Norm of the latent and rotary of its key, both into the
-// cache; for each head the query's key matrix K_h multiplied into it, and rotary of its rotated part.
+// latent_queries: what stands before attention over latents, for all rows of a step. Norm of the latent and
+// rotary of its key, both into the cache; for each head the query's key matrix K_h multiplied into it, and
+// rotary of its rotated part.
 //
-// Work: block (group of ROW_TILES tiles of 16 rows, head), a warp for each 32 latents: it holds its KEY_DIM x 32 part of K_h, asked for
-// before the wait, as packed: a fragment of rows of K_h becomes one of columns by a transposition between lanes (movmatrix). A query is
-// scaled to f16 as staged activations are (staged.cuh), times the row scales of K_h: it is these rows' sum. Blocks behind the last head take
-// the latents, a warp a row.
-// queries: Kv [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights are powers of two.
+// Work: block (group of ROW_TILES tiles of 16 rows, head), a warp for each 32 latents: it holds its KEY_DIM x
+// 32 part of K_h, asked for before the wait, as packed: a fragment of rows of K_h becomes one of columns by a
+// transposition between lanes (movmatrix). A query is scaled to f16 as staged activations are (staged.cuh),
+// times the row scales of K_h: it is these rows' sum. Blocks behind the last head take the latents, a warp a
+// row.
+// queries: Kv [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights
+// are powers of two.
 // Bytes: K_h once a block; q and kv once; queries once.
-// Shared memory: 16 queries. Barriers: two a tile. Grid: (ceil(rows / (16 ROW_TILES)), HEADS + 1); more are harmless.
+// Shared memory: 16 queries. Barriers: two a tile. Grid: (ceil(rows / (16 ROW_TILES)), HEADS + 1); more are
+// harmless.
 #pragma once
 
 #include "latent/latent.cuh"

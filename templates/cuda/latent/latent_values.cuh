@@ -1,11 +1,15 @@
-// latent_values: the parts that latent_decode left of a row's context, added up, and each head's value matrix V_h times them.
+// latent_values: the parts that latent_decode left of a row's context, added up, and each head's value matrix
+// V_h times them.
 //
-// Work: block (ROW_TILES tiles of up to 16 rows, head), VALUES_WARPS warps. A warp asks for its rows of V_h before the wait (tiles of 8 values, as packed:
-// B of the products). Then the warps share out the tile's rows, and each row's parts where rows are fewer than warps: a lane has columns
-// 4 lane .. 4 lane + 4 of every 128 of the latent, parts come BATCH at a time, and are added in their order, warps' shares in the order of the
-// warps. The sum over the total weight goes to f16 as staged activations do (staged.cuh), a row scaled by itself.
+// Work: block (ROW_TILES tiles of up to 16 rows, head), VALUES_WARPS warps. A warp asks for its rows of V_h
+// before the wait (tiles of 8 values, as packed: B of the products). Then the warps share out the tile's
+// rows, and each row's parts where rows are fewer than warps: a lane has columns 4 lane .. 4 lane + 4 of
+// every 128 of the latent, parts come BATCH at a time, and are added in their order, warps' shares in the
+// order of the warps. The sum over the total weight goes to f16 as staged activations do (staged.cuh), a row
+// scaled by itself.
 // Bytes: V_h once a block; partials once.
-// Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two a tile, three where more follow. Grid: (ceil(rows / (TILE_ROWS ROW_TILES)), HEADS); more are harmless.
+// Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two a tile, three where more
+// follow. Grid: (ceil(rows / (TILE_ROWS ROW_TILES)), HEADS); more are harmless.
 #pragma once
 
 #include "latent/latent.cuh"

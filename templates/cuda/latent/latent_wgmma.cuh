@@ -1,9 +1,12 @@
-// What latent_decode_wgmma and latent_prefill_wgmma share: 64 rows (token, head) of a warpgroup over tiles of the cache's rows, which are keys,
-// and in their leading columns values. For a bf16 cache, latents of 256 and rows of whole panels of 64 columns.
+// What latent_decode_wgmma and latent_prefill_wgmma share: 64 rows (token, head) of a warpgroup over tiles of
+// the cache's rows, which are keys, and in their leading columns values. For a bf16 cache, latents of 256 and
+// rows of whole panels of 64 columns.
 //
-// One or more warps gather tiles into LATENT_STAGES stages, [WIDTH / 64 panels][KEYS][128 bytes] in the 128-byte swizzle. A consumer warpgroup
-// issues a tile's scores before the values of the tile before are multiplied, so three tiles are held. Queries stand in shared memory likewise.
-// Barriers of a stage: full (each gathering thread's copies arrive when they have landed) and empty (an arrival a consumer warpgroup).
+// One or more warps gather tiles into LATENT_STAGES stages, [WIDTH / 64 panels][KEYS][128 bytes] in the
+// 128-byte swizzle. A consumer warpgroup issues a tile's scores before the values of the tile before are
+// multiplied, so three tiles are held. Queries stand in shared memory likewise.
+// Barriers of a stage: full (each gathering thread's copies arrive when they have landed) and empty (an
+// arrival a consumer warpgroup).
 #pragma once
 
 #include "attention/attention_prefill_wgmma.cuh"
@@ -44,8 +47,8 @@ struct LatentWgmmaShared {
     }
 };
 
-// A tile of the cache's rows into a stage by THREADS threads: a thread has a token of each THREADS / 8, and a chunk of each panel. Rows from `end`
-// on are zeros.
+// A tile of the cache's rows into a stage by THREADS threads: a thread has a token of each THREADS / 8, and a
+// chunk of each panel. Rows from `end` on are zeros.
 template <class C, int THREADS, class Shared>
 __device__ __forceinline__ void gather_latents(Shared& shared, LatentPlace& at, int thread, const int* blocks, const typename C::Kv* layer, int first, int end) {
     using S = LatentShape<C>;
@@ -87,7 +90,8 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
                           wgmma_descriptor(keys + k / 64 * P::PANEL_BYTES + k % 64 * 2), k > 0);
         wgmma_commit();
     }
-    // The tiles from token `first` on, `tiles` of them. position: of rows g and g + 8; first_position: of the warp's first row.
+    // The tiles from token `first` on, `tiles` of them. position: of rows g and g + 8; first_position: of the
+    // warp's first row.
     template <class Shared>
     __device__ __forceinline__ void attend(Shared& shared, LatentPlace& at, int first, int tiles, const int (&position)[2], int first_position, int thread) {
         constexpr int KEYS = L::KEYS;
@@ -110,7 +114,8 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
             this->pin_context();
             if (was_issued && thread == 0) barrier_arrive(&shared.empty[before.stage]);
         };
-        // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
+        // The wait for a tile's values stands at the head of the next round: the compiler would move the
+        // softmax behind it.
 #pragma unroll 1
         for (int tile = 1; tile < tiles; ++tile) {
             finish_context(tile > 1);

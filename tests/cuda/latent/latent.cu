@@ -1,5 +1,6 @@
-// Attention over latents against its definition in double precision, in which keys and values are made: decode (parts, formats, odd widths, uneven
-// batches, heads of a rank), prefill (mixed sequences, cached prefixes). nvcc as in common.cuh; PART 1 has the kernels of warpgroups, PART 0 the others.
+// Attention over latents against its definition in double precision, in which keys and values are made:
+// decode (parts, formats, odd widths, uneven batches, heads of a rank), prefill (mixed sequences, cached
+// prefixes). nvcc as in common.cuh; PART 1 has the kernels of warpgroups, PART 0 the others.
 #include "latent/latent_case.cuh"
 
 using namespace test;
@@ -66,7 +67,8 @@ void check_alone(const char* name, std::vector<Fed> fed, int which, uint64_t see
     failures += !same;
 }
 
-// The last token of a prompt by decode, after a prefill of the others, and by prefill of all: the same cache, bit for bit, and nearly the same row.
+// The last token of a prompt by decode, after a prefill of the others, and by prefill of all: the same cache,
+// bit for bit, and nearly the same row.
 template <class P, class D, By PROMPT = By::MMA, By STEP = By::MMA>
 void check_continuation(const char* name, int length, uint64_t seed) {
     Problem<P> whole({{length, 0}}, seed);

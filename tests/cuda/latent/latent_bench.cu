@@ -1,5 +1,6 @@
-// Times of attention over latents, cold: launches walk over enough layers that the second-level cache never holds the next one. Division by
-// -DSPLIT_COUNT=n (of a batch of 1; larger batches have as many fewer) -DTILE_TOKENS=n -DSTAGE_COUNT=n -DTERM_COUNT=n -DRESIDENT_COUNT=n.
+// Times of attention over latents, cold: launches walk over enough layers that the second-level cache never
+// holds the next one. Division by -DSPLIT_COUNT=n (of a batch of 1; larger batches have as many fewer)
+// -DTILE_TOKENS=n -DSTAGE_COUNT=n -DTERM_COUNT=n -DRESIDENT_COUNT=n.
 #include "latent/latent_case.cuh"
 
 using namespace test;

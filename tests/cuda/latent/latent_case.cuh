@@ -1,6 +1,6 @@
-// One problem of attention over latents, on the host and on the device: sequences over a scattered block table, a cache whose unwritten places
-// are poison, random projections and matrices, and the reference in double precision, in which every head's keys and values are made. Used by
-// latent.cu and latent_bench.cu.
+// One problem of attention over latents, on the host and on the device: sequences over a scattered block
+// table, a cache whose unwritten places are poison, random projections and matrices, and the reference in
+// double precision, in which every head's keys and values are made. Used by latent.cu and latent_bench.cu.
 #pragma once
 
 #include "core/common.cuh"
@@ -142,7 +142,8 @@ struct Problem {
         }
     }
 
-    // Every place but the fed tokens' must be bit for bit what it was, theirs within half a unit of the cache's format of the reference.
+    // Every place but the fed tokens' must be bit for bit what it was, theirs within half a unit of the
+    // cache's format of the reference.
     void check_cache(const std::vector<Kv>& after) const {
         std::vector<Kv> expected = cache;
         size_t wrong = 0;
@@ -169,7 +170,8 @@ struct Problem {
         if (wrong || elsewhere) std::printf("FAIL cache: %zu rows wrong%s\n", wrong, elsewhere ? ", written elsewhere" : ""), failures++;
     }
 
-    // [rows, HEADS * VALUE_DIM] over the cache that the device left, expanded: keys and values of every head are made.
+    // [rows, HEADS * VALUE_DIM] over the cache that the device left, expanded: keys and values of every head
+    // are made.
     std::vector<double> reference(const std::vector<Kv>& after) const {
         constexpr int K = C::KEY_DIM, V = C::VALUE_DIM;
         std::vector<double> out(size_t(table.rows) * C::HEADS * V);
