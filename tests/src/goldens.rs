@@ -361,7 +361,7 @@ pub fn wide_gemma4(directory: &Path) -> Golden {
 /// # Panics
 /// If the directory is not writable.
 pub fn wide_mistral(directory: &Path) -> Golden {
-    let config = serde_json::json!({
+    let mut config = serde_json::json!({
         "architectures": ["Mistral4ForCausalLM"], "model_type": "mistral4", "vocab_size": 200, "hidden_size": 128,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 80,
         "q_lora_rank": 48, "kv_lora_rank": 256, "qk_nope_head_dim": 16, "qk_rope_head_dim": 64, "v_head_dim": 40,
@@ -371,11 +371,11 @@ pub fn wide_mistral(directory: &Path) -> Golden {
         "attention_dropout": 0.0, "rms_norm_eps": 1e-5, "max_position_embeddings": 512, "dtype": "float32",
         "rope_interleave": true, "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": 2,
         "pad_token_id": 11, "initializer_range": 0.02, "use_cache": true,
-        "rope_parameters": {
-            "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 32,
-            "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
-            "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.8,
-        },
+    });
+    config["rope_parameters"] = serde_json::json!({
+        "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 32,
+        "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.8,
     });
     let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
     synthetic(directory, "wide-mistral", &config, [1, 9, 70].map(prompt).to_vec())
