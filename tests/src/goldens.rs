@@ -378,7 +378,7 @@ pub fn wide_mistral(directory: &Path) -> Golden {
         "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.8,
     });
     let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
-    synthetic(directory, "wide-mistral", &config, [1, 9, 70].map(prompt).to_vec())
+    synthetic(directory, "wide-mistral", &config, [1, 9, 70, 200].map(prompt).to_vec())
 }
 
 /// [`wide`] with more layers, fewer experts, sizes that two and four ranks can share and a long context.

@@ -1,7 +1,7 @@
 //! Sequences that join and leave batches, compared with lone runs: models, prompts, and the comparison.
 
 use crate::crowd::write_tokenizer;
-use crate::goldens::{golden, shared, shared_slim, slim, wide};
+use crate::goldens::{golden, shared, shared_slim, slim, wide, wide_mistral};
 use crate::requantise::{Storage, requantise};
 use crate::root;
 use monomorph_compiler::spec::types::Compute;
@@ -34,7 +34,7 @@ pub struct Stored {
 }
 
 /// A model in a storage, whose products compute in `compute`: a committed golden as stored in `bf16`, or one
-/// of the made-up ones (`wide`, `slim`, `shared` and `shared-slim`) in any format. Its specs are written to
+/// of the made-up ones (`wide`, `wide-mistral`, `slim`, `shared` and `shared-slim`) in any format. Its specs are written to
 /// `targets`, its weights below `out`.
 ///
 /// # Panics
@@ -47,6 +47,7 @@ pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &
     };
     let made_up = match name {
         "wide" => Some(wide(&out)),
+        "wide-mistral" => Some(wide_mistral(&out)),
         "slim" => Some(slim(&out)),
         "shared" => Some(shared(&out)),
         "shared-slim" => Some(shared_slim(&out)),

@@ -87,6 +87,8 @@ fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
         ("h200", "slim", "bf16", 160),
         ("gb10", "slim", "nvfp4-modelopt", 160),
         ("h200", "wide", "fp8-block128", 40),
+        ("h200", "wide-mistral", "bf16", 40),
+        ("gb10", "wide-mistral", "bf16", 40),
     ];
     let is_wanted = |(hardware, model, storage, _): &&(&str, &str, &str, usize)| {
         let name = format!("{hardware}/{model}/{storage}");
