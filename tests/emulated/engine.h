@@ -29,6 +29,12 @@ struct Phase {
     Waiters waiters;
 };
 
+// A block's own variable, and where it stands among all of them.
+struct Variable {
+    size_t at;
+    std::vector<unsigned char> bytes;
+};
+
 struct Resident : Block {
     Cluster* cluster;
     int threads;
@@ -38,7 +44,8 @@ struct Resident : Block {
     std::vector<Fiber*> fibers;
     std::deque<Phase> phases;
     unsigned char* memory;
-    std::map<const void*, std::vector<unsigned char>> variables;
+    std::map<const void*, Variable> variables;
+    size_t variable_bytes = 0;
 
     void claim(size_t bytes);
     void check_canaries() const;

@@ -18,7 +18,7 @@ Resident* holder(const void* pointer) {
     const auto* at = static_cast<const unsigned char*>(pointer);
     for (auto& b : cluster(*current->block).blocks)
         if (at >= b->shared && at < b->shared + b->shared_bytes) return b.get();
-    fail("%p is no address of the block's dynamic shared memory", pointer);
+    fail("%p is no address of the block's shared memory", pointer);
 }
 
 Resident& at_rank(unsigned rank) {
@@ -55,6 +55,7 @@ void arrive(Phase& phase) {
 // Shared memory of blocks that have ended.
 auto& spare = *new std::vector<unsigned char*>();
 constexpr size_t MOST_SHARED = 256 * 1024;
+constexpr size_t VARIABLES = 1 << 20;  // the first address of a block's variables: behind all that is dynamic
 
 }  // namespace
 
@@ -78,18 +79,31 @@ void Resident::check_canaries() const {
 void Resident::release() { spare.push_back(memory); }
 
 void* shared_variable(const void* declaration, size_t bytes) {
-    std::vector<unsigned char>& variable = resident(*current->block).variables[declaration];
-    if (variable.empty()) variable.assign(bytes, 0xff);  // no number until it is written
-    return variable.data();
+    Resident& block = resident(*current->block);
+    const auto [found, is_new] = block.variables.try_emplace(declaration);
+    Variable& variable = found->second;
+    if (is_new) {
+        variable = {block.variable_bytes, std::vector<unsigned char>(bytes, 0xff)};  // no number until it is written
+        block.variable_bytes += (bytes + 15) / 16 * 16;
+    }
+    return variable.bytes.data();
 }
 
 unsigned shared_address(const void* pointer) {
+    for (const auto& [declaration, variable] : resident(*current->block).variables) {
+        const size_t offset = static_cast<const unsigned char*>(pointer) - variable.bytes.data();
+        if (offset < variable.bytes.size()) return current->block->rank << 24 | unsigned(VARIABLES + variable.at + offset);
+    }
     const Resident* block = holder(pointer);
     return block->rank << 24 | unsigned(SHARED_BASE + (static_cast<const unsigned char*>(pointer) - block->shared));
 }
 
 void* shared_at(unsigned address, size_t bytes) {
     Resident& block = at_rank(address >> 24);
+    for (auto& [declaration, variable] : block.variables) {
+        const size_t offset = (address & 0xffffff) - VARIABLES - variable.at;
+        if (offset < variable.bytes.size() && offset + bytes <= variable.bytes.size()) return variable.bytes.data() + offset;
+    }
     const size_t at = (address & 0xffffff) - SHARED_BASE;
     if ((address & 0xffffff) < SHARED_BASE || at + bytes > block.shared_bytes) fail("shared memory is %zu bytes, and byte %zd is used", block.shared_bytes, at);
     if (block.live == 0) fail("shared memory of block %u of the cluster is used, which has ended", block.rank);
