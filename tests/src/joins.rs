@@ -34,8 +34,8 @@ pub struct Stored {
 }
 
 /// A model in a storage, whose products compute in `compute`: a committed golden as stored in `bf16`, or one
-/// of the made-up ones (`wide`, `wide-mistral`, `slim`, `shared` and `shared-slim`) in any format. Its specs are written to
-/// `targets`, its weights below `out`.
+/// of the made-up ones (`wide`, `wide-mistral`, `slim`, `shared` and `shared-slim`) in any format. Its specs
+/// are written to `targets`, its weights below `out`.
 ///
 /// # Panics
 /// If there is no model of that name, or a directory is not writable.
