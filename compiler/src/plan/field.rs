@@ -50,8 +50,8 @@ pub enum FieldKind {
         /// Columns: taps of each channel.
         taps: usize,
     },
-    /// What makes each head's keys and values of a latent, on a CPU: a matrix for each, as stored. A CUDA device
-    /// has one [`FieldKind::Matrix`] of all.
+    /// What makes each head's keys and values of a latent, on a CPU: a matrix for each, as stored. A CUDA
+    /// device has one [`FieldKind::Matrix`] of all.
     Heads {
         /// Stored format, one of floats.
         format: Format,

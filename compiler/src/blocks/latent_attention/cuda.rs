@@ -1,5 +1,5 @@
-//! Attention over latents on a CUDA device: three launches, in decode and in prefill. Keys and values of heads
-//! are never made (templates/cuda/latent/latent.cuh).
+//! Attention over latents on a CUDA device: three launches, in decode and in prefill. Keys and values of
+//! heads are never made (templates/cuda/latent/latent.cuh).
 
 use super::LatentAttention;
 use super::graph::Shape;
@@ -17,8 +17,8 @@ use crate::spec::types::{Cuda, NormWeight, RotaryPairs};
 use monomorph_abi::kv::Layout;
 use monomorph_formats::Format;
 
-/// Tiles of 16 rows that a block of latent_queries or latent_values takes of a prompt: it reads a head's matrix
-/// once for all.
+/// Tiles of 16 rows that a block of latent_queries or latent_values takes of a prompt: it reads a head's
+/// matrix once for all.
 const PROMPT_TILES: usize = 8;
 /// Warps of latent_decode and of latent_values.
 const DECODE_WARPS: usize = 8;
