@@ -191,8 +191,8 @@ fn what_is_normed_behind_a_block_is_summed_before_and_in_place() {
                 assert!(body.phases[at + 1..].iter().any(|it| reads(&it.kind)), "{name}: {}", body.name);
             }
         }
-        // Prompts have launches of sums; steps of one token sum where parts are computed, unless the kernel has
-        // more blocks than are on the card together: a GB10's down products of experts.
+        // Prompts have launches of sums; steps of one token sum where parts are computed, unless the kernel
+        // has more blocks than are on the card together: a GB10's down products of experts.
         let replaces = ("REPLACES", Constant::Flag(true));
         let functions = |regime| -> Vec<&str> {
             let program = cuda.programs.iter().find(|it| it.regime == regime).expect("one of each");

@@ -402,7 +402,8 @@ def catalogue():
             tied=False,
             per_expert=True,
         ),
-        # Seven experts in every other layer, four query heads a key head, rope as transformers 5 writes it, tied.
+        # Seven experts in every other layer, four query heads a key head, rope as transformers 5 writes it,
+        # tied.
         "qwen3-vl-fours": multimodal(
             qwen3_vl(
                 common(52, 4, 59, rms_norm_eps=1e-5),

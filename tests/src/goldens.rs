@@ -355,8 +355,8 @@ pub fn wide_gemma4(directory: &Path) -> Golden {
     synthetic(directory, "wide-gemma4", &config, [1, 9, 70, 150].map(prompt).to_vec())
 }
 
-/// Mistral Small 4 with the widths that its kernels need: on warpgroups latents of 256 whose rows in the cache
-/// are whole panels of 64. Every expert is chosen, so that rounding moves no row far.
+/// Mistral Small 4 with the widths that its kernels need: on warpgroups latents of 256 whose rows in the
+/// cache are whole panels of 64. Every expert is chosen, so that rounding moves no row far.
 ///
 /// # Panics
 /// If the directory is not writable.

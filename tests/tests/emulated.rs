@@ -178,8 +178,8 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Attention over latents, by kernels of warpgroups and without, in every row. Steps after several tiles of the
-/// context take two minutes without.
+/// Attention over latents, by kernels of warpgroups and without, in every row. Steps after several tiles of
+/// the context take two minutes without.
 #[test]
 fn attention_over_latents_agrees_with_the_interpreter() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");

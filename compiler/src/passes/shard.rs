@@ -3,11 +3,11 @@
 //! All ranks run the same graph over parts of the weights: its widths are those of one rank. What a block's
 //! op is cut into is its own matter ([`Operation::share`](crate::blocks)); products before it give a rank its
 //! columns, products behind it a part of a sum. The inner width of a dense block is cut alike; so is that of
-//! every expert of a mixture, unless ranks are to hold whole ones. Where a part of a sum would be added to the
-//! residual stream, it is added to zeros and summed over the ranks; where it would be normed, it is summed
-//! before, and every rank norms the sum; logits are computed by rows of the head and gathered. The residual
-//! stream is whole on every rank, and has the same bits on all of them: every rank adds in the same order. So
-//! the routers of all choose the same experts.
+//! every expert of a mixture, unless ranks are to hold whole ones. Where a part of a sum would be added to
+//! the residual stream, it is added to zeros and summed over the ranks; where it would be normed, it is
+//! summed before, and every rank norms the sum; logits are computed by rows of the head and gathered. The
+//! residual stream is whole on every rank, and has the same bits on all of them: every rank adds in the same
+//! order. So the routers of all choose the same experts.
 
 use super::{PassError, pass_error};
 use crate::blocks::exchange::graph::{Gather, Sum, Total, Zeros};
@@ -396,8 +396,8 @@ impl Splits {
         }
     }
 
-    /// The sum over all ranks of a value that they have parts of, which is added to the body at first use; any
-    /// other value is itself.
+    /// The sum over all ranks of a value that they have parts of, which is added to the body at first use;
+    /// any other value is itself.
     fn total(&mut self, body: &mut Body, part: ValueId) -> ValueId {
         if self.values[part.0] != Split::Partial {
             return part;

@@ -6,8 +6,8 @@ use monomorph_abi::step::{Header, MAX_SEQUENCES, SamplingRow, SequenceRow, Token
 
 /// A step as it is uploaded.
 pub(crate) struct Step {
-    /// The header, and behind it where tables begin of layers with a sliding window, and the block table: such
-    /// layers have all blocks of the others.
+    /// The header, and behind it where tables begin of layers with a sliding window, and the block table:
+    /// such layers have all blocks of the others.
     pub(crate) header: Vec<u8>,
     /// The token rows of a prefill.
     pub(crate) rows: Vec<u8>,

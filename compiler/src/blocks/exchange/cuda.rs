@@ -102,8 +102,8 @@ impl Launcher<'_> {
         })
     }
 
-    /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's; or puts their sum in
-    /// its place.
+    /// Adds the partial sums of all ranks to the residual stream, and zeroes this rank's; or puts their sum
+    /// in its place.
     ///
     /// # Errors
     /// When rows are no whole pieces.

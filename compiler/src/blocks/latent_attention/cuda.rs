@@ -36,7 +36,7 @@ struct Walk {
     wgmma: bool,
     /// Heads of a block in decode.
     group: usize,
-    /// Tokens of a tile, and tiles on their way.
+    /// Tokens of a tile, and tiles in flight.
     tile: usize,
     stages: usize,
     /// Blocks that share a multiprocessor.

@@ -150,8 +150,8 @@ impl Drop for Quiet {
 }
 
 impl Executor {
-    /// Takes the steps' tables from `memory`, after all state; the head writes its rows to `logits`. `sliding`
-    /// are the layers with a sliding window, if there are some.
+    /// Takes the steps' tables from `memory`, after all state; the head writes its rows to `logits`.
+    /// `sliding` are the layers with a sliding window, if there are some.
     ///
     /// # Errors
     /// When pinned memory is short.

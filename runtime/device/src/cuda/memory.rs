@@ -264,8 +264,8 @@ pub struct Memory {
 impl Memory {
     /// Plans the memory, reports the plan, claims it and zeroes it. Each entry of `parts` is the bytes of a
     /// part of a K/V block, with the numbers of all parts of that size. There is one part per layer that
-    /// attends, but for those with a `sliding` window, numbered in the order in which they run. All ranks claim as many blocks and states as
-    /// the one with the least room for them.
+    /// attends, but for those with a `sliding` window, numbered in the order in which they run. All ranks
+    /// claim as many blocks and states as the one with the least room for them.
     ///
     /// # Errors
     /// When the card does not hold it: the error says what is needed, what is available, and what would fit.

@@ -8,7 +8,8 @@ use monomorph_abi::step::Ids;
 use monomorph_model::{ModelSpec, SlidingSpec};
 use monomorph_sampling::{MAX_BIASES, TokenMask};
 
-/// Bytes that the uploads of all steps in flight take, at most; `sliding` are the layers with a sliding window.
+/// Bytes that the uploads of all steps in flight take, at most; `sliding` are the layers with a sliding
+/// window.
 pub(crate) fn device_bytes(spec: &ModelSpec, sliding: Option<SlidingSpec>, context: usize) -> u64 {
     let tables = Tables::of(spec, sliding, context);
     let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
