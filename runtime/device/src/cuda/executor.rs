@@ -149,9 +149,16 @@ impl Drop for Quiet {
     }
 }
 
+/// Where the head writes logits, and the rows that it computes at once.
+#[derive(Clone, Copy)]
+pub(crate) struct Head {
+    pub logits: Pointer,
+    pub rows: usize,
+}
+
 impl Executor {
-    /// Takes the steps' tables from `memory`, after all state; the head writes its rows to `logits`.
-    /// `sliding` are the layers with a sliding window, if there are some.
+    /// Takes the steps' tables from `memory`, after all state. `sliding` are the layers with a sliding window,
+    /// if there are some.
     ///
     /// # Errors
     /// When pinned memory is short.
@@ -159,19 +166,18 @@ impl Executor {
         gpu: &Gpu,
         spec: &ModelSpec,
         memory: &mut Memory,
-        logits: Pointer,
-        head_rows: usize,
+        head: Head,
         ranks: usize,
         sliding: Option<SlidingSpec>,
         exchange: Option<Exchange>,
     ) -> Result<Executor, Fault> {
         let sizes = Tables::of(spec, sliding, memory.context());
-        let groups = spec.step_tokens.div_ceil(head_rows);
+        let groups = spec.step_tokens.div_ceil(head.rows);
         let ids = memory.take(sizes.ids)?;
         let ring = SlotRing::of(spec);
         // Locking memory waits for the device, which may be waiting for another rank.
         let history = if ranks > 1 { sizes.history } else { 0 };
-        let flight = |_| StepSlot::new(memory, &sizes, ids, history, groups, head_rows);
+        let flight = |_| StepSlot::new(memory, &sizes, ids, history, groups, head.rows);
         let flights = (0..ring.count()).map(flight).collect::<Result<_, _>>()?;
         let offload = memory.offload(sizes.blocks as usize)?;
         let limits = StepLimits {
@@ -199,7 +205,7 @@ impl Executor {
             offload,
             staged: None,
             exchange,
-            logits,
+            logits: head.logits,
             vocabulary: spec.vocabulary,
             sequences: spec.step_sequences,
             drafts: spec.drafts(),

@@ -200,7 +200,7 @@ fn plan(needs: &Needs, tables: u64, request: Request, limit: u64) -> Result<Memo
         }
     }
     plan.blocks = one_sequence;
-    if !offloads && !(shorter && room > 0) && room < one_sequence {
+    if !offloads && room < if shorter { 1 } else { one_sequence } {
         let fits = match room * request.block_tokens {
             0 => {
                 let state = match plan.state() {

@@ -1,6 +1,6 @@
 //! The implementation of [`monomorph_model::Model`] for all layer stacks of CUDA devices.
 
-use super::executor::{Executor, Programs};
+use super::executor::{Executor, Head, Programs};
 use super::fault::Fault;
 use super::gpu::Gpu;
 use super::load::Loader;
@@ -151,8 +151,8 @@ impl<S: Stack> Model<S> {
         let stack = S::load(kernels, into)?;
         let exchange =
             stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
-        let (logits, rows) = (stack.logits(), S::HEAD_ROWS);
-        let steps = Executor::new(&gpu, S::SPEC, &mut memory, logits, rows, S::RANKS, S::SLIDING, exchange)?;
+        let head = Head { logits: stack.logits(), rows: S::HEAD_ROWS };
+        let steps = Executor::new(&gpu, S::SPEC, &mut memory, head, S::RANKS, S::SLIDING, exchange)?;
         Ok((Model { steps, stack, memory }, gpu))
     }
 
