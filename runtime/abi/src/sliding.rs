@@ -53,7 +53,7 @@ namespace monomorph {
 }
 
 /// A sliding window over blocks. Of several windows in a model it is the longest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sliding {
     /// Positions that a token attends to at most, its own among them; at least 1.
     pub window: usize,

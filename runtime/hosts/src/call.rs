@@ -23,6 +23,10 @@ pub enum Call {
     ReadBlock(u32),
     /// Write what was read, of which each process may have a part.
     WriteBlock(u32, Vec<u8>),
+    /// Read this process's part of a block of layers with a sliding window. Answered.
+    ReadSliding(u32),
+    /// Write what was read, of which each process may have a part.
+    WriteSliding(u32, Vec<u8>),
     /// Read this process's part of a recurrent state. Answered.
     ReadState(Place),
     /// Write what was read, of which each process may have a part.
@@ -33,8 +37,10 @@ impl Call {
     /// Whether the caller waits for an answer.
     pub fn is_answered(&self) -> bool {
         match self {
-            Call::Collect(_) | Call::Offload { .. } | Call::ReadBlock(_) | Call::ReadState(_) => true,
-            Call::Submit(_) | Call::Sample(_) | Call::WriteBlock(..) | Call::WriteState(..) => false,
+            Call::Collect(_) | Call::Offload { .. } => true,
+            Call::ReadBlock(_) | Call::ReadSliding(_) | Call::ReadState(_) => true,
+            Call::Submit(_) | Call::Sample(_) => false,
+            Call::WriteBlock(..) | Call::WriteSliding(..) | Call::WriteState(..) => false,
         }
     }
 }
@@ -84,6 +90,9 @@ pub struct Row {
     pub kept: u32,
     /// The blocks behind those.
     pub added: Vec<u32>,
+    /// Of a model with a sliding window, which of its blocks is the first that layers with one still read, and
+    /// theirs from there on.
+    pub sliding: Option<(u64, Vec<u32>)>,
     /// What it returns.
     pub output: Want,
 }

@@ -119,8 +119,8 @@ fn read_hello(from: &mut Reader<'_>) -> Result<Hello, Malformed> {
 }
 
 fn write_room(to: &mut Writer, room: &Room) {
-    let Room { blocks, sequences, snapshots, places, group } = *room;
-    for number in [blocks, sequences, snapshots, places, group] {
+    let Room { blocks, sliding, sequences, snapshots, places, group } = *room;
+    for number in [blocks, sliding, sequences, snapshots, places, group] {
         to.u64(number);
     }
 }
@@ -128,6 +128,7 @@ fn write_room(to: &mut Writer, room: &Room) {
 fn read_room(from: &mut Reader<'_>) -> Result<Room, Malformed> {
     Ok(Room {
         blocks: from.u64()?,
+        sliding: from.u64()?,
         sequences: from.u64()?,
         snapshots: from.u64()?,
         places: from.u64()?,

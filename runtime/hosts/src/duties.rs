@@ -2,7 +2,9 @@
 
 use crate::hello::Room;
 use crate::message::{Done, Task};
-use monomorph_model::{BlockId, Model, Output, RowOutput, SequenceStep, Slot, Step, Tokens};
+use monomorph_model::{
+    BlockId, Model, Output, RowOutput, SequenceStep, SlidingId, SlidingTable, Slot, Step, Tokens,
+};
 
 /// What a process does in a start, in this order; all processes do each at the same time.
 pub trait Duties {
@@ -79,6 +81,7 @@ fn claimed<M: Model>(model: &M) -> Room {
     let offload = model.offload();
     Room {
         blocks: model.blocks() as u64,
+        sliding: model.sliding_blocks() as u64,
         sequences: model.sequences() as u64,
         snapshots: model.snapshots() as u64,
         places: offload.map_or(0, |room| room.places as u64),
@@ -106,7 +109,9 @@ fn first_answer<M: Model>(model: &mut M) -> Result<Vec<u32>, String> {
         blocks: (0..blocks as u32).map(BlockId).collect(),
         output: Output::greedy(0),
     };
-    let ticket = model.submit(&Step { sequences: vec![row], ..Step::default() });
+    let table = || SlidingTable { first: 0, blocks: (0..blocks as u32).map(SlidingId).collect() };
+    let sliding = M::SLIDING.map(|_| table()).into_iter().collect();
+    let ticket = model.submit(&Step { sequences: vec![row], sliding, ..Step::default() });
     match model.collect(ticket).rows.first() {
         Some(RowOutput::Sampled(sampled)) => Ok(vec![sampled.id]),
         Some(RowOutput::Verified(verified)) => {

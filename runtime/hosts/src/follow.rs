@@ -12,7 +12,7 @@ use crate::offload::local_blocks;
 use crate::options::{MOST_RANKS, Options, most_bytes};
 use crate::slots::{Slots, model_place};
 use crate::worker::Worker;
-use monomorph_model::{BlockId, Model, OffloadSlot, Step, Ticket};
+use monomorph_model::{BlockId, Model, OffloadSlot, SlidingId, Step, Ticket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ fn run<D: Duties>(hub: &Hub<Worker>, rank: usize, ranks: usize, options: &Option
             Err(ended) => return ended,
             Ok(Effect::Begin(Task::Serve(room))) => match model.take() {
                 Some(model) => {
-                    let limits = limits(D::Model::SPEC, room);
+                    let limits = limits::<D::Model>(room);
                     let (agreed, slots, share) = (limits.blocks, Slots::new(limits), options.share);
                     let (step, tickets) = (Step::default(), VecDeque::new());
                     break Follower { model, slots, step, tickets, agreed, share, rank, ranks };
@@ -168,6 +168,14 @@ impl<M: Model> Follower<M> {
                 let part = self.part(&bytes, M::SPEC.block_bytes)?;
                 self.model.write_block(BlockId(block), part);
             }
+            Call::ReadSliding(block) => {
+                let bytes = self.sliding_bytes(block)?;
+                return Ok(Some(self.read(bytes, |model, into| model.read_sliding(SlidingId(block), into))));
+            }
+            Call::WriteSliding(block, bytes) => {
+                let part = self.part(&bytes, self.sliding_bytes(block)?)?;
+                self.model.write_sliding(SlidingId(block), part);
+            }
             Call::ReadState(place) => {
                 self.slots.check_place(place)?;
                 let bytes = M::SPEC.state_bytes as usize;
@@ -181,6 +189,12 @@ impl<M: Model> Follower<M> {
             }
         }
         Ok(None)
+    }
+
+    /// Bytes of this block of layers with a sliding window, over all processes.
+    fn sliding_bytes(&self, block: u32) -> Result<usize, String> {
+        self.slots.check_sliding(block)?;
+        Ok(M::SLIDING.map_or(0, |layers| layers.block_bytes))
     }
 
     /// Reads this process's part of so many bytes.

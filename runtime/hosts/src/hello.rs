@@ -1,7 +1,7 @@
 //! What processes of one world must have in common, and what memory they agree on.
 
 /// Version of the protocol: of all that is sent, and of what it means.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// What must be equal in all processes of a world. Texts are compared, never interpreted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -74,6 +74,8 @@ impl Hello {
 pub struct Room {
     /// K/V blocks.
     pub blocks: u64,
+    /// Those of layers with a sliding window.
+    pub sliding: u64,
     /// Sequences at a time.
     pub sequences: u64,
     /// Saved states.
@@ -86,13 +88,20 @@ pub struct Room {
 
 impl Room {
     /// Of a process that knows no bounds before it claims memory.
-    pub const ANY: Room =
-        Room { blocks: u64::MAX, sequences: u64::MAX, snapshots: u64::MAX, places: u64::MAX, group: 0 };
+    pub const ANY: Room = Room {
+        blocks: u64::MAX,
+        sliding: u64::MAX,
+        sequences: u64::MAX,
+        snapshots: u64::MAX,
+        places: u64::MAX,
+        group: 0,
+    };
 
     /// The least of each. Groups on disk that differ in size cannot be used together, so that there are none.
     pub fn least(self, other: Room) -> Room {
         Room {
             blocks: self.blocks.min(other.blocks),
+            sliding: self.sliding.min(other.sliding),
             sequences: self.sequences.min(other.sequences),
             snapshots: self.snapshots.min(other.snapshots),
             places: if self.group == other.group { self.places.min(other.places) } else { 0 },
@@ -121,9 +130,10 @@ mod tests {
 
     #[test]
     fn the_least_room_is_agreed_on() {
-        let a = Room { blocks: 9, sequences: 2, snapshots: 4, places: 5, group: 8 };
-        let b = Room { blocks: 7, sequences: 3, snapshots: 1, places: 6, group: 8 };
-        assert_eq!(a.least(b), Room { blocks: 7, sequences: 2, snapshots: 1, places: 5, group: 8 });
+        let a = Room { blocks: 9, sliding: 6, sequences: 2, snapshots: 4, places: 5, group: 8 };
+        let b = Room { blocks: 7, sliding: 8, sequences: 3, snapshots: 1, places: 6, group: 8 };
+        let least = Room { blocks: 7, sliding: 6, sequences: 2, snapshots: 1, places: 5, group: 8 };
+        assert_eq!(a.least(b), least);
         assert_eq!(a.least(Room { group: 4, ..b }).places, 0);
     }
 }

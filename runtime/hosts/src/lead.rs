@@ -13,7 +13,7 @@ use crate::options::{MOST_RANKS, Options, most_bytes};
 use crate::slots::{Limits, Slots, place, sampled_by};
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter,
-    RowOutput, StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
+    RowOutput, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
 };
 use std::collections::VecDeque;
 use std::net::TcpListener;
@@ -43,12 +43,14 @@ impl<M: Model> std::fmt::Debug for Lead<M> {
 }
 
 /// What no step exceeds where all agreed on this room.
-pub(crate) fn limits(spec: &ModelSpec, room: Room) -> Limits {
+pub(crate) fn limits<M: Model>(room: Room) -> Limits {
+    let spec = M::SPEC;
     let number = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     Limits {
         sequences: number(room.sequences),
         snapshots: number(room.snapshots),
         blocks: number(room.blocks),
+        sliding: M::SLIDING.map(|layers| (layers.of(spec), number(room.sliding))),
         block_tokens: spec.block_tokens,
         group: number(room.group),
         vocabulary: spec.vocabulary,
@@ -114,7 +116,7 @@ impl<M: Model> Lead<M> {
         Ok(Lead {
             model,
             hub,
-            slots: Slots::new(limits(M::SPEC, room)),
+            slots: Slots::new(limits::<M>(room)),
             room,
             share: options.share,
             ranks: ranks as usize,
@@ -186,6 +188,7 @@ impl<M: Model> Lead<M> {
 
 impl<M: Model> Model for Lead<M> {
     const SPEC: &'static ModelSpec = M::SPEC;
+    const SLIDING: Option<SlidingSpec> = M::SLIDING;
     const STEPS_IN_FLIGHT: usize = M::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = M::SPLIT_SAMPLING;
     const DRAFTS: usize = M::DRAFTS;
@@ -201,15 +204,19 @@ impl<M: Model> Model for Lead<M> {
     }
 
     fn blocks(&self) -> usize {
-        limits(M::SPEC, self.room).blocks
+        limits::<M>(self.room).blocks
+    }
+
+    fn sliding_blocks(&self) -> usize {
+        limits::<M>(self.room).sliding.map_or(0, |(_, blocks)| blocks)
     }
 
     fn sequences(&self) -> usize {
-        limits(M::SPEC, self.room).sequences
+        limits::<M>(self.room).sequences
     }
 
     fn snapshots(&self) -> usize {
-        limits(M::SPEC, self.room).snapshots
+        limits::<M>(self.room).snapshots
     }
 
     fn meters(&self) -> Vec<Arc<RankMeter>> {
@@ -242,6 +249,16 @@ impl<M: Model> Model for Lead<M> {
         self.command(Call::WriteBlock(block.0, from.to_vec()));
         let own = self.share.range(from.len(), 0, self.ranks);
         self.here(|model| model.write_block(block, &from[own]));
+    }
+
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        self.read(Call::ReadSliding(block.0), into, |model, into| model.read_sliding(block, into));
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        self.command(Call::WriteSliding(block.0, from.to_vec()));
+        let own = self.share.range(from.len(), 0, self.ranks);
+        self.here(|model| model.write_sliding(block, &from[own]));
     }
 
     fn read_state(&mut self, at: StatePlace, into: &mut [u8]) {

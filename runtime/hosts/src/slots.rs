@@ -3,7 +3,8 @@
 
 use crate::call::{self, Answer, Feed, Mask, Place, Row, RowAnswer, SampledBy, StepCall, Want};
 use monomorph_model::{
-    BlockId, OffloadSlot, Output, SequenceStep, Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens,
+    BlockId, OffloadSlot, Output, SequenceStep, Sliding, SlidingId, SlidingTable, Slot, SnapshotId,
+    StateCopy, StatePlace, Step, Tokens,
 };
 use monomorph_sampling::TokenMask;
 use std::collections::VecDeque;
@@ -17,6 +18,8 @@ pub struct Limits {
     pub snapshots: usize,
     /// Blocks on the device; those on disk are numbered behind them.
     pub blocks: usize,
+    /// Of a model with a sliding window, the window and the blocks of layers that have one.
+    pub sliding: Option<(Sliding, usize)>,
     /// How many tokens a block holds.
     pub block_tokens: usize,
     /// Blocks of a group on disk.
@@ -67,17 +70,11 @@ impl Slots {
     /// What is sent of a step.
     ///
     /// # Errors
-    /// When a row does not follow its slot's last, or there are tables of layers with a sliding window, which
-    /// no message carries: a bug of the caller.
+    /// When a row does not follow its slot's last, or something is out of range: a bug of the caller.
     pub fn send(&mut self, step: &Step) -> Result<StepCall, String> {
-        if !step.sliding.is_empty() {
-            return Err(
-                "a model on several hosts keeps all blocks of its layers with a sliding window".to_owned()
-            );
-        }
         let mut rows = Vec::with_capacity(step.sequences.len());
-        for row in &step.sequences {
-            rows.push(self.new_of(row)?);
+        for (at, row) in step.sequences.iter().enumerate() {
+            rows.push(self.new_of(row, step.sliding.get(at))?);
         }
         let call = StepCall {
             copies: step.copies.iter().map(|copy| (place(copy.from), place(copy.to))).collect(),
@@ -90,7 +87,7 @@ impl Slots {
     }
 
     /// What is sent of a row.
-    fn new_of(&self, row: &SequenceStep) -> Result<Row, String> {
+    fn new_of(&self, row: &SequenceStep, table: Option<&SlidingTable>) -> Result<Row, String> {
         let slot = row.slot.0;
         let last = self.slots.get(slot as usize).ok_or_else(|| self.stranger(slot))?;
         let held = if row.begins { &[][..] } else { &last.blocks[..] };
@@ -109,6 +106,7 @@ impl Slots {
             following: row.following,
             kept: small(kept),
             added: row.blocks[kept..].iter().map(|block| block.0).collect(),
+            sliding: table.map(|it| (it.first as u64, it.blocks.iter().map(|block| block.0).collect())),
             output: match &row.output {
                 Output::None => Want::None,
                 Output::Logits => Want::Logits,
@@ -150,7 +148,7 @@ impl Slots {
             copies: call.copies.iter().map(|(from, to)| copy(*from, *to)).collect(),
             offloaded: call.offloaded.iter().map(|place| OffloadSlot(*place)).collect(),
             sequences: rows.collect::<Result<_, String>>()?,
-            sliding: Vec::new(),
+            sliding: call.rows.iter().filter_map(|row| row.sliding.as_ref()).map(table).collect(),
             sampling_follows: call.sampling_follows,
         })
     }
@@ -250,8 +248,7 @@ impl Slots {
     fn note(&mut self, row: &Row, blocks: usize) -> Result<(), String> {
         let Limits { block_tokens, vocabulary, .. } = self.limits;
         let (slot, fed) = (row.slot, row.tokens.count());
-        let last = &mut self.slots[slot as usize];
-        let held = if row.begins { 0 } else { last.blocks.len() };
+        let held = if row.begins { 0 } else { self.slots[slot as usize].blocks.len() };
         if row.kept as usize > held {
             return Err(format!("a row of slot {slot} keeps {} blocks of {held}", row.kept));
         }
@@ -267,15 +264,58 @@ impl Slots {
                  blocks hold {most}"
             ));
         }
+        self.check_table(row, end)?;
         if let Feed::Known(ids) = &row.tokens
             && let Some(id) = ids.iter().chain(&row.following).find(|id| **id as usize >= vocabulary)
         {
             return Err(format!("a row of slot {slot} has token {id} of {vocabulary}"));
         }
+        let last = &mut self.slots[slot as usize];
         last.blocks.truncate(row.kept as usize);
         last.blocks.extend_from_slice(&row.added);
         (last.generation, last.next) = (row.generation, Some(end));
         Ok(())
+    }
+
+    /// Checks the table of layers with a sliding window of a row that feeds positions up to `end`.
+    fn check_table(&self, row: &Row, end: u64) -> Result<(), String> {
+        let Row { slot, position, .. } = *row;
+        let ((it, _), (first, blocks)) = match (self.limits.sliding, &row.sliding) {
+            (None, None) => return Ok(()),
+            (Some(layers), Some(table)) => (layers, table),
+            (None, Some(_)) => {
+                return Err(format!(
+                    "a row of slot {slot} has a table of layers with a sliding window, and \
+                                    the model has none"
+                ));
+            }
+            (Some(_), None) => {
+                return Err(format!("a row of slot {slot} has no table of layers with a sliding window"));
+            }
+        };
+        blocks.iter().try_for_each(|block| self.check_sliding(*block))?;
+        let attended = it.first(usize::try_from(position).unwrap_or(usize::MAX - 1)) as u64;
+        let (needed, held) =
+            (end.div_ceil(it.block_tokens as u64), first.saturating_add(blocks.len() as u64));
+        if *first > attended || held < needed {
+            return Err(format!(
+                "a row of slot {slot} needs blocks {attended} to {needed} of layers with a sliding window, and has \
+                 {first} to {held}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Checks that layers with a sliding window have such a block.
+    ///
+    /// # Errors
+    /// When they have not.
+    pub fn check_sliding(&self, block: u32) -> Result<(), String> {
+        let most = self.limits.sliding.map_or(0, |(_, blocks)| blocks);
+        if (block as usize) < most {
+            return Ok(());
+        }
+        Err(format!("there is no block {block} of layers with a sliding window: there are {most}"))
     }
 
     /// Checks that there is such a place.
@@ -350,6 +390,10 @@ pub(crate) fn model_place(place: Place) -> StatePlace {
         Place::Slot(at) => StatePlace::Slot(Slot(at)),
         Place::Snapshot(at) => StatePlace::Snapshot(SnapshotId(at)),
     }
+}
+
+fn table((first, blocks): &(u64, Vec<u32>)) -> SlidingTable {
+    SlidingTable { first: *first as usize, blocks: blocks.iter().map(|block| SlidingId(*block)).collect() }
 }
 
 fn copy(from: Place, to: Place) -> StateCopy {

@@ -5,7 +5,7 @@ use monomorph_hosts::{
 };
 use std::time::Duration;
 
-const ROOM: Room = Room { blocks: 8, sequences: 2, snapshots: 0, places: 0, group: 0 };
+const ROOM: Room = Room { blocks: 8, sliding: 0, sequences: 2, snapshots: 0, places: 0, group: 0 };
 
 /// A head and a worker whose messages arrive at once, and whose tasks are done when the test says so.
 struct Pair {

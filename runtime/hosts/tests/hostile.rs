@@ -8,6 +8,7 @@ use monomorph_hosts::{
     Answer, Call, Done, Feed, Hello, Limits, Mask, Message, Place, Room, Row, RowAnswer, Run, SampledBy,
     SamplingBits, Slots, StepCall, Task, Want, decode, encode,
 };
+use monomorph_model::Sliding;
 use monomorph_weights::hostile::{Counting, damaged, measured};
 use proptest::prelude::*;
 
@@ -51,13 +52,20 @@ fn row() -> impl Strategy<Value = Row> {
     ];
     let position = prop_oneof![8 => 0u64..8, 1 => any::<u64>()];
     let begins = (number(), 0u64..4, position, any::<bool>());
-    let rest =
-        (number(), any::<bool>(), any::<Option<u32>>(), number(), prop::collection::vec(number(), 0..5));
+    let table = prop::option::of((0u64..6, prop::collection::vec(number(), 0..5)));
+    let rest = (
+        number(),
+        any::<bool>(),
+        any::<Option<u32>>(),
+        number(),
+        prop::collection::vec(number(), 0..5),
+        table,
+    );
     (begins, tokens, rest, output).prop_map(
         |(
             (slot, generation, position, begins),
             tokens,
-            (drafts, generated, following, kept, added),
+            (drafts, generated, following, kept, added, sliding),
             output,
         )| Row {
             slot,
@@ -70,6 +78,7 @@ fn row() -> impl Strategy<Value = Row> {
             following,
             kept,
             added,
+            sliding,
             output,
         },
     )
@@ -87,6 +96,7 @@ fn beginning() -> impl Strategy<Value = Row> {
         following: None,
         kept: 0,
         added: vec![0, 1],
+        sliding: Some((0, vec![2, 0])),
         ..row
     })
 }
@@ -113,6 +123,8 @@ fn message() -> impl Strategy<Value = Message> {
             .prop_map(|(blocks, to)| Call::Offload { blocks, to }),
         any::<u32>().prop_map(Call::ReadBlock),
         (any::<u32>(), bytes()).prop_map(|(block, bytes)| Call::WriteBlock(block, bytes)),
+        any::<u32>().prop_map(Call::ReadSliding),
+        (any::<u32>(), bytes()).prop_map(|(block, bytes)| Call::WriteSliding(block, bytes)),
         place().prop_map(Call::ReadState),
         (place(), bytes()).prop_map(|(place, bytes)| Call::WriteState(place, bytes)),
     ];
@@ -131,8 +143,9 @@ fn message() -> impl Strategy<Value = Message> {
         bytes().prop_map(Answer::Bytes),
     ];
     let room = || {
-        any::<[u64; 5]>().prop_map(|[blocks, sequences, snapshots, places, group]| Room {
+        any::<[u64; 6]>().prop_map(|[blocks, sliding, sequences, snapshots, places, group]| Room {
             blocks,
+            sliding,
             sequences,
             snapshots,
             places,
@@ -167,10 +180,14 @@ fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
+/// Of layers with a sliding window.
+const WINDOW: Sliding = Sliding { window: 3, block_tokens: 2 };
+
 const LIMITS: Limits = Limits {
     sequences: 4,
     snapshots: 2,
     blocks: 5,
+    sliding: Some((WINDOW, 3)),
     block_tokens: 2,
     group: 2,
     vocabulary: 40,
@@ -206,9 +223,13 @@ proptest! {
             let (taken, claimed) = measured(|| slots.receive(&step));
             prop_assert!(claimed < 1 << 16, "{claimed} bytes");
             let Ok(taken) = taken else { break };
-            for row in &taken.sequences {
+            prop_assert_eq!(taken.sliding.len(), taken.sequences.len());
+            for (row, table) in taken.sequences.iter().zip(&taken.sliding) {
+                prop_assert!(table.first <= WINDOW.first(row.position));
+                prop_assert!(table.blocks.iter().all(|block| block.0 < 3));
                 let end = row.position + row.tokens.len();
                 prop_assert!(end <= LIMITS.block_tokens * row.blocks.len());
+                prop_assert!(end <= LIMITS.block_tokens * (table.first + table.blocks.len()));
                 let most = LIMITS.blocks + LIMITS.group * taken.offloaded.len();
                 prop_assert!(row.blocks.iter().all(|block| (block.0 as usize) < most));
             }
@@ -236,6 +257,7 @@ fn no_count_claims_memory() {
         following: None,
         kept: 0,
         added: vec![0, 1],
+        sliding: Some((0, vec![0, 1])),
         output: Want::Sample(0, by),
     };
     let step = StepCall { rows: vec![row; 2], offloaded: vec![1, 2], ..StepCall::default() };

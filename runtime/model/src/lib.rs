@@ -14,7 +14,7 @@ mod step;
 
 pub use fault::{device_fault, set_device_fault};
 pub use meter::{RankCounts, RankMeter};
-pub use monomorph_abi::sliding::{SlidingNeeds, SlidingRoom};
+pub use monomorph_abi::sliding::{Sliding, SlidingNeeds, SlidingRoom};
 pub use name::is_instance;
 pub use sliding::SlidingSpec;
 pub use spec::{

@@ -14,6 +14,11 @@ pub struct SlidingSpec {
 }
 
 impl SlidingSpec {
+    /// Of a model whose bytes are spread over so many ranks, from those of one of them.
+    pub const fn over(self, ranks: usize) -> SlidingSpec {
+        SlidingSpec { block_bytes: ranks * self.block_bytes, ..self }
+    }
+
     /// Which blocks of a sequence are read.
     pub const fn of(&self, spec: &ModelSpec) -> Sliding {
         Sliding { window: self.window, block_tokens: spec.block_tokens }

@@ -1,7 +1,7 @@
 //! The calls of a model, as ranks are given them.
 
 use crate::Rank;
-use monomorph_model::{BlockId, OffloadSlot, RankMeter, StatePlace, Step, StepOutput, Ticket};
+use monomorph_model::{BlockId, OffloadSlot, RankMeter, SlidingId, StatePlace, Step, StepOutput, Ticket};
 use std::time::Instant;
 
 /// A call of [`Model`](monomorph_model::Model) that every rank carries out. Bytes are the rank's own.
@@ -13,6 +13,8 @@ pub(crate) enum Call<'a> {
     OffloadBlocks(&'a [BlockId], OffloadSlot),
     ReadBlock(BlockId, &'a mut [u8]),
     WriteBlock(BlockId, &'a [u8]),
+    ReadSliding(SlidingId, &'a mut [u8]),
+    WriteSliding(SlidingId, &'a [u8]),
     ReadState(StatePlace, &'a mut [u8]),
     WriteState(StatePlace, &'a [u8]),
 }
@@ -36,6 +38,8 @@ impl Call<'_> {
             Call::OffloadBlocks(..) => "offload_blocks",
             Call::ReadBlock(..) => "read_block",
             Call::WriteBlock(..) => "write_block",
+            Call::ReadSliding(..) => "read_sliding",
+            Call::WriteSliding(..) => "write_sliding",
             Call::ReadState(..) => "read_state",
             Call::WriteState(..) => "write_state",
         }
@@ -63,6 +67,8 @@ impl Call<'_> {
             Call::OffloadBlocks(blocks, to) => return Answer::Offloaded(rank.offload_blocks(blocks, to)),
             Call::ReadBlock(block, into) => rank.read_block(block, into),
             Call::WriteBlock(block, from) => rank.write_block(block, from),
+            Call::ReadSliding(block, into) => rank.read_sliding(block, into),
+            Call::WriteSliding(block, from) => rank.write_sliding(block, from),
             Call::ReadState(place, into) => rank.read_state(place, into),
             Call::WriteState(place, from) => rank.write_state(place, from),
         }

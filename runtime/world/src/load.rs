@@ -71,12 +71,13 @@ fn of_one_rank(options: &LoadOptions, ranks: usize) -> LoadOptions {
 /// # Errors
 /// Says what differs.
 pub(crate) fn check_rooms<R: Rank>(ranks: &[R]) -> Result<(), LoadError> {
-    let room = |rank: &R| (rank.blocks(), rank.sequences(), rank.snapshots(), rank.offload());
+    let room =
+        |rank: &R| (rank.blocks(), rank.sliding_blocks(), rank.sequences(), rank.snapshots(), rank.offload());
     let Some((first, others)) = ranks.split_first() else { return Ok(()) };
     match others.iter().position(|other| room(other) != room(first)) {
         None => Ok(()),
         Some(at) => Err(LoadError::Device(format!(
-            "rank {} has room for {:?} (blocks, sequences, snapshots, groups of blocks on disk), and rank 0 for {:?}: they \
+            "rank {} has room for {:?} (blocks, those of layers with a window, sequences, snapshots, groups of blocks on disk), and rank 0 for {:?}: they \
              must agree",
             at + 1,
             room(&others[at]),

@@ -7,7 +7,7 @@ use crate::line::{Ended, Lines};
 use crate::load::{check_rooms, load};
 use monomorph_model::{
     BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter,
-    StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
+    SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
 };
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -33,6 +33,8 @@ pub struct World<R: Rank> {
 #[derive(Clone, Copy, Debug)]
 struct Room {
     blocks: usize,
+    /// Blocks of layers with a sliding window.
+    sliding: usize,
     sequences: usize,
     snapshots: usize,
     offload: Option<OffloadRoom>,
@@ -63,6 +65,11 @@ impl<R: Rank> World<R> {
         })
     }
 
+    /// Bytes of a block of layers with a sliding window over all ranks.
+    fn sliding_bytes() -> usize {
+        <Self as Model>::SLIDING.map_or(0, |layers| layers.block_bytes)
+    }
+
     fn or_fault<T>(&mut self, answers: Result<T, Ended>) -> T {
         answers.unwrap_or_else(|Ended { rank, why }| self.raise(format!("rank {rank} failed: {why}")))
     }
@@ -90,6 +97,10 @@ impl<R: Rank> Model for World<R> {
         scratch_bytes: R::RANKS as u64 * R::SPEC.scratch_bytes,
         ..*R::SPEC
     };
+    const SLIDING: Option<SlidingSpec> = match R::SLIDING {
+        Some(layers) => Some(layers.over(R::RANKS)),
+        None => None,
+    };
     const STEPS_IN_FLIGHT: usize = R::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = R::SPLIT_SAMPLING;
     const DRAFTS: usize = R::DRAFTS;
@@ -105,6 +116,7 @@ impl<R: Rank> Model for World<R> {
         let first = &ranks[0];
         let room = Room {
             blocks: first.blocks(),
+            sliding: first.sliding_blocks(),
             sequences: first.sequences(),
             snapshots: first.snapshots(),
             offload: first.offload(),
@@ -120,6 +132,10 @@ impl<R: Rank> Model for World<R> {
 
     fn blocks(&self) -> usize {
         self.room.blocks
+    }
+
+    fn sliding_blocks(&self) -> usize {
+        self.room.sliding
     }
 
     fn sequences(&self) -> usize {
@@ -155,6 +171,16 @@ impl<R: Rank> Model for World<R> {
     fn write_block(&mut self, block: BlockId, from: &[u8]) {
         let mut parts = Self::parts(from, Self::SPEC.block_bytes);
         self.all(|_| Call::WriteBlock(block, parts.next().expect("a part for each rank")));
+    }
+
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        let mut parts = Self::parts_mut(into, Self::sliding_bytes());
+        self.all(|_| Call::ReadSliding(block, parts.next().expect("a part for each rank")));
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        let mut parts = Self::parts(from, Self::sliding_bytes());
+        self.all(|_| Call::WriteSliding(block, parts.next().expect("a part for each rank")));
     }
 
     fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {

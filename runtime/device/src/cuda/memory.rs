@@ -312,6 +312,7 @@ impl Memory {
         let States { sequences, snapshots } = plan.states;
         [plan.blocks, plan.states.sequences, plan.states.snapshots] =
             seat.least("memory", [plan.blocks, sequences, snapshots])?;
+        plan.sliding = request.sliding.room(plan.states.sequences, request.offload.is_some());
         // The rest is the same on all ranks.
         let all = |line: std::fmt::Arguments| match seat.ordinals().len() {
             1 => say(format_args!("  {line}")),

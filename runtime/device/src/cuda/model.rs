@@ -141,7 +141,6 @@ impl<S: Stack> Model<S> {
         progress: &Progress,
         seat: Seat,
     ) -> Result<(Self, Gpu), LoadError> {
-        const { assert!(S::RANKS == 1 || S::SLIDING.is_none(), "ranks are sent one table of blocks") };
         let gpu = Gpu::open(S::SPEC, seat.ordinal())?;
         gpu.reach(seat)?;
         let kernels = S::kernels(&gpu)?;

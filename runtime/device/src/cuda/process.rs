@@ -7,8 +7,8 @@ use super::model::{Model, Stack};
 use super::nccl::{Communicator, Library};
 use super::world::Gathered;
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, StatePlace, Step,
-    StepOutput, Ticket, Weights, device_fault,
+    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, SlidingId, SlidingSpec,
+    StatePlace, Step, StepOutput, Ticket, Weights, device_fault,
 };
 use monomorph_world::Seat;
 use std::mem::ManuallyDrop;
@@ -60,6 +60,10 @@ impl<S: Stack> monomorph_model::Model for Process<S> {
         scratch_bytes: S::RANKS as u64 * S::SPEC.scratch_bytes,
         ..*S::SPEC
     };
+    const SLIDING: Option<SlidingSpec> = match S::SLIDING {
+        Some(layers) => Some(layers.over(S::RANKS)),
+        None => None,
+    };
     const STEPS_IN_FLIGHT: usize = <Model<S> as monomorph_model::Model>::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = <Model<S> as monomorph_model::Model>::SPLIT_SAMPLING;
     const RANKS: usize = S::RANKS;
@@ -86,6 +90,10 @@ impl<S: Stack> monomorph_model::Model for Process<S> {
         self.model.blocks()
     }
 
+    fn sliding_blocks(&self) -> usize {
+        self.model.sliding_blocks()
+    }
+
     fn sequences(&self) -> usize {
         self.model.sequences()
     }
@@ -108,6 +116,14 @@ impl<S: Stack> monomorph_model::Model for Process<S> {
 
     fn write_block(&mut self, block: BlockId, from: &[u8]) {
         self.model.write_block(block, from);
+    }
+
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        self.model.read_sliding(block, into);
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        self.model.write_sliding(block, from);
     }
 
     fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {

@@ -6,7 +6,7 @@ use crate::call::{
 use crate::wire::{Malformed, Reader, Writer};
 
 /// Fewest bytes of a row, and of what one is sampled by.
-const LEAST_ROW: usize = 4 + 8 + 8 + 1 + 1 + 4 + 1 + 1 + 4 + 4 + 1;
+const LEAST_ROW: usize = 4 + 8 + 8 + 1 + 1 + 4 + 1 + 1 + 4 + 4 + 1 + 1;
 const LEAST_SAMPLED_BY: usize = 7 * 4 + 4 + 8 + 1 + 3 * 4;
 
 pub(super) fn write_call(to: &mut Writer, call: &Call) {
@@ -46,6 +46,15 @@ pub(super) fn write_call(to: &mut Writer, call: &Call) {
             write_place(to, *place);
             to.bytes(bytes);
         }
+        Call::ReadSliding(block) => {
+            to.u8(8);
+            to.u32(*block);
+        }
+        Call::WriteSliding(block, bytes) => {
+            to.u8(9);
+            to.u32(*block);
+            to.bytes(bytes);
+        }
     }
 }
 
@@ -59,6 +68,8 @@ pub(super) fn read_call(from: &mut Reader<'_>) -> Result<Call, Malformed> {
         5 => Call::WriteBlock(from.u32()?, from.bytes()?),
         6 => Call::ReadState(read_place(from)?),
         7 => Call::WriteState(read_place(from)?, from.bytes()?),
+        8 => Call::ReadSliding(from.u32()?),
+        9 => Call::WriteSliding(from.u32()?, from.bytes()?),
         _ => return Err("a call is none that is known"),
     })
 }
@@ -101,8 +112,8 @@ fn read_step(from: &mut Reader<'_>) -> Result<StepCall, Malformed> {
 }
 
 fn write_row(to: &mut Writer, row: &Row) {
-    let Row { slot, generation, position, begins, tokens, drafts, generated, following, kept, added, output } =
-        row;
+    let Row { slot, generation, position, begins, tokens, drafts, generated, following, kept, .. } = row;
+    let Row { added, sliding, output, .. } = row;
     to.u32(*slot);
     to.u64(*generation);
     to.u64(*position);
@@ -119,6 +130,10 @@ fn write_row(to: &mut Writer, row: &Row) {
     to.option(*following, Writer::u32);
     to.u32(*kept);
     to.u32s(added);
+    to.option(sliding.as_ref(), |to, (first, blocks)| {
+        to.u64(*first);
+        to.u32s(blocks);
+    });
     match output {
         Want::None => to.u8(0),
         Want::Logits => to.u8(1),
@@ -142,6 +157,7 @@ fn read_row(from: &mut Reader<'_>) -> Result<Row, Malformed> {
         following: from.option(Reader::u32)?,
         kept: from.u32()?,
         added: from.u32s()?,
+        sliding: from.option(|from| Ok((from.u64()?, from.u32s()?)))?,
         output: match from.u8()? {
             0 => Want::None,
             1 => Want::Logits,

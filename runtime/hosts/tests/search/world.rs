@@ -99,7 +99,7 @@ fn digest(of: &impl Hash) -> u64 {
 }
 
 fn room() -> Room {
-    Room { blocks: 2 * SLOTS as u64, sequences: SLOTS as u64, snapshots: 0, places: 0, group: 0 }
+    Room { blocks: 2 * SLOTS as u64, sliding: 0, sequences: SLOTS as u64, snapshots: 0, places: 0, group: 0 }
 }
 
 fn process<M>(machine: Option<M>) -> Process<M> {
@@ -107,6 +107,7 @@ fn process<M>(machine: Option<M>) -> Process<M> {
         sequences: SLOTS,
         snapshots: 0,
         blocks: 2 * SLOTS,
+        sliding: None,
         block_tokens: BLOCK,
         group: 0,
         vocabulary: 1000,

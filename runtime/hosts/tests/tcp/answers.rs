@@ -1,7 +1,9 @@
 //! A world answers as its model does alone, and ends when asked to.
 
 use crate::support::*;
-use monomorph_engine::scripted::{Drafting, Pipelined, Recurrent, Script, Scripted, Shape, Small, Verifying};
+use monomorph_engine::scripted::{
+    Drafting, Pipelined, Recurrent, Script, Scripted, Shape, Small, Verifying, Windowed,
+};
 use monomorph_engine::{
     EngineError, EngineOptions, Event, OffloadShare, PrefixOptions, Request, Stats, SwapOptions, start,
 };
@@ -57,6 +59,16 @@ pub fn swapped() {
     let options = EngineOptions { swap, prefix, ..options };
     assert!(same::<Two>(&script, &options, true, 32).swap.bytes_back > 0);
     assert!(same::<Recurrent<Two>>(&script, &options, false, 32).swap.bytes_back > 0);
+}
+
+/// Blocks of layers with a sliding window are given back, and sequences that have some are swapped.
+pub fn with_a_sliding_window() {
+    let (script, options) = roomy(14);
+    let script = Script { sliding: 14, ..script };
+    let swap = SwapOptions { host_bytes: 64 << 20, always: true, ..SwapOptions::default() };
+    let options = EngineOptions { swap, ..options };
+    assert!(same::<Windowed<Two, 24>>(&script, &options, true, 32).swap.bytes_back > 0);
+    same::<Windowed<Two, 24>>(&script, &options, false, 32);
 }
 
 pub fn with_blocks_on_disk() {

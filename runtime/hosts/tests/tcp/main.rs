@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         ("answers::with_too_few_blocks_are_those_of_a_model_alone", answers::crowded),
         ("answers::with_drafts_are_those_of_a_model_alone", answers::with_drafts),
         ("answers::of_swapped_sequences_are_those_of_a_model_alone", answers::swapped),
+        ("answers::with_a_sliding_window_are_those_of_a_model_alone", answers::with_a_sliding_window),
         ("answers::with_blocks_on_disk_are_those_of_a_model_alone", answers::with_blocks_on_disk),
         ("answers::with_masks_and_biases_are_those_of_a_model_alone", answers::masked),
         ("answers::of_a_rank_of_another_opinion_reach_nobody", answers::of_another_opinion),

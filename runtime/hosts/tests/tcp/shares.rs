@@ -1,11 +1,11 @@
 //! Blocks and states of which each process has a part.
 
 use crate::support::*;
-use monomorph_engine::scripted::{Recurrent, Shape, Small};
+use monomorph_engine::scripted::{Recurrent, Shape, Small, Windowed};
 use monomorph_hosts::{Duties, Ended, Options, Room, Share};
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, Model, ModelSpec, Progress, RowOutput, Slot, SnapshotId, StatePlace,
-    Step, StepOutput, Ticket, Weights,
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, Progress, RowOutput, SlidingId, SlidingSpec, Slot,
+    SnapshotId, StatePlace, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_sampling::Sampled;
 use std::collections::HashMap;
@@ -13,13 +13,21 @@ use std::collections::HashMap;
 /// A model that is nothing but memory: this rank's half of every block and state.
 struct Half {
     blocks: HashMap<BlockId, Vec<u8>>,
+    sliding: HashMap<SlidingId, Vec<u8>>,
     states: HashMap<StatePlace, Vec<u8>>,
 }
 
-const SPEC: &ModelSpec = Recurrent::<Small>::SPEC;
+type Whole = Windowed<Recurrent<Small>, 24>;
+
+const SPEC: &ModelSpec = Whole::SPEC;
+
+fn sliding_bytes() -> usize {
+    Whole::SLIDING.expect("a window").block_bytes
+}
 
 impl Model for Half {
     const SPEC: &'static ModelSpec = SPEC;
+    const SLIDING: Option<SlidingSpec> = Whole::SLIDING;
 
     fn load(_: &Weights, _: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         Err(LoadError::DummyWeights)
@@ -27,6 +35,10 @@ impl Model for Half {
 
     fn blocks(&self) -> usize {
         4
+    }
+
+    fn sliding_blocks(&self) -> usize {
+        3
     }
 
     fn sequences(&self) -> usize {
@@ -45,6 +57,16 @@ impl Model for Half {
     fn write_block(&mut self, block: BlockId, from: &[u8]) {
         assert_eq!(from.len(), SPEC.block_bytes / 2);
         self.blocks.insert(block, from.to_vec());
+    }
+
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        assert_eq!(into.len(), sliding_bytes() / 2);
+        into.copy_from_slice(&self.sliding[&block]);
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        assert_eq!(from.len(), sliding_bytes() / 2);
+        self.sliding.insert(block, from.to_vec());
     }
 
     fn read_state(&mut self, place: StatePlace, into: &mut [u8]) {
@@ -73,11 +95,11 @@ impl Duties for Halves {
     type Model = Half;
 
     fn plan(&mut self) -> Result<Room, String> {
-        Ok(Room { blocks: 4, sequences: 2, snapshots: 2, places: 0, group: 0 })
+        Ok(Room { blocks: 4, sliding: 3, sequences: 2, snapshots: 2, places: 0, group: 0 })
     }
 
     fn load(&mut self, _: Room) -> Result<Half, String> {
-        Ok(Half { blocks: HashMap::new(), states: HashMap::new() })
+        Ok(Half { blocks: HashMap::new(), sliding: HashMap::new(), states: HashMap::new() })
     }
 
     fn identify(&mut self) -> Result<Vec<u8>, String> {
@@ -111,6 +133,9 @@ pub fn come_back() {
     for block in 0..4 {
         lead.write_block(BlockId(block), &bytes(block as u8, SPEC.block_bytes));
     }
+    for block in 0..3 {
+        lead.write_sliding(SlidingId(block), &bytes(block as u8 ^ 90, sliding_bytes()));
+    }
     for (seed, place) in places.into_iter().enumerate() {
         lead.write_state(place, &bytes(seed as u8 + 9, state_bytes));
     }
@@ -118,6 +143,11 @@ pub fn come_back() {
         let mut into = vec![0; SPEC.block_bytes];
         lead.read_block(BlockId(block), &mut into);
         assert_eq!(into, bytes(block as u8, SPEC.block_bytes));
+    }
+    for block in 0..3 {
+        let mut into = vec![0; sliding_bytes()];
+        lead.read_sliding(SlidingId(block), &mut into);
+        assert_eq!(into, bytes(block as u8 ^ 90, sliding_bytes()));
     }
     for (seed, place) in places.into_iter().enumerate() {
         let mut into = vec![0; state_bytes];

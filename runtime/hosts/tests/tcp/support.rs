@@ -32,6 +32,7 @@ impl<S: Shape> Duties for Alone<S> {
         let offload = self.script.offload;
         Ok(Room {
             blocks: self.script.blocks as u64,
+            sliding: S::SLIDING.map_or(0, |_| self.script.sliding as u64),
             sequences: self.script.sequences.min(S::SPEC.step_sequences) as u64,
             snapshots: if S::SPEC.state_bytes > 0 { self.script.snapshots as u64 } else { 0 },
             places: offload.map_or(0, |room| room.places as u64),

@@ -3,11 +3,11 @@
 mod scripted;
 
 use monomorph_model::{
-    BlockId, LoadError, Model, OffloadRoom, OffloadSlot, Output, RowOutput, SequenceStep, Slot, StatePlace,
-    Step, Ticket, Tokens, device_fault,
+    BlockId, LoadError, Model, OffloadRoom, OffloadSlot, Output, RowOutput, SequenceStep, SlidingId, Slot,
+    StatePlace, Step, Ticket, Tokens, device_fault,
 };
 use monomorph_world::World;
-use scripted::{BLOCK, Defect, RANKS, SPEC, STATE, Scenario, Scripted};
+use scripted::{BLOCK, Defect, RANKS, SLIDING, SLIDING_BLOCKS, SPEC, STATE, Scenario, Scripted};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -50,6 +50,11 @@ fn session(world: &mut World<Scripted>, steps: u32) -> Vec<Vec<RowOutput>> {
     world.read_state(StatePlace::Slot(Slot(1)), &mut state);
     assert!(block.iter().copied().eq(0..(RANKS * BLOCK) as u8), "{block:?}");
     assert!(state.iter().copied().eq(100..100 + (RANKS * STATE) as u8), "{state:?}");
+    let sliding: Vec<u8> = (50..50 + (RANKS * SLIDING) as u8).collect();
+    let mut read = vec![0; sliding.len()];
+    world.write_sliding(SlidingId(2), &sliding);
+    world.read_sliding(SlidingId(2), &mut read);
+    assert_eq!(read, sliding);
     assert_eq!(world.offload_blocks(&[BlockId(1), BlockId(2)], OffloadSlot(4)), Ok(()));
     outputs
 }
@@ -74,7 +79,7 @@ fn all_ranks_are_given_the_same_calls_in_the_same_order() {
     }
     assert_eq!(world.meters().len(), RANKS);
     let log = scenario.log.lock().unwrap();
-    assert_eq!(log[0].len(), 60 + 59 + 60 + 5);
+    assert_eq!(log[0].len(), 60 + 59 + 60 + 7);
     assert!(log.iter().all(|of_rank| *of_rank == log[0]));
     let RowOutput::Sampled(first) = &outputs[0][0] else { panic!("{:?}", outputs[0]) };
     let RowOutput::Sampled(last) = &outputs[59][0] else { panic!("{:?}", outputs[59]) };
@@ -85,6 +90,7 @@ fn all_ranks_are_given_the_same_calls_in_the_same_order() {
 fn sizes_are_those_of_all_ranks_and_threads_end_with_the_world() {
     let spec = World::<Scripted>::SPEC;
     assert_eq!((spec.block_bytes, spec.state_bytes), (RANKS * BLOCK, (RANKS * STATE) as u64));
+    assert_eq!(World::<Scripted>::SLIDING.expect("a window").block_bytes, RANKS * SLIDING);
     assert_eq!((spec.weight_bytes, spec.scratch_bytes), (300, 60));
     assert_eq!((spec.hidden, spec.vocabulary), (SPEC.hidden, SPEC.vocabulary));
     assert_eq!((World::<Scripted>::RANKS, World::<Scripted>::STEPS_IN_FLIGHT), (RANKS, 2));
@@ -102,11 +108,12 @@ fn what_all_ranks_have_room_for_is_agreed_on() {
     let rooms = [[9, 3, 2], [8, 5, 1], [11, 4, 7]];
     let (_, world) = Scenario { rooms, ..Scenario::new(None) }.world();
     assert_eq!((world.blocks(), world.sequences(), world.snapshots()), (8, 3, 1));
+    assert_eq!(world.sliding_blocks(), SLIDING_BLOCKS);
     assert_eq!(world.offload(), Some(OffloadRoom { places: 5, group: 2 }));
     let (_, world) = Scenario::new(Some((1, Defect::Claims))).load();
     let words = world.err().expect("they do not agree").to_string();
     assert!(
-        words.contains("rank 1 has room for (9, 4, 2") && words.contains("rank 0 for (8, 4, 2"),
+        words.contains("rank 1 has room for (9, 5, 4, 2") && words.contains("rank 0 for (8, 5, 4, 2"),
         "{words}"
     );
 }

@@ -4,8 +4,8 @@
 use monomorph_formats::Format;
 use monomorph_model::{
     BlockId, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec, OffloadOptions,
-    OffloadRoom, OffloadSlot, Progress, Protocol, RowOutput, StatePlace, StatesWanted, Step, StepOutput,
-    Ticket, Verified, Weights,
+    OffloadRoom, OffloadSlot, Progress, Protocol, RowOutput, SlidingId, SlidingSpec, StatePlace,
+    StatesWanted, Step, StepOutput, Ticket, Verified, Weights,
 };
 use monomorph_sampling::Sampled;
 use monomorph_world::{Rank, Seat, World};
@@ -18,6 +18,9 @@ pub const RANKS: usize = 3;
 /// Bytes of a rank's part of a block and of a state.
 pub const BLOCK: usize = 6;
 pub const STATE: usize = 10;
+/// Bytes of its part of a block of layers with a sliding window, and how many there are.
+pub const SLIDING: usize = 4;
+pub const SLIDING_BLOCKS: usize = 5;
 
 /// What a rank does wrong.
 #[derive(Clone, Debug)]
@@ -130,6 +133,7 @@ pub struct Scripted {
     /// Steps in flight: number and ids.
     pending: VecDeque<(u64, Vec<u32>)>,
     blocks: HashMap<u32, [u8; BLOCK]>,
+    sliding: HashMap<u32, [u8; SLIDING]>,
     state: [u8; STATE],
 }
 
@@ -227,6 +231,7 @@ impl Rank for Scripted {
             held_back: None,
             pending: VecDeque::new(),
             blocks: HashMap::new(),
+            sliding: HashMap::new(),
             state: [0; STATE],
             scenario,
         })
@@ -241,6 +246,7 @@ impl Drop for Scripted {
 
 impl Model for Scripted {
     const SPEC: &'static ModelSpec = &SPEC;
+    const SLIDING: Option<SlidingSpec> = Some(SlidingSpec { window: 20, block_bytes: SLIDING });
     const STEPS_IN_FLIGHT: usize = 2;
     const SPLIT_SAMPLING: bool = true;
     const RANKS: usize = RANKS;
@@ -251,6 +257,10 @@ impl Model for Scripted {
 
     fn blocks(&self) -> usize {
         self.room[0]
+    }
+
+    fn sliding_blocks(&self) -> usize {
+        SLIDING_BLOCKS
     }
 
     fn sequences(&self) -> usize {
@@ -283,6 +293,19 @@ impl Model for Scripted {
         if self.called(format!("write_block {block:?}")) {
             assert_eq!(usize::from(from[0]), self.rank * BLOCK, "parts are in the order of ranks");
             self.blocks.insert(block.0, from.try_into().expect("a rank's part"));
+        }
+    }
+
+    fn read_sliding(&mut self, block: SlidingId, into: &mut [u8]) {
+        if self.called(format!("read_sliding {block:?} {}", into.len())) {
+            into.copy_from_slice(&self.sliding[&block.0]);
+        }
+    }
+
+    fn write_sliding(&mut self, block: SlidingId, from: &[u8]) {
+        if self.called(format!("write_sliding {block:?}")) {
+            assert_eq!(usize::from(from[0]), 50 + self.rank * SLIDING, "parts are in the order of ranks");
+            self.sliding.insert(block.0, from.try_into().expect("a rank's part"));
         }
     }
 
