@@ -24,7 +24,7 @@ template <class C>
 __device__ __forceinline__ void gather_prompt(LatentPromptShared<C>& shared, const Step* step, const typename C::Kv* layer, int units) {
     LatentPlace at;
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        const PrefillTile tile = find_tile<LATENT_PROMPT_TOKENS<C>>(step, units - 1 - unit, threadIdx.x % 32);
+        const PrefillTile tile = find_tile<C, LATENT_PROMPT_TOKENS<C>>(step, units - 1 - unit, threadIdx.x % 32);
         const int end = tile.position + tile.tokens;
         for (int first = 0; first < end; first += LatentWgmma<C>::KEYS)
             gather_latents<C, 128>(shared, at, threadIdx.x, step->blocks() + tile.block_start, layer, first, end);
@@ -43,7 +43,7 @@ __device__ __forceinline__ void attend_prompt(LatentPromptShared<C>& shared, con
     LatentRows<C> rows;
     LatentPlace at;
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
-        const PrefillTile tile = find_tile<LATENT_PROMPT_TOKENS<C>>(step, units - 1 - unit, lane);
+        const PrefillTile tile = find_tile<C, LATENT_PROMPT_TOKENS<C>>(step, units - 1 - unit, lane);
         const int live_rows = tile.tokens * HEADS;
         int position[2];   // rows beyond repeat the last: finite, and not stored
 #pragma unroll

@@ -100,7 +100,7 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
             fence_async_shared();
         };
         const auto softmax_of = [&](int first_key) {
-            this->softmax(first_key + KEYS - 1 > first_position, {position[0] - first_key, position[1] - first_key}, thread % 4);
+            this->softmax(first_key + KEYS - 1 > first_position, first_key, position, thread % 4);
         };
         LatentPlace next = at, before;
         next.advance();
