@@ -90,8 +90,8 @@ pub struct Row {
     pub kept: u32,
     /// The blocks behind those.
     pub added: Vec<u32>,
-    /// Of a model with a sliding window, which of its blocks is the first that layers with one still read, and
-    /// theirs from there on.
+    /// Of a model with a sliding window, which of its blocks is the first that layers with one still read,
+    /// and theirs from there on.
     pub sliding: Option<(u64, Vec<u32>)>,
     /// What it returns.
     pub output: Want,

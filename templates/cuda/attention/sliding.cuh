@@ -6,7 +6,8 @@
 namespace monomorph {
 
 // Where the table of a sequence begins that layers with a sliding window read. Steps of models with such
-// layers have it right behind their header, which is that of all models: other kernels do not know of it.
+// layers have it right behind their header, which is that of all models: other kernels do not know of
+// it.
 struct SlidingStarts {
     // Entry i of sequence s at `blocks()[start[s] + i]`. What lies before the first block that its rows
     // attend to has no entry, so a start may be negative.

@@ -157,8 +157,8 @@ pub(crate) struct Head {
 }
 
 impl Executor {
-    /// Takes the steps' tables from `memory`, after all state. `sliding` are the layers with a sliding window,
-    /// if there are some.
+    /// Takes the steps' tables from `memory`, after all state. `sliding` are the layers with a sliding
+    /// window, if there are some.
     ///
     /// # Errors
     /// When pinned memory is short.
