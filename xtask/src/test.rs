@@ -3,6 +3,7 @@
 mod beside;
 mod downloads;
 mod programs;
+mod room;
 mod sets;
 mod times;
 
@@ -41,6 +42,7 @@ pub const CUDA: &str = "--features=monomorph-device/cuda";
 const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
 
 pub fn test(options: Options) -> Result<(), String> {
+    room::check()?;
     toolchain::times::clear(&paths::root());
     let (downloads, weights) = (Cell::new(Some(downloads::begin())), OnceCell::new());
     let (gpu_kernels, ran) = (Cell::new(None), Cell::new(Vec::new()));
