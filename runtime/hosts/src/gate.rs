@@ -195,7 +195,8 @@ mod tests {
         assert!(refused.contains("no head of a world"), "{refused}");
         let mut challenge = Door::new(token("sixteen bytes it is"), [1; 32]).challenge();
         challenge[16] = 7;
-        assert!(visitor.answer(&challenge).unwrap_err().starts_with("protocol is 1 here and 7 on the head"));
+        let said = format!("protocol is {PROTOCOL} here and 7 on the head");
+        assert!(visitor.answer(&challenge).unwrap_err().starts_with(&said));
     }
 
     #[test]
