@@ -12,7 +12,8 @@ const NEEDED: u64 = 13 << 30;
 /// # Errors
 /// When there is too little: says how much is free, where, and how much is needed.
 pub fn check() -> Result<(), String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths::root().join("target"), Into::into);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| paths::root().join("target"), Into::into);
     let found = rustix::fs::statvfs(&target).map_err(|error| format!("{}: {error}", target.display()))?;
     enough(&target, held(&target), found.f_bavail * found.f_frsize)
 }
