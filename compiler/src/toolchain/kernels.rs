@@ -25,6 +25,8 @@ use std::time::Instant;
 const MOST_OF_A_UNIT: usize = 24;
 /// Fewest kernels of one source, except for the rest of a header's.
 const LEAST_OF_A_UNIT: usize = 4;
+/// How many registers what is compiled beside a kernel may give it or take from it.
+const NEIGHBOURS: u32 = 2;
 
 /// The kernels of targets, to be compiled.
 pub struct Survey<'a> {
@@ -142,6 +144,13 @@ pub struct Family {
     pub registers: u32,
     /// Distinct kernels that spill or use local memory, which is allowed outside decode.
     pub spilling: usize,
+}
+
+/// Whether a kernel takes what its line says. The line is from a source with other kernels beside it, and by
+/// these nvcc decides what it inlines: of 4,569 kernels three differed, by two registers.
+fn alike(usage: &Usage, line: &Usage) -> bool {
+    let near = usage.registers.abs_diff(line.registers) <= NEIGHBOURS;
+    near && Usage { registers: line.registers, ..usage.clone() } == *line
 }
 
 impl<'a> Survey<'a> {
@@ -331,7 +340,7 @@ impl<'a> Survey<'a> {
     fn differing(&self, found: &[Result<Figures, String>], lines: &[Option<&Usage>]) -> Vec<String> {
         let differs = |(at, (found, line)): (usize, (&Result<Figures, String>, &Option<&Usage>))| {
             let (usage, line) = (&found.as_ref().ok()?.usage, (*line)?);
-            (usage != line)
+            (!alike(usage, line))
                 .then(|| format!("{}: the list says {line:?}, and it has {usage:?}", self.name(at)))
         };
         found.iter().zip(lines).enumerate().filter_map(differs).collect()
@@ -474,7 +483,26 @@ pub fn summary(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST_OF_A_UNIT, MOST_OF_A_UNIT, units};
+    use super::{LEAST_OF_A_UNIT, MOST_OF_A_UNIT, alike, units};
+    use crate::toolchain::cubin::Usage;
+
+    #[test]
+    fn neighbours_change_two_registers_and_nothing_else() {
+        let line = Usage { registers: 74, barriers: 16, ..Usage::default() };
+        for (registers, near) in [(71, false), (72, true), (74, true), (76, true), (77, false)] {
+            assert_eq!(alike(&Usage { registers, ..line.clone() }, &line), near, "{registers}");
+        }
+        for other in [
+            Usage { spill_stores: 4, ..line.clone() },
+            Usage { spill_loads: 4, ..line.clone() },
+            Usage { stack: 8, ..line.clone() },
+            Usage { local: 8, ..line.clone() },
+            Usage { static_shared: 16, ..line.clone() },
+            Usage { barriers: 15, ..line.clone() },
+        ] {
+            assert!(!alike(&other, &line), "{other:?}");
+        }
+    }
 
     #[test]
     fn units_are_of_one_group_cover_all_and_end_small() {
