@@ -1,6 +1,6 @@
 //! The arguments of the kernels that make up weights on a CUDA device (templates/cuda/core/fill.cuh).
 
-use crate::wire::{print, wire};
+use crate::wire::{header_of, wire};
 
 wire! {
     /// What a matrix is filled with.
@@ -31,19 +31,5 @@ pub const VECTOR: &[(&str, &str)] = &[
 
 /// The text of `templates/cuda/core/fill_shape.cuh`.
 pub fn header() -> String {
-    let mut out = "\
-// Printed from runtime/abi/src/fill.rs: `cargo xtask test --bless` does it again.
-#pragma once
-
-#include <cstddef>
-
-namespace monomorph {
-
-"
-    .to_owned();
-    for it in DECLARATIONS {
-        print(&mut out, it, &[], "");
-    }
-    out.push_str("\n}  // namespace monomorph\n");
-    out
+    header_of("fill.rs", "<cstddef>", DECLARATIONS)
 }

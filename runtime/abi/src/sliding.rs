@@ -10,7 +10,7 @@
 //! entries of layers with a window. `templates/cuda/attention/sliding.cuh` is printed from here ([`header`]).
 
 use crate::step::{Header, MAX_SEQUENCES};
-use crate::wire::{print, wire};
+use crate::wire::{header_of, wire};
 
 wire! {
     /// Where the table of a sequence begins that layers with a sliding window read. Steps of models with such
@@ -35,21 +35,7 @@ pub const fn blocks_at(slides: bool) -> usize {
 
 /// The text of `templates/cuda/attention/sliding.cuh`.
 pub fn header() -> String {
-    let mut out = "\
-// Printed from runtime/abi/src/sliding.rs: `cargo xtask test --bless` does it again.
-#pragma once
-
-#include \"core/step.cuh\"
-
-namespace monomorph {
-
-"
-    .to_owned();
-    for it in DECLARATIONS {
-        print(&mut out, it, &[], "");
-    }
-    out.push_str("\n}  // namespace monomorph\n");
-    out
+    header_of("sliding.rs", "\"core/step.cuh\"", DECLARATIONS)
 }
 
 /// A sliding window over blocks. Of several windows in a model it is the longest.

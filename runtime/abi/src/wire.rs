@@ -106,6 +106,27 @@ pub(crate) fn print(out: &mut String, it: &Declaration, names: &[(&str, &str)], 
     }
 }
 
+/// The text of a header that has these structs and nothing else, from the file `from` beside this one.
+/// `include` is what it needs, in its quotes or brackets.
+pub(crate) fn header_of(from: &str, include: &str, declarations: &[Declaration]) -> String {
+    let mut out = format!(
+        "\
+// Printed from runtime/abi/src/{from}: `cargo xtask test --bless` does it again.
+#pragma once
+
+#include {include}
+
+namespace monomorph {{
+
+"
+    );
+    for it in declarations {
+        print(&mut out, it, &[], "");
+    }
+    out.push_str("\n}  // namespace monomorph\n");
+    out
+}
+
 fn comment(out: &mut String, indent: &str, lines: &[&str]) {
     for line in lines {
         let _ = writeln!(out, "{indent}//{line}");

@@ -285,8 +285,7 @@ impl Slots {
             (Some(layers), Some(table)) => (layers, table),
             (None, Some(_)) => {
                 return Err(format!(
-                    "a row of slot {slot} has a table of layers with a sliding window, and \
-                                    the model has none"
+                    "a row of slot {slot} has a table of layers with a sliding window, and the model has none"
                 ));
             }
             (Some(_), None) => {

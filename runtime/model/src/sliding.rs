@@ -14,9 +14,12 @@ pub struct SlidingSpec {
 }
 
 impl SlidingSpec {
-    /// Of a model whose bytes are spread over so many ranks, from those of one of them.
-    pub const fn over(self, ranks: usize) -> SlidingSpec {
-        SlidingSpec { block_bytes: ranks * self.block_bytes, ..self }
+    /// Of a model whose bytes are spread over so many ranks, from what one of them has.
+    pub const fn over(ranks: usize, one: Option<SlidingSpec>) -> Option<SlidingSpec> {
+        match one {
+            Some(it) => Some(SlidingSpec { block_bytes: ranks * it.block_bytes, ..it }),
+            None => None,
+        }
     }
 
     /// Which blocks of a sequence are read.

@@ -97,10 +97,7 @@ impl<R: Rank> Model for World<R> {
         scratch_bytes: R::RANKS as u64 * R::SPEC.scratch_bytes,
         ..*R::SPEC
     };
-    const SLIDING: Option<SlidingSpec> = match R::SLIDING {
-        Some(layers) => Some(layers.over(R::RANKS)),
-        None => None,
-    };
+    const SLIDING: Option<SlidingSpec> = SlidingSpec::over(R::RANKS, R::SLIDING);
     const STEPS_IN_FLIGHT: usize = R::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = R::SPLIT_SAMPLING;
     const DRAFTS: usize = R::DRAFTS;

@@ -60,10 +60,7 @@ impl<S: Stack> monomorph_model::Model for Process<S> {
         scratch_bytes: S::RANKS as u64 * S::SPEC.scratch_bytes,
         ..*S::SPEC
     };
-    const SLIDING: Option<SlidingSpec> = match S::SLIDING {
-        Some(layers) => Some(layers.over(S::RANKS)),
-        None => None,
-    };
+    const SLIDING: Option<SlidingSpec> = SlidingSpec::over(S::RANKS, S::SLIDING);
     const STEPS_IN_FLIGHT: usize = <Model<S> as monomorph_model::Model>::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = <Model<S> as monomorph_model::Model>::SPLIT_SAMPLING;
     const RANKS: usize = S::RANKS;

@@ -112,8 +112,20 @@ fn read_step(from: &mut Reader<'_>) -> Result<StepCall, Malformed> {
 }
 
 fn write_row(to: &mut Writer, row: &Row) {
-    let Row { slot, generation, position, begins, tokens, drafts, generated, following, kept, .. } = row;
-    let Row { added, sliding, output, .. } = row;
+    let Row {
+        slot,
+        generation,
+        position,
+        begins,
+        tokens,
+        drafts,
+        generated,
+        following,
+        kept,
+        added,
+        sliding,
+        output,
+    } = row;
     to.u32(*slot);
     to.u64(*generation);
     to.u64(*position);
