@@ -50,11 +50,11 @@ pub fn main(verb: &str, arguments: &[String]) -> ExitCode {
     }
 }
 
-/// Answers so many requests after another, four at a time.
+/// Answers so many requests after another, four at a time; says when the first four have their answers.
 fn serve(lead: Lead<monomorph_engine::scripted::Scripted<Pipelined<Small, 2>>>, count: usize) -> ExitCode {
     println!("ready");
     let engine = start(lead, EngineOptions::new(256, 4096, 16)).unwrap();
-    for four in requests(count).chunks(4) {
+    for (at, four) in requests(count).chunks(4).enumerate() {
         let running: Vec<_> = four.iter().map(|request| engine.submit(request.clone())).collect();
         for generation in running {
             let end = match generation {
@@ -69,6 +69,9 @@ fn serve(lead: Lead<monomorph_engine::scripted::Scripted<Pipelined<Small, 2>>>, 
                 assert!(monomorph_model::device_fault().is_some_and(|fault| why.ends_with(fault)));
                 return ExitCode::from(4);
             }
+        }
+        if at == 0 {
+            println!("answering");
         }
     }
     println!("done");
@@ -96,6 +99,18 @@ fn processes(address: &str, token: &Path, steps: usize, head_first: bool) -> Pro
     let mut head = head.take().unwrap_or_else(|| spawn("head", address, token, steps));
     let lines = BufReader::new(head.stdout.take().unwrap());
     Processes { head, lines, workers }
+}
+
+impl Processes {
+    /// Waits for the first answers. All workers carry out steps then: a head that is only ready may not have
+    /// told them yet that they serve, and they would end as those that never did.
+    fn answering(&mut self) {
+        for expected in ["ready\n", "answering\n"] {
+            let mut line = String::new();
+            self.lines.read_line(&mut line).unwrap();
+            assert_eq!(line, expected);
+        }
+    }
 }
 
 /// Waits for a process to end; its code.
@@ -164,7 +179,7 @@ pub fn at_any_moment() {
 fn whole(address: &str, token: &Path) {
     let mut world = processes(address, token, 8, true);
     let lines: Vec<String> = world.lines.lines().map(Result::unwrap).collect();
-    assert_eq!(lines, ["ready", "done"]);
+    assert_eq!(lines, ["ready", "answering", "done"]);
     assert_eq!(code(&mut world.head, "the head"), 0);
     for worker in &mut world.workers {
         assert_eq!(code(worker, "a worker"), 0);
@@ -175,9 +190,7 @@ fn whole(address: &str, token: &Path) {
 pub fn head() {
     let (_directory, token, address) = setting();
     let mut world = processes(&address, &token, 100_000, false);
-    let mut line = String::new();
-    world.lines.read_line(&mut line).unwrap();
-    assert_eq!(line, "ready\n");
+    world.answering();
     world.head.kill().unwrap();
     world.head.wait().unwrap();
     for worker in &mut world.workers {
@@ -192,8 +205,7 @@ pub fn silence() {
     for frozen in [0, 1] {
         let (_directory, token, address) = setting();
         let mut world = processes(&address, &token, 100_000, true);
-        let mut line = String::new();
-        world.lines.read_line(&mut line).unwrap();
+        world.answering();
         let id = if frozen == 0 { world.head.id() } else { world.workers[0].id() };
         let signal = |name: &str| {
             let sent = Command::new("kill").args([name, &id.to_string()]).status().unwrap();
