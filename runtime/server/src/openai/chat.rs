@@ -7,6 +7,7 @@ use crate::request::conversation::{Conversation, Reasoning};
 use crate::request::fields::{Fields, Neutral, wrong_word};
 use crate::request::generation::GenerationParams;
 use crate::request::limits::RequestLimits;
+use crate::request::routers;
 use crate::request::tools::read_tools;
 use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
@@ -45,6 +46,7 @@ impl ChatRequest {
             return Err(wrong!(BUDGET, "contradicts `ignore_eos`; give one of them"));
         }
         refuse_unsupported(&mut fields)?;
+        routers::read_chat(&mut fields)?;
         params.ignored = fields.finish()?;
         Ok(ChatRequest { params, conversation })
     }

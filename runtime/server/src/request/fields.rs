@@ -27,6 +27,8 @@ pub(crate) enum Neutral {
     /// An empty array or object.
     Empty,
     Only(Value),
+    /// This number, written in any way.
+    Number(f64),
     /// One of these words.
     Word(&'static [&'static str]),
     /// An array of this word.
@@ -43,6 +45,7 @@ impl Neutral {
                 _ => false,
             },
             Neutral::Only(neutral) => value == neutral,
+            Neutral::Number(neutral) => value.as_f64() == Some(*neutral),
             Neutral::Word(words) => value.as_str().is_some_and(|word| words.contains(&word)),
             Neutral::All(word) => value.as_array().is_some_and(|all| all.iter().all(|one| one == word)),
         }
@@ -53,6 +56,7 @@ impl Neutral {
             Neutral::Nothing => unsupported(),
             Neutral::Empty => empty(),
             Neutral::Only(neutral) => only(neutral.clone()),
+            Neutral::Number(neutral) => only(*neutral),
             Neutral::Word(these) => words(these),
             Neutral::All(word) => array(only(*word)),
         }

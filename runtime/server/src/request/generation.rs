@@ -5,6 +5,7 @@ use super::described::described;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
 use super::limits::RequestLimits;
+use super::routers;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, at_most, integer as integers, of, only};
 use crate::process::random::random_seed;
@@ -125,6 +126,7 @@ impl GenerationParams {
                 as usize;
         params.biases = BiasParams::read(fields, limits)?;
         params.token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
+        routers::read_common(fields)?;
         fields.harmless(&["metadata", "store", "service_tier", "safety_identifier"]);
         fields.harmless(&["prompt_cache_key", "prompt_cache_retention"]);
         Ok(params)

@@ -10,5 +10,6 @@ pub(crate) mod generation;
 pub(crate) mod grammars;
 pub(crate) mod limits;
 pub(crate) mod reasoning;
+pub(crate) mod routers;
 pub(crate) mod text;
 pub(crate) mod tools;

@@ -136,6 +136,22 @@ pub fn harmless_fields() {
     let message =
         json!({"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}], "service_tier": "auto"});
     assert_eq!(ignored(&server, message, "/v1/messages").as_deref(), Some("service_tier"));
+    // What sglang-router and vllm-router add.
+    let chats = json!({
+        "logprobs": false, "ignore_eos": false, "no_stop_trim": false, "continue_final_message": false,
+        "return_hidden_states": false, "skip_special_tokens": true, "separate_reasoning": true,
+        "stream_reasoning": true, "include_reasoning": true,
+    });
+    assert_eq!(ignored(&server, chat(chats), CHAT), None);
+    let text = json!({
+        "prompt": "Hi", "no_stop_trim": false, "return_hidden_states": false, "skip_special_tokens": true,
+    });
+    assert_eq!(ignored(&server, text, TEXT), None);
+    let response = json!({
+        "input": "Hi", "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
+        "priority": 0,
+    });
+    assert_eq!(ignored(&server, response, "/v1/responses"), None);
     let counted = |field: &str| {
         let metrics = server.get("/metrics");
         let line = metrics.text().lines().find(|line| {

@@ -12,6 +12,7 @@ use crate::request::fields::{Fields, Neutral, wrong_type};
 use crate::request::format::{read_typed, typed};
 use crate::request::generation::{GenerationParams, TEMPERATURE, TOP_P, read_length, read_numbers};
 use crate::request::limits::RequestLimits;
+use crate::request::routers;
 use crate::request::tools::{FunctionPlace, read_choice, read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 
@@ -76,6 +77,7 @@ impl ResponsesRequest {
         let store = fields.boolean("store")?.unwrap_or(true);
         let text = read_text(&mut fields, &mut params)?;
         refuse_unsupported(&mut fields)?;
+        routers::read_responses(&mut fields)?;
         params.ignored = fields.finish()?;
         let given = tools.given.iter().zip(&tools.strict).map(|(tool, strict)| {
             let function = &tool["function"];
