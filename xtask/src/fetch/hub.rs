@@ -79,6 +79,8 @@ impl Repository<'_> {
         // The etag of a large file is its SHA-256; it serves when the spec names none.
         let digest = header("x-linked-etag").map(|_| blob.clone()).filter(|etag| etag.len() == 64);
         let wanted = Wanted { bytes, sha256: file.sha256.as_deref().or(digest.as_deref()) };
+        // As the hub's own client links: the cache may be moved, or be mounted elsewhere.
+        let target = format!("{}blobs/{blob}", "../".repeat(2 + file.path.matches('/').count()));
         let blob = self.directory().join("blobs").join(blob);
         if !wanted.present(&blob) {
             let mut answer = ureq::get(&url).call().map_err(|error| what(&error))?;
@@ -91,7 +93,7 @@ impl Repository<'_> {
         if std::fs::symlink_metadata(&link).is_ok() {
             std::fs::remove_file(&link).map_err(io)?;
         }
-        std::os::unix::fs::symlink(&blob, &link).map_err(io)?;
+        std::os::unix::fs::symlink(target, &link).map_err(io)?;
         let reference = self.directory().join("refs").join(self.revision);
         std::fs::create_dir_all(reference.parent().ok_or_else(|| what(&"the revision has no name"))?)
             .map_err(io)?;
@@ -131,7 +133,11 @@ mod tests {
     }
 
     fn file(sha256: Option<&str>) -> Vec<HubFile> {
-        vec![HubFile { path: "model.safetensors".to_owned(), sha256: sha256.map(str::to_owned) }]
+        named("model.safetensors", sha256)
+    }
+
+    fn named(path: &str, sha256: Option<&str>) -> Vec<HubFile> {
+        vec![HubFile { path: path.to_owned(), sha256: sha256.map(str::to_owned) }]
     }
 
     #[test]
@@ -145,6 +151,22 @@ mod tests {
         assert_eq!(std::fs::read(cache.path().join("models--o--n/blobs/abc")).unwrap(), b"abc");
         let offline = Repository { endpoint: "http://127.0.0.1:9", ..repository };
         assert_eq!(offline.fetch(&file(None)).unwrap(), snapshot);
+    }
+
+    #[test]
+    fn a_cache_may_be_moved() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, there) = (folder.path().join("here"), folder.path().join("there"));
+        let endpoint = hub(b"abc", "c0ffee");
+        let repository = Repository { endpoint: &endpoint, cache: &here, id: "o/n", revision: "main" };
+        for path in ["model.safetensors", "parts/of/it.safetensors"] {
+            repository.fetch(&named(path, None)).unwrap();
+        }
+        std::fs::rename(&here, &there).unwrap();
+        for path in ["model.safetensors", "parts/of/it.safetensors"] {
+            let moved = there.join("models--o--n/snapshots/c0ffee").join(path);
+            assert_eq!(std::fs::read(moved).unwrap(), b"abc", "{path}");
+        }
     }
 
     #[test]
