@@ -85,7 +85,9 @@ pub struct Stats {
     pub tokens_prefilled: u64,
     /// Prefill chunks that did not end their prompt.
     pub prefill_chunks: u64,
-    /// Tokens that were found in the cache and not prefilled.
+    /// Tokens of sequences when they were admitted, which the cache was asked for.
+    pub tokens_asked: u64,
+    /// Of these, tokens that were found in the cache and not prefilled.
     pub tokens_cached: u64,
     /// Blocks of earlier sequences that were given to others.
     pub blocks_evicted: u64,

@@ -251,7 +251,9 @@ impl Forward {
                 if first {
                     self.queue.serve(sequence.account, (sequence.tokens().len() - found) as u64);
                 }
-                self.outputs.counters().stats.tokens_cached += found as u64;
+                let stats = &mut self.outputs.counters().stats;
+                stats.tokens_asked += sequence.tokens().len() as u64;
+                stats.tokens_cached += found as u64;
             }
             self.batch.push(sequence);
         }

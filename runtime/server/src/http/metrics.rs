@@ -20,8 +20,8 @@ use std::time::Duration;
 
 /// Labels of one sample.
 type Labels = Vec<(&'static str, &'static str)>;
-/// Those of a rank.
-type RankLabels = Vec<(&'static str, String)>;
+/// Those with numbers.
+type NumberLabels = Vec<(&'static str, String)>;
 
 /// Sends all metrics. The registry is of this one scrape: the engine keeps the counts.
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response {
@@ -75,14 +75,15 @@ fn registry(app: &App) -> Registry {
         );
     }
     if let Some(ready) = app.ready.get() {
-        engine(&mut registry, ready);
+        engine(&mut registry, ready, app.spec.block_tokens);
     }
     registry
 }
 
-fn engine(registry: &mut Registry, ready: &Ready) {
+fn engine(registry: &mut Registry, ready: &Ready, block_tokens: usize) {
     let stats = ready.engine.stats();
     gauges(registry, &stats);
+    cache_config(registry, block_tokens, &stats);
     let age = ready.canary.age().as_secs_f64();
     gauge(registry, "monomorph:canary_age_seconds", "Since the last right answer of a canary", age);
     counters(registry, &stats);
@@ -119,6 +120,16 @@ fn engine(registry: &mut Registry, ready: &Ready) {
     ] {
         registry.register(name, help, histogram.clone());
     }
+}
+
+/// What a router must know to predict which prefixes a server has: a gauge, since the endpoint picker of the
+/// Gateway API's inference extension refuses a scrape with a metric of type info.
+fn cache_config(registry: &mut Registry, block_tokens: usize, stats: &Stats) {
+    let config = Family::<NumberLabels, Gauge>::default();
+    let labels =
+        [("block_size", block_tokens.to_string()), ("num_gpu_blocks", stats.total_blocks.to_string())];
+    config.get_or_create(&labels.to_vec()).set(1);
+    registry.register("vllm:cache_config_info", "Tokens of a K/V block, and how many there are", config);
 }
 
 fn gauges(registry: &mut Registry, stats: &Stats) {
@@ -173,6 +184,11 @@ fn counters(registry: &mut Registry, stats: &Stats) {
     for (name, help, count) in [
         ("vllm:prompt_tokens", "Tokens of prompts whose answers have begun", stats.prompt_tokens),
         ("vllm:generation_tokens", "Tokens generated", stats.tokens_generated),
+        (
+            "vllm:prefix_cache_queries",
+            "Tokens of admitted prompts, which the cache was asked for",
+            stats.tokens_asked,
+        ),
         (
             "vllm:prefix_cache_hits",
             "Tokens of admitted prompts that were in the cache and not fed",
@@ -244,7 +260,7 @@ fn ranks(registry: &mut Registry, ranks: &[RankCounts]) {
         }),
         ("monomorph:rank_sent_bytes", "Bytes that a rank sent to all others in these", |it| it.sent_bytes),
     ] {
-        let family = Family::<RankLabels, Counter>::default();
+        let family = Family::<NumberLabels, Counter>::default();
         for (rank, counts) in ranks.iter().enumerate() {
             family.get_or_create(&vec![("rank", rank.to_string())]).inc_by(count(counts));
         }
@@ -258,13 +274,13 @@ fn ranks(registry: &mut Registry, ranks: &[RankCounts]) {
         ),
         ("monomorph:rank_wait_seconds", "Time that it waited for its GPU", |it| it.waiting),
     ] {
-        let family = Family::<RankLabels, Counter<f64, AtomicU64>>::default();
+        let family = Family::<NumberLabels, Counter<f64, AtomicU64>>::default();
         for (rank, counts) in ranks.iter().enumerate() {
             family.get_or_create(&vec![("rank", rank.to_string())]).inc_by(time(counts).as_secs_f64());
         }
         registry.register(name, help, family);
     }
-    let exchange = Family::<RankLabels, Gauge<f64, AtomicU64>>::default();
+    let exchange = Family::<NumberLabels, Gauge<f64, AtomicU64>>::default();
     for (rank, counts) in ranks.iter().enumerate() {
         exchange.get_or_create(&vec![("rank", rank.to_string())]).set(counts.exchange.as_secs_f64());
     }

@@ -21,6 +21,7 @@ mod openapi;
 mod page;
 mod parameters;
 mod protocol;
+mod render;
 mod request_id;
 pub(crate) mod responses;
 mod retry;

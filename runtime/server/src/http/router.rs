@@ -2,8 +2,8 @@
 
 use super::app::App;
 use super::{
-    auth, chat, completions, dump, health, large, messages, metrics, models, openapi, page, request_id,
-    responses, tokens,
+    auth, chat, completions, dump, health, large, messages, metrics, models, openapi, page, render,
+    request_id, responses, tokens,
 };
 use crate::error::ApiError;
 use axum::Router;
@@ -49,7 +49,9 @@ pub(crate) fn routes() -> Vec<Route> {
         at(MethodFilter::GET, "/v1/models", models::list),
         at(MethodFilter::GET, "/v1/models/{*id}", models::one),
         at(MethodFilter::POST, "/v1/chat/completions", chat::chat),
+        at(MethodFilter::POST, "/v1/chat/completions/render", render::chat),
         at(MethodFilter::POST, "/v1/completions", completions::completions),
+        at(MethodFilter::POST, "/v1/completions/render", render::completion),
         at(MethodFilter::POST, "/v1/responses", responses::create),
         at(MethodFilter::GET, "/v1/responses/{id}", responses::retrieve),
         at(MethodFilter::DELETE, "/v1/responses/{id}", responses::delete),

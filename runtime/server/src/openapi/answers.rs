@@ -17,7 +17,7 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
         ChatChunk: with_prompt(chunk(facts, "chat.completion.chunk", delta, usage(true))),
         CompletionAnswer: envelope(facts, "text_completion", text_choice(), usage(false)),
         CompletionChunk: chunk(facts, "text_completion", text_choice(), usage(false)),
-        ChatAnswerCall: chat_call(), Tokens: tokens(), Text: object! { prompt: text() }, Model: model(facts),
+        ChatAnswerCall: chat_call(), Tokens: tokens(), Rendered: object! { token_ids: array(count()) }, Text: object! { prompt: text() }, Model: model(facts),
         ModelList: object! { object: only("list"), data: array(of("Model")) },
         Info: info(facts), Liveness: object! { status: status(), reason: or_null(text()) },
         Health: health(facts),

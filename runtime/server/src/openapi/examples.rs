@@ -39,6 +39,10 @@ pub(super) fn chat() -> Value {
     })
 }
 
+pub(super) fn text() -> Value {
+    json!({"text": {"value": {"prompt": "The sea is", "max_tokens": 20}}})
+}
+
 pub(super) fn completion() -> Value {
     json!({
         "text": {"value": {"prompt": "The sea is", "max_tokens": 20, "stop": ["\n"]}},

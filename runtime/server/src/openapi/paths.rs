@@ -101,9 +101,13 @@ pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
         post "/v1/chat/completions" createChatCompletion "Answers a conversation."
             => JsonOrEvents("ChatAnswer", "ChatChunk"),
             request: Some(("ChatRequest", examples::chat())), errors: GENERATING;
+        post "/v1/chat/completions/render" renderChat "The tokens that a model would be fed of a conversation."
+            => Json("Rendered"), request: Some(("ChatRequest", examples::chat())), errors: READING;
         post "/v1/completions" createCompletion "Continues a text."
             => JsonOrEvents("CompletionAnswer", "CompletionChunk"),
             request: Some(("CompletionRequest", examples::completion())), errors: GENERATING;
+        post "/v1/completions/render" renderCompletion "The tokens that a model would be fed of one text."
+            => Json("Rendered"), request: Some(("CompletionRequest", examples::text())), errors: READING;
         post "/v1/responses" createResponse "Answers items, and keeps the response."
             => JsonOrEvents("Response", "ResponseEvent"),
             request: Some(("ResponseRequest", responses::examples())), errors: GENERATING;

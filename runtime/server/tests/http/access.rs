@@ -18,7 +18,7 @@ const TEXT: &str = "/v1/completions";
 const OPEN: [(&str, &str); 4] =
     [("GET", "/health"), ("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")];
 /// All else: every route, others that are none, and methods that a route does not take.
-const CLOSED: [(&str, &str, u16); 19] = [
+const CLOSED: [(&str, &str, u16); 21] = [
     ("GET", "/", 200),
     ("GET", "/openapi.json", 200),
     ("GET", "/info", 200),
@@ -28,6 +28,8 @@ const CLOSED: [(&str, &str, u16); 19] = [
     ("GET", "/v1/models/cpu/echo/none", 200),
     ("POST", CHAT, 200),
     ("POST", TEXT, 200),
+    ("POST", "/v1/chat/completions/render", 200),
+    ("POST", "/v1/completions/render", 200),
     ("POST", "/v1/messages", 200),
     ("POST", "/v1/messages/count_tokens", 200),
     ("POST", "/v1/responses", 200),
@@ -45,7 +47,9 @@ fn body_of(method: &str, path: &str) -> String {
     let chat = json!([{"role": "user", "content": "Hi"}]);
     match path {
         _ if method == "GET" => String::new(),
-        CHAT | "/v1/messages/count_tokens" => json!({ "messages": chat }).to_string(),
+        CHAT | "/v1/chat/completions/render" | "/v1/messages/count_tokens" => {
+            json!({ "messages": chat }).to_string()
+        }
         "/v1/responses" => json!({"input": "Hi"}).to_string(),
         "/v1/messages" => json!({"max_tokens": 9, "messages": chat}).to_string(),
         "/detokenize" => json!({"tokens": [72, 105]}).to_string(),
@@ -292,7 +296,7 @@ pub fn kinds() {
             assert!(kind.is_empty() || message.contains(kind), "{path}: {message}");
         }
     }
-    assert_eq!(posts.len(), 8);
+    assert_eq!(posts.len(), 10);
     assert_eq!(server.stats()["finished"], 4 * 3);
     // A client still sending receives the error.
     let body = "x".repeat(3 << 20);

@@ -5,6 +5,7 @@ use crate::lifecycle::CHAT;
 use crate::process::{Server, run};
 use serde_json::{Value, json};
 
+const TEXT: &str = "/v1/completions";
 /// Ids of `<|im_start|>` and `<|im_end|>`.
 const START: u32 = 257;
 const END: u32 = 258;
@@ -42,7 +43,21 @@ pub fn there_and_back() {
     assert_eq!(count(&bare["tokens"], START), 1);
     assert!(text(&bare["tokens"], false).as_str().is_some_and(|text| text.ends_with("<|im_end|>\n")));
 
+    // Routers ask with the request that they will pass on.
+    let rendered = |path: &str, body: Value| {
+        let answer = server.post(&format!("{path}/render"), &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["token_ids"].clone()
+    };
+    let asked = json!({"messages": messages, "stream": true, "temperature": 0, "max_tokens": 9});
+    assert_eq!(rendered(CHAT, asked), chat["tokens"]);
+    assert_eq!(rendered(TEXT, json!({"prompt": "Hi<|im_end|>é", "max_tokens": 2})), plain["tokens"]);
+    assert_eq!(rendered(TEXT, json!({"prompt": [[5, 6]]})), json!([5, 6]));
+
     for (path, body, param) in [
+        ("/v1/chat/completions/render", json!({"messages": []}), "messages"),
+        ("/v1/chat/completions/render", json!({"messages": messages, "temperature": 9}), "temperature"),
+        ("/v1/completions/render", json!({"prompt": ["a", "b"]}), "prompt"),
         ("/tokenize", json!({}), "prompt"),
         ("/tokenize", json!({"prompt": "a", "messages": messages}), "prompt"),
         ("/tokenize", json!({"prompt": "a", "add_generation_prompt": true}), "add_generation_prompt"),
@@ -66,6 +81,16 @@ pub fn info() {
     assert_eq!((&info["engine"]["context"], &info["body_limit"]), (&json!(512), &json!(5000)));
     assert_eq!((&info["build"]["ranks"], &info["gpu_ordinals"]), (&json!(6), &json!([])));
     assert_eq!((&info["keys"], &info["weights"]), (&json!(false), &json!("checkpoint")));
+    // Gauges only: the endpoint picker of the Gateway API's inference extension takes no metric of type info.
+    let metrics = server.get("/metrics");
+    let lines: Vec<_> =
+        metrics.text().lines().filter(|line| line.starts_with("vllm:cache_config_info{")).collect();
+    let blocks = format!("num_gpu_blocks=\"{}\"", info["engine"]["blocks"]);
+    assert!(
+        lines.len() == 1 && lines[0].contains("block_size=\"16\"") && lines[0].contains(&blocks),
+        "{lines:?}"
+    );
+    assert!(lines[0].ends_with("} 1") && !metrics.text().contains(" info\n"), "{lines:?}");
     let guarded = Server::start(&["--api-key", "of-the-flag"]);
     let answer = guarded.connect().request("GET", "/info", &[("x-api-key", "of-the-flag")], b"");
     assert_eq!(answer.json()["keys"], true);

@@ -36,8 +36,10 @@ const WHERE: &str = "a sample of `described` is missing (runtime/server/src/open
 type Reader = fn(&Value) -> Result<(), ApiError>;
 
 /// Every route that reads a body, and what reads it.
-const READERS: [(&str, Reader); 7] = [
+const READERS: [(&str, Reader); 9] = [
     ("/v1/chat/completions", |body| ChatRequest::read(body, &LIMITS).map(drop)),
+    ("/v1/chat/completions/render", |body| ChatRequest::read(body, &LIMITS).map(drop)),
+    ("/v1/completions/render", |body| CompletionRequest::read(body, &LIMITS).map(drop)),
     ("/v1/completions", |body| CompletionRequest::read(body, &LIMITS).map(drop)),
     ("/v1/responses", |body| ResponsesRequest::read(body, &LIMITS, &Store::new(0)).map(drop)),
     ("/v1/messages", |body| MessagesRequest::read(body, &LIMITS).map(drop)),
