@@ -53,6 +53,13 @@ impl Sliding {
         (position + 1).saturating_sub(self.window) / self.block_tokens
     }
 
+    /// Of a table of `held` blocks that begins with block `first`, how many lie before all that a token at
+    /// `position` attends to.
+    pub const fn passed(&self, first: usize, held: usize, position: usize) -> usize {
+        let passed = self.first(position).saturating_sub(first);
+        if passed < held { passed } else { held }
+    }
+
     /// Of a prefix of so many whole blocks, how many at its end hold what the token after it attends to.
     pub const fn behind(&self, blocks: usize) -> usize {
         blocks - self.first(blocks * self.block_tokens)
@@ -177,6 +184,18 @@ mod tests {
             for position in 0..100 {
                 let attended = (position + 1usize).saturating_sub(it.window)..position + 1;
                 assert_eq!(touched(&it, attended)[0], it.first(position), "{it:?} {position}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_blocks_that_a_token_has_passed_are_those_before_its_first() {
+        for it in all() {
+            for (first, held, position) in
+                (0..5).flat_map(|first| (0..5).flat_map(move |held| (0..60).map(move |at| (first, held, at))))
+            {
+                let before = (first..first + held).filter(|block| *block < it.first(position)).count();
+                assert_eq!(it.passed(first, held, position), before, "{it:?} {first} {held} {position}");
             }
         }
     }

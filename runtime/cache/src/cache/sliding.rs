@@ -109,9 +109,9 @@ impl PrefixCache {
     /// On an accounting error.
     pub fn slide(&mut self, lease: &mut Lease, done: usize) -> Result<(), PoolError> {
         let Some(all) = &self.sliding else { return Ok(()) };
-        let first = all.it.first(done);
-        let behind = first.saturating_sub(lease.window.first).min(lease.window.blocks.len());
-        for block in lease.window.blocks.drain(..behind) {
+        let (first, window) = (all.it.first(done), &lease.window);
+        let passed = all.it.passed(window.first, window.blocks.len(), done);
+        for block in lease.window.blocks.drain(..passed) {
             give_back(block, self.sliding.as_mut(), &mut self.index)?;
         }
         lease.window.first = lease.window.first.max(first);

@@ -29,10 +29,9 @@ impl SlidingTables {
         let it = it.of(spec);
         for row in rows {
             let table = &mut self.tables[row.slot.0 as usize];
-            let first = it.first(row.position);
-            let behind = first.saturating_sub(table.first).min(table.blocks.len());
-            self.free.extend(table.blocks.drain(..behind).rev());
-            table.first = first;
+            let passed = it.passed(table.first, table.blocks.len(), row.position);
+            self.free.extend(table.blocks.drain(..passed).rev());
+            table.first = it.first(row.position);
         }
         let table = |row: &SequenceStep| {
             let table = &mut self.tables[row.slot.0 as usize];
