@@ -2,7 +2,7 @@
 //! and its speed against measurements.
 
 use monomorph_compiler::passes::assemble;
-use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::{Cost, Given, Plan};
 use monomorph_compiler::report::step::{self, StepReport};
 use monomorph_compiler::{graph, spec};
 use std::path::Path;
@@ -95,6 +95,37 @@ fn a_token_of_a_35b_moves_what_its_checkpoints_say() {
         let moved = (at.bytes - at.kv + 1_025.0 * token) / 1e9;
         assert!((moved / gigabytes - 1.0).abs() < 0.01, "{target}: {moved:.3} GB against {gigabytes}");
     }
+}
+
+/// Bytes of K/V after 32,768 tokens, from the configs: layers with a window of 1,024 read no more
+/// than that and the token itself.
+#[test]
+fn layers_with_a_window_read_no_more_of_the_cache_than_it() {
+    // Layers with and without a window, and bytes of a token in a layer of each: 16 K/V heads of 256 and 4 of
+    // 512 that are keys and values in one; of the small one 8 of 256 and 2 of 512.
+    let published = [
+        ("h200/gemma-4-31b/nvfp4", [(50.0, 16.0 * 256.0), (10.0, 4.0 * 512.0)]),
+        ("h200/gemma-4-26b-a4b/nvfp4", [(25.0, 8.0 * 256.0), (5.0, 2.0 * 512.0)]),
+    ];
+    for (target, [(windowed, windowed_token), (full, full_token)]) in published {
+        let report = report(&plan(target));
+        let at = report.contexts.iter().find(|it| it.context == 32_768).expect("after 32,768 tokens");
+        // Keys and values of two bytes each.
+        let expected = 4.0 * (windowed * windowed_token * 1_025.0 + full * full_token * 32_769.0);
+        assert_eq!(at.kv, expected, "{target}");
+    }
+}
+
+/// A prompt over latents is products on tensor cores, as any attention's: it is not predicted at the rate of
+/// f32, at which 8,192 tokens of Mistral Small 4 would take a second.
+#[test]
+fn a_prompt_over_latents_counts_tensor_cores() {
+    let plan = plan("h200/mistral-small-4/nvfp4");
+    let phases = plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
+    let given = Given { tokens: 8_192, outputs: 1, context: 0 };
+    let cost = phases.fold(Cost::default(), |sum, phase| sum + plan.cost(phase, given));
+    let floor = cost.floor(&plan.target.hardware);
+    assert!((0.15..0.2).contains(&floor), "{floor} s");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod beside;
 mod downloads;
+mod processor;
 mod programs;
 mod room;
 mod sets;
@@ -102,7 +103,7 @@ pub fn test(options: Options) -> Result<(), String> {
     ];
     let (mut failed, mut skipped, mut lines) = (Vec::new(), 0, Vec::new());
     for (name, check) in &checks {
-        let (start, processor) = (Instant::now(), times::processor());
+        let (start, spent) = (Instant::now(), processor::processor());
         eprintln!("== {name}");
         let became = match check() {
             Ok(Outcome::Passed) => "passed",
@@ -118,7 +119,7 @@ pub fn test(options: Options) -> Result<(), String> {
             }
         };
         let seconds = start.elapsed().as_secs_f64();
-        let processor = times::processor().zip(processor).map(|(now, before)| now - before);
+        let processor = processor::processor().zip(spent).map(|(now, before)| now - before);
         eprintln!("== {name}: {seconds:.0} s");
         lines.push(times::Line { name, became, seconds, processor });
     }

@@ -26,6 +26,11 @@ impl Plan {
 }
 
 impl Figures {
+    /// What a phase costs in another step than those of its figures, with the boundaries of a decode step.
+    pub fn cost(&self, phase: &Phase, given: Given) -> Cost {
+        Work::of(&phase.kind, &self.structure, given, phase.decode.boundaries)
+    }
+
     /// Buffers, and the bytes of each at the largest step: 0 if no kernel uses it.
     pub fn sizes(&self) -> impl Iterator<Item = (&Buffer, u64)> {
         sizes(&self.buffers, &self.rows)

@@ -1,6 +1,6 @@
 //! How phases report the bytes they move and the products they compute.
 
-use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, Lowered, PhaseKind};
+use super::{Buffer, BufferId, Cost, Field, FieldId, FieldKind, PhaseKind, Structure};
 use crate::graph::Rows;
 use crate::spec::types::{Compute, HardwareKind, Target};
 use monomorph_formats::Format;
@@ -31,8 +31,8 @@ pub struct Work<'a> {
 
 impl<'a> Work<'a> {
     /// The work of a phase: its activations and boundaries, and what its kind adds.
-    pub fn of(kind: &PhaseKind, plan: &'a Lowered, given: Given, boundaries: f64) -> Cost {
-        let Lowered { target, fields, buffers, .. } = plan;
+    pub fn of<P>(kind: &PhaseKind, plan: &'a Structure<P>, given: Given, boundaries: f64) -> Cost {
+        let Structure { target, fields, buffers, .. } = plan;
         let mut work = Work { target, fields, buffers, given, cost: Cost::default() };
         let (read, written) = kind.buffers();
         let bytes = |id: &BufferId| 4 * work.rows(*id) * work.width(*id);

@@ -284,7 +284,7 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[L
 }
 
 /// Adds the bytes of experts that `rows` tokens touch beyond those of one token.
-pub fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -> Cost {
+fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -> Cost {
     experts_beyond(plan, kind, 1, rows, cost)
 }
 

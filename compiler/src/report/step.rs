@@ -1,7 +1,7 @@
 //! The cost of one token: the bytes and boundaries of a decode step of one sequence, and the speed they allow
 //! and predict; and the memory a server claims before K/V.
 
-use crate::plan::{Cost, FieldId, FieldKind, Phase, Plan, Prediction};
+use crate::plan::{Cost, FieldId, FieldKind, Given, Phase, Plan};
 use crate::spec::types::TensorClass;
 use monomorph_abi::sliding::{Sliding, SlidingNeeds};
 use serde::Serialize;
@@ -97,7 +97,7 @@ pub fn report(plan: &Plan) -> Option<StepReport> {
     });
     let contexts = CONTEXTS.into_iter().filter(|context| *context < plan.target.model.context);
     let contexts = contexts.map(|context| {
-        let costs = || phases().map(|phase| after(plan, phase, context));
+        let costs = || phases().map(|phase| plan.cost(phase, Given { tokens: 1, outputs: 1, context }));
         let sum = costs().fold(Cost::default(), |sum, cost| sum + cost);
         ContextReport {
             context,
@@ -122,16 +122,6 @@ pub fn report(plan: &Plan) -> Option<StepReport> {
         contexts: contexts.collect(),
         start: start(plan),
     })
-}
-
-/// Cost of a phase in a step after `context` tokens.
-fn after(plan: &Plan, phase: &Phase, context: usize) -> Cost {
-    let longer = (context + 1) as f64 / (Prediction::DECODE_CONTEXT + 1) as f64;
-    let Cost { kv_bytes, f32_products, .. } = phase.decode;
-    match phase.kind.looks_back(&plan.target) {
-        true => Cost { kv_bytes: kv_bytes * longer, f32_products: f32_products * longer, ..phase.decode },
-        false => phase.decode,
-    }
 }
 
 /// The weights that a phase reads for one token, by class.

@@ -66,6 +66,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
         ranks,
         search: vec![cases.join("targets"), paths::targets()],
         executables: Vec::new(),
+        named: Vec::new(),
         problems: Vec::new(),
     };
     let with = |piece: Piece| {
@@ -97,6 +98,13 @@ pub fn gather(options: &Options) -> Result<(), String> {
     }
     if with(Piece::Joins) {
         manifest["joins"] = gathering.joins(&cases, &options.goldens)?;
+    }
+    if with(Piece::Goldens) || with(Piece::Joins) {
+        let unnamed = gathering.unnamed(&options.goldens);
+        if !unnamed.is_empty() {
+            let (cases, unnamed) = (cases.display(), unnamed.join("`, `"));
+            return Err(format!("--goldens: no target below {cases} contains `{unnamed}`"));
+        }
     }
     if options.tp.is_some() {
         // SmolLM2's nine heads are no two ranks'.

@@ -4,8 +4,7 @@ use super::files::copy;
 use super::{parts, programs};
 use crate::test::CUDA;
 use crate::{TargetOptions, fetch, paths};
-use monomorph_compiler::plan::{Cost, PhaseKind, Plan, Prediction};
-use monomorph_compiler::report::cuda::further_experts;
+use monomorph_compiler::plan::{Cost, Given, Plan};
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ranks, Target};
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::{self, Built};
@@ -16,6 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SMOLLM2: &str = "smollm2-135m/q4_1";
+/// Tokens that a measured sequence generates; its cache is counted as it is in the middle of them.
+const GENERATE: usize = 128;
 /// A choice that differs from the interpreter's counts as a tie if its margin is at most this.
 const TIE: f64 = 1e-3;
 /// Servers that run with made-up weights under compute-sanitizer: with products in f16 and in f64. racecheck
@@ -58,6 +59,8 @@ pub(super) struct Gathering {
     /// Directories in which targets are looked up.
     pub(super) search: Vec<PathBuf>,
     pub(super) executables: Vec<String>,
+    /// Targets of all goldens and joins that could be gathered.
+    pub(super) named: Vec<String>,
     /// What could not be built; `run.py` reports it as missing.
     pub(super) problems: Vec<String>,
 }
@@ -122,6 +125,12 @@ impl Gathering {
         serde_json::from_slice(&text).map_err(|error| error.to_string())
     }
 
+    /// The texts that no target contains of all goldens and joins that could be gathered.
+    pub(super) fn unnamed<'a>(&self, wanted: &'a [String]) -> Vec<&'a str> {
+        let named = |text: &&String| self.named.iter().any(|name| name.contains(*text));
+        wanted.iter().filter(|text| !named(text)).map(String::as_str).collect()
+    }
+
     /// Servers of the goldens.
     pub(super) fn goldens(
         &mut self,
@@ -132,6 +141,7 @@ impl Gathering {
         let mut goldens = Vec::new();
         for case in all {
             let name = case["name"].as_str().ok_or("a case has no name")?;
+            self.named.push(name.to_owned());
             if !wanted.iter().any(|text| name.contains(text)) {
                 continue;
             }
@@ -190,6 +200,7 @@ impl Gathering {
         run(of_tests("gpu_joins").arg(&cases))?;
         let text = std::fs::read(cases.join("joins.json")).map_err(|error| error.to_string())?;
         let mut all: Vec<Value> = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        self.named.extend(all.iter().filter_map(|case| case["name"].as_str().map(str::to_owned)));
         all.retain(|case| {
             wanted.iter().any(|text| case["name"].as_str().is_some_and(|name| name.contains(text)))
         });
@@ -326,21 +337,21 @@ impl Gathering {
         let server = self.server(name, options, false);
         let plan = self.planned(name, options)?;
         let target = &plan.target;
-        let decode = total(&plan, |_, decode, _| decode);
+        let decode = total(&plan, 1, 1, 0);
         // More sequences touch more experts.
-        let weights = |batch: usize| {
-            total(&plan, |kind, decode, _| further_experts(&plan, kind, batch, decode)).weight_bytes
-        };
+        let weights = |batch: usize| total(&plan, batch, batch, 0).weight_bytes;
         let run = |name: &str,
                    depth: usize,
                    batch: &[usize],
                    streams: &[usize],
                    prompt: usize,
                    repeat: usize| {
-            let prefill = total(&plan, |kind, _, prefill| scaled(&plan.target, kind, prefill, prompt));
+            let prefill = total(&plan, prompt, 1, 0);
+            let middle = depth + GENERATE / 2;
             json!({
-                "name": name, "depth": depth, "generate": 128, "prompt": prompt, "batch": batch, "streams": streams,
+                "name": name, "depth": depth, "generate": GENERATE, "prompt": prompt, "batch": batch, "streams": streams,
                 "repeat": repeat,
+                "kv_bytes": total(&plan, 1, 1, middle).kv_bytes,
                 "prefill_limit": prompt as f64 / prefill.floor(&target.hardware),
             })
         };
@@ -348,7 +359,7 @@ impl Gathering {
         let batches: Vec<usize> = [1, 8, 32, 64, 128].into_iter().filter(|batch| *batch <= most).collect();
         let mut runs = vec![run("at 128", 128, &batches, &[1, most.min(64)], 8192, 3)];
         if target.model.context >= 32_768 {
-            runs.push(run("at 32k", 32_768 - 128, &[1], &[0], 128, 3));
+            runs.push(run("at 32k", 32_768 - GENERATE, &[1], &[0], 128, 3));
         }
         let weights: serde_json::Map<String, Value> =
             batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();
@@ -359,7 +370,6 @@ impl Gathering {
                 "bandwidth": target.hardware.bandwidth,
                 "weight_bytes": weights,
                 "state_bytes": decode.state_bytes,
-                "kv_bytes_per_token": decode.kv_bytes / (Prediction::DECODE_CONTEXT + 1) as f64,
             },
         }))
     }
@@ -374,27 +384,9 @@ pub(super) fn of_tests(program: &str) -> Command {
     cargo
 }
 
-/// The cost of a whole step; `cost` gets each phase's kind and its decode and prefill costs.
-fn total(plan: &Plan, cost: impl Fn(&PhaseKind, Cost, Cost) -> Cost) -> Cost {
+/// The cost of a whole step.
+fn total(plan: &Plan, tokens: usize, outputs: usize, context: usize) -> Cost {
     let phases = plan.schedule.iter().flat_map(|(body, _)| &plan.bodies[body.0].phases);
-    phases.fold(Cost::default(), |sum, phase| sum + cost(&phase.kind, phase.decode, phase.prefill))
-}
-
-/// The cost of a prompt of a length other than the plan's. Products scale with the length, attention with its
-/// square. The head computes a single row, so it is overestimated by a hundredth of a prompt.
-fn scaled(target: &Target, kind: &PhaseKind, prefill: Cost, tokens: usize) -> Cost {
-    let pairs = |tokens: usize| (tokens * (tokens + 1)) as f64;
-    let linear = tokens as f64 / Prediction::PREFILL_TOKENS as f64;
-    let products = match kind.looks_back(target) {
-        true => pairs(tokens) / pairs(Prediction::PREFILL_TOKENS),
-        false => linear,
-    };
-    Cost {
-        kv_bytes: prefill.kv_bytes * linear,
-        int8_products: prefill.int8_products * products,
-        f32_products: prefill.f32_products * products,
-        bf16_products: prefill.bf16_products * products,
-        f64_products: prefill.f64_products * products,
-        ..prefill
-    }
+    let given = Given { tokens, outputs, context };
+    phases.fold(Cost::default(), |sum, phase| sum + plan.cost(phase, given))
 }

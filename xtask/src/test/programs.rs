@@ -1,7 +1,9 @@
 //! The workspace's test programs, two at a time. `cargo test` runs one after the other, and each leaves a
 //! core idle while it waits for a server, for a clock, or for the last of its tests.
 
+use super::processor::processor_of;
 use crate::paths;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::Deserialize;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -31,6 +33,9 @@ pub struct Ran {
     pub name: String,
     /// Wall time.
     pub seconds: f64,
+    /// Processor time of it and of all programs that it ran and waited for; `None` if the system does not
+    /// report it.
+    pub processor: Option<f64>,
     pub passed: bool,
 }
 
@@ -108,7 +113,8 @@ fn side_by_side(
             let (it, said) = one(program, environment, logs)?;
             let mut ran = ran.lock().expect("nobody panics with it");
             // In one piece, so that the words of two programs do not mix.
-            eprint!("== {} ({:.0} s)\n{said}", it.name, it.seconds);
+            let spent = it.processor.map_or(String::new(), |seconds| format!(", {seconds:.0} processors'"));
+            eprint!("== {} ({:.0} s{spent})\n{said}", it.name, it.seconds);
             ran.push(it);
         }
         Ok(())
@@ -130,7 +136,13 @@ fn one(program: &Program, environment: &[(&str, &OsStr)], logs: &Path) -> Result
     let mut command = Command::new(&program.executable);
     command.arg("--quiet").current_dir(&program.package).env("CARGO_MANIFEST_DIR", &program.package);
     command.envs(environment.iter().copied()).stdin(Stdio::null()).stdout(output).stderr(errors);
-    let status = command.status().map_err(|error| format!("{}: {error}", program.executable.display()))?;
+    let failed = |error: std::io::Error| format!("{}: {error}", program.executable.display());
+    let mut child = command.spawn().map_err(failed)?;
+    // What it took is known of one that has ended, until it is waited for.
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(Pid::from_child(&child)), ended).map_err(|error| failed(error.into()))?;
+    let processor = processor_of(child.id());
+    let status = child.wait().map_err(failed)?;
     let (seconds, mut said) = (
         began.elapsed().as_secs_f64(),
         String::from_utf8_lossy(&std::fs::read(&log).map_err(io)?).into_owned(),
@@ -138,7 +150,7 @@ fn one(program: &Program, environment: &[(&str, &OsStr)], logs: &Path) -> Result
     if !status.success() {
         said += &format!("{} ended with {status}\n", program.name);
     }
-    Ok((Ran { name: program.name.clone(), seconds, passed: status.success() }, said))
+    Ok((Ran { name: program.name.clone(), seconds, processor, passed: status.success() }, said))
 }
 
 #[cfg(test)]
@@ -190,7 +202,7 @@ mod tests {
             script(at, "first", &waits("a", "b")),
             script(at, "second", &waits("b", "a")),
             script(at, "fails", "echo why; exit 3"),
-            script(at, "last", "exit 0"),
+            script(at, "last", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"),
         ];
         let began = Instant::now();
         let mut ran = side_by_side(&programs, &[], at).expect("all are started");
@@ -199,6 +211,10 @@ mod tests {
         let passed: Vec<_> = ran.iter().map(|it| (it.name.as_str(), it.passed)).collect();
         assert_eq!(passed, [("p/fails", false), ("p/first", true), ("p/last", true), ("p/second", true)]);
         assert!(std::fs::read_to_string(at.join("p-fails.log")).expect("it said so").contains("why"));
+        // Two of them only wait; one is busy itself, one says a word.
+        let busy =
+            |name| ran.iter().find(|it| it.name == name).and_then(|it| it.processor).expect("Linux says");
+        assert!(busy("p/last") > busy("p/fails"), "{ran:?}");
         let missing = Program { executable: at.join("none"), ..programs[3].clone() };
         assert!(side_by_side(&[missing], &[], at).is_err());
     }

@@ -4,7 +4,7 @@ use super::programs::Ran;
 use crate::paths;
 use monomorph_compiler::toolchain::times::{self, Work};
 
-/// How many test programs and builds are listed, longest first; the rest of the builds are summed up.
+/// How many test programs and builds are listed, most first; the rest of the builds are summed up.
 const LISTED: usize = 12;
 
 /// A check, its outcome and its time.
@@ -17,25 +17,13 @@ pub struct Line {
     pub processor: Option<f64>,
 }
 
-/// Processor seconds of all descendants of this process that have ended.
-pub fn processor() -> Option<f64> {
-    ended(&std::fs::read_to_string("/proc/self/stat").ok()?)
-}
-
-/// Reads them in `/proc/PID/stat`: fields 16 and 17 (proc(5)), in hundredths of a second. The name, field 2,
-/// may contain any byte but ends at the last parenthesis.
-fn ended(stat: &str) -> Option<f64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut fields = fields.split_whitespace().skip(13).map(str::parse::<f64>);
-    Some((fields.next()?.ok()? + fields.next()?.ok()?) / 100.0)
-}
-
-/// Prints a line for each check, for the longest test programs and for the longest builds of servers.
+/// Prints a line for each check, for the test programs that took most of the processors, and for the longest
+/// builds of servers.
 pub fn print(lines: &[Line], mut ran: Vec<Ran>) {
     println!("{}", checks(lines));
-    ran.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
-    for Ran { name, seconds, .. } in ran.iter().take(LISTED) {
-        println!("{:>8}  {name}", format!("{seconds:.1} s"));
+    ran.sort_by(|a, b| b.processor.unwrap_or(b.seconds).total_cmp(&a.processor.unwrap_or(a.seconds)));
+    for Ran { name, seconds, processor, .. } in ran.iter().take(LISTED) {
+        println!("{name:<28} {seconds:>8.0} {:>12}", of_processors(*processor));
     }
     println!("{}", builds(&times::noted(&paths::root())));
 }
@@ -43,10 +31,14 @@ pub fn print(lines: &[Line], mut ran: Vec<Ran>) {
 fn checks(lines: &[Line]) -> String {
     let mut text = format!("{:<12} {:<8} {:>8} {:>12}", "check", "", "seconds", "processors'");
     for line in lines {
-        let processor = line.processor.map_or("-".to_owned(), |seconds| format!("{seconds:.0}"));
+        let processor = of_processors(line.processor);
         text += &format!("\n{:<12} {:<8} {:>8.0} {processor:>12}", line.name, line.became, line.seconds);
     }
     text
+}
+
+fn of_processors(seconds: Option<f64>) -> String {
+    seconds.map_or("-".to_owned(), |seconds| format!("{seconds:.0}"))
 }
 
 fn builds(work: &[Work]) -> String {
@@ -65,24 +57,8 @@ fn builds(work: &[Work]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, builds, checks, ended};
+    use super::{Line, builds, checks};
     use monomorph_compiler::toolchain::times::Work;
-
-    #[test]
-    fn the_time_of_ended_programs_is_read_behind_any_name() {
-        let stat = "71 (a) b (c)) S 1 2 3 4 5 6 7 8 9 10 11 12 2550 1050 20 0";
-        assert_eq!(ended(stat), Some(36.0));
-        assert_eq!(ended("71 (short) S 1"), None);
-    }
-
-    #[test]
-    fn programs_that_ended_are_counted() {
-        let before = super::processor().expect("this is Linux");
-        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done";
-        let ran = std::process::Command::new("sh").args(["-c", busy]).status();
-        assert!(ran.is_ok_and(|status| status.success()));
-        assert!(super::processor().expect("this is Linux") > before);
-    }
 
     #[test]
     fn a_table_names_every_check_and_the_longest_builds() {

@@ -64,8 +64,12 @@ impl Kind for LatentAttention {
         // Queries are multiplied by what makes keys, sums of latents by what makes values; all heads read the
         // same keys, and sum their leading parts.
         let pairs = tokens * context + tokens * (tokens + 1) / 2;
-        work.cost.f32_products =
-            (tokens * self.shape.made() * latent + pairs * heads * (width + latent)) as f64;
+        let products = (tokens * self.shape.made() * latent + pairs * heads * (width + latent)) as f64;
+        // A CUDA device multiplies on tensor cores, in decode too: all heads of a row are one tile.
+        match work.target.hardware.cuda() {
+            Some(_) => work.cost.bf16_products = products,
+            None => work.cost.f32_products = products,
+        }
     }
 
     fn scratch(&self, plan: &Plan) -> Option<Scratch> {

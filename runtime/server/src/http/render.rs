@@ -1,5 +1,6 @@
-//! `POST /v1/chat/completions/render`, `POST /v1/completions/render`: the tokens that a model would be fed of a
-//! request, by which routers find the server that has its prefix. A request is checked as if it were answered.
+//! `POST /v1/chat/completions/render`, `POST /v1/completions/render`: the tokens that a model would be fed of
+//! a request, by which routers find the server that has its prefix. A request is checked as if it were
+//! answered.
 
 use super::app::App;
 use super::body;

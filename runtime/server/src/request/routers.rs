@@ -1,5 +1,5 @@
-//! Fields that routers in front of servers add to every request. None changes an answer at the value that they
-//! add, and at any other each is refused.
+//! Fields that routers in front of servers add to every request. None changes an answer at the value that
+//! they add, and at any other each is refused.
 //!
 //! Seen of sglang-router 0.3.2 and vllm-router 0.1.17.
 

@@ -8,10 +8,10 @@ from .hosts import World
 SECONDS = 200
 
 
-def decode_limit(costs, batch, context):
+def decode_limit(costs, batch, kv_bytes):
     """Steps a second at the bandwidth, times the batch: weights are read once a step, those of the experts that the batch is expected to
     touch; each sequence's cache by itself, and its state read and written."""
-    moved = costs["weight_bytes"][str(batch)] + batch * (context * costs["kv_bytes_per_token"] + costs["state_bytes"])
+    moved = costs["weight_bytes"][str(batch)] + batch * (kv_bytes + costs["state_bytes"])
     return batch * costs["bandwidth"] / moved, moved
 
 
@@ -49,14 +49,13 @@ def bench(context, case, measured, name):
             "command": " ".join(map(str, ["server", *command[1:]])), **figures,
         })
 
-    middle = depth + generate / 2
     for batch in report["batches"]:
         count, rate = batch["sequences"], batch["tokens_per_second"]
-        limit, moved = decode_limit(costs, count, middle)
+        limit, moved = decode_limit(costs, count, measured["kv_bytes"])
         keep(f"decode, batch {count}, after {depth}", rate, "tok/s", limit, bytes_a_step=moved, samples=batch["samples"])
     for streams in report["streams"]:
         count, rate = streams["streams"], streams["tokens_per_second"]
-        limit, moved = decode_limit(costs, count, middle)
+        limit, moved = decode_limit(costs, count, measured["kv_bytes"])
         keep(f"{count} streams, prompts of {depth} included", rate, "tok/s", limit, bytes_a_step=moved, samples=streams["samples"])
     rate = report["ours"]["prefill"]
     keep(f"prefill of {prompt}", rate, "tok/s", measured["prefill_limit"], samples=report["samples"]["prefill"])
