@@ -17,7 +17,7 @@ fn emitted(target: &str, file: &str) -> (Plan, String) {
     let target = spec::load(&[root.join("targets")], target).unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{error}"));
-    let files = emit::emit(&plan, root, &[]);
+    let files = emit::emit(&plan, &[]);
     let found = files.into_iter().find(|it| it.path.ends_with(file)).expect("the crate has it");
     (plan, found.text.split_whitespace().collect())
 }

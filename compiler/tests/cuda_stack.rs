@@ -10,7 +10,7 @@ fn planned(target: &str) -> (Plan, String) {
     let target = spec::load(&[root.join("targets")], target).unwrap_or_else(|error| panic!("{error}"));
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{error}"));
-    let files = emit::emit(&plan, root, &[]);
+    let files = emit::emit(&plan, &[]);
     let stack = files.into_iter().find(|file| file.path.ends_with("stack.rs")).expect("there is a stack");
     (plan, stack.text)
 }

@@ -8,7 +8,6 @@ use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::report;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ranks, Target};
 use monomorph_compiler::{emit, graph, passes, spec};
-use std::path::Path;
 
 fn load(name: &str, ranks: Ranks) -> Result<Target, String> {
     load_with(name, &ranks.of(BuildOptions::default()))
@@ -43,7 +42,7 @@ fn planned(target: &Target) -> Plan {
 
 /// Its text, but for templates, which are the same files for all.
 fn text(plan: &Plan) -> String {
-    let files = emit::emit(plan, Path::new("/monomorph"), &[]);
+    let files = emit::emit(plan, &[]);
     files.into_iter().filter(|file| !file.path.starts_with("cuda/lib")).map(|file| file.text).collect()
 }
 
@@ -87,7 +86,7 @@ fn processes_gather_and_push_no_packets() {
     let several = spread("h200/llama-3.2-1b/bf16", Some(2), 2).expect("it is whole");
     assert_eq!(several.build(), "h200/llama-3.2-1b/bf16+tp2+hosts2");
     let text = |plan: &Plan| {
-        let files = emit::emit(plan, Path::new("/monomorph"), &[]);
+        let files = emit::emit(plan, &[]);
         files.into_iter().map(|file| file.text).collect::<Vec<_>>().join("\n")
     };
     let (one, several) = (text(&plan("h200/llama-3.2-1b/bf16", 2)), text(&planned(&several)));

@@ -130,7 +130,7 @@ fn a_server_expects_the_scales_among_its_tensors_and_leaves_the_rest() {
     let target = load("h200/llama-3.1-8b/fp8");
     let graph = graph::build(&target.model, &target.quant);
     let plan = assemble::plan(&target, &graph).unwrap_or_else(|error| panic!("{error}"));
-    let files = emit::emit(&plan, Path::new("/"), &[]);
+    let files = emit::emit(&plan, &[]);
     let text = &files.iter().find(|file| file.path.ends_with("spec.rs")).expect("every crate has one").text;
     let (tensors, unused) = text.split_once("unused: &[").expect("tensors, then what is not read");
     // 9 tensors per layer, 3 outside the layers, and a scale for each of 7 matrices per layer.

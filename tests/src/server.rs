@@ -66,6 +66,12 @@ pub fn alone(target: &Target) -> File {
     toolchain::alone(&root(), target).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// Whether a binary has the path of a directory in it.
+pub fn names(binary: &[u8], directory: &Path) -> bool {
+    let path = directory.as_os_str().as_encoded_bytes();
+    binary.windows(path.len()).any(|window| window == path)
+}
+
 /// Runs a verb to its end and returns its standard output.
 ///
 /// # Panics

@@ -56,7 +56,7 @@ fn emitted(target: &Target) -> Option<Vec<Source>> {
         Err(_) if target.ranks > 1 => return None,
         Err(error) => panic!("{}: {error}", target.build()),
     };
-    let files = emit::emit(&plan, &root(), &[]).into_iter();
+    let files = emit::emit(&plan, &[]).into_iter();
     let rust = files.filter(|file| file.path.extension().is_some_and(|it| it == "rs"));
     Some(rust.map(|file| Source { name: file.path.display().to_string(), text: file.text }).collect())
 }

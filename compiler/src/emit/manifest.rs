@@ -1,7 +1,6 @@
 //! The generated crate's Cargo.toml.
 
 use crate::plan::Plan;
-use std::path::Path;
 use tera::{Context, Tera};
 
 const TEMPLATE: &str = include_str!("../../../templates/rust/Cargo.toml.tera");
@@ -9,8 +8,9 @@ const TEMPLATE: &str = include_str!("../../../templates/rust/Cargo.toml.tera");
 /// Runtime crates that the generated code uses.
 const CRATES: [&str; 5] = ["device", "formats", "model", "server", "weights"];
 
-/// Renders `templates/rust/Cargo.toml.tera` for a package; the runtime crates are paths below `root`.
-pub fn manifest(plan: &Plan, root: &Path, package: &str) -> String {
+/// Renders `templates/rust/Cargo.toml.tera` for a package. The runtime crates stand below its own directory,
+/// in `runtime/`.
+pub fn manifest(plan: &Plan, package: &str) -> String {
     let mut tera = Tera::default();
     tera.add_raw_template("Cargo.toml", TEMPLATE).expect("the template is part of the compiler");
     let mut context = Context::new();
@@ -25,6 +25,5 @@ pub fn manifest(plan: &Plan, root: &Path, package: &str) -> String {
         (Some(_), true) => ", default-features = false, features = [\"cuda\", \"forced-acceptance\"]",
     };
     context.insert("device_features", features);
-    context.insert("runtime", &root.join("runtime").display().to_string());
     tera.render("Cargo.toml", &context).expect("every name of the template is in the context")
 }

@@ -22,7 +22,7 @@ pub(crate) use spec::variant;
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A file of the generated crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,16 +34,15 @@ pub struct File {
 }
 
 /// Emits the crate of a planned target: a manifest, `main.rs`, the constants, the layer stack, and the source
-/// of its kernels, if any. `root` is the workspace of the runtime crates; `features` are the CPU features the
-/// code is compiled with.
-pub fn emit(plan: &Plan, root: &Path, features: &[String]) -> Vec<File> {
+/// of its kernels, if any. `features` are the CPU features the code is compiled with.
+pub fn emit(plan: &Plan, features: &[String]) -> Vec<File> {
     let file = |path: &str, text| File { path: path.into(), text };
     let stack = match &plan.cuda {
         None => cpu::stack(plan),
         Some(_) => cuda_stack::stack(plan),
     };
     let mut files = vec![
-        file("Cargo.toml", manifest(plan, root, &package_name(&plan.target))),
+        file("Cargo.toml", manifest(plan, &package_name(&plan.target))),
         file("src/main.rs", rust(&main_doc(plan), main(plan))),
         file("src/spec.rs", rust(&spec_doc(plan), spec::spec(plan, features))),
         file("src/stack.rs", rust(&stack_doc(plan), stack)),

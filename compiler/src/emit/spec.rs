@@ -3,7 +3,7 @@
 use super::{float, number};
 use crate::plan::{FieldKind, Plan};
 use crate::spec::draft_tensors;
-use crate::spec::types::{DraftMethod, Drafting, Provenance, Source};
+use crate::spec::types::{DraftMethod, Drafting, Provenance, Source, SpecFile};
 use monomorph_formats::Format;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
@@ -56,9 +56,11 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         let (prompt, answer, margin) = (ids(&canary.prompt), ids(&canary.answer), float(canary.margin));
         quote!(CanarySpec { prompt: &[#(#prompt),*], answer: &[#(#answer),*], margin: #margin })
     });
+    let specs = target
+        .specs
+        .iter()
+        .map(|SpecFile { name, sha256 }| quote!(FileSpec { name: #name, sha256: #sha256 }));
     let canary_type = (!quant.checkpoint.canaries.is_empty()).then(|| quote!(CanarySpec,));
-    let has_files = quant.checkpoint.sources.iter().any(|source| source.digests().next().is_some());
-    let file_type = has_files.then(|| quote!(FileSpec,));
     let draft = draft(plan);
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
     let scratch_bytes = Literal::u64_unsuffixed(plan.memory.scratch);
@@ -97,13 +99,15 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     quote! {
         use monomorph_formats::Format;
         use monomorph_model::{
-            #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, #file_type HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+            #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, FileSpec, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
         };
 
         /// Everything the rest of the server may ask for.
         pub static SPEC: ModelSpec = ModelSpec {
             target: #name,
             model: #model_name,
+            specs: &[#(#specs),*],
+            commit: option_env!("MONOMORPH_COMMIT"),
             hardware: HardwareSpec { name: #hardware, features: &[#(#features),*], cuda: #cuda },
             hidden: #hidden,
             layers: #layers,

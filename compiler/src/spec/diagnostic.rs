@@ -1,6 +1,8 @@
 //! Mistakes in specs: file, line, key, the mistake and the remedy.
 
+use super::types::SpecFile;
 use miette::{GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, SourceCode};
+use sha2::{Digest, Sha256};
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
@@ -196,6 +198,13 @@ pub(crate) struct Source<'a> {
 }
 
 impl Source<'_> {
+    /// Name and digest, by which a build says what it was read from.
+    pub(crate) fn file(&self) -> SpecFile {
+        let hash = Sha256::digest(self.text.as_bytes());
+        let sha256 = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        SpecFile { name: self.name.display().to_string(), sha256 }
+    }
+
     /// A mistake in the value of `key` at `span`; `label` is printed under the span.
     pub(crate) fn mistake(
         &self,

@@ -32,7 +32,7 @@ use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{BuildOptions, Hardware, Model, Provenance, Quant, Ranks, Target, Tuning};
+use types::{BuildOptions, Hardware, Model, Provenance, Quant, Ranks, SpecFile, Target, Tuning};
 
 /// Reads and checks the three specs of `target`, `hardware/model/quant`, and its tuning file
 /// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the
@@ -86,20 +86,25 @@ pub fn load_hardware(search: &[PathBuf], name: &str) -> Result<Hardware, Diagnos
 /// As those of [`load`].
 pub fn load_quant(search: &[PathBuf], target: &str) -> Result<Quant, Diagnostics> {
     let sink = Sink::default();
-    let quant = catalogue::locate(search, target, &sink).and_then(|it| model_and_quant(&it, &sink).1);
+    let quant = catalogue::locate(search, target, &sink)
+        .and_then(|it| model_and_quant(&it, &sink, &mut Vec::new()).1);
     sink.finish(quant)
 }
 
-fn model_and_quant(it: &Located, sink: &Sink) -> (Option<Model>, Option<Quant>) {
+/// The two of them, whose files are added to `specs`.
+fn model_and_quant(it: &Located, sink: &Sink, specs: &mut Vec<SpecFile>) -> (Option<Model>, Option<Quant>) {
     let model = it.model.as_ref().and_then(|it| {
         let file = Path::new("models").join(&it.name).join("MODEL.toml");
         let read = |source: &Source, root: Table| model::read(source, &it.name, root);
-        document(&it.targets_dir, file, sink, read).map(|(model, _)| model)
+        let (model, source) = document(&it.targets_dir, file, sink, read)?;
+        specs.push(source.file());
+        Some(model)
     });
     let quant = it.model.as_ref().zip(it.quant.as_ref()).and_then(|(it, name)| {
         let file = Path::new("models").join(&it.name).join(format!("{name}.toml"));
         let read = |source: &Source, root: Table| Some(quant::read(source, root));
         let (read, source) = document(&it.targets_dir, file, sink, read)?;
+        specs.push(source.file());
         // Without a valid model, only mistakes of the file alone are certain.
         fit::quant(&source, name, read, model.as_ref()?)
     });
@@ -111,7 +116,8 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
         document(&it.targets_dir, file, sink, |source, root| hardware::read(source, &it.name, root))
     });
-    let (model, quant) = model_and_quant(it, sink);
+    let mut specs: Vec<_> = hardware.iter().map(|(_, source)| source.file()).collect();
+    let (model, quant) = model_and_quant(it, sink, &mut specs);
     let ((hardware, source), model, quant) = (hardware?, model?, quant?);
     if sink.is_empty() {
         fit::memory(&source, &hardware, &model, &quant, ranks);
@@ -122,7 +128,9 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
     let tuning = match (hardware.knobs, tuned) {
         (Some(knobs), Some(dir)) => {
             let read = |source: &Source, root: Table| tuning::read(source, root, knobs);
-            Some(document(dir, file, sink, read)?.0)
+            let (tuning, source) = document(dir, file, sink, read)?;
+            specs.push(source.file());
+            Some(tuning)
         }
         (Some(knobs), None) => {
             Some(Tuning { defaults: knobs, knobs, phases: BTreeMap::new(), provenance: Provenance::Defaults })
@@ -144,6 +152,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         model,
         quant,
         tuning,
+        specs,
         draft: None,
         batch_invariant: None,
         ranks: 1,

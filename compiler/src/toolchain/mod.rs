@@ -98,7 +98,24 @@ pub fn build_target(root: &Path, target: &Target) -> Result<Built, BuildError> {
     if plan.cuda.is_some() {
         modules::compile(root, &directory, &plan)?;
     }
-    link(root, target, &directory, &Linking::new(&target.hardware.name))
+    let commit = commit(root);
+    link(
+        root,
+        target,
+        &directory,
+        &Linking { commit: commit.as_deref(), ..Linking::new(&target.hardware.name) },
+    )
+}
+
+/// The commit that is checked out at `root`, with `+` behind it if files that it has differ; `None` where
+/// there is no repository.
+pub fn commit(root: &Path) -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").current_dir(root).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+    Some(git(&["rev-parse", "HEAD"])? + if changed.is_empty() { "" } else { "+" })
 }
 
 /// Waits until no process builds this target, and keeps others waiting until the returned file is dropped:
@@ -129,6 +146,8 @@ pub struct Linking<'a> {
     pub levels: Levels,
     /// The directory below `<root>` where the server is put, under the name of its build.
     pub into: &'a str,
+    /// The commit that it says it was built from, if any.
+    pub commit: Option<&'a str>,
 }
 
 /// Levels of optimisation, 0 to 3, of the crates of a server. Kernels of CPUs are always at 3.
@@ -166,7 +185,7 @@ impl Levels {
 impl Linking<'_> {
     /// Options of servers that ship.
     pub fn new(below: &str) -> Linking<'_> {
-        Linking { below, processor: None, levels: Levels::SHIPPED, into: "dist" }
+        Linking { below, processor: None, levels: Levels::SHIPPED, into: "dist", commit: None }
     }
 }
 
@@ -205,9 +224,11 @@ pub fn compile(
         HardwareKind::Cpu(cpu) => (Some(cpu), cpu.host.as_deref()),
         HardwareKind::Cuda(cuda) => (linking.processor, Some(cuda.host.as_str())),
     };
-    match processor {
-        Some(cpu) => cargo.env("CARGO_ENCODED_RUSTFLAGS", rust_flags(cpu).join("\u{1f}")),
-        None => cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS"),
+    let flags: Vec<String> = processor.map(rust_flags).into_iter().flatten().chain(remapped(root)).collect();
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    match linking.commit {
+        Some(commit) => cargo.env("MONOMORPH_COMMIT", commit),
+        None => cargo.env_remove("MONOMORPH_COMMIT"),
     };
     let target_directory = root.join("target/servers").join(linking.below);
     // Output for another architecture is in a directory of its name.
@@ -267,30 +288,62 @@ pub fn write_crate(root: &Path, target: &Target) -> Result<(PathBuf, Plan), Buil
         HardwareKind::Cpu(cpu) => cpu_features(cpu)?,
         HardwareKind::Cuda(_) => Vec::new(),
     };
-    let files = emit::emit(&plan, root, &features);
+    let files = emit::emit(&plan, &features);
     let directory = root.join("generated").join(target.build());
     for File { path, text } in &files {
-        write_if_changed(&directory.join(path), text.as_bytes())?;
+        match path.to_str() {
+            Some("Cargo.toml") => workspace(root, &directory, text)?,
+            _ => write_if_changed(&directory.join(path), text.as_bytes())?,
+        }
     }
     if plan.cuda.is_some() {
         modules::copy_library(root, &directory)?;
     }
-    lock(root, &directory)?;
     Ok((directory, plan))
 }
 
-/// Gives a crate the workspace's lock file, which pins a server's dependencies too; cargo adds the package.
+/// Makes a directory below `root` the workspace of an emitted crate: its `manifest`, and behind that the
+/// project's tables that the runtime crates inherit from; a relative link to these, so that they are members;
+/// and the project's lock file, which pins a server's dependencies too (cargo adds the package).
+///
+/// Cargo makes the symbols of a crate differ by its path in its workspace, and by its absolute path where it
+/// is in none: crates elsewhere would be other binaries in every checkout.
 ///
 /// # Errors
-/// When the file cannot be read or written.
-pub fn lock(root: &Path, directory: &Path) -> Result<(), BuildError> {
-    let lock = directory.join("Cargo.lock");
-    if lock.exists() {
-        return Ok(());
+/// When a file cannot be read or written.
+pub fn workspace(root: &Path, directory: &Path, manifest: &str) -> Result<(), BuildError> {
+    let read = |name: &str| {
+        let path = root.join(name);
+        std::fs::read_to_string(&path).map_err(|error| BuildError::Io(path, error))
+    };
+    let text = format!("{manifest}\n{}", inherited(&read("Cargo.toml")?));
+    write_if_changed(&directory.join("Cargo.toml"), text.as_bytes())?;
+    let link = directory.join("runtime");
+    let depth = directory.strip_prefix(root).expect("crates are emitted below the root").components().count();
+    let to = (0..depth).map(|_| "..").chain(["runtime"]).collect::<PathBuf>();
+    if std::fs::read_link(&link).ok().as_ref() != Some(&to) {
+        let io = |error| BuildError::Io(link.clone(), error);
+        if link.is_symlink() {
+            std::fs::remove_file(&link).map_err(io)?;
+        }
+        std::os::unix::fs::symlink(to, &link).map_err(io)?;
     }
-    let pinned = root.join("Cargo.lock");
-    let text = std::fs::read(&pinned).map_err(|error| BuildError::Io(pinned, error))?;
-    write_if_changed(&lock, &text)
+    let lock = directory.join("Cargo.lock");
+    if lock.exists() { Ok(()) } else { write_if_changed(&lock, read("Cargo.lock")?.as_bytes()) }
+}
+
+/// The tables of a workspace's manifest that its members inherit from.
+fn inherited(manifest: &str) -> String {
+    let mut inside = false;
+    let lines = manifest.lines().filter(|line| {
+        if line.starts_with('[') {
+            inside = line.starts_with("[workspace.");
+        }
+        inside
+    });
+    lines.fold(String::from("# Of the project's Cargo.toml, for the runtime crates.\n"), |text, line| {
+        text + line + "\n"
+    })
 }
 
 /// Writes a file, unless it has that content already; then its modification time stays.
@@ -348,6 +401,14 @@ fn rust_flags(cpu: &Cpu) -> Vec<String> {
         flags.extend(["-C".to_owned(), format!("target-feature={}", features.join(","))]);
     }
     flags
+}
+
+/// Flags by which no path of this machine stands in a binary: those of the checkout and of cargo's sources.
+fn remapped(root: &Path) -> impl Iterator<Item = String> {
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
+    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home);
+    let to = |from: PathBuf, to| format!("--remap-path-prefix={}={to}", from.display());
+    [to(root.to_owned(), "/monomorph")].into_iter().chain(cargo.map(|it| to(it, "/cargo")))
 }
 
 /// The CPU features that rustc reports for a CPU.

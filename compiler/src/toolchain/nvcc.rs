@@ -2,6 +2,7 @@
 
 use super::cubin::{self, Usage};
 use super::{BuildError, digest, fresh, python, replace};
+use monomorph_abi::cuda::RELEASE;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,9 +10,6 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
-
-/// The release that every kernel is written for and checked with.
-pub const RELEASE: &str = "13.0";
 
 /// Options of every module; the hardware adds the architecture.
 const OPTIONS: [&str; 6] = ["-cubin", "-std=c++17", "-O3", "-Werror=all-warnings", "-Xptxas", "-v"];

@@ -2,6 +2,7 @@
 //! fills and reads them. A layout is either arithmetic on dimensions, as const functions, or a struct that
 //! host and device share. Nothing here does I/O.
 
+pub mod cuda;
 pub mod cut;
 pub mod fill;
 mod format;

@@ -10,6 +10,11 @@ pub struct ModelSpec {
     pub target: &'static str,
     /// The model's directory name, which `/v1/models` lists.
     pub model: &'static str,
+    /// The files that the build was read from.
+    pub specs: &'static [FileSpec],
+    /// The commit of the project that built it, with `+` behind it if files differed from that; `None` where
+    /// nobody said.
+    pub commit: Option<&'static str>,
     /// The hardware it was compiled for.
     pub hardware: HardwareSpec,
     /// Width of the residual stream.
@@ -235,10 +240,10 @@ pub struct TensorSpec {
     pub format: Format,
 }
 
-/// A file that a checkpoint ships as.
+/// A file whose content is known.
 #[derive(Debug)]
 pub struct FileSpec {
-    /// Its name, without directories.
+    /// Its name: of a file of a checkpoint without directories, of a spec below the targets directory.
     pub name: &'static str,
     /// SHA-256 of its bytes, in hex.
     pub sha256: &'static str,

@@ -29,8 +29,9 @@ pub use verbs::serve::{ServeArgs, serve};
 
 use crate::process::{allocator, out};
 use crate::verbs::cli::{Cli, Logits, Verb};
-use clap::Parser;
-use monomorph_model::{Model, device_fault};
+use crate::verbs::version;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use monomorph_model::{Model, ModelSpec, device_fault};
 use std::ffi::OsString;
 use std::panic::{UnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
@@ -49,8 +50,16 @@ pub fn main<M: Model>() -> ExitCode {
 #[inline(never)]
 fn run<M: Model>() -> ExitCode {
     let started = Instant::now();
-    let verb = Cli::parse().verb;
+    let verb = command_line(M::SPEC, M::RANKS).verb;
     exit_code(|| carry_out::<M>(&verb, started))
+}
+
+/// Reads the command line, whose `--version` says what the build is.
+fn command_line(spec: &ModelSpec, ranks: usize) -> Cli {
+    // Clap borrows its texts for as long as the program runs.
+    let [short, long] = [version::short(spec), version::long(spec, ranks)].map(|text| &*text.leak());
+    let matches = Cli::command().version(short).long_version(long).get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 /// The verb `logits` of one of a binary's several stacks: what tests compare is then compiled without a

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 const SPEC: ModelSpec = ModelSpec {
     target: "none/latency/none",
     model: "latency",
+    specs: &[],
+    commit: None,
     hardware: HardwareSpec { name: "none", features: &[], cuda: None },
     hidden: 0,
     layers: 0,

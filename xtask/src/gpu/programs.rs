@@ -3,9 +3,10 @@
 use super::files::copy;
 use super::listed::{INSTRUMENTS, PROGRAMS, Program};
 use crate::paths;
+use monomorph_abi::cuda::RELEASE;
 use monomorph_compiler::emit::cuda_templates;
 use monomorph_compiler::spec::types::Cuda;
-use monomorph_compiler::toolchain::nvcc::{Compiler, RELEASE};
+use monomorph_compiler::toolchain::nvcc::Compiler;
 use monomorph_compiler::toolchain::python::run;
 use monomorph_compiler::toolchain::write_if_changed;
 use serde_json::{Value, json};

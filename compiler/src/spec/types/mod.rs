@@ -71,6 +71,15 @@ impl Ranks {
     }
 }
 
+/// A file that a target was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecFile {
+    /// Its path below the targets directory.
+    pub name: String,
+    /// SHA-256 of its bytes, in hex.
+    pub sha256: String,
+}
+
 /// A resolved target, `hardware/model/quant`.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -82,6 +91,8 @@ pub struct Target {
     pub quant: Quant,
     /// Tuning of its CUDA kernels; `None` on other hardware.
     pub tuning: Option<Tuning>,
+    /// The files that say all this.
+    pub specs: Vec<SpecFile>,
     /// Drafting; `None` for a build that does not draft. Only a build that drafts with a draft head loads it.
     pub draft: Option<Drafting>,
     /// Batch invariance, if the build has it.

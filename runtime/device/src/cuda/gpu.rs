@@ -3,12 +3,10 @@
 use super::driver::{self, Context, Stream, check};
 use super::fault::Fault;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use monomorph_abi::cuda::{LEAST_DRIVER, RELEASE, VERSION};
 use monomorph_model::{CudaSpec, LoadError, ModelSpec};
 use monomorph_world::Seat;
 use std::sync::{Arc, OnceLock};
-
-/// The CUDA version that the cubins were built with, as the driver counts. Older drivers cannot run them.
-const DRIVER_VERSION: i32 = 13_000;
 
 /// An opened GPU and the one stream that steps run on. Cloning it is cheap.
 #[derive(Clone, Debug)]
@@ -134,10 +132,10 @@ fn find(cuda: CudaSpec, ordinal: usize) -> Result<i32, String> {
     }
     let failed = |fault: Fault| format!("{wanted}, and the NVIDIA driver does not answer: {fault}");
     let version = driver::version().map_err(failed)?;
-    if version < DRIVER_VERSION {
-        let (have, want) = (version_text(version), version_text(DRIVER_VERSION));
+    if version < VERSION {
+        let have = version_text(version);
         return Err(format!(
-            "{wanted} with a driver for CUDA {want} (580 or newer), and this driver is for CUDA {have}"
+            "{wanted} with a driver for CUDA {RELEASE} ({LEAST_DRIVER} or newer), and this driver is for CUDA {have}"
         ));
     }
     let ordinal = match driver::devices().map_err(failed)? {
@@ -195,6 +193,6 @@ mod tests {
         let error = find(spec, 0).expect_err("nothing to be found");
         assert!(error.contains("compute capability 9.0") && error.contains("libcuda.so.1"), "{error}");
         assert!(!error.contains('\n'));
-        assert_eq!(version_text(DRIVER_VERSION), "13.0");
+        assert_eq!(version_text(VERSION), RELEASE);
     }
 }

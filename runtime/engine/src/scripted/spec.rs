@@ -144,6 +144,8 @@ impl Shape for Tight {
 const SMALL: ModelSpec = ModelSpec {
     target: "cpu/scripted/none",
     model: "scripted",
+    specs: &[],
+    commit: None,
     hardware: HardwareSpec { name: "cpu", features: &[], cuda: None },
     hidden: 64,
     layers: 1,

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 
 /// One model, in one quantisation, for one piece of hardware.
 #[derive(Debug, Parser)]
-#[command(name = "server", version, max_term_width = 100)]
+#[command(name = "server", max_term_width = 100)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]

@@ -5,6 +5,7 @@ use crate::start::batches;
 use crate::start::draft;
 use crate::start::load::DEFAULT_CONTEXT;
 use crate::start::paths::default_weights;
+use crate::verbs::version;
 use monomorph_model::{ModelSpec, SlidingSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -51,7 +52,10 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
     let figures = &spec.figures;
     json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "commit": spec.commit,
+        "rustc": version::RUSTC,
         "target": spec.target,
+        "specs": spec.specs.iter().map(|file| (file.name, file.sha256)).collect::<BTreeMap<_, _>>(),
         "model": spec.model,
         "hardware": hardware_json(spec),
         "ranks": ranks,

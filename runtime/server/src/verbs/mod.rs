@@ -12,3 +12,4 @@ mod serving;
 mod sliding;
 mod steps;
 mod stopping;
+pub(crate) mod version;

@@ -152,4 +152,24 @@ pub fn info() {
     assert_eq!(facts["target"], "cpu/echo/none");
     assert_eq!(facts["formats"], json!([{"class": "embedding", "stored": "f32", "compute": "f32"}]));
     assert!(facts["weights"].as_str().is_some_and(|path| path.ends_with("monomorph/echo/none")));
+    assert_eq!(facts["commit"], "4567cdef+");
+    assert_eq!(facts["specs"], json!({"models/echo/MODEL.toml": "0123abcd"}));
+}
+
+/// By target, commit, compiler, formats and specs.
+pub fn version() {
+    let short = stdout(&run(&["-V"]));
+    assert_eq!(short, concat!("server ", env!("CARGO_PKG_VERSION"), " (cpu/echo/none)\n"));
+    let long = stdout(&run(&["--version"]));
+    assert!(long.starts_with(&short), "{long}");
+    for line in [
+        "commit     4567cdef+",
+        "processor  any of its kind",
+        "weights    f32",
+        "K/V        f32",
+        "spec       0123abcd models/echo/MODEL.toml",
+    ] {
+        assert!(long.lines().any(|it| it == line), "{line}: {long}");
+    }
+    assert!(long.contains("compiler   rustc 1."), "{long}");
 }

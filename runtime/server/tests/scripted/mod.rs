@@ -12,8 +12,8 @@ pub mod talk;
 use monomorph_engine::scripted::{Controls, Pipelined, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_model::{
-    BlockId, ClassFormat, Figures, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output, Progress,
-    Protocol, SamplingPreset, Step, StepOutput, Ticket, Weights,
+    BlockId, ClassFormat, Figures, FileSpec, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output,
+    Progress, Protocol, SamplingPreset, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_world::{Rank, Seat};
 use serde_json::{Map, Value, json};
@@ -45,6 +45,8 @@ impl Shape for Bytes {
     const SPEC: &'static ModelSpec = &ModelSpec {
         target: "cpu/echo/none",
         model: "echo",
+        specs: &[FileSpec { name: "models/echo/MODEL.toml", sha256: "0123abcd" }],
+        commit: Some("4567cdef+"),
         hardware: HardwareSpec { name: "cpu", features: COMPILED_FEATURES, cuda: None },
         hidden: 64,
         layers: 1,

@@ -42,6 +42,8 @@ impl Shape for Talking {
     const SPEC: &'static ModelSpec = &ModelSpec {
         target: "cpu/talk/none",
         model: "talk",
+        specs: &[],
+        commit: None,
         vocabulary: 259 + CONTROLS.len(),
         context: AGENT,
         step_tokens: 512,

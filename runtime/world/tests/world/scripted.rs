@@ -140,6 +140,8 @@ pub struct Scripted {
 pub const SPEC: ModelSpec = ModelSpec {
     target: "none/scripted/none",
     model: "scripted",
+    specs: &[],
+    commit: None,
     hardware: HardwareSpec { name: "none", features: &[], cuda: None },
     hidden: 64,
     layers: 1,
