@@ -44,6 +44,13 @@ pub enum Standing {
     },
 }
 
+impl Standing {
+    /// Whether it cannot be planned.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self, Standing::Waiting { .. })
+    }
+}
+
 /// The lack that keeps a target from being planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]

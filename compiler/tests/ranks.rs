@@ -8,6 +8,7 @@ use monomorph_compiler::plan::{PhaseKind, Plan};
 use monomorph_compiler::report;
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ranks, Target};
 use monomorph_compiler::{emit, graph, passes, spec};
+use std::path::Path;
 
 fn load(name: &str, ranks: Ranks) -> Result<Target, String> {
     load_with(name, &ranks.of(BuildOptions::default()))

@@ -8,10 +8,12 @@ mod ended;
 mod explain;
 mod fetch;
 mod gpu;
+mod image;
 mod import;
 mod kernels;
 mod licences;
 mod list;
+mod matrix;
 mod mutants;
 mod options;
 mod paths;
@@ -66,6 +68,10 @@ enum Verb {
     /// Gather the kernel variants of a CUDA target and the scripts that measure them on a machine with the
     /// card.
     Tune(tune::Options),
+    /// Write a server as an image for container engines.
+    Image(image::Options),
+    /// Print the targets that can be built as one line of JSON, for the jobs of a workflow.
+    Matrix(matrix::Options),
     /// Send the requests of a `serve --dump` to a server again and compare the answers.
     Replay(replay::Options),
     /// Check what rustfmt and clippy do not: comments, the book's index, links and command lines.
@@ -101,6 +107,8 @@ fn main() -> ExitCode {
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
         Verb::Tune(options) => tune::tune(options),
+        Verb::Image(options) => image::image(options),
+        Verb::Matrix(options) => matrix::matrix(options),
         Verb::Replay(options) => replay::replay(options),
         Verb::Tidy => tidy::tidy(false),
         Verb::Mutants(options) => mutants::mutants(options),

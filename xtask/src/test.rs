@@ -94,6 +94,7 @@ pub fn test(options: Options) -> Result<(), String> {
         ("npm clients", Box::new(|| npm_clients(ignored))),
         ("page", Box::new(|| page(ignored))),
         ("agents", Box::new(|| agents(ignored))),
+        ("images", Box::new(|| images(ignored))),
         (
             "GPU kernels",
             Box::new(|| {
@@ -168,12 +169,12 @@ fn aarch64(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome,
     ignored("aarch64")
 }
 
-/// Pinned npm clients against the scripted model.
+/// Pinned npm clients against the scripted model, and a linter of workflows that npm has.
 fn npm_clients(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
     if !there(&["npm"]) {
         return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
     }
-    ignored("clients")
+    ignored("clients").and_then(|_| ignored("workflows"))
 }
 
 /// The chat page in a browser.
@@ -193,6 +194,16 @@ fn agents(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, 
         return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
     }
     ignored("agents")
+}
+
+/// An image in the hands of others' tools.
+fn images(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
+    if !cfg!(target_arch = "x86_64") || !there(&["skopeo", "umoci", "bwrap"]) {
+        return Ok(Outcome::Skipped(
+            "no x86-64 machine with skopeo, umoci and bubblewrap; xtask/images/debian.sh installs them",
+        ));
+    }
+    ignored("image")
 }
 
 /// Whether all of these programs are installed.

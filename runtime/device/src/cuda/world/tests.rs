@@ -22,6 +22,8 @@ const INBOX: u64 = 4096;
 const SPEC: ModelSpec = ModelSpec {
     target: "h200/trial/none",
     model: "trial",
+    specs: &[],
+    commit: None,
     hardware: HardwareSpec {
         name: "h200",
         features: &[],
