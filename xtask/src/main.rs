@@ -3,6 +3,7 @@
 mod bench;
 mod build;
 mod canary;
+mod doctor;
 mod draft;
 mod ended;
 mod explain;
@@ -44,6 +45,8 @@ struct Cli {
 enum Verb {
     /// List what can be built.
     List(list::Options),
+    /// Say what this machine can build and run, and what to do about the rest.
+    Doctor(doctor::Options),
     /// Build a server and print its path.
     Build(build::Options),
     /// Build, fetch the weights, then serve; with --prompt, answer it and exit.
@@ -96,6 +99,7 @@ struct TargetOptions {
 fn main() -> ExitCode {
     let result = match Cli::parse().verb {
         Verb::List(options) => list::list(options),
+        Verb::Doctor(options) => doctor::doctor(options),
         Verb::Build(options) => build::build(options),
         Verb::Run(options) => run::run(options),
         Verb::Explain(options) => explain::explain(options),

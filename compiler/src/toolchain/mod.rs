@@ -133,6 +133,14 @@ pub fn alone(root: &Path, target: &Target) -> Result<std::fs::File, BuildError> 
     Ok(file)
 }
 
+/// Whether servers for this host can be linked here.
+///
+/// # Errors
+/// Says what is missing, and what would do instead.
+pub fn links_for(host: &str) -> Result<(), String> {
+    cross::linker(host).map(drop)
+}
+
 /// Options of [`link`]. [`Linking::new`] is for servers that ship; tests may ask for less.
 #[derive(Clone, Copy, Debug)]
 pub struct Linking<'a> {
