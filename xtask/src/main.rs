@@ -16,6 +16,7 @@ mod licences;
 mod list;
 mod matrix;
 mod mutants;
+mod new;
 mod options;
 mod paths;
 mod peer;
@@ -55,6 +56,8 @@ enum Verb {
     Explain(explain::Options),
     /// Compile and inspect the kernels of GPU targets, each distinct kernel once.
     Kernels(kernels::Options),
+    /// Write specs to begin with: a model, a quant spec, hardware.
+    New(new::Options),
     /// Draft MODEL.toml and quant specs from a Hugging Face config.json.
     Import(import::Options),
     /// Fetch a target's weights and print where they are.
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Verb::Run(options) => run::run(options),
         Verb::Explain(options) => explain::explain(options),
         Verb::Kernels(options) => kernels::kernels(options),
+        Verb::New(options) => new::new(options),
         Verb::Import(options) => import::import(options),
         Verb::Fetch(options) => fetch::verb(options),
         Verb::Canary(options) => canary::canary(options),
