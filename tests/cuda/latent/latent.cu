@@ -126,6 +126,7 @@ using Rank = Latents<8, 64, 64, 128, 256>;
 using One = Latents<1, 16, 8, 24, 40>;          // a row of 48: half a panel, and no whole unit
 using Five = Latents<5, 24, 16, 40, 72, f16>;   // an odd number of key tiles
 using Seek = Latents<40, 128, 64, 128, 512>;    // two groups of heads, the second of 8
+using Many = Latents<40, 64, 64, 128, 256>;
 
 #ifndef PART
 #error "compile with -DPART=0 and 1"
@@ -162,6 +163,8 @@ int main() {
     check<Decode<Mistral, 1, 132, 64, 2, 1, true>, STEP>("wgmma decode, 132 parts, 9,000 tokens", {{1, 8999}}, 32, true);
     check<Decode<Rank, 2, 4>, STEP>("wgmma decode, 8 heads of a rank", {{1, 700}, {1, 5}}, 33, true);
     check<Decode<Blocks<Mistral, 64>, 2, 2>, STEP>("wgmma decode, blocks of 64", {{1, 1000}, {1, 32}}, 34, true);
+    check<Decode<Many, 2, 3, 64, 2, 1, true>, STEP>("wgmma decode, 40 heads, 6 tiles a part", {{1, 1100}, {1, 128}}, 42, true);
+    check_alone<Decode<Mistral, 8, 1, 64, 2, 1, true>, STEP>("a row's bits are its own, wgmma, 1 part", {{1, 640}, {1, 0}, {1, 320}}, 2, 43);
     check<Decode<Whole, 1, 4>, STEP>("planted: a wrong rotated key, wgmma", {{1, 300}}, 35, true, Planted::ROTATED);
     check_alone<Whole, STEP>("a row's bits are its own, wgmma", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 2, 36);
     check<Prefill<Mistral, 200, 4>, PROMPT>("wgmma prefill, one prompt of 200", {{200, 0}}, 37, false);

@@ -134,9 +134,9 @@ pub const INSTRUMENTS: [Program; 10] = [
     program("mamba2-bench", "mamba2/mamba2_bench"),
     Program {
         defines: &[
-            "SPLIT_COUNT=132",
+            "SPLIT_COUNT=128",
             "TILE_TOKENS=64",
-            "STAGE_COUNT=3",
+            "STAGE_COUNT=4",
             "TERM_COUNT=1",
             "RESIDENT_COUNT=1",
             "WGMMA",
