@@ -25,7 +25,7 @@
 //   int SPLITS, TILE, STAGES                         latent_decode's division of the context: parts, tokens of a tile, tiles on their way
 //   int TERMS                                        16-bit terms of a query and of a softmax weight: 1, or 2 (16 bits of mantissa)
 //   int TOKENS                                       rows of a sequence that a decode step has
-//   bool CONTEXT_BEFORE_WAIT                         latent_decode reads step header and earlier steps' cache before it waits (attention.cuh)
+//   bool CONTEXT_BEFORE_WAIT                         kernels read the step header, and latent_decode earlier steps' cache, before they wait (attention.cuh)
 //
 // Cache of a layer: [blocks][BLOCK_TOKENS][WIDTH] of Kv, a row the normed latent and behind it the rotated
 // key.
@@ -82,12 +82,22 @@ struct OfRotated {
 // Where a row of the step stands. Without token rows (decode) row i is the one token of sequence i.
 struct LatentRow {
     int position, block_start;
+    LatentRow() = default;
     __device__ __forceinline__ LatentRow(const Step* step, const TokenRow* tokens, int row) {
         const Sequence& sequence = step->sequence[tokens ? tokens[row].sequence : row];
         position = sequence.position + row - sequence.first_token;
         block_start = sequence.block_start;
     }
 };
+
+// The wait, with what `read` asks of the step header before it where it may: the header is some hundred
+// nanoseconds away, twice where one number says where the next is.
+template <class C, class Read>
+__device__ __forceinline__ void wait_with_header(const Read& read) {
+    if constexpr (C::CONTEXT_BEFORE_WAIT) read();
+    wait_for_predecessors();
+    if constexpr (!C::CONTEXT_BEFORE_WAIT) read();
+}
 
 // How a context is divided: every part but the last has `each` tiles, and `used` parts have any.
 template <class C>
@@ -98,6 +108,8 @@ struct LatentSplits {
         each = (tiles + C::SPLITS - 1) / C::SPLITS;
         used = (tiles + each - 1) / each;
     }
+    // The first tile of a part, and so the end of the one before.
+    __device__ __forceinline__ int begin(int split) const { return min(tiles, split * each); }
 };
 
 // Where a row's 16-byte chunk is in a tile in shared memory that ldmatrix reads without bank conflicts, in

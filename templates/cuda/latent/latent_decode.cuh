@@ -86,7 +86,7 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
         return;
     }
-    const int first = split * parts.each, last = min(parts.tiles, first + parts.each);
+    const int first = parts.begin(split), last = parts.begin(split + 1);
     const int* blocks = step->blocks() + at.block_start;
 
     // Copies: a thread has the token thread / 8 of each 32 of the tile, and the chunk thread % 8 of each

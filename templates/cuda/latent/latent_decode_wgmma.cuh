@@ -2,24 +2,26 @@
 // (latent_wgmma.cuh says for which shapes).
 //
 // Work: block (row, group of 64 heads, part of the context); rows beyond the grid follow, so any grid is
-// right in x. One warpgroup multiplies, its 64 rows the heads (those beyond the last are zeros: 32 heads use
-// half of each product, which is still less than the time of their bytes); a second gathers, before it waits
-// where it may (CONTEXT_BEFORE_WAIT). A tile of 64 rows of the cache takes 1,152 clocks of the tensor cores
-// and 2,090 of an SM's share of memory. With 64 gathering threads a step of 8 and 32 sequences is 5 % slower.
+// right in x. One warpgroup multiplies, its 64 rows the heads (32 heads use half of each product, which is
+// still less than the time of their bytes); a second gathers, before it waits where it may
+// (CONTEXT_BEFORE_WAIT), all but the step's own rows. A tile of 64 rows of the cache takes 1,152 clocks of
+// the tensor cores and 2,090 of an SM's share of memory. With 64 gathering threads a step of 8 and 32
+// sequences is 5 % slower.
 // The loop over rows is also what keeps the sums in registers: without one, ptxas serialises the products
 // (C7514) and leaves them in memory.
-// Shared memory: three tiles of 40 KB and 40 KB of queries. Barriers: latent_wgmma.cuh. Registers: 221, an
-// SM's for one block.
+// Shared memory: 20 KB of queries of up to 32 heads (40 KB of more) and four tiles of 40 KB: two are
+// multiplied while two arrive. A fifth gains nothing. Barriers: latent_wgmma.cuh. Registers: 222, an SM's for
+// one block.
 #pragma once
 
 #include "latent/latent_wgmma.cuh"
 
 namespace monomorph {
 
-constexpr int LATENT_GATHERING = 128, LATENT_WGMMA_THREADS = 128 + LATENT_GATHERING;
+constexpr int LATENT_GATHERING = 128, LATENT_WGMMA_THREADS = 128 + LATENT_GATHERING, LATENT_STEP_STAGES = 4;
 
 template <class C>
-using LatentDecodeShared = LatentWgmmaShared<C, 1>;
+using LatentDecodeShared = LatentWgmmaShared<C, 1, LATENT_STEP_STAGES, C::HEADS <= 32 ? 32 : 64>;
 template <class C>
 constexpr size_t latent_decode_wgmma_shared_bytes() { return sizeof(LatentDecodeShared<C>); }
 
@@ -29,7 +31,7 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
                                                     const typename C::Kv* layer, float* partials) {
     using S = LatentShape<C>;
     static_assert(C::TILE == LatentWgmma<C>::KEYS, "parts are whole tiles");
-    constexpr int CHUNKS = S::WIDTH / 8;
+    constexpr int CHUNKS = S::WIDTH / 8, Q_ROWS = LatentDecodeShared<C>::Q_ROWS;
     MONOMORPH_DYNAMIC_SHARED(latent_swizzled_bytes, 1024);
     LatentDecodeShared<C>& shared = *reinterpret_cast<LatentDecodeShared<C>*>(latent_swizzled_bytes);
     launch_dependents();
@@ -37,16 +39,22 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
     if (thread == 0) shared.begin(LATENT_GATHERING);
     __syncthreads();
     if constexpr (!C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
-    LatentPlace place;
+    bool waited = !C::CONTEXT_BEFORE_WAIT;
+    typename LatentDecodeShared<C>::Place place;
     if (thread >= 128) {
-        bool waited = !C::CONTEXT_BEFORE_WAIT;
         for (int row = blockIdx.x; row < step->tokens; row += gridDim.x) {
             const LatentRow at(step, tokens, row);
             const LatentSplits<C> parts(at.position);
-            const int cached = at.position - (C::TOKENS == 1 ? 0 : row % C::TOKENS), last = min(parts.tiles, (split + 1) * parts.each);
-            for (int tile = split * parts.each; tile < last; ++tile) {
-                if (!waited && (tile + 1) * C::TILE > cached) wait_for_predecessors(), waited = true;
-                gather_latents<C, LATENT_GATHERING>(shared, place, thread - 128, step->blocks() + at.block_start, layer, tile * C::TILE, at.position + 1);
+            const int cached = at.position - (C::TOKENS == 1 ? 0 : row % C::TOKENS), last = parts.begin(split + 1);
+            const int* blocks = step->blocks() + at.block_start;
+            for (int tile = parts.begin(split); tile < last; ++tile) {
+                const int start = tile * C::TILE, end = at.position + 1;
+                if (waited || start + C::TILE <= cached) {
+                    gather_latents<C, LATENT_GATHERING>(shared, place, thread - 128, blocks, layer, start, end);
+                } else {
+                    gather_and_wait<C, LATENT_GATHERING>(shared, place, thread - 128, blocks, layer, start, cached, end);
+                    waited = true;
+                }
             }
         }
         if (!waited) wait_for_predecessors();
@@ -54,20 +62,20 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
         copy_wait<0>();
         return;
     }
-    if constexpr (C::CONTEXT_BEFORE_WAIT) wait_for_predecessors();
     const int lane = thread % 32, g = lane / 4, c = lane % 4, heads = min(64, C::HEADS - group * 64);
     LatentRows<C> rows;
     for (int row = blockIdx.x; row < step->tokens; row += gridDim.x) {
         const LatentRow at(step, tokens, row);
         const LatentSplits<C> parts(at.position);
-        const int first = split * parts.each, last = min(parts.tiles, first + parts.each);
+        const int first = parts.begin(split), last = parts.begin(split + 1);
+        if (!waited) wait_for_predecessors(), waited = true;
         if (first >= last) continue;
         const typename C::Kv* from = queries + (static_cast<size_t>(row) * C::HEADS + group * 64) * S::WIDTH;
         named_barrier(1, 128);   // products of the row before have read the queries
 #pragma unroll 4
-        for (int i = thread; i < 64 * CHUNKS; i += 128) {
+        for (int i = thread; i < Q_ROWS * CHUNKS; i += 128) {
             const int head = i / CHUNKS, chunk = i % CHUNKS;
-            copy_16(shared.q[0] + panel_chunk<64>(head, chunk), head < heads ? from + head * S::WIDTH + chunk * 8 : from, head < heads ? 16 : 0);
+            copy_16(shared.q[0] + panel_chunk<Q_ROWS>(head, chunk), head < heads ? from + head * S::WIDTH + chunk * 8 : from, head < heads ? 16 : 0);
         }
         copy_commit();
         copy_wait<0>();
@@ -86,6 +94,7 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
             }
         }
     }
+    if (!waited) wait_for_predecessors();
 }
 
 }  // namespace monomorph

@@ -13,16 +13,17 @@
 
 namespace monomorph {
 
+constexpr int LATENT_PROMPT_STAGES = 3;
 template <class C>
 constexpr int LATENT_PROMPT_TOKENS = 128 / C::HEADS;   // of a unit
 template <class C>
-using LatentPromptShared = LatentWgmmaShared<C, 2>;
+using LatentPromptShared = LatentWgmmaShared<C, 2, LATENT_PROMPT_STAGES>;
 template <class C>
 constexpr size_t latent_prefill_shared_bytes() { return sizeof(LatentPromptShared<C>); }
 
 template <class C>
 __device__ __forceinline__ void gather_prompt(LatentPromptShared<C>& shared, const Step* step, const typename C::Kv* layer, int units) {
-    LatentPlace at;
+    typename LatentPromptShared<C>::Place at;
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const PrefillTile tile = find_tile<C, LATENT_PROMPT_TOKENS<C>>(step, units - 1 - unit, threadIdx.x % 32);
         const int end = tile.position + tile.tokens;
@@ -41,7 +42,7 @@ __device__ __forceinline__ void attend_prompt(LatentPromptShared<C>& shared, con
     const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
     const int first_row = group * 64 + thread / 32 * 16;   // of the warp
     LatentRows<C> rows;
-    LatentPlace at;
+    typename LatentPromptShared<C>::Place at;
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const PrefillTile tile = find_tile<C, LATENT_PROMPT_TOKENS<C>>(step, units - 1 - unit, lane);
         const int live_rows = tile.tokens * HEADS;

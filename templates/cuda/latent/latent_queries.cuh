@@ -9,6 +9,7 @@
 // row.
 // queries: Kv [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights
 // are powers of two.
+// The step header, and rotations by it, are read before the wait where they may be.
 // Bytes: K_h once a block; q and kv once; queries once.
 // Shared memory: 16 queries. Barriers: two a tile. Grid: (ceil(rows / (16 ROW_TILES)), HEADS + 1); more are
 // harmless.
@@ -57,6 +58,7 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
                                                typename C::Kv* queries) {
     using S = LatentShape<C>;
     constexpr int KEY_TILES = C::KEY_DIM / 8, STEPS = (KEY_TILES + 1) / 2, STRIDE = 16 * STEPS + 8, WARPS = S::UNITS;
+    constexpr int EACH = (16 + WARPS - 1) / WARPS;   // rows of a tile that a warp has
     MONOMORPH_SHARED(staged, __half[16][STRIDE]);
     MONOMORPH_SHARED(factors, float[16]);
     launch_dependents();
@@ -66,9 +68,14 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
     if (head == C::HEADS) {
         HeadVector<OfLatent<C>> weight;
         if constexpr (C::NORM != HeadNorm::None) weight.load(norm, lane);
-        wait_for_predecessors();
-        for (int row = first + warp; row < min(first + 16 * C::ROW_TILES, step->tokens); row += WARPS)
-            write_latent<C>(LatentRow(step, tokens, row), step->blocks(), kv + static_cast<size_t>(row) * S::WIDTH, weight, rotary, layer, lane);
+        int end;
+        LatentRow at;
+        wait_with_header<C>([&] {
+            end = min(first + 16 * C::ROW_TILES, step->tokens);
+            if (first + warp < end) at = LatentRow(step, tokens, first + warp);
+        });
+        for (int row = first + warp; row < end; row += WARPS)
+            write_latent<C>(row < first + WARPS ? at : LatentRow(step, tokens, row), step->blocks(), kv + static_cast<size_t>(row) * S::WIDTH, weight, rotary, layer, lane);
         return;
     }
 
@@ -81,42 +88,54 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
 #pragma unroll
     for (int j = 0; j < (C::KEY_DIM + 31) / 32; ++j)
         scales[j] = lane + 32 * j < C::KEY_DIM ? load_constant(row_scales + head * S::MADE + lane + 32 * j) : 0.0f;
-    wait_for_predecessors();
+    int rows, position[EACH];
+    Rotation<OfRotated<C>> rotation[EACH];
+    const auto look_up = [&](int from) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int row = from + warp + i * WARPS;
+            if (row < rows) position[i] = LatentRow(step, tokens, row).position, rotation[i].load(rotary, position[i], lane);
+        }
+    };
+    wait_with_header<C>([&] {
+        rows = step->tokens;
+        look_up(first);
+    });
 
     for (int tile = 0; tile < C::ROW_TILES; ++tile) {
         const int from = first + 16 * tile;
-        if (from >= step->tokens) break;
+        if (from >= rows) break;
+        if (tile > 0) look_up(from);
         // Queries to f16, rotated parts to their places.
-        for (int i = warp; i < 16; i += WARPS) {
-            const int row = from + i;
-            if (row >= step->tokens) {
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) {
+            const int i = warp + j * WARPS, row = from + i;
+            if (i >= 16) break;
+            if (row >= rows) {
                 for (int e = lane; e < 16 * STEPS; e += 32) staged[i][e] = __float2half_rn(0.0f);
                 continue;
             }
             const float* mine = q + static_cast<size_t>(row) * S::Q_WIDTH;
-            const LatentRow at(step, tokens, row);
             float factor = C::SCALE * 1.4426950408889634f;
-            if constexpr (C::GROWTH != 0.0f) factor *= 1.0f + C::GROWTH * logf(1.0f + static_cast<float>(at.position / C::ORIGINAL));
+            if constexpr (C::GROWTH != 0.0f) factor *= 1.0f + C::GROWTH * logf(1.0f + static_cast<float>(position[j] / C::ORIGINAL));
             float x[(C::KEY_DIM + 31) / 32], largest = 0.0f;
 #pragma unroll
-            for (int j = 0; j < (C::KEY_DIM + 31) / 32; ++j) {
-                x[j] = lane + 32 * j < C::KEY_DIM ? load_activation(mine + head * C::KEY_DIM + lane + 32 * j) * scales[j] : 0.0f;
-                largest = fmaxf(largest, fabsf(x[j]));
+            for (int k = 0; k < (C::KEY_DIM + 31) / 32; ++k) {
+                x[k] = lane + 32 * k < C::KEY_DIM ? load_activation(mine + head * C::KEY_DIM + lane + 32 * k) * scales[k] : 0.0f;
+                largest = fmaxf(largest, fabsf(x[k]));
             }
 #pragma unroll
             for (int mask = 16; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, mask));
             const HalfScale half(largest);
 #pragma unroll
-            for (int j = 0; j < (C::KEY_DIM + 31) / 32; ++j)
-                if (lane + 32 * j < C::KEY_DIM) staged[i][lane + 32 * j] = __float2half_rn(x[j] * half.scale);
+            for (int k = 0; k < (C::KEY_DIM + 31) / 32; ++k)
+                if (lane + 32 * k < C::KEY_DIM) staged[i][lane + 32 * k] = __float2half_rn(x[k] * half.scale);
             if (C::KEY_DIM + lane < 16 * STEPS) staged[i][C::KEY_DIM + lane] = __float2half_rn(0.0f);
             if (lane == 0) factors[i] = half.unscale * factor;
 
             HeadVector<OfRotated<C>> turned;
-            Rotation<OfRotated<C>> rotation;
             turned.load(mine + C::HEADS * C::KEY_DIM + head * C::ROTATED, lane);
-            rotation.load(rotary, at.position, lane);
-            rotate_head<OfRotated<C>>(turned, rotation, lane);
+            rotate_head<OfRotated<C>>(turned, rotation[j], lane);
             typename C::Kv* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH + C::LATENT;
             turned.each(lane, [&](int e, float v) { store_query<C>(to + e, v * factor); });
         }
@@ -136,7 +155,7 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int row = from + g + 8 * i;
-            if (row < step->tokens) {
+            if (row < rows) {
                 const float factor = factors[g + 8 * i];
                 typename C::Kv* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH;
 #pragma unroll

@@ -52,15 +52,22 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
             values[j][u] = tile < C::VALUE_DIM / 8 ? __ldg(packed + (tile * S::UNITS + u) * 32 + lane) : make_uint4(0, 0, 0, 0);
         }
     for (int i = thread; i < 16 * V::STRIDE / 2; i += VALUES_THREADS) reinterpret_cast<unsigned*>(staged)[i] = 0;
-    wait_for_predecessors();
+    const int own_row = blockIdx.x * (C::ROW_TILES * V::TILE_ROWS) + warp / V::SHARES, share = warp % V::SHARES;   // of the first tile
+    int rows, used = 1;
+    const auto look_up = [&](int row) {
+        if (C::SPLITS > 1 && row < rows) used = LatentSplits<C>(LatentRow(step, tokens, row).position).used;
+    };
+    wait_with_header<C>([&] {
+        rows = step->tokens;
+        look_up(own_row);
+    });
     for (int at = 0; at < C::ROW_TILES; ++at) {
-        const int first = (blockIdx.x * C::ROW_TILES + at) * V::TILE_ROWS;
-        if (first >= step->tokens) return;
-        const int row = first + warp / V::SHARES, share = warp % V::SHARES;
-        const bool live = row < step->tokens;
+        const int first = (blockIdx.x * C::ROW_TILES + at) * V::TILE_ROWS, row = own_row + at * V::TILE_ROWS;
+        if (first >= rows) return;
+        if (at > 0) look_up(row);
+        const bool live = row < rows;
         float total = 0.0f, sum[V::QUADS][4] = {};
         if (live) {
-            const int used = C::SPLITS == 1 ? 1 : LatentSplits<C>(LatentRow(step, tokens, row).position).used;
             const float* from = partials + (static_cast<size_t>(row) * C::HEADS + head) * S::PARTIAL;
             const float2* ends = reinterpret_cast<const float2*>(from + C::SPLITS * C::LATENT);   // maximum, sum of weights
             float2 own[V::ENDS];   // all asked for at once
@@ -75,13 +82,14 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
             for (int j = 0; j < V::ENDS; ++j) total += power_of_two(own[j].x - largest) * own[j].y;
             total = warp_sum(total);
             const int each = (used + V::SHARES - 1) / V::SHARES, begin = share * each, end = min(used, begin + each);
+#pragma unroll 1
             for (int s = begin; s < end; s += V::BATCH) {
                 float4 v[V::BATCH][V::QUADS];
-                float weight[V::BATCH];
+                float maximum[V::BATCH];
 #pragma unroll
                 for (int b = 0; b < V::BATCH; ++b) {
                     const int part = min(s + b, end - 1);
-                    weight[b] = s + b < end ? power_of_two(load_activation(ends + part).x - largest) : 0.0f;
+                    maximum[b] = load_activation(ends + part).x;
 #pragma unroll
                     for (int j = 0; j < V::QUADS; ++j) {
                         const int column = 128 * j + 4 * lane;
@@ -89,12 +97,14 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
                     }
                 }
 #pragma unroll
-                for (int b = 0; b < V::BATCH; ++b)
+                for (int b = 0; b < V::BATCH; ++b) {
+                    const float weight = s + b < end ? power_of_two(maximum[b] - largest) : 0.0f;
 #pragma unroll
                     for (int j = 0; j < V::QUADS; ++j) {
-                        sum[j][0] += weight[b] * v[b][j].x, sum[j][1] += weight[b] * v[b][j].y;
-                        sum[j][2] += weight[b] * v[b][j].z, sum[j][3] += weight[b] * v[b][j].w;
+                        sum[j][0] += weight * v[b][j].x, sum[j][1] += weight * v[b][j].y;
+                        sum[j][2] += weight * v[b][j].z, sum[j][3] += weight * v[b][j].w;
                     }
+                }
             }
         }
         if constexpr (V::SHARES > 1) {
@@ -153,7 +163,7 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 const int place = g + 8 * i;
-                if (place < V::TILE_ROWS && first + place < step->tokens) {
+                if (place < V::TILE_ROWS && first + place < rows) {
                     float* to = out + static_cast<size_t>(first + place) * (C::HEADS * C::VALUE_DIM) + head * C::VALUE_DIM + column;
                     *reinterpret_cast<float2*>(to) = make_float2((products[0][2 * i] + products[1][2 * i]) * unscales[place] * scales.x,
                                                                  (products[0][2 * i + 1] + products[1][2 * i + 1]) * unscales[place] * scales.y);

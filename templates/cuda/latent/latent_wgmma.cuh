@@ -2,9 +2,10 @@
 // the cache's rows, which are keys, and in their leading columns values. For a bf16 cache, latents of 256 and
 // rows of whole panels of 64 columns.
 //
-// One or more warps gather tiles into LATENT_STAGES stages, [WIDTH / 64 panels][KEYS][128 bytes] in the
-// 128-byte swizzle. A consumer warpgroup issues a tile's scores before the values of the tile before are
-// multiplied, so three tiles are held. Queries stand in shared memory likewise.
+// One or more warps gather tiles into STAGES stages, [WIDTH / 64 panels][KEYS][128 bytes] in the 128-byte
+// swizzle. A consumer warpgroup issues a tile's scores before the values of the tile before are multiplied,
+// so it holds two tiles. Queries stand in shared memory likewise, Q_ROWS rows of 64: a product's other rows
+// are whatever follows (of the last panel, the first stage's rows), and nobody reads what comes of them.
 // Barriers of a stage: full (each gathering thread's copies arrive when they have landed) and empty (an
 // arrival a consumer warpgroup).
 #pragma once
@@ -13,9 +14,6 @@
 #include "latent/latent.cuh"
 
 namespace monomorph {
-
-constexpr int LATENT_STAGES = 3;
-using LatentPlace = RingPlace<LATENT_STAGES>;
 
 // The K/V head that WgmmaRows sees. Its scores have their scale already.
 template <class C>
@@ -30,40 +28,75 @@ struct LatentWgmma {
     using P = WgmmaPrefill<OfPrompt<C>>;
     static_assert(C::LATENT == 256 && LatentShape<C>::WIDTH % 64 == 0 && C::TERMS == 1, "else latent_decode");
     static constexpr int KEYS = P::KEYS, PANELS = LatentShape<C>::WIDTH / 64;
-    static constexpr int TILE_BYTES = PANELS * P::PANEL_BYTES, Q_BYTES = PANELS * P::Q_PANEL_BYTES;
+    static constexpr int TILE_BYTES = PANELS * P::PANEL_BYTES;
 };
 
-template <class C, int GROUPS>
+template <class C, int GROUPS, int STAGES, int ROWS = 64>
 struct LatentWgmmaShared {
-    alignas(1024) unsigned char keys[LATENT_STAGES][LatentWgmma<C>::TILE_BYTES];
-    unsigned char q[GROUPS][LatentWgmma<C>::Q_BYTES];
-    Barrier full[LATENT_STAGES], empty[LATENT_STAGES];
+    using Place = RingPlace<STAGES>;
+    static constexpr int Q_ROWS = ROWS, Q_PANEL_BYTES = ROWS * 128;
+    static_assert(ROWS == 64 || GROUPS == 1, "the rows that follow are there");
+    alignas(1024) unsigned char q[GROUPS][LatentWgmma<C>::PANELS * Q_PANEL_BYTES];
+    unsigned char keys[STAGES][LatentWgmma<C>::TILE_BYTES];
+    Barrier full[STAGES], empty[STAGES];
 
     // By thread 0, before a barrier of the block.
     __device__ __forceinline__ void begin(int gathering) {
 #pragma unroll
-        for (int stage = 0; stage < LATENT_STAGES; ++stage) barrier_init(&full[stage], gathering), barrier_init(&empty[stage], GROUPS);
+        for (int stage = 0; stage < STAGES; ++stage) barrier_init(&full[stage], gathering), barrier_init(&empty[stage], GROUPS);
         barrier_init_fence();
     }
 };
 
+// A chunk of each panel of a row of the cache, `key` of its block `block`, into a stage as its row `token`;
+// zeros where the row is not live.
+template <class C>
+__device__ __forceinline__ void copy_latent(unsigned char* stage, int chunk, int token, const typename C::Kv* layer, int block, int key, bool live) {
+    using S = LatentShape<C>;
+    using L = LatentWgmma<C>;
+    const typename C::Kv* row = live ? layer + block * S::BLOCK_STRIDE + key % C::BLOCK_TOKENS * S::WIDTH + chunk * 8 : layer;
+    unsigned char* const to = stage + token * 128 + (chunk ^ (token % 8)) * 16;
+#pragma unroll
+    for (int p = 0; p < L::PANELS; ++p) copy_16(to + p * L::P::PANEL_BYTES, row + (live ? 64 * p : 0), live ? 16 : 0);
+}
+
 // A tile of the cache's rows into a stage by THREADS threads: a thread has a token of each THREADS / 8, and a
 // chunk of each panel. Rows from `end` on are zeros.
 template <class C, int THREADS, class Shared>
-__device__ __forceinline__ void gather_latents(Shared& shared, LatentPlace& at, int thread, const int* blocks, const typename C::Kv* layer, int first, int end) {
-    using S = LatentShape<C>;
-    using L = LatentWgmma<C>;
-    const int chunk = thread % 8;
+__device__ __forceinline__ void gather_latents(Shared& shared, typename Shared::Place& at, int thread, const int* blocks, const typename C::Kv* layer, int first,
+                                               int end) {
     barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
 #pragma unroll 4
-    for (int i = 0; i < L::KEYS; i += THREADS / 8) {
+    for (int i = 0; i < LatentWgmma<C>::KEYS; i += THREADS / 8) {
         const int token = i + thread / 8, key = first + token;
-        const bool live = key < end;
-        const typename C::Kv* row = live ? layer + blocks[key / C::BLOCK_TOKENS] * S::BLOCK_STRIDE + key % C::BLOCK_TOKENS * S::WIDTH + chunk * 8 : layer;
-        unsigned char* const to = shared.keys[at.stage] + token * 128 + (chunk ^ (token % 8)) * 16;
-#pragma unroll
-        for (int p = 0; p < L::PANELS; ++p) copy_16(to + p * L::P::PANEL_BYTES, row + (live ? 64 * p : 0), live ? 16 : 0);
+        copy_latent<C>(shared.keys[at.stage], thread % 8, token, layer, key < end ? blocks[key / C::BLOCK_TOKENS] : 0, key, key < end);
     }
+    copies_arrive(&shared.full[at.stage]);
+    at.advance();
+}
+
+// The same, of which the rows from `cached` on come after the wait.
+template <class C, int THREADS, class Shared>
+__device__ __forceinline__ void gather_and_wait(Shared& shared, typename Shared::Place& at, int thread, const int* blocks, const typename C::Kv* layer, int first,
+                                                int cached, int end) {
+    constexpr int BETWEEN = THREADS / 8, EACH = LatentWgmma<C>::KEYS / BETWEEN;
+    int block[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+        const int key = first + i * BETWEEN + thread / 8;
+        block[i] = key < end ? blocks[key / C::BLOCK_TOKENS] : 0;
+    }
+    const auto copy = [&](bool own) {
+#pragma unroll
+        for (int i = 0; i < EACH; ++i) {
+            const int token = i * BETWEEN + thread / 8, key = first + token;
+            if ((key >= cached) == own) copy_latent<C>(shared.keys[at.stage], thread % 8, token, layer, block[i], key, key < end);
+        }
+    };
+    barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
+    copy(false);
+    wait_for_predecessors();
+    copy(true);
     copies_arrive(&shared.full[at.stage]);
     at.advance();
 }
@@ -82,30 +115,31 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
         for (auto& v : this->context) v = 0.0f;
         this->pin_context();   // not known to be zeros: the first round is the same code as the others
     }
+    template <int Q_PANEL_BYTES>
     __device__ __forceinline__ void issue_scores(uint32_t keys) {
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < LatentShape<C>::WIDTH; k += 16)
-            multiply_bf16(this->scores, wgmma_descriptor(this->q_at + k / 64 * P::Q_PANEL_BYTES + k % 64 * 2),
+            multiply_bf16(this->scores, wgmma_descriptor(this->q_at + k / 64 * Q_PANEL_BYTES + k % 64 * 2),
                           wgmma_descriptor(keys + k / 64 * P::PANEL_BYTES + k % 64 * 2), k > 0);
         wgmma_commit();
     }
     // The tiles from token `first` on, `tiles` of them. position: of rows g and g + 8; first_position: of the
     // warp's first row.
     template <class Shared>
-    __device__ __forceinline__ void attend(Shared& shared, LatentPlace& at, int first, int tiles, const int (&position)[2], int first_position, int thread) {
+    __device__ __forceinline__ void attend(Shared& shared, typename Shared::Place& at, int first, int tiles, const int (&position)[2], int first_position, int thread) {
         constexpr int KEYS = L::KEYS;
-        const auto wait_full = [&](const LatentPlace& place) {
+        const auto wait_full = [&](const typename Shared::Place& place) {
             barrier_wait(&shared.full[place.stage], place.parity);
             fence_async_shared();
         };
         const auto softmax_of = [&](int first_key) {
             this->softmax(first_key + KEYS - 1 > first_position, first_key, position, thread % 4);
         };
-        LatentPlace next = at, before;
+        typename Shared::Place next = at, before;
         next.advance();
         wait_full(at);
-        issue_scores(shared_address(shared.keys[at.stage]));
+        this->template issue_scores<Shared::Q_PANEL_BYTES>(shared_address(shared.keys[at.stage]));
         wgmma_wait<0>();
         this->pin_scores();
         softmax_of(first);
@@ -121,7 +155,7 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
             finish_context(tile > 1);
             this->take_weights();
             wait_full(next);
-            issue_scores(shared_address(shared.keys[next.stage]));
+            this->template issue_scores<Shared::Q_PANEL_BYTES>(shared_address(shared.keys[next.stage]));
             this->issue_context(shared_address(shared.keys[at.stage]));
             wgmma_wait<1>();
             this->pin_scores();

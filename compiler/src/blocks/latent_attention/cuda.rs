@@ -36,7 +36,7 @@ struct Walk {
     wgmma: bool,
     /// Heads of a block in decode.
     group: usize,
-    /// Tokens of a tile, and tiles in flight.
+    /// Tokens of a tile, and tiles in flight in decode.
     tile: usize,
     stages: usize,
     /// Blocks that share a multiprocessor.
@@ -49,7 +49,11 @@ const WALKS: [Walk; 3] = [
     Walk { wgmma: false, group: 32, tile: 32, stages: 3, resident: 1 },
     Walk { wgmma: false, group: 32, tile: 32, stages: 2, resident: 1 },
 ];
-const BY_WARPGROUPS: Walk = Walk { wgmma: true, group: 64, tile: 64, stages: 3, resident: 1 };
+const BY_WARPGROUPS: Walk = Walk { wgmma: true, group: 64, tile: 64, stages: 4, resident: 1 };
+/// Tiles in flight in prompts.
+const PROMPT_STAGES: usize = 3;
+/// Parts whose ends latent_values reads at once.
+const ENDS: usize = 32;
 
 impl Shape {
     /// Columns of a row of the cache, in panels of 64.
@@ -65,10 +69,20 @@ impl Shape {
         (keys + TERMS * (self.panels() + 1) * rows * 128 + 2 * sharing * rows * 4).next_multiple_of(128)
     }
 
-    /// `sizeof(LatentWgmmaShared<C, GROUPS>)`.
-    fn wgmma_shared(&self, groups: usize) -> usize {
-        let Walk { stages, tile, .. } = BY_WARPGROUPS;
-        (self.panels() * 128 * (stages * tile + groups * 64) + stages * 2 * 8).next_multiple_of(1024)
+    /// `sizeof(LatentWgmmaShared<C, GROUPS, STAGES, ROWS>)`, with `queries` rows of all groups.
+    fn wgmma_shared(&self, queries: usize, stages: usize) -> usize {
+        let keys = stages * BY_WARPGROUPS.tile;
+        (self.panels() * 128 * (keys + queries) + stages * 2 * 8).next_multiple_of(1024)
+    }
+
+    /// `latent_decode_wgmma_shared_bytes<C>()`.
+    fn step_shared(&self) -> usize {
+        self.wgmma_shared(if self.heads <= 32 { 32 } else { 64 }, BY_WARPGROUPS.stages)
+    }
+
+    /// `latent_prefill_shared_bytes<C>()`.
+    fn prompt_shared(&self) -> usize {
+        self.wgmma_shared(2 * 64, PROMPT_STAGES)
     }
 
     /// The walk that the card is best at; `None` if not even the smallest fits it.
@@ -76,7 +90,8 @@ impl Shape {
         let most = card.shared_per_block as usize;
         let takes = self.latent == 256 && self.width().is_multiple_of(64) && self.heads <= 128 && TERMS == 1;
         let nests = BY_WARPGROUPS.tile.is_multiple_of(block_tokens);
-        if card.wgmma && kv_format == Format::Bf16 && takes && nests && self.wgmma_shared(2) <= most {
+        let fits = self.step_shared().max(self.prompt_shared()) <= most;
+        if card.wgmma && kv_format == Format::Bf16 && takes && nests && fits {
             return Some(BY_WARPGROUPS);
         }
         WALKS.into_iter().find(|walk| {
@@ -95,11 +110,14 @@ impl Shape {
         4 * rows * self.heads * (splits * (self.latent + 2)).next_multiple_of(4)
     }
 
-    /// Parts of a context in a decode step: a block for every place on the card.
+    /// Parts of a context in a decode step: a block for every place on the card, but for a few where their
+    /// ends are then read in fewer rounds.
     fn splits(&self, rows: usize, context: usize, walk: Walk, card: &Cuda) -> usize {
         let places = card.multiprocessors as usize * walk.resident;
         let whole = places / (self.heads.div_ceil(walk.group) * rows);
-        whole.clamp(1, context.div_ceil(walk.tile))
+        let rounds = whole / ENDS * ENDS;
+        let parts = if rounds * 16 >= whole * 15 { rounds } else { whole };
+        parts.clamp(1, context.div_ceil(walk.tile))
     }
 }
 
@@ -124,6 +142,8 @@ struct Operands {
     partials_bytes: (&'static str, usize),
     /// Tiles of rows that a block takes.
     row_tiles: usize,
+    /// Whether kernels read the step header, and the context, before they wait.
+    before_wait: Member,
 }
 
 impl Operands {
@@ -205,6 +225,7 @@ impl Launcher<'_> {
             query_row: ("query_row", query_row),
             partials_bytes: ("partials", partials),
             row_tiles,
+            before_wait: ("CONTEXT_BEFORE_WAIT", Constant::Flag(decode && self.context_is_there(site))),
         })
     }
 
@@ -227,6 +248,7 @@ impl Launcher<'_> {
             phase.query_scale.unwrap_or(QueryScale { growth: 0.0, original: 1 });
         let halves = phase.frequencies.pairs == RotaryPairs::Halves;
         let constants = operands.with(&[
+            operands.before_wait.clone(),
             ("ROTARY_HALVES", Constant::Flag(halves)),
             ("NORM", value(form)),
             ("EPS", Constant::Float(eps)),
@@ -264,22 +286,19 @@ impl Launcher<'_> {
         if walk.wgmma && !decode {
             let arguments = LatentPrefillWgmma { step, queries, layer, partials };
             let instance = Instance {
-                shared: shape.wgmma_shared(2),
+                shared: shape.prompt_shared(),
                 bytes,
                 ..Instance::new(name, operands.with(&[]), PREFILL_WGMMA_THREADS)
             };
             // Blocks loop over what is to be done.
             return self.launch(site, instance, fixed(self.card.multiprocessors as usize, 1, 1), arguments);
         }
-        let mut more = vec![
-            ("TOKENS", integer(site.program.tokens)),
-            ("CONTEXT_BEFORE_WAIT", Constant::Flag(decode && self.context_is_there(site))),
-        ];
+        let mut more = vec![operands.before_wait.clone(), ("TOKENS", integer(site.program.tokens))];
         let grid = self.latent_grid(site, 1, shape.heads.div_ceil(walk.group), splits);
         if walk.wgmma {
             let arguments = LatentDecodeWgmma { step, tokens, queries, layer, partials };
             let instance = Instance {
-                shared: shape.wgmma_shared(1),
+                shared: shape.step_shared(),
                 bytes,
                 ..Instance::new(name, operands.with(&more), DECODE_WGMMA_THREADS)
             };
@@ -305,9 +324,10 @@ impl Launcher<'_> {
             row_scales: operands.made.row_scales,
             out: self.buffer(site, phase.out),
         };
+        let constants = operands.with(std::slice::from_ref(&operands.before_wait));
         let instance = Instance {
             bytes: vec![operands.partials_bytes],
-            ..Instance::new(self.kernel_name(site, "_values"), operands.with(&[]), 32 * VALUES_WARPS)
+            ..Instance::new(self.kernel_name(site, "_values"), constants, 32 * VALUES_WARPS)
         };
         let tile = values_rows(site.program.rows) * operands.row_tiles;
         let grid = self.latent_grid(site, tile, operands.shape.heads, 1);

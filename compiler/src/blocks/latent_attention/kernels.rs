@@ -13,7 +13,8 @@ const PARTS: &[Declared] = constants![SPLITS: int, TILE: int];
 const QUERIES: &[Declared] = constants![
     ROTARY_HALVES: bool, NORM: HeadNorm, EPS: float, SCALE: float, GROWTH: float, ORIGINAL: int,
 ];
-const STEP: &[Declared] = constants![TOKENS: int, CONTEXT_BEFORE_WAIT: bool];
+const HEADER: &[Declared] = constants![CONTEXT_BEFORE_WAIT: bool];
+const STEP: &[Declared] = constants![TOKENS: int];
 
 operands! {
     /// Queries that key matrices are multiplied into, each with its rotated part.
@@ -22,7 +23,7 @@ operands! {
 
 kernels! {
     /// Norm and rotary, the cache write, and queries times key matrices.
-    latent_queries => LatentQueries in "latent/latent_queries.cuh", [SHAPE, PARTS, QUERIES];
+    latent_queries => LatentQueries in "latent/latent_queries.cuh", [SHAPE, PARTS, HEADER, QUERIES];
     (
         step: READ Header, tokens: READ Tokens, q: READ Rows, kv: READ Rows, norm: READ Vector,
         rotary: READ Rotary, codes: READ Codes, row_scales: READ RowScales, layer: WRITE Cache,
@@ -34,7 +35,8 @@ kernels! {
     bytes query_row "latent_query_row<{config}>()";
 
     /// Scores, softmax and sums of latents, of parts of a context.
-    latent_decode => LatentDecode in "latent/latent_decode.cuh", [SHAPE, PARTS, STEP, constants![STAGES: int]];
+    latent_decode => LatentDecode in "latent/latent_decode.cuh",
+        [SHAPE, PARTS, HEADER, STEP, constants![STAGES: int]];
     (
         step: READ Header, tokens: READ Tokens, queries: READ AbsorbedQueries, layer: READ Cache,
         partials: WRITE Rows,
@@ -47,7 +49,7 @@ kernels! {
     bytes partials "latent_partials_bytes<{config}>()";
 
     /// The same of a decode step, on warpgroups.
-    latent_decode_wgmma => LatentDecodeWgmma in "latent/latent_decode_wgmma.cuh", [SHAPE, PARTS, STEP];
+    latent_decode_wgmma => LatentDecodeWgmma in "latent/latent_decode_wgmma.cuh", [SHAPE, PARTS, HEADER, STEP];
     (
         step: READ Header, tokens: READ Tokens, queries: READ AbsorbedQueries, layer: READ Cache,
         partials: WRITE Rows,
@@ -68,7 +70,7 @@ kernels! {
     bytes partials "latent_partials_bytes<{config}>()";
 
     /// The parts of contexts added up, times value matrices.
-    latent_values => LatentValues in "latent/latent_values.cuh", [SHAPE, PARTS];
+    latent_values => LatentValues in "latent/latent_values.cuh", [SHAPE, PARTS, HEADER];
     (
         step: READ Header, tokens: READ Tokens, partials: READ Rows, codes: READ Codes,
         row_scales: READ RowScales, out: WRITE Rows,
