@@ -56,9 +56,9 @@ struct LatentShape {
     static constexpr int UNITS = (C::LATENT + 31) / 32;                   // of a packed row of `made`
     static constexpr int Q_WIDTH = C::HEADS * (C::KEY_DIM + C::ROTATED);  // of a row of q: all heads' queries, then their rotated parts
     static constexpr size_t BLOCK_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * WIDTH;
-    // Floats of a (row, head) of partials: SPLITS sums of latents, then SPLITS pairs of (maximum, sum of
-    // weights).
-    static constexpr int PARTIAL = (C::SPLITS * (C::LATENT + 2) + 3) / 4 * 4;
+    // Floats of a (row, head) of partials: SPLITS sums of latents (PartScale), then SPLITS pairs of (maximum,
+    // sum of weights).
+    static constexpr int PART_FLOATS = UNITS * 16, PARTIAL = (C::SPLITS * (PART_FLOATS + 2) + 3) / 4 * 4;
 };
 
 // Bytes of a row of `queries`: Kv [TERMS][HEADS][WIDTH], and of `partials` for ROWS rows.
@@ -98,6 +98,17 @@ __device__ __forceinline__ void wait_with_header(const Read& read) {
     wait_for_predecessors();
     if constexpr (!C::CONTEXT_BEFORE_WAIT) read();
 }
+
+// A part's sums of latents are kept as f16, as products leave them: the chunk 4k + c of 16 bytes has of the
+// columns from 32k on 2c and 2c + 1 of each eight. They are multiplied by a power of two that brings the
+// largest near 2^15; maximum and sum of weights are those of sums so multiplied.
+struct PartScale {
+    float scale;
+    __device__ __forceinline__ PartScale(float largest, float total) : scale(HalfScale(fmaxf(largest, total * 0x1p-40f)).scale) {}
+    __device__ __forceinline__ float2 ends(float maximum, float total) const {
+        return make_float2(maximum - static_cast<float>(static_cast<int>(__float_as_uint(scale) >> 23) - 127), total * scale);
+    }
+};
 
 // How a context is divided: every part but the last has `each` tiles, and `used` parts have any.
 template <class C>

@@ -8,15 +8,16 @@
 // go to shared memory as A, and then a warp multiplies all heads' weights with its share of the latent's
 // columns (values are the same rows, B transposed on the way from shared memory). Online softmax in f32, to
 // base 2; rows of the cache behind the row's own position are read as zeros and weigh nothing. A part leaves
-// its sums, maxima and weights' sums in `partials`, for latent_values to add up in the order of the parts. A
-// row's bits depend on SPLITS and on its own sequence only.
+// its sums (f16, PartScale), maxima and weights' sums in `partials`, for latent_values to add up in the order
+// of the parts. A row's bits depend on SPLITS and on its own sequence only.
 //
 // Products: per token and 32 heads (WIDTH + LATENT) 64 operations times TERMS: 36,864 for 640 bytes, 261
 // TFLOP/s at 4.54 TB/s. Shared memory moves, per token: the row written once, keys read twice (by both halves
 // of the heads), queries WIDTH 4, values LATENT 2, weights 512: 4.3 KB.
 //
 // Shared memory (LatentShared): STAGES x keys [panels of 64 columns][TILE][128 bytes], q and weights alike,
-// the rows of 8 swizzled (panel_chunk). Barriers: three a tile. Registers are to allow two blocks an SM.
+// the rows of 8 swizzled (panel_chunk). Barriers: three a tile, one more at the end. Registers are to allow two
+// blocks an SM.
 #pragma once
 
 #include "latent/latent.cuh"
@@ -49,7 +50,7 @@ struct LatentShared {
     alignas(128) unsigned char keys[C::STAGES][T::STAGE_BYTES];
     unsigned char q[C::TERMS][T::Q_BYTES];
     unsigned char weights[C::TERMS][T::ROWS * 128];
-    float maximum[T::TOKEN_WARPS][T::ROWS], sum[T::TOKEN_WARPS][T::ROWS];
+    float maximum[T::TOKEN_WARPS][T::ROWS], sum[T::TOKEN_WARPS][T::ROWS], largest[LATENT_WARPS][T::ROWS];
 };
 
 // Dynamic shared memory of the launch.
@@ -280,6 +281,22 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
         if (c == 0 && scores_tokens) shared.sum[token_warp][16 * head_tile + g + 8 * i] = sum[i];
     }
+    const int first_column = warp * T::WARP_TILES * 16;
+#pragma unroll
+    for (int t = 0; t < TILES; ++t)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            float largest = 0.0f;
+#pragma unroll
+            for (int j = 0; j < T::WARP_TILES; ++j)
+#pragma unroll
+                for (int n = 0; n < 2; ++n)
+                    if (first_column + 16 * j + 8 * n < C::LATENT) largest = fmaxf(largest, fmaxf(fabsf(sums[t][j][n][2 * i]), fabsf(sums[t][j][n][2 * i + 1])));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+            if (c == 0) shared.largest[warp][16 * t + g + 8 * i] = largest;
+        }
+    __syncthreads();
     float* const left = partials + (static_cast<size_t>(row) * C::HEADS + group * 32) * S::PARTIAL;
 #pragma unroll
     for (int t = 0; t < TILES; ++t)
@@ -287,23 +304,24 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         for (int i = 0; i < 2; ++i) {
             const int head = 16 * t + g + 8 * i;
             if (group * 32 + head >= C::HEADS) continue;
-            float* const to = left + static_cast<size_t>(head) * S::PARTIAL + split * C::LATENT;
+            float largest = 0.0f, total = 0.0f;
 #pragma unroll
-            for (int j = 0; j < T::WARP_TILES; ++j)
+            for (int w = 0; w < LATENT_WARPS; ++w) largest = fmaxf(largest, shared.largest[w][head]);
 #pragma unroll
-                for (int n = 0; n < 2; ++n) {
-                    const int column = (warp * T::WARP_TILES + j) * 16 + 8 * n + 2 * c;
-                    if (column < C::LATENT) *reinterpret_cast<float2*>(to + column) = make_float2(sums[t][j][n][2 * i], sums[t][j][n][2 * i + 1]);
-                }
-            if (warp == 0 && c == 0) left[static_cast<size_t>(head) * S::PARTIAL + C::SPLITS * C::LATENT + 2 * split] = maximum[t][i];
+            for (int w = 0; w < T::TOKEN_WARPS; ++w) total += shared.sum[w][head];
+            const PartScale part(largest, total);
+            float* const to = left + static_cast<size_t>(head) * S::PARTIAL + split * S::PART_FLOATS;
+#pragma unroll
+            for (int j = 0; j < T::WARP_TILES; ++j) {
+                const int tile = warp * T::WARP_TILES + j;   // half of each of four chunks
+                const float(&of)[2][4] = sums[t][j];
+                if (tile < T::COLUMN_TILES)
+                    reinterpret_cast<uint2*>(to)[(tile / 2 * 4 + c) * 2 + tile % 2] =
+                        make_uint2(pack_f16(of[0][2 * i] * part.scale, of[0][2 * i + 1] * part.scale), pack_f16(of[1][2 * i] * part.scale, of[1][2 * i + 1] * part.scale));
+            }
+            if (warp == 0 && c == 0)
+                *reinterpret_cast<float2*>(left + static_cast<size_t>(head) * S::PARTIAL + C::SPLITS * S::PART_FLOATS + 2 * split) = part.ends(maximum[t][i], total);
         }
-    __syncthreads();
-    if (thread < ROWS && group * 32 + thread < C::HEADS) {
-        float total = 0.0f;
-#pragma unroll
-        for (int w = 0; w < T::TOKEN_WARPS; ++w) total += shared.sum[w][thread];
-        left[static_cast<size_t>(thread) * S::PARTIAL + C::SPLITS * C::LATENT + 2 * split + 1] = total;
-    }
 }
 
 }  // namespace monomorph

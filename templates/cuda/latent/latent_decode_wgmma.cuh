@@ -10,7 +10,7 @@
 // The loop over rows is also what keeps the sums in registers: without one, ptxas serialises the products
 // (C7514) and leaves them in memory.
 // Shared memory: 20 KB of queries of up to 32 heads (40 KB of more) and four tiles of 40 KB: two are
-// multiplied while two arrive. A fifth gains nothing. Barriers: latent_wgmma.cuh. Registers: 222, an SM's for
+// multiplied while two arrive. A fifth gains nothing. Barriers: latent_wgmma.cuh. Registers: 224, an SM's for
 // one block.
 #pragma once
 
@@ -62,7 +62,7 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
         copy_wait<0>();
         return;
     }
-    const int lane = thread % 32, g = lane / 4, c = lane % 4, heads = min(64, C::HEADS - group * 64);
+    const int lane = thread % 32, g = lane / 4, heads = min(64, C::HEADS - group * 64);
     LatentRows<C> rows;
     for (int row = blockIdx.x; row < step->tokens; row += gridDim.x) {
         const LatentRow at(step, tokens, row);
@@ -87,11 +87,8 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int head = thread / 32 * 16 + g + 8 * i;
-            if (head < heads) {
-                float* const to = partials + (static_cast<size_t>(row) * C::HEADS + group * 64 + head) * S::PARTIAL;
-                rows.store(to + split * C::LATENT, i, c, 1.0f);
-                if (c == 0) *reinterpret_cast<float2*>(to + C::SPLITS * C::LATENT + 2 * split) = make_float2(rows.maximum[i], rows.sum[i]);
-            }
+            float* const to = partials + (static_cast<size_t>(row) * C::HEADS + group * 64 + head) * S::PARTIAL;
+            rows.store(head < heads, to + split * S::PART_FLOATS, to + C::SPLITS * S::PART_FLOATS + 2 * split, i, lane);
         }
     }
     if (!waited) wait_for_predecessors();

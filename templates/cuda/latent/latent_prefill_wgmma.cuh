@@ -5,8 +5,7 @@
 // head) of a sequence: 128 / HEADS tokens. A block holds a whole SM and takes every (number of blocks)-th
 // unit, later ones of a sequence first. Warpgroup 0 gathers tiles, warpgroups 1 and 2 own 64 rows each.
 // Operations: 2 (WIDTH + LATENT) a pair of tokens and a head, 36,864 for 32 heads; making keys and values of
-// heads first would need 16,384, and 16 KB of memory a token of the context. `partials` (SPLITS = 1): the
-// context over its sum of weights, with a maximum of 0 and a sum of 1.
+// heads first would need 16,384, and 16 KB of memory a token of the context.
 #pragma once
 
 #include "latent/latent_wgmma.cuh"
@@ -39,7 +38,7 @@ __device__ __forceinline__ void attend_prompt(LatentPromptShared<C>& shared, con
                                               int units) {
     using S = LatentShape<C>;
     constexpr int HEADS = C::HEADS, CHUNKS = S::WIDTH / 8;
-    const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
+    const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4;
     const int first_row = group * 64 + thread / 32 * 16;   // of the warp
     LatentRows<C> rows;
     typename LatentPromptShared<C>::Place at;
@@ -64,11 +63,8 @@ __device__ __forceinline__ void attend_prompt(LatentPromptShared<C>& shared, con
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int row = first_row + g + 8 * i;
-            if (row < live_rows) {
-                float* const to = partials + (static_cast<size_t>(tile.row) * HEADS + row) * S::PARTIAL;
-                rows.store(to, i, c, 1.0f / rows.sum[i]);
-                if (c == 0) *reinterpret_cast<float2*>(to + C::LATENT) = make_float2(0.0f, 1.0f);
-            }
+            float* const to = partials + (static_cast<size_t>(tile.row) * HEADS + row) * S::PARTIAL;
+            rows.store(row < live_rows, to, to + S::PART_FLOATS, i, lane);
         }
     }
 }

@@ -3,11 +3,12 @@
 //
 // Work: block (ROW_TILES tiles of up to 16 rows, head), VALUES_WARPS warps. A warp asks for its rows of V_h
 // before the wait (tiles of 8 values, as packed: B of the products). Then the warps share out the tile's
-// rows, and each row's parts where rows are fewer than warps: a lane has columns 4 lane .. 4 lane + 4 of
-// every 128 of the latent, parts come BATCH at a time, and are added in their order, warps' shares in the
-// order of the warps. The sum over the total weight goes to f16 as staged activations do (staged.cuh), a row
-// scaled by itself.
-// Bytes: V_h once a block; partials once.
+// rows, and each row's parts where rows are fewer than warps: a lane has 8 columns of every 256 of the latent
+// (PartScale says which), parts come BATCH at a time, and are added in their order, warps' shares in the order
+// of the warps. The sum over the total weight goes to f16 as staged activations do (staged.cuh), a row scaled
+// by itself.
+// Bytes: V_h once a block (64 KB of 128 values), and partials once: 66 KB a head of 128 parts, which is what
+// one SM takes in in 0.6 us.
 // Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two a tile, three where more
 // follow. Grid: (ceil(rows / (TILE_ROWS ROW_TILES)), HEADS); more are harmless.
 #pragma once
@@ -23,10 +24,10 @@ struct LatentValues {
     using S = LatentShape<C>;
     static constexpr int TILE_ROWS = C::ROWS >= 16 ? 16 : C::ROWS >= 8 ? 8 : C::ROWS >= 4 ? 4 : C::ROWS >= 2 ? 2 : 1;
     static constexpr int SHARES = VALUES_WARPS / TILE_ROWS;               // warps of a row
-    static constexpr int QUADS = (C::LATENT + 127) / 128;                 // a lane's
+    static constexpr int CHUNKS = (S::UNITS * 4 + 31) / 32;               // of 8 columns of a part, a lane's
     static constexpr int WARP_TILES = (C::VALUE_DIM / 8 + VALUES_WARPS - 1) / VALUES_WARPS;
     static constexpr int STRIDE = 32 * S::UNITS + 8;                      // of a row in shared memory
-    static constexpr int BATCH = 8 / QUADS < 1 ? 1 : 8 / QUADS;           // parts on their way
+    static constexpr int BATCH = 8 / CHUNKS < 1 ? 1 : 8 / CHUNKS;         // parts on their way
     static constexpr int ENDS = (C::SPLITS + 31) / 32;                    // a lane's
 };
 
@@ -37,7 +38,7 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
     using S = LatentShape<C>;
     using V = LatentValues<C>;
     MONOMORPH_SHARED(staged, __half[16][V::STRIDE]);
-    MONOMORPH_SHARED(shares, float[VALUES_WARPS][V::QUADS * 128]);
+    MONOMORPH_SHARED(shares, float[VALUES_WARPS][V::CHUNKS * 256]);
     MONOMORPH_SHARED(unscales, float[16]);
     launch_dependents();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
@@ -66,10 +67,10 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
         if (first >= rows) return;
         if (at > 0) look_up(row);
         const bool live = row < rows;
-        float total = 0.0f, sum[V::QUADS][4] = {};
+        float total = 0.0f, sum[V::CHUNKS][8] = {};
         if (live) {
             const float* from = partials + (static_cast<size_t>(row) * C::HEADS + head) * S::PARTIAL;
-            const float2* ends = reinterpret_cast<const float2*>(from + C::SPLITS * C::LATENT);   // maximum, sum of weights
+            const float2* ends = reinterpret_cast<const float2*>(from + C::SPLITS * S::PART_FLOATS);   // maximum, sum of weights
             float2 own[V::ENDS];   // all asked for at once
 #pragma unroll
             for (int j = 0; j < V::ENDS; ++j) own[j] = lane + 32 * j < used ? load_activation(ends + lane + 32 * j) : make_float2(-INFINITY, 0.0f);
@@ -84,48 +85,58 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
             const int each = (used + V::SHARES - 1) / V::SHARES, begin = share * each, end = min(used, begin + each);
 #pragma unroll 1
             for (int s = begin; s < end; s += V::BATCH) {
-                float4 v[V::BATCH][V::QUADS];
+                uint4 v[V::BATCH][V::CHUNKS];
                 float maximum[V::BATCH];
 #pragma unroll
                 for (int b = 0; b < V::BATCH; ++b) {
-                    const int part = min(s + b, end - 1);
-                    maximum[b] = load_activation(ends + part).x;
+                    if (s + b >= end) break;
+                    maximum[b] = load_activation(ends + s + b).x;
 #pragma unroll
-                    for (int j = 0; j < V::QUADS; ++j) {
-                        const int column = 128 * j + 4 * lane;
-                        v[b][j] = column < C::LATENT ? load_activation(reinterpret_cast<const float4*>(from + part * C::LATENT + column)) : float4{};
+                    for (int j = 0; j < V::CHUNKS; ++j) {
+                        const int chunk = 32 * j + lane;
+                        v[b][j] = chunk < S::UNITS * 4 ? load_activation(reinterpret_cast<const uint4*>(from + (s + b) * S::PART_FLOATS) + chunk) : uint4{};
                     }
                 }
 #pragma unroll
                 for (int b = 0; b < V::BATCH; ++b) {
-                    const float weight = s + b < end ? power_of_two(maximum[b] - largest) : 0.0f;
+                    if (s + b >= end) break;
+                    const float weight = power_of_two(maximum[b] - largest);
 #pragma unroll
-                    for (int j = 0; j < V::QUADS; ++j) {
-                        sum[j][0] += weight * v[b][j].x, sum[j][1] += weight * v[b][j].y;
-                        sum[j][2] += weight * v[b][j].z, sum[j][3] += weight * v[b][j].w;
+                    for (int j = 0; j < V::CHUNKS; ++j) {
+                        const unsigned pairs[4] = {v[b][j].x, v[b][j].y, v[b][j].z, v[b][j].w};
+#pragma unroll
+                        for (int n = 0; n < 4; ++n) {
+                            const float2 pair = unpack_f16(pairs[n]);
+                            sum[j][2 * n] += weight * pair.x, sum[j][2 * n + 1] += weight * pair.y;
+                        }
                     }
                 }
             }
         }
         if constexpr (V::SHARES > 1) {
 #pragma unroll
-            for (int j = 0; j < V::QUADS; ++j) *reinterpret_cast<float4*>(&shares[warp][128 * j + 4 * lane]) = make_float4(sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
+            for (int j = 0; j < V::CHUNKS; ++j)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)   // 16 bytes a lane: no bank twice
+                    *reinterpret_cast<float4*>(&shares[warp][256 * j + 128 * half + 4 * lane]) =
+                        make_float4(sum[j][4 * half], sum[j][4 * half + 1], sum[j][4 * half + 2], sum[j][4 * half + 3]);
         }
         __syncthreads();
         if (share == 0 && live) {
             if constexpr (V::SHARES > 1) {
                 for (int w = 1; w < V::SHARES; ++w)
 #pragma unroll
-                    for (int j = 0; j < V::QUADS; ++j)
+                    for (int j = 0; j < V::CHUNKS; ++j)
 #pragma unroll
-                        for (int i = 0; i < 4; ++i) sum[j][i] += shares[warp + w][128 * j + 4 * lane + i];
+                        for (int i = 0; i < 8; ++i) sum[j][i] += shares[warp + w][256 * j + i / 4 * 128 + 4 * lane + i % 4];
             }
+            const auto column = [&](int j, int n) { return (32 * j + lane) / 4 * 32 + 8 * n + lane % 4 * 2; };   // first of pair n
             float largest = 0.0f;
 #pragma unroll
-            for (int j = 0; j < V::QUADS; ++j)
+            for (int j = 0; j < V::CHUNKS; ++j)
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    sum[j][i] *= 1.0f / total;
+                for (int i = 0; i < 8; ++i) {
+                    sum[j][i] = column(j, i / 2) < C::LATENT ? sum[j][i] * (1.0f / total) : 0.0f;   // what is behind the last was never written
                     largest = fmaxf(largest, fabsf(sum[j][i]));
                 }
 #pragma unroll
@@ -133,12 +144,11 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
             const HalfScale half(largest);
             const int place = warp / V::SHARES;
 #pragma unroll
-            for (int j = 0; j < V::QUADS; ++j) {
-                const int column = 128 * j + 4 * lane;
-                if (column < C::LATENT)
-                    *reinterpret_cast<uint2*>(&staged[place][column]) =
-                        make_uint2(pack_f16(sum[j][0] * half.scale, sum[j][1] * half.scale), pack_f16(sum[j][2] * half.scale, sum[j][3] * half.scale));
-            }
+            for (int j = 0; j < V::CHUNKS; ++j)
+#pragma unroll
+                for (int n = 0; n < 4; ++n)
+                    if (column(j, n) < C::LATENT)
+                        *reinterpret_cast<unsigned*>(&staged[place][column(j, n)]) = pack_f16(sum[j][2 * n] * half.scale, sum[j][2 * n + 1] * half.scale);
             if (lane == 0) unscales[place] = half.unscale;
         }
         __syncthreads();

@@ -176,11 +176,26 @@ struct LatentRows : WgmmaRows<OfPrompt<C>> {
             this->sum[i] += __shfl_xor_sync(0xffffffffu, this->sum[i], 2);
         }
     }
-    // Row i's (g or g + 8) sums of latents.
-    __device__ __forceinline__ void store(float* to, int i, int c, float factor) const {
+    // Row i's (g or g + 8) part goes to `to`, and what belongs to it to `ends`, where the row is live.
+    __device__ __forceinline__ void store(bool live, float* to, float* ends, int i, int lane) const {
+        float largest = 0.0f;
 #pragma unroll
-        for (int n = 0; n < C::LATENT / 8; ++n)
-            *reinterpret_cast<float2*>(to + 8 * n + 2 * c) = make_float2(this->context[4 * n + 2 * i] * factor, this->context[4 * n + 2 * i + 1] * factor);
+        for (int j = 2 * i; j < C::LATENT / 2; j += 4) largest = fmaxf(largest, fmaxf(fabsf(this->context[j]), fabsf(this->context[j + 1])));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+        if (!live) return;
+        const PartScale part(largest, this->sum[i]);
+#pragma unroll
+        for (int k = 0; k < C::LATENT / 32; ++k) {
+            unsigned pair[4];
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+                const int j = 4 * (4 * k + n) + 2 * i;
+                pair[n] = pack_f16(this->context[j] * part.scale, this->context[j + 1] * part.scale);
+            }
+            reinterpret_cast<uint4*>(to)[4 * k + lane % 4] = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+        }
+        if (lane % 4 == 0) *reinterpret_cast<float2*>(ends) = part.ends(this->maximum[i], this->sum[i]);
     }
 };
 

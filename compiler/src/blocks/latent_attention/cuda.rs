@@ -66,7 +66,8 @@ impl Shape {
         let rows = if self.heads <= 16 { 16 } else { 32 };
         let keys = walk.stages * self.panels() * walk.tile * 128;
         let sharing = (DECODE_WARPS * 16 / rows).min(walk.tile / 8);
-        (keys + TERMS * (self.panels() + 1) * rows * 128 + 2 * sharing * rows * 4).next_multiple_of(128)
+        let agreed = (2 * sharing + DECODE_WARPS) * rows * 4;
+        (keys + TERMS * (self.panels() + 1) * rows * 128 + agreed).next_multiple_of(128)
     }
 
     /// `sizeof(LatentWgmmaShared<C, GROUPS, STAGES, ROWS>)`, with `queries` rows of all groups.
@@ -107,7 +108,7 @@ impl Shape {
 
     /// `latent_partials_bytes<C>()`.
     fn partials(&self, splits: usize, rows: usize) -> usize {
-        4 * rows * self.heads * (splits * (self.latent + 2)).next_multiple_of(4)
+        4 * rows * self.heads * (splits * (self.latent.div_ceil(32) * 16 + 2)).next_multiple_of(4)
     }
 
     /// Parts of a context in a decode step: a block for every place on the card, but for a few where their
