@@ -134,6 +134,8 @@ def catalogue():
                 rope_interleave=False,
             )
         ),
+        # Widths that cards have kernels for, none a whole panel of 64; three heads, queries of a latent.
+        "mistral4-eights": multimodal(text(2, 72, 83, 3, (16, 8, 24, 40, 32), (5, 2, 32, 1), rope={})),
     }
 
 
