@@ -26,6 +26,7 @@ mod run;
 mod test;
 mod tidy;
 mod tune;
+mod verify;
 
 use clap::{Args, Parser, Subcommand};
 use options::BuildOptions;
@@ -65,6 +66,8 @@ enum Verb {
     /// Print what a target's weights answer under the reference interpreter, in the form its quant spec
     /// takes.
     Canary(canary::Options),
+    /// Compare what a server computes with a reference's logits: PASS, FAIL or INCONCLUSIVE.
+    Verify(verify::Options),
     /// Turn a checkpoint in floats into the one that a target reads.
     Quantize(quantize::Options),
     /// Measure a target against its prediction and its limit.
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Verb::Import(options) => import::import(options),
         Verb::Fetch(options) => fetch::verb(options),
         Verb::Canary(options) => canary::canary(options),
+        Verb::Verify(options) => verify::verify(options),
         Verb::Quantize(options) => quantize::quantize(options),
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
