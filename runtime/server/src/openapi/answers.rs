@@ -162,18 +162,20 @@ fn info(facts: &Facts) -> Value {
         object! { prefill: number(), decode: number() }
     };
     let format = object! { class: text(), stored: text(), compute: text() };
+    // By the names of files.
+    let digests = || json!({"type": "object", "additionalProperties": text()});
     let hardware = answer(
         &["name", "features"],
         properties! { name: text(), features: array(text()), cuda: any_object() },
     );
     let build = object! {
-        version: text(), target: text(), model: text(), hardware: hardware, ranks: count(), hidden: count(), layers: count(),
+        version: text(), commit: or_null(text()), rustc: text(), target: text(), specs: digests(), model: text(), hardware: hardware, ranks: count(), hidden: count(), layers: count(),
         vocabulary: count(), context: count(), usable_context: count(), draft: or_null(any_object()),
         batch_invariant: or_null(any_object()), block_tokens: count(), block_bytes: count(),
         state_bytes: count(), step_tokens: count(), step_sequences: count(), kv_format: text(),
         formats: array(format), tensors: count(), weight_bytes: count(), scratch_bytes: count(),
         stop_ids: array(count()), canaries: count(),
-        digests: json!({"type": "object", "additionalProperties": text()}),
+        digests: digests(),
         chat_template: words(&["build", "checkpoint"]), tools: or_null(text()), reasoning: or_null(text()),
         sampling: array(sampling(true)), limit: speed(), predicted: speed(), weights: text(),
     };
