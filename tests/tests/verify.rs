@@ -1,5 +1,5 @@
-//! `cargo xtask verify` on a golden's server: what transformers computed is verified, another model is not, and
-//! a reference that says nothing of rounding decides nothing that rounding could have moved.
+//! `cargo xtask verify` on a golden's server: what transformers computed is verified, another model is not,
+//! and a reference that says nothing of rounding decides nothing that rounding could have moved.
 
 use monomorph_compiler::spec::types::Compute;
 use monomorph_tests::goldens::golden;

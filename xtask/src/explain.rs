@@ -3,8 +3,9 @@
 use crate::{BuildOptions, TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::toolchain::{self, modules};
-use monomorph_compiler::{graph, passes, report, spec};
+use monomorph_compiler::{graph, passes, report, spec, standing};
 use serde::Serialize;
+use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct Options {
@@ -15,6 +16,9 @@ pub struct Options {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
+    /// Write a page that stands by itself: phases in time, roofline, memory, precision.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "cubins"])]
+    html: Option<PathBuf>,
     /// Compile the kernels of a CUDA target and print each one's registers, shared memory and spills.
     #[arg(long)]
     cubins: bool,
@@ -36,6 +40,13 @@ pub fn explain(options: Options) -> Result<(), String> {
     }
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(&target, &graph).map_err(|error| error.to_string())?;
+    if let Some(path) = options.html {
+        let dirs = search.iter().map(|dir| standing::measured(dir));
+        let measured = dirs.collect::<Result<Vec<_>, _>>()?;
+        let measured = measured.iter().find_map(|of| of.get(&target.build()));
+        return std::fs::write(&path, report::html(&plan, measured))
+            .map_err(|error| format!("{}: {error}", path.display()));
+    }
     print(options.json, &report::report(&plan), |_| report::text(&plan))
 }
 

@@ -2,7 +2,10 @@
 
 pub mod cuda;
 pub mod draft;
+mod html;
 pub mod step;
+
+pub use html::html;
 
 use crate::graph::Rows;
 use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody, Prediction};
