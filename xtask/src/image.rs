@@ -59,7 +59,7 @@ pub fn image(options: Options) -> Result<(), String> {
         };
         Archive::of(&image).write(&path)?;
         println!(
-            "{}  {}  {}, {} of it compressed layers; {OTHERS}",
+            "{}  {}  {}, {} of it layers; {OTHERS}",
             path.display(),
             image.name,
             megabytes(size(&path)?),
