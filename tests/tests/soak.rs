@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const REQUESTS: usize = 200;
+const REQUESTS: usize = 120;
 const CLIENTS: usize = 32;
 /// Prefixes that prompts share, and their tokens.
 const DOCUMENTS: usize = 5;
