@@ -3,6 +3,7 @@
 mod machine;
 
 use crate::paths;
+use crate::test::TEST_BYTES;
 use clap::Args;
 use machine::{Gpu, Machine};
 use monomorph_abi::cuda::{LEAST_DRIVER, RELEASE};
@@ -14,9 +15,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Bytes of disk that a build of one server takes, and all checks.
+/// Bytes of disk that a build of one server takes.
 const BUILD_BYTES: u64 = 3 << 30;
-const TEST_BYTES: u64 = 11 << 30;
 
 #[derive(Args)]
 pub struct Options {
@@ -68,7 +68,7 @@ pub fn doctor(options: Options) -> Result<(), String> {
             HardwareKind::Cpu(cpu) => toolchain::cpu_features(cpu).unwrap_or_default().into_iter().collect(),
             HardwareKind::Cuda(_) => BTreeSet::new(),
         };
-        let not_linked = host(&loaded).and_then(|host| toolchain::links_for(host).err());
+        let not_linked = loaded.host().and_then(|host| toolchain::links_for(host).err());
         let not_run = runs(&machine, &loaded, &features).err();
         let of_it = listed.iter().filter(|it| it.target.split('/').next() == Some(&loaded.name));
         let (waiting, ready): (Vec<_>, Vec<_>) = of_it.partition(|it| it.standing.is_waiting());
@@ -87,14 +87,6 @@ pub fn doctor(options: Options) -> Result<(), String> {
         print!("{}", text(&report));
     }
     Ok(())
-}
-
-/// The triple of the host of some hardware, where it names one.
-fn host(hardware: &Hardware) -> Option<&str> {
-    match &hardware.kind {
-        HardwareKind::Cpu(cpu) => cpu.host.as_deref(),
-        HardwareKind::Cuda(cuda) => Some(&cuda.host),
-    }
 }
 
 /// What stands on this machine, each with what lacks.
@@ -185,7 +177,7 @@ fn disk(free: Option<u64>) -> Finding {
 /// Whether servers for this hardware, of a CPU compiled with these features, run on this machine.
 fn runs(machine: &Machine, hardware: &Hardware, features: &BTreeSet<String>) -> Result<(), String> {
     let architecture =
-        host(hardware).map_or(machine.architecture.as_str(), |it| it.split('-').next().unwrap_or(it));
+        hardware.host().map_or(machine.architecture.as_str(), |it| it.split('-').next().unwrap_or(it));
     if architecture != machine.architecture {
         return Err(format!(
             "they are for {architecture} processors, and this one is {}",

@@ -1,6 +1,8 @@
 //! Checks that every dependency's licence allows distributing the binary.
 
 use crate::paths;
+use serde_json::Value;
+use std::path::Path;
 use std::process::Command;
 
 /// Licences that a dependency may offer; one of several alternatives is enough.
@@ -23,23 +25,36 @@ const ALLOWED: [&str; 14] = [
 
 /// Checks every package that cargo would build, the project's own included.
 pub fn check() -> Result<(), String> {
-    let output = Command::new("cargo")
-        .current_dir(paths::root())
-        .args(["metadata", "--format-version", "1", "--locked"])
-        .output()
-        .map_err(|error| format!("cargo metadata could not be started: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let metadata: serde_json::Value =
-        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    let packages = packages(&paths::root(), &["--locked"])?;
     let refused: Vec<String> = packages
         .iter()
         .filter(|package| !package["license"].as_str().is_some_and(allowed))
         .map(|package| format!("{} {}: {}", package["name"], package["version"], package["license"]))
         .collect();
     if refused.is_empty() { Ok(()) } else { Err(format!("licences not allowed:\n{}", refused.join("\n"))) }
+}
+
+/// The packages of `cargo metadata` in a directory, with further options.
+pub fn packages(directory: &Path, options: &[&str]) -> Result<Vec<Value>, String> {
+    let text = cargo(directory, &[&["metadata", "--format-version", "1"], options].concat())?;
+    let mut metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    match metadata["packages"].take() {
+        Value::Array(packages) => Ok(packages),
+        _ => Err("cargo metadata lists no packages".to_owned()),
+    }
+}
+
+/// What cargo prints in a directory.
+pub fn cargo(directory: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("cargo")
+        .current_dir(directory)
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("cargo could not be started: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Whether allowed licences satisfy an SPDX expression, including old ones with `/` for `OR`.

@@ -8,6 +8,8 @@ mod room;
 mod sets;
 mod times;
 
+pub use room::NEEDED as TEST_BYTES;
+
 use crate::{licences, paths, tidy};
 use clap::Args;
 use monomorph_compiler::toolchain;

@@ -228,10 +228,7 @@ pub fn compile(
     linking: &Linking,
 ) -> Result<Result<PathBuf, String>, BuildError> {
     let mut cargo = Command::new("cargo");
-    let (processor, host) = match &target.hardware.kind {
-        HardwareKind::Cpu(cpu) => (Some(cpu), cpu.host.as_deref()),
-        HardwareKind::Cuda(cuda) => (linking.processor, Some(cuda.host.as_str())),
-    };
+    let processor = target.hardware.cpu().or(linking.processor);
     let flags: Vec<String> = processor.map(rust_flags).into_iter().flatten().chain(remapped(root)).collect();
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     match linking.commit {
@@ -241,7 +238,7 @@ pub fn compile(
     let target_directory = root.join("target/servers").join(linking.below);
     // Output for another architecture is in a directory of its name.
     let mut built = target_directory.clone();
-    if let Some(host) = host {
+    if let Some(host) = target.hardware.host() {
         match cross::linker(host) {
             Ok(None) => {}
             Ok(Some(linker)) => {

@@ -1,10 +1,9 @@
 //! The licences of all crates that a server is made of.
 
-use serde_json::Value;
+use crate::licences::{cargo, packages};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
-use std::process::Command;
 
 /// Beginnings of the names of files with licences.
 const FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
@@ -14,12 +13,8 @@ const FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"
 pub fn of(directory: &Path) -> Result<String, String> {
     let tree = cargo(directory, &["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}"])?;
     let linked: BTreeSet<(&str, &str)> = tree.lines().filter_map(package).collect();
-    let metadata = cargo(directory, &["metadata", "--format-version", "1"])?;
-    let metadata: Value =
-        serde_json::from_str(&metadata).map_err(|error| format!("cargo metadata: {error}"))?;
-    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
     let (mut texts, mut bare) = (BTreeMap::<String, BTreeSet<String>>::new(), BTreeSet::new());
-    for it in packages {
+    for it in packages(directory, &[])? {
         let field = |name: &str| it[name].as_str().unwrap_or_default();
         let (name, version) = (field("name"), field("version"));
         // The project's own are under its licences, which are the image's.
@@ -71,18 +66,6 @@ fn licences(directory: &Path) -> Result<Vec<String>, String> {
     }
     texts.sort();
     Ok(texts)
-}
-
-fn cargo(directory: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new("cargo")
-        .current_dir(directory)
-        .args(arguments)
-        .output()
-        .map_err(|error| format!("cargo could not be started: {error}"))?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::layer::{Content, Entry};
 use super::layout::Platform;
 use super::notices;
-use monomorph_compiler::spec::types::{Hardware, HardwareKind, Target};
+use monomorph_compiler::spec::types::{Hardware, Target};
 use monomorph_compiler::toolchain;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,11 +19,7 @@ const COPYRIGHTS: [(&str, &str); 2] = [("glibc", "libc6"), ("libgcc", "libgcc-s1
 
 /// What servers for this hardware run on.
 pub fn platform(hardware: &Hardware) -> Platform {
-    let host = match &hardware.kind {
-        HardwareKind::Cpu(cpu) => cpu.host.as_deref(),
-        HardwareKind::Cuda(cuda) => Some(cuda.host.as_str()),
-    };
-    match host {
+    match hardware.host() {
         Some(host) if host.starts_with("aarch64") => Platform::Arm64,
         Some(_) => Platform::Amd64,
         None if cfg!(target_arch = "aarch64") => Platform::Arm64,

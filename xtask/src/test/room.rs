@@ -4,7 +4,7 @@ use crate::paths;
 use std::path::Path;
 
 /// Bytes that `target` has after all checks in a fresh clone, and a tenth more.
-const NEEDED: u64 = 11 << 30;
+pub const NEEDED: u64 = 11 << 30;
 
 /// Checks that there is room for what `target` does not hold yet. A disk that fills up fails some check after
 /// half an hour, and what it says then is seldom the reason.

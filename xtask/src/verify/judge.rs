@@ -34,9 +34,6 @@ impl Distance {
 
     /// Of rows of so many logits.
     pub fn between(found: &Logits, reference: &Logits, vocabulary: usize) -> Distance {
-        let rows = |logits: &Logits| {
-            logits.iter().flat_map(|it| it.chunks_exact(vocabulary).map(<[f32]>::to_vec)).collect::<Vec<_>>()
-        };
         let mut sum = Distance {
             rows: 0,
             max_error: 0.0,
@@ -47,7 +44,9 @@ impl Distance {
             lost_lead: 0.0,
             broken: 0,
         };
-        for (found, reference) in rows(found).iter().zip(&rows(reference)) {
+        let rows = found.iter().zip(reference);
+        let rows = rows.flat_map(|(a, b)| a.chunks_exact(vocabulary).zip(b.chunks_exact(vocabulary)));
+        for (found, reference) in rows {
             sum.rows += 1;
             if found.iter().any(|logit| !logit.is_finite()) {
                 sum.broken += 1;
@@ -57,7 +56,7 @@ impl Distance {
             let apart = found.iter().zip(reference).map(|(a, b)| f64::from((a - b).abs()));
             let error = apart.fold(0.0, f64::max) / largest;
             let kl = divergence(reference, found);
-            let [led, leads] = [reference, found].map(|row| leader(row));
+            let [led, leads] = [reference, found].map(leader);
             if led == leads {
                 sum.top1 += 1.0;
             } else {

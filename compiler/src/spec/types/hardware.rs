@@ -18,6 +18,14 @@ pub struct Hardware {
 }
 
 impl Hardware {
+    /// The triple of the host that its servers are linked for; `None` for the machine that builds.
+    pub fn host(&self) -> Option<&str> {
+        match &self.kind {
+            HardwareKind::Cpu(cpu) => cpu.host.as_deref(),
+            HardwareKind::Cuda(cuda) => Some(&cuda.host),
+        }
+    }
+
     /// Its CPU properties, if it is a CPU.
     pub fn cpu(&self) -> Option<&Cpu> {
         match &self.kind {

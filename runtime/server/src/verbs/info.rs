@@ -6,7 +6,7 @@ use crate::start::draft;
 use crate::start::load::DEFAULT_CONTEXT;
 use crate::start::paths::default_weights;
 use crate::verbs::version;
-use monomorph_model::{ModelSpec, SlidingSpec};
+use monomorph_model::{FileSpec, ModelSpec, SlidingSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "commit": spec.commit,
         "rustc": version::RUSTC,
         "target": spec.target,
-        "specs": spec.specs.iter().map(|file| (file.name, file.sha256)).collect::<BTreeMap<_, _>>(),
+        "specs": digests(spec.specs),
         "model": spec.model,
         "hardware": hardware_json(spec),
         "ranks": ranks,
@@ -85,8 +85,13 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "predicted": {"prefill": figures.predicted_prefill, "decode": figures.predicted_decode},
         "weights": default_weights(spec).display().to_string(),
         "canaries": spec.canaries.len(),
-        "digests": spec.files.iter().map(|file| (file.name, file.sha256)).collect::<BTreeMap<_, _>>(),
+        "digests": digests(spec.files),
     })
+}
+
+/// Digests of files by their names.
+fn digests(files: &[FileSpec]) -> BTreeMap<&str, &str> {
+    files.iter().map(|file| (file.name, file.sha256)).collect()
 }
 
 fn hardware_json(spec: &ModelSpec) -> Value {
