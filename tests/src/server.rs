@@ -3,7 +3,7 @@
 use crate::root;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Target};
-use monomorph_compiler::toolchain::{self, Built, Levels, Linking};
+use monomorph_compiler::toolchain::{self, Built, Dependencies, Levels, Linking};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -18,8 +18,8 @@ pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
 }
 
 /// How well tests have servers optimised. What they spend their time in are kernels; all that a server
-/// depends on takes twice as long to compile at the level that ships.
-pub const LEVELS: Levels = Levels { dependencies: 1, ..Levels::SHIPPED };
+/// depends on takes three times as long to compile at the level that ships.
+pub const LEVELS: Levels = Levels { dependencies: Dependencies::AsDeveloped, ..Levels::SHIPPED };
 
 /// Options for the servers of tests, with cargo's output in the directory `below`. They are kept apart from
 /// those that people build, and from those of other test programs, whose models may have the same names.

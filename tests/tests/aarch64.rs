@@ -2,7 +2,7 @@
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::Compute;
-use monomorph_compiler::toolchain::{Levels, Linking};
+use monomorph_compiler::toolchain::{Dependencies, Levels, Linking};
 use monomorph_tests::goldens::goldens;
 use monomorph_tests::logits::{distance, read};
 use monomorph_tests::{program, root, server};
@@ -14,7 +14,7 @@ use std::process::Command;
 fn build(targets: &Path, target: &str) -> PathBuf {
     let search = [targets.to_owned(), root().join("targets")];
     let target = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}"));
-    let levels = Levels { dependencies: 0, ..server::LEVELS };
+    let levels = Levels { dependencies: Dependencies::All(0), ..server::LEVELS };
     server::link(&target, &Linking { levels, ..server::linking(&target.hardware.name) })
 }
 

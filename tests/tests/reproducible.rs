@@ -1,7 +1,7 @@
 //! What cargo makes of an emitted crate does not depend on where the checkout is, and holds no path of it.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::toolchain::{self, Levels, Linking};
+use monomorph_compiler::toolchain::{self, Dependencies, Levels, Linking};
 use monomorph_tests::{root, server};
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ fn built(below: &Path, name: &str) -> PathBuf {
     toolchain::workspace(&checkout, &directory, MANIFEST).expect("it is written");
     let target = spec::load(&[root().join("targets")], "cpu/smollm2-135m/q4_1")
         .unwrap_or_else(|error| panic!("{error}"));
-    let levels = Levels { dependencies: 0, generated: 0 };
+    let levels = Levels { dependencies: Dependencies::All(0), generated: 0 };
     let linking = Linking { levels, ..Linking::new("reproduced") };
     let directory = toolchain::compile(&checkout, &target, &directory, "reproduced", &linking)
         .unwrap_or_else(|error| panic!("{error}"));

@@ -41,8 +41,8 @@ enum Outcome {
 /// The half of the device crate that CPU builds leave out.
 pub const CUDA: &str = "--features=monomorph-device/cuda";
 
-/// Test programs of the device crate about what is around its kernels.
-const AROUND_KERNELS: [&str; 1] = ["kv_offload"];
+/// The test program of the device crate that has every kernel's tests.
+const KERNELS: &str = "kernels";
 
 /// What links and runs servers for another host architecture.
 const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
@@ -142,35 +142,27 @@ pub fn test(options: Options) -> Result<(), String> {
 /// recompile every dependency and build script for each.
 fn kernels() -> Result<Outcome, String> {
     let directory = paths::root().join("target/kernels");
-    let programs = kernel_tests(&paths::root().join("runtime/device/tests"))?;
     for cpu in sets::instruction_sets()? {
         let wrapper = directory.join(format!("rustc-{cpu}"));
         script(&wrapper, &format!("#!/bin/sh\nexec \"$@\" -C target-cpu={cpu}\n"))?;
         let mut command = Command::new("cargo");
         command
             .current_dir(paths::root())
-            .args(["test", "--package", "monomorph-device", "--lib", "--quiet", "--target-dir"])
+            .args([
+                "test",
+                "--package",
+                "monomorph-device",
+                "--lib",
+                "--test",
+                KERNELS,
+                "--quiet",
+                "--target-dir",
+            ])
             .arg(&directory)
-            .args(programs.iter().map(|name| format!("--test={name}")))
             .env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
         run(&mut command)?;
     }
     Ok(Outcome::Passed)
-}
-
-/// Test programs of the device crate whose kernels have paths of their own.
-fn kernel_tests(directory: &Path) -> Result<Vec<String>, String> {
-    let io = |error: std::io::Error| format!("{}: {error}", directory.display());
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if path.extension().is_some_and(|it| it == "rs") && !AROUND_KERNELS.contains(&name.as_str()) {
-            names.push(name);
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 /// Writes a program unless it exists: cargo recompiles everything behind a newer wrapper.

@@ -4,11 +4,14 @@ mod cross;
 pub mod cubin;
 mod figures;
 pub mod kernels;
+mod levels;
 pub mod listed;
 pub mod modules;
 pub mod nvcc;
 pub mod python;
 pub mod times;
+
+pub use levels::{Dependencies, Levels};
 
 use crate::emit::{self, File};
 use crate::plan::Plan;
@@ -158,38 +161,6 @@ pub struct Linking<'a> {
     pub commit: Option<&'a str>,
 }
 
-/// Levels of optimisation, 0 to 3, of the crates of a server. Kernels of CPUs are always at 3.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Levels {
-    /// Everything else that the generated crate depends on.
-    pub dependencies: u8,
-    /// The generated crate. Generic kernels of a CPU are compiled into it. That of a CUDA target has none,
-    /// only copies of all that is generic over the model, and takes longer to compile than all else behind
-    /// a server's dependencies; at 0 rustc takes what these have already.
-    pub generated: u8,
-}
-
-impl Levels {
-    /// What ships.
-    pub const SHIPPED: Levels = Levels { dependencies: 3, generated: 3 };
-
-    /// Cargo options for a server whose generated crate has this name. The level of dependencies is the
-    /// profile's own: one for the package `"*"` would hold for build scripts and macros as well, which are
-    /// quickest not optimised.
-    fn options(self, generated: &str) -> Vec<String> {
-        if self == Self::SHIPPED {
-            return Vec::new();
-        }
-        let kernels = ["monomorph-device", "monomorph-formats"].map(|it| (it, Self::SHIPPED.dependencies));
-        let option =
-            |(package, level)| format!("--config=profile.release.package.{package}.opt-level={level}");
-        [format!("--config=profile.release.opt-level={}", self.dependencies)]
-            .into_iter()
-            .chain(kernels.into_iter().chain([(generated, self.generated)]).map(option))
-            .collect()
-    }
-}
-
 impl Linking<'_> {
     /// Options of servers that ship.
     pub fn new(below: &str) -> Linking<'_> {
@@ -250,7 +221,7 @@ pub fn compile(
     }
     let status = cargo
         .args(["build", "--release", "--quiet"])
-        .args(linking.levels.options(package))
+        .args(linking.levels.options(root, package)?)
         .arg("--manifest-path")
         .arg(directory.join("Cargo.toml"))
         .arg("--target-dir")

@@ -1,5 +1,5 @@
 //! What the kernel tests share: random numbers, tensors, steps.
-#![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(dead_code, reason = "each test program uses a part")]
 
 use monomorph_device::cpu::Rows;
 use monomorph_formats::Format;

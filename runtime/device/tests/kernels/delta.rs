@@ -1,11 +1,9 @@
 //! The gated delta-net against its definition in f64: odd widths, several sequences in a step, any cut of a
 //! prompt into steps, slots that were used before.
 
-mod common;
-#[path = "delta/definition.rs"]
 mod definition;
 
-use common::{Owned, Random, close, progress, sequence};
+use crate::common::{Owned, Random, close, progress, sequence};
 use definition::{NORM_EPS, Shape, Stream, Weights, definition};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;

@@ -1,8 +1,6 @@
 //! Embedding, gathering, rotary angles.
 
-mod common;
-
-use common::{Owned, Random, progress, sequence};
+use crate::common::{Owned, Random, progress, sequence};
 use monomorph_device::cpu::*;
 use monomorph_model::{Output, Step};
 use std::path::Path;

@@ -1,8 +1,6 @@
 //! A mixture of experts against f64: routing, ties, every format, rows alone and among others.
 
-mod common;
-
-use common::{Owned, Random, close, product, progress};
+use crate::common::{Owned, Random, close, product, progress};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
 use monomorph_weights::WeightsError;

@@ -1,9 +1,7 @@
 //! Attention whose results pass a gate, and heads that turn in part: the shapes of gated attention against
 //! brute force.
 
-mod common;
-
-use common::{Owned, Random, close, progress, sequence};
+use crate::common::{Owned, Random, close, progress, sequence};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
 use monomorph_model::{Output, Step};

@@ -1,9 +1,7 @@
 //! Attention against brute force: grouped heads, paged blocks in any order, several sequences in a step, any
 //! cut of a prompt into steps.
 
-mod common;
-
-use common::{Owned, Random, close, progress, sequence};
+use crate::common::{Owned, Random, close, progress, sequence};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
 use monomorph_model::{Output, Step};

@@ -1,9 +1,7 @@
 //! Attention within a window, with norms of values and keys as values, and phases over whole rows, each
 //! against what does without.
 
-mod common;
-
-use common::{Owned, Random, close, progress, sequence};
+use crate::common::{Owned, Random, close, progress, sequence};
 use monomorph_abi::sliding::Sliding;
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;

@@ -1,9 +1,7 @@
 //! Mamba-2 against its definition in f64: odd widths, several sequences in a step, any cut of a prompt into
 //! steps, slots that were used before.
 
-mod common;
-
-use common::{Owned, Random, close, progress, sequence};
+use crate::common::{Owned, Random, close, progress, sequence};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
 use monomorph_model::{Output, SequenceStep, Slot, States, Step};

@@ -1,6 +1,6 @@
 //! The gated delta-net by its definition.
 
-use super::common::Owned;
+use crate::common::Owned;
 
 /// One sequence's projections, and what has been computed of it.
 pub struct Stream {

@@ -1,8 +1,6 @@
 //! Attention over latents against its definition, in which keys and values of every head are made.
 
-mod common;
-
-use common::{Owned, Random, close, progress, sequence};
+use crate::common::{Owned, Random, close, progress, sequence};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
 use monomorph_model::{Output, Step};

@@ -1,8 +1,6 @@
 //! Matrix products of every format against f64, on awkward shapes.
 
-mod common;
-
-use common::{Owned, Random, close, product, progress};
+use crate::common::{Owned, Random, close, product, progress};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
 use monomorph_weights::WeightsError;
