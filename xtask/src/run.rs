@@ -2,6 +2,7 @@
 
 use crate::{BuildOptions, TargetOptions, build, fetch};
 use clap::Args;
+use monomorph_abi::serve::PORT;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -16,7 +17,7 @@ pub struct Options {
     #[arg(long)]
     prompt: Option<String>,
     /// Port to serve on.
-    #[arg(long, default_value_t = 8888)]
+    #[arg(long, default_value_t = PORT)]
     port: u16,
     /// Weights to use instead of fetching them.
     #[arg(long, value_name = "PATH")]
