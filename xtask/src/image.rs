@@ -7,6 +7,7 @@ mod layout;
 mod notices;
 mod root;
 
+pub use layout::{ARGUMENTS, SCRATCH, SERVER, USER, WEIGHTS};
 pub use root::platform;
 
 use crate::{BuildOptions, TargetOptions, build, fetch, paths};
@@ -81,12 +82,7 @@ pub fn image(options: Options) -> Result<(), String> {
 fn one(of: &TargetOptions, options: &Options) -> Result<(Target, Image), String> {
     let search = paths::search(of.targets_dir.as_deref());
     let target = spec::load_with(&search, &of.target, &options.build.asked()).map_err(|it| it.to_string())?;
-    if target.hardware.name == "cpu" {
-        return Err(format!(
-            "{} is compiled for this very machine's processor and would not run on others: name x86-64-v3, x86-64-v4 or aarch64",
-            of.target
-        ));
-    }
+    ships(&target)?;
     let server = match &options.server {
         Some(server) => server.clone(),
         None => build::server(of, options.build)?,
@@ -107,8 +103,19 @@ fn one(of: &TargetOptions, options: &Options) -> Result<(Target, Image), String>
     Ok((target, image))
 }
 
+/// Checks that other machines can run a target's server.
+pub fn ships(target: &Target) -> Result<(), String> {
+    if target.hardware.name != "cpu" {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is compiled for this very machine's processor and would not run on others: name x86-64-v3, x86-64-v4 or aarch64",
+        target.name()
+    ))
+}
+
 /// The image's name: its tag says hardware, quantisation and options.
-fn name(target: &Target) -> String {
+pub fn name(target: &Target) -> String {
     let build = target.build();
     let mut parts = build.splitn(3, '/');
     let (hardware, model, quant) = (parts.next(), parts.next(), parts.next());
@@ -155,7 +162,7 @@ fn labels(target: &Target) -> Result<serde_json::Value, String> {
 /// Variables of the container. Those of a GPU's are read by the NVIDIA runtime, which brings the driver's
 /// libraries; where a node mounts them as a directory instead, the loader is told where.
 fn environment(target: &Target) -> Vec<String> {
-    let mut variables = vec!["HOME=/tmp".to_owned()];
+    let mut variables = vec![format!("HOME={SCRATCH}")];
     if target.hardware.cuda().is_some() {
         variables.extend([
             "NVIDIA_VISIBLE_DEVICES=all".to_owned(),

@@ -14,6 +14,7 @@ mod import;
 mod kernels;
 mod licences;
 mod list;
+mod manifests;
 mod matrix;
 mod mutants;
 mod new;
@@ -79,6 +80,8 @@ enum Verb {
     Tune(tune::Options),
     /// Write a server as an image for container engines.
     Image(image::Options),
+    /// Write what runs a server's image: manifests for Kubernetes, and a compose.yaml for one machine.
+    Manifests(manifests::Options),
     /// Print the targets that can be built as one line of JSON, for the jobs of a workflow.
     Matrix(matrix::Options),
     /// Send the requests of a `serve --dump` to a server again and compare the answers.
@@ -120,6 +123,7 @@ fn main() -> ExitCode {
         Verb::Gpu(options) => gpu::gpu(options),
         Verb::Tune(options) => tune::tune(options),
         Verb::Image(options) => image::image(options),
+        Verb::Manifests(options) => manifests::manifests(options),
         Verb::Matrix(options) => matrix::matrix(options),
         Verb::Replay(options) => replay::replay(options),
         Verb::Tidy => tidy::tidy(false),

@@ -1,7 +1,7 @@
 //! The root file system of an image: the server, what its loader wants, who it runs as, and notices.
 
 use super::layer::{Content, Entry};
-use super::layout::Platform;
+use super::layout::{Platform, SCRATCH, USER};
 use super::notices;
 use monomorph_compiler::spec::types::{Hardware, Target};
 use monomorph_compiler::toolchain;
@@ -41,8 +41,8 @@ pub fn root(target: &Target, server: &Path) -> Result<Vec<Entry>, String> {
     let text = |path: &str, text: &str| entry(path, Content::Text(text.into()));
     let mut entries = vec![
         entry("server", Content::Program(server.to_owned())),
-        text("etc/passwd", "root:x:0:0::/:/none\nserver:x:65532:65532::/tmp:/none\n"),
-        text("etc/group", "root:x:0:\nserver:x:65532:\n"),
+        text("etc/passwd", &format!("root:x:0:0::/:/none\nserver:x:{USER}:{USER}::{SCRATCH}:/none\n")),
+        text("etc/group", &format!("root:x:0:\nserver:x:{USER}:\n")),
         // By this file the NVIDIA runtime mounts the driver where Debian's loader looks.
         text("etc/debian_version", "12\n"),
         entry("tmp", Content::Scratch),
