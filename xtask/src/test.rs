@@ -100,6 +100,7 @@ pub fn test(options: Options) -> Result<(), String> {
         ("page", Box::new(|| page(ignored))),
         ("agents", Box::new(|| agents(ignored))),
         ("images", Box::new(|| images(ignored))),
+        ("fleet", Box::new(|| fleet(ignored))),
         (
             "GPU kernels",
             Box::new(|| {
@@ -219,6 +220,14 @@ fn images(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, 
         ));
     }
     ignored("image")
+}
+
+/// Manifests in the hands of others' tools, and servers behind a router of others.
+fn fleet(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(Outcome::Skipped("the router is pinned for x86-64"));
+    }
+    ignored("manifests").and_then(|_| ignored("fleet"))
 }
 
 /// Whether all of these programs are installed.
