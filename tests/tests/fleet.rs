@@ -1,6 +1,8 @@
 //! Two servers behind a router that others wrote, on loopback: what clients see when one is killed, told to
 //! stop, or found to answer wrongly, and that the router finds the server that has a prompt's prefix.
 //!
+//! Planted, and caught here: a drain of no seconds (streams end with an event), and a router that does not
+//! look at readiness (a server that is not ready is asked).
 
 use monomorph_compiler::toolchain::python;
 use monomorph_tests::root;
@@ -249,7 +251,11 @@ fn a_server_that_is_told_to_stop_loses_nobody() {
 #[test]
 #[ignore = "needs packages of pip: cargo xtask test"]
 fn a_server_that_is_not_ready_is_asked_nothing() {
-    let servers = pair();
+    let below = tempfile::tempdir().expect("a directory");
+    let dump = below.path().join("dump.jsonl");
+    // Of requests that it refuses, too, the server writes a line.
+    let servers = [talk(&["--dump", dump.to_str().expect("UTF-8")]), talk(&[])];
+    let asked = || std::fs::read_to_string(&dump).map_or(0, |text| text.lines().count());
     let router = Router::start("round_robin", &servers);
     let address = &servers[0].serving.address;
     let ready = |port: &str| {
@@ -270,10 +276,11 @@ fn a_server_that_is_not_ready_is_asked_nothing() {
     assert!(code == Some(1) && why.contains("poisoned"), "{code:?}: {why}");
     assert!(ready("1").1.contains("no server answers at 127.0.0.1:1"), "{}", ready("1").1);
     std::thread::sleep(Duration::from_millis(1000 * LOOKS + 500));
-    let before = answered(&servers[1]);
+    let before = (asked(), answered(&servers[1]));
     let again = crowd(&router.url, |_| false, || ());
     assert!(again.is_empty(), "{again:?}");
-    assert_eq!(answered(&servers[1]) - before, REQUESTS as f64, "the other one answered all");
+    assert_eq!(answered(&servers[1]) - before.1, REQUESTS as f64, "the other one answered all");
+    assert!(before.0 == 1 && asked() == 1, "{} and {} requests", before.0, asked());
 }
 
 /// Tokens of prompts, and how many of them were cached.
