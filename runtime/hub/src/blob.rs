@@ -26,8 +26,8 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether the cache has it. Its digest was checked when it was written, so its size is enough, unless the
-    /// etag is of another kind than the digest that is known.
+    /// Whether the cache has it. Its digest was checked when it was written, so its size is enough, unless
+    /// the etag is of another kind than the digest that is known.
     pub fn present(&self, place: &Place) -> bool {
         let path = place.blob(&self.etag);
         let there = size(&path).is_some_and(|it| self.bytes.is_none_or(|bytes| bytes == it));

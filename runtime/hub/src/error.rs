@@ -17,7 +17,7 @@ pub enum Error {
     Name {
         /// What it would name.
         what: &'static str,
-        /// The name.
+        /// What was asked for.
         name: String,
     },
     /// The repository is there for those who asked its owners.
@@ -42,7 +42,7 @@ pub enum Error {
     NoRevision {
         /// The repository.
         id: String,
-        /// The revision.
+        /// The branch, tag or commit that was asked for.
         revision: String,
     },
     /// The revision has no such file.
@@ -102,7 +102,7 @@ pub enum Error {
     },
     /// A file or directory of the cache cannot be read or written.
     Disk {
-        /// Its path.
+        /// Where the cache is.
         path: PathBuf,
         /// What the system says.
         why: String,

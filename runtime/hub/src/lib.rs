@@ -1,7 +1,9 @@
-//! Files of a repository on a Hugging Face hub, kept in the hub's own cache and so shared with other programs.
+//! Files of a repository on a Hugging Face hub, kept in the hub's own cache and so shared with other
+//! programs.
 //!
-//! Nothing that the hub says is believed: names that would leave the cache are refused, whole files are hashed
-//! also where a download was resumed, and a file appears in a snapshot only when it is whole and right.
+//! Nothing that the hub says is believed: names that would leave the cache are refused, whole files are
+//! hashed also where a download was resumed, and a file appears in a snapshot only when it is whole and
+//! right.
 
 mod address;
 mod ask;
@@ -12,6 +14,8 @@ mod names;
 mod place;
 mod progress;
 mod snapshot;
+#[cfg(feature = "test-support")]
+pub mod stand_in;
 mod tree;
 
 pub use error::Error;
@@ -90,8 +94,8 @@ impl File {
 }
 
 impl Hub {
-    /// The hub that the variables of its own client name: `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`, `HF_TOKEN`,
-    /// `HF_TOKEN_PATH` (else `$HF_HOME/token`) and `HF_HUB_OFFLINE`.
+    /// The hub that the variables of its own client name: `HF_ENDPOINT`, `HF_HUB_CACHE`, `HF_HOME`,
+    /// `HF_TOKEN`, `HF_TOKEN_PATH` (else `$HF_HOME/token`) and `HF_HUB_OFFLINE`.
     pub fn from_environment() -> Hub {
         Hub::by(|name| std::env::var_os(name))
     }

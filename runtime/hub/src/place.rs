@@ -73,8 +73,8 @@ impl Place {
         }
     }
 
-    /// Links a whole blob into the snapshot of a commit. As the hub's own client links: relatively, so the cache
-    /// may be moved, or be mounted elsewhere.
+    /// Links a whole blob into the snapshot of a commit. As the hub's own client links: relatively, so the
+    /// cache may be moved, or be mounted elsewhere.
     pub fn link(&self, commit: &str, path: &str, etag: &str) -> Result<(), Error> {
         let target = format!("{}blobs/{etag}", "../".repeat(2 + path.matches('/').count()));
         let link = self.snapshot(commit).join(path);

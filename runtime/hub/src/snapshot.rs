@@ -14,9 +14,9 @@ impl Hub {
     /// which they stand. The hub is asked only if the cache lacks one of them.
     ///
     /// # Errors
-    /// When the names are none that a repository has, when the hub does not have or does not give the files, when
-    /// they are not what they should be, or when the disk does not take them. Whole files stay, and what was begun
-    /// is resumed by the next call.
+    /// When the names are none that a repository has, when the hub does not have or does not give the files,
+    /// when they are not what they should be, or when the disk does not take them. Whole files stay, and what
+    /// was begun is resumed by the next call.
     pub fn snapshot(
         &self,
         id: &str,

@@ -25,7 +25,7 @@ pub struct Tree {
 pub struct Entry {
     /// Path in the repository.
     pub path: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// Hex digest of a large file; the hub knows no SHA-256 of small ones.
     pub sha256: Option<String>,
@@ -56,8 +56,8 @@ impl Hub {
     /// The commit of a revision and its files. The hub is always asked.
     ///
     /// # Errors
-    /// When there is no such repository or revision, when it may not be read, or when the answer is none that a hub
-    /// gives or has names that leave a directory.
+    /// When there is no such repository or revision, when it may not be read, or when the answer is none that
+    /// a hub gives or has names that leave a directory.
     pub fn tree(&self, id: &str, revision: &str, progress: &mut dyn Progress) -> Result<Tree, Error> {
         let asker = Asker::new(self, id, revision)?;
         let api = format!("{}/api/models/{id}", self.endpoint);
