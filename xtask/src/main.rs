@@ -16,6 +16,7 @@ mod licences;
 mod list;
 mod manifests;
 mod matrix;
+mod model;
 mod mutants;
 mod new;
 mod options;

@@ -65,7 +65,7 @@ impl Machine {
             features: features.map(str::to_owned).collect(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             memory: std::fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(memory),
-            disk: rustix::fs::statvfs(root).ok().map(|it| it.f_bavail * it.f_frsize),
+            disk: free(root),
             tools: tools.collect(),
             nvcc: nvcc(root),
             driver: drivers.into_iter().next(),
@@ -77,6 +77,12 @@ impl Machine {
     pub fn tool(&self, name: &str) -> Option<&str> {
         self.tools.get(name).map(String::as_str)
     }
+}
+
+/// Bytes that are free on the disk where a path is, or will be.
+pub fn free(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|it| it.exists())?;
+    rustix::fs::statvfs(there).ok().map(|it| it.f_bavail * it.f_frsize)
 }
 
 /// What a program prints; none if it is not there or fails.
