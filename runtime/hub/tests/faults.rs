@@ -211,12 +211,11 @@ fn rows() -> Vec<Row> {
             "the content changes between two parts",
             bytes,
             2,
-            |request, it| match request.begin {
-                None => {
+            |request, it| {
+                if request.begin.is_none() {
                     it.body[3] ^= 1;
-                    cut(it, 100_000)
+                    cut(it, 100_000);
                 }
-                Some(_) => {}
             },
             Right,
         ),
