@@ -10,6 +10,7 @@ mod ask;
 mod blob;
 mod disk;
 mod error;
+mod file;
 mod names;
 mod place;
 mod progress;
@@ -19,6 +20,7 @@ pub mod stand_in;
 mod tree;
 
 pub use error::Error;
+pub use file::Known;
 pub use progress::{Progress, Shown};
 pub use tree::{Entry, Tree};
 

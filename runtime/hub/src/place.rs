@@ -23,6 +23,11 @@ impl Place {
         Place { root: hub.cache.join(&name), locks: hub.cache.join(".locks").join(name) }
     }
 
+    /// Of files that belong to no repository.
+    pub fn of_files(directory: &Path) -> Place {
+        Place { root: directory.to_owned(), locks: directory.join(".locks") }
+    }
+
     pub fn root(&self) -> &Path {
         &self.root
     }
