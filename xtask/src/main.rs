@@ -23,6 +23,7 @@ mod options;
 mod paths;
 mod peer;
 mod quantize;
+mod release;
 mod replay;
 mod run;
 mod test;
@@ -83,6 +84,8 @@ enum Verb {
     Image(image::Options),
     /// Write what runs a server's image: manifests for Kubernetes, and a compose.yaml for one machine.
     Manifests(manifests::Options),
+    /// Write servers, and the launcher, as the archives of a release, and its index.
+    Release(release::Options),
     /// Print the targets that can be built as one line of JSON, for the jobs of a workflow.
     Matrix(matrix::Options),
     /// Send the requests of a `serve --dump` to a server again and compare the answers.
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         Verb::Tune(options) => tune::tune(options),
         Verb::Image(options) => image::image(options),
         Verb::Manifests(options) => manifests::manifests(options),
+        Verb::Release(options) => release::release(options),
         Verb::Matrix(options) => matrix::matrix(options),
         Verb::Replay(options) => replay::replay(options),
         Verb::Tidy => tidy::tidy(false),

@@ -4,7 +4,7 @@
 mod decide;
 mod remote;
 
-use crate::doctor::{self, Machine};
+use crate::doctor::{self, Workshop};
 use crate::{TargetOptions, import, paths};
 use clap::Args;
 use decide::{Named, Needs};
@@ -12,6 +12,7 @@ use monomorph_compiler::import::Imported;
 use monomorph_compiler::spec::types::{Compute, Source, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_hub::{File, Hub};
+use monomorph_launcher::machine::free;
 use monomorph_weights::{cache_directory, weights_directory};
 use std::path::{Path, PathBuf};
 
@@ -60,8 +61,8 @@ struct Found {
 pub fn choose(options: &ModelOptions, name: &str, targets_dir: Option<&Path>) -> Result<Chosen, String> {
     let named = decide::named(name, Path::new(name).is_dir())?;
     let mut search = paths::search(targets_dir);
-    let machine = Machine::look(&paths::root());
-    let candidates = doctor::fitness(&search, &machine)?;
+    let workshop = Workshop::look(&paths::root());
+    let candidates = doctor::fitness(&search, &workshop.machine)?;
     let hardware = decide::hardware(&candidates, options.hardware.as_deref())?.to_owned();
     let on_gpu = candidates.iter().any(|it| it.hardware.name == hardware && it.hardware.cuda().is_some());
     let known = match &named {
@@ -88,7 +89,7 @@ pub fn choose(options: &ModelOptions, name: &str, targets_dir: Option<&Path>) ->
     let target = format!("{hardware}/{}/{quant}", found.model);
     search.splice(0..0, found.targets_dir.clone());
     let loaded = spec::load(&search, &target).map_err(|error| error.to_string())?;
-    let needs = needs(&loaded, &found, &machine)?;
+    let needs = needs(&loaded, &found, &workshop)?;
     eprint!("{}", decide::summary(&target, &found.origin, &needs));
     decide::fits(&needs)?;
     Ok(Chosen {
@@ -161,7 +162,7 @@ fn imported(named: &Named, compute: Compute, targets_dir: Option<&Path>) -> Resu
 }
 
 /// What a target takes, and what this machine has of it.
-fn needs(target: &Target, found: &Found, machine: &Machine) -> Result<Needs, String> {
+fn needs(target: &Target, found: &Found, workshop: &Workshop) -> Result<Needs, String> {
     let graph = graph::build(&target.model, &target.quant);
     let plan = passes::assemble::plan(target, &graph).map_err(|error| error.to_string())?;
     let memory = plan.memory;
@@ -186,12 +187,16 @@ fn needs(target: &Target, found: &Found, machine: &Machine) -> Result<Needs, Str
     Ok(Needs {
         weights: u64::try_from(weights).unwrap_or(u64::MAX),
         there,
-        free: doctor::free(&place),
+        free: free(&place),
         place,
         memory: memory.weights + memory.scratch + memory.kv_block + memory.state,
         // Loading a spec has compared it with the memory of its card.
-        has: if on_gpu { Some(target.hardware.memory_bytes) } else { machine.memory.map(|(_, free)| free) },
+        has: if on_gpu {
+            Some(target.hardware.memory_bytes)
+        } else {
+            workshop.machine.memory.map(|(_, free)| free)
+        },
         build: doctor::BUILD_BYTES,
-        build_free: machine.disk,
+        build_free: workshop.disk,
     })
 }

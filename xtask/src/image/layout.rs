@@ -35,7 +35,7 @@ pub enum Platform {
 }
 
 impl Platform {
-    /// As OCI and Kubernetes name it.
+    /// As OCI, Kubernetes and Debian name it.
     pub fn architecture(self) -> &'static str {
         match self {
             Platform::Amd64 => "amd64",
@@ -45,6 +45,14 @@ impl Platform {
 }
 
 impl Platform {
+    /// The triple that servers for it are linked for.
+    pub fn triple(self) -> &'static str {
+        match self {
+            Platform::Amd64 => "x86_64-unknown-linux-gnu",
+            Platform::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
     /// Label of a machine of GitHub's that builds for it without a cross compiler.
     pub fn runner(self) -> &'static str {
         match self {

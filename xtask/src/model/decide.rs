@@ -1,6 +1,7 @@
 //! What follows from a model's name and from what a machine has.
 
-use crate::doctor::{Fit, size};
+use crate::doctor::Fit;
+use monomorph_launcher::size;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::path::PathBuf;
