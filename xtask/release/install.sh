@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the launcher `monomorph` for this machine: fetches its archive, checks its digest, and puts the program
-# into a directory. Needs tar, sha256sum or shasum, and curl or wget unless the release is a directory.
+# Installs the launcher `monomorph` for this machine: fetches its archive, checks its digest, and puts the
+# program into a directory. Needs tar, sha256sum or shasum, and curl or wget unless the release is a
+# directory.
 set -eu
 
 base="https://github.com/monomorph/monomorph/releases/latest/download"

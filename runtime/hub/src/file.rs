@@ -20,12 +20,12 @@ pub struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Fetches it into a directory, unless it is there, and returns its path, which its digest names. What was
-    /// begun is gone on with.
+    /// Fetches it into a directory, unless it is there, and returns its path, which its digest names. What
+    /// was begun is gone on with.
     ///
     /// # Errors
-    /// When it cannot be had, is another, or the disk does not take it; what was begun is gone on with by the next
-    /// call.
+    /// When it cannot be had, is another, or the disk does not take it; what was begun is gone on with by the
+    /// next call.
     pub fn fetch(&self, directory: &Path, progress: &mut dyn Progress) -> Result<PathBuf, Error> {
         names::digest("digest", self.sha256)?;
         let hub = Hub {

