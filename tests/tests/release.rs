@@ -1,5 +1,5 @@
-//! `cargo xtask release` and the launcher: what is released is the same twice, is what others' tools take, and
-//! answers on a machine that has nothing but glibc.
+//! `cargo xtask release` and the launcher: what is released is the same twice, is what others' tools take,
+//! and answers on a machine that has nothing but glibc.
 
 use monomorph_compiler::toolchain::python;
 use monomorph_tests::{program, root, server, smollm2};
