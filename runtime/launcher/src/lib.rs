@@ -6,6 +6,7 @@ pub mod install;
 pub mod machine;
 pub mod needs;
 pub mod place;
+pub mod wheel;
 
 use std::fmt::Write;
 

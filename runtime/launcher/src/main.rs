@@ -3,7 +3,6 @@
 mod choice;
 mod run;
 mod weights;
-mod wheel;
 
 use clap::{Args, Parser, Subcommand};
 use monomorph_launcher::machine::{Finding, Machine, free};

@@ -1,9 +1,8 @@
 //! The weights of a server: given, or of the sources that the index names.
 
-use crate::wheel;
 use monomorph_hub::{File, Hub, Shown};
 use monomorph_launcher::index::{Entry, Weights};
-use monomorph_launcher::size;
+use monomorph_launcher::{size, wheel};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ pub enum Wanted {
         sources: Vec<Weights>,
         /// Where those of a wheel are put.
         directory: PathBuf,
-        hub: Hub,
+        hub: Box<Hub>,
         /// Bytes in memory, which is about what the files take.
         bytes: u64,
     },
@@ -75,7 +74,7 @@ impl Wanted {
                 target: entry.target.clone(),
                 sources: entry.weights.clone(),
                 directory,
-                hub,
+                hub: Box::new(hub),
                 bytes: entry.memory.weights,
             }),
         }

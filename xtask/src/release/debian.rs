@@ -86,7 +86,7 @@ fn name(slug: &str) -> String {
 /// Appends a file to an archive of `ar`: a head of 60 bytes, and an even number of bytes.
 fn member(archive: &mut Vec<u8>, name: &str, bytes: &[u8]) -> io::Result<()> {
     let (time, user, group, mode) = (0, 0, 0, "100644");
-    write!(archive, "{name:<16}{time:<12}{user:<6}{group:<6}{mode:<8}{:<10}`\n", bytes.len())?;
+    writeln!(archive, "{name:<16}{time:<12}{user:<6}{group:<6}{mode:<8}{:<10}`", bytes.len())?;
     archive.extend_from_slice(bytes);
     archive.extend((bytes.len() % 2 == 1).then_some(b'\n'));
     Ok(())
