@@ -40,6 +40,10 @@ fn start(verb: &str, arguments: &[&str]) -> Talking {
     Talking { serving: Serving::start_command(command, weights.path(), arguments), _weights: weights }
 }
 
-fn scripted() -> PathBuf {
+/// The program that these servers are.
+///
+/// # Panics
+/// When it cannot be built.
+pub fn scripted() -> PathBuf {
     program(&["--example", "scripted"], "examples/scripted")
 }

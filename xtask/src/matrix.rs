@@ -45,7 +45,7 @@ pub fn matrix(options: Options) -> Result<(), String> {
         let (hardware, _) = listed.target.split_once('/').expect("a target begins with its hardware");
         let hardware = spec::load_hardware(&search, hardware).map_err(|error| error.to_string())?;
         jobs.push(Job {
-            slug: listed.target.replace('/', "-"),
+            slug: paths::slug(&listed.target),
             runner: image::platform(&hardware).runner(),
             needs_gpu: hardware.cuda().is_some(),
             listed,

@@ -12,6 +12,11 @@ pub fn targets() -> PathBuf {
     root().join("targets")
 }
 
+/// A target as a part of file names.
+pub fn slug(target: &str) -> String {
+    target.replace('/', "-")
+}
+
 /// The directories in which targets are looked up: the given one, then the project's own.
 pub fn search(given: Option<&Path>) -> Vec<PathBuf> {
     given.map(Path::to_owned).into_iter().chain([targets()]).collect()

@@ -1,6 +1,7 @@
 //! `cargo xtask replay`: sends the requests of a dump to a server again and compares the answers.
 
 use clap::Args;
+use monomorph_abi::serve::PORT;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -31,7 +32,7 @@ pub struct Options {
     /// What `serve --dump` wrote.
     dump: PathBuf,
     /// The server to send the requests to.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8888")]
+    #[arg(long, value_name = "URL", default_value_t = format!("http://127.0.0.1:{PORT}"))]
     url: String,
     /// File whose first line is the API key.
     #[arg(long, value_name = "FILE")]

@@ -1,7 +1,8 @@
 //! `cargo xtask run`: build, fetch the weights if missing, then serve or answer one prompt.
 
-use crate::{BuildOptions, TargetOptions, build, fetch};
+use crate::{BuildOptions, TargetOptions, build, fetch, model};
 use clap::Args;
+use monomorph_abi::serve::PORT;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,12 +12,14 @@ pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
     #[command(flatten)]
+    model: model::ModelOptions,
+    #[command(flatten)]
     build: BuildOptions,
     /// Answer this prompt on standard output and exit.
     #[arg(long)]
     prompt: Option<String>,
     /// Port to serve on.
-    #[arg(long, default_value_t = 8888)]
+    #[arg(long, default_value_t = PORT)]
     port: u16,
     /// Weights to use instead of fetching them.
     #[arg(long, value_name = "PATH")]
@@ -24,17 +27,25 @@ pub struct Options {
 }
 
 pub fn run(options: Options) -> Result<(), String> {
-    let server = build::server(&options.target, options.build)?;
-    let weights = match options.weights {
+    let (mut target, mut weights) = (options.target, options.weights);
+    if let Some(name) = &options.model.model {
+        let chosen = model::choose(&options.model, name, target.targets_dir.as_deref())?;
+        if chosen.stop {
+            return Ok(());
+        }
+        (target, weights) = (chosen.target, weights.or(chosen.weights));
+    }
+    let server = build::server(&target, options.build)?;
+    let weights = match weights {
         Some(path) => path,
-        None => fetch::weights(&options.target)?,
+        None => fetch::weights(&target)?,
     };
     let mut command = Command::new(&server);
     match &options.prompt {
         Some(prompt) => command.arg("generate").arg("--weights").arg(&weights).arg("--prompt").arg(prompt),
         None => {
             let address = format!("http://127.0.0.1:{}", options.port);
-            println!("{} at {address}", options.target.target);
+            println!("{} at {address}", target.target);
             println!("chat page: {address}/");
             println!(
                 "try: curl {address}/v1/chat/completions -H 'content-type: application/json' \

@@ -100,6 +100,7 @@ pub fn test(options: Options) -> Result<(), String> {
         ("page", Box::new(|| page(ignored))),
         ("agents", Box::new(|| agents(ignored))),
         ("images", Box::new(|| images(ignored))),
+        ("fleet", Box::new(|| fleet(ignored))),
         ("book", Box::new(|| book::check().map(passed))),
         (
             "GPU kernels",
@@ -212,14 +213,22 @@ fn agents(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, 
     ignored("agents")
 }
 
-/// An image in the hands of others' tools.
+/// An image and a release in the hands of others' tools.
 fn images(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
-    if !cfg!(target_arch = "x86_64") || !there(&["skopeo", "umoci", "bwrap"]) {
+    if !cfg!(target_arch = "x86_64") || !there(&["skopeo", "umoci", "bwrap", "zstd", "dpkg-deb"]) {
         return Ok(Outcome::Skipped(
-            "no x86-64 machine with skopeo, umoci and bubblewrap; xtask/images/debian.sh installs them",
+            "no x86-64 Debian with skopeo, umoci, bubblewrap and zstd; xtask/images/debian.sh installs them",
         ));
     }
-    ignored("image")
+    ignored("image").and_then(|_| ignored("release"))
+}
+
+/// Manifests in the hands of others' tools, and servers behind a router of others.
+fn fleet(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Ok(Outcome::Skipped("the router is pinned for x86-64"));
+    }
+    ignored("manifests").and_then(|_| ignored("fleet"))
 }
 
 /// Whether all of these programs are installed.

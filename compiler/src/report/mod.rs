@@ -2,6 +2,7 @@
 
 pub mod cuda;
 pub mod draft;
+pub mod host;
 mod html;
 pub mod step;
 
@@ -68,6 +69,8 @@ pub struct MemoryReport {
     /// Layers that give back blocks behind a sliding window; the other figures of K/V are without them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sliding: Option<SlidingReport>,
+    /// Memory of the host, of all ranks.
+    pub host: host::HostReport,
 }
 
 /// Layers that give back blocks behind a sliding window.
@@ -255,6 +258,7 @@ pub fn report(plan: &Plan) -> Report {
                 token: block / quant.kv_block as u64,
             }),
             state: plan.memory.state,
+            host: host::report(plan),
         },
         formats: formats
             .map(|(class, format, compute)| FormatReport {
@@ -455,6 +459,10 @@ pub fn text(plan: &Plan) -> String {
     if report.memory.state > 0 {
         line(format_args!("             {:>12}  recurrent state, each sequence", report.memory.state));
     }
+    line(format_args!(
+        "             {:>12}  of the host at most, of {} that a container has to have",
+        report.memory.host.taken, report.memory.host.container
+    ));
     for body in &report.bodies {
         line(format_args!(""));
         for row in phase_table(body) {

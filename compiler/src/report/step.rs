@@ -3,16 +3,13 @@
 
 use crate::plan::{Cost, FieldId, FieldKind, Given, Phase, Plan};
 use crate::spec::types::TensorClass;
+use monomorph_abi::serve::{CONTEXT, MEMORY_FRACTION};
 use monomorph_abi::sliding::{Sliding, SlidingNeeds};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// Context lengths at which a step is reported.
 const CONTEXTS: [usize; 2] = [128, 32_768];
-/// Part of a GPU's memory that a server takes by default.
-const MEMORY_FRACTION: f64 = 0.9;
-/// Longest sequence of a server by default.
-const DEFAULT_CONTEXT: usize = 8192;
 
 /// One decode step of one sequence.
 #[derive(Debug, Serialize)]
@@ -143,8 +140,7 @@ fn start(plan: &Plan) -> StartReport {
     let fixed = memory.weights + memory.state * sequences as u64 + memory.scratch;
     let room = (plan.target.hardware.memory_bytes as f64 * MEMORY_FRACTION) as u64;
     let left = room.saturating_sub(fixed);
-    let (block_tokens, context) =
-        (plan.target.quant.kv_block, plan.target.model.context.min(DEFAULT_CONTEXT));
+    let (block_tokens, context) = (plan.target.quant.kv_block, plan.target.model.context.min(CONTEXT));
     // Layers with a window have blocks beside those of the others, if they give back some: then there are no
     // draft passes, and a step writes no further than the drafts that it verifies.
     let sliding = plan.sliding().map_or(SlidingNeeds::default(), |(window, bytes)| {

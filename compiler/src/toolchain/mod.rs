@@ -380,7 +380,7 @@ fn rust_flags(cpu: &Cpu) -> Vec<String> {
 }
 
 /// Flags by which no path of this machine stands in a binary: those of the checkout and of cargo's sources.
-fn remapped(root: &Path) -> impl Iterator<Item = String> {
+pub fn remapped(root: &Path) -> impl Iterator<Item = String> {
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cargo"));
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(home);
     let to = |from: PathBuf, to| format!("--remap-path-prefix={}={to}", from.display());

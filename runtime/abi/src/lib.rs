@@ -1,6 +1,6 @@
 //! Memory layouts shared by two sides: the compiler, which plans with their sizes, and the runtime, which
 //! fills and reads them. A layout is either arithmetic on dimensions, as const functions, or a struct that
-//! host and device share. Nothing here does I/O.
+//! host and device share. The defaults of a server, which others print, stand here too. Nothing does I/O.
 
 pub mod cuda;
 pub mod cut;
@@ -8,6 +8,7 @@ pub mod fill;
 mod format;
 pub mod kv;
 pub mod packed;
+pub mod serve;
 pub mod sliding;
 pub mod state;
 pub mod step;

@@ -1,4 +1,4 @@
-//! The built binary: `serve`, `generate`, `logits`, `bench`, `info`.
+//! The built binary: `serve`, `generate`, `logits`, `bench`, `info`, `health`.
 //!
 //! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled
 //! for is not there; 4 the device failed while it worked, and all clients were told.
@@ -91,6 +91,9 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     if let Verb::Info(args) = verb {
         return Ok(verbs::info::info(spec, M::SLIDING, M::RANKS, args)?);
     }
+    if let Verb::Health(args) = verb {
+        return Ok(verbs::health::health(args)?);
+    }
     if let Verb::TryGrammars = verb {
         return Ok(request::grammars::trial::run()?);
     }
@@ -110,6 +113,6 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         }
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
-        Verb::Info(_) | Verb::TryGrammars => Ok(()),
+        Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => Ok(()),
     }
 }

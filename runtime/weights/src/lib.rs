@@ -22,7 +22,7 @@ pub use checkpoint::{Checkpoint, Safetensors};
 pub use error::WeightsError;
 pub use file::{Bytes, WeightsFile, Windows};
 pub use metadata::{Metadata, MetadataType};
-pub use places::weights_directory;
+pub use places::{cache_directory, weights_directory};
 
 use monomorph_formats::Format;
 

@@ -10,14 +10,23 @@ pub fn weights_directory(model: &str, quant: &str) -> PathBuf {
     directory_by(|name| std::env::var_os(name), model, quant)
 }
 
+/// The directory of everything that is kept of targets: `monomorph` in the same cache.
+pub fn cache_directory() -> PathBuf {
+    cache_by(|name| std::env::var_os(name))
+}
+
 /// [`weights_directory`] with variables from a function. Relative paths count as not set, as the XDG
 /// specification requires.
 fn directory_by(variable: impl Fn(&str) -> Option<OsString>, model: &str, quant: &str) -> PathBuf {
+    cache_by(variable).join(model).join(quant)
+}
+
+fn cache_by(variable: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME")
         .or_else(|| absolute("HOME").map(|home| home.join(".cache")))
         .unwrap_or_else(|| PathBuf::from(".cache"));
-    cache.join("monomorph").join(model).join(quant)
+    cache.join("monomorph")
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! An archive that is an OCI image layout and what `docker load` reads, of one set of blobs.
 
 use super::layer::{Layer, hex};
+use monomorph_abi::serve::PORT;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -8,7 +9,19 @@ use std::io;
 use std::path::Path;
 
 /// User and group of the server: nobody whom a host knows.
-const USER: u32 = 65_532;
+pub const USER: u32 = 65_532;
+
+/// The server in the image.
+pub const SERVER: &str = "/server";
+
+/// Where an image has its weights, or they are mounted.
+pub const WEIGHTS: &str = "/weights";
+
+/// The one directory that a server writes to, its user's home, on a root that may be read-only.
+pub const SCRATCH: &str = "/tmp";
+
+/// What the server is run with. Loopback, its default, cannot be reached from outside a container.
+pub const ARGUMENTS: [&str; 5] = ["serve", "--bind", "0.0.0.0", "--weights", WEIGHTS];
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -22,7 +35,8 @@ pub enum Platform {
 }
 
 impl Platform {
-    fn architecture(self) -> &'static str {
+    /// As OCI, Kubernetes and Debian name it.
+    pub fn architecture(self) -> &'static str {
         match self {
             Platform::Amd64 => "amd64",
             Platform::Arm64 => "arm64",
@@ -31,6 +45,14 @@ impl Platform {
 }
 
 impl Platform {
+    /// The triple that servers for it are linked for.
+    pub fn triple(self) -> &'static str {
+        match self {
+            Platform::Amd64 => "x86_64-unknown-linux-gnu",
+            Platform::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
     /// Label of a machine of GitHub's that builds for it without a cross compiler.
     pub fn runner(self) -> &'static str {
         match self {
@@ -74,10 +96,9 @@ impl Image {
                 "config": {
                     "User": format!("{USER}:{USER}"),
                     "Env": self.environment,
-                    // Loopback, the default, cannot be reached from outside a container.
-                    "Entrypoint": ["/server"],
-                    "Cmd": ["serve", "--bind", "0.0.0.0", "--weights", "/weights"],
-                    "ExposedPorts": { "8888/tcp": {} },
+                    "Entrypoint": [SERVER],
+                    "Cmd": ARGUMENTS,
+                    "ExposedPorts": { format!("{PORT}/tcp"): {} },
                     "WorkingDir": "/",
                     "Labels": self.labels,
                 },

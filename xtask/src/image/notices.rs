@@ -1,6 +1,7 @@
 //! The licences of all crates that a server is made of.
 
-use crate::licences::{cargo, packages};
+use crate::licences::{cargo, metadata};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
@@ -9,16 +10,14 @@ use std::path::Path;
 const FILES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "COPYRIGHT", "NOTICE"];
 
 /// Every licence's text once, under the crates that have it; at the end those that ship none, by their
-/// licences' names. `directory` is an emitted crate's.
-pub fn of(directory: &Path) -> Result<String, String> {
-    let tree = cargo(directory, &["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}"])?;
-    let linked: BTreeSet<(&str, &str)> = tree.lines().filter_map(package).collect();
+/// licences' names. `directory` is the crate's, and `triple` the host that it is linked for.
+pub fn of(directory: &Path, triple: &str) -> Result<String, String> {
     let (mut texts, mut bare) = (BTreeMap::<String, BTreeSet<String>>::new(), BTreeSet::new());
-    for it in packages(directory, &[])? {
+    for it in linked(&metadata(directory, &[])?, directory, triple)? {
         let field = |name: &str| it[name].as_str().unwrap_or_default();
         let (name, version) = (field("name"), field("version"));
-        // The project's own are under its licences, which are the image's.
-        if !linked.contains(&(name, version)) || it["source"].is_null() {
+        // The project's own are under its licences.
+        if it["source"].is_null() {
             continue;
         }
         let crate_directory =
@@ -31,7 +30,7 @@ pub fn of(directory: &Path) -> Result<String, String> {
             texts.entry(text).or_default().insert(format!("{name} {version}"));
         }
     }
-    let mut out = String::from("Licences of the Rust crates in this image's server.\n");
+    let mut out = String::from("Licences of the Rust crates in this program.\n");
     for (text, crates) in &texts {
         let crates: Vec<&str> = crates.iter().map(String::as_str).collect();
         // Writing to a string cannot fail.
@@ -44,6 +43,19 @@ pub fn of(directory: &Path) -> Result<String, String> {
         }
     }
     Ok(out)
+}
+
+/// The packages of `cargo metadata` that are linked into a crate, itself among them.
+pub fn linked<'a>(metadata: &'a Value, directory: &Path, triple: &str) -> Result<Vec<&'a Value>, String> {
+    let tree = ["tree", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--target", triple];
+    let tree = cargo(directory, &tree)?;
+    let linked: BTreeSet<(&str, &str)> = tree.lines().filter_map(package).collect();
+    let packages = metadata["packages"].as_array().ok_or("cargo metadata lists no packages")?;
+    let is = |it: &&Value| {
+        let field = |name: &str| it[name].as_str().unwrap_or_default();
+        linked.contains(&(field("name"), field("version")))
+    };
+    Ok(packages.iter().filter(is).collect())
 }
 
 /// Name and version of a line of `cargo tree`.

@@ -1,7 +1,7 @@
 //! The root file system of an image: the server, what its loader wants, who it runs as, and notices.
 
-use super::layer::{Content, Entry};
-use super::layout::Platform;
+use super::layer::{Content, Entry, with_directories};
+use super::layout::{Platform, SCRATCH, USER};
 use super::notices;
 use monomorph_compiler::spec::types::{Hardware, Target};
 use monomorph_compiler::toolchain;
@@ -41,8 +41,8 @@ pub fn root(target: &Target, server: &Path) -> Result<Vec<Entry>, String> {
     let text = |path: &str, text: &str| entry(path, Content::Text(text.into()));
     let mut entries = vec![
         entry("server", Content::Program(server.to_owned())),
-        text("etc/passwd", "root:x:0:0::/:/none\nserver:x:65532:65532::/tmp:/none\n"),
-        text("etc/group", "root:x:0:\nserver:x:65532:\n"),
+        text("etc/passwd", &format!("root:x:0:0::/:/none\nserver:x:{USER}:{USER}::{SCRATCH}:/none\n")),
+        text("etc/group", &format!("root:x:0:\nserver:x:{USER}:\n")),
         // By this file the NVIDIA runtime mounts the driver where Debian's loader looks.
         text("etc/debian_version", "12\n"),
         entry("tmp", Content::Scratch),
@@ -50,15 +50,10 @@ pub fn root(target: &Target, server: &Path) -> Result<Vec<Entry>, String> {
     for directory in ["dev", "proc", "sys", "weights"] {
         entries.push(entry(directory, Content::Directory));
     }
-    let (of_loader, loader_name) = loader.split_once('/').expect("a loader is in a directory");
+    let (_, loader_name) = loader.split_once('/').expect("a loader is in a directory");
     entries.push(entry(loader, Content::Program(library(gcc, loader_name)?)));
     for name in LIBRARIES.iter().chain(&OF_DRIVERS) {
         entries.push(entry(&format!("lib/{triplet}/{name}"), Content::File(library(gcc, name)?)));
-    }
-    for directory in ["etc", "lib", &format!("lib/{triplet}"), of_loader, "licenses"] {
-        if !entries.iter().any(|it| it.path == directory) {
-            entries.push(entry(directory, Content::Directory));
-        }
     }
     for (name, package) in COPYRIGHTS {
         let from = Path::new("/usr/share/doc").join(package).join("copyright");
@@ -66,8 +61,9 @@ pub fn root(target: &Target, server: &Path) -> Result<Vec<Entry>, String> {
     }
     let (directory, _) =
         toolchain::write_crate(&crate::paths::root(), target).map_err(|it| it.to_string())?;
-    entries.push(entry("licenses/rust.txt", Content::Text(notices::of(&directory)?.into_bytes())));
-    Ok(entries)
+    let notices = notices::of(&directory, platform(&target.hardware).triple())?;
+    entries.push(entry("licenses/rust.txt", Content::Text(notices.into_bytes())));
+    Ok(with_directories(entries))
 }
 
 /// A library for the host of a compiler, by that compiler.

@@ -35,9 +35,20 @@ const MARKERS: [(&str, Marker); 5] = [
 /// The language of blocks of commands.
 const LANGUAGE: &str = "console";
 /// What lines of commands begin with. In a block of another language that makes one a command nobody runs.
-const PROGRAMS: [&str; 11] = [
-    "$ ", "cargo ", "server ", "dist/", "target/", "curl ", "docker ", "python3 ", ".venv/", "export ",
+const PROGRAMS: [&str; 13] = [
+    "$ ",
+    "cargo ",
+    "server ",
+    "monomorph ",
+    "dist/",
+    "target/",
+    "curl ",
+    "docker ",
+    "python3 ",
+    ".venv/",
+    "export ",
     "git ",
+    "sh ",
 ];
 
 /// Commands that stand together.

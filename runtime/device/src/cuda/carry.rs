@@ -20,12 +20,10 @@ use super::pointer::Pointer;
 use super::shape::MatrixShape;
 use super::sources::mismatch;
 use super::weights::Matrix;
+use monomorph_abi::serve::PACKING_BYTES;
 use monomorph_model::LoadError;
 use monomorph_weights::{Checkpoint, Windows};
 use std::ops::Range;
-
-/// Bytes of codes that a thread packs at a time: large enough for PCIe, small enough to share out evenly.
-const PIECE_BYTES: usize = 8 << 20;
 
 /// A matrix to pack, or all experts of one back to back, with their sources in the same order.
 #[derive(Debug)]
@@ -59,7 +57,7 @@ impl Piece {
 pub(crate) fn pieces(jobs: &[Job]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for (job, Job { shape, .. }) in jobs.iter().enumerate() {
-        let each = (PIECE_BYTES / shape.matrix().tile_codes()).max(1);
+        let each = (PACKING_BYTES / shape.matrix().tile_codes()).max(1);
         let tiles = shape.all_tiles();
         pieces.extend(
             (0..tiles).step_by(each).map(|first| Piece { job, tiles: first..tiles.min(first + each) }),
@@ -191,7 +189,7 @@ mod tests {
         let jobs = [job(&WIDE), job(&SMALL), job(&EXPERTS)];
         let pieces = pieces(&jobs);
         let codes = |piece: &Piece| piece.tiles.len() * jobs[piece.job].shape.matrix().tile_codes();
-        assert!(pieces.iter().all(|piece| codes(piece) <= PIECE_BYTES));
+        assert!(pieces.iter().all(|piece| codes(piece) <= PACKING_BYTES));
         let tiles = |job| pieces.iter().filter(move |it| it.job == job).flat_map(|it| it.tiles.clone());
         assert!(tiles(0).eq(0..1001) && tiles(1).eq(0..1) && tiles(2).eq(0..128 * 192));
         // Several experts per piece: each has 1.5 MiB of codes.

@@ -10,13 +10,11 @@ use super::shape::{MatrixShape, vector_bytes};
 use super::slice::Share;
 use super::sources::{load_sources, load_values};
 use super::weights::{Matrix, Part, Vector};
+use monomorph_abi::serve::PACKING_THREADS;
 use monomorph_formats::Format;
 use monomorph_model::{HostGuard, LoadError, LoadOptions, ModelSpec, Progress, Weights};
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// Most threads that pack: more would wait for memory.
-const MOST_THREADS: usize = 16;
 
 /// Collects the weights a stack asks for and loads them.
 #[derive(Debug)]
@@ -54,7 +52,7 @@ impl<'a> Loader<'a> {
             Weights::Dummy { seed } => *seed,
         };
         progress.expect(share.ranks as u64 * spec.weight_bytes);
-        let threads = options.threads.clamp(1, MOST_THREADS);
+        let threads = options.threads.clamp(1, PACKING_THREADS);
         let (guard, jobs, filler) = (options.guard, Vec::new(), Filler::new(seed));
         Ok(Loader { gpu, memory, weights, share, progress, threads, guard, jobs, filler })
     }

@@ -1,6 +1,7 @@
 //! Host memory: how much of it a server may take, the plan of its use, and the guard against running out.
 
 use crate::process::out;
+use monomorph_abi::serve::PROCESS_BYTES;
 use monomorph_model::{ModelSpec, SlidingRoom, SlidingSpec, StateRoom, States, StatesWanted};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -8,9 +9,6 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 
 /// How long a reading of host memory stays valid.
 const FRESH: Duration = Duration::from_millis(500);
-/// Memory of the process beside the model: code, tokenizer, HTTP. `tests/tests/soak.rs` checks servers
-/// against the sum.
-const PROCESS_BYTES: u64 = 96 << 20;
 /// The default guard: this part of host memory, up to so many bytes.
 const GUARD_PART: u64 = 16;
 const GUARD_MOST: u64 = 4096 << 20;

@@ -8,6 +8,7 @@ use crate::request::text::Text;
 use crate::start::draft;
 use crate::start::paths::{default_weights, resolve_weights};
 use crate::start::verify::verify;
+use monomorph_abi::serve;
 use monomorph_engine::{EngineHandle, EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL};
 use monomorph_model::{
     HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, SlidingSpec, StatesWanted, Weights,
@@ -15,11 +16,6 @@ use monomorph_model::{
 use monomorph_weights::Checkpoint;
 use std::num::NonZero;
 use std::path::PathBuf;
-
-/// Default context in tokens.
-pub(crate) const DEFAULT_CONTEXT: usize = 8192;
-/// Default tokens of K/V on a CPU: eight sequences of 2,048.
-const DEFAULT_KV_TOKENS: usize = 8 * 2048;
 
 /// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The
 /// options' blocks, sequences and snapshots become those that the model claimed.
@@ -179,7 +175,7 @@ impl ThreadArgs {
 pub struct MemoryArgs {
     /// Most of the device's memory to take, as a part of it: the GPU's, or the machine's on a CPU; less where
     /// others use it.
-    #[arg(long, value_name = "F", default_value_t = 0.9)]
+    #[arg(long, value_name = "F", default_value_t = serve::MEMORY_FRACTION)]
     pub memory_fraction: f64,
     /// The guard of host memory.
     #[command(flatten)]
@@ -296,7 +292,7 @@ impl CacheArgs {
         }
         let wanted = StatesWanted { sequences, snapshots };
         // Of the longest sequence that may turn out to fit.
-        let longest = self.context.map_or(DEFAULT_CONTEXT.min(spec.usable_context()), NonZero::get);
+        let longest = self.context.map_or(serve::CONTEXT.min(spec.usable_context()), NonZero::get);
         let room = room.map(|room| {
             room.with_sliding(spec, sliding, sequences.unwrap_or(most), longest + spec.reach(), streams)
         });
@@ -331,7 +327,7 @@ impl CacheArgs {
 
     /// Blocks that come before states that were not asked for.
     fn first(&self, spec: &ModelSpec) -> usize {
-        let context = self.context.map_or(DEFAULT_CONTEXT.min(spec.usable_context()), NonZero::get);
+        let context = self.context.map_or(serve::CONTEXT.min(spec.usable_context()), NonZero::get);
         let tokens = self.kv_tokens.map_or(context.saturating_add(spec.reach()), NonZero::get);
         self.blocks.map_or(tokens.div_ceil(spec.block_tokens), NonZero::get)
     }
@@ -346,7 +342,7 @@ impl CacheArgs {
         // The length is a default: at least one token fits, or the plan says what is missing.
         let fits = room.map_or(usize::MAX, |room| room.blocks().saturating_mul(spec.block_tokens));
         let whole = if streams { usize::MAX } else { fits.saturating_sub(spec.reach()).max(1) };
-        let automatic = DEFAULT_CONTEXT.min(spec.usable_context()).min(whole);
+        let automatic = serve::CONTEXT.min(spec.usable_context()).min(whole);
         let context = self.context.map_or(automatic, NonZero::get);
         if context > spec.usable_context() {
             let less = match spec.reach() {
@@ -367,7 +363,7 @@ impl CacheArgs {
             return Ok((context, Some(blocks)));
         }
         let Some(kv_tokens) = self.kv_tokens.map(NonZero::get) else {
-            let everybodys = DEFAULT_KV_TOKENS.min(fits).max(cached).div_ceil(spec.block_tokens);
+            let everybodys = serve::KV_TOKENS.min(fits).max(cached).div_ceil(spec.block_tokens);
             return Ok((context, spec.hardware.cuda.is_none().then_some(everybodys)));
         };
         if kv_tokens < cached {

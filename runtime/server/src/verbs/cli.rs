@@ -3,6 +3,7 @@
 use crate::start::gpus::GpuArgs;
 use crate::verbs::bench::BenchArgs;
 use crate::verbs::generate::GenerateArgs;
+use crate::verbs::health::HealthArgs;
 use crate::verbs::info::InfoArgs;
 use crate::verbs::logits::LogitsArgs;
 use crate::verbs::serve::ServeArgs;
@@ -38,6 +39,8 @@ pub(crate) enum Verb {
     Bench(BenchArgs),
     /// Say what this binary was compiled for.
     Info(InfoArgs),
+    /// Say whether the server of this machine is ready; exit code 1 if not.
+    Health(HealthArgs),
     /// What `serve` runs to try grammars in.
     #[command(hide = true)]
     TryGrammars,
@@ -50,7 +53,7 @@ impl Verb {
             Verb::Serve(args) => args.processes.ranks_here(ranks),
             Verb::Logits(args) => args.processes.ranks_here(ranks),
             Verb::Bench(args) => args.processes.ranks_here(ranks),
-            Verb::Generate(_) | Verb::Info(_) | Verb::TryGrammars => ranks,
+            Verb::Generate(_) | Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => ranks,
         }
     }
 
@@ -61,7 +64,7 @@ impl Verb {
             Verb::Generate(args) => Some(&args.gpus),
             Verb::Logits(args) => Some(&args.gpus),
             Verb::Bench(args) => Some(&args.gpus),
-            Verb::Info(_) | Verb::TryGrammars => None,
+            Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => None,
         }
     }
 }

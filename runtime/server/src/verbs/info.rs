@@ -3,9 +3,9 @@
 use crate::process::out;
 use crate::start::batches;
 use crate::start::draft;
-use crate::start::load::DEFAULT_CONTEXT;
 use crate::start::paths::default_weights;
 use crate::verbs::version;
+use monomorph_abi::serve;
 use monomorph_model::{FileSpec, ModelSpec, SlidingSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -122,7 +122,7 @@ fn as_text(spec: &ModelSpec, sliding: Option<SlidingSpec>, ranks: usize) -> Stri
         if ranks > 1 {
             line("ranks", format!("{ranks}, a GPU each (--gpu-ordinals); sizes are of all together"));
         }
-        let sequence = DEFAULT_CONTEXT.min(spec.usable_context());
+        let sequence = serve::CONTEXT.min(spec.usable_context());
         let cache = ((sequence + spec.reach()).div_ceil(spec.block_tokens) * spec.block_bytes) as u64;
         let of_state = match spec.state_bytes {
             0 => String::new(),

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod cli;
 mod ending;
 pub(crate) mod generate;
+pub(crate) mod health;
 pub(crate) mod info;
 pub(crate) mod logits;
 mod report;

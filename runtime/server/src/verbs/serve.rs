@@ -32,6 +32,7 @@ use crate::start::offload::OffloadArgs;
 use crate::start::schedule::{self, ScheduleArgs};
 use crate::start::swap::{self, SwapArgs};
 use crate::start::warm_up::WarmUpArgs;
+use monomorph_abi::serve::{DRAIN_SECONDS, HTTP_THREADS, PORT};
 use monomorph_engine::{EngineHandle, EngineOptions, SlidingPool};
 use monomorph_model::{LoadOptions, ModelSpec, Progress, Weights, device_fault};
 use std::hash::RandomState;
@@ -40,8 +41,6 @@ use std::num::NonZero;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Threads for HTTP: the cores belong to the model.
-const HTTP_THREADS: usize = 2;
 /// How long the process may take to end when all is done.
 const LAST: Duration = Duration::from_secs(3);
 
@@ -58,7 +57,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub bind: IpAddr,
     /// Port to listen at; 0 takes a free one.
-    #[arg(long, value_name = "N", default_value_t = 8888)]
+    #[arg(long, value_name = "N", default_value_t = PORT)]
     pub port: u16,
     /// Who may ask.
     #[command(flatten)]
@@ -129,7 +128,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "BYTES", default_value_t = NonZero::<usize>::MIN.saturating_add(4 * 1024 * 1024 - 1))]
     pub max_body: NonZero<usize>,
     /// Seconds that accepted requests get to finish after Ctrl-C, SIGTERM or SIGHUP.
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = DRAIN_SECONDS)]
     pub drain_seconds: u64,
     /// Seconds that an answer may take, its wait in the queue included; 0 is as long as it wants.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]

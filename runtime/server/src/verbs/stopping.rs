@@ -5,6 +5,7 @@
 
 use crate::http::app::App;
 use crate::process::out;
+use monomorph_abi::serve::END_SECONDS;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::task::Poll;
@@ -15,7 +16,7 @@ use tokio::sync::watch;
 
 /// How much later than the drain's deadline the process ends at the latest. The engine, clients and the dump
 /// have their own times before, which are shorter.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(END_SECONDS);
 /// How long the last message may take to be written.
 const LAST_WORD: Duration = Duration::from_millis(200);
 /// Exit code of a server that could not end as it should.
