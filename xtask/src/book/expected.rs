@@ -1,5 +1,5 @@
 //! Whether a command printed what a page says: `…` in a line is any text of that line, a line of `…` alone
-//! any lines. Space at the ends of lines does not count.
+//! any lines. Space at the ends of lines does not count, nor do empty lines behind the last.
 
 /// Stands for what is not said.
 const ANY: &str = "…";
@@ -9,7 +9,7 @@ const ANY: &str = "…";
 /// # Errors
 /// Says which expected line nothing is like, or that there were more lines.
 pub fn compare(expected: &[String], printed: &str, follow: bool) -> Result<(), String> {
-    let lines: Vec<&str> = printed.lines().map(str::trim_end).collect();
+    let lines: Vec<&str> = printed.trim_end().lines().map(str::trim_end).collect();
     // After how many lines what is expected so far may end.
     let mut ends = vec![false; lines.len() + 1];
     ends[0] = true;
@@ -56,6 +56,7 @@ mod tests {
         for (expected, printed) in [
             ("", ""),
             ("a", "a  \n"),
+            ("a\n\nb", "a\n\nb\n\n"),
             ("…", ""),
             ("…", "a\nb\n"),
             ("a\n…\nc", "a\nc\n"),
