@@ -2,6 +2,7 @@
 
 use crate::{Cache, From, choice, weights};
 use clap::Args;
+use monomorph_abi::serve::PORT;
 use monomorph_hub::Shown;
 use monomorph_launcher::index::Entry;
 use monomorph_launcher::install::{install, server};
@@ -22,7 +23,7 @@ pub struct Options {
     #[arg(long)]
     prompt: Option<String>,
     /// Port to serve on.
-    #[arg(long, default_value_t = 8888)]
+    #[arg(long, default_value_t = PORT)]
     port: u16,
     /// Weights to use instead of fetching them.
     #[arg(long, value_name = "PATH")]

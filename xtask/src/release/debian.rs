@@ -4,11 +4,15 @@ use super::VERSION;
 use crate::image;
 use crate::image::layer::{self, Content, Entry, Layer, with_directories};
 use md5::{Digest, Md5};
+use monomorph_abi::serve::{DRAIN_SECONDS, END_SECONDS, PORT};
 use monomorph_compiler::spec::types::Target;
 use monomorph_launcher::{hex, index};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+
+/// Seconds that a service has to stop besides those of its drain and its end.
+const MARGIN_SECONDS: u64 = 5;
 
 /// The oldest glibc that a program may be linked to.
 const OLDEST_GLIBC: u32 = 17;
@@ -126,14 +130,14 @@ fn flags(entry: &index::Entry) -> String {
         "# Flags of the server of {target}; `server serve --help` explains all. It is started by\n\
          #     systemctl enable --now {}\n\
          # once the weights are there.\n\
-         FLAGS=\"--weights /var/lib/monomorph/{} --port 8888\"\n",
+         FLAGS=\"--weights /var/lib/monomorph/{} --port {PORT}\"\n",
         name(&entry.slug),
         target.split_once('/').map_or(target.as_str(), |(_, model)| model)
     )
 }
 
 /// The service. A wrong command line and hardware that is not there (exit codes 2 and 3) are not mended by
-/// another start; a drain takes `--drain-seconds` (30) and five more.
+/// another start.
 fn unit(name: &str, target: &str) -> String {
     let mut text = format!(
         "[Unit]\n\
@@ -147,9 +151,10 @@ fn unit(name: &str, target: &str) -> String {
          Restart=on-failure\n\
          RestartSec=2\n\
          RestartPreventExitStatus=2 3\n\
-         TimeoutStopSec=40\n\
+         TimeoutStopSec={}\n\
          LimitNOFILE=65536\n",
-        env!("CARGO_PKG_REPOSITORY")
+        env!("CARGO_PKG_REPOSITORY"),
+        DRAIN_SECONDS + END_SECONDS + MARGIN_SECONDS,
     );
     for line in HARDENING {
         // Writing to a string cannot fail.
