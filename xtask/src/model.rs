@@ -11,8 +11,7 @@ use decide::{Named, Needs};
 use monomorph_compiler::import::Imported;
 use monomorph_compiler::spec::types::{Compute, Source, Target};
 use monomorph_compiler::{graph, passes, spec};
-use monomorph_hub::{File, Hub};
-use monomorph_launcher::machine::free;
+use monomorph_hub::{File, Hub, free};
 use monomorph_weights::{cache_directory, weights_directory};
 use std::path::{Path, PathBuf};
 

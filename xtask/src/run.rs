@@ -3,9 +3,9 @@
 use crate::{BuildOptions, TargetOptions, build, fetch, model};
 use clap::Args;
 use monomorph_abi::serve::PORT;
+use monomorph_launcher::start;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::Command;
 
 #[derive(Args)]
 pub struct Options {
@@ -40,20 +40,11 @@ pub fn run(options: Options) -> Result<(), String> {
         Some(path) => path,
         None => fetch::weights(&target)?,
     };
-    let mut command = Command::new(&server);
-    match &options.prompt {
-        Some(prompt) => command.arg("generate").arg("--weights").arg(&weights).arg("--prompt").arg(prompt),
-        None => {
-            let address = format!("http://127.0.0.1:{}", options.port);
-            println!("{} at {address}", target.target);
-            println!("chat page: {address}/");
-            println!(
-                "try: curl {address}/v1/chat/completions -H 'content-type: application/json' \
-                 -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}'"
-            );
-            command.arg("serve").arg("--weights").arg(&weights).arg("--port").arg(options.port.to_string())
-        }
-    };
+    if options.prompt.is_none() {
+        let address = start::address(options.port);
+        println!("{} at {address}\n{}", target.target, start::invitation(&address));
+    }
+    let mut command = start::command(&server, &weights, options.prompt.as_deref(), options.port);
     // The server replaces this process, so signals and the exit status are its own.
     Err(format!("{}: {}", server.display(), command.exec()))
 }

@@ -6,9 +6,9 @@ use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes that are free where a directory is, or will be.
-pub fn free(directory: &Path) -> Option<u64> {
-    let there = directory.ancestors().find(|it| it.is_dir())?;
+/// Bytes that are free where this path is, or will be.
+pub fn free(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find(|it| it.exists())?;
     rustix::fs::statvfs(there).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize))
 }
 
@@ -46,7 +46,8 @@ pub fn digests(path: &Path, git: bool) -> Result<Digests, Error> {
     Ok(Digests { sha256: hex(&sha256.finalize()), git: hex(&sha1.finalize()) })
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes in hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -6,9 +6,8 @@ pub mod install;
 pub mod machine;
 pub mod needs;
 pub mod place;
+pub mod start;
 pub mod wheel;
-
-use std::fmt::Write;
 
 /// Bytes for people.
 pub fn size(bytes: u64) -> String {
@@ -16,13 +15,4 @@ pub fn size(bytes: u64) -> String {
         0..100_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64),
     }
-}
-
-/// Bytes in hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

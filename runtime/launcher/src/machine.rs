@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::process::Command;
 
 /// What servers run on.
@@ -121,13 +120,6 @@ impl Machine {
 pub fn said(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// Bytes that are free where this path is, or will be.
-pub fn free(path: &Path) -> Option<u64> {
-    let there = path.ancestors().find(|it| it.exists())?;
-    let there = if there.as_os_str().is_empty() { Path::new(".") } else { there };
-    rustix::fs::statvfs(there).ok().map(|it| it.f_bavail * it.f_frsize)
 }
 
 /// The features of these names that the processor has.

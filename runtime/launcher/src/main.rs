@@ -5,7 +5,8 @@ mod run;
 mod weights;
 
 use clap::{Args, Parser, Subcommand};
-use monomorph_launcher::machine::{Finding, Machine, free};
+use monomorph_hub::free;
+use monomorph_launcher::machine::{Finding, Machine};
 use monomorph_launcher::place::Place;
 use monomorph_launcher::{index::Entry, size};
 use std::path::PathBuf;

@@ -1,8 +1,7 @@
 //! Where a release is: a directory, or an address.
 
-use crate::hex;
 use crate::index::{self, Archive, Index};
-use monomorph_hub::{Known, Progress};
+use monomorph_hub::{Known, Progress, hex};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::File;

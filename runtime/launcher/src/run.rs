@@ -3,16 +3,15 @@
 use crate::{Cache, From, choice, weights};
 use clap::Args;
 use monomorph_abi::serve::PORT;
-use monomorph_hub::Shown;
+use monomorph_hub::{Shown, free};
 use monomorph_launcher::index::Entry;
 use monomorph_launcher::install::{install, server};
-use monomorph_launcher::machine::{Machine, free};
+use monomorph_launcher::machine::Machine;
 use monomorph_launcher::place::Place;
-use monomorph_launcher::size;
+use monomorph_launcher::{size, start};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 #[derive(Args)]
 pub struct Options {
@@ -59,19 +58,10 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let server = install(&place, entry, &cache, &mut Shown::default())?;
     let weights = wanted.fetch()?;
-    let mut command = Command::new(&server);
-    match &options.prompt {
-        Some(prompt) => command.arg("generate").arg("--weights").arg(&weights).arg("--prompt").arg(prompt),
-        None => {
-            let address = format!("http://127.0.0.1:{}", options.port);
-            eprintln!("chat page: {address}/");
-            eprintln!(
-                "try: curl {address}/v1/chat/completions -H 'content-type: application/json' \
-                 -d '{{\"messages\":[{{\"role\":\"user\",\"content\":\"Hello!\"}}]}}'"
-            );
-            command.arg("serve").arg("--weights").arg(&weights).arg("--port").arg(options.port.to_string())
-        }
-    };
+    if options.prompt.is_none() {
+        eprintln!("{}", start::invitation(&start::address(options.port)));
+    }
+    let mut command = start::command(&server, &weights, options.prompt.as_deref(), options.port);
     command.args(&options.flags);
     // The server replaces this process, so signals and the exit status are its own.
     Err(format!("{}: {}", server.display(), command.exec()))

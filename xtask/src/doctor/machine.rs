@@ -1,7 +1,8 @@
 //! What this machine has for building, as its own tools say.
 
 use monomorph_abi::cuda::RELEASE;
-use monomorph_launcher::machine::{Machine, free, said};
+use monomorph_hub::free;
+use monomorph_launcher::machine::{Machine, said};
 use std::collections::BTreeMap;
 use std::path::Path;
 

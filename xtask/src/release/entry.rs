@@ -3,6 +3,7 @@
 use super::VERSION;
 use crate::{image, paths};
 use monomorph_abi::cuda::LEAST_DRIVER;
+use monomorph_abi::serve::PORT;
 use monomorph_compiler::plan::Plan;
 use monomorph_compiler::spec::types::{Hardware, HardwareKind, Source, Target};
 use monomorph_compiler::toolchain;
@@ -86,7 +87,7 @@ pub fn readme(target: &Target) -> String {
     let mut text = format!(
         "# {build}\n\n\
          Monomorph's server for {} in {} on {}: version {VERSION}, commit {commit}.\n\n    \
-         ./server serve --weights PATH --port 8888       OpenAI's and Anthropic's API, and a chat page at /\n    \
+         ./server serve --weights PATH --port {PORT}       OpenAI's and Anthropic's API, and a chat page at /\n    \
          ./server generate --weights PATH --prompt TEXT  one answer to the terminal\n    \
          ./server --version                              what it was built from and for\n\n\
          It is linked to glibc alone. ",
