@@ -1,6 +1,7 @@
 //! The command line of people and CI: `cargo xtask <verb>`. One file per verb.
 
 mod bench;
+mod book;
 mod build;
 mod canary;
 mod doctor;
@@ -20,6 +21,7 @@ mod model;
 mod mutants;
 mod new;
 mod options;
+mod pages;
 mod paths;
 mod peer;
 mod quantize;
@@ -90,6 +92,8 @@ enum Verb {
     Matrix(matrix::Options),
     /// Send the requests of a `serve --dump` to a server again and compare the answers.
     Replay(replay::Options),
+    /// Write docs/ as a book of HTML, its links checked; with --run, run the commands of its pages.
+    Book(book::Options),
     /// Check what rustfmt and clippy do not: comments, the book's index, links and command lines.
     Tidy,
     /// Mutate the code that only decides, and compare what its tests miss with tests/mutants.toml.
@@ -131,6 +135,7 @@ fn main() -> ExitCode {
         Verb::Release(options) => release::release(options),
         Verb::Matrix(options) => matrix::matrix(options),
         Verb::Replay(options) => replay::replay(options),
+        Verb::Book(options) => book::book(options),
         Verb::Tidy => tidy::tidy(false),
         Verb::Mutants(options) => mutants::mutants(options),
         Verb::Test(options) => test::test(options),

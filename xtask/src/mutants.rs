@@ -4,7 +4,7 @@
 
 mod survivors;
 
-use crate::{paths, tidy};
+use crate::paths;
 use clap::Args;
 use monomorph_compiler::toolchain::python::run;
 use std::path::{Path, PathBuf};
@@ -104,6 +104,6 @@ fn mutate(tool: &Path, mutated: &MutatedCrate, files: &str) -> Result<Outcome, S
     if !matches!(status.code(), Some(0 | 2 | 3)) {
         return Err(format!("{command:?}: {status}"));
     }
-    let json = tidy::read(&output.join("mutants.out/outcomes.json"))?;
-    Outcome::of(&json, |file| tidy::read(&root.join(file)))
+    let json = paths::read(&output.join("mutants.out/outcomes.json"))?;
+    Outcome::of(&json, |file| paths::read(&root.join(file)))
 }

@@ -21,3 +21,11 @@ pub fn slug(target: &str) -> String {
 pub fn search(given: Option<&Path>) -> Vec<PathBuf> {
     given.map(Path::to_owned).into_iter().chain([targets()]).collect()
 }
+
+/// A file's text.
+///
+/// # Errors
+/// Names the file.
+pub fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}

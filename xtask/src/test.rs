@@ -10,7 +10,7 @@ mod times;
 
 pub use room::NEEDED as TEST_BYTES;
 
-use crate::{licences, paths, tidy};
+use crate::{book, licences, paths, tidy};
 use clap::Args;
 use monomorph_compiler::toolchain;
 use monomorph_compiler::toolchain::python::run;
@@ -101,6 +101,7 @@ pub fn test(options: Options) -> Result<(), String> {
         ("agents", Box::new(|| agents(ignored))),
         ("images", Box::new(|| images(ignored))),
         ("fleet", Box::new(|| fleet(ignored))),
+        ("book", Box::new(|| book::check().map(passed))),
         (
             "GPU kernels",
             Box::new(|| {

@@ -5,7 +5,8 @@
 //! * `words`: dropped words in comments (Rust, C++, JavaScript, Python, shell), in strings of Rust and in
 //!   pages; subjects of commits.
 //! * `docs`: the index of the book, links and their anchors.
-//! * `commands`: commands of the book name verbs, flags, groups of checks and tests that exist.
+//! * `commands`: commands of the book stand in blocks that can be run, and name verbs, flags, groups of
+//!   checks and tests that exist.
 //! * `printed`: files that are printed from declarations.
 //!
 //! Comments of CUDA sources are not checked for width or words.
@@ -19,7 +20,7 @@ mod printed;
 mod source;
 mod words;
 
-use crate::paths;
+use crate::paths::{self, read};
 pub(crate) use files::walk;
 use std::path::Path;
 
@@ -41,11 +42,6 @@ fn breaches(root: &Path, bless: bool) -> Vec<String> {
         circles::breaches(root),
     ]
     .concat()
-}
-
-/// A file's text; an unreadable file is a breach too.
-pub(crate) fn read(path: &Path) -> Result<String, String> {
-    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// Writes files below a temporary directory, given by path and text, for tests.

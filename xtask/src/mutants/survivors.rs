@@ -33,7 +33,7 @@ struct Entry {
 
 /// The list by crate, with its mistakes: an entry for each survivor.
 pub fn list(root: &Path) -> Result<BTreeMap<String, Vec<Mutant>>, String> {
-    let text = crate::tidy::read(&root.join(LIST))?;
+    let text = crate::paths::read(&root.join(LIST))?;
     let crates: BTreeMap<String, Vec<Entry>> =
         toml::from_str(&text).map_err(|error| format!("{LIST}: {error}"))?;
     let (mut listed, mut mistakes) = (BTreeMap::<String, Vec<Mutant>>::new(), Vec::new());

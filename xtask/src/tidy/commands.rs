@@ -1,9 +1,9 @@
-//! Commands in the book exist: verbs and flags of `cargo xtask`, groups of `run.py --only` and tests of
-//! `cargo test --test`.
+//! Commands in the book stand in blocks that can be run, and exist: verbs and flags of `cargo xtask`, groups
+//! of `run.py --only` and tests of `cargo test --test`.
 
 use super::files::{ROOTS, walk};
-use super::{docs, read};
-use crate::Cli;
+use super::read;
+use crate::{Cli, pages};
 use clap::CommandFactory;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,11 +14,12 @@ const RUN: &str = "xtask/src/gpu/run.py";
 pub fn breaches(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let (groups, tests) = (groups(root), tests(root));
-    for (_, name, text) in docs::book(root) {
+    for (_, name, text) in pages::all(root) {
         match text {
             Err(why) => found.push(why),
             Ok(text) => {
-                let wrong = [wrong(&text), unknown(&text, &groups, &tests)].concat();
+                let (_, mistakes) = pages::commands(&text);
+                let wrong = [mistakes, wrong(&text), unknown(&text, &groups, &tests)].concat();
                 found.extend(wrong.into_iter().map(|(line, what)| format!("{name}:{line}: {what}")));
             }
         }
@@ -68,30 +69,49 @@ fn unknown(text: &str, groups: &BTreeSet<String>, tests: &BTreeSet<String>) -> V
     found
 }
 
+/// The lines of a page with their numbers, those that go on behind a `\\` as one.
+fn whole(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut goes_on = false;
+    for (at, line) in text.lines().enumerate() {
+        let (begun, after) = line.strip_suffix('\\').map_or((line, false), |begun| (begun, true));
+        match lines.last_mut().filter(|_| goes_on) {
+            Some((_, last)) => last.push_str(begun),
+            None => lines.push((at + 1, begun.to_owned())),
+        }
+        goes_on = after;
+    }
+    lines
+}
+
 /// What is wrong with the `cargo xtask` commands of a page, with line numbers.
 fn wrong(text: &str) -> Vec<(usize, String)> {
     let cli = Cli::command();
     let mut found = Vec::new();
-    for (at, line) in text.lines().enumerate() {
+    for (at, line) in whole(text) {
         for command in line.split("cargo xtask ").skip(1) {
             // A command ends with its quotation or where the next command begins.
-            let command = command.split(['`', '|', ';', '#', '(', ')']).next().unwrap_or_default();
+            let command = command.split(['`', '|', ';', '&', '#', '(', ')']).next().unwrap_or_default();
             let mut words = command.split_whitespace().map(|word| word.trim_end_matches([',', '.', ':']));
             // A placeholder such as `<verb>` stands for any.
             let Some(verb) = words.next().filter(|verb| verb.starts_with(|c: char| c.is_ascii_lowercase()))
             else {
                 continue;
             };
-            let Some(known) = cli.find_subcommand(verb) else {
-                found.push((at + 1, format!("there is no verb `{verb}`")));
+            let Some(mut known) = cli.find_subcommand(verb) else {
+                found.push((at, format!("there is no verb `{verb}`")));
                 continue;
             };
+            while let Some(inner) = words.clone().next().and_then(|word| known.find_subcommand(word)) {
+                known = inner;
+                words.next();
+            }
             // What follows `--` belongs to another program.
             for flag in words.take_while(|word| *word != "--").filter_map(|word| word.strip_prefix("--")) {
                 let flag = flag.split('=').next().unwrap_or_default();
                 let is = |argument: &clap::Arg| argument.get_long() == Some(flag);
                 if flag != "help" && !known.get_arguments().any(is) {
-                    found.push((at + 1, format!("`cargo xtask {verb}` has no flag --{flag}")));
+                    found.push((at, format!("`cargo xtask {verb}` has no flag --{flag}")));
                 }
             }
         }
@@ -108,8 +128,13 @@ mod tests {
     fn verbs_and_flags_that_there_are_not_are_named() {
         let text = "`cargo xtask build --target a/b/c`, cargo xtask test --bless.\n\
                     `cargo xtask <verb>`; cargo xtask bild | cargo xtask list --al\n\
-                    cargo xtask run -- --port 1 `--nothing`\n";
-        let expected = [(2, "there is no verb `bild`"), (2, "`cargo xtask list` has no flag --al")];
+                    cargo xtask run -- --port 1 `--nothing`; cargo xtask new model a --out b\n\
+                    ```console\n$ cargo xtask list \\\n    --all --jso && server x --y\n```\n";
+        let expected = [
+            (2, "there is no verb `bild`"),
+            (2, "`cargo xtask list` has no flag --al"),
+            (5, "`cargo xtask list` has no flag --jso"),
+        ];
         assert_eq!(wrong(text), expected.map(|(line, what)| (line, what.to_owned())));
     }
 
@@ -124,10 +149,14 @@ mod tests {
             (
                 "docs/a.md",
                 "`run.py --only serving,logits`, `run.py --only far,unpack`\n`cargo test --test soak -- --ignored`, \
-                 `cargo test -p a --test http`, `--test errors`.\n",
+                 `cargo test -p a --test http`, `--test errors`.\n\n    cargo xtask list\n",
             ),
         ]);
-        let expected = ["docs/a.md:1: `run.py` has no group `far`", "docs/a.md:2: there is no test `errors`"];
+        let expected = [
+            "docs/a.md:4: `cargo xtask list`: a command stands in a ```console block, behind `$ `",
+            "docs/a.md:1: `run.py` has no group `far`",
+            "docs/a.md:2: there is no test `errors`",
+        ];
         assert_eq!(breaches(root.path()), expected);
     }
 }

@@ -2,8 +2,9 @@
 //! dead.
 
 use super::read;
+use crate::pages;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub fn breaches(root: &Path) -> Vec<String> {
     let docs = root.join("docs");
@@ -12,34 +13,6 @@ pub fn breaches(root: &Path) -> Vec<String> {
         Err(why) => return vec![why],
     };
     [pages_missing(&docs, &index), decisions(&docs, &index), links_to_nothing(root)].concat()
-}
-
-/// Pages outside of `docs`.
-const READMES: [&str; 3] = ["README.md", "generated/README.md", "tests/reference/README.md"];
-
-/// A page's path, its name below the root, and its text or the error of reading it.
-type Page = (PathBuf, String, Result<String, String>);
-
-/// The README files, and every page and decision of the book.
-pub fn book(root: &Path) -> impl Iterator<Item = Page> {
-    let docs = root.join("docs");
-    // Links to a README that is missing are dead, which is reported anyway.
-    let there = READMES.map(|name| root.join(name)).into_iter().filter(|path| path.exists()).collect();
-    let all: Vec<PathBuf> = [there, pages(&docs), pages(&docs.join("adr"))].concat();
-    all.into_iter().map(move |page| {
-        let name = page.strip_prefix(root).unwrap_or(&page).display().to_string();
-        let text = read(&page);
-        (page, name, text)
-    })
-}
-
-/// The pages of a directory, ascending.
-fn pages(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut pages: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    pages.retain(|path| path.extension().is_some_and(|it| it == "md"));
-    pages.sort();
-    pages
 }
 
 fn name(path: &Path) -> String {
@@ -62,7 +35,7 @@ fn has_anchor(page: &str, anchor: &str) -> bool {
 }
 
 fn pages_missing(docs: &Path, index: &str) -> Vec<String> {
-    let names = pages(docs).into_iter().map(|page| name(&page));
+    let names = pages::of(docs).into_iter().map(|page| name(&page));
     let missing = names.filter(|page| page != "README.md" && !links(index).any(|(link, _)| link == page));
     missing.map(|page| format!("docs/README.md: {page} is not named")).collect()
 }
@@ -77,7 +50,7 @@ fn decisions(docs: &Path, index: &str) -> Vec<String> {
     };
     let mut rows: BTreeMap<String, (String, String)> = index.lines().filter_map(row).collect();
     let mut found = Vec::new();
-    for page in pages(&docs.join("adr")) {
+    for page in pages::of(&docs.join("adr")) {
         let path = format!("adr/{}", name(&page));
         let text = match read(&page) {
             Ok(text) => text,
@@ -108,7 +81,7 @@ fn decisions(docs: &Path, index: &str) -> Vec<String> {
 
 fn links_to_nothing(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    for (page, name, text) in book(root) {
+    for (page, name, text) in pages::all(root) {
         match text {
             Err(why) => found.push(why),
             Ok(text) => {

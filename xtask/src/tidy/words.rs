@@ -1,7 +1,8 @@
 //! Words that this project dropped for the field's own, and the subjects of its commits.
 
 use super::files::{ROOTS, walk};
-use super::{docs, read};
+use super::read;
+use crate::pages;
 use std::path::Path;
 use std::process::Command;
 
@@ -57,7 +58,7 @@ pub fn breaches(root: &Path) -> Vec<String> {
             }
         });
     }
-    for (_, name, text) in docs::book(root).filter(|(_, name, _)| !name.starts_with("docs/adr/")) {
+    for (_, name, text) in pages::all(root).filter(|(_, name, _)| !name.starts_with("docs/adr/")) {
         match text {
             Ok(text) => report(&name, "a page", page(&text), &mut found),
             Err(why) => found.push(why),
