@@ -8,6 +8,7 @@ use std::path::Path;
 
 /// Bytes that are free where this path is, or will be.
 pub fn free(path: &Path) -> Option<u64> {
+    let path = std::path::absolute(path).ok()?;
     let there = path.ancestors().find(|it| it.exists())?;
     rustix::fs::statvfs(there).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize))
 }
@@ -66,5 +67,6 @@ mod tests {
         assert_eq!(size(&path), Some(3));
         assert_eq!(size(folder.path()), None);
         assert!(free(&folder.path().join("not/yet/there")).is_some());
+        assert!(free(Path::new("not/yet/there")).is_some(), "below the working directory");
     }
 }
