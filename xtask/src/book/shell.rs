@@ -168,7 +168,7 @@ fn text(path: &Path) -> String {
 /// Writes the `cargo` of pages: `cargo xtask` is this very program, for another build of it may have other
 /// features and takes minutes; anything else is cargo's, at the root, whose packages are not those of a link.
 fn program(path: &Path, root: &Path) -> std::io::Result<()> {
-    let own = std::env::current_exe()?;
+    let own = crate::paths::program()?;
     let text = format!(
         "#!/bin/sh\n\
          if [ \"$1\" = xtask ]; then shift; exec '{}' \"$@\"; fi\n\

@@ -19,8 +19,7 @@ pub fn begin(bless: bool) -> Result<Kernels, String> {
     let io = |error: std::io::Error| format!("{}: {error}", log.display());
     let output = File::create(&log).map_err(io)?;
     let errors = output.try_clone().map_err(io)?;
-    let program =
-        std::env::current_exe().map_err(|error| format!("this program is not to be found: {error}"))?;
+    let program = paths::program().map_err(|error| format!("this program is not to be found: {error}"))?;
     let mut command = Command::new("nice");
     command.args(["-n", "19"]).arg(program).arg("kernels").args(bless.then_some("--bless"));
     command.stdin(Stdio::null()).stdout(output).stderr(errors);
