@@ -1,5 +1,5 @@
-//! Whether a command printed what a page says: `…` in a line is any text of that line, a line of `…` alone
-//! any lines. Space at the ends of lines does not count, nor do empty lines behind the last.
+//! Whether a command printed what a page says: `…` in a line is any text of that line, a line of `…`
+//! alone any lines. Space at the ends of lines does not count, nor do empty lines behind the last.
 
 /// Stands for what is not said.
 const ANY: &str = "…";
