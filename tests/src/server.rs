@@ -18,8 +18,8 @@ pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
 }
 
 /// How well tests have servers optimised. What they spend their time in are kernels; all that a server
-/// depends on takes three times as long to compile at the level that ships.
-pub const LEVELS: Levels = Levels { dependencies: Dependencies::AsDeveloped, ..Levels::SHIPPED };
+/// depends on is there already.
+pub const LEVELS: Levels = Levels { dependencies: Dependencies::OfTests, ..Levels::SHIPPED };
 
 /// Options for the servers of tests, with cargo's output in the directory `below`. They are kept apart from
 /// those that people build, and from those of other test programs, whose models may have the same names.
