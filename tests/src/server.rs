@@ -21,6 +21,15 @@ pub fn build(targets: Option<&Path>, target: &str) -> PathBuf {
 /// depends on is there already.
 pub const LEVELS: Levels = Levels { dependencies: Dependencies::OfTests, ..Levels::SHIPPED };
 
+/// Widest residual stream of models that compile longer at the level that ships than tests run them: that of
+/// all that are no one's but the tests'.
+const NARROW: usize = 512;
+
+/// How well a CPU target is optimised: goldens compile in ten seconds for nineteen, and are run for seconds.
+fn levels(target: &Target) -> Levels {
+    if target.model.hidden <= NARROW { Levels { generated: 1, ..LEVELS } } else { LEVELS }
+}
+
 /// Options for the servers of tests, with cargo's output in the directory `below`. They are kept apart from
 /// those that people build, and from those of other test programs, whose models may have the same names.
 pub fn linking(below: &str) -> Linking<'_> {
@@ -41,7 +50,7 @@ pub fn build_with(targets: Option<&Path>, target: &str, options: &BuildOptions) 
     let search: Vec<PathBuf> =
         targets.map(Path::to_owned).into_iter().chain([root().join("targets")]).collect();
     let target = spec::load_with(&search, target, options).unwrap_or_else(|error| panic!("{error}"));
-    link(&target, &linking(&target.hardware.name))
+    link(&target, &Linking { levels: levels(&target), ..linking(&target.hardware.name) })
 }
 
 /// Writes the crate of a target without kernels of its own, and builds its server.
