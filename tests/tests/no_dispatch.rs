@@ -1,13 +1,14 @@
 //! The path from one token to the next is decided at build time: no trait object, no lookup by name after
-//! load, no branch on a model, a format or a hardware, in the emitted crate and the crates it calls.
+//! load, no branch on a model, a format or a hardware, in the crates that an emitted one calls. Emitted ones
+//! are walked by `digests.rs`, where they are emitted.
 //!
 //! `runtime/grammar` is not walked. A grammar comes with a request, so the crate matches schema keywords when
 //! it compiles and names in what the model wrote; and its parser library uses trait objects.
 
 use monomorph_compiler::spec::types::Target;
 use monomorph_compiler::{emit, spec, toolchain};
-use monomorph_tests::dispatch::{self, Finding, Source};
-use monomorph_tests::{root, shipped};
+use monomorph_tests::dispatch::{self, Finding, STACK, Source, exempt_emitted};
+use monomorph_tests::root;
 use std::collections::BTreeSet;
 
 /// The crates of the forward path.
@@ -33,9 +34,6 @@ const EXEMPT: [(&str, &str, &str); 15] = [
     ("engine/src/scripted/windows.rs", "*", "in no server: a model for tests"),
 ];
 
-/// What is exempt in an emitted crate: functions of `stack.rs` that run at load, by their name.
-const EXEMPT_EMITTED: [&str; 1] = ["load"];
-
 /// The exemption of a finding in a crate of the forward path, if there is one.
 fn exemption(finding: &Finding) -> Option<usize> {
     let covers = |(file, item, _): &(&str, &str, &str)| {
@@ -44,46 +42,11 @@ fn exemption(finding: &Finding) -> Option<usize> {
     EXEMPT.iter().position(covers)
 }
 
-fn exempt_emitted(finding: &Finding) -> bool {
-    let function = finding.item.rsplit("::").next();
-    finding.file == "src/stack.rs" && EXEMPT_EMITTED.iter().any(|it| function == Some(it))
-}
-
-/// The emitted Rust of a target; none of one whose sizes its ranks cannot share.
-fn emitted(target: &Target) -> Option<Vec<Source>> {
-    let plan = match toolchain::plan(target) {
-        Ok(plan) => plan,
-        Err(_) if target.ranks > 1 => return None,
-        Err(error) => panic!("{}: {error}", target.build()),
-    };
-    let files = emit::emit(&plan, &[]).into_iter();
-    let rust = files.filter(|file| file.path.extension().is_some_and(|it| it == "rs"));
-    Some(rust.map(|file| Source { name: file.path.display().to_string(), text: file.text }).collect())
-}
-
-fn stack(sources: &[Source]) -> &Source {
-    sources.iter().find(|source| source.name == "src/stack.rs").expect("there is a stack")
-}
-
-#[test]
-fn no_emitted_crate_dispatches_anything() {
-    // Counts of targets with recurrent state, with experts, and with drafts made by the stack.
-    let mut walked = [0; 3];
-    let mut exempt = false;
-    for build in shipped::builds() {
-        let Some(sources) = emitted(&build) else { continue };
-        let (at_load, findings): (Vec<_>, Vec<_>) =
-            dispatch::walk(&sources).into_iter().partition(exempt_emitted);
-        assert_eq!(findings, [], "{}", build.build());
-        exempt |= !at_load.is_empty();
-        let text = &stack(&sources).text;
-        let kinds = [text.contains("_state"), text.contains("experts"), text.contains("draft_")];
-        for (count, is) in walked.iter_mut().zip(kinds) {
-            *count += usize::from(is);
-        }
-    }
-    assert!(walked.iter().all(|count| *count > 10), "{walked:?}");
-    assert!(exempt, "nothing needs the exemption of {EXEMPT_EMITTED:?}");
+/// The emitted stack of a target.
+fn stack(target: &Target) -> Source {
+    let plan = toolchain::plan(target).unwrap_or_else(|error| panic!("{}: {error}", target.build()));
+    let sources = dispatch::emitted(&emit::emit(&plan, &[]));
+    sources.into_iter().find(|source| source.name == STACK).expect("there is a stack")
 }
 
 #[test]
@@ -179,8 +142,7 @@ fn every_kind_of_planted_dispatch_is_found() {
         drafting.expect("a hybrid drafts with its head"),
         hybrid,
     ];
-    let mut sources: Vec<Source> =
-        builds.iter().map(|it| stack(&emitted(it).expect("it is planned")).clone()).collect();
+    let mut sources: Vec<Source> = builds.iter().map(stack).collect();
     for file in [
         "device/src/cpu/model.rs",
         "device/src/cuda/model.rs",

@@ -5,6 +5,7 @@
 
 mod texts;
 
+use monomorph_compiler::emit::File;
 use std::path::Path;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
@@ -31,6 +32,24 @@ pub struct Finding {
     pub item: String,
     /// What was found.
     pub what: String,
+}
+
+/// The emitted file with the path from one token to the next.
+pub const STACK: &str = "src/stack.rs";
+
+/// What is exempt in an emitted crate: functions of [`STACK`] that run at load, by their name.
+const EXEMPT_EMITTED: [&str; 1] = ["load"];
+
+/// Whether a finding in an emitted crate is in code that runs once, at load.
+pub fn exempt_emitted(finding: &Finding) -> bool {
+    let function = finding.item.rsplit("::").next();
+    finding.file == STACK && EXEMPT_EMITTED.iter().any(|it| function == Some(it))
+}
+
+/// The Rust of an emitted crate.
+pub fn emitted(files: &[File]) -> Vec<Source> {
+    let rust = files.iter().filter(|file| file.path.extension().is_some_and(|it| it == "rs"));
+    rust.map(|file| Source { name: file.path.display().to_string(), text: file.text.clone() }).collect()
 }
 
 /// Types whose values a build fixes; branching on one means that it was not fixed.
