@@ -76,3 +76,50 @@ fn wrapper(directory: &Path, flags: &[String]) -> Result<PathBuf, BuildError> {
     std::fs::rename(&own, &path).map_err(io)?;
     Ok(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_gets_the_projects_members_profile_and_lock_file_once() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        let project = "[workspace]\nmembers = [\"all\"]\n[profile.dev]\nopt-level = 1\n[profile.release]\nlto = false\n\
+                       [profile.dev.package.half]\nopt-level = 2\n";
+        for (file, text) in
+            [("Cargo.toml", project), ("Cargo.lock", "pinned"), ("g/own/Cargo.lock", "pruned")]
+        {
+            write_if_changed(&at(file), text.as_bytes()).unwrap();
+        }
+        let own = "[package]\nname = \"own\"\n\n[workspace]\n\n[workspace.package]\nedition = \"2024\"\n";
+        write_if_changed(&at("g/own/Cargo.toml"), own.as_bytes()).unwrap();
+        let selected = || {
+            let mut cargo = Command::new("cargo");
+            select(&mut cargo, root.path(), &at("g/own"), "own", &["-Cx".to_owned()]).unwrap();
+            let arguments: Vec<_> = cargo.get_args().map(|it| it.to_string_lossy().into_owned()).collect();
+            (std::fs::read_to_string(at("g/own/Cargo.toml")).unwrap(), arguments)
+        };
+        let (manifest, arguments) = selected();
+        assert!(manifest.starts_with("[package]\nname = \"own\"\n\n[workspace]\nresolver"), "{manifest}");
+        assert!(
+            manifest.ends_with("[profile.dev]\nopt-level = 1\n[profile.dev.package.half]\nopt-level = 2\n")
+        );
+        assert!(!manifest.contains("release"), "{manifest}");
+        assert_eq!(arguments[3..], ["--bin", "own"], "{arguments:?}");
+        assert_eq!(selected(), (manifest, arguments));
+        assert_eq!(std::fs::read_to_string(at("g/own/Cargo.lock")).unwrap(), "pinned");
+        assert_eq!(std::fs::read_link(at("g/own/tests")).unwrap(), Path::new("../../tests"));
+    }
+
+    #[test]
+    fn a_wrapper_hands_on_what_it_is_given_and_its_flags() {
+        let directory = tempfile::tempdir().unwrap();
+        let flags = ["-C", "it's=$HOME one"].map(str::to_owned);
+        let path = wrapper(directory.path(), &flags).unwrap();
+        assert_eq!(wrapper(directory.path(), &flags).unwrap(), path);
+        assert_ne!(wrapper(directory.path(), &flags[..1]).unwrap(), path);
+        let said = Command::new(path).args(["printf", "%s|", "a b"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&said.stdout), "a b|-C|it's=$HOME one|");
+    }
+}

@@ -152,7 +152,7 @@ pub struct Linking<'a> {
     pub below: &'a str,
     /// The processor that a CUDA target's server is compiled for. `None` means any of its host's
     /// architecture, since the CPU matters little to the cost of a step. A CPU target's processor lets both
-    /// share their compiled dependencies.
+    /// share the project's crates as they are compiled for it.
     pub processor: Option<&'a Cpu>,
     /// How well its crates are optimised.
     pub levels: Levels,
