@@ -11,6 +11,7 @@ mod fetch;
 mod gpu;
 mod image;
 mod import;
+mod judged;
 mod kernels;
 mod licences;
 mod list;
@@ -26,6 +27,7 @@ mod perplexity;
 mod quantize;
 mod release;
 mod replay;
+mod retrieval;
 mod run;
 mod test;
 mod tidy;
@@ -74,6 +76,8 @@ enum Verb {
     Verify(verify::Options),
     /// Say how well a server foretells a text, to compare formats of keys and values.
     Perplexity(perplexity::Options),
+    /// Say whether a server finds again what stands far back in a context, to compare the same.
+    Retrieval(retrieval::Options),
     /// Turn a checkpoint in floats into the one that a target reads.
     Quantize(quantize::Options),
     /// Measure a target against its prediction and its limit.
@@ -126,6 +130,7 @@ fn main() -> ExitCode {
         Verb::Canary(options) => canary::canary(options),
         Verb::Verify(options) => verify::verify(options),
         Verb::Perplexity(options) => perplexity::perplexity(options),
+        Verb::Retrieval(options) => retrieval::retrieval(options),
         Verb::Quantize(options) => quantize::quantize(options),
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
