@@ -19,8 +19,8 @@ pub mod server;
 pub mod shipped;
 pub mod stacks;
 
+use monomorph_compiler::toolchain;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// The workspace's root.
 pub fn root() -> PathBuf {
@@ -36,7 +36,7 @@ pub fn root() -> PathBuf {
 /// # Panics
 /// When it does not build.
 pub fn program(chosen: &[&str], below: &str) -> PathBuf {
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = toolchain::cargo();
     cargo.current_dir(root()).args(["build", "--quiet", "--workspace", "--features=monomorph-device/cuda"]);
     assert!(cargo.args(chosen).status().expect("cargo runs").success(), "{below} does not build");
     let test = std::env::current_exe().expect("this test");

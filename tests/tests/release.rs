@@ -1,7 +1,7 @@
 //! `cargo xtask release` and the launcher: what is released is the same twice, is what others' tools take,
 //! and answers on a machine that has nothing but glibc.
 
-use monomorph_compiler::toolchain::python;
+use monomorph_compiler::toolchain::{self, python};
 use monomorph_tests::{program, root, server, smollm2};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -314,7 +314,7 @@ fn what_is_wrong_is_said(release: &Release, weights: &Path) {
 
 #[test]
 fn the_launcher_has_no_compiler_in_it() {
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = toolchain::cargo();
     cargo.current_dir(root()).args([
         "tree",
         "--locked",

@@ -1,9 +1,9 @@
 //! Checks that every dependency's licence allows distributing the binary.
 
 use crate::paths;
+use monomorph_compiler::toolchain;
 use serde_json::Value;
 use std::path::Path;
-use std::process::Command;
 
 /// Licences that a dependency may offer; one of several alternatives is enough.
 const ALLOWED: [&str; 14] = [
@@ -43,7 +43,7 @@ pub fn metadata(directory: &Path, options: &[&str]) -> Result<Value, String> {
 
 /// What cargo prints in a directory.
 pub fn cargo(directory: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new("cargo")
+    let output = toolchain::cargo()
         .current_dir(directory)
         .args(arguments)
         .output()

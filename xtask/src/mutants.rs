@@ -6,6 +6,7 @@ mod survivors;
 
 use crate::paths;
 use clap::Args;
+use monomorph_compiler::toolchain::cargo;
 use monomorph_compiler::toolchain::python::run;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,7 +72,7 @@ fn tool() -> Result<PathBuf, String> {
     let root = paths::root().join(format!("target/tools/cargo-mutants-{VERSION}"));
     let program = root.join("bin/cargo-mutants");
     if !program.is_file() {
-        let mut command = Command::new("cargo");
+        let mut command = cargo();
         command.args(["install", "cargo-mutants", "--locked", "--version", &format!("={VERSION}"), "--root"]);
         run(command.arg(&root))?;
     }

@@ -18,7 +18,6 @@ use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -147,7 +146,7 @@ fn kernels() -> Result<Outcome, String> {
     for cpu in sets::instruction_sets()? {
         let wrapper = directory.join(format!("rustc-{cpu}"));
         script(&wrapper, &format!("#!/bin/sh\nexec \"$@\" -C target-cpu={cpu}\n"))?;
-        let mut command = Command::new("cargo");
+        let mut command = toolchain::cargo();
         command
             .current_dir(paths::root())
             .args([
@@ -253,7 +252,7 @@ fn passed(_: ()) -> Outcome {
 }
 
 fn cargo(arguments: &[&str], environment: &[(&str, &OsStr)]) -> Result<Outcome, String> {
-    let mut command = Command::new("cargo");
+    let mut command = toolchain::cargo();
     command.current_dir(paths::root()).args(arguments).envs(environment.iter().copied());
     run(&mut command).map(passed)
 }

@@ -18,11 +18,11 @@ use crate::{TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Provenance, Target, Tuning};
+use monomorph_compiler::toolchain;
 use monomorph_compiler::toolchain::python::run;
 use monomorph_tune::manifest::Manifest;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 
 #[derive(Args)]
 pub struct Options {
@@ -81,7 +81,7 @@ pub fn tune(options: Options) -> Result<(), String> {
 
 /// Builds what measures, to `to`.
 fn tuner(to: &Path) -> Result<(), String> {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = toolchain::cargo();
     cargo.current_dir(paths::root()).args(["build", "--quiet", "--release", "--package", "monomorph-tune"]);
     run(&mut cargo)?;
     let built = paths::root().join("target/release/tune");

@@ -1,5 +1,6 @@
 //! Runs the tools that turn emitted text into a binary: cargo and rustc, and nvcc for kernels.
 
+mod cargo;
 mod cross;
 pub mod cubin;
 mod figures;
@@ -11,6 +12,7 @@ pub mod nvcc;
 pub mod python;
 pub mod times;
 
+pub use cargo::cargo;
 pub use levels::{Dependencies, Levels};
 
 use crate::emit::{self, File};
@@ -198,7 +200,7 @@ pub fn compile(
     package: &str,
     linking: &Linking,
 ) -> Result<Result<PathBuf, String>, BuildError> {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = cargo();
     let processor = target.hardware.cpu().or(linking.processor);
     let flags: Vec<String> = processor.map(rust_flags).into_iter().flatten().chain(remapped(root)).collect();
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));

@@ -378,7 +378,7 @@ impl Gathering {
 /// A program of the tests' crate, still without arguments. It is selected from the whole workspace, with the
 /// features that the checks build it with: by itself it would be compiled once more, and the compiler too.
 pub(super) fn of_tests(program: &str) -> Command {
-    let mut cargo = Command::new("cargo");
+    let mut cargo = toolchain::cargo();
     cargo.current_dir(paths::root());
     cargo.args(["run", "--quiet", CUDA, "--bin", program, "--"]);
     cargo

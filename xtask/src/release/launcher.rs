@@ -9,7 +9,6 @@ use monomorph_compiler::toolchain::python::run;
 use monomorph_launcher::index::{Index, Launcher};
 use monomorph_launcher::size;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const README: &str = "# monomorph\n\n\
     Installs and starts servers of language models, each built for one model and one machine.\n\n    \
@@ -40,7 +39,7 @@ pub fn archive(program: Option<&Path>, out: &Path) -> Result<(), String> {
 fn build() -> Result<PathBuf, String> {
     let below = paths::root().join("target/servers");
     let flags: Vec<String> = toolchain::remapped(&paths::root()).collect();
-    let mut cargo = Command::new("cargo");
+    let mut cargo = toolchain::cargo();
     cargo
         .current_dir(paths::root())
         .args(["build", "--quiet", "--locked", "--profile", "launcher", "--package", "monomorph-launcher"])

@@ -3,6 +3,7 @@
 
 use super::processor::processor_of;
 use crate::paths;
+use monomorph_compiler::toolchain;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde::Deserialize;
 use std::ffi::OsStr;
@@ -61,7 +62,7 @@ struct Profile {
 /// Builds the tests of the workspace with these options of cargo's, runs all programs and prints what each
 /// says when it has ended. Tests in documentation are not among them.
 pub fn run(options: &[&str], environment: &[(&str, &OsStr)]) -> Result<Vec<Ran>, String> {
-    let mut command = Command::new("cargo");
+    let mut command = toolchain::cargo();
     command.current_dir(paths::root()).args(["test", "--workspace", "--no-run", "--quiet"]);
     command.arg("--message-format=json-render-diagnostics").args(options).envs(environment.iter().copied());
     let output = command
