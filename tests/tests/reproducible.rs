@@ -15,16 +15,20 @@ edition = "2024"
 
 [dependencies]
 monomorph-formats = { path = "runtime/formats" }
+half.workspace = true
 
 [profile.release]
 strip = true
 "#;
 
-/// A panic in it names a source file.
-const MAIN: &str = "fn main() {
-    let half: f32 = std::env::args().nth(1).expect(\"a number\").parse().expect(\"a number\");
-    println!(\"{}\", monomorph_formats::Format::F16);
-    println!(\"{half} {}\", file!());
+/// A panic in it names a source file, and one in the crate that converts slices of one length another.
+const MAIN: &str = "use half::slice::HalfFloatSliceExt;
+
+fn main() {
+    let halves: Vec<f32> = std::env::args().skip(1).map(|it| it.parse().expect(\"a number\")).collect();
+    let mut one = [half::f16::ZERO];
+    one.convert_from_f32_slice(&halves);
+    println!(\"{} {one:?} {}\", monomorph_formats::Format::F16, file!());
 }
 ";
 
@@ -55,4 +59,7 @@ fn two_checkouts_make_one_binary() {
     let [first, second] = [first, second].map(|path| std::fs::read(path).expect("it was built"));
     assert!(first == second, "two binaries, of {} and {} bytes", first.len(), second.len());
     assert!(!server::names(&first, below.path()), "it has the checkout's path");
+    let named = |path: &str| server::names(&first, Path::new(path));
+    assert!(named("/cargo/registry"), "no source of another crate is named");
+    assert!(!named(".cargo/registry"), "it has the path of cargo's sources");
 }

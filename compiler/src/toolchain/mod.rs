@@ -1,5 +1,6 @@
 //! Runs the tools that turn emitted text into a binary: cargo and rustc, and nvcc for kernels.
 
+mod beside_tests;
 mod cargo;
 mod cross;
 pub mod cubin;
@@ -153,7 +154,7 @@ pub struct Linking<'a> {
     pub below: &'a str,
     /// The processor that a CUDA target's server is compiled for. `None` means any of its host's
     /// architecture, since the CPU matters little to the cost of a step. A CPU target's processor lets both
-    /// share their compiled dependencies.
+    /// share the project's crates as they are compiled for it.
     pub processor: Option<&'a Cpu>,
     /// How well its crates are optimised.
     pub levels: Levels,
@@ -203,12 +204,20 @@ pub fn compile(
     let mut cargo = cargo();
     let processor = target.hardware.cpu().or(linking.processor);
     let flags: Vec<String> = processor.map(rust_flags).into_iter().flatten().chain(remapped(root)).collect();
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     match linking.commit {
         Some(commit) => cargo.env("MONOMORPH_COMMIT", commit),
         None => cargo.env_remove("MONOMORPH_COMMIT"),
     };
-    let target_directory = root.join("target/servers").join(linking.below);
+    let (target_directory, profile) = match linking.levels.dependencies {
+        Dependencies::All(_) => {
+            cargo.args(["build", "--release"]).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+            (root.join("target/servers").join(linking.below), "release")
+        }
+        Dependencies::OfTests => {
+            beside_tests::select(&mut cargo, root, directory, package, &flags)?;
+            (beside_tests::target(root), "debug")
+        }
+    };
     // Output for another architecture is in a directory of its name.
     let mut built = target_directory.clone();
     if let Some(host) = target.hardware.host() {
@@ -222,8 +231,8 @@ pub fn compile(
         }
     }
     let status = cargo
-        .args(["build", "--release", "--quiet"])
-        .args(linking.levels.options(root, package)?)
+        .arg("--quiet")
+        .args(linking.levels.options(package))
         .arg("--manifest-path")
         .arg(directory.join("Cargo.toml"))
         .arg("--target-dir")
@@ -234,7 +243,7 @@ pub fn compile(
     if !status.success() {
         return Err(BuildError::Tool(format!("cargo failed on {}", directory.display())));
     }
-    Ok(Ok(built.join("release")))
+    Ok(Ok(built.join(profile)))
 }
 
 /// Emits a CUDA target's crate and compiles its kernels.
@@ -296,32 +305,42 @@ pub fn workspace(root: &Path, directory: &Path, manifest: &str) -> Result<(), Bu
     };
     let text = format!("{manifest}\n{}", inherited(&read("Cargo.toml")?));
     write_if_changed(&directory.join("Cargo.toml"), text.as_bytes())?;
-    let link = directory.join("runtime");
-    let depth = directory.strip_prefix(root).expect("crates are emitted below the root").components().count();
-    let to = (0..depth).map(|_| "..").chain(["runtime"]).collect::<PathBuf>();
-    if std::fs::read_link(&link).ok().as_ref() != Some(&to) {
-        let io = |error| BuildError::Io(link.clone(), error);
-        if link.is_symlink() {
-            std::fs::remove_file(&link).map_err(io)?;
-        }
-        std::os::unix::fs::symlink(to, &link).map_err(io)?;
-    }
+    linked(root, directory, "runtime")?;
     let lock = directory.join("Cargo.lock");
     if lock.exists() { Ok(()) } else { write_if_changed(&lock, read("Cargo.lock")?.as_bytes()) }
 }
 
+/// Makes a relative link in an emitted crate's directory to what has this name in the project.
+fn linked(root: &Path, directory: &Path, name: &str) -> Result<(), BuildError> {
+    let link = directory.join(name);
+    let depth = directory.strip_prefix(root).expect("crates are emitted below the root").components().count();
+    let to = (0..depth).map(|_| "..").chain([name]).collect::<PathBuf>();
+    if std::fs::read_link(&link).ok().as_ref() == Some(&to) {
+        return Ok(());
+    }
+    let io = |error| BuildError::Io(link.clone(), error);
+    if link.is_symlink() {
+        std::fs::remove_file(&link).map_err(io)?;
+    }
+    std::os::unix::fs::symlink(to, &link).map_err(io)
+}
+
 /// The tables of a workspace's manifest that its members inherit from.
 fn inherited(manifest: &str) -> String {
+    String::from("# Of the project's Cargo.toml, for the runtime crates.\n")
+        + &tables(manifest, "[workspace.")
+}
+
+/// The tables of a manifest whose headings begin like this.
+fn tables(manifest: &str, heading: &str) -> String {
     let mut inside = false;
     let lines = manifest.lines().filter(|line| {
         if line.starts_with('[') {
-            inside = line.starts_with("[workspace.");
+            inside = line.starts_with(heading);
         }
         inside
     });
-    lines.fold(String::from("# Of the project's Cargo.toml, for the runtime crates.\n"), |text, line| {
-        text + line + "\n"
-    })
+    lines.fold(String::new(), |text, line| text + line + "\n")
 }
 
 /// Writes a file, unless it has that content already; then its modification time stays.
