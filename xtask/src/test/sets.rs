@@ -8,9 +8,19 @@ use std::process::Command;
 /// A set of features, by the names of `target_feature`.
 type Features = BTreeSet<String>;
 
+/// What of the kernels' tests an instruction set is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those of vectors, which every kernel is written in.
+    Vectors,
+    /// Those and every kernel's.
+    All,
+}
+
 /// Processors, as `-C target-cpu` takes them, that this machine can run and whose kernels differ from the
-/// baseline's, which the workspace's tests run, and from each other.
-pub fn instruction_sets() -> Result<Vec<&'static str>, String> {
+/// baseline's, which the workspace's tests run, and from each other. A set between others differs from the
+/// last in a few operations on vectors of the same width, and compiles kernels for two minutes.
+pub fn instruction_sets() -> Result<Vec<(&'static str, Part)>, String> {
     let named = named()?;
     let baseline = features(None)?;
     let candidates = candidates().into_iter().map(|cpu| Ok((cpu, features(Some(cpu))?)));
@@ -18,10 +28,17 @@ pub fn instruction_sets() -> Result<Vec<&'static str>, String> {
 }
 
 /// The candidates whose features that the kernels name are those of none before them.
-fn distinct<'a>(named: &Features, baseline: Features, candidates: Vec<(&'a str, Features)>) -> Vec<&'a str> {
+fn distinct<'a>(
+    named: &Features,
+    baseline: Features,
+    candidates: Vec<(&'a str, Features)>,
+) -> Vec<(&'a str, Part)> {
     let of = |features: &Features| features.intersection(named).cloned().collect::<Features>();
     let mut seen = BTreeSet::from([of(&baseline)]);
-    candidates.into_iter().filter(|(_, features)| seen.insert(of(features))).map(|(cpu, _)| cpu).collect()
+    let sets: Vec<_> = candidates.into_iter().filter(|(_, features)| seen.insert(of(features))).collect();
+    let last = sets.len().saturating_sub(1);
+    let part = |at| if at == 0 || at == last { Part::All } else { Part::Vectors };
+    sets.into_iter().enumerate().map(|(at, (cpu, _))| (cpu, part(at))).collect()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -70,6 +87,7 @@ fn quoted<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = String> + 
 
 #[cfg(test)]
 mod tests {
+    use super::Part::{All, Vectors};
     use super::{Features, distinct, named};
 
     #[test]
@@ -80,9 +98,12 @@ mod tests {
         let v4 = || ("v4", of(&["sse2", "avx2", "fma", "f16c", "avx512bw", "avx512vl"]));
         let native = |more: &[&str]| ("native", &v4().1 | &of(more));
         let sets = |candidates| distinct(&named, of(&["sse2"]), candidates);
-        assert_eq!(sets(vec![v3(), v4(), native(&["avx512vnni"])]), ["v3", "v4", "native"]);
-        assert_eq!(sets(vec![v3(), v4(), native(&["vaes", "gfni"])]), ["v3", "v4"]);
-        assert_eq!(sets(vec![v3(), ("native", &v3().1 | &of(&["vaes"]))]), ["v3"]);
-        assert_eq!(sets(vec![("native", of(&["sse2", "neon"]))]), [""; 0]);
+        assert_eq!(
+            sets(vec![v3(), v4(), native(&["avx512vnni"])]),
+            [("v3", All), ("v4", Vectors), ("native", All)]
+        );
+        assert_eq!(sets(vec![v3(), v4(), native(&["vaes", "gfni"])]), [("v3", All), ("v4", All)]);
+        assert_eq!(sets(vec![v3(), ("native", &v3().1 | &of(&["vaes"]))]), [("v3", All)]);
+        assert_eq!(sets(vec![("native", of(&["sse2", "neon"]))]), []);
     }
 }
