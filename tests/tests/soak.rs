@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-const REQUESTS: usize = 120;
+const REQUESTS: usize = 72;
 const CLIENTS: usize = 32;
 /// Prefixes that prompts share, and their tokens.
 const DOCUMENTS: usize = 5;
@@ -53,7 +53,7 @@ fn requests() -> Vec<Asked> {
             let own = [1..20, 20..60, 60..160][random.within(0..3)].clone();
             let own = random.within(own);
             prompt.extend(random.ids(own, vocabulary));
-            let tokens = [2..10, 10..60, 90..200][random.within(0..3)].clone();
+            let tokens = [2..10, 10..50, 90..150][random.within(0..3)].clone();
             let mut body = json!({
                 "prompt": prompt, "max_tokens": random.within(tokens), "ignore_eos": true, "logprobs": 0, "temperature": 0, "stream": true,
             });

@@ -35,6 +35,9 @@ const SPOKEN: usize = 5;
 const ROOMY: usize = 96;
 const SNAPSHOTS: usize = 6;
 const INTERVAL: usize = 10;
+/// Turns of each walk: the defects above are seen within some hundreds.
+const TURNS: usize = 2_000;
+const TURNS_OFFLOAD: usize = 1_500;
 
 /// xorshift64 (Marsaglia 2003): the walk is the same on every run.
 struct Random(u64);
@@ -399,8 +402,8 @@ fn walks<S: Shape>() {
     let cached = walks_with::<S>(true);
     let stats = walks_with::<S>(false);
     assert!(cached.tokens_cached > cached.tokens_prefilled / 8, "prompts are found: {cached:?}");
-    assert!(cached.blocks_evicted > 1_000, "blocks are short: {cached:?}");
-    assert_eq!(cached.snapshots_evicted > 1_000, S::SPEC.state_bytes > 0, "{cached:?}");
+    assert!(cached.blocks_evicted > 300, "blocks are short: {cached:?}");
+    assert_eq!(cached.snapshots_evicted > 300, S::SPEC.state_bytes > 0, "{cached:?}");
     assert_eq!((stats.tokens_cached, stats.blocks_evicted, stats.snapshots_evicted), (0, 0, 0), "{stats:?}");
 }
 
@@ -410,7 +413,7 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
     let worlds = [(16, 0.5), (17, 0.9), (20, 0.1), (26, 0.9), (40, 0.1), (ROOMY, 0.5)];
     for (seed, (blocks, right_drafts)) in (1..).zip(worlds) {
         let swap = SwapOptions::default();
-        let (one, leaving) = walk::<S>(&swap, seed * 0x9E37_79B9, 6_500, blocks, right_drafts, enabled, None);
+        let (one, leaving) = walk::<S>(&swap, seed * 0x9E37_79B9, TURNS, blocks, right_drafts, enabled, None);
         stats.steps += one.steps;
         stats.preemptions += one.preemptions;
         stats.finished += one.finished;
@@ -426,8 +429,8 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
     }
     let (steps, drafts) = (S::STEPS_IN_FLIGHT, S::SPEC.drafts());
     println!("{steps} in flight, {drafts} drafts: {left} turns with blocks of ended sequences; {stats:?}");
-    assert!(stats.preemptions > 100 && stats.finished > 1_000 && stats.cancelled > 500, "{stats:?}");
-    assert_eq!(left > 100, steps > 1, "only a step in flight keeps blocks of sequences that are over");
+    assert!(stats.preemptions > 20 && stats.finished > 300 && stats.cancelled > 150, "{stats:?}");
+    assert_eq!(left > 30, steps > 1, "only a step in flight keeps blocks of sequences that are over");
     if drafts > 0 {
         let (verified, accepted) = (stats.drafts_verified, stats.drafts_accepted);
         // What is looked up is not found after every token.
@@ -552,18 +555,18 @@ fn walks_offload<S: Shape>() {
         let (stats, _) = walk::<S>(
             &SwapOptions::default(),
             seed * 0x9E37_79B9,
-            4_000,
+            TURNS_OFFLOAD,
             resident + 2 * (places / 16),
             0.5,
             enabled,
             offload,
         );
         println!("groups of {group}, {resident} resident, {places} places: {stats:?}");
-        assert!(stats.finished > 100, "{stats:?}");
+        assert!(stats.finished > 40, "{stats:?}");
         assert_eq!(stats.tokens_cached > 0, enabled && kept > 0, "{stats:?}");
         sent += stats.blocks_offloaded;
     }
-    assert!(sent > 3_000, "{sent}");
+    assert!(sent > 1_000, "{sent}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Pages of what one sequence may hold: the blocks of its context, and a state.
 const LARGEST: u64 = 17;
-const TURNS: usize = 5_000;
+const TURNS: usize = 2_000;
 
 /// Room for so many pages in memory and on disk.
 fn room(host: u64, disk: Option<(&Path, u64)>) -> SwapOptions {
@@ -49,12 +49,12 @@ fn walks<S: Shape>(swap: &SwapOptions) -> Stats {
 fn walks_of<S: Shape>() {
     let directory = tempfile::tempdir().unwrap();
     let ample = walks::<S>(&room(40 * LARGEST, None));
-    assert!(ample.swap.out > 50 && ample.swap.out <= ample.preemptions, "{ample:?}");
+    assert!(ample.swap.out > 20 && ample.swap.out <= ample.preemptions, "{ample:?}");
     assert!(ample.swap.back > ample.swap.out / 2, "{ample:?}");
     assert_eq!((ample.swap.failures, ample.swap.bytes_written), (0, 0));
 
     let short = walks::<S>(&room(LARGEST / 2, None));
-    assert!(short.swap.out > 10 && short.swap.out < short.preemptions, "some do not fit: {short:?}");
+    assert!(short.swap.out > 3 && short.swap.out < short.preemptions, "some do not fit: {short:?}");
 
     let disk = walks::<S>(&room(LARGEST + 3, Some((directory.path(), 8 * LARGEST))));
     assert!(disk.swap.bytes_written > 0 && disk.swap.bytes_read > 20 * ALIGN as u64, "{disk:?}");
@@ -151,7 +151,7 @@ fn failing(decide: impl FnMut(u64, Kind) -> Option<Fault> + Send + 'static) -> (
     let report = |line: std::fmt::Arguments| LINES.lock().unwrap().push(line.to_string());
     let room = room(LARGEST + 3, Some((directory.path(), 8 * LARGEST)));
     let swap = SwapOptions { faults: Some(faults), report, ..room };
-    let (stats, _) = walk::<Tight>(&swap, 77, 16_000, 19, 0.5, true, None);
+    let (stats, _) = walk::<Tight>(&swap, 77, 4 * TURNS, 19, 0.5, true, None);
     let lines = std::mem::take(&mut *LINES.lock().unwrap());
     (stats, lines)
 }
