@@ -29,7 +29,8 @@ pub fn environment_with(
     installed(directory, &wanted, || {
         run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(directory))?;
         run(Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+            // Most modules of a package are never imported.
+            .args(["-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check", "-r"])
             .arg(requirements)
             .envs(variables.iter().copied()))
     })?;
