@@ -14,7 +14,7 @@ use std::process::Command;
 fn build(targets: &Path, target: &str) -> PathBuf {
     let search = [targets.to_owned(), root().join("targets")];
     let target = spec::load(&search, target).unwrap_or_else(|error| panic!("{error}"));
-    let levels = Levels { dependencies: Dependencies::All(0), ..server::LEVELS };
+    let levels = Levels { dependencies: Dependencies::All(0), generated: 1 };
     server::link(&target, &Linking { levels, ..server::linking(&target.hardware.name) })
 }
 

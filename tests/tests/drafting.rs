@@ -248,17 +248,19 @@ impl Speculated<'_> {
         }
     }
 
-    /// The answer of `tokens` tokens for a sequence in a slot.
-    fn answer(mut self, slot: u64, tokens: usize) -> Vec<u32> {
-        while self.answer.len() < tokens {
+    /// How many tokens of an answer are those of a sequence in a slot, from the first on.
+    fn alike(mut self, slot: u64, found: &[u32]) -> usize {
+        loop {
+            let alike = self.answer.iter().zip(found).take_while(|(a, b)| a == b).count();
+            if alike < self.answer.len().min(found.len()) || alike == found.len() {
+                return alike;
+            }
             let last = *self.answer.last().expect("the prompt was fed");
             let held = (0..SHOWN.drafts).take_while(|at| holds(slot, self.positions + 1 + at)).count();
             let fed: Vec<u32> = [last].iter().chain(&self.drafts[..held]).copied().collect();
             self.answer.extend_from_slice(&fed[1..]);
             self.feed(&fed);
         }
-        self.answer.truncate(tokens);
-        self.answer
     }
 }
 
@@ -310,11 +312,8 @@ fn shows(name: &str, shown: DraftOption) {
         };
         speculated.feed(&request.prompt);
         // Only the answer shows which slot the server used.
-        let alike = |slot: u64| {
-            let answer = speculated.clone().answer(slot, request.tokens);
-            answer.iter().zip(&found).take_while(|(a, b)| a == b).count()
-        };
-        let best = (0..32).map(alike).max().expect("there are slots");
+        let best = (0..32).map(|slot| speculated.clone().alike(slot, &found)).max();
+        let best = best.expect("there are slots");
         assert_eq!(best, request.tokens, "{:?}, request {number}: {found:?}", shown.method);
     }
 }

@@ -15,8 +15,8 @@ pub(super) fn target(root: &Path) -> PathBuf {
 }
 
 /// Adds the arguments by which cargo builds the crate `package`, which stands in `directory` as
-/// [`super::workspace`] writes it, with the profile of the tests and the features that their build unites. Only
-/// crates of the project are compiled with `flags`: they alone differ from those of the tests.
+/// [`super::workspace`] writes it, with the profile of the tests and the features that their build unites.
+/// Only crates of the project are compiled with `flags`: they alone differ from those of the tests.
 pub(super) fn select(
     cargo: &mut Command,
     root: &Path,

@@ -32,7 +32,7 @@ mod tests {
         let command = cargo();
         let removed =
             |name: &str| command.get_envs().any(|(it, value)| it == OsStr::new(name) && value.is_none());
-        // Whoever runs tests sets the first; the second is where dependencies are.
+        // Cargo sets the first for tests; the second is where dependencies are.
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some() && removed("CARGO_MANIFEST_DIR"));
         assert!(!removed("CARGO_HOME"));
     }
