@@ -115,9 +115,9 @@ pub fn build_up_to(target: &Target, sequences: usize) -> Server {
         let image = std::fs::read(image).expect("it was just compiled");
         write_if_changed(&to, &image);
     }
-    // Built for this machine's processor, as servers of CPU targets are, so that they share the dependencies:
-    // 235 of 241 units. A shipped server for a card is compiled for any processor of its host architecture,
-    // and optimised; those are the only differences.
+    // Built for this machine's processor, as servers of CPU targets are, so that they share the project's
+    // crates. A shipped server for a card is compiled for any processor of its host architecture, and
+    // optimised; those are the only differences.
     let processor = this_processor();
     let linking = Linking {
         processor: processor.hardware.cpu(),
