@@ -16,7 +16,8 @@ pub struct Options {
 }
 
 pub fn verb(options: Options) -> Result<(), String> {
-    println!("weights: {}", weights(&options.target)?.display());
+    // The path alone, for `WEIGHTS=$(cargo xtask fetch)`.
+    println!("{}", weights(&options.target)?.display());
     Ok(())
 }
 
