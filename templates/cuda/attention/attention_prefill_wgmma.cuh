@@ -1,5 +1,5 @@
-// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a bf16 cache and heads of 64,
-// 128 or 256; everything else is attention_prefill's.
+// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a cache of bf16 or fp8 and heads of
+// 64, 128 or 256; everything else is attention_prefill's.
 //
 // Work: units and windows as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes every
 // (number of blocks)-th unit: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of KEYS keys into
@@ -14,6 +14,7 @@
 // a warpgroup.
 // Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
 // consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
+// Codes of fp8 pass through the gathering threads' registers and become f16 there; all products are of f16 then.
 #pragma once
 
 #include "attention/attention_prefill.cuh"
@@ -35,7 +36,7 @@ struct RingPlace {
 
 template <class C>
 struct WgmmaPrefill {
-    static_assert(std::is_same_v<typename C::Kv, __nv_bfloat16> && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
+    static_assert((std::is_same_v<typename C::Kv, __nv_bfloat16> || std::is_same_v<typename C::Kv, E4m3>) && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
     static constexpr int D = C::HEAD_DIM, KEYS = D == 256 ? 64 : 128, PANELS = D / 64, PANEL_BYTES = KEYS * 128, TILE_BYTES = PANELS * PANEL_BYTES;
     static constexpr bool Q_SHARED = D == 256;
     static constexpr int Q_PANEL_BYTES = 64 * 128, Q_BYTES = PANELS * Q_PANEL_BYTES;   // of a warpgroup
@@ -70,6 +71,51 @@ __device__ __forceinline__ void gather_tile(unsigned char* to, const typename C:
     }
 }
 
+// The same of codes: 16 of them become two chunks of eight f16. Several loads are under way before the first is converted.
+template <class C>
+__device__ __forceinline__ void gather_codes(unsigned char* to, const E4m3* from, const int* blocks, int kv_head, int first, int begin, int end) {
+    constexpr int CHUNKS = C::HEAD_DIM / 16, STEP = 128 / CHUNKS, BATCH = 2;
+    static_assert(WgmmaPrefill<C>::KEYS % (STEP * BATCH) == 0, "batches are whole");
+    const int chunk = threadIdx.x % CHUNKS, place = chunk % 4 * 2;   // of a row's eight chunks in a panel
+    to += chunk / 4 * WgmmaPrefill<C>::PANEL_BYTES;
+#pragma unroll 1
+    for (int i = 0; i < WgmmaPrefill<C>::KEYS; i += STEP * BATCH) {
+        const int token = i + static_cast<int>(threadIdx.x) / CHUNKS;
+        uint4 codes[BATCH];
+#pragma unroll
+        for (int j = 0; j < BATCH; ++j) {
+            const int key = first + token + j * STEP;
+            codes[j] = make_uint4(0, 0, 0, 0);
+            if (key < end && (!Window<C>::THERE || key >= begin))
+                codes[j] = *reinterpret_cast<const uint4*>(cached_row<C>(from, blocks[key / C::BLOCK_TOKENS], kv_head, key % C::BLOCK_TOKENS) + chunk * 16);
+        }
+#pragma unroll
+        for (int j = 0; j < BATCH; ++j) {
+            const int row = token + j * STEP;
+            uint4 eight;
+            unpack_e4m3(codes[j].x, eight.x, eight.y);
+            unpack_e4m3(codes[j].y, eight.z, eight.w);
+            *reinterpret_cast<uint4*>(to + row * 128 + (place ^ (row % 8)) * 16) = eight;
+            unpack_e4m3(codes[j].z, eight.x, eight.y);
+            unpack_e4m3(codes[j].w, eight.z, eight.w);
+            *reinterpret_cast<uint4*>(to + row * 128 + ((place + 1) ^ (row % 8)) * 16) = eight;
+        }
+    }
+}
+
+// A tile of keys or values and its arrival.
+template <class C>
+__device__ __forceinline__ void fill_stage(unsigned char* to, Barrier* full, const typename C::Kv* from, const int* blocks, int kv_head, int first, int begin, int end) {
+    if constexpr (std::is_same_v<typename C::Kv, E4m3>) {
+        gather_codes<C>(to, from, blocks, kv_head, first, begin, end);
+        fence_async_shared();
+        barrier_arrive(full);
+    } else {
+        gather_tile<C>(to, from, blocks, kv_head, first, begin, end);
+        copies_arrive(full);
+    }
+}
+
 template <class C>
 __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
     const int lane = threadIdx.x % 32;
@@ -81,11 +127,9 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
         const int* blocks = step->blocks() + tile.block_start;
         for (int first = begin / WgmmaPrefill<C>::KEYS * WgmmaPrefill<C>::KEYS; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
             barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-            gather_tile<C>(shared.keys[at.stage], layer, blocks, kv_head, first, begin, end);
-            copies_arrive(&shared.keys_full[at.stage]);
+            fill_stage<C>(shared.keys[at.stage], &shared.keys_full[at.stage], layer, blocks, kv_head, first, begin, end);
             barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-            gather_tile<C>(shared.values[at.stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, begin, end);
-            copies_arrive(&shared.values_full[at.stage]);
+            fill_stage<C>(shared.values[at.stage], &shared.values_full[at.stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, begin, end);
         }
     }
     copy_commit();
@@ -99,6 +143,8 @@ struct WgmmaRows {
     using P = WgmmaPrefill<C>;
     static constexpr int D = C::HEAD_DIM, KEYS = P::KEYS;
     static constexpr float SCALE_2 = C::SCALE * 1.4426950408889634f;
+    static constexpr bool F16 = std::is_same_v<typename A::Operand, __half>;
+    float key_scale;   // of a cache with static scales
     uint32_t q[P::Q_SHARED ? 1 : D / 16][4];
     uint32_t q_at;   // in shared memory
     float scores[KEYS / 2], context[D / 2];
@@ -110,19 +156,31 @@ struct WgmmaRows {
 #pragma unroll
         for (int k = 0; k < D; k += 16) {
             const uint64_t b = wgmma_descriptor(keys + k / 64 * P::PANEL_BYTES + k % 64 * 2);
-            if constexpr (P::Q_SHARED) multiply_bf16(scores, wgmma_descriptor(q_at + k / 64 * P::Q_PANEL_BYTES + k % 64 * 2), b, k > 0);
-            else multiply_bf16(scores, q[k / 16], b, k > 0);
+            if constexpr (P::Q_SHARED) {
+                const uint64_t a = wgmma_descriptor(q_at + k / 64 * P::Q_PANEL_BYTES + k % 64 * 2);
+                if constexpr (F16) multiply_f16(scores, a, b, k > 0);
+                else multiply_bf16(scores, a, b, k > 0);
+            } else {
+                if constexpr (F16) WgmmaShape<KEYS>::multiply(scores, q[k / 16], b, k > 0);
+                else multiply_bf16(scores, q[k / 16], b, k > 0);
+            }
         }
         wgmma_commit();
     }
     __device__ __forceinline__ void issue_context(uint32_t values) {
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < KEYS; k += 16) multiply_rows(context, weights[k / 16], wgmma_rows_descriptor(values + k * 128, P::PANEL_BYTES));
+        for (int k = 0; k < KEYS; k += 16) {
+            const uint64_t b = wgmma_rows_descriptor(values + k * 128, P::PANEL_BYTES);
+            if constexpr (F16) multiply_rows_f16(context, weights[k / 16], b);
+            else multiply_rows(context, weights[k / 16], b);
+        }
         wgmma_commit();
     }
     // first_key: of the tile; position: of rows g and g + 8.
     __device__ __forceinline__ void softmax(bool masked, int first_key, const int (&position)[2], int c) {
+        float scale_2 = SCALE_2;
+        if constexpr (STATIC_SCALES<typename C::Kv>) scale_2 *= key_scale;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (masked) {
@@ -140,15 +198,15 @@ struct WgmmaRows {
             for (int n = 0; n < KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * i], scores[4 * n + 2 * i + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            const float origin = Window<C>::finite(largest), offset = -origin * SCALE_2;
-            shrink[i] = power_of_two((maximum[i] - origin) * SCALE_2);
+            const float origin = Window<C>::finite(largest), offset = -origin * scale_2;
+            shrink[i] = power_of_two((maximum[i] - origin) * scale_2);
             maximum[i] = largest;
             float added = 0.0f;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n)
 #pragma unroll
                 for (int j = 4 * n + 2 * i; j < 4 * n + 2 * i + 2; ++j) {
-                    scores[j] = power_of_two(fmaf(scores[j], SCALE_2, offset));
+                    scores[j] = power_of_two(fmaf(scores[j], scale_2, offset));
                     added += scores[j];
                 }
             sum[i] = sum[i] * shrink[i] + added;
@@ -161,7 +219,10 @@ struct WgmmaRows {
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) weights[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+            for (int i = 0; i < 4; ++i) {
+                const float first = scores[8 * k + 2 * i], second = scores[8 * k + 2 * i + 1];
+                weights[k][i] = F16 ? pack_f16(first, second) : pack_bf16(first, second);
+            }
     }
     __device__ __forceinline__ void pin_scores() {
 #pragma unroll
@@ -174,8 +235,8 @@ struct WgmmaRows {
 };
 
 template <class C>
-__device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const __nv_bfloat16* q,
-                                             float* out, const float* qkv, int all_tiles) {
+__device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const typename AttentionShape<C>::Operand* q,
+                                             const typename C::Kv* layer, float* out, const float* qkv, int all_tiles) {
     using A = AttentionShape<C>;
     using P = WgmmaPrefill<C>;
     constexpr int D = C::HEAD_DIM, GROUP = A::GROUP, KEYS = P::KEYS;
@@ -195,6 +256,8 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, end = tile.position + tile.tokens;
+        rows.key_scale = static_scale<C>(layer, Side::Keys, kv_head);
+        const float value_scale = static_scale<C>(layer, Side::Values, kv_head);
         const int first_tile = Window<C>::first(tile.position) / KEYS, key_tiles = (end + KEYS - 1) / KEYS;
         int position[2];
 #pragma unroll
@@ -202,7 +265,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             const int row = min(first_row + g + 8 * i, live_rows - 1);  // rows beyond repeat the last: finite, and not stored
             position[i] = tile.position + row / GROUP;
             if constexpr (!P::Q_SHARED) {
-                const __nv_bfloat16* from = q_row(tile, kv_head, row);
+                const typename A::Operand* from = q_row(tile, kv_head, row);
 #pragma unroll
                 for (int k = 0; k < D; k += 8) rows.q[k / 16][k / 8 % 2 * 2 + i] = *reinterpret_cast<const uint32_t*>(from + k + 2 * c);
             }
@@ -271,7 +334,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             float total = rows.sum[i];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            const float inverse = 1.0f / total;
+            const float inverse = value_scale / total;
             const int row = first_row + g + 8 * i;
             if (row < live_rows) {
                 const int column = (kv_head * GROUP + row % GROUP) * D + 2 * c;
@@ -288,8 +351,8 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
 
 // Arguments as attention_prefill's. Launch bounds (WGMMA_THREADS, 1): the registers of a whole SM are dealt out unevenly.
 template <class C>
-__device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
-                                                        float* out, const float* qkv = nullptr) {
+__device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const typename AttentionShape<C>::Operand* q,
+                                                        const typename C::Kv* layer, float* out, const float* qkv = nullptr) {
     MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
     WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
     launch_dependents();
@@ -311,7 +374,7 @@ __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const 
         gather_units<C>(shared, step, layer, all_tiles);
     } else {
         registers_acquire<232>();
-        attend_units<C>(shared, step, q, out, qkv, all_tiles);
+        attend_units<C>(shared, step, q, layer, out, qkv, all_tiles);
     }
 }
 
