@@ -6,6 +6,7 @@ use crate::verbs::generate::GenerateArgs;
 use crate::verbs::health::HealthArgs;
 use crate::verbs::info::InfoArgs;
 use crate::verbs::logits::LogitsArgs;
+use crate::verbs::manual::{CompletionsArgs, ManualArgs};
 use crate::verbs::serve::ServeArgs;
 use clap::{Parser, Subcommand};
 
@@ -41,6 +42,10 @@ pub(crate) enum Verb {
     Info(InfoArgs),
     /// Say whether the server of this machine is ready; exit code 1 if not.
     Health(HealthArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+    /// Print a manual page, for `man -l -`.
+    Manual(ManualArgs),
     /// What `serve` runs to try grammars in.
     #[command(hide = true)]
     TryGrammars,
@@ -53,7 +58,7 @@ impl Verb {
             Verb::Serve(args) => args.processes.ranks_here(ranks),
             Verb::Logits(args) => args.processes.ranks_here(ranks),
             Verb::Bench(args) => args.processes.ranks_here(ranks),
-            Verb::Generate(_) | Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => ranks,
+            _ => ranks,
         }
     }
 
@@ -64,7 +69,7 @@ impl Verb {
             Verb::Generate(args) => Some(&args.gpus),
             Verb::Logits(args) => Some(&args.gpus),
             Verb::Bench(args) => Some(&args.gpus),
-            Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => None,
+            _ => None,
         }
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod info;
 pub(crate) mod logits;
+pub(crate) mod manual;
 mod report;
 pub(crate) mod serve;
 mod serving;
