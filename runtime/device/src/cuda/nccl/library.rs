@@ -26,7 +26,7 @@ const NAME_BYTES: usize = 128;
 /// `ncclUniqueId`, which is passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct UniqueId([c_char; NAME_BYTES]);
+struct UniqueId([u8; NAME_BYTES]);
 
 /// `ncclComm_t`.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl Library {
         let mut id = UniqueId([0; NAME_BYTES]);
         // SAFETY: writes the id.
         self.check("naming a collective", unsafe { (self.get_unique_id)(&mut id) }, None)?;
-        Ok(id.0.iter().map(|byte| byte.cast_unsigned()).collect())
+        Ok(id.0.to_vec())
     }
 
     /// Joins the collective of this name on the device of the context that the thread has entered, and waits
@@ -164,9 +164,7 @@ impl Library {
         if name.len() != NAME_BYTES {
             return Err(format!("the head names a collective in {} bytes, not {NAME_BYTES}", name.len()));
         }
-        for (to, from) in id.0.iter_mut().zip(name) {
-            *to = from.cast_signed();
-        }
+        id.0.copy_from_slice(name);
         let [rank, ranks] = [rank, ranks].map(|number| c_int::try_from(number).unwrap_or(c_int::MAX));
         let mut handle = null_mut();
         // SAFETY: writes one handle.
