@@ -1,8 +1,8 @@
 // attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a bf16 cache and heads of 64,
 // 128 or 256; everything else is attention_prefill's.
 //
-// Work: units and windows as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes every
-// (number of blocks)-th unit: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of KEYS keys into
+// Work: units and windows as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes a unit
+// a round: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of KEYS keys into
 // WGMMA_STAGES stages of shared memory; warpgroups 1 and 2 own 64 rows each. q stays in registers (A), keys are B as they lie, values are
 // B transposed by the descriptor (their rows are the summed dimension), weights go from the scores' registers into A's. The sums of heads of
 // 256 leave no registers for q, which then stands in shared memory, and for the scores of 64 keys only.
@@ -54,37 +54,82 @@ struct WgmmaShared {
 template <class C>
 constexpr size_t wgmma_prefill_shared_bytes() { return sizeof(WgmmaShared<C>); }
 
-// One tile of keys (or values: `from` shifted) into a stage, zeros for those not among begin .. end, by the 128 threads of the
-// gathering warpgroup.
-template <class C>
-__device__ __forceinline__ void gather_tile(unsigned char* to, const typename C::Kv* from, const int* blocks, int kv_head, int first, int begin, int end) {
-    constexpr int CHUNKS = C::HEAD_DIM / 8;
-    const int chunk = threadIdx.x % CHUNKS;
-    to += chunk / 8 * WgmmaPrefill<C>::PANEL_BYTES;
-#pragma unroll 4
-    for (int i = 0; i < WgmmaPrefill<C>::KEYS; i += 128 / CHUNKS) {
-        const int token = i + static_cast<int>(threadIdx.x) / CHUNKS, key = first + token;
-        const bool live = key < end && (!Window<C>::THERE || key >= begin);
-        const typename C::Kv* row = live ? cached_row<C>(from, blocks[key / C::BLOCK_TOKENS], kv_head, key % C::BLOCK_TOKENS) : from;
-        copy_16(to + token * 128 + ((chunk % 8) ^ (token % 8)) * 16, row + (live ? chunk * 8 : 0), live ? 16 : 0);
-    }
+// The units of a block, round after round: longer ones have lower numbers, so every other round deals them out in reverse, and all blocks
+// have about as many keys.
+__device__ __forceinline__ int unit_of_round(int round) {
+    const int blocks = gridDim.x * gridDim.y, own = blockIdx.x + gridDim.x * blockIdx.y;
+    return round * blocks + (round % 2 == 0 ? own : blocks - 1 - own);
 }
+
+// What the 128 threads of the gathering warpgroup copy of a tile: a thread has 16 bytes of every (128 / CHUNKS)-th row, 16 rows from one
+// block of the cache at a time. Addresses are computed once for 16 rows; within them they are constants apart.
+template <class C>
+struct TileGatherer {
+    using P = WgmmaPrefill<C>;
+    static constexpr int CHUNKS = C::HEAD_DIM / 8, ROWS = 128 / CHUNKS, PIECES = P::KEYS / 16;
+    int own_row, from_own, to_own;  // the thread's row of ROWS; its elements and bytes from the start of a piece of 16 rows
+    int block[PIECES];
+
+    __device__ __forceinline__ TileGatherer() {
+        const int chunk = threadIdx.x % CHUNKS;
+        own_row = static_cast<int>(threadIdx.x) / CHUNKS;
+        from_own = own_row * C::HEAD_DIM + chunk * 8;
+        to_own = chunk / 8 * P::PANEL_BYTES + own_row * 128 + ((chunk % 8) ^ (own_row % 8)) * 16;
+    }
+
+    // Blocks of the tile at key `first`; those of which no key is among begin .. end are not looked up.
+    __device__ __forceinline__ void find_blocks(const int* blocks, int first, int begin, int end) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            const int key = first + 16 * i;
+            const bool wanted = key < end && (!Window<C>::THERE || key + 15 >= begin);
+            block[i] = wanted ? blocks[key / C::BLOCK_TOKENS] : 0;
+        }
+    }
+
+    // The tile's keys (or values: `from` shifted) into a stage, zeros for those not among begin .. end. `from`: of the K/V head.
+    __device__ __forceinline__ void copy(unsigned char* to, const typename C::Kv* from, int first, int begin, int end) const {
+        const unsigned base = shared_address(to) + to_own;
+        const auto each = [&](auto&& copy_row) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                const typename C::Kv* piece = from + block[i] * AttentionShape<C>::BLOCK_STRIDE + ((first + 16 * i) % C::BLOCK_TOKENS * C::HEAD_DIM + from_own);
+#pragma unroll
+                for (int row = 0; row < 16; row += ROWS) {
+                    // Where ROWS is 4, every other row of the thread is in the other half of its eight rows.
+                    copy_row((row % 8 == 0 ? base : base ^ 64) + (16 * i + row) * 128, piece + row * C::HEAD_DIM, first + 16 * i + row + own_row);
+                }
+            }
+        };
+        if (first + P::KEYS <= end && (!Window<C>::THERE || first >= begin)) {
+            each([](unsigned there, const typename C::Kv* row, int) { copy_16(there, row); });
+        } else {
+            each([&](unsigned there, const typename C::Kv* row, int key) {
+                const bool live = key < end && (!Window<C>::THERE || key >= begin);
+                copy_16(there, live ? row : from, live ? 16 : 0);
+            });
+        }
+    }
+};
 
 template <class C>
 __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
     const int lane = threadIdx.x % 32;
     RingPlace<> at;
-    for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
+    TileGatherer<C> gatherer;
+    for (int round = 0, unit; (unit = unit_of_round(round)) < all_tiles * C::KV_HEADS; ++round) {
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int begin = Window<C>::first(tile.position), end = tile.position + tile.tokens;
         const int* blocks = step->blocks() + tile.block_start;
+        const typename C::Kv* keys = layer + kv_head * AttentionShape<C>::HEAD_STRIDE;
         for (int first = begin / WgmmaPrefill<C>::KEYS * WgmmaPrefill<C>::KEYS; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
+            gatherer.find_blocks(blocks, first, begin, end);
             barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-            gather_tile<C>(shared.keys[at.stage], layer, blocks, kv_head, first, begin, end);
+            gatherer.copy(shared.keys[at.stage], keys, first, begin, end);
             copies_arrive(&shared.keys_full[at.stage]);
             barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-            gather_tile<C>(shared.values[at.stage], layer + AttentionShape<C>::VALUES, blocks, kv_head, first, begin, end);
+            gatherer.copy(shared.values[at.stage], keys + AttentionShape<C>::VALUES, first, begin, end);
             copies_arrive(&shared.values_full[at.stage]);
         }
     }
@@ -100,25 +145,27 @@ struct WgmmaRows {
     static constexpr int D = C::HEAD_DIM, KEYS = P::KEYS;
     static constexpr float SCALE_2 = C::SCALE * 1.4426950408889634f;
     uint32_t q[P::Q_SHARED ? 1 : D / 16][4];
-    uint32_t q_at;   // in shared memory
+    uint64_t q_at;   // the descriptor of those in shared memory
     float scores[KEYS / 2], context[D / 2];
     uint32_t weights[KEYS / 16][4];
     float maximum[2], sum[2], shrink[2];
 
     __device__ __forceinline__ void issue_scores(uint32_t keys) {
+        const uint64_t tile = wgmma_descriptor(keys);
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < D; k += 16) {
-            const uint64_t b = wgmma_descriptor(keys + k / 64 * P::PANEL_BYTES + k % 64 * 2);
-            if constexpr (P::Q_SHARED) multiply_bf16(scores, wgmma_descriptor(q_at + k / 64 * P::Q_PANEL_BYTES + k % 64 * 2), b, k > 0);
+            const uint64_t b = wgmma_further(tile, k / 64 * P::PANEL_BYTES + k % 64 * 2);
+            if constexpr (P::Q_SHARED) multiply_bf16(scores, wgmma_further(q_at, k / 64 * P::Q_PANEL_BYTES + k % 64 * 2), b, k > 0);
             else multiply_bf16(scores, q[k / 16], b, k > 0);
         }
         wgmma_commit();
     }
     __device__ __forceinline__ void issue_context(uint32_t values) {
+        const uint64_t tile = wgmma_rows_descriptor(values, P::PANEL_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < KEYS; k += 16) multiply_rows(context, weights[k / 16], wgmma_rows_descriptor(values + k * 128, P::PANEL_BYTES));
+        for (int k = 0; k < KEYS; k += 16) multiply_rows(context, weights[k / 16], wgmma_further(tile, k * 128));
         wgmma_commit();
     }
     // first_key: of the tile; position: of rows g and g + 8.
@@ -156,8 +203,11 @@ struct WgmmaRows {
     }
     // Once the products before are done: their sums to the new maximum, the scores' weights in A's place.
     __device__ __forceinline__ void take_weights() {
+        // Few tiles bring a row a larger score than all before; sums of narrower heads are multiplied as quickly as that is found out.
+        if (!P::Q_SHARED || !__all_sync(0xffffffffu, shrink[0] == 1.0f && shrink[1] == 1.0f)) {
 #pragma unroll
-        for (int d = 0; d < D / 2; ++d) context[d] *= shrink[d / 2 % 2];
+            for (int d = 0; d < D / 2; ++d) context[d] *= shrink[d / 2 % 2];
+        }
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k)
 #pragma unroll
@@ -182,7 +232,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
     const int thread = threadIdx.x % 128, group = threadIdx.x / 128 - 1, lane = thread % 32, g = lane / 4, c = lane % 4;
     const int first_row = group * 64 + thread / 32 * 16;  // of the warp
     WgmmaRows<C> rows;
-    if constexpr (P::Q_SHARED) rows.q_at = shared_address(shared.q[group]);
+    if constexpr (P::Q_SHARED) rows.q_at = wgmma_descriptor(shared_address(shared.q[group]));
     RingPlace<> at;
     const auto q_row = [&](const PrefillTile& tile, int kv_head, int row) {
         return q + ((static_cast<size_t>(tile.row) + row / GROUP) * C::HEADS + kv_head * GROUP + row % GROUP) * D;
@@ -191,7 +241,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         barrier_wait(barrier, parity);
         fence_async_shared();
     };
-    for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
+    for (int round = 0, unit; (unit = unit_of_round(round)) < all_tiles * C::KV_HEADS; ++round) {
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, end = tile.position + tile.tokens;

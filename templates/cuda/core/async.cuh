@@ -134,6 +134,10 @@ __device__ __forceinline__ void copy_16(void* shared, const void* global, int va
 __device__ __forceinline__ void copy_16(unsigned shared_address, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address), "l"(global) : "memory");
 }
+// `valid` bytes and zeros behind them, to a shared address.
+__device__ __forceinline__ void copy_16(unsigned shared_address, const void* global, int valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(global), "r"(valid) : "memory");
+}
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

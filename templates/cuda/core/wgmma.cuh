@@ -42,6 +42,9 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t shared_address) {
     return uint64_t((shared_address & 0x3ffff) >> 4) | (uint64_t(1) << 16) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 62);
 }
 
+// The descriptor of what stands `bytes` further in shared memory: a sum of constants to one that is made once, a multiple of 16.
+__device__ __forceinline__ uint64_t wgmma_further(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
 // D of N columns is R = N / 2 registers a lane, the first operands of each product: their names, and what the compiler is told of them.
 #define MONOMORPH_NAMES_4 "%0, %1, %2, %3"
 #define MONOMORPH_NAMES_8 MONOMORPH_NAMES_4 ", %4, %5, %6, %7"

@@ -1,5 +1,6 @@
 // Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK_TOKENS=n -DRESIDENT_COUNT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
-// launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DEXACTLY for exact.
+// launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DWIDE with it for
+// gated heads of 256, -DEXACTLY for exact.
 #include "attention/attention_case.cuh"
 
 using namespace test;
@@ -7,7 +8,13 @@ using namespace test;
 #ifdef EXACTLY
 using Base = Heads<9, 3, 64, __nv_bfloat16, 32, true>;
 #else
+#ifdef WIDE
+struct Base : Heads<16, 2, 256, __nv_bfloat16, 32, true> {
+    static constexpr bool GATED = true;
+};
+#else
 using Base = Heads<32, 8, 128, __nv_bfloat16, 64, true>;
+#endif
 #endif
 
 struct Config : Base {
@@ -121,7 +128,8 @@ void bench(const char* name, std::vector<Fed> fed) {
                nullptr, nullptr, rotary.pointer, cache.pointer, q.pointer);
     });
     fill<<<1024, 256>>>(q, q.count);
-    const int tiles = (b.rows + PREFILL_TOKENS<Config> - 1) / PREFILL_TOKENS<Config> + int(fed.size());
+    constexpr int TOKENS = THREADS == 128 ? PREFILL_TOKENS<Config> : 128 / Shape::GROUP;
+    const int tiles = (b.rows + TOKENS - 1) / TOKENS + int(fed.size());
     const float prefill = time_graph(stream, [&] {
         launch(KERNEL, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, cache.pointer,
                out.pointer, qkv.pointer);

@@ -92,6 +92,7 @@ inline uint64_t wgmma_descriptor(uint32_t shared_address) {
 inline uint64_t wgmma_rows_descriptor(uint32_t shared_address, uint32_t panel_bytes) {
     return uint64_t((shared_address & 0x3ffff) >> 4) | (uint64_t(panel_bytes >> 4) << 16) | (uint64_t(1024 >> 4) << 32) | (uint64_t(1) << 62);
 }
+inline uint64_t wgmma_further(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
 
 template <int N>
 struct WgmmaShape {

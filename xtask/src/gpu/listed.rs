@@ -117,7 +117,7 @@ pub const PROGRAMS: [Program; 35] = [
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 10] = [
+pub const INSTRUMENTS: [Program; 11] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
@@ -129,6 +129,11 @@ pub const INSTRUMENTS: [Program; 10] = [
         defines: &["PREFILL", "KEY_COUNT=128", "WGMMA"],
         wgmma: true,
         ..program("attention-prefill", "attention/attention_bench")
+    },
+    Program {
+        defines: &["PREFILL", "KEY_COUNT=128", "WGMMA", "WIDE"],
+        wgmma: true,
+        ..program("attention-prefill-wide", "attention/attention_bench")
     },
     program("delta-bench", "delta_net/delta_bench"),
     program("mamba2-bench", "mamba2/mamba2_bench"),
