@@ -5,8 +5,11 @@
 // KEY_DIM keys. So S is never in memory between chunks, and no warp waits for another: S^T rounded to f16 is the A operand of
 // (W S)^T = S^T W^T and (Q S)^T without moving a register, V'^T comes out as the A operand of O^T = V'^T P^T and of S^T += V'^T K. All B
 // operands are a chunk's matrices, the same for all warps: bulk copies bring them into a ring of SLOTS pieces, in the order of use W, Q, P
-// with the factors, K. Thread 0 issues them: a warp for that alone would be the third of its quarter of the SM, where two have 255
-// registers each.
+// with the factors, K.
+//
+// Where a block has a part of a head, a warp besides brings them (BRINGER), and U with P: what a warp waits for is then asked for whatever
+// the others do. A block of all 128 columns has eight warps of 255 registers and no room for a ninth: there thread 0 brings, between its own
+// products, and each warp loads its U.
 #pragma once
 
 #include "core/recurrent_chunk.cuh"
@@ -14,10 +17,12 @@
 namespace monomorph {
 
 // L: a RecurrentScratch with the factor SCALE of Q S.
-template <class L, int COLUMNS_, int SLOTS_>
+template <class L, int COLUMNS_, int SLOTS_, bool BRINGER_ = false>
 struct RecurrentChunks {
-    static constexpr int COLUMNS = COLUMNS_, WARPS = COLUMNS / 16, THREADS = 32 * WARPS, SLOTS = SLOTS_;
-    static constexpr int PIECES = L::CORRECTED ? 4 : 3, PIECE = L::MATRIX, P_PIECE = L::P + L::FACTORS;
+    static constexpr bool BRINGER = BRINGER_;
+    static constexpr int COLUMNS = COLUMNS_, WARPS = COLUMNS / 16, THREADS = 32 * (WARPS + BRINGER), SLOTS = SLOTS_;
+    static constexpr int PIECES = L::CORRECTED ? 4 : 3, P_PIECE = L::P + L::FACTORS, U_PIECE = BRINGER ? RECURRENT_CHUNK * COLUMNS * 2 : 0;
+    static constexpr int PIECE = L::MATRIX > P_PIECE + U_PIECE ? L::MATRIX : P_PIECE + U_PIECE;
     static_assert(COLUMNS % 16 == 0 && L::VALUE_DIM % COLUMNS == 0, "a warp owns 16 columns");
     static_assert(P_PIECE <= PIECE && SLOTS > PIECES, "a chunk's pieces are on their way when it begins");
 };
@@ -61,23 +66,32 @@ __device__ __forceinline__ void recurrent_chunks(const Step* step, const unsigne
     const int count = sequence.count, position = sequence.position, slot = sequence.slot;
     const int first = recurrent_chunks_before(step, blockIdx.y, lane), chunks = (count + CHUNK - 1) / CHUNK;
 
-    // Thread 0 brings pieces as far ahead as the ring allows: PIECES i, … of chunk i. A piece takes the place of one that this warp was done
-    // with a while ago, so that it hardly waits for the others.
+    // One thread brings pieces as far ahead as the ring allows: PIECES i, … of chunk i. Where that is thread 0, a piece takes the place of
+    // one that its warp was done with a while ago, so that it hardly waits for the others.
     RecurrentRing<S> behind, ahead;
     int brought = 0;
     auto bring = [&](int end) {
-        if (thread != 0) return;
+        if (thread != (S::BRINGER ? 32 * S::WARPS : 0)) return;
         for (; brought < min(end, S::PIECES * chunks); ++brought, ahead.advance()) {
             const int chunk = first + brought / S::PIECES, which = brought % S::PIECES + 4 - S::PIECES;
             const unsigned char* from = which == 0 ? L::w(scratch, chunk, head) : which == 1 ? L::q(scratch, chunk, key_head)
                                       : which == 2 ? L::p(scratch, chunk, head) : L::k(scratch, chunk, key_head);
-            const unsigned bytes = which == 2 ? S::P_PIECE : S::PIECE;
+            const unsigned bytes = which == 2 ? S::P_PIECE : L::MATRIX;
             barrier_wait(&shared.empty[ahead.slot], ahead.parity ^ 1);
-            barrier_expect(&shared.full[ahead.slot], bytes);
+            barrier_expect(&shared.full[ahead.slot], bytes + (which == 2 ? S::U_PIECE : 0));
             bulk_copy(shared.pieces[ahead.slot], from, bytes, &shared.full[ahead.slot]);
+            if (S::BRINGER && which == 2)
+                bulk_copy(shared.pieces[ahead.slot] + S::P_PIECE, L::u(scratch, chunk, head) + part * S::U_PIECE, S::U_PIECE, &shared.full[ahead.slot]);
         }
     };
-    bring(S::SLOTS);
+    if (S::BRINGER && warp == S::WARPS) {
+        bring(S::PIECES * chunks);
+        return;
+    }
+    auto bring_some = [&](int end) {
+        if constexpr (!S::BRINGER) bring(end);
+    };
+    bring_some(S::SLOTS);
 
     // S: [tile of 8 keys][value g, keys 2c, 2c + 1; value g + 8, those].
     const int tile = part * S::WARPS + warp, column = tile * 16 + g;
@@ -115,11 +129,13 @@ __device__ __forceinline__ void recurrent_chunks(const Step* step, const unsigne
     };
 
     for (int chunk = 0; chunk < chunks; ++chunk) {
-        const uint4* u_from = reinterpret_cast<const uint4*>(L::u(scratch, first + chunk, head)) + tile * 4 * 32 + lane;
         uint4 u[4];
+        if constexpr (!S::BRINGER) {
+            const uint4* u_from = reinterpret_cast<const uint4*>(L::u(scratch, first + chunk, head)) + tile * 4 * 32 + lane;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) u[i] = load_activation(u_from + i * 32);
-        bring(S::PIECES * chunk - 1 + S::SLOTS);
+            for (int i = 0; i < 4; ++i) u[i] = load_activation(u_from + i * 32);
+        }
+        bring_some(S::PIECES * chunk - 1 + S::SLOTS);
 
         // (W S)^T and (Q S)^T: 16 values x 64 tokens.
         [[maybe_unused]] float predicted[8][4] = {};
@@ -144,12 +160,16 @@ __device__ __forceinline__ void recurrent_chunks(const Step* step, const unsigne
         }
         release();
         if constexpr (L::CORRECTED) release();
-        bring(S::PIECES * chunk + S::SLOTS);
+        bring_some(S::PIECES * chunk + S::SLOTS);
 
         // V' as the A operand, plain and decayed to the chunk's end: step i is tokens 16i ...
         const uint4* p = piece();
         const float* all_factors = reinterpret_cast<const float*>(reinterpret_cast<const unsigned char*>(p - lane) + L::P);
         const float* factors = all_factors + 2 * c;
+        if constexpr (S::BRINGER) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) u[i] = p[S::P_PIECE / 16 + (warp * 4 + i) * 32];
+        }
         unsigned corrections[4][4], decayed[4][4];
 #pragma unroll
         for (int n = 0; n < 8; ++n) {
@@ -176,7 +196,7 @@ __device__ __forceinline__ void recurrent_chunks(const Step* step, const unsigne
                     mma_f16(context[n], corrections[2 * i + 1][0], corrections[2 * i + 1][1], corrections[2 * i + 1][2], corrections[2 * i + 1][3], b.z, b.w);
             }
         release();
-        bring(S::PIECES * (chunk + 1) - 2 + S::SLOTS);
+        bring_some(S::PIECES * (chunk + 1) - 2 + S::SLOTS);
 
         const uint4* k = piece();
 #pragma unroll

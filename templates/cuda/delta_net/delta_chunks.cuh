@@ -5,8 +5,8 @@
 //
 // Predicted, H200, 8,192 tokens, 32 value heads: a chunk costs a warp 212 products of 8 clocks of its quarter of the SM, and 112 reads of 512 bytes
 // of shared memory, 4 clocks of the SM: CHUNK_SPLIT 2 (64 blocks of 4 warps): 1,700 clocks of products beside 1,800 of reads, with
-// what does not overlap 2,400: 128 chunks in 0.17 ms. CHUNK_SPLIT 1 (32 blocks of 8 warps) 0.27 ms, 4 (128 blocks) 0.16 ms but
-// 1.5 us of the second-level cache a chunk: 0.2 ms. With many sequences or heads: 1.
+// what does not overlap 2,400: 128 chunks in 0.17 ms. Measured there: CHUNK_SPLIT 1 0.45 ms, 2 0.23 ms, 4 (128 blocks) 0.18 ms; with thread 0
+// bringing 2 took 0.39 ms and 4 0.33 ms (docs/performance-h200-kernels.md). With many sequences or heads: 1.
 // Ring: 5 pieces fit a GB10's 99 KiB, 8 or more an H200.
 #pragma once
 
@@ -16,7 +16,7 @@
 namespace monomorph {
 
 template <class C>
-struct DeltaChunks : RecurrentChunks<DeltaScratch<C>, C::VALUE_DIM / C::CHUNK_SPLIT, C::SLOTS> {};
+struct DeltaChunks : RecurrentChunks<DeltaScratch<C>, C::VALUE_DIM / C::CHUNK_SPLIT, C::SLOTS, (C::CHUNK_SPLIT > 1)> {};
 
 template <class C>
 constexpr size_t delta_chunks_shared_bytes() { return sizeof(RecurrentChunksShared<DeltaChunks<C>>); }

@@ -71,6 +71,41 @@ impl Division {
     }
 }
 
+/// How delta_chunks divides a value head, and the ring of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ring {
+    /// Blocks that share a head.
+    split: usize,
+    slots: usize,
+}
+
+impl Ring {
+    /// As many blocks a head as leave each block of one sequence a multiprocessor, and the deepest ring that
+    /// fits the card; `None` if even the shallowest does not.
+    fn new(shape: &DeltaShape, card: &Cuda) -> Option<Ring> {
+        let places = card.multiprocessors as usize;
+        let split = [4, 2].into_iter().find(|split| split * shape.value_heads <= places).unwrap_or(1);
+        let rings = (LEAST_SLOTS..=SLOTS).rev().map(|slots| Ring { split, slots });
+        rings.into_iter().find(|ring| fits(card, ring.shared(), 1))
+    }
+
+    /// Whether a warp besides brings what the others multiply, U included.
+    const fn brings(self) -> bool {
+        self.split > 1
+    }
+
+    /// `DeltaChunks<C>::THREADS`.
+    fn threads(self) -> usize {
+        32 * (CHUNK_DIM / self.split / 16 + usize::from(self.brings()))
+    }
+
+    /// `delta_chunks_shared_bytes<C>()`.
+    fn shared(self) -> usize {
+        let columns = if self.brings() { CHUNK_DIM / self.split } else { 0 };
+        chunks_shared(self.slots, CHUNK_DIM, columns)
+    }
+}
+
 /// The operands of the phase.
 struct Operands {
     shape: DeltaShape,
@@ -112,8 +147,8 @@ impl Launcher<'_> {
         }
         let o: Rows = self.scratch("delta_o", (4 * site.program.rows * shape.value_width()) as u64, false);
         let chunked = !exact && !decode && (shape.key_dim, shape.value_dim) == (CHUNK_DIM, CHUNK_DIM);
-        match self.delta_slots().filter(|_| chunked) {
-            Some(slots) => self.delta_chunks(site, &operands, slots, o, launches),
+        match Ring::new(&shape, self.card).filter(|_| chunked) {
+            Some(ring) => self.delta_chunks(site, &operands, ring, o, launches),
             None => launches.push(self.delta_plain(site, &operands, exact, o)?),
         }
         launches.push(self.delta_gate(site, operands, exact, o));
@@ -198,16 +233,11 @@ impl Launcher<'_> {
         self.launch(site, instance, grid, arguments)
     }
 
-    /// Slots of delta_chunks' ring; `None` if even the fewest do not fit the card.
-    fn delta_slots(&self) -> Option<usize> {
-        (LEAST_SLOTS..=SLOTS).rev().find(|slots| fits(self.card, chunks_shared(*slots, CHUNK_DIM), 1))
-    }
-
     fn delta_chunks(
         &mut self,
         site: Site,
         operands: &Operands,
-        slots: usize,
+        ring: Ring,
         o: Rows,
         launches: &mut Vec<Launch>,
     ) {
@@ -238,15 +268,14 @@ impl Launcher<'_> {
         // Blocks loop over chunks, so the grid is as many as can be resident.
         launches.push(self.launch(site, instance, fixed(resident * places, 1, 1), arguments));
 
-        let split = if 2 * shape.value_heads <= places { 2 } else { 1 };
+        let Ring { split, slots } = ring;
         let mut constants = operands.constants.clone();
         constants.extend([("CHUNK_SPLIT", integer(split)), ("SLOTS", integer(slots))]);
-        let threads = 32 * (CHUNK_DIM / split / 16);
         let name = self.kernel_name(site, "_chunks");
         let instance = Instance {
-            shared: chunks_shared(slots, CHUNK_DIM),
+            shared: ring.shared(),
             bytes: vec![operands.state.matrices(), operands.state.journals()],
-            ..Instance::new(name, constants, threads)
+            ..Instance::new(name, constants, ring.threads())
         };
         let grid = [Extent::Fixed(count(split * shape.value_heads)), Extent::Sequences(1), Extent::Fixed(1)];
         let arguments = DeltaChunks { step, scratch, states, journals, o };

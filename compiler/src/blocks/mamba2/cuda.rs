@@ -206,7 +206,7 @@ impl Launcher<'_> {
     fn mamba2_slots(&self) -> Option<usize> {
         let slots = |resident| {
             let all = (LEAST_SLOTS..=SLOTS).rev();
-            all.into_iter().find(|slots| fits(self.card, chunks_shared(*slots, CHUNK_DIM), resident))
+            all.into_iter().find(|slots| fits(self.card, chunks_shared(*slots, CHUNK_DIM, 0), resident))
         };
         slots(2).or_else(|| slots(1))
     }
@@ -259,7 +259,7 @@ impl Launcher<'_> {
         constants.push(("SLOTS", integer(slots)));
         let threads = 32 * (shape.head_dim / 16);
         let instance = Instance {
-            shared: chunks_shared(slots, CHUNK_DIM),
+            shared: chunks_shared(slots, CHUNK_DIM, 0),
             bytes: vec![operands.state.matrices(), operands.state.journals()],
             ..Instance::new(self.kernel_name(site, "_chunks"), constants, threads)
         };
