@@ -234,7 +234,10 @@ template <class C>
 struct ExpertEpilogue : GemmEpilogue<C> {
     using Base = GemmEpilogue<C>;
     using S = ExpertShape<C>;
-    using Base::strips, Base::warpgroup, Base::warp, Base::lane, Base::feature;
+    using Base::strips, Base::warpgroup, Base::warp, Base::lane, Base::feature, Base::scale, Base::AHEAD;
+    // NARROW: eight lanes have a row's 64 features, each four of either half.
+    static constexpr bool IS_NARROW = C::NARROW && !S::GATED;
+    static constexpr int LANES = IS_NARROW ? 8 : Base::LANES, AT_ONCE = 32 / LANES, HALF = 32;
     static constexpr bool EARLY = C::STRIPS == 1 && C::TOKENS <= 32;  // there are registers to hold scales while products run
 
     const char* lists;
@@ -243,9 +246,24 @@ struct ExpertEpilogue : GemmEpilogue<C> {
                                               int lane)
         : Base{current, strips, place, warpgroup, warp, lane}, lists(lists) {}
 
+    __device__ __forceinline__ void begin_strip(int row_block, int strip) {
+        if constexpr (IS_NARROW) {
+            feature = Base::row_of(row_block, strip) + lane % LANES * 4;
+#pragma unroll
+            for (int half = 0; half < 2; half++) scale[half] = Base::four(Base::arguments.row_scales, feature + half * HALF, S::TILES * 8, 0.0f);
+        } else {
+            Base::begin_strip(row_block, strip);
+        }
+    }
+
+    __device__ __forceinline__ void hold_unscales(int first_row, int rows) {
+        Base::hold_unscales(rows, [&](int row) { return unscale_of(first_row + row); });
+    }
+
     // Before the products of a piece: the scales of its rows are on their way while they run.
-    __device__ __forceinline__ void begin(int row_block) {
-        if constexpr (EARLY) Base::begin_strip(row_block, 0);
+    __device__ __forceinline__ void begin(int row_block, int first_row, int rows) {
+        if constexpr (EARLY) begin_strip(row_block, 0);
+        if constexpr (AHEAD) hold_unscales(first_row, rows);
     }
 
     // A gathered row's x is its token's.
@@ -254,57 +272,66 @@ struct ExpertEpilogue : GemmEpilogue<C> {
         return Base::unscale_of(row);
     }
 
-    // NARROW: four features of a row in f16, under a scale that the lanes of the row's 64 features have in common. All lanes of the warp;
-    // `exists`: the row does.
-    __device__ __forceinline__ void write_narrow(int row, float4 sum, float unscale, bool exists) const {
-        sum = Base::finished(sum, 0, unscale);
-        const float values[4] = {sum.x, sum.y, sum.z, sum.w};
-        float largest = 0;
+    // NARROW: a row's 64 features in f16, under a scale that they have in common. `from`: their sums; all lanes of the warp; `exists`: the row
+    // does.
+    __device__ __forceinline__ void write_narrow(int row, const float* from, float unscale, bool exists) const {
+        const auto has = [&](int at) { return C::OUTPUTS % 64 == 0 || feature + at < C::OUTPUTS; };
+        float values[2][4], largest = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++) largest = fmaxf(largest, exists && feature + i < C::OUTPUTS ? fabsf(values[i]) : 0.0f);
+        for (int half = 0; half < 2; half++) {
+            const float4 sum = multiply(*reinterpret_cast<const float4*>(from + half * HALF + lane % LANES * 4), scale[half]);
+            values[half][0] = sum.x, values[half][1] = sum.y, values[half][2] = sum.z, values[half][3] = sum.w;
 #pragma unroll
-        for (int distance = 1; distance < Base::LANES; distance *= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, distance));
-        if (!exists || feature >= C::OUTPUTS) return;
-        const HalfScale by(largest);
-        const unsigned low = pack_f16(sum.x * by.scale, sum.y * by.scale), high = pack_f16(sum.z * by.scale, sum.w * by.scale);
+            for (int i = 0; i < 4; i++) largest = fmaxf(largest, has(half * HALF + i) ? fabsf(values[half][i]) : 0.0f);
+        }
+#pragma unroll
+        for (int distance = 1; distance < LANES; distance *= 2) largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, distance));
+        if (!exists) return;
+        const HalfScale by(largest * unscale);
+        const float factor = fminf(by.scale * unscale, 0x1p127f);  // finite, for sums that are all 0
         unsigned short* const out = reinterpret_cast<unsigned short*>(Base::arguments.out) + size_t(row) * C::OUTPUTS + feature;
-        if constexpr (C::OUTPUTS % 4 == 0) {
-            *reinterpret_cast<uint2*>(out) = make_uint2(low, high);
-        } else {
-            const unsigned halves[4] = {low, low >> 16, high, high >> 16};
-            for (int i = 0; i < 4 && feature + i < C::OUTPUTS; i++) out[i] = static_cast<unsigned short>(halves[i]);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float* v = values[half];
+            const unsigned low = pack_f16(v[0] * factor, v[1] * factor), high = pack_f16(v[2] * factor, v[3] * factor);
+            if constexpr (C::OUTPUTS % 4 == 0) {
+                if (has(half * HALF)) *reinterpret_cast<uint2*>(out + half * HALF) = make_uint2(low, high);
+            } else {
+                const unsigned halves[4] = {low, low >> 16, high, high >> 16};
+                for (int i = 0; i < 4 && has(half * HALF + i); i++) out[half * HALF + i] = static_cast<unsigned short>(halves[i]);
+            }
         }
         using Narrow = NarrowProducts<C::CAPACITY, C::OUTPUTS>;
         float* const scales = reinterpret_cast<float*>(reinterpret_cast<char*>(Base::arguments.out) + Narrow::SCALES_AT);
-        if (lane % Base::LANES == 0) scales[size_t(row) * Narrow::SCALES + feature / Narrow::SPAN] = by.unscale;
+        if (lane % LANES == 0 && has(0)) scales[size_t(row) * Narrow::SCALES + feature / Narrow::SPAN] = by.unscale;
     }
 
     // All consumer warps; GemmEpilogue::run for the rows of a work tile.
     __device__ __forceinline__ void run(const typename Base::Sums& sums, int row_block, int first_row, int rows) {
         float* strip = strips + warpgroup * (S::SUM_BYTES / 4);
+        if constexpr (!AHEAD) hold_unscales(first_row, rows);
 #pragma unroll
         for (int s = 0; s < C::STRIPS; s++) {
-            if constexpr (!EARLY) Base::begin_strip(row_block, s);
+            if constexpr (!EARLY) begin_strip(row_block, s);
 #pragma unroll
             for (int first = 0; first < C::TOKENS; first += S::SUM_TOKENS) {
                 if (first > 0 && first >= rows) break;  // of the whole block
-                const float unscale = Base::own_unscale(first, rows, [&](int row) { return unscale_of(first_row + row); });
                 named_barrier(1 + warpgroup, 128);
                 Base::scatter(strip, sums[s], first);
-                Base::leave_unscale(strip, unscale);
+                Base::leave_held_unscales(strip, first);
                 named_barrier(1 + warpgroup, 128);
-                constexpr int ROUNDS = ceil_div(S::SUM_TOKENS, 4 * Base::AT_ONCE);
+                constexpr int ROUNDS = ceil_div(S::SUM_TOKENS, 4 * AT_ONCE);
 #pragma unroll
                 for (int i = 0; i < ROUNDS; i++) {
-                    const int within = (i * 4 + warp) * Base::AT_ONCE + lane / Base::LANES;
+                    const int within = (i * 4 + warp) * AT_ONCE + lane / LANES;
                     const bool exists = within < S::SUM_TOKENS && first + within < rows;
-                    if constexpr (C::NARROW && !S::GATED) {
-                        const float* from = strip + (exists ? within : 0) * S::SUM_STRIDE + Base::lane_row();
-                        write_narrow(first_row + first + within, *reinterpret_cast<const float4*>(from), Base::unscale_at(strip, exists ? within : 0), exists);
+                    const float* from = strip + (exists ? within : 0) * S::SUM_STRIDE;
+                    if constexpr (IS_NARROW) {
+                        write_narrow(first_row + first + within, from, from[64], exists);
                     } else if (exists) {
-                        const float* from = strip + within * S::SUM_STRIDE + Base::lane_row();
+                        from += Base::lane_row();
                         Base::write(first_row + first + within, *reinterpret_cast<const float4*>(from),
-                              *reinterpret_cast<const float4*>(from + (S::GATED ? 8 : 0)), Base::unscale_at(strip, within));
+                                    *reinterpret_cast<const float4*>(from + (S::GATED ? 8 : 0)), Base::unscale_at(strip, within));
                     }
                 }
             }
@@ -322,7 +349,7 @@ __device__ __forceinline__ void expert_products(const char* lists, const ExpertP
         const int row_block = work.row_block(), first_row = work.first_row(), rows = work.rows();
         current.scales = planes.scales + work.expert() * S::SCALE_BYTES;
         current.row_scales = planes.row_scales + work.expert() * S::SCALED_ROWS;
-        epilogue.begin(row_block);
+        epilogue.begin(row_block, first_row, rows);
         multiply(row_block);
         epilogue.run(sums, row_block, first_row, rows);
     };

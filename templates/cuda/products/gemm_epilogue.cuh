@@ -30,6 +30,10 @@ struct GemmEpilogue {
     // Of the strip in hand: this lane's first feature, scales and biases of its four (gated: gate; then up).
     int feature;
     float4 scale[2], bias[2];
+    // Multipliers of the block's tokens i, i + 128, …, which thread i of the warpgroup has. AHEAD: there are registers to hold them while
+    // products run, so that the epilogue does not wait for them. (Codes of 16 bits leave none beside two strips.)
+    static constexpr bool AHEAD = C::TOKENS * C::STRIPS == 256 && (C::STRIPS == 1 || Unit<C::FORMAT>::BITS < 16);
+    float unscales[ceil_div(C::TOKENS, 128)];
     GemmSum<C> ranks = GemmSum<C>(arguments, strips);
 
     __device__ __forceinline__ static float4 four(const float* values, int first, int count, float otherwise) {
@@ -128,9 +132,27 @@ struct GemmEpilogue {
         const int own = warp * 32 + lane;
         if (own < S::SUM_TOKENS) strip[own * S::SUM_STRIDE + 64] = unscale;
     }
+    // The same of all of the block's `tokens` at once, and of those from `first` on (a constant after unrolling).
+    template <class Load>
+    __device__ __forceinline__ void hold_unscales(int tokens, const Load& load) {
+#pragma unroll
+        for (int i = 0; i < ceil_div(C::TOKENS, 128); i++) {
+            const int own = i * 128 + warp * 32 + lane;
+            unscales[i] = own < least(C::TOKENS, tokens) ? load(own) : 0.0f;
+        }
+    }
+    __device__ __forceinline__ void leave_held_unscales(float* strip, int first) const {
+        const int own = warp * 32 + lane - first % 128;
+        if (own >= 0 && own < S::SUM_TOKENS) strip[own * S::SUM_STRIDE + 64] = unscales[first / 128];
+    }
     __device__ __forceinline__ static float unscale_at(const float* strip, int within) { return strip[within * S::SUM_STRIDE + 64]; }
 
-    // All consumer warps. `rows`: tokens of the step; `first_token`: of the block.
+    // Before the products of a block's tokens, from `first_token` on, of the step's `rows`.
+    __device__ __forceinline__ void begin(int first_token, int rows) {
+        if constexpr (AHEAD) hold_unscales(rows - first_token, [&](int token) { return unscale_of(first_token + token); });
+    }
+
+    // All consumer warps, behind `begin` and the products. `rows`: tokens of the step; `first_token`: of the block.
     __device__ __forceinline__ void run(const Sums& sums, int row_block, int first_token, int rows) {
         float* strip = strips + warpgroup * (S::SUM_BYTES / 4);
 #pragma unroll
@@ -138,10 +160,12 @@ struct GemmEpilogue {
             begin_strip(row_block, s);
 #pragma unroll
             for (int first = 0; first < C::TOKENS; first += S::SUM_TOKENS) {
-                const float unscale = own_unscale(first, rows - first_token, [&](int token) { return unscale_of(first_token + token); });
+                float unscale;
+                if constexpr (!AHEAD) unscale = own_unscale(first, rows - first_token, [&](int token) { return unscale_of(first_token + token); });
                 named_barrier(1 + warpgroup, 128);
                 scatter(strip, sums[s], first);
-                leave_unscale(strip, unscale);
+                if constexpr (AHEAD) leave_held_unscales(strip, first);
+                else leave_unscale(strip, unscale);
                 named_barrier(1 + warpgroup, 128);
                 constexpr int ROUNDS = ceil_div(S::SUM_TOKENS, 4 * AT_ONCE);
 #pragma unroll

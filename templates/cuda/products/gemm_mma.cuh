@@ -117,6 +117,7 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
     typename GemmEpilogue<C>::Sums sums;
     for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
         const GemmWork<C> work(piece, token_blocks, 0);
+        epilogue.begin(work.token_block * C::TOKENS, rows);
         consumer.multiply(sums, work.row_block);
         if (piece == place.cluster) epilogue.ranks.begin();
         epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);

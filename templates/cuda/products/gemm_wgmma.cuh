@@ -191,6 +191,7 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
         } else {
             for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
                 const GemmWork<C> work(piece, token_blocks, place.row_part);
+                epilogue.begin(work.token_block * C::TOKENS, rows);
                 consumer.multiply(sums, work.row_block, 0, S::STEPS);
                 if (piece == place.cluster) epilogue.ranks.begin();
                 epilogue.run(sums, work.row_block, work.token_block * C::TOKENS, rows);

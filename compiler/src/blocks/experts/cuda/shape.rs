@@ -344,7 +344,8 @@ pub(crate) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gem
         strips,
         stage_panels: if narrow && (few || card.wgmma || matrix.format == Format::Nvfp4) { 2 } else { 1 },
         weight_stages,
-        stages: if few || (card.wgmma && !narrow) { 4 } else { 3 },
+        // Of a long prompt's tiles rows of x come late more often than weights do.
+        stages: if few || (card.wgmma && (!narrow || tokens == 128)) { 4 } else { 3 },
         resident,
         multicast: 1,
         split: 1,
