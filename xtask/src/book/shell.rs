@@ -44,7 +44,8 @@ impl Shell {
             let entry = entry.map_err(named)?;
             std::os::unix::fs::symlink(entry.path(), work.join(entry.file_name())).map_err(named)?;
         }
-        program(&bin.join("cargo"), root).map_err(named)?;
+        let own = crate::paths::program().map_err(named)?;
+        program(&bin.join("cargo"), &own, root).map_err(named)?;
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&path)))
             .map_err(|error| error.to_string())?;
@@ -165,18 +166,45 @@ fn text(path: &Path) -> String {
     std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// Writes the `cargo` of pages: `cargo xtask` is this very program, for another build of it may have other
-/// features and takes minutes; anything else is cargo's, at the root, whose packages are not those of a link.
-fn program(path: &Path, root: &Path) -> std::io::Result<()> {
-    let own = crate::paths::program()?;
+/// Writes the `cargo` of pages: `cargo xtask` is `own`, this very program, for another build of it may have
+/// other features and takes minutes; anything else is cargo's, at the root, whose packages are not those of a
+/// link. `own` runs the real cargo where it wants to.
+fn program(path: &Path, own: &Path, root: &Path) -> std::io::Result<()> {
     let text = format!(
         "#!/bin/sh\n\
-         if [ \"$1\" = xtask ]; then shift; exec '{}' \"$@\"; fi\n\
          PATH=${{PATH#*:}}\n\
+         if [ \"$1\" = xtask ]; then shift; exec '{}' \"$@\"; fi\n\
          cd '{}' && exec cargo \"$@\"\n",
         own.display(),
         root.display()
     );
     std::fs::write(path, text)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::program;
+    use std::process::Command;
+
+    #[test]
+    fn commands_of_this_program_run_the_real_cargo_where_they_are() {
+        let directory = tempfile::tempdir().expect("temporary directories can be made");
+        let [bin, real, root] = ["bin", "real", "root"].map(|name| directory.path().join(name));
+        for made in [&bin, &real, &root] {
+            std::fs::create_dir(made).expect("it is new");
+        }
+        std::fs::write(real.join("cargo"), "#!/bin/sh\npwd\n").expect("it is writable");
+        std::fs::set_permissions(real.join("cargo"), std::fs::Permissions::from_mode(0o755))
+            .expect("it is ours");
+        program(&bin.join("cargo"), "/usr/bin/env".as_ref(), &root).expect("it is writable");
+        let path = format!("{}:{}:/usr/bin:/bin", bin.display(), real.display());
+        let says = |arguments: &[&str]| {
+            let mut command = Command::new(bin.join("cargo"));
+            let output = command.args(arguments).current_dir(&real).env("PATH", &path).output();
+            String::from_utf8(output.expect("it is executable").stdout).expect("UTF-8").trim().to_owned()
+        };
+        assert_eq!(says(&["xtask", "cargo", "tree"]), real.to_str().expect("UTF-8"));
+        assert_eq!(says(&["tree"]), root.to_str().expect("UTF-8"));
+    }
 }
