@@ -17,8 +17,7 @@ use monomorph_compiler::toolchain::python::run;
 use sets::Part;
 use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -146,8 +145,8 @@ pub fn test(options: Options) -> Result<(), String> {
 fn kernels() -> Result<Outcome, String> {
     let directory = paths::root().join("target/kernels");
     for (cpu, part) in sets::instruction_sets()? {
-        let wrapper = directory.join(format!("rustc-{cpu}"));
-        script(&wrapper, &format!("#!/bin/sh\nexec \"$@\" -C target-cpu={cpu}\n"))?;
+        let flags = ["-C".to_owned(), format!("target-cpu={cpu}")];
+        let wrapper = toolchain::rustc_with(&directory, &flags).map_err(|error| error.to_string())?;
         let mut command = toolchain::cargo();
         command
             .current_dir(paths::root())
@@ -169,17 +168,6 @@ fn kernels() -> Result<Outcome, String> {
         run(&mut command)?;
     }
     Ok(Outcome::Passed)
-}
-
-/// Writes a program unless it exists: cargo recompiles everything behind a newer wrapper.
-fn script(path: &Path, text: &str) -> Result<(), String> {
-    let io = |error: std::io::Error| format!("{}: {error}", path.display());
-    if std::fs::read_to_string(path).is_ok_and(|there| there == text) {
-        return Ok(());
-    }
-    path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(io)?;
-    std::fs::write(path, text).map_err(io)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).map_err(io)
 }
 
 /// A server for an Arm host, linked by a cross compiler and run under an emulator.

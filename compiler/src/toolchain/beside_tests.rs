@@ -1,13 +1,12 @@
 //! Servers of the project's tests, which take what these have compiled: most of a server is crates of others,
 //! and cargo compiles them again for every other profile, set of flags, or set of features.
 
-use super::{BuildError, digest, fresh, linked, tables, write_if_changed};
-use std::os::unix::fs::PermissionsExt;
+use super::{BuildError, linked, rustc_with, tables, write_if_changed};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the project's workspace consists of.
-const MEMBERS: [&str; 4] = ["compiler", "runtime", "tests", "xtask"];
+const MEMBERS: [&str; 4] = ["compiler", "runtime/*", "tests", "xtask"];
 
 /// Where cargo puts what tests are made of.
 pub(super) fn target(root: &Path) -> PathBuf {
@@ -26,21 +25,20 @@ pub(super) fn select(
 ) -> Result<(), BuildError> {
     let read = |path: PathBuf| std::fs::read_to_string(&path).map_err(|error| BuildError::Io(path, error));
     for member in MEMBERS {
-        linked(root, directory, member)?;
+        linked(root, directory, member.trim_end_matches("/*"))?;
     }
     let manifest = directory.join("Cargo.toml");
     let own = read(manifest.clone())?;
     // Features are united over all members, whatever is built of them.
-    let members =
-        "[workspace]\nresolver = \"3\"\nmembers = [\"compiler\", \"runtime/*\", \"tests\", \"xtask\"]\n";
-    if !own.contains(members) {
-        let text = own.replacen("[workspace]\n", members, 1);
+    let members = format!("[workspace]\nresolver = \"3\"\nmembers = {MEMBERS:?}\n");
+    if !own.contains(&members) {
+        let text = own.replacen("[workspace]\n", &members, 1);
         let profile = tables(&read(root.join("Cargo.toml"))?, "[profile.dev");
         write_if_changed(&manifest, format!("{text}\n{profile}").as_bytes())?;
     }
     // One of the crate alone has lost what only the other members need.
     write_if_changed(&directory.join("Cargo.lock"), read(root.join("Cargo.lock"))?.as_bytes())?;
-    let wrapper = wrapper(&target(root).join("servers"), flags)?;
+    let wrapper = rustc_with(&target(root).join("servers"), flags)?;
     cargo.args(["build", "--workspace", "--features=monomorph-device/cuda"]);
     cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper);
     for binary in binaries(directory, package)? {
@@ -58,23 +56,6 @@ fn binaries(directory: &Path, package: &str) -> Result<Vec<String>, BuildError> 
     let io = |error| BuildError::Io(path.clone(), error);
     let entries = std::fs::read_dir(&path).map_err(io)?;
     entries.map(|entry| Ok(entry.map_err(io)?.file_name().to_string_lossy().into_owned())).collect()
-}
-
-/// A program that runs rustc with further flags. Its name has their digest: cargo compiles again what another
-/// wrapper has compiled, and does not look into it.
-fn wrapper(directory: &Path, flags: &[String]) -> Result<PathBuf, BuildError> {
-    let name = digest(flags.iter().map(|flag| flag.as_bytes()));
-    let path = directory.join(format!("rustc-{}", &name[..16]));
-    if path.is_file() {
-        return Ok(path);
-    }
-    let quoted: String = flags.iter().map(|flag| format!(" '{}'", flag.replace('\'', r"'\''"))).collect();
-    let own = fresh(&path);
-    let io = |error| BuildError::Io(own.clone(), error);
-    write_if_changed(&own, format!("#!/bin/sh\nexec \"$@\"{quoted}\n").as_bytes())?;
-    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o755)).map_err(io)?;
-    std::fs::rename(&own, &path).map_err(io)?;
-    Ok(path)
 }
 
 #[cfg(test)]
@@ -110,16 +91,5 @@ mod tests {
         assert_eq!(selected(), (manifest, arguments));
         assert_eq!(std::fs::read_to_string(at("g/own/Cargo.lock")).unwrap(), "pinned");
         assert_eq!(std::fs::read_link(at("g/own/tests")).unwrap(), Path::new("../../tests"));
-    }
-
-    #[test]
-    fn a_wrapper_hands_on_what_it_is_given_and_its_flags() {
-        let directory = tempfile::tempdir().unwrap();
-        let flags = ["-C", "it's=$HOME one"].map(str::to_owned);
-        let path = wrapper(directory.path(), &flags).unwrap();
-        assert_eq!(wrapper(directory.path(), &flags).unwrap(), path);
-        assert_ne!(wrapper(directory.path(), &flags[..1]).unwrap(), path);
-        let said = Command::new(path).args(["printf", "%s|", "a b"]).output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&said.stdout), "a b|-C|it's=$HOME one|");
     }
 }

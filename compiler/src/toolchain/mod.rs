@@ -13,7 +13,7 @@ pub mod nvcc;
 pub mod python;
 pub mod times;
 
-pub use cargo::cargo;
+pub use cargo::{cargo, rustc_with};
 pub use levels::{Dependencies, Levels};
 
 use crate::emit::{self, File};
