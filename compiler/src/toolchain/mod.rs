@@ -147,6 +147,18 @@ pub fn links_for(host: &str) -> Result<(), String> {
     cross::linker(host).map(drop)
 }
 
+/// `cargo`, told to compile for this host.
+///
+/// # Errors
+/// As [`links_for`].
+pub fn cargo_for(host: &str) -> Result<Command, String> {
+    let mut cargo = cargo();
+    if let Some(cross) = cross::linker(host)? {
+        cross.configure(&mut cargo);
+    }
+    Ok(cargo)
+}
+
 /// Options of [`link`]. [`Linking::new`] is for servers that ship; tests may ask for less.
 #[derive(Clone, Copy, Debug)]
 pub struct Linking<'a> {
