@@ -7,6 +7,7 @@
 
 mod activation;
 mod block;
+pub mod cached;
 mod dot;
 mod halves;
 mod quantise;

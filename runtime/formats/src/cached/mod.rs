@@ -1,0 +1,295 @@
+//! Formats of cached keys and values: what is stored of a vector, and what is read back.
+//!
+//! A vector is one head's key or value of one token. It is cut into groups of [`GROUP`] adjacent elements,
+//! each with a scale of its own unless the format is a float. The `turbo` formats store the vector rotated
+//! ([`Rotation`]): then its elements are close to Gaussian whatever they were, and few levels serve all.
+//!
+//! This is the oracle of every kernel that writes or reads a cache: kernels store the same codes and scales,
+//! to the bit. Hence thresholds are compared with products that are exact, and sums have an order. Codes are
+//! a byte each here; how a block packs them is the layout's affair.
+
+mod rotation;
+
+pub use rotation::{MAX_ROTATED, Rotation};
+
+use crate::{E4M3_MAX, Format, e4m3_to_f32, f32_to_e4m3};
+
+/// Elements that share a scale.
+pub const GROUP: usize = 16;
+
+/// Scales that the search tries: the smallest that clips nothing, and those just below it. Clipping the
+/// largest element a little is worth finer steps for the others.
+const SEARCHED: u8 = 4;
+
+/// The format of cached keys, or of cached values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Cached {
+    /// IEEE 754 binary32.
+    F32,
+    /// The upper half of an f32.
+    Bf16,
+    /// E4M3; element = `code * static scale`.
+    Fp8,
+    /// E2M1 with an E4M3 scale for each group; element = `code * scale * static scale`.
+    Nvfp4,
+    /// Rotated; E4M3 with a bf16 scale for each group; element = `code * scale`.
+    Turbo8,
+    /// Rotated; one of 16 levels with an E4M3 scale for each group; element = `level * scale * static scale`.
+    Turbo4,
+    /// Rotated; one of 8 levels, otherwise as [`Cached::Turbo4`].
+    Turbo3,
+}
+
+/// Magnitudes by the lower bits of a code; the bit above them is the sign. Each has at most four significant
+/// bits, as E4M3 has, so its product with a scale is exact in f16, in bf16 and in f32.
+struct Levels {
+    magnitudes: &'static [f32],
+    /// Midway between neighbours: a code's magnitude is the one with as many thresholds below it.
+    thresholds: [f32; 7],
+}
+
+impl Levels {
+    const fn new(magnitudes: &'static [f32]) -> Levels {
+        let (mut thresholds, mut at) = ([f32::INFINITY; 7], 1);
+        while at < magnitudes.len() {
+            thresholds[at - 1] = (magnitudes[at - 1] + magnitudes[at]) / 2.0;
+            at += 1;
+        }
+        Levels { magnitudes, thresholds }
+    }
+
+    const fn top(&self) -> f32 {
+        self.magnitudes[self.magnitudes.len() - 1]
+    }
+
+    /// The nearest code of `value` at a scale that is positive; between two, the even one.
+    fn code(&self, value: f32, scale: f32) -> u8 {
+        let (magnitude, mut code) = (value.abs(), 0);
+        for threshold in &self.thresholds[..self.magnitudes.len() - 1] {
+            let threshold = threshold * scale;
+            code += u8::from(magnitude > threshold || (magnitude == threshold && code % 2 == 1));
+        }
+        let sign = self.magnitudes.len() as u8;
+        if value.is_sign_negative() { code | sign } else { code }
+    }
+
+    fn value(&self, code: u8) -> f32 {
+        let count = self.magnitudes.len();
+        let magnitude = self.magnitudes[usize::from(code) % count];
+        if usize::from(code) < count { magnitude } else { -magnitude }
+    }
+}
+
+/// E2M1.
+const NVFP4: Levels = Levels::new(&[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+
+/// The levels of a unit Gaussian's optimal quantiser (Lloyd 1982, Max 1960) in 16, times 1.1 and rounded to
+/// numbers of E4M3, which costs 0.7 % of its squared error.
+const TURBO4: Levels =
+    Levels::new(&[9.0 / 64.0, 13.0 / 32.0, 11.0 / 16.0, 1.0, 11.0 / 8.0, 7.0 / 4.0, 9.0 / 4.0, 3.0]);
+
+/// The same in 8, times 1.5; 0.1 %.
+const TURBO3: Levels = Levels::new(&[3.0 / 8.0, 9.0 / 8.0, 2.0, 13.0 / 4.0]);
+
+impl Cached {
+    /// Every format, in declaration order.
+    pub const ALL: [Cached; 7] = [
+        Cached::F32,
+        Cached::Bf16,
+        Cached::Fp8,
+        Cached::Nvfp4,
+        Cached::Turbo8,
+        Cached::Turbo4,
+        Cached::Turbo3,
+    ];
+
+    /// The name used in TOML files, reports and errors.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cached::F32 => "f32",
+            Cached::Bf16 => "bf16",
+            Cached::Fp8 => "fp8",
+            Cached::Nvfp4 => "nvfp4",
+            Cached::Turbo8 => "turbo8",
+            Cached::Turbo4 => "turbo4",
+            Cached::Turbo3 => "turbo3",
+        }
+    }
+
+    /// The format with this TOML name.
+    pub fn from_name(name: &str) -> Option<Cached> {
+        Cached::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Bits of a code.
+    pub const fn code_bits(self) -> usize {
+        match self {
+            Cached::F32 => 32,
+            Cached::Bf16 => 16,
+            Cached::Fp8 | Cached::Turbo8 => 8,
+            Cached::Nvfp4 | Cached::Turbo4 => 4,
+            Cached::Turbo3 => 3,
+        }
+    }
+
+    /// The format of a group's scale.
+    pub const fn scales(self) -> Option<Format> {
+        match self {
+            Cached::F32 | Cached::Bf16 | Cached::Fp8 => None,
+            Cached::Turbo8 => Some(Format::Bf16),
+            Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3 => Some(Format::Fp8E4m3),
+        }
+    }
+
+    /// Bytes of a group's codes and scale.
+    pub const fn group_bytes(self) -> usize {
+        let scale = match self.scales() {
+            Some(format) => format.block_bytes(),
+            None => 0,
+        };
+        GROUP * self.code_bits() / 8 + scale
+    }
+
+    /// Whether vectors are stored rotated.
+    pub const fn is_rotated(self) -> bool {
+        matches!(self, Cached::Turbo8 | Cached::Turbo4 | Cached::Turbo3)
+    }
+
+    /// Whether elements are multiplied by a static scale, one for the keys or the values of a layer or of a
+    /// head. That of `turbo8` would say nothing that its scales do not.
+    pub const fn has_static_scale(self) -> bool {
+        matches!(self, Cached::Fp8 | Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3)
+    }
+
+    const fn levels(self) -> Option<&'static Levels> {
+        match self {
+            Cached::Nvfp4 => Some(&NVFP4),
+            Cached::Turbo4 => Some(&TURBO4),
+            Cached::Turbo3 => Some(&TURBO3),
+            Cached::F32 | Cached::Bf16 | Cached::Fp8 | Cached::Turbo8 => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Cached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A group as it is stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Group {
+    /// Codes, each in the low bits; of a float its own bits.
+    pub codes: [u32; GROUP],
+    /// Bits of the scale; 0 where the format has none.
+    pub scale: u16,
+}
+
+/// A format with its static scale.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Codec {
+    format: Cached,
+    scale: f32,
+}
+
+impl Codec {
+    /// A codec; the static scale is 1 where the format has none. Formats with scales for groups want a power
+    /// of two: then the product of the three factors is exact.
+    ///
+    /// # Errors
+    /// When the scale is not positive and finite, or none that the format takes.
+    pub fn new(format: Cached, scale: f32) -> Result<Codec, String> {
+        let wrong = |why: &str| Err(format!("a static scale of {scale} {why}"));
+        if !(scale > 0.0 && scale.is_finite()) {
+            return wrong("is not positive and finite");
+        }
+        if !format.has_static_scale() && scale != 1.0 {
+            return wrong(&format!("is none that {format} takes: it has only 1"));
+        }
+        let is_power = scale.is_normal() && scale.to_bits().trailing_zeros() >= 23;
+        if format.levels().is_some() && !is_power {
+            return wrong(&format!("is no power of two, which {format} wants"));
+        }
+        Ok(Codec { format, scale })
+    }
+
+    /// The format.
+    pub fn format(&self) -> Cached {
+        self.format
+    }
+
+    /// Stores a group, which is rotated already where the format wants it.
+    pub fn encode(&self, values: &[f32; GROUP]) -> Group {
+        let plain = |codes| Group { codes, scale: 0 };
+        match self.format {
+            Cached::F32 => plain(values.map(f32::to_bits)),
+            Cached::Bf16 => plain(values.map(|it| u32::from(half::bf16::from_f32(it).to_bits()))),
+            Cached::Fp8 => plain(values.map(|it| f32_to_e4m3(it / self.scale).into())),
+            Cached::Turbo8 => {
+                let scale = half::bf16::from_f32(largest(values) / E4M3_MAX);
+                let by = scale.to_f32();
+                let code = |it: f32| if by > 0.0 { f32_to_e4m3(it / by).into() } else { 0 };
+                Group { codes: values.map(code), scale: scale.to_bits() }
+            }
+            Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3 => {
+                let levels = self.format.levels().expect("a format of levels");
+                let scale = self.searched(levels, values);
+                let by = e4m3_to_f32(scale) * self.scale;
+                let code = |it| if scale > 0 { levels.code(it, by).into() } else { 0 };
+                Group { codes: values.map(code), scale: scale.into() }
+            }
+        }
+    }
+
+    /// Reads a group back, still rotated.
+    pub fn decode(&self, group: &Group) -> [f32; GROUP] {
+        let byte = |code: u32| code as u8;
+        match self.format {
+            Cached::F32 => group.codes.map(f32::from_bits),
+            Cached::Bf16 => group.codes.map(|it| half::bf16::from_bits(it as u16).to_f32()),
+            Cached::Fp8 => group.codes.map(|it| e4m3_to_f32(byte(it)) * self.scale),
+            Cached::Turbo8 => {
+                let scale = half::bf16::from_bits(group.scale).to_f32();
+                group.codes.map(|it| e4m3_to_f32(byte(it)) * scale)
+            }
+            Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3 => {
+                let levels = self.format.levels().expect("a format of levels");
+                let scale = e4m3_to_f32(group.scale as u8) * self.scale;
+                group.codes.map(|it| levels.value(byte(it)) * scale)
+            }
+        }
+    }
+
+    /// The E4M3 scale of least squared error among those searched, the larger of two alike; 0 for zeros.
+    /// Errors are squared and summed in order, each operation rounded to f32.
+    fn searched(&self, levels: &Levels, values: &[f32; GROUP]) -> u8 {
+        let largest = largest(values);
+        if largest == 0.0 {
+            return 0;
+        }
+        let exact = largest / (levels.top() * self.scale);
+        let nearest = f32_to_e4m3(exact);
+        let covers = e4m3_to_f32(nearest) >= exact;
+        // 0x7e is the largest, 0x7f not a number.
+        let first = if covers { nearest } else { (nearest + 1).min(0x7e) };
+        let last = first.saturating_sub(SEARCHED - 1).max(1);
+        let error = |scale: u8| {
+            let by = e4m3_to_f32(scale) * self.scale;
+            let off = values.map(|it| it - levels.value(levels.code(it, by)) * by);
+            off.into_iter().fold(0.0, |sum: f32, it| sum + it * it)
+        };
+        let mut best = (first.max(1), error(first.max(1)));
+        for scale in (last..first).rev() {
+            let error = error(scale);
+            if error < best.1 {
+                best = (scale, error);
+            }
+        }
+        best.0
+    }
+}
+
+fn largest(values: &[f32; GROUP]) -> f32 {
+    values.iter().fold(0.0, |largest: f32, it| largest.max(it.abs()))
+}
