@@ -1,15 +1,16 @@
 //! The memory layout of a block's keys and values in one layer.
 //!
-//! A block is a plane of codes, followed by a plane of scales if the format has shared scales. On a CUDA
-//! device the codes are `[keys, values][heads][tokens][head_dim]` (templates/cuda/attention/attention.cuh).
-//! On a CPU each head has its keys transposed, `[head_dim][tokens]`, so that a vector is one dimension of
-//! several keys, followed by its values, `[tokens][head_dim, in whole vectors]`.
+//! The keys of a head, and its values, are a unit each: a plane of codes, and behind it a plane of scales,
+//! `[tokens][groups]`, if the format has scales. On a CUDA device units are `[keys, values][heads]`, and codes
+//! `[tokens][head_dim]` (templates/cuda/attention/attention.cuh). On a CPU units are `[heads][keys, values]`;
+//! keys are transposed, `[head_dim][tokens]`, so that a vector is one dimension of several keys, and values
+//! `[tokens][head_dim, in whole vectors]`.
 //!
 //! Where values are the leading elements of keys, as with a latent, they are stored once: a block has no
-//! plane of values (`[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU).
+//! values (codes `[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU).
 
-use crate::{VECTOR, code_bits, scaled_run};
-use monomorph_formats::Format;
+use crate::VECTOR;
+use monomorph_formats::cached::{Cached, GROUP, KvFormats};
 
 /// The layout of a block in one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,19 +23,19 @@ pub struct Layout {
     pub value_stride: usize,
     /// Tokens per block.
     pub tokens: usize,
-    /// Format of the elements.
-    pub format: Format,
+    /// Formats of keys and values.
+    pub formats: KvFormats,
 }
 
 impl Layout {
     /// The layout on a CUDA device.
-    pub const fn cuda(heads: usize, head_dim: usize, tokens: usize, format: Format) -> Layout {
-        Layout { heads, head_dim, value_stride: head_dim, tokens, format }
+    pub const fn cuda(heads: usize, head_dim: usize, tokens: usize, formats: KvFormats) -> Layout {
+        Layout { heads, head_dim, value_stride: head_dim, tokens, formats }
     }
 
     /// The layout on a CPU.
-    pub const fn cpu(heads: usize, head_dim: usize, tokens: usize, format: Format) -> Layout {
-        Layout { heads, head_dim, value_stride: head_dim.next_multiple_of(VECTOR), tokens, format }
+    pub const fn cpu(heads: usize, head_dim: usize, tokens: usize, formats: KvFormats) -> Layout {
+        Layout { heads, head_dim, value_stride: head_dim.next_multiple_of(VECTOR), tokens, formats }
     }
 
     /// The layout without values of their own: a value is the leading part of its key.
@@ -53,23 +54,29 @@ impl Layout {
         self.tokens * self.value_stride
     }
 
-    /// Elements of a block.
-    pub const fn elements(&self) -> usize {
-        self.heads * (self.keys() + self.values())
+    /// Bytes of the codes of one head's keys; their scales, if any, begin here.
+    pub const fn key_codes(&self) -> usize {
+        self.keys() * self.formats.keys.code_bits() / 8
     }
 
-    /// Bytes of the codes; the scales, if any, begin here.
-    pub const fn scale_plane(&self) -> usize {
-        self.elements() * code_bits(self.format) / 8
+    /// Bytes of the codes of one head's values; their scales, if any, begin here.
+    pub const fn value_codes(&self) -> usize {
+        self.values() * self.formats.values.code_bits() / 8
     }
 
-    /// Bytes of a block, codes and scales.
+    /// Bytes of one head's keys, codes and scales.
+    pub const fn key_bytes(&self) -> usize {
+        self.key_codes() + self.scales(self.formats.keys)
+    }
+
+    /// Bytes of one head's values, codes and scales.
+    pub const fn value_bytes(&self) -> usize {
+        if self.value_stride == 0 { 0 } else { self.value_codes() + self.scales(self.formats.values) }
+    }
+
+    /// Bytes of a block.
     pub const fn block_bytes(&self) -> usize {
-        let scales = match scaled_run(self.format) {
-            Some((elements, bytes)) => self.elements() / elements * bytes,
-            None => 0,
-        };
-        self.scale_plane() + scales
+        self.heads * (self.key_bytes() + self.value_bytes())
     }
 
     /// Bytes of one token's keys and values without padding: the bytes that attention must move.
@@ -77,36 +84,55 @@ impl Layout {
         let value_stride = if self.value_stride == 0 { 0 } else { self.head_dim };
         Layout { tokens: 1, value_stride, ..*self }.block_bytes()
     }
+
+    /// Bytes of the scales of one head's keys, or of its values, in this format.
+    const fn scales(&self, format: Cached) -> usize {
+        match format.scales() {
+            Some(scale) => self.tokens * self.head_dim.div_ceil(GROUP) * scale.block_bytes(),
+            None => 0,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn both(format: Cached) -> KvFormats {
+        KvFormats::both(format)
+    }
+
     #[test]
     fn what_is_key_and_value_at_once_is_stored_once() {
-        let cuda = Layout::cuda(1, 320, 16, Format::Bf16).without_values();
+        let cuda = Layout::cuda(1, 320, 16, both(Cached::Bf16)).without_values();
         assert_eq!(
             (cuda.keys(), cuda.values(), cuda.block_bytes(), cuda.token_bytes()),
             (5120, 0, 10240, 640)
         );
-        let cpu = Layout::cpu(1, 20, 16, Format::F32).without_values();
+        let cpu = Layout::cpu(1, 20, 16, both(Cached::F32)).without_values();
         assert_eq!((cpu.keys(), cpu.values(), cpu.block_bytes(), cpu.token_bytes()), (320, 0, 1280, 80));
     }
 
     #[test]
     fn blocks_are_codes_and_the_scales_that_they_share() {
-        let bf16 = Layout::cuda(2, 64, 16, Format::Bf16);
-        assert_eq!((bf16.block_bytes(), bf16.scale_plane(), bf16.token_bytes()), (8192, 8192, 512));
-        assert_eq!(Layout::cuda(2, 64, 16, Format::Fp8E4m3).block_bytes(), 4096);
+        let bf16 = Layout::cuda(2, 64, 16, both(Cached::Bf16));
+        assert_eq!((bf16.block_bytes(), bf16.key_codes(), bf16.token_bytes()), (8192, 2048, 512));
+        assert_eq!(Layout::cuda(2, 64, 16, both(Cached::Fp8)).block_bytes(), 4096);
         // On a CPU, rows of values are padded, but padding is not moved.
-        let padded = Layout::cpu(3, 20, 16, Format::F32);
+        let padded = Layout::cpu(3, 20, 16, both(Cached::F32));
         assert_eq!((padded.keys(), padded.values()), (320, 512));
         assert_eq!((padded.block_bytes(), padded.token_bytes()), (3 * 832 * 4, 3 * 40 * 4));
-        // q8_0: a scale of two bytes per 32 elements; nvfp4: one byte per 16.
-        let q8 = Layout::cuda(2, 64, 16, Format::Q8_0);
-        assert_eq!((q8.scale_plane(), q8.block_bytes(), q8.token_bytes()), (4096, 4096 + 256, 272));
-        let nvfp4 = Layout::cuda(2, 64, 16, Format::Nvfp4);
-        assert_eq!((nvfp4.scale_plane(), nvfp4.block_bytes()), (2048, 2048 + 256));
+        // Heads of 256 in blocks of 16: whole lines of 128 bytes.
+        for (format, bytes) in [(Cached::Turbo8, 4608), (Cached::Turbo4, 2304), (Cached::Turbo3, 1792)] {
+            let layout = Layout::cuda(1, 256, 16, both(format));
+            assert_eq!((layout.key_bytes(), layout.value_bytes()), (bytes, bytes), "{format}");
+            assert_eq!(layout.token_bytes(), 2 * bytes / 16, "{format}");
+        }
+        // Keys and values may differ.
+        let formats = KvFormats { keys: Cached::Turbo8, values: Cached::Turbo4 };
+        let layout = Layout::cuda(4, 128, 16, formats);
+        assert_eq!((layout.key_codes(), layout.key_bytes()), (2048, 2304));
+        assert_eq!((layout.value_codes(), layout.value_bytes()), (1024, 1152));
+        assert_eq!(layout.block_bytes(), 4 * (2304 + 1152));
     }
 }

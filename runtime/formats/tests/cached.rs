@@ -2,7 +2,7 @@
 //! what codes and scales may be.
 
 use monomorph_formats::Format;
-use monomorph_formats::cached::{Cached, Codec, GROUP, Group, Rotation};
+use monomorph_formats::cached::{Cached, Codec, GROUP, Group, KvFormats, Rotation, static_scale, stored};
 
 /// splitmix64, and pairs of it as Gaussians (Box and Muller 1958).
 struct Random(u64);
@@ -131,6 +131,9 @@ fn groups_of_zeros_and_of_extremes_come_back_as_numbers() {
         let codec = Codec::new(format, 1.0).unwrap();
         assert_eq!(codec.decode(&codec.encode(&[0.0; GROUP])), [0.0; GROUP], "{format}");
         for extreme in [f32::MIN_POSITIVE, 1e-30, 1e-6, 1e6, 1e30] {
+            if format == Cached::F16 && extreme > 65504.0 {
+                continue;
+            }
             let mut values = [0.0; GROUP];
             (values[3], values[9]) = (extreme, -extreme);
             let group = codec.encode(&values);
@@ -172,6 +175,44 @@ fn a_scale_is_the_best_of_the_one_that_clips_nothing_and_three_below() {
 }
 
 #[test]
+fn a_static_scale_leaves_room_for_four_times_what_was_measured() {
+    for (format, top) in [(Cached::Fp8, 448.0), (Cached::Nvfp4, 6.0 * 448.0), (Cached::Turbo4, 3.0 * 448.0)] {
+        for largest in [1e-6, 0.03, 1.0, 112.0, 5e3] {
+            let scale = static_scale(format, largest);
+            assert!(Codec::new(format, scale).is_ok(), "{format}: {scale}");
+            let room = f64::from(scale) * top / (4.0 * f64::from(largest));
+            assert!((1.0..2.0).contains(&room), "{format}: {room} of {largest}");
+        }
+    }
+    assert_eq!(static_scale(Cached::Turbo8, 3.0), 1.0);
+    assert_eq!(static_scale(Cached::Fp8, 0.0), 1.0);
+}
+
+/// Vectors whose channels differ as those of keys do: some are offset, a few are large.
+#[test]
+fn vectors_come_back_rotated_back_and_as_near_as_their_format() {
+    let mut random = Random(4);
+    let width = 128;
+    let vectors: Vec<f32> = (0..64 * width).map(|_| random.gaussian()).collect();
+    for (format, expected) in EXPECTED {
+        let found = stored(Codec::new(format, 1.0).unwrap(), width, &vectors);
+        let (mut off, mut whole) = (0.0, 0.0);
+        for (found, it) in found.iter().zip(&vectors) {
+            off += f64::from(found - it).powi(2);
+            whole += f64::from(*it).powi(2);
+        }
+        let error = f64::sqrt(off / whole);
+        assert!((error / expected - 1.0).abs() < 0.05, "{format}: {error}");
+    }
+    // Of no whole number of groups.
+    let found = stored(Codec::new(Cached::Nvfp4, 1.0).unwrap(), 20, &vectors[..40]);
+    assert!(found.iter().zip(&vectors).all(|(found, it)| (found - it).abs() < 0.5));
+    let mixed = KvFormats { keys: Cached::Turbo8, values: Cached::Turbo4 };
+    assert_eq!((mixed.same(), mixed.to_string()), (None, "turbo8 keys, turbo4 values".to_owned()));
+    assert_eq!(KvFormats::both(Cached::Fp8).to_string(), "fp8");
+}
+
+#[test]
 fn a_static_scale_is_positive_finite_and_one_that_the_format_takes() {
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let why = Codec::new(Cached::Fp8, scale).unwrap_err();
@@ -189,6 +230,6 @@ fn a_name_is_that_of_one_format_and_bits_are_those_of_codes_and_scales() {
     }
     assert_eq!(Cached::from_name("fp4"), None);
     let bits = |format: Cached| format.group_bytes() as f64 * 8.0 / GROUP as f64;
-    assert_eq!(Cached::ALL.map(bits), [32.0, 16.0, 8.0, 4.5, 9.0, 4.5, 3.5]);
+    assert_eq!(Cached::ALL.map(bits), [32.0, 16.0, 16.0, 8.0, 4.5, 9.0, 4.5, 3.5]);
     assert_eq!(Cached::Turbo8.scales(), Some(Format::Bf16));
 }

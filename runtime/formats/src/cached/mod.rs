@@ -28,6 +28,8 @@ pub enum Cached {
     F32,
     /// The upper half of an f32.
     Bf16,
+    /// IEEE 754 binary16.
+    F16,
     /// E4M3; element = `code * static scale`.
     Fp8,
     /// E2M1 with an E4M3 scale for each group; element = `code * scale * static scale`.
@@ -93,9 +95,10 @@ const TURBO3: Levels = Levels::new(&[3.0 / 8.0, 9.0 / 8.0, 2.0, 13.0 / 4.0]);
 
 impl Cached {
     /// Every format, in declaration order.
-    pub const ALL: [Cached; 7] = [
+    pub const ALL: [Cached; 8] = [
         Cached::F32,
         Cached::Bf16,
+        Cached::F16,
         Cached::Fp8,
         Cached::Nvfp4,
         Cached::Turbo8,
@@ -108,6 +111,7 @@ impl Cached {
         match self {
             Cached::F32 => "f32",
             Cached::Bf16 => "bf16",
+            Cached::F16 => "f16",
             Cached::Fp8 => "fp8",
             Cached::Nvfp4 => "nvfp4",
             Cached::Turbo8 => "turbo8",
@@ -125,7 +129,7 @@ impl Cached {
     pub const fn code_bits(self) -> usize {
         match self {
             Cached::F32 => 32,
-            Cached::Bf16 => 16,
+            Cached::Bf16 | Cached::F16 => 16,
             Cached::Fp8 | Cached::Turbo8 => 8,
             Cached::Nvfp4 | Cached::Turbo4 => 4,
             Cached::Turbo3 => 3,
@@ -135,7 +139,7 @@ impl Cached {
     /// The format of a group's scale.
     pub const fn scales(self) -> Option<Format> {
         match self {
-            Cached::F32 | Cached::Bf16 | Cached::Fp8 => None,
+            Cached::F32 | Cached::Bf16 | Cached::F16 | Cached::Fp8 => None,
             Cached::Turbo8 => Some(Format::Bf16),
             Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3 => Some(Format::Fp8E4m3),
         }
@@ -166,7 +170,7 @@ impl Cached {
             Cached::Nvfp4 => Some(&NVFP4),
             Cached::Turbo4 => Some(&TURBO4),
             Cached::Turbo3 => Some(&TURBO3),
-            Cached::F32 | Cached::Bf16 | Cached::Fp8 | Cached::Turbo8 => None,
+            Cached::F32 | Cached::Bf16 | Cached::F16 | Cached::Fp8 | Cached::Turbo8 => None,
         }
     }
 }
@@ -174,6 +178,36 @@ impl Cached {
 impl std::fmt::Display for Cached {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// How keys and values are cached: each in a format of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KvFormats {
+    /// Format of keys.
+    pub keys: Cached,
+    /// Format of values.
+    pub values: Cached,
+}
+
+impl KvFormats {
+    /// Both in one format.
+    pub const fn both(format: Cached) -> KvFormats {
+        KvFormats { keys: format, values: format }
+    }
+
+    /// The format of both, if it is the same.
+    pub fn same(self) -> Option<Cached> {
+        (self.keys == self.values).then_some(self.keys)
+    }
+}
+
+impl std::fmt::Display for KvFormats {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.same() {
+            Some(format) => write!(f, "{format}"),
+            None => write!(f, "{} keys, {} values", self.keys, self.values),
+        }
     }
 }
 
@@ -224,7 +258,8 @@ impl Codec {
         let plain = |codes| Group { codes, scale: 0 };
         match self.format {
             Cached::F32 => plain(values.map(f32::to_bits)),
-            Cached::Bf16 => plain(values.map(|it| u32::from(half::bf16::from_f32(it).to_bits()))),
+            Cached::Bf16 => plain(values.map(|it| half::bf16::from_f32(it).to_bits().into())),
+            Cached::F16 => plain(values.map(|it| half::f16::from_f32(it).to_bits().into())),
             Cached::Fp8 => plain(values.map(|it| f32_to_e4m3(it / self.scale).into())),
             Cached::Turbo8 => {
                 let scale = half::bf16::from_f32(largest(values) / E4M3_MAX);
@@ -248,6 +283,7 @@ impl Codec {
         match self.format {
             Cached::F32 => group.codes.map(f32::from_bits),
             Cached::Bf16 => group.codes.map(|it| half::bf16::from_bits(it as u16).to_f32()),
+            Cached::F16 => group.codes.map(|it| half::f16::from_bits(it as u16).to_f32()),
             Cached::Fp8 => group.codes.map(|it| e4m3_to_f32(byte(it)) * self.scale),
             Cached::Turbo8 => {
                 let scale = half::bf16::from_bits(group.scale).to_f32();
@@ -288,6 +324,45 @@ impl Codec {
         }
         best.0
     }
+}
+
+/// What is read back of vectors after they were stored, and rotated back where they were rotated: the rows
+/// that attention attends to. Vectors stand one behind the other; the last group of each is filled with
+/// zeros.
+///
+/// # Panics
+/// If a vector of such a width cannot be rotated and the format wants it.
+pub fn stored(codec: Codec, width: usize, vectors: &[f32]) -> Vec<f32> {
+    let rotation = codec.format.is_rotated().then(|| Rotation::new(width).expect("the spec was checked"));
+    let mut out = vectors.to_vec();
+    for vector in out.chunks_exact_mut(width) {
+        if let Some(rotation) = rotation {
+            rotation.apply(vector);
+        }
+        for part in vector.chunks_mut(GROUP) {
+            let mut group = [0.0; GROUP];
+            group[..part.len()].copy_from_slice(part);
+            let group = codec.decode(&codec.encode(&group));
+            part.copy_from_slice(&group[..part.len()]);
+        }
+        if let Some(rotation) = rotation {
+            rotation.undo(vector);
+        }
+    }
+    out
+}
+
+/// The static scale of a format for vectors whose largest magnitude was `largest` where it was measured: the
+/// smallest power of two with which four times as much still has a code. Steps of floats and of scales are
+/// relative, so the room costs nothing. 1 for zeros and where a format has no static scale.
+pub fn static_scale(format: Cached, largest: f32) -> f32 {
+    if largest == 0.0 || !format.has_static_scale() {
+        return 1.0;
+    }
+    let top = format.levels().map_or(1.0, Levels::top) * E4M3_MAX;
+    let exact = f64::from(largest) * 4.0 / f64::from(top);
+    // Exact powers stay themselves.
+    2f64.powi(exact.log2().ceil() as i32).clamp(f32::MIN_POSITIVE.into(), 2f64.powi(100)) as f32
 }
 
 fn largest(values: &[f32; GROUP]) -> f32 {
