@@ -135,7 +135,7 @@ fn dimensions_biases_and_ties_come_through() {
     assert_eq!(names["layers.{layer}.ffn.down.bias"].name, "model.layers.{layer}.mlp.down_proj.bias");
     assert!(!names.contains_key("head"));
     assert!(target.quant.stored.classes.values().all(|format| format.name() == "bf16"));
-    assert_eq!(target.quant.kv_format.name(), "f32");
+    assert_eq!(target.quant.kv_formats.to_string(), "f32");
     assert!(target.quant.compute.classes.values().all(|compute| *compute == Compute::F32));
 
     let untied = round_trip(&qwen3(json!({ "eos_token_id": 9 })), "f32");

@@ -34,7 +34,7 @@ pub fn bounds(
     if target.quant.compute.classes.values().all(|compute| *compute != Compute::F16) {
         return bounds;
     }
-    let kv = target.quant.kv_format;
+    let kv = target.quant.kv_formats;
     let others =
         [(Compute::F16, kv), (Compute::F16, Format::F32), (Compute::F16, Format::F16), (Compute::F32, kv)];
     for (compute, kv) in others {
@@ -50,7 +50,7 @@ pub fn bounds(
 /// The interpreter's logits with a different rounding of K/V and of what the target rounds to f16.
 fn interpret(target: &Target, weights: &Path, prompts: &[Vec<u32>], compute: Compute, kv: Format) -> Logits {
     let mut quant = target.quant.clone();
-    quant.kv_format = kv;
+    quant.kv_formats = kv;
     let computes = quant.compute.classes.values_mut().chain(quant.compute.tensors.values_mut());
     computes.filter(|it| **it == Compute::F16).for_each(|it| *it = compute);
     let graph = graph::build(&target.model, &quant);

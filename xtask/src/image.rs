@@ -154,7 +154,7 @@ fn labels(target: &Target) -> Result<serde_json::Value, String> {
     });
     let mut label = |name: &str, value: String| labels[format!("io.github.monomorph.{name}")] = value.into();
     label("formats", formats(target).join(" "));
-    label("kv-format", target.quant.kv_format.name().to_owned());
+    label("kv-format", target.quant.kv_formats.to_string());
     for file in &target.specs {
         label(&format!("spec.{}", file.name), format!("sha256:{}", file.sha256));
     }

@@ -1,7 +1,7 @@
 //! Names that more than one part of a stack is written with.
 
 use super::{format_ident, number, quote, variant};
-use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody};
+use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody, cpu_element};
 use monomorph_formats::Format;
 use proc_macro2::{Ident, TokenStream, TokenTree};
 
@@ -36,7 +36,8 @@ pub fn layer_parameter(statements: &TokenStream) -> Ident {
 
 /// The K/V cache type of a body's layers.
 pub fn cache_type(plan: &Plan, heads: KvHeads) -> TokenStream {
-    let kv = format_ident!("{}", plan.target.quant.kv_format.name());
+    let kv = cpu_element(plan.target.quant.kv_formats).expect("the plan has kernels for it");
+    let kv = format_ident!("{kv}");
     let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
     let cache = cache_name(heads);
     match heads.own_values {

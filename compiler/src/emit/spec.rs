@@ -5,6 +5,7 @@ use crate::plan::{FieldKind, Plan};
 use crate::spec::draft_tensors;
 use crate::spec::types::{DraftMethod, Drafting, Provenance, Source, SpecFile};
 use monomorph_formats::Format;
+use monomorph_formats::cached::Cached;
 use proc_macro2::{Literal, TokenStream};
 use quote::quote;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     let [hidden, layers, vocabulary, context, block_tokens, block_bytes, step_tokens, step_sequences] =
         numbers;
     let cuda = cuda(plan);
-    let kv_format = format(quant.kv_format);
+    let [keys, values] = [quant.kv_formats.keys, quant.kv_formats.values].map(cached);
     let formats = quant.formats(plan.draft_layer().is_some()).into_iter().map(|(class, stored, compute)| {
         let (stored, compute) = (format(stored), compute.name());
         quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
@@ -98,6 +99,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     let cuda_type = plan.target.hardware.cuda().map(|_| quote!(CudaSpec,));
     quote! {
         use monomorph_formats::Format;
+        use monomorph_formats::cached::{Cached, KvFormats};
         use monomorph_model::{
             #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, FileSpec, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
         };
@@ -118,7 +120,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             state_bytes: #state_bytes,
             step_tokens: #step_tokens,
             step_sequences: #step_sequences,
-            kv_format: #kv_format,
+            kv_formats: KvFormats { keys: #keys, values: #values },
             formats: &[#(#formats),*],
             tensors: &[#(#tensors),*],
             unused: &[#(#unused),*],
@@ -262,6 +264,12 @@ struct Tensor {
 pub fn format(format: Format) -> TokenStream {
     let name = super::format_ident!("{}", variant(format));
     quote!(Format::#name)
+}
+
+/// A format of cached keys or values.
+fn cached(format: Cached) -> TokenStream {
+    let name = super::format_ident!("{}", format!("{format:?}"));
+    quote!(Cached::#name)
 }
 
 /// The Rust name of a format, which is also the name of its marker type.

@@ -24,7 +24,10 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
     match target.hardware.kind {
-        HardwareKind::Cpu(_) => precision::cpu(graph, target.draft.is_some_and(|draft| draft.has_head()))?,
+        HardwareKind::Cpu(_) => {
+            let drafts = target.draft.is_some_and(|draft| draft.has_head());
+            precision::cpu(graph, target.quant.kv_formats, drafts)?;
+        }
         HardwareKind::Cuda(_) => unbuilt::cuda(graph)?,
     }
     let (graph, draft) = draft::bodies(target, graph)?;

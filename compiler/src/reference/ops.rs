@@ -105,12 +105,6 @@ pub(super) fn rotary(
     out
 }
 
-pub(crate) fn round(x: &[f32], format: Format) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
-    decode(format, &encode(format, x), &mut out);
-    out
-}
-
 /// `x * sigmoid(gate)`, with one gate per `width` elements.
 pub(super) fn sigmoid_gate(x: &[f32], gate: &[f32], width: usize) -> Vec<f32> {
     let gated = x.chunks_exact(width).zip(gate).flat_map(|(x, gate)| {

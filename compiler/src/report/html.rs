@@ -127,8 +127,7 @@ pub fn html(plan: &Plan, measured: Option<&Measurement>) -> String {
     context.insert("timelines", &lines);
     context.insert("roofline", &roofline(plan, &report));
     context.insert("memory", &memory(plan, &report));
-    let kv =
-        serde_json::json!({"class": "k/v", "stored": plan.target.quant.kv_format.name(), "compute": "f32"});
+    let kv = serde_json::json!({"class": "k/v", "stored": plan.target.quant.kv_formats.to_string(), "compute": "f32"});
     let formats = report.formats.iter().map(|it| serde_json::json!(it)).chain([kv]);
     context.insert("formats", &formats.collect::<Vec<_>>());
     context.insert(

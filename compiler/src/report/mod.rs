@@ -432,7 +432,7 @@ pub fn text(plan: &Plan) -> String {
     for it in &report.formats {
         line(format_args!("{:<12} {:<8} {}", it.class, it.stored, it.compute));
     }
-    line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_format.name(), "f32"));
+    line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_formats.to_string(), "f32"));
     line(format_args!(""));
     if let Some(BatchInvariantReport { sequences, chunk_alignment }) = report.batch_invariant {
         line(format_args!(

@@ -52,8 +52,8 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         sources: checkpoint.sources?,
         canaries: canaries(source, checkpoint.canaries?, model)?,
     };
-    let (kv_format, kv_block) = read.kv?;
-    Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_format, kv_block })
+    let (kv_formats, kv_block) = read.kv?;
+    Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_formats, kv_block })
 }
 
 /// Names of tensors that something is said of.

@@ -4,6 +4,7 @@ use super::diagnostic::Source;
 use super::reader::{At, Table, Value, list};
 use super::types::*;
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 use std::ops::Range;
 
 /// The classes whose tensors are matrices of products: all but the last.
@@ -41,8 +42,8 @@ pub(super) struct ReadQuant {
     pub(super) scales: Option<(Said<ClassScales>, Range<usize>)>,
     /// Compute formats, and the start of their table, or of the table it should follow.
     pub(super) compute: Option<(Said<Compute>, Range<usize>)>,
-    /// Format and tokens of a K/V block.
-    pub(super) kv: Option<(Format, usize)>,
+    /// Formats and tokens of a K/V block.
+    pub(super) kv: Option<(KvFormats, usize)>,
 }
 
 /// Reads `<quant>.toml`, and checks everything that needs no model.
@@ -77,11 +78,25 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
         }),
     };
     let kv = root.table("kv").and_then(|mut table| {
-        let formats = [Format::F32, Format::Bf16, Format::F16].map(|format| (format.name(), format));
-        let format = table.required("format", "format = \"f16\"").and_then(|it| it.choice(&formats));
+        let formats = Cached::ALL.map(|format| (format.name(), format));
+        let one = |it: Value| it.choice(&formats).map(|it| it.value);
+        let [keys, values] = match ["keys", "values"].map(|key| table.optional(key)) {
+            [None, None] => [table.required("format", "format = \"f16\"").and_then(one); 2],
+            [Some(keys), Some(values)] => [one(keys), one(values)],
+            [Some(it), None] | [None, Some(it)] => {
+                let other = if it.path().ends_with("keys") { "values" } else { "keys" };
+                let message = format!("`{}` stands without `kv.{other}`", it.path());
+                it.wrong(
+                    message,
+                    "one of two",
+                    format!("say both, or `format` for both: {other} = \"turbo4\""),
+                );
+                [None; 2]
+            }
+        };
         let block = table.required("block", "block = 16").and_then(|it| it.size(1..=4096));
         table.finish();
-        Some((format?.value, block?.value))
+        Some((KvFormats { keys: keys?, values: values? }, block?.value))
     });
     root.finish();
     let container = checkpoint.as_ref().and_then(|it| it.container);

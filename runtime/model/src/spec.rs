@@ -2,6 +2,7 @@
 
 use crate::name;
 use monomorph_formats::Format;
+use monomorph_formats::cached::KvFormats;
 
 /// A compiled model: every dimension, format and limit that the server reads.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +38,7 @@ pub struct ModelSpec {
     /// Most sequences one step may carry.
     pub step_sequences: usize,
     /// Format of cached keys and values.
-    pub kv_format: Format,
+    pub kv_formats: KvFormats,
     /// Stored and compute format of each tensor class, in the quant spec's order.
     pub formats: &'static [ClassFormat],
     /// Every tensor of the checkpoint that the stack loads, ascending by name.

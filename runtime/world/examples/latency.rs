@@ -1,6 +1,7 @@
 //! Times what a world of several ranks adds to a step: `latency [STEPS]`. Its ranks compute nothing.
 
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
     BlockId, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec, Output, Progress,
     Protocol, SequenceStep, Slot, StatesWanted, Step, StepOutput, Ticket, Tokens, Weights,
@@ -23,7 +24,7 @@ const SPEC: ModelSpec = ModelSpec {
     state_bytes: 0,
     step_tokens: 0,
     step_sequences: 0,
-    kv_format: Format::F32,
+    kv_formats: KvFormats::both(Cached::F32),
     formats: &[],
     tensors: &[],
     unused: &[],

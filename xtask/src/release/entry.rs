@@ -54,7 +54,7 @@ pub fn of(
         unpacked,
         needs: needs(&target.hardware, target.ranks)?,
         formats: image::formats(target).into_iter().map(str::to_owned).collect(),
-        kv_format: quant.kv_format.name().to_owned(),
+        kv_format: quant.kv_formats.to_string(),
         memory: Memory {
             weights: memory.weights,
             scratch: memory.scratch,

@@ -233,7 +233,7 @@ impl<'a> Survey<'a> {
                 l2_bytes: card.l2_bytes,
             },
             max_sequences: plan.buckets.sequences,
-            kv: Kv { block_tokens: quant.kv_block, format: quant.kv_format.name().to_owned() },
+            kv: Kv { block_tokens: quant.kv_block, format: quant.kv_formats.to_string() },
             fields,
             buffers: self.buffers.clone(),
             scratch: self.scratch.iter().map(|(name, (bytes, _))| (name.clone(), *bytes)).collect(),

@@ -15,7 +15,7 @@ use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_abi::kv::Layout;
-use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 
 /// Smallest chunk of cached tokens of attention_decode. Its loads are in flight before the kernel waits, so a
 /// second block gains little.
@@ -124,12 +124,12 @@ impl Shape {
     }
 
     /// `sizeof(WgmmaShared<C>)`, if warpgroup products take this shape.
-    fn wgmma_prefill_shared(&self, kv_format: Format, block_tokens: usize, card: &Cuda) -> Option<usize> {
+    fn wgmma_prefill_shared(&self, kv: KvFormats, block_tokens: usize, card: &Cuda) -> Option<usize> {
         // Heads of 256 leave registers for the scores of 64 keys, but none for q.
         let (keys, q): (usize, usize) =
             if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
         let takes = card.wgmma
-            && kv_format == Format::Bf16
+            && kv == KvFormats::both(Cached::Bf16)
             && [64, 128, 256].contains(&self.head_dim)
             && keys.is_multiple_of(block_tokens);
         let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q;
@@ -211,16 +211,13 @@ impl Launcher<'_> {
             norm_ranks: _,
         } = phase;
         let quant = &self.plan.target.quant;
-        let (kv, element) = match quant.kv_format {
-            Format::F32 => ("float", 4),
-            Format::Bf16 => ("__nv_bfloat16", 2),
-            Format::F16 => ("__half", 2),
-            other => {
-                return Err(no_kernel(
-                    site,
-                    self.plan,
-                    &format!("no kernel keeps keys and values as {other}"),
-                ));
+        let (kv, element) = match quant.kv_formats.same() {
+            Some(Cached::F32) => ("float", 4),
+            Some(Cached::Bf16) => ("__nv_bfloat16", 2),
+            Some(Cached::F16) => ("__half", 2),
+            _ => {
+                let what = format!("no kernel keeps keys and values as {}", quant.kv_formats);
+                return Err(no_kernel(site, self.plan, &what));
             }
         };
         if heads / kv_heads > 16 {
@@ -257,7 +254,7 @@ impl Launcher<'_> {
         constants.extend(slides.then_some(("SLIDES", Constant::Flag(true))));
         let context = self.plan.target.model.context;
         let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
-        let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_format);
+        let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_formats);
         let kv_block = ("kv_block", layout.block_bytes());
         Ok(Operands {
             shape,
@@ -414,7 +411,7 @@ impl Launcher<'_> {
         let name = self.kernel_name(site, "");
         // Blocks loop over tiles, so the grid is as many as can be resident.
         let places = card.multiprocessors as usize;
-        if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_format, quant.kv_block, card) {
+        if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_formats, quant.kv_block, card) {
             let q = self.q_rows(site, shape);
             let arguments = AttentionPrefillWgmma { step, q, layer, out, qkv };
             let instance = Instance { shared, bytes, ..Instance::new(name, constants, WGMMA_THREADS) };

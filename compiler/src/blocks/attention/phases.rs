@@ -75,7 +75,7 @@ impl Kind for Attention {
             work.exchange(values, tokens);
         }
         let quant = &work.target.quant;
-        let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_format);
+        let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_formats);
         // Each tile of queries reads what it sees of the cache once; a step's tokens are written to it once.
         let seen = self.window.map_or(context, |window| context.min(window));
         work.cost.kv_bytes = ((seen + tokens) * layout.token_bytes()) as f64;

@@ -3,7 +3,6 @@
 use super::graph::Attention;
 use crate::blocks::Computed;
 use crate::reference::Evaluation;
-use crate::reference::ops::round;
 use monomorph_formats::dot;
 
 /// Keys and values of a sequence in one layer.
@@ -19,10 +18,11 @@ impl Computed for Attention {
     /// Takes q, k and v, one row per token.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
-        let (format, first) = (it.kv_format(), it.first_position());
+        let first = it.first_position();
+        let (k, v) = (it.stored_keys(self.head_dim, k), it.stored_values(self.head_dim, v));
         let State { keys, values } = it.state::<State>();
-        keys.extend(round(k, format));
-        values.extend(round(v, format));
+        keys.extend(k);
+        values.extend(v);
         attend(self, q, keys, values, first)
     }
 }

@@ -16,6 +16,7 @@ use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::spec::types::{Cuda, NormWeight, RotaryPairs};
 use monomorph_abi::kv::Layout;
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 
 /// Tiles of 16 rows that a block of latent_queries or latent_values takes of a prompt: it reads a head's
 /// matrix once for all.
@@ -87,12 +88,12 @@ impl Shape {
     }
 
     /// The walk that the card is best at; `None` if not even the smallest fits it.
-    fn walk(&self, kv_format: Format, block_tokens: usize, card: &Cuda) -> Option<Walk> {
+    fn walk(&self, kv: KvFormats, block_tokens: usize, card: &Cuda) -> Option<Walk> {
         let most = card.shared_per_block as usize;
         let takes = self.latent == 256 && self.width().is_multiple_of(64) && self.heads <= 128 && TERMS == 1;
         let nests = BY_WARPGROUPS.tile.is_multiple_of(block_tokens);
         let fits = self.step_shared().max(self.prompt_shared()) <= most;
-        if card.wgmma && kv_format == Format::Bf16 && takes && nests && fits {
+        if card.wgmma && kv == KvFormats::both(Cached::Bf16) && takes && nests && fits {
             return Some(BY_WARPGROUPS);
         }
         WALKS.into_iter().find(|walk| {
@@ -176,17 +177,18 @@ impl Launcher<'_> {
             return Err(refusal(self, what));
         }
         let quant = &self.plan.target.quant;
-        let element = match quant.kv_format {
-            Format::Bf16 => "__nv_bfloat16",
-            Format::F16 => "__half",
-            other => {
+        let element = match quant.kv_formats.same() {
+            Some(Cached::Bf16) => "__nv_bfloat16",
+            Some(Cached::F16) => "__half",
+            _ => {
+                let kept = quant.kv_formats;
                 return Err(refusal(
                     self,
-                    &format!("no kernel keeps latents as {other}, only as bf16 or f16"),
+                    &format!("no kernel keeps latents as {kept}, only as bf16 or f16"),
                 ));
             }
         };
-        let Some(walk) = shape.walk(quant.kv_format, quant.kv_block, self.card) else {
+        let Some(walk) = shape.walk(quant.kv_formats, quant.kv_block, self.card) else {
             return Err(refusal(self, "two tiles of 32 latents do not fit the card's shared memory"));
         };
         let decode = site.program.regime == Regime::Decode;
@@ -197,7 +199,7 @@ impl Launcher<'_> {
             (true, splits) => splits,
         };
         let row_tiles = if decode { 1 } else { PROMPT_TILES };
-        let layout = Layout::cuda(1, shape.width(), quant.kv_block, quant.kv_format).without_values();
+        let layout = Layout::cuda(1, shape.width(), quant.kv_block, quant.kv_formats).without_values();
         let constants = vec![
             ("HEADS", integer(shape.heads)),
             ("KEY_DIM", integer(shape.key_dim)),

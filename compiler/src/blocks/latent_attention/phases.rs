@@ -58,7 +58,7 @@ impl Kind for LatentAttention {
         let Shape { heads, latent, .. } = self.shape;
         let width = self.shape.width();
         let quant = &work.target.quant;
-        let layout = kv::Layout::cuda(1, width, quant.kv_block, quant.kv_format).without_values();
+        let layout = kv::Layout::cuda(1, width, quant.kv_block, quant.kv_formats).without_values();
         work.cost.kv_bytes = ((context + tokens) * layout.token_bytes()) as f64;
         work.cost.weight_bytes += work.field(self.made).bytes(&work.target.hardware.kind) as f64;
         // Queries are multiplied by what makes keys, sums of latents by what makes values; all heads read the

@@ -5,7 +5,7 @@ use super::graph::{LatentAttention, Shape};
 use super::spec::QueryScale;
 use crate::blocks::Computed;
 use crate::reference::Evaluation;
-use crate::reference::ops::{linear, round};
+use crate::reference::ops::linear;
 use monomorph_formats::dot;
 
 /// What is made of the latents of a sequence in one layer, and their rotated keys.
@@ -21,11 +21,13 @@ impl Computed for LatentAttention {
     /// Takes queries, their rotated parts, latents and rotated keys, one row per token.
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let [q, q_rotated, latent, k_rotated] = [0, 1, 2, 3].map(|input| it.input(input));
-        let (format, first) = (it.kv_format(), it.first_position());
+        let first = it.first_position();
         let ((weight, _), values) = (it.experts(self.made), it.weight(self.made));
+        let of_latents = linear(&it.stored_keys(self.shape.latent, latent), weight, values, None);
+        let keys = it.stored_keys(self.shape.rotated, k_rotated);
         let State { made, rotated } = it.state::<State>();
-        made.extend(linear(&round(latent, format), weight, values, None));
-        rotated.extend(round(k_rotated, format));
+        made.extend(of_latents);
+        rotated.extend(keys);
         attend(self, (q, q_rotated), (made, rotated), first)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::ScaleForm;
 use monomorph_formats::Format;
+use monomorph_formats::cached::KvFormats;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A quantisation, as `<quant>.toml` describes it.
@@ -17,8 +18,8 @@ pub struct Quant {
     pub scales: PerTensor<ClassScales>,
     /// Compute format of products with every matrix.
     pub compute: PerTensor<Compute>,
-    /// Format of cached keys and values: f32, bf16 or f16.
-    pub kv_format: Format,
+    /// Formats of cached keys and values.
+    pub kv_formats: KvFormats,
     /// Tokens a K/V block holds.
     pub kv_block: usize,
 }

@@ -13,6 +13,7 @@ use super::normalise::Normalise;
 use super::rows::{Int8Block, Int8Rows, Rows};
 use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut, unrolled};
 use half::{bf16, f16};
+use monomorph_formats::cached::Cached;
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
 
 /// A weight format, as a type.
@@ -363,7 +364,7 @@ impl WeightFormat for Q8_0 {
 /// An element of cached keys and values, or of weights stored as floats.
 pub trait KvElement: Plain {
     /// The format's name.
-    const FORMAT: Format;
+    const FORMAT: Cached;
     /// The nearest value, ties to even.
     #[doc(hidden)]
     fn from_f32(x: f32) -> Self;
@@ -373,7 +374,7 @@ pub trait KvElement: Plain {
 }
 
 impl KvElement for f32 {
-    const FORMAT: Format = Format::F32;
+    const FORMAT: Cached = Cached::F32;
 
     #[inline(always)]
     fn from_f32(x: f32) -> f32 {
@@ -387,7 +388,7 @@ impl KvElement for f32 {
 }
 
 impl KvElement for bf16 {
-    const FORMAT: Format = Format::Bf16;
+    const FORMAT: Cached = Cached::Bf16;
 
     #[inline(always)]
     fn from_f32(x: f32) -> bf16 {
@@ -402,7 +403,7 @@ impl KvElement for bf16 {
 }
 
 impl KvElement for f16 {
-    const FORMAT: Format = Format::F16;
+    const FORMAT: Cached = Cached::F16;
 
     #[inline(always)]
     fn from_f32(x: f32) -> f16 {

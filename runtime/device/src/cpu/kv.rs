@@ -8,6 +8,7 @@ use super::memory::Memory;
 use super::shape::{BlockTable, Sequence};
 use super::simd::TILE;
 use monomorph_abi::kv::Layout;
+use monomorph_formats::cached::KvFormats;
 use monomorph_model::{BlockId, LoadError, OffloadSlot, SlidingId};
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// The layout of a block in one layer.
     const LAYOUT: Layout = {
         assert!(BLOCK > 0 && BLOCK.is_multiple_of(TILE), "a K/V block holds a multiple of 16 tokens");
-        let layout = Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, E::FORMAT);
+        let layout = Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, KvFormats::both(E::FORMAT));
         if VALUES { layout } else { layout.without_values() }
     };
     /// Elements between the starts of consecutive values.

@@ -1,6 +1,7 @@
 //! Specifications of scripted models.
 
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
     BatchInvariantSpec, ClassFormat, DraftSpec, Drafter, Figures, HardwareSpec, ModelSpec, Protocol,
     SamplingPreset, SlidingSpec,
@@ -156,7 +157,7 @@ const SMALL: ModelSpec = ModelSpec {
     state_bytes: 0,
     step_tokens: 64,
     step_sequences: 16,
-    kv_format: Format::F32,
+    kv_formats: KvFormats::both(Cached::F32),
     formats: &[ClassFormat { class: "none", stored: Format::F32, compute: "f32" }],
     tensors: &[],
     unused: &[],

@@ -421,7 +421,7 @@ fn hello<M: Model>(world: &World, weights: &Weights, options: &LoadOptions) -> R
         checkpoint,
         ranks: world.processes,
         context: number(options.context),
-        kv_format: format!("{:?}", spec.kv_format),
+        kv_format: spec.kv_formats.to_string(),
         block_tokens: number(spec.block_tokens),
         block_bytes: number(spec.block_bytes),
         state_bytes: spec.state_bytes,

@@ -71,7 +71,7 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "state_bytes": spec.state_bytes,
         "step_tokens": spec.step_tokens,
         "step_sequences": spec.step_sequences,
-        "kv_format": spec.kv_format.name(),
+        "kv_format": spec.kv_formatss.to_string(),
         "formats": formats.collect::<Vec<_>>(),
         "tensors": spec.tensor_count(),
         "weight_bytes": spec.weight_bytes,
@@ -170,7 +170,7 @@ fn as_text(spec: &ModelSpec, sliding: Option<SlidingSpec>, ranks: usize) -> Stri
     }
     line("scratch", out::bytes(spec.scratch_bytes));
     let block = out::bytes(spec.block_bytes as u64);
-    line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_format, spec.block_tokens));
+    line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_formats, spec.block_tokens));
     if let Some(SlidingSpec { window, block_bytes }) = sliding {
         let block = out::bytes(block_bytes as u64);
         line("windows", format!("of {window} tokens in other layers, whose blocks take {block} each"));

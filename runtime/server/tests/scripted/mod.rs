@@ -11,6 +11,7 @@ pub mod talk;
 
 use monomorph_engine::scripted::{Controls, Pipelined, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
     BlockId, ClassFormat, Figures, FileSpec, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output,
     Progress, Protocol, SamplingPreset, Step, StepOutput, Ticket, Weights,
@@ -57,7 +58,7 @@ impl Shape for Bytes {
         state_bytes: 0,
         step_tokens: 64,
         step_sequences: 16,
-        kv_format: Format::F32,
+        kv_formats: KvFormats::both(Cached::F32),
         formats: &[ClassFormat { class: "embedding", stored: Format::F32, compute: "f32" }],
         tensors: &[],
         unused: &[],

@@ -2,6 +2,7 @@
 //! shows in ids, and does wrong what its [`Scenario`] plants.
 
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
     BlockId, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec, OffloadOptions,
     OffloadRoom, OffloadSlot, Progress, Protocol, RowOutput, SlidingId, SlidingSpec, StatePlace,
@@ -152,7 +153,7 @@ pub const SPEC: ModelSpec = ModelSpec {
     state_bytes: STATE as u64,
     step_tokens: 64,
     step_sequences: 16,
-    kv_format: Format::F32,
+    kv_formats: KvFormats::both(Cached::F32),
     formats: &[],
     tensors: &[],
     unused: &[],

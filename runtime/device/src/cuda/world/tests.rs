@@ -43,7 +43,7 @@ const SPEC: ModelSpec = ModelSpec {
     state_bytes: 0,
     step_tokens: 0,
     step_sequences: 0,
-    kv_format: monomorph_formats::Format::F32,
+    kv_formats: monomorph_formats::cached::KvFormats::both(monomorph_formats::cached::Cached::F32),
     formats: &[],
     tensors: &[],
     unused: &[],
