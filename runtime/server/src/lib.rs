@@ -102,9 +102,11 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         M::check_hardware(&gpus.ordinals(spec, verb.ranks_here(M::RANKS))?)?;
     }
     if matches!(verb, Verb::Generate(_)) && !M::PROCESSES.contains(&1) {
-        return Err("generate: this build runs as several processes, and only serve, logits and bench do"
-            .to_owned()
-            .into());
+        return Err(
+            "generate: this build runs as several processes, and only serve, logits, perplexity and bench do"
+                .to_owned()
+                .into(),
+        );
     }
     match verb {
         Verb::Serve(args) => serve(spec, Start::of::<M>(), args, started),
@@ -112,6 +114,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
             verbs::generate::generate(spec, M::SLIDING, M::RANKS, start_engine::<M>, args, started)
         }
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
+        Verb::Perplexity(args) => verbs::perplexity::perplexity::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
         Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => Ok(()),
     }

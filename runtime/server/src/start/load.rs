@@ -141,7 +141,7 @@ impl WeightsArgs {
     }
 
     /// The text side of these weights.
-    fn text(&self, weights: &Weights, spec: &ModelSpec) -> Result<Text, String> {
+    pub(crate) fn text(&self, weights: &Weights, spec: &ModelSpec) -> Result<Text, String> {
         let text = match (weights, &self.tokenizer) {
             (Weights::Checkpoint(checkpoint), _) => Text::load(checkpoint, spec),
             (Weights::Dummy { .. }, Some(path)) => {

@@ -6,6 +6,7 @@ use crate::verbs::generate::GenerateArgs;
 use crate::verbs::health::HealthArgs;
 use crate::verbs::info::InfoArgs;
 use crate::verbs::logits::LogitsArgs;
+use crate::verbs::perplexity::PerplexityArgs;
 use crate::verbs::serve::ServeArgs;
 use clap::{Parser, Subcommand};
 
@@ -35,6 +36,8 @@ pub(crate) enum Verb {
     Generate(GenerateArgs),
     /// Write the logits after every token of given token lists.
     Logits(LogitsArgs),
+    /// Say how well the model foretells a text.
+    Perplexity(PerplexityArgs),
     /// Measure prefill, decode and concurrent streams.
     Bench(BenchArgs),
     /// Say what this binary was compiled for.
@@ -52,6 +55,7 @@ impl Verb {
         match self {
             Verb::Serve(args) => args.processes.ranks_here(ranks),
             Verb::Logits(args) => args.processes.ranks_here(ranks),
+            Verb::Perplexity(args) => args.processes.ranks_here(ranks),
             Verb::Bench(args) => args.processes.ranks_here(ranks),
             Verb::Generate(_) | Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => ranks,
         }
@@ -63,6 +67,7 @@ impl Verb {
             Verb::Serve(args) => Some(&args.gpus),
             Verb::Generate(args) => Some(&args.gpus),
             Verb::Logits(args) => Some(&args.gpus),
+            Verb::Perplexity(args) => Some(&args.gpus),
             Verb::Bench(args) => Some(&args.gpus),
             Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => None,
         }

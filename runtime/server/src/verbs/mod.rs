@@ -3,10 +3,12 @@
 pub(crate) mod bench;
 pub(crate) mod cli;
 mod ending;
+mod feeding;
 pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod info;
 pub(crate) mod logits;
+pub(crate) mod perplexity;
 mod report;
 pub(crate) mod serve;
 mod serving;
