@@ -9,7 +9,7 @@ use crate::logits::{Logits, rows_apart};
 use monomorph_compiler::graph;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
-use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_weights::Checkpoint;
 use std::path::Path;
 
@@ -35,8 +35,8 @@ pub fn bounds(
         return bounds;
     }
     let kv = target.quant.kv_formats;
-    let others =
-        [(Compute::F16, kv), (Compute::F16, Format::F32), (Compute::F16, Format::F16), (Compute::F32, kv)];
+    let [f32, f16] = [Cached::F32, Cached::F16].map(KvFormats::both);
+    let others = [(Compute::F16, kv), (Compute::F16, f32), (Compute::F16, f16), (Compute::F32, kv)];
     for (compute, kv) in others {
         let found = interpret(target, weights, prompts, compute, kv);
         let moved = rows_apart(&found, expected, target.model.vocabulary);
@@ -48,7 +48,13 @@ pub fn bounds(
 }
 
 /// The interpreter's logits with a different rounding of K/V and of what the target rounds to f16.
-fn interpret(target: &Target, weights: &Path, prompts: &[Vec<u32>], compute: Compute, kv: Format) -> Logits {
+fn interpret(
+    target: &Target,
+    weights: &Path,
+    prompts: &[Vec<u32>],
+    compute: Compute,
+    kv: KvFormats,
+) -> Logits {
     let mut quant = target.quant.clone();
     quant.kv_formats = kv;
     let computes = quant.compute.classes.values_mut().chain(quant.compute.tensors.values_mut());

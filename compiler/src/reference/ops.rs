@@ -2,7 +2,7 @@
 
 use crate::graph::{RotaryFrequencies, Weight};
 use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
-use monomorph_formats::{ACTIVATION_BLOCK, Format, decode, dot, encode, quantise_block, through_halves};
+use monomorph_formats::{ACTIVATION_BLOCK, dot, quantise_block, through_halves};
 
 pub(super) fn embedding(table: &[f32], width: usize, tokens: &[u32]) -> Vec<f32> {
     tokens.iter().flat_map(|token| table[*token as usize * width..][..width].iter().copied()).collect()
