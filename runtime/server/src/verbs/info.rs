@@ -71,7 +71,7 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "state_bytes": spec.state_bytes,
         "step_tokens": spec.step_tokens,
         "step_sequences": spec.step_sequences,
-        "kv_format": spec.kv_formatss.to_string(),
+        "kv_format": spec.kv_formats.to_string(),
         "formats": formats.collect::<Vec<_>>(),
         "tensors": spec.tensor_count(),
         "weight_bytes": spec.weight_bytes,

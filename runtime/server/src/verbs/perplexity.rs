@@ -170,14 +170,15 @@ fn print(spec: &ModelSpec, args: &PerplexityArgs, judged: &[Judged]) {
     let error = error.is_finite().then_some(error);
     if args.json {
         let windows: Vec<f64> = judged.iter().map(|it| it.sum / it.tokens as f64).collect();
-        out::say(json!({
+        let judged = json!({
             "target": spec.target, "tokens": tokens, "window": args.window, "nats": mean,
             "standard_error": error, "perplexity": mean.exp(), "windows": windows,
-        }));
+        });
+        out::print(format_args!("{judged}"));
         return;
     }
     let error = error.map_or(String::new(), |it| format!(" ± {:.3}", mean.exp() * it));
-    out::say(format_args!(
+    out::print(format_args!(
         "perplexity {:.4}{error}: {mean:.5} nats a token, {tokens} tokens in {} windows of {}",
         mean.exp(),
         judged.len(),

@@ -32,7 +32,7 @@ pub(crate) fn long(spec: &ModelSpec, ranks: usize) -> String {
     formats.sort_unstable();
     formats.dedup();
     line("weights", &formats.join(" "));
-    line("K/V", spec.kv_formatss.to_string());
+    line("K/V", &spec.kv_formats.to_string());
     for file in spec.specs {
         line("spec", &format!("{} {}", file.sha256, file.name));
     }
