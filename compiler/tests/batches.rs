@@ -5,8 +5,14 @@ use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ta
 use monomorph_compiler::{graph, passes, spec};
 use std::path::Path;
 
-const PLAIN: BuildOptions =
-    BuildOptions { draft: None, batch_invariant: None, ranks: None, hosts: None, whole_experts: false };
+const PLAIN: BuildOptions = BuildOptions {
+    draft: None,
+    batch_invariant: None,
+    ranks: None,
+    hosts: None,
+    whole_experts: false,
+    kv: None,
+};
 
 fn load(name: &str, options: BuildOptions) -> Result<Target, String> {
     let targets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets");

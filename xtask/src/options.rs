@@ -3,6 +3,7 @@
 use crate::draft::DraftOptions;
 use clap::Args;
 use monomorph_compiler::spec::types::BuildOptions as Asked;
+use monomorph_formats::cached::KvFormats;
 
 #[derive(Args, Clone, Copy)]
 pub struct BuildOptions {
@@ -25,6 +26,10 @@ pub struct BuildOptions {
     /// parallelism).
     #[arg(long, value_name = "N", conflicts_with = "tp")]
     ep: Option<usize>,
+    /// Keep keys and values in this format instead of the quant spec's, or in two: f32, bf16, f16, fp8, nvfp4,
+    /// turbo8, turbo4, turbo3, or for example turbo8/turbo4 for keys and for values.
+    #[arg(long, value_name = "FORMAT", value_parser = KvFormats::from_name)]
+    kv: Option<KvFormats>,
 }
 
 impl BuildOptions {
@@ -36,6 +41,7 @@ impl BuildOptions {
             ranks: self.ep.or(self.tp),
             hosts: self.hosts,
             whole_experts: self.ep.is_some(),
+            kv: self.kv,
         }
     }
 }

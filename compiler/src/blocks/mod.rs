@@ -539,7 +539,7 @@ impl PhaseKind {
 
     /// Whether its work grows with the number of earlier tokens.
     pub fn looks_back(&self, target: &Target) -> bool {
-        matches!(self.keeps(target), Some(Keeps::Blocks(_)))
+        matches!(self.keeps(target), Some(Keeps::Blocks(..)))
     }
 
     /// Whether it adds to what a buffer holds.

@@ -98,8 +98,8 @@ fn stack_struct(plan: &Plan) -> TokenStream {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let layers = quote!(#layers: Vec<#kind>);
         match body.keeps(&plan.target) {
-            Some(Keeps::Blocks(heads)) => {
-                let (cache, kind) = (body_ident(body, "_cache"), cache_type(plan, heads));
+            Some(Keeps::Blocks(heads, formats)) => {
+                let (cache, kind) = (body_ident(body, "_cache"), cache_type(plan, heads, formats));
                 quote!(#layers, #cache: #kind)
             }
             Some(Keeps::State(State { parameters, .. })) => {
@@ -110,8 +110,10 @@ fn stack_struct(plan: &Plan) -> TokenStream {
         }
     });
     let draft = plan.draft_layer().map(|layer| {
-        let heads = plan.kv_heads(layer).expect("the spec checks that a draft's layer attends");
-        let (cache, kind) = (body_ident(layer, "_cache"), cache_type(plan, heads));
+        let Some(Keeps::Blocks(heads, formats)) = layer.keeps(&plan.target) else {
+            unreachable!("the spec checks that a draft's layer attends")
+        };
+        let (cache, kind) = (body_ident(layer, "_cache"), cache_type(plan, heads, formats));
         quote!(#cache: #kind,)
     });
     quote! {
@@ -160,7 +162,7 @@ fn contract(plan: &Plan) -> TokenStream {
         });
         names.push(layers);
         let (name, new) = match body.keeps(&plan.target) {
-            Some(Keeps::Blocks(heads)) => {
+            Some(Keeps::Blocks(heads, _)) => {
                 (body_ident(body, "_cache"), cache(plan, body, heads, body.layers.len()))
             }
             Some(Keeps::State(_)) => {

@@ -238,7 +238,7 @@ fn stack_struct(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         });
         let [cache, state, rotary] = ["_cache", "_state", "_rotary"].map(|suffix| body_ident(body, suffix));
         let kept = body.keeps(&plan.target).map(|keeps| match keeps {
-            Keeps::Blocks(_) => quote!(#cache: Cache,),
+            Keeps::Blocks(..) => quote!(#cache: Cache,),
             Keeps::State(kept) => {
                 let parts = number(kept.parts.len());
                 quote!(#state: State<#parts>,)
@@ -376,9 +376,9 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 names.push(name);
                 areas += state.parts.len();
             }
-            Some(Keeps::Blocks(heads)) => {
+            Some(Keeps::Blocks(heads, formats)) => {
                 let cache = body_ident(body, "_cache");
-                let layout = heads.layout(&plan.target.hardware.kind, &plan.target.quant);
+                let layout = heads.layout(&plan.target.hardware.kind, plan.target.quant.kv_block, formats);
                 let bytes = number(layout.block_bytes());
                 let new = match heads.window {
                     Some(_) => quote!(sliding_cache(#layers, #bytes)),

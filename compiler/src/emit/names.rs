@@ -3,6 +3,7 @@
 use super::{format_ident, number, quote, variant};
 use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody, cpu_element};
 use monomorph_formats::Format;
+use monomorph_formats::cached::KvFormats;
 use proc_macro2::{Ident, TokenStream, TokenTree};
 
 /// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
@@ -35,8 +36,8 @@ pub fn layer_parameter(statements: &TokenStream) -> Ident {
 }
 
 /// The K/V cache type of a body's layers.
-pub fn cache_type(plan: &Plan, heads: KvHeads) -> TokenStream {
-    let kv = cpu_element(plan.target.quant.kv_formats).expect("the plan has kernels for it");
+pub fn cache_type(plan: &Plan, heads: KvHeads, formats: KvFormats) -> TokenStream {
+    let kv = cpu_element(formats).expect("the plan has kernels for it");
     let kv = format_ident!("{kv}");
     let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
     let cache = cache_name(heads);

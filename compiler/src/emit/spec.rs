@@ -29,6 +29,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     let [hidden, layers, vocabulary, context, block_tokens, block_bytes, step_tokens, step_sequences] =
         numbers;
     let cuda = cuda(plan);
+    let [kv_exact_layers, kv_elements] = [plan.kv_exact_layers(), plan.kv_elements()].map(number);
     let [keys, values] = [quant.kv_formats.keys, quant.kv_formats.values].map(cached);
     let formats = quant.formats(plan.draft_layer().is_some()).into_iter().map(|(class, stored, compute)| {
         let (stored, compute) = (format(stored), compute.name());
@@ -121,6 +122,8 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             step_tokens: #step_tokens,
             step_sequences: #step_sequences,
             kv_formats: KvFormats { keys: #keys, values: #values },
+            kv_exact_layers: #kv_exact_layers,
+            kv_elements: #kv_elements,
             formats: &[#(#formats),*],
             tensors: &[#(#tensors),*],
             unused: &[#(#unused),*],

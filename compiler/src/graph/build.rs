@@ -5,6 +5,7 @@ use super::{
 };
 use crate::spec::types::{Compute, DRAFT_PREFIX, Draft, LayerKind, Model, Norm, Quant, TensorClass};
 use crate::spec::{LAYER_PREFIX, TensorDecl, stored_tensors};
+use monomorph_formats::cached::KvFormats;
 use std::collections::BTreeSet;
 
 /// Builds the forward pass of `model` with the formats of `quant`.
@@ -15,6 +16,7 @@ pub fn build(model: &Model, quant: &Quant) -> Graph {
         tensors,
         weights: Vec::new(),
         decls: Vec::new(),
+        kv: quant.kv_of_layers(model),
         layer_prefix: LAYER_PREFIX,
         layer: None,
     };
@@ -157,6 +159,8 @@ pub(crate) struct Builder<'a> {
     /// The weights' declarations in `tensors`: layers that store a tensor unlike others, or in another shape,
     /// have a weight of their own.
     decls: Vec<usize>,
+    /// Formats of every layer's keys and values.
+    kv: Vec<KvFormats>,
     /// One of the layers that the body under construction is for, if they are the model's.
     layer: Option<usize>,
     /// Prefix of a layer's weights in place of [`LAYER_PREFIX`]: the draft head's layer is built like any
@@ -165,18 +169,25 @@ pub(crate) struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The layers of a kind, those together that store all of their tensors alike.
+    /// Formats of the keys and values of the layer under construction.
+    pub(crate) fn kv(&self) -> KvFormats {
+        self.layer.map_or(self.quant.kv_formats, |layer| self.kv[layer])
+    }
+
+    /// The layers of a kind, those together that store all of their tensors alike, and keys and values.
     fn stored_alike(&self, model: &Model, kind: &LayerKind) -> Vec<Vec<usize>> {
         let has = |decl: &TensorDecl, layer: usize| {
             decl.layers.as_ref().is_some_and(|layers| layers.contains(&layer))
         };
-        let mut alike: Vec<(Vec<&str>, Vec<usize>)> = Vec::new();
+        let keeps = model.mixers[&kind.mixer].kv().is_some();
+        let mut alike: Vec<((Vec<&str>, Option<KvFormats>), Vec<usize>)> = Vec::new();
         for layer in (0..model.layers).filter(|layer| model.layer(*layer) == kind) {
             let of_layer = self.tensors.iter().filter(|decl| has(decl, layer));
             let tensors: Vec<&str> = of_layer.map(|decl| decl.name.as_str()).collect();
-            match alike.iter_mut().find(|(known, _)| *known == tensors) {
+            let stored = (tensors, keeps.then(|| self.kv[layer]));
+            match alike.iter_mut().find(|(known, _)| *known == stored) {
                 Some((_, layers)) => layers.push(layer),
-                None => alike.push((tensors, vec![layer])),
+                None => alike.push((stored, vec![layer])),
             }
         }
         alike.into_iter().map(|(_, layers)| layers).collect()

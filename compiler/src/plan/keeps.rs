@@ -2,7 +2,7 @@
 
 use super::{LoweredPhase, PlanBody, Structure};
 use crate::graph::RotaryFrequencies;
-use crate::spec::types::{HardwareKind, Quant, Target};
+use crate::spec::types::{HardwareKind, Target};
 use monomorph_abi::kv::Layout;
 use monomorph_abi::state::{CpuState, Recurrence};
 use monomorph_formats::cached::{Cached, KvFormats};
@@ -10,8 +10,8 @@ use monomorph_formats::cached::{Cached, KvFormats};
 /// State that a layer keeps of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keeps {
-    /// Keys and values of its tokens, in blocks.
-    Blocks(KvHeads),
+    /// Keys and values of its tokens, in blocks, in these formats.
+    Blocks(KvHeads, KvFormats),
     /// Recurrent state, which every token changes.
     State(State),
 }
@@ -31,13 +31,13 @@ pub struct KvHeads {
 }
 
 impl KvHeads {
-    /// Layout of a block in a layer's cache.
-    pub fn layout(self, hardware: &HardwareKind, quant: &Quant) -> Layout {
+    /// Layout of a block of so many tokens in a layer's cache.
+    pub fn layout(self, hardware: &HardwareKind, tokens: usize, formats: KvFormats) -> Layout {
         let layout = match hardware {
             HardwareKind::Cpu(_) => Layout::cpu,
             HardwareKind::Cuda(_) => Layout::cuda,
         };
-        let layout = layout(self.heads, self.head_dim, quant.kv_block, quant.kv_formats);
+        let layout = layout(self.heads, self.head_dim, tokens, formats);
         if self.own_values { layout } else { layout.without_values() }
     }
 }
@@ -108,7 +108,15 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
     /// Heads of the K/V cache that layers of a body keep, if any.
     pub fn kv_heads(&self, body: &PlanBody<P>) -> Option<KvHeads> {
         match body.keeps(&self.target) {
-            Some(Keeps::Blocks(heads)) => Some(heads),
+            Some(Keeps::Blocks(heads, _)) => Some(heads),
+            _ => None,
+        }
+    }
+
+    /// Formats of the keys and values that layers of a body keep, if any.
+    pub fn kv_formats(&self, body: &PlanBody<P>) -> Option<KvFormats> {
+        match body.keeps(&self.target) {
+            Some(Keeps::Blocks(_, formats)) => Some(formats),
             _ => None,
         }
     }
@@ -116,7 +124,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
     /// Layout of a block in the cache that layers of a body keep, if any.
     pub fn kv_layout(&self, body: &PlanBody<P>) -> Option<Layout> {
         let Target { hardware, quant, .. } = &self.target;
-        Some(self.kv_heads(body)?.layout(&hardware.kind, quant))
+        Some(self.kv_heads(body)?.layout(&hardware.kind, quant.kv_block, self.kv_formats(body)?))
     }
 
     /// Recurrent state that layers of a body keep of a sequence, if any.
@@ -130,6 +138,24 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
     /// Bytes of a K/V block over all layers that keep all blocks of a sequence, including the draft head's.
     pub fn kv_block_bytes(&self) -> u64 {
         self.of_layers(|body| if self.window(body).is_some() { 0 } else { self.block_bytes(body) })
+    }
+
+    /// Elements of a token's keys and values over all layers that keep all blocks of a sequence, including the
+    /// draft head's.
+    pub fn kv_elements(&self) -> usize {
+        let each = |body: &PlanBody<P>| {
+            let heads = self.kv_heads(body).filter(|heads| heads.window.is_none());
+            heads.map_or(0, |heads| heads.heads * heads.head_dim * (1 + usize::from(heads.own_values)))
+        };
+        self.of_layers(each) as usize
+    }
+
+    /// How many layers keep keys and values in other formats than the quant spec's: exact ones.
+    pub fn kv_exact_layers(&self) -> usize {
+        let exact = |body: &&PlanBody<P>| {
+            self.kv_formats(body).is_some_and(|formats| formats != self.target.quant.kv_formats)
+        };
+        self.bodies.iter().filter(exact).map(|body| body.layers.len()).sum()
     }
 
     /// The layers that give back the blocks behind a window, if there are some: the longest of their windows,

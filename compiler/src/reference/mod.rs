@@ -3,8 +3,8 @@
 //! Goldens made with transformers check this interpreter; it checks every backend and every pass. It is never
 //! deleted and never optimised. It applies the quant spec: weights are the exact values of the stored format,
 //! including scales beside a tensor; operands are rounded before a product to the weight's compute format;
-//! keys and values are what is read back of them in their formats. Sums are f64, so that a comparison does not depend on its
-//! own rounding.
+//! keys and values are what is read back of them in their formats. Sums are f64, so that a comparison does not
+//! depend on its own rounding.
 //!
 //! A graph that [`shard`](crate::passes::shard) has cut runs on all its ranks, op by op.
 
@@ -14,7 +14,7 @@ mod weights;
 
 use crate::graph::{Body, Graph, Node, Op, Run, ValueId, Weight, WeightId};
 use crate::spec::types::{NormWeight, Quant};
-use monomorph_formats::cached::{self, Codec, KvFormats};
+use monomorph_formats::cached::{self, Cached, Codec};
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::any::Any;
 use std::sync::Arc;
@@ -22,7 +22,6 @@ use std::sync::Arc;
 /// A graph with its weights.
 pub struct Interpreter<'a> {
     graph: &'a Graph,
-    kv: [Codec; 2],
     /// By rank, then by weight, then by instance (a layer, or the only one).
     weights: Vec<Vec<Vec<Instance>>>,
 }
@@ -113,10 +112,7 @@ impl<'a> Interpreter<'a> {
                 }
             }
         }
-        let KvFormats { keys, values } = quant.kv_formats;
-        let kv =
-            [keys, values].map(|it| Codec::new(it, 1.0).expect("a static scale of 1 serves every format"));
-        Ok(Interpreter { graph, kv, weights })
+        Ok(Interpreter { graph, weights })
     }
 
     /// Feeds `tokens` after the contents of `cache`; returns logits `[rows, vocabulary]`.
@@ -237,14 +233,10 @@ impl<'a> Evaluation<'a> {
         &self.experts(id).1[0]
     }
 
-    /// Keys as attention reads them, after they were stored: vectors of `width`, one behind the other.
-    pub(crate) fn stored_keys(&self, width: usize, keys: &[f32]) -> Vec<f32> {
-        cached::stored(self.interpreter.kv[0], width, keys)
-    }
-
-    /// The same of values.
-    pub(crate) fn stored_values(&self, width: usize, values: &[f32]) -> Vec<f32> {
-        cached::stored(self.interpreter.kv[1], width, values)
+    /// Keys or values as attention reads them, after they were stored: vectors of `width`, one behind the
+    /// other.
+    pub(crate) fn stored(&self, format: Cached, width: usize, vectors: &[f32]) -> Vec<f32> {
+        cached::stored(Codec::unscaled(format), width, vectors)
     }
 
     /// The position of the first row.

@@ -188,6 +188,7 @@ mod tests {
     use super::*;
     use crate::graph::RankPart;
     use crate::spec::types::{FileTensor, ScaleForm, Scales, TensorClass};
+    use monomorph_formats::Format;
 
     #[test]
     fn erf_is_the_tabulated_one() {

@@ -64,6 +64,12 @@ pub struct MemoryReport {
     pub kv_block: u64,
     /// One token of K/V over all layers.
     pub kv_token: u64,
+    /// Bits of an element of K/V, scales and exact layers included; `None` for a model without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_bits: Option<f64>,
+    /// Tokens whose K/V takes 1e9 bytes, in whole blocks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_tokens_per_gb: Option<u64>,
     /// Recurrent state of one sequence over all layers.
     pub state: u64,
     /// Layers that give back blocks behind a sliding window; the other figures of K/V are without them.
@@ -252,6 +258,10 @@ pub fn report(plan: &Plan) -> Report {
             scratch: plan.memory.scratch,
             kv_block: plan.memory.kv_block,
             kv_token: plan.memory.kv_block / quant.kv_block as u64,
+            kv_bits: kv_bits(plan),
+            kv_tokens_per_gb: 1_000_000_000u64
+                .checked_div(plan.memory.kv_block)
+                .map(|blocks| blocks * quant.kv_block as u64),
             sliding: plan.sliding().map(|(window, block)| SlidingReport {
                 window,
                 block,
@@ -283,6 +293,12 @@ pub fn report(plan: &Plan) -> Report {
         step: step::report(plan),
         cuda: cuda::report(plan),
     }
+}
+
+/// Bits of an element of keys and values.
+fn kv_bits(plan: &Plan) -> Option<f64> {
+    let elements = plan.kv_elements() * plan.target.quant.kv_block;
+    (elements > 0).then(|| 8.0 * plan.memory.kv_block as f64 / elements as f64)
 }
 
 fn ranks(plan: &Plan) -> Option<RanksReport> {
@@ -432,7 +448,11 @@ pub fn text(plan: &Plan) -> String {
     for it in &report.formats {
         line(format_args!("{:<12} {:<8} {}", it.class, it.stored, it.compute));
     }
-    line(format_args!("{:<12} {:<8} {}", "k/v", plan.target.quant.kv_formats.to_string(), "f32"));
+    let exact = match plan.kv_exact_layers() {
+        0 => String::new(),
+        layers => format!(" (bf16 in {layers} layers)"),
+    };
+    line(format_args!("{:<12} {:<8} f32{exact}", "k/v", plan.target.quant.kv_formats.to_string()));
     line(format_args!(""));
     if let Some(BatchInvariantReport { sequences, chunk_alignment }) = report.batch_invariant {
         line(format_args!(
@@ -450,7 +470,11 @@ pub fn text(plan: &Plan) -> String {
         "             {:>12}  activations, {} tokens a step",
         report.memory.scratch, report.step_tokens
     ));
-    line(format_args!("             {:>12}  keys and values, each token", report.memory.kv_token));
+    let of_kv = match (report.memory.kv_bits, report.memory.kv_tokens_per_gb) {
+        (Some(bits), Some(tokens)) => format!(": {bits:.3} bits an element, {tokens} tokens in 1 GB"),
+        _ => String::new(),
+    };
+    line(format_args!("             {:>12}  keys and values, each token{of_kv}", report.memory.kv_token));
     if let Some(SlidingReport { window, token, .. }) = report.memory.sliding {
         line(format_args!(
             "             {token:>12}  of layers with a window, each of the last {window} tokens"

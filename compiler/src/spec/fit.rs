@@ -2,10 +2,11 @@
 
 use super::diagnostic::Source;
 use super::hardware::ReadHardware;
-use super::quant::{Names, ReadCanary, ReadQuant, Said, Subject, class_names, named_twice};
+use super::quant::{Boundary, Names, ReadCanary, ReadKv, ReadQuant, Said, Subject, class_names, named_twice};
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, apart, draft_tensors, tensors};
 use super::types::*;
+use monomorph_formats::cached::{GROUP, KvFormats, MAX_ROTATED, Rotation};
 use monomorph_formats::{ACTIVATION_BLOCK, Format};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -52,8 +53,20 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         sources: checkpoint.sources?,
         canaries: canaries(source, checkpoint.canaries?, model)?,
     };
-    let (kv_formats, kv_block) = read.kv?;
-    Some(Quant { name: name.to_owned(), checkpoint, stored, scales, compute: compute?, kv_formats, kv_block })
+    let kv = read.kv?;
+    if let Some((message, help)) = kv_misfit(kv.formats, model) {
+        source.report(kv.span.clone(), "kv", message, "does not fit the model", help);
+    }
+    Some(Quant {
+        name: name.to_owned(),
+        checkpoint,
+        stored,
+        scales,
+        compute: compute?,
+        kv_formats: kv.formats,
+        kv_boundary: kv_boundary(source, &kv, model),
+        kv_block: kv.block,
+    })
 }
 
 /// Names of tensors that something is said of.
@@ -452,12 +465,69 @@ fn check_rotary_rows(source: &Source, rows: &At<RotaryRows>, model: &Model) {
     }
 }
 
+/// Layers that keep keys and values from which on `boundary_layers = "auto"` has exact ones: with fewer, the
+/// exact would be most of the bytes.
+const MANY_LAYERS: usize = 20;
+
+/// How many `auto` has at each end.
+const AUTO_BOUNDARY: usize = 2;
+
+/// Layers at each end whose keys and values are exact.
+fn kv_boundary(source: &Source, kv: &ReadKv, model: &Model) -> usize {
+    let keeping = model.layer_mixers().filter(|mixer| mixer.kv().is_some()).count();
+    match kv.boundary.as_ref().map(|said| said.value) {
+        None => 0,
+        Some(Boundary::Auto) => usize::from(keeping >= MANY_LAYERS) * AUTO_BOUNDARY,
+        Some(Boundary::Max) => keeping.div_ceil(2),
+        Some(Boundary::Layers(layers)) => {
+            if 2 * layers > keeping {
+                let message = format!(
+                    "{layers} layers at each end are more than the {keeping} layers that keep keys and values"
+                );
+                let help = format!("0 to {}, \"auto\", or \"max\" for all of them", keeping / 2);
+                let span = kv.boundary.as_ref().map_or(0..0, |said| said.span.clone());
+                source.report(span, "kv.boundary_layers", message, "too many", help);
+            }
+            layers
+        }
+    }
+}
+
+/// Why keys and values of a model cannot be kept in these formats, and what could be done; `None` if they
+/// can.
+pub(super) fn kv_misfit(formats: KvFormats, model: &Model) -> Option<(String, String)> {
+    let [keys, values] = [formats.keys, formats.values];
+    model.mixers.iter().find_map(|(name, mixer)| {
+        let kv = mixer.kv()?;
+        if !kv.own_values && formats != KvFormats::both(keys) {
+            let message = format!("latents of {name:?} are keys and values at once, and cannot be {formats}");
+            return Some((message, "one `format` for both".to_owned()));
+        }
+        if !kv.own_values && keys.is_narrow() {
+            let message = format!("latents of {name:?} cannot be kept as {keys}");
+            return Some((message, "no kernel keeps them so: f32, bf16 or f16".to_owned()));
+        }
+        [keys, values].into_iter().find_map(|format| {
+            let message =
+                format!("heads of {name:?} are {} wide, and cannot be kept as {format}", kv.head_dim);
+            if format.is_rotated() && Rotation::new(kv.head_dim).is_err() {
+                let help =
+                    format!("it rotates heads of a power of two, from 16 to {MAX_ROTATED}: fp8 takes any");
+                return Some((message, help));
+            }
+            let whole = format.scales().is_none() || kv.head_dim.is_multiple_of(GROUP);
+            (!whole).then(|| (message, format!("its groups are {GROUP} elements: fp8 takes any width")))
+        })
+    })
+}
+
 /// Bytes of one K/V block over all layers, and over the draft head's if `draft` is set.
 pub fn kv_block_bytes(model: &Model, quant: &Quant, hardware: &HardwareKind, draft: bool) -> u128 {
     let of_draft = model.draft.iter().filter(|_| draft).flat_map(|it| &it.layers);
-    let of_draft = of_draft.map(|layer| &model.mixers[&layer.mixer]);
-    let heads = model.layer_mixers().chain(of_draft).filter_map(Mixer::kv);
-    heads.map(|it| it.layout(hardware, quant).block_bytes() as u128).sum()
+    let of_draft = of_draft.map(|layer| (&model.mixers[&layer.mixer], quant.kv_formats));
+    let layers = model.layer_mixers().zip(quant.kv_of_layers(model)).chain(of_draft);
+    let layouts = layers.filter_map(|(mixer, kv)| Some(mixer.kv()?.layout(hardware, quant.kv_block, kv)));
+    layouts.map(|it| it.block_bytes() as u128).sum()
 }
 
 /// Bytes of all tensors as stored, and of the draft head's if `draft` is set.

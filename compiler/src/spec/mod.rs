@@ -7,6 +7,7 @@ pub(crate) mod diagnostic;
 mod drafting;
 mod fit;
 mod hardware;
+mod kept;
 pub(crate) mod model;
 mod quant;
 mod ranks;
@@ -22,6 +23,7 @@ pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
 pub use fit::{kv_block_bytes, weight_bytes};
+pub use kept::with_kv;
 pub use ranks::{with_hosts, with_ranks};
 pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, has_experts, stored_tensors, tensors};
@@ -51,13 +53,14 @@ fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Di
     sink.finish(target)
 }
 
-/// [`load`], followed by [`with_ranks`], [`with_hosts`], [`with_draft`] and [`with_batch_invariant`] if
+/// [`load`], followed by [`with_kv`], [`with_ranks`], [`with_hosts`], [`with_draft`] and [`with_batch_invariant`] if
 /// `options` ask for them.
 ///
 /// # Errors
-/// Those of all five.
+/// Those of all six.
 pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
     let target = load_for(search, target, options.ranks.unwrap_or(1).max(1))?;
+    let target = options.kv.into_iter().try_fold(target, with_kv)?;
     let ranks = options.ranks.map(|count| Ranks { count, whole_experts: options.whole_experts });
     let target = ranks.into_iter().try_fold(target, with_ranks)?;
     let target = options.hosts.into_iter().try_fold(target, with_hosts)?;
@@ -158,6 +161,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         ranks: 1,
         hosts: 1,
         whole_experts: false,
+        kv: None,
         racecheck: false,
     })
 }

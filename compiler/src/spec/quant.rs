@@ -42,9 +42,33 @@ pub(super) struct ReadQuant {
     pub(super) scales: Option<(Said<ClassScales>, Range<usize>)>,
     /// Compute formats, and the start of their table, or of the table it should follow.
     pub(super) compute: Option<(Said<Compute>, Range<usize>)>,
-    /// Formats and tokens of a K/V block.
-    pub(super) kv: Option<(KvFormats, usize)>,
+    /// How keys and values are kept.
+    pub(super) kv: Option<ReadKv>,
 }
+
+/// `[kv]`.
+pub(super) struct ReadKv {
+    pub(super) formats: KvFormats,
+    /// Where the format of keys stands, or of both.
+    pub(super) span: Range<usize>,
+    pub(super) boundary: Option<At<Boundary>>,
+    /// Tokens of a block.
+    pub(super) block: usize,
+}
+
+/// Layers at each end of the model, of those that keep keys and values, whose are exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Boundary {
+    /// So many.
+    Layers(usize),
+    /// Two, but none of a model with few of them.
+    Auto,
+    /// All.
+    Max,
+}
+
+/// Most layers that a boundary can have: more than any model.
+const MOST_BOUNDARY: u64 = 4096;
 
 /// Reads `<quant>.toml`, and checks everything that needs no model.
 pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
@@ -79,9 +103,12 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
     };
     let kv = root.table("kv").and_then(|mut table| {
         let formats = Cached::ALL.map(|format| (format.name(), format));
-        let one = |it: Value| it.choice(&formats).map(|it| it.value);
+        let one = |it: Value| it.choice(&formats);
         let [keys, values] = match ["keys", "values"].map(|key| table.optional(key)) {
-            [None, None] => [table.required("format", "format = \"f16\"").and_then(one); 2],
+            [None, None] => {
+                let both = table.required("format", "format = \"f16\"").and_then(one);
+                [both.clone(), both]
+            }
             [Some(keys), Some(values)] => [one(keys), one(values)],
             [Some(it), None] | [None, Some(it)] => {
                 let other = if it.path().ends_with("keys") { "values" } else { "keys" };
@@ -91,12 +118,19 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
                     "one of two",
                     format!("say both, or `format` for both: {other} = \"turbo4\""),
                 );
-                [None; 2]
+                [None, None]
             }
         };
+        let boundary = table.optional("boundary_layers").map(boundary);
         let block = table.required("block", "block = 16").and_then(|it| it.size(1..=4096));
         table.finish();
-        Some((KvFormats { keys: keys?, values: values? }, block?.value))
+        let (keys, values) = (keys?, values?);
+        let formats = KvFormats { keys: keys.value, values: values.value };
+        let boundary = match boundary {
+            Some(said) => Some(said?),
+            None => None,
+        };
+        Some(ReadKv { formats, span: keys.span, boundary, block: block?.value })
     });
     root.finish();
     let container = checkpoint.as_ref().and_then(|it| it.container);
@@ -104,6 +138,15 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
         check_container(source, container, stored);
     }
     ReadQuant { checkpoint, stored, scales, compute, kv }
+}
+
+/// Reads a number of layers, `auto` or `max`.
+fn boundary(value: Value) -> Option<At<Boundary>> {
+    if value.is_string() {
+        return value.choice(&[("auto", Boundary::Auto), ("max", Boundary::Max)]);
+    }
+    let At { value, span } = value.size(0..=MOST_BOUNDARY)?;
+    Some(At { value: Boundary::Layers(value), span })
 }
 
 /// One value per tensor class or tensor; classes may be absent. A key with a full stop is a tensor's name.

@@ -37,8 +37,12 @@ pub struct ModelSpec {
     pub step_tokens: usize,
     /// Most sequences one step may carry.
     pub step_sequences: usize,
-    /// Format of cached keys and values.
+    /// Formats of cached keys and values, but for `kv_exact_layers` layers, which keep them as bf16.
     pub kv_formats: KvFormats,
+    /// See `kv_formats`.
+    pub kv_exact_layers: usize,
+    /// Elements of a token's keys and values over all layers that `block_bytes` counts.
+    pub kv_elements: usize,
     /// Stored and compute format of each tensor class, in the quant spec's order.
     pub formats: &'static [ClassFormat],
     /// Every tensor of the checkpoint that the stack loads, ascending by name.
@@ -74,6 +78,18 @@ impl ModelSpec {
             Some(draft) => draft.drafts,
             None => 0,
         }
+    }
+
+    /// Bits that an element of keys and values takes, scales and exact layers included; `None` for a model
+    /// that keeps none.
+    pub fn kv_bits(&self) -> Option<f64> {
+        let elements = self.kv_elements * self.block_tokens;
+        (elements > 0).then(|| 8.0 * self.block_bytes as f64 / elements as f64)
+    }
+
+    /// Tokens whose keys and values take 1e9 bytes, in whole blocks; `None` for a model that keeps none.
+    pub fn kv_tokens_per_gb(&self) -> Option<usize> {
+        1_000_000_000usize.checked_div(self.block_bytes).map(|blocks| blocks * self.block_tokens)
     }
 
     /// How many of these it drafts itself after every token sampled: all or none.

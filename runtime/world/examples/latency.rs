@@ -1,6 +1,5 @@
 //! Times what a world of several ranks adds to a step: `latency [STEPS]`. Its ranks compute nothing.
 
-use monomorph_formats::Format;
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
     BlockId, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec, Output, Progress,
@@ -25,6 +24,8 @@ const SPEC: ModelSpec = ModelSpec {
     step_tokens: 0,
     step_sequences: 0,
     kv_formats: KvFormats::both(Cached::F32),
+    kv_exact_layers: 0,
+    kv_elements: 0,
     formats: &[],
     tensors: &[],
     unused: &[],

@@ -164,6 +164,7 @@ struct Operands {
     seen: usize,
     constants: Vec<Member>,
     /// Bytes of a block of the cache, by its name in the kernels' declarations.
+    kv_formats: KvFormats,
     kv_block: (&'static str, usize),
 }
 
@@ -200,6 +201,7 @@ impl Launcher<'_> {
             v_norm,
             keys_as_values,
             window,
+            kv: formats,
             frequencies,
             heads,
             kv_heads,
@@ -211,12 +213,12 @@ impl Launcher<'_> {
             norm_ranks: _,
         } = phase;
         let quant = &self.plan.target.quant;
-        let (kv, element) = match quant.kv_formats.same() {
+        let (kv, element) = match formats.same() {
             Some(Cached::F32) => ("float", 4),
             Some(Cached::Bf16) => ("__nv_bfloat16", 2),
             Some(Cached::F16) => ("__half", 2),
             _ => {
-                let what = format!("no kernel keeps keys and values as {}", quant.kv_formats);
+                let what = format!("no kernel keeps keys and values as {formats}");
                 return Err(no_kernel(site, self.plan, &what));
             }
         };
@@ -254,7 +256,7 @@ impl Launcher<'_> {
         constants.extend(slides.then_some(("SLIDES", Constant::Flag(true))));
         let context = self.plan.target.model.context;
         let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
-        let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, quant.kv_formats);
+        let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, *formats);
         let kv_block = ("kv_block", layout.block_bytes());
         Ok(Operands {
             shape,
@@ -266,6 +268,7 @@ impl Launcher<'_> {
             // A window begins anywhere in a tile of 16.
             seen: window.map_or(context, |window| context.min(window + 15)),
             constants,
+            kv_formats: *formats,
             kv_block,
         })
     }
@@ -402,7 +405,7 @@ impl Launcher<'_> {
     }
 
     fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, out, mut constants, gated, kv_block, .. } = operands;
+        let Operands { shape, qkv, out, mut constants, gated, kv_formats, kv_block, .. } = operands;
         let bytes = vec![kv_block];
         let out = self.buffer(site, out);
         let qkv = if gated { self.buffer(site, qkv) } else { Rows::NULL };
@@ -411,7 +414,7 @@ impl Launcher<'_> {
         let name = self.kernel_name(site, "");
         // Blocks loop over tiles, so the grid is as many as can be resident.
         let places = card.multiprocessors as usize;
-        if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_formats, quant.kv_block, card) {
+        if let Some(shared) = shape.wgmma_prefill_shared(kv_formats, quant.kv_block, card) {
             let q = self.q_rows(site, shape);
             let arguments = AttentionPrefillWgmma { step, q, layer, out, qkv };
             let instance = Instance { shared, bytes, ..Instance::new(name, constants, WGMMA_THREADS) };

@@ -5,6 +5,7 @@ use crate::blocks::{Built, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId, Weight};
 use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
+use monomorph_formats::cached::KvFormats;
 
 /// `(q, k, v) -> softmax(scale q K^T) V` over the sequence's cache. `k` and `v` of every row of the step are
 /// added to the cache first; a query attends to positions up to its own, of these only to the last `window`,
@@ -22,6 +23,8 @@ pub struct Attention {
     pub scale: f32,
     /// Positions that a query attends to at most: what a cache may forget is what lies before them.
     pub window: Option<usize>,
+    /// How `k` and `v` are kept: a query attends to what is read back of them.
+    pub kv: KvFormats,
 }
 
 impl Operation for Attention {
@@ -31,7 +34,7 @@ impl Operation for Attention {
     /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
     /// ranks, several ranks have the same one.
     fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<Attention>, String> {
-        let Attention { heads, kv_heads, head_dim, scale, window } = *self;
+        let Attention { heads, kv_heads, head_dim, scale, window, kv: formats } = *self;
         let kv = Segment { units: kv_heads, unit: head_dim };
         if !heads.is_multiple_of(ranks) || !kv.divides(ranks) {
             return Err(format!(
@@ -42,7 +45,14 @@ impl Operation for Attention {
         let kv_rows = if kv_heads == 1 { Split::Whole } else { Split::Columns(vec![kv]) };
         let q = Split::units(heads, head_dim);
         Ok(Share {
-            op: Attention { heads: heads / ranks, kv_heads: kv.share(ranks), head_dim, scale, window },
+            op: Attention {
+                heads: heads / ranks,
+                kv_heads: kv.share(ranks),
+                head_dim,
+                scale,
+                window,
+                kv: formats,
+            },
             inputs: vec![q.clone(), kv_rows.clone(), kv_rows],
             output: q,
             cuts: Vec::new(),
@@ -85,6 +95,7 @@ impl Built for spec::Attention {
             head_dim: self.head_dim,
             scale: self.scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt()),
             window: self.window,
+            kv: graph.kv(),
         };
         let width = self.heads * self.head_dim;
         let mut mixed = body.node("context", Rows::Tokens, width, op, &[q, k, v]);

@@ -14,6 +14,7 @@ use crate::plan::cuda::{Cut, Launch};
 use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};
 use crate::spec::types::{Compute, Target, TensorClass};
 use monomorph_abi::kv;
+use monomorph_formats::cached::KvFormats;
 use proc_macro2::TokenStream;
 
 /// Norms of q and k heads, rotary, K/V write, attention.
@@ -38,6 +39,8 @@ pub struct Attention {
     pub keys_as_values: bool,
     /// Positions that a query attends to at most.
     pub window: Option<usize>,
+    /// Formats of keys and values.
+    pub kv: KvFormats,
     /// Rotary frequencies, if heads are rotated.
     pub frequencies: Option<RotaryFrequencies>,
     /// Query heads.
@@ -75,7 +78,7 @@ impl Kind for Attention {
             work.exchange(values, tokens);
         }
         let quant = &work.target.quant;
-        let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, quant.kv_formats);
+        let layout = kv::Layout::cuda(self.kv_heads, self.head_dim, quant.kv_block, self.kv);
         // Each tile of queries reads what it sees of the cache once; a step's tokens are written to it once.
         let seen = self.window.map_or(context, |window| context.min(window));
         work.cost.kv_bytes = ((seen + tokens) * layout.token_bytes()) as f64;
@@ -101,7 +104,7 @@ impl Kind for Attention {
 
     fn keeps(&self, target: &Target) -> Option<Keeps> {
         let (heads, head_dim, window) = (self.kv_heads, self.head_dim, self.behind(target));
-        Some(Keeps::Blocks(KvHeads { heads, head_dim, own_values: true, window }))
+        Some(Keeps::Blocks(KvHeads { heads, head_dim, own_values: true, window }, self.kv))
     }
 
     fn frequencies(&self) -> Option<&RotaryFrequencies> {
@@ -194,7 +197,7 @@ fn lower(
     norms: [Option<&str>; 2],
     gates: Option<&str>,
 ) -> Result<PhaseKind, PassError> {
-    let graph::Attention { heads, kv_heads, head_dim, scale, window } = *it.block_op(context);
+    let graph::Attention { heads, kv_heads, head_dim, scale, window, kv } = *it.block_op(context);
     let [frequencies, of_keys] = ["qr", "kr"].map(|rotated| match it.given(rotated) {
         Some(Op::Rotary { frequencies, .. }) => Some(frequencies),
         _ => None,
@@ -242,6 +245,7 @@ fn lower(
         v_norm,
         keys_as_values,
         window,
+        kv,
         frequencies,
         heads,
         kv_heads,

@@ -19,7 +19,7 @@ impl Computed for Attention {
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
         let first = it.first_position();
-        let (k, v) = (it.stored_keys(self.head_dim, k), it.stored_values(self.head_dim, v));
+        let (k, v) = (it.stored(self.kv.keys, self.head_dim, k), it.stored(self.kv.values, self.head_dim, v));
         let State { keys, values } = it.state::<State>();
         keys.extend(k);
         values.extend(v);
@@ -29,7 +29,7 @@ impl Computed for Attention {
 
 /// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows.
 fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_position: usize) -> Vec<f32> {
-    let Attention { heads, kv_heads, head_dim, scale, window } = *op;
+    let Attention { heads, kv_heads, head_dim, scale, window, .. } = *op;
     let kv_width = kv_heads * head_dim;
     let mut out = Vec::with_capacity(q.len());
     for (i, q) in q.chunks_exact(head_dim).enumerate() {
@@ -61,16 +61,19 @@ fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_positio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use monomorph_formats::cached::{Cached, KvFormats};
+
+    const KV: KvFormats = KvFormats::both(Cached::F32);
 
     #[test]
     fn a_query_sees_nothing_after_itself() {
-        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: None };
+        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: None, kv: KV };
         assert_eq!(attend(&op, &[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], 0), [3.0, 4.0]);
     }
 
     #[test]
     fn a_query_sees_itself_and_what_else_its_window_holds() {
-        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: Some(2) };
+        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: Some(2), kv: KV };
         let (keys, values) = ([1.0; 4], [1.0, 3.0, 5.0, 9.0]);
         assert_eq!(attend(&op, &[0.0; 4], &keys, &values, 0), [1.0, 2.0, 4.0, 7.0]);
         // The same, decoded.

@@ -88,12 +88,12 @@ impl Shape {
     }
 
     /// The walk that the card is best at; `None` if not even the smallest fits it.
-    fn walk(&self, kv: KvFormats, block_tokens: usize, card: &Cuda) -> Option<Walk> {
+    fn walk(&self, kv: Cached, block_tokens: usize, card: &Cuda) -> Option<Walk> {
         let most = card.shared_per_block as usize;
         let takes = self.latent == 256 && self.width().is_multiple_of(64) && self.heads <= 128 && TERMS == 1;
         let nests = BY_WARPGROUPS.tile.is_multiple_of(block_tokens);
         let fits = self.step_shared().max(self.prompt_shared()) <= most;
-        if card.wgmma && kv == KvFormats::both(Cached::Bf16) && takes && nests && fits {
+        if card.wgmma && kv == Cached::Bf16 && takes && nests && fits {
             return Some(BY_WARPGROUPS);
         }
         WALKS.into_iter().find(|walk| {
@@ -177,18 +177,17 @@ impl Launcher<'_> {
             return Err(refusal(self, what));
         }
         let quant = &self.plan.target.quant;
-        let element = match quant.kv_formats.same() {
-            Some(Cached::Bf16) => "__nv_bfloat16",
-            Some(Cached::F16) => "__half",
-            _ => {
-                let kept = quant.kv_formats;
+        let element = match phase.format {
+            Cached::Bf16 => "__nv_bfloat16",
+            Cached::F16 => "__half",
+            kept => {
                 return Err(refusal(
                     self,
                     &format!("no kernel keeps latents as {kept}, only as bf16 or f16"),
                 ));
             }
         };
-        let Some(walk) = shape.walk(quant.kv_formats, quant.kv_block, self.card) else {
+        let Some(walk) = shape.walk(phase.format, quant.kv_block, self.card) else {
             return Err(refusal(self, "two tiles of 32 latents do not fit the card's shared memory"));
         };
         let decode = site.program.regime == Regime::Decode;
@@ -199,7 +198,8 @@ impl Launcher<'_> {
             (true, splits) => splits,
         };
         let row_tiles = if decode { 1 } else { PROMPT_TILES };
-        let layout = Layout::cuda(1, shape.width(), quant.kv_block, quant.kv_formats).without_values();
+        let layout =
+            Layout::cuda(1, shape.width(), quant.kv_block, KvFormats::both(phase.format)).without_values();
         let constants = vec![
             ("HEADS", integer(shape.heads)),
             ("KEY_DIM", integer(shape.key_dim)),

@@ -5,6 +5,7 @@ use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, RotaryFrequencies, Rows, ValueId, Weight, WeightId};
 use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
+use monomorph_formats::cached::Cached;
 
 /// `(q, q_r, c, k_r) -> softmax(scale (q K^T + q_r k_r^T)) V` over the sequence's cache, to which `c` and
 /// `k_r` of every row of the step are added first: head `h` has the keys `K_h c` and the values `V_h c` of
@@ -23,6 +24,8 @@ pub struct LatentAttention {
     pub scale: f32,
     /// What multiplies queries, if anything does.
     pub query_scale: Option<QueryScale>,
+    /// How `c` and `k_r` are kept.
+    pub format: Cached,
 }
 
 /// Heads and widths.
@@ -142,6 +145,8 @@ impl Built for spec::LatentAttention {
             shape,
             scale: self.scale.unwrap_or(1.0 / ((self.key_dim + shape.rotated) as f32).sqrt()),
             query_scale: self.query_scale,
+            // The spec checks that both are the same.
+            format: graph.kv().keys,
         };
         let width = shape.heads * shape.value_dim;
         let context = body.node("context", Rows::Tokens, width, op, &[q, q_rotated, latent, k_rotated]);

@@ -15,6 +15,7 @@ use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Keeps, KvHeads, Plan, Work};
 use crate::spec::types::Target;
 use monomorph_abi::kv;
+use monomorph_formats::cached::{Cached, KvFormats};
 use proc_macro2::TokenStream;
 
 /// Norm of latents, rotary, write of the cache, attention.
@@ -36,6 +37,8 @@ pub struct LatentAttention {
     pub scale: f32,
     /// What multiplies queries, if anything does.
     pub query_scale: Option<QueryScale>,
+    /// Format of what is kept.
+    pub format: Cached,
     /// One context vector per head.
     pub out: BufferId,
 }
@@ -58,7 +61,8 @@ impl Kind for LatentAttention {
         let Shape { heads, latent, .. } = self.shape;
         let width = self.shape.width();
         let quant = &work.target.quant;
-        let layout = kv::Layout::cuda(1, width, quant.kv_block, quant.kv_formats).without_values();
+        let layout =
+            kv::Layout::cuda(1, width, quant.kv_block, KvFormats::both(self.format)).without_values();
         work.cost.kv_bytes = ((context + tokens) * layout.token_bytes()) as f64;
         work.cost.weight_bytes += work.field(self.made).bytes(&work.target.hardware.kind) as f64;
         // Queries are multiplied by what makes keys, sums of latents by what makes values; all heads read the
@@ -77,12 +81,8 @@ impl Kind for LatentAttention {
     }
 
     fn keeps(&self, _: &Target) -> Option<Keeps> {
-        Some(Keeps::Blocks(KvHeads {
-            heads: 1,
-            head_dim: self.shape.width(),
-            own_values: false,
-            window: None,
-        }))
+        let heads = KvHeads { heads: 1, head_dim: self.shape.width(), own_values: false, window: None };
+        Some(Keeps::Blocks(heads, KvFormats::both(self.format)))
     }
 
     fn frequencies(&self) -> Option<&RotaryFrequencies> {
@@ -148,7 +148,7 @@ fn latents(it: &Lowering) -> Result<PhaseKind, PassError> {
 }
 
 fn attention(it: &Lowering) -> Result<PhaseKind, PassError> {
-    let graph::LatentAttention { shape, scale, query_scale, .. } = *it.block_op("out");
+    let graph::LatentAttention { shape, scale, query_scale, format, .. } = *it.block_op("out");
     let [Op::Rotary { frequencies, .. }, Op::Rotary { frequencies: of_keys, .. }] =
         ["rt", "kt"].map(|rotated| it.op(rotated))
     else {
@@ -164,5 +164,5 @@ fn attention(it: &Lowering) -> Result<PhaseKind, PassError> {
     }
     let ([made], norm, frequencies) = (it.own("out"), it.norm("n"), frequencies.clone());
     let out = it.whole("out")?;
-    Ok(LatentAttention { q, kv, norm, made, frequencies, shape, scale, query_scale, out }.into())
+    Ok(LatentAttention { q, kv, norm, made, frequencies, shape, scale, query_scale, format, out }.into())
 }

@@ -23,8 +23,8 @@ impl Computed for LatentAttention {
         let [q, q_rotated, latent, k_rotated] = [0, 1, 2, 3].map(|input| it.input(input));
         let first = it.first_position();
         let ((weight, _), values) = (it.experts(self.made), it.weight(self.made));
-        let of_latents = linear(&it.stored_keys(self.shape.latent, latent), weight, values, None);
-        let keys = it.stored_keys(self.shape.rotated, k_rotated);
+        let of_latents = linear(&it.stored(self.format, self.shape.latent, latent), weight, values, None);
+        let keys = it.stored(self.format, self.shape.rotated, k_rotated);
         let State { made, rotated } = it.state::<State>();
         made.extend(of_latents);
         rotated.extend(keys);
@@ -79,11 +79,12 @@ fn attend(
 mod tests {
     use super::*;
     use crate::graph::WeightId;
+    use monomorph_formats::cached::Cached;
 
     const SHAPE: Shape = Shape { heads: 3, key_dim: 5, rotated: 4, value_dim: 7, latent: 6 };
 
     fn op(query_scale: Option<QueryScale>) -> LatentAttention {
-        LatentAttention { made: WeightId(0), shape: SHAPE, scale: 0.3, query_scale }
+        LatentAttention { made: WeightId(0), shape: SHAPE, scale: 0.3, query_scale, format: Cached::F32 }
     }
 
     /// Numbers of -1 to 1 that follow from a seed.

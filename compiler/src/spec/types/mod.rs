@@ -23,6 +23,8 @@ pub use quant::{
 };
 pub use tuning::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
 
+use monomorph_formats::cached::KvFormats;
+
 /// Build options besides a target's name.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BuildOptions {
@@ -37,6 +39,8 @@ pub struct BuildOptions {
     pub hosts: Option<usize>,
     /// Whether each of them holds whole experts of a mixture.
     pub whole_experts: bool,
+    /// Formats of keys and values in place of the quant spec's.
+    pub kv: Option<KvFormats>,
 }
 
 /// Ranks that compute each token together, and how they share a model.
@@ -104,6 +108,8 @@ pub struct Target {
     pub hosts: usize,
     /// Whether each rank holds whole experts of a mixture.
     pub whole_experts: bool,
+    /// Formats of keys and values that the build asked for; `quant` has them too.
+    pub kv: Option<KvFormats>,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
     /// slower, and only for that tool.
     pub racecheck: bool,
@@ -138,7 +144,8 @@ impl Target {
         let kind = if self.whole_experts { "ep" } else { "tp" };
         let ranks = if self.ranks > 1 { format!("+{kind}{}", self.ranks) } else { String::new() };
         let hosts = if self.hosts > 1 { format!("+hosts{}", self.hosts) } else { String::new() };
+        let kv = self.kv.map_or(String::new(), |kv| format!("+kv-{}", kv.file_name()));
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
-        self.name() + &draft + &invariant + &ranks + &hosts + racecheck
+        self.name() + &draft + &invariant + &ranks + &hosts + &kv + racecheck
     }
 }

@@ -1,8 +1,8 @@
 //! `<quant>.toml`, validated.
 
-use super::ScaleForm;
+use super::{Mixer, Model, ScaleForm};
 use monomorph_formats::Format;
-use monomorph_formats::cached::KvFormats;
+use monomorph_formats::cached::{Cached, KvFormats};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A quantisation, as `<quant>.toml` describes it.
@@ -18,8 +18,10 @@ pub struct Quant {
     pub scales: PerTensor<ClassScales>,
     /// Compute format of products with every matrix.
     pub compute: PerTensor<Compute>,
-    /// Formats of cached keys and values.
+    /// Formats of cached keys and values, but for layers that [`Self::kv_of_layers`] says are exact.
     pub kv_formats: KvFormats,
+    /// Layers at each end of the model, of those that keep keys and values, whose are exact.
+    pub kv_boundary: usize,
     /// Tokens a K/V block holds.
     pub kv_block: usize,
 }
@@ -34,7 +36,25 @@ pub struct PerTensor<T> {
     pub tensors: BTreeMap<String, T>,
 }
 
+/// How keys and values are kept where they are exact.
+const EXACT: KvFormats = KvFormats::both(Cached::Bf16);
+
 impl Quant {
+    /// Formats of the keys and values of every layer, by layer. Those that `kv_boundary` counts are kept as
+    /// bf16, unless the format is no narrower.
+    pub fn kv_of_layers(&self, model: &Model) -> Vec<KvFormats> {
+        let narrow = self.kv_formats.is_narrow();
+        let keeping = model.layer_mixers().filter(|mixer| mixer.kv().is_some()).count();
+        let mut before = 0;
+        let of_layer = |mixer: &Mixer| {
+            let at = before;
+            before += usize::from(mixer.kv().is_some());
+            let exact = at < self.kv_boundary || at + self.kv_boundary >= keeping;
+            if narrow && exact && mixer.kv().is_some() { EXACT } else { self.kv_formats }
+        };
+        model.layer_mixers().map(of_layer).collect()
+    }
+
     /// Whether the checkpoint has the model's draft head: either all of its tensors are named, or none.
     pub fn has_draft(&self) -> bool {
         self.checkpoint.names.keys().any(|name| name.starts_with(DRAFT_PREFIX))

@@ -154,6 +154,11 @@ impl Cached {
         GROUP * self.code_bits() / 8 + scale
     }
 
+    /// Whether elements take fewer bits than those of bf16.
+    pub const fn is_narrow(self) -> bool {
+        self.code_bits() < 16
+    }
+
     /// Whether vectors are stored rotated.
     pub const fn is_rotated(self) -> bool {
         matches!(self, Cached::Turbo8 | Cached::Turbo4 | Cached::Turbo3)
@@ -163,6 +168,22 @@ impl Cached {
     /// head. That of `turbo8` would say nothing that its scales do not.
     pub const fn has_static_scale(self) -> bool {
         matches!(self, Cached::Fp8 | Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3)
+    }
+
+    /// The levels, for kernels that look them up: by three bits of magnitude and a sign above them, whatever
+    /// the width of the format's codes.
+    ///
+    /// # Panics
+    /// If the format has no levels.
+    pub const fn signed_levels(self) -> [f32; 16] {
+        let Some(levels) = self.levels() else { panic!("the format has no levels") };
+        let (mut signed, mut at) = ([0.0; 16], 0);
+        while at < 8 {
+            let magnitude = levels.magnitudes[at % levels.magnitudes.len()];
+            (signed[at], signed[at + 8]) = (magnitude, -magnitude);
+            at += 1;
+        }
+        signed
     }
 
     const fn levels(self) -> Option<&'static Levels> {
@@ -194,6 +215,32 @@ impl KvFormats {
     /// Both in one format.
     pub const fn both(format: Cached) -> KvFormats {
         KvFormats { keys: format, values: format }
+    }
+
+    /// The formats of this name: `turbo8`, or `turbo8/turbo4` of keys and of values.
+    ///
+    /// # Errors
+    /// When a part is no format, with the names of all.
+    pub fn from_name(name: &str) -> Result<KvFormats, String> {
+        let one = |name: &str| {
+            let known = || Cached::ALL.map(Cached::name).join(", ");
+            Cached::from_name(name)
+                .ok_or_else(|| format!("{name:?} is no format of keys and values: one of {}", known()))
+        };
+        match name.split_once('/') {
+            None => Ok(KvFormats::both(one(name)?)),
+            Some((keys, values)) => Ok(KvFormats { keys: one(keys)?, values: one(values)? }),
+        }
+    }
+
+    /// As part of a file's name: `turbo8`, or `turbo8-turbo4`.
+    pub fn file_name(self) -> String {
+        self.same().map_or_else(|| format!("{}-{}", self.keys, self.values), |both| both.name().to_owned())
+    }
+
+    /// Whether keys or values take fewer bits than bf16.
+    pub const fn is_narrow(self) -> bool {
+        self.keys.is_narrow() || self.values.is_narrow()
     }
 
     /// The format of both, if it is the same.
@@ -246,6 +293,11 @@ impl Codec {
             return wrong(&format!("is no power of two, which {format} wants"));
         }
         Ok(Codec { format, scale })
+    }
+
+    /// A codec with a static scale of 1, which serves every format.
+    pub const fn unscaled(format: Cached) -> Codec {
+        Codec { format, scale: 1.0 }
     }
 
     /// The format.

@@ -72,6 +72,9 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "step_tokens": spec.step_tokens,
         "step_sequences": spec.step_sequences,
         "kv_format": spec.kv_formats.to_string(),
+        "kv_exact_layers": spec.kv_exact_layers,
+        "kv_bits": spec.kv_bits(),
+        "kv_tokens_per_gb": spec.kv_tokens_per_gb(),
         "formats": formats.collect::<Vec<_>>(),
         "tensors": spec.tensor_count(),
         "weight_bytes": spec.weight_bytes,
@@ -92,6 +95,14 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
 /// Digests of files by their names.
 fn digests(files: &[FileSpec]) -> BTreeMap<&str, &str> {
     files.iter().map(|file| (file.name, file.sha256)).collect()
+}
+
+/// Formats of keys and values, and how many layers have exact ones.
+fn kv_formats(spec: &ModelSpec) -> String {
+    match spec.kv_exact_layers {
+        0 => spec.kv_formats.to_string(),
+        layers => format!("{} (bf16 in {layers} layers)", spec.kv_formats),
+    }
 }
 
 fn hardware_json(spec: &ModelSpec) -> Value {
@@ -170,7 +181,10 @@ fn as_text(spec: &ModelSpec, sliding: Option<SlidingSpec>, ranks: usize) -> Stri
     }
     line("scratch", out::bytes(spec.scratch_bytes));
     let block = out::bytes(spec.block_bytes as u64);
-    line("K/V", format!("{}, blocks of {} tokens, {block} each", spec.kv_formats, spec.block_tokens));
+    line("K/V", format!("{}, blocks of {} tokens, {block} each", kv_formats(spec), spec.block_tokens));
+    if let Some((bits, tokens)) = spec.kv_bits().zip(spec.kv_tokens_per_gb()) {
+        line("", format!("{bits:.3} bits an element, {tokens} tokens in 1 GB"));
+    }
     if let Some(SlidingSpec { window, block_bytes }) = sliding {
         let block = out::bytes(block_bytes as u64);
         line("windows", format!("of {window} tokens in other layers, whose blocks take {block} each"));

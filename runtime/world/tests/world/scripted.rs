@@ -1,7 +1,6 @@
 //! Ranks without devices. Each samples a hash of all steps it was given, so that a step lost or out of order
 //! shows in ids, and does wrong what its [`Scenario`] plants.
 
-use monomorph_formats::Format;
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
     BlockId, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec, OffloadOptions,
@@ -154,6 +153,8 @@ pub const SPEC: ModelSpec = ModelSpec {
     step_tokens: 64,
     step_sequences: 16,
     kv_formats: KvFormats::both(Cached::F32),
+    kv_exact_layers: 0,
+    kv_elements: 0,
     formats: &[],
     tensors: &[],
     unused: &[],

@@ -44,6 +44,8 @@ const SPEC: ModelSpec = ModelSpec {
     step_tokens: 0,
     step_sequences: 0,
     kv_formats: monomorph_formats::cached::KvFormats::both(monomorph_formats::cached::Cached::F32),
+    kv_exact_layers: 0,
+    kv_elements: 0,
     formats: &[],
     tensors: &[],
     unused: &[],
