@@ -481,8 +481,9 @@ fn kv_boundary(source: &Source, kv: &ReadKv, model: &Model) -> usize {
         Some(Boundary::Max) => keeping.div_ceil(2),
         Some(Boundary::Layers(layers)) => {
             if 2 * layers > keeping {
+                let both = 2 * layers;
                 let message = format!(
-                    "{layers} layers at each end are more than the {keeping} layers that keep keys and values"
+                    "{layers} exact layers at each end are {both}, and {keeping} keep keys and values"
                 );
                 let help = format!("0 to {}, \"auto\", or \"max\" for all of them", keeping / 2);
                 let span = kv.boundary.as_ref().map_or(0..0, |said| said.span.clone());

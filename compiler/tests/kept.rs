@@ -1,0 +1,86 @@
+//! Formats of keys and values: in a quant spec, in the graph and in the plan.
+
+use monomorph_compiler::graph;
+use monomorph_compiler::passes::assemble;
+use monomorph_compiler::plan::Plan;
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{BuildOptions, Target};
+use monomorph_formats::cached::{Cached, KvFormats};
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "x86-64-v3/smollm2-135m/bf16";
+
+/// Keys and values of a token in a layer of the model: 3 heads of 64.
+const ELEMENTS: usize = 2 * 3 * 64;
+
+fn targets() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../targets")
+}
+
+/// The target, with `[kv]` of its quant spec replaced.
+fn with(kv: &str) -> Target {
+    let own = tempfile::tempdir().unwrap();
+    let model = own.path().join("models/smollm2-135m");
+    std::fs::create_dir_all(&model).unwrap();
+    let from = targets().join("models/smollm2-135m");
+    std::fs::copy(from.join("MODEL.toml"), model.join("MODEL.toml")).unwrap();
+    let text = std::fs::read_to_string(from.join("bf16.toml")).unwrap();
+    let (before, _) = text.split_once("[kv]").unwrap();
+    std::fs::write(model.join("bf16.toml"), format!("{before}[kv]\nblock = 16\n{kv}\n")).unwrap();
+    let search = [own.path().to_owned(), targets()];
+    spec::load(&search, NAME).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The plan, and its bodies' names and formats by layer.
+fn planned(target: &Target) -> (Plan, Vec<(String, KvFormats)>) {
+    let plan = assemble::plan(target, &graph::build(&target.model, &target.quant)).unwrap();
+    let layers = plan.schedule.iter().filter(|(_, layer)| layer.is_some());
+    let kept = layers.filter_map(|(body, _)| {
+        let body = &plan.bodies[body.0];
+        Some((body.name.clone(), plan.kv_formats(body)?))
+    });
+    let kept = kept.collect();
+    (plan, kept)
+}
+
+#[test]
+fn layers_at_both_ends_are_exact_and_bodies_of_their_own() {
+    let turbo4 = KvFormats::both(Cached::Turbo4);
+    for (said, exact) in [("0", 0), ("1", 1), ("\"auto\"", 2), ("\"max\"", 15)] {
+        let target = with(&format!("format = \"turbo4\"\nboundary_layers = {said}"));
+        let (plan, layers) = planned(&target);
+        assert_eq!(layers.len(), 30);
+        for (layer, (_, formats)) in layers.iter().enumerate() {
+            let kept =
+                if layer < exact || layer >= 30 - exact { KvFormats::both(Cached::Bf16) } else { turbo4 };
+            assert_eq!(*formats, kept, "layer {layer} of {said}");
+        }
+        let mut bodies: Vec<&str> = layers.iter().map(|(body, _)| body.as_str()).collect();
+        bodies.dedup();
+        assert_eq!(bodies.len(), if exact == 0 || exact == 15 { 1 } else { 3 }, "{said}: {bodies:?}");
+        assert_eq!(plan.kv_exact_layers(), 2 * exact);
+        assert_eq!(plan.kv_elements(), 30 * ELEMENTS);
+        let bytes = 2 * exact * ELEMENTS * 2 + (30 - 2 * exact) * ELEMENTS * 9 / 16;
+        assert_eq!(plan.memory.kv_block as usize, 16 * bytes, "{said}");
+        assert_eq!(
+            spec::kv_block_bytes(&target.model, &target.quant, &target.hardware.kind, false),
+            16 * bytes as u128
+        );
+    }
+    // Wide formats have no boundary to keep.
+    let (_, layers) = planned(&with("format = \"f32\"\nboundary_layers = 2"));
+    assert!(layers.iter().all(|(body, kv)| body == "attention" && *kv == KvFormats::both(Cached::F32)));
+}
+
+#[test]
+fn a_build_may_ask_for_other_formats_than_the_spec() {
+    let kv = KvFormats { keys: Cached::Turbo8, values: Cached::Turbo4 };
+    let options = BuildOptions { kv: Some(kv), ..BuildOptions::default() };
+    let target = spec::load_with(&[targets()], NAME, &options).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(target.build(), "x86-64-v3/smollm2-135m/bf16+kv-turbo8-turbo4");
+    assert!(target.quant.checkpoint.canaries.is_empty());
+    let (_, layers) = planned(&target);
+    assert!(layers.len() == 30 && layers.iter().all(|(_, formats)| *formats == kv));
+    assert_eq!(KvFormats::from_name("turbo8/turbo4"), Ok(kv));
+    assert!(KvFormats::from_name("turbo5").unwrap_err().contains("\"turbo5\" is no format"));
+}
