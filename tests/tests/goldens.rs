@@ -5,6 +5,7 @@ use monomorph_compiler::passes::shard::shard;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Ranks};
 use monomorph_compiler::{graph, spec, toolchain};
+use monomorph_formats::cached::KvFormats;
 use monomorph_tests::goldens::{Golden, UNBUILT, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
 use monomorph_tests::makers::in_the_makers_form;
@@ -234,5 +235,63 @@ fn cpu_stacks_agree_with_transformers_prefill_and_decode() {
             println!("{} {format} {mode:?}: {apart:.1e}", golden.name);
             assert!(apart <= bound, "{} {format} {mode:?}: {apart:e} > {bound:e}", golden.name);
         }
+    }
+}
+
+/// Models, how they keep keys and values, and layers at each end that keep them exactly: heads that share
+/// keys, layers that differ, gates and recurrent layers beside attention, windows.
+const KEPT: [(&str, &str, usize); 5] = [
+    ("llama-aligned", "turbo8/turbo4", 0),
+    ("qwen3-deep", "fp8", 1),
+    ("qwen35-text", "turbo3", 0),
+    ("qwen3-next", "nvfp4", 0),
+    ("gemma4-dense", "fp8", 0),
+];
+
+#[test]
+fn cpu_stacks_attend_to_what_the_interpreter_reads_back_of_keys_and_values() {
+    let [targets, out] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
+    let all = goldens();
+    let (mut built, mut cases) = (Vec::new(), Vec::new());
+    for (name, kv, boundary) in KEPT {
+        let golden = all.iter().find(|golden| golden.name == name).expect("it is a golden");
+        golden.import_into(targets.path(), Compute::F32);
+        let plain = target(targets.path(), golden, "f32");
+        let kv = KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}"));
+        let mut target = spec::with_kv(plain.clone(), kv).unwrap_or_else(|error| panic!("{error}"));
+        target.quant.kv_boundary = boundary;
+        built.push(target);
+        cases.push((golden, plain));
+    }
+    let binaries = stacks::build("kept", &built);
+    for ((binary, target), (golden, plain)) in binaries.iter().zip(&built).zip(cases) {
+        let weights = golden.directory.join("f32");
+        let checkpoint = Checkpoint::open(&weights).expect("a golden has a checkpoint");
+        let of = |target: &spec::types::Target| -> Logits {
+            let graph = graph::build(&target.model, &target.quant);
+            let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
+            let prompts = golden.prompts.iter();
+            prompts.map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All)).collect()
+        };
+        let (expected, exact) = (of(target), of(&plain));
+        let found = [&[][..], &["--decode"]].map(|mode: &[&str]| {
+            let found = out.path().join("logits.safetensors");
+            let tokens = golden.directory.join("tokens.json");
+            let [weights, tokens, to] =
+                [&weights, &tokens, &found].map(|path| path.to_str().expect("paths are UTF-8"));
+            let mut arguments = vec!["--weights", weights, "--tokens", tokens, "--out", to];
+            arguments.extend(mode);
+            server::verb(binary, &arguments);
+            read(&found)
+        });
+        let what = target.build();
+        let vocabulary = target.model.vocabulary;
+        let apart = distance(&found[0], &expected, vocabulary);
+        let moved = distance(&expected, &exact, vocabulary);
+        println!("{what}: {apart:.1e} from the interpreter, which the format moves by {moved:.1e}");
+        assert!(apart <= 2e-3, "{what}: {apart:e}");
+        // A format that was not applied would be as far away as it moves results.
+        assert!(moved >= 4.0 * apart.max(1e-3), "{what}: {moved:e}");
+        assert!(found[0] == found[1], "{what}: a prompt and single tokens differ");
     }
 }

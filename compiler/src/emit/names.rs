@@ -1,9 +1,9 @@
 //! Names that more than one part of a stack is written with.
 
 use super::{format_ident, number, quote, variant};
-use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody, cpu_element};
+use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody};
 use monomorph_formats::Format;
-use monomorph_formats::cached::KvFormats;
+use monomorph_formats::cached::{Cached, KvFormats};
 use proc_macro2::{Ident, TokenStream, TokenTree};
 
 /// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
@@ -37,14 +37,33 @@ pub fn layer_parameter(statements: &TokenStream) -> Ident {
 
 /// The K/V cache type of a body's layers.
 pub fn cache_type(plan: &Plan, heads: KvHeads, formats: KvFormats) -> TokenStream {
-    let kv = cpu_element(formats).expect("the plan has kernels for it");
-    let kv = format_ident!("{kv}");
+    let kv = match formats.same() {
+        Some(both) => kept(both),
+        None => {
+            let [keys, values] = [formats.keys, formats.values].map(kept);
+            quote!((#keys, #values))
+        }
+    };
     let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
     let cache = cache_name(heads);
     match heads.own_values {
         true => quote!(#cache<#kv, #kv_heads, #head_dim, #block>),
         // Of one head.
         false => quote!(#cache<#kv, #head_dim, #block>),
+    }
+}
+
+/// The type of a format of keys or of values.
+fn kept(format: Cached) -> TokenStream {
+    match format {
+        Cached::F32 => quote!(f32),
+        Cached::Bf16 => quote!(bf16),
+        Cached::F16 => quote!(f16),
+        Cached::Fp8 => quote!(Fp8),
+        Cached::Nvfp4 => quote!(Nvfp4),
+        Cached::Turbo8 => quote!(Turbo8),
+        Cached::Turbo4 => quote!(Turbo4),
+        Cached::Turbo3 => quote!(Turbo3),
     }
 }
 

@@ -26,7 +26,7 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
     match target.hardware.kind {
         HardwareKind::Cpu(_) => {
             let drafts = target.draft.is_some_and(|draft| draft.has_head());
-            precision::cpu(graph, target.quant.kv_formats, drafts)?;
+            precision::cpu(graph, drafts)?;
         }
         HardwareKind::Cuda(_) => unbuilt::cuda(graph)?,
     }

@@ -2,19 +2,16 @@
 
 use super::{PassError, pass_error};
 use crate::graph::Graph;
-use crate::plan::cpu_element;
 use crate::spec::types::{Compute, DRAFT_PREFIX, TensorClass};
 use monomorph_formats::Format;
-use monomorph_formats::cached::KvFormats;
 use std::collections::BTreeMap;
 
-/// Checks every matrix of a graph for a CPU, those of the draft head only if `drafts` is set, and the formats
-/// of cached keys and values.
+/// Checks every matrix of a graph for a CPU, those of the draft head only if `drafts` is set.
 ///
 /// # Errors
 /// Names every format that has no kernel; failing that, every compute format that the backend would replace,
 /// each with its classes.
-pub fn cpu(graph: &Graph, kv: KvFormats, drafts: bool) -> Result<(), PassError> {
+pub fn cpu(graph: &Graph, drafts: bool) -> Result<(), PassError> {
     let (mut no_kernel, mut other) = (Classes::new(), Classes::new());
     let built = graph.weights.iter().filter(|weight| drafts || !weight.name.starts_with(DRAFT_PREFIX));
     for weight in built.filter(|weight| weight.class != TensorClass::Norm) {
@@ -33,9 +30,6 @@ pub fn cpu(graph: &Graph, kv: KvFormats, drafts: bool) -> Result<(), PassError> 
     }
     if !other.is_empty() {
         return Err(pass_error!("the CPU backend computes {}", named(&other)));
-    }
-    if cpu_element(kv).is_none() {
-        return Err(pass_error!("the CPU backend has no kernels for keys and values in {kv}"));
     }
     Ok(())
 }

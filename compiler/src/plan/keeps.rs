@@ -5,7 +5,7 @@ use crate::graph::RotaryFrequencies;
 use crate::spec::types::{HardwareKind, Target};
 use monomorph_abi::kv::Layout;
 use monomorph_abi::state::{CpuState, Recurrence};
-use monomorph_formats::cached::{Cached, KvFormats};
+use monomorph_formats::cached::KvFormats;
 
 /// State that a layer keeps of a sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,16 +39,6 @@ impl KvHeads {
         };
         let layout = layout(self.heads, self.head_dim, tokens, formats);
         if self.own_values { layout } else { layout.without_values() }
-    }
-}
-
-/// The Rust type of keys and values that a CPU caches in these formats; `None` if it has no kernel for them.
-pub fn cpu_element(kv: KvFormats) -> Option<&'static str> {
-    match kv.same()? {
-        Cached::F32 => Some("f32"),
-        Cached::Bf16 => Some("bf16"),
-        Cached::F16 => Some("f16"),
-        Cached::Fp8 | Cached::Nvfp4 | Cached::Turbo8 | Cached::Turbo4 | Cached::Turbo3 => None,
     }
 }
 

@@ -18,7 +18,7 @@ pub use cost::{Cost, Prediction, touched_experts, touched_experts_of_busiest};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
 pub use field::{Field, FieldKind, NO_HEADS, TensorPart};
 pub use id::{BufferId, FieldId};
-pub use keeps::{Keeps, KvHeads, State, StatePart, cpu_element};
+pub use keeps::{Keeps, KvHeads, State, StatePart};
 pub use packed::Packing;
 pub use work::{Given, Work};
 

@@ -16,7 +16,7 @@ use std::path::Path;
 
 const HEADS: usize = 6;
 const KV_HEADS: usize = 2;
-const DIM: usize = 24;
+const DIM: usize = 32;
 const QKV: usize = (HEADS + 2 * KV_HEADS) * DIM;
 const OUT: usize = HEADS * DIM;
 const LAYERS: usize = 3;
@@ -47,7 +47,7 @@ struct Case<E, const BLOCK: usize> {
     angles: Rows<DIM>,
 }
 
-impl<E: KvElement, const BLOCK: usize> Case<E, BLOCK> {
+impl<E: KvKept, const BLOCK: usize> Case<E, BLOCK> {
     fn new(lanes: usize, blocks: usize, offload: Option<&OffloadOptions>) -> Self {
         let mut cache = KvCache::<E, KV_HEADS, DIM, BLOCK>::new(&PARTS, blocks).unwrap();
         let part = KvCache::<E, KV_HEADS, DIM, BLOCK>::block_bytes(1);
@@ -116,7 +116,7 @@ struct Stream {
 
 /// Runs sequences of so many tokens with all blocks resident, and beside them with blocks sent to disk at
 /// random as soon as they are full; both must give the same bits.
-fn equal<E: KvElement, const BLOCK: usize>(
+fn equal<E: KvKept, const BLOCK: usize>(
     lanes: usize,
     lengths: &[usize],
     most: usize,
@@ -219,6 +219,13 @@ fn blocks_on_disk_are_as_good_as_resident_ones() {
     }
     equal::<bf16, 48>(2, &[900, 500], 50, 0, Some(0), 4);
     equal::<f16, 32>(1, &[400, 129, 128, 900], 20, 30_000, Some(3), 5);
+}
+
+#[test]
+fn narrow_blocks_go_to_disk_with_their_scales() {
+    equal::<Fp8, 16>(2, &[500, 40], 96, 20_000, Some(4), 8);
+    equal::<(Turbo8, Turbo4), 32>(2, &[333, 129], 33, 0, Some(0), 9);
+    equal::<(Nvfp4, Turbo3), 16>(3, &[400], 50, 20_000, None, 10);
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! The paged cache of keys and values.
 
 use super::batch::Batch;
-use super::format::KvElement;
 use super::keeps::Keeps;
+use super::kept::{KvCodes, KvKept, Unit};
 use super::kv_offload::{KvOffload, Staged, Stream};
 use super::memory::Memory;
+use super::pack;
 use super::shape::{BlockTable, Sequence};
 use super::simd::TILE;
 use monomorph_abi::kv::Layout;
-use monomorph_formats::cached::KvFormats;
+use monomorph_formats::cached::{Cached, Codec, GROUP, Group, Rotation};
 use monomorph_model::{BlockId, LoadError, OffloadSlot, SlidingId};
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), with elements of type `E`.
+/// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), kept as `E`.
 pub type KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> =
     PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, true>;
 
@@ -20,13 +23,15 @@ pub type KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: u
 /// the values.
 pub type LatentCache<E, const WIDTH: usize, const BLOCK: usize> = PagedCache<E, 1, WIDTH, BLOCK, false>;
 
-/// A cache of blocks. Without `VALUES` a value is the leading part of its key, and stored once.
+/// A cache of blocks. Without `VALUES` a value is the leading part of its key, and stored once: then `E` is a
+/// float.
 ///
 /// A block has a part for each layer ([`Layout::cpu`]). Pages become resident when first written.
 #[derive(Debug)]
 pub struct PagedCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
 {
-    data: Memory<E>,
+    data: Memory<u8>,
+    kept: PhantomData<E>,
     layers: usize,
     /// For each layer, the number of its part of a block on disk; none of layers with a sliding window.
     parts: &'static [usize],
@@ -48,21 +53,23 @@ impl StagedWindow<'_> {
     pub(crate) const NONE: StagedWindow<'static> = StagedWindow { staged: Staged::NONE, first: 0 };
 }
 
-impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
+impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
     PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, VALUES>
 {
     /// The layout of a block in one layer.
     const LAYOUT: Layout = {
         assert!(BLOCK > 0 && BLOCK.is_multiple_of(TILE), "a K/V block holds a multiple of 16 tokens");
-        let layout = Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, KvFormats::both(E::FORMAT));
+        let formats = E::FORMATS;
+        let grouped = formats.keys.scales().is_some() || formats.values.scales().is_some();
+        assert!(!grouped || HEAD_DIM.is_multiple_of(GROUP), "groups of scales divide a head");
+        assert!(VALUES || !formats.is_narrow(), "what is key and value at once is a float");
+        let layout = Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, formats);
         if VALUES { layout } else { layout.without_values() }
     };
-    /// Elements between the starts of consecutive values.
-    pub(crate) const VALUE: usize = Self::LAYOUT.value_stride;
-    /// Elements of one head's keys in a block.
-    const KEYS: usize = Self::LAYOUT.keys();
-    /// Elements of one head's keys and values in a block.
-    const HEAD: usize = Self::KEYS + Self::LAYOUT.values();
+    /// Bytes of one head's keys in a block.
+    const KEYS: usize = Self::LAYOUT.key_bytes();
+    /// Bytes of one head's keys and values in a block.
+    const HEAD: usize = Self::KEYS + Self::LAYOUT.value_bytes();
 
     /// Bytes of one block over `layers` layers.
     pub const fn block_bytes(layers: usize) -> usize {
@@ -75,7 +82,15 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// When the address space is exhausted.
     pub fn new(parts: &'static [usize], blocks: usize) -> Result<Self, LoadError> {
         let data = Self::claim(parts.len(), blocks, "K/V cache")?;
-        Ok(PagedCache { data, layers: parts.len(), parts, slides: false, blocks, stream: None })
+        Ok(PagedCache {
+            data,
+            kept: PhantomData,
+            layers: parts.len(),
+            parts,
+            slides: false,
+            blocks,
+            stream: None,
+        })
     }
 
     /// A cache of `blocks` blocks of so many layers with a sliding window: they have blocks of their own,
@@ -85,19 +100,17 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
     /// When the address space is exhausted.
     pub fn sliding(layers: usize, blocks: usize) -> Result<Self, LoadError> {
         let data = Self::claim(layers, blocks, "K/V cache of layers with a sliding window")?;
-        Ok(PagedCache { data, layers, parts: &[], slides: true, blocks, stream: None })
+        Ok(PagedCache { data, kept: PhantomData, layers, parts: &[], slides: true, blocks, stream: None })
     }
 
-    fn claim(layers: usize, blocks: usize, what: &str) -> Result<Memory<E>, LoadError> {
+    fn claim(layers: usize, blocks: usize, what: &str) -> Result<Memory<u8>, LoadError> {
         let each = Self::block_bytes(layers);
-        blocks.checked_mul(each).and_then(|bytes| Memory::try_zeroed(bytes / size_of::<E>())).ok_or_else(
-            || LoadError::Memory {
-                what: format!("{what} of {blocks} blocks"),
-                needed: (blocks as u64).saturating_mul(each as u64),
-                available: 0,
-                fits: None,
-            },
-        )
+        blocks.checked_mul(each).and_then(Memory::try_zeroed).ok_or_else(|| LoadError::Memory {
+            what: format!("{what} of {blocks} blocks"),
+            needed: (blocks as u64).saturating_mul(each as u64),
+            available: 0,
+            fits: None,
+        })
     }
 
     /// The source of blocks on disk, and the layer's part number.
@@ -133,7 +146,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         assert!(layer < self.layers(), "the cache has no layer {layer}");
     }
 
-    /// The first element of a block, and its number of elements.
+    /// The first byte of a block, and its number of bytes.
     fn block(&self, block: u32) -> (usize, usize) {
         assert!((block as usize) < self.blocks, "there is no K/V block {block}");
         (self.start(0, block, 0), self.layers() * KV_HEADS * Self::HEAD)
@@ -167,14 +180,10 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         block: u32,
         head: usize,
         window: &StagedWindow<'a>,
-    ) -> &'a [E] {
-        match (block as usize).checked_sub(self.blocks) {
-            // SAFETY: the caller's promise.
-            None => unsafe { self.data.slice(self.start(layer, block, head), Self::KEYS) },
-            Some(offloaded) => {
-                window.staged.elements(offloaded - window.first, head * Self::HEAD, Self::KEYS)
-            }
-        }
+    ) -> Unit<'a, E::Keys> {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.part((layer, block, head), 0..Self::KEYS, window) };
+        Unit::new(bytes, Self::LAYOUT.key_codes())
     }
 
     /// The values of a head in a block, of the cache or of `window`.
@@ -188,70 +197,113 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
         block: u32,
         head: usize,
         window: &StagedWindow<'a>,
-    ) -> &'a [E] {
+    ) -> Unit<'a, E::Values> {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { self.part((layer, block, head), Self::KEYS..Self::HEAD, window) };
+        Unit::new(bytes, Self::LAYOUT.value_codes())
+    }
+
+    /// Bytes of what a head has in a block of a layer.
+    ///
+    /// # Safety
+    /// No lane writes them while the result lives.
+    #[inline(always)]
+    unsafe fn part<'a>(
+        &'a self,
+        (layer, block, head): (usize, u32, usize),
+        bytes: Range<usize>,
+        window: &StagedWindow<'a>,
+    ) -> &'a [u8] {
         match (block as usize).checked_sub(self.blocks) {
             None => {
-                let start = self.start(layer, block, head) + Self::KEYS;
+                let start = self.start(layer, block, head) + bytes.start;
                 // SAFETY: the caller's promise.
-                unsafe { self.data.slice(start, BLOCK * Self::VALUE) }
+                unsafe { self.data.slice(start, bytes.len()) }
             }
             Some(offloaded) => {
-                let start = head * Self::HEAD + Self::KEYS;
-                window.staged.elements(offloaded - window.first, start, BLOCK * Self::VALUE)
+                let start = head * Self::HEAD + bytes.start;
+                window.staged.bytes(offloaded - window.first, start, bytes.len())
             }
         }
     }
 
-    /// Writes the key of one token (at `slot` of the block) for one head; returns where the head's part of
-    /// the block begins.
+    /// Writes the key of one token (at `slot` of the block) for one head.
     ///
     /// # Safety
-    /// No other lane accesses that token's elements meanwhile.
+    /// No other lane accesses that token's codes and scales meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn write_key(
         &self,
-        layer: usize,
-        block: u32,
-        head: usize,
+        (layer, block, head): (usize, u32, usize),
         slot: usize,
         key: &[f32; HEAD_DIM],
-    ) -> usize {
+    ) {
         assert!(slot < BLOCK, "a place in a block");
         let start = self.start(layer, block, head);
-        // One element at a time: other lanes may be writing the keys of other tokens in between.
-        for (d, x) in key.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { self.data.slice_mut(start + d * BLOCK + slot, 1)[0] = E::from_f32(*x) };
-        }
-        start
+        each_group(E::Keys::FORMAT, key, |first, len, group| {
+            // A code at a time: other lanes may be writing the keys of other tokens in between.
+            pack::key(&Self::LAYOUT, (slot, first, len), group, |at, bytes| {
+                // SAFETY: the caller's promise.
+                unsafe { self.data.slice_mut(start + at, bytes.len()).copy_from_slice(bytes) };
+            });
+        });
     }
 
     /// Writes the key and value of one token (at `slot` of the block) for one head.
     ///
     /// # Safety
-    /// No other lane accesses that token's elements meanwhile.
+    /// No other lane accesses that token's codes and scales meanwhile.
     #[inline(always)]
     pub(crate) unsafe fn write(
         &self,
-        layer: usize,
-        block: u32,
-        head: usize,
+        place: (usize, u32, usize),
         slot: usize,
         key: &[f32; HEAD_DIM],
         value: &[f32; HEAD_DIM],
     ) {
         const { assert!(VALUES, "the cache stores values") };
         // SAFETY: the caller's promise.
-        let start = unsafe { self.write_key(layer, block, head, slot, key) };
-        // SAFETY: as above.
-        let out = unsafe { self.data.slice_mut(start + Self::KEYS + slot * Self::VALUE, HEAD_DIM) };
-        for (out, x) in out.iter_mut().zip(value) {
-            *out = E::from_f32(*x);
-        }
+        unsafe { self.write_key(place, slot, key) };
+        let start = self.start(place.0, place.1, place.2) + Self::KEYS;
+        each_group(E::Values::FORMAT, value, |first, len, group| {
+            pack::value(&Self::LAYOUT, (slot, first, len), group, |at, bytes| {
+                // SAFETY: the caller's promise.
+                unsafe { self.data.slice_mut(start + at, bytes.len()).copy_from_slice(bytes) };
+            });
+        });
     }
 }
 
-impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool> Keeps
+/// Encodes a vector, rotated if the format wants it, and hands over its groups: the first element of each,
+/// how many it has, and what is stored.
+#[inline(always)]
+fn each_group<const WIDTH: usize>(
+    format: Cached,
+    vector: &[f32; WIDTH],
+    mut store: impl FnMut(usize, usize, &Group),
+) {
+    let codec = Codec::unscaled(format);
+    let mut vector = *vector;
+    if let Some(rotation) = rotation::<WIDTH>(format) {
+        rotation.apply(&mut vector);
+    }
+    for (at, part) in vector.chunks(GROUP).enumerate() {
+        let mut group = [0.0; GROUP];
+        group[..part.len()].copy_from_slice(part);
+        store(at * GROUP, part.len(), &codec.encode(&group));
+    }
+}
+
+/// How a format rotates heads of `WIDTH`, if it does.
+///
+/// # Panics
+/// If it cannot.
+#[inline(always)]
+pub(super) fn rotation<const WIDTH: usize>(format: Cached) -> Option<Rotation> {
+    format.is_rotated().then(|| Rotation::new(WIDTH).expect("the spec was checked"))
+}
+
+impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool> Keeps
     for PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, VALUES>
 {
     fn parts(&self, parts: &mut Vec<(usize, &'static [usize])>) {
@@ -277,10 +329,7 @@ impl<E: KvElement, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: us
             assert!((block.0 as usize) < self.blocks, "there is no K/V block {}", block.0);
             let start = self.start(layer, block.0, 0);
             // SAFETY: no lane runs, and this borrows the cache exclusively.
-            let elements = unsafe { self.data.slice(start, KV_HEADS * Self::HEAD) };
-            // SAFETY: plain numbers without gaps, read as bytes.
-            let (_, part, _) = unsafe { elements.align_to::<u8>() };
-            bytes.copy_from_slice(part);
+            bytes.copy_from_slice(unsafe { self.data.slice(start, KV_HEADS * Self::HEAD) });
         })
     }
 
@@ -330,7 +379,7 @@ mod tests {
         let none = &StagedWindow::NONE;
         // The slices that a lane reads. SAFETY: no lane runs.
         let (keys, other) = unsafe { (cache.keys(1, 2, HEADS - 1, none), cache.keys(1, 3, HEADS - 1, none)) };
-        assert!(keys.iter().any(|key| *key != 0.0) && other.iter().all(|key| *key == 0.0));
+        assert!(keys.codes.iter().any(|key| *key != 0.0) && other.codes.iter().all(|key| *key == 0.0));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::common::{Owned, Random, close, progress, sequence};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Codec, KvFormats, stored};
 use monomorph_model::{Output, Step};
 use std::path::Path;
 
@@ -25,15 +26,16 @@ struct Stream {
     found: Vec<Vec<f32>>,
 }
 
-/// What attention makes of a whole sequence, in f64; keys and values are rounded as the cache does.
+/// What attention makes of a whole sequence, in f64; keys and values are what is read back of the cache.
 fn brute_force(
     shape: &Shape,
     qkv: &[Vec<f32>],
     frequencies: &[f32],
     gains: &[f32],
-    round: fn(f32) -> f32,
+    formats: KvFormats,
 ) -> Vec<Vec<f64>> {
     let Shape { heads, kv_heads, dim, .. } = *shape;
+    let kept = |format, vector: &[f32]| stored(Codec::unscaled(format), dim, vector);
     let turn = |head: &[f32], position: usize| -> Vec<f64> {
         let mut x: Vec<f64> = head.iter().map(|v| f64::from(*v)).collect();
         if shape.normed {
@@ -51,9 +53,16 @@ fn brute_force(
     let keys: Vec<Vec<Vec<f64>>> = (0..kv_heads)
         .map(|kv| {
             let key = |(p, row): (usize, &Vec<f32>)| {
-                turn(&head(row, heads + kv), p).iter().map(|x| f64::from(round(*x as f32))).collect()
+                let key: Vec<f32> = turn(&head(row, heads + kv), p).iter().map(|x| *x as f32).collect();
+                kept(formats.keys, &key).into_iter().map(f64::from).collect()
             };
             qkv.iter().enumerate().map(key).collect()
+        })
+        .collect();
+    let values: Vec<Vec<Vec<f32>>> = (0..kv_heads)
+        .map(|kv| {
+            let value = |row: &Vec<f32>| kept(formats.values, &head(row, heads + kv_heads + kv));
+            qkv.iter().map(value).collect()
         })
         .collect();
     qkv.iter()
@@ -73,7 +82,7 @@ fn brute_force(
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
                 let total: f64 = weights.iter().sum();
                 for d in 0..dim {
-                    let value = |p: usize| f64::from(round(qkv[p][(heads + kv_heads + kv) * dim + d]));
+                    let value = |p: usize| f64::from(values[kv][p][d]);
                     out.push((0..=position).map(|p| weights[p] * value(p)).sum::<f64>() / total);
                 }
             }
@@ -86,7 +95,7 @@ fn brute_force(
 /// and checks every row. Returns the rows.
 #[expect(clippy::too_many_arguments, reason = "a test case")]
 fn run<
-    E: KvElement,
+    E: KvKept,
     P: RotaryPairs + Copy,
     const HEADS: usize,
     const KV_HEADS: usize,
@@ -103,7 +112,6 @@ fn run<
     lanes: usize,
     lengths: &[usize],
     most: usize,
-    round: fn(f32) -> f32,
     tolerance: f64,
 ) -> Vec<Vec<f32>> {
     let shape = Shape {
@@ -220,7 +228,7 @@ fn run<
         }
     }
     for stream in &streams {
-        let expected = brute_force(&shape, &stream.qkv, &frequencies, &gains.values(), round);
+        let expected = brute_force(&shape, &stream.qkv, &frequencies, &gains.values(), E::FORMATS);
         for (position, (found, expected)) in stream.found.iter().zip(&expected).enumerate() {
             close(found, expected, tolerance, &format!("position {position} of {}", stream.qkv.len()));
         }
@@ -228,22 +236,10 @@ fn run<
     streams.into_iter().flat_map(|stream| stream.found).collect()
 }
 
-fn same(x: f32) -> f32 {
-    x
-}
-
-fn through_bf16(x: f32) -> f32 {
-    bf16::from_f32(x).to_f32()
-}
-
-fn through_f16(x: f32) -> f32 {
-    f16::from_f32(x).to_f32()
-}
-
 #[test]
 fn grouped_heads_in_one_step_and_token_by_token() {
     let case = |lanes, most| {
-        run::<f32, _, 9, 3, 64, 16, 960, 576, 32, 64>(Halves, false, false, lanes, &[300], most, same, 1e-5)
+        run::<f32, _, 9, 3, 64, 16, 960, 576, 32, 64>(Halves, false, false, lanes, &[300], most, 1e-5)
     };
     let whole = case(2, 512);
     // The same bits however the prompt is cut and the work shared.
@@ -253,41 +249,46 @@ fn grouped_heads_in_one_step_and_token_by_token() {
 #[test]
 fn rounding_caches_and_large_blocks() {
     // A key that lies at the edge of two roundings may fall either way.
-    run::<bf16, _, 4, 4, 32, 48, 384, 128, 16, 32>(
-        Halves,
-        false,
-        false,
-        2,
-        &[150, 20],
-        64,
-        through_bf16,
-        4e-3,
-    );
-    run::<f16, _, 6, 2, 80, 32, 800, 480, 20, 40>(Adjacent, true, false, 2, &[140], 50, through_f16, 1e-3);
+    run::<bf16, _, 4, 4, 32, 48, 384, 128, 16, 32>(Halves, false, false, 2, &[150, 20], 64, 4e-3);
+    run::<f16, _, 6, 2, 80, 32, 800, 480, 20, 40>(Adjacent, true, false, 2, &[140], 50, 1e-3);
+}
+
+/// Keys and values kept as `E`: heads that share keys, blocks that segments cut, prompts cut in any way.
+fn kept_as<E: KvKept>() {
+    // Keys as they are given, so that all codes are the oracle's.
+    let case = |lanes, most| {
+        run::<E, _, 6, 2, 64, 48, 640, 384, 0, 0>(Halves, false, false, lanes, &[200, 20], most, 2e-5)
+    };
+    let whole = case(2, 512);
+    // The same bits however the prompt is cut: a row attends to what is stored, of its own step too.
+    assert!(whole == case(3, 1) && whole == case(1, 33), "{}", E::FORMATS);
+    // A key that lies at the edge of two codes may fall either way.
+    run::<E, _, 2, 1, 256, 16, 1024, 512, 32, 64>(Adjacent, true, true, 2, &[140], 50, 4e-3);
+}
+
+#[test]
+fn narrow_keys_and_values_are_what_the_oracle_stores() {
+    kept_as::<Fp8>();
+    kept_as::<Nvfp4>();
+    kept_as::<Turbo8>();
+    kept_as::<Turbo4>();
+    kept_as::<Turbo3>();
+    kept_as::<(Turbo8, Turbo4)>();
+    kept_as::<(bf16, Turbo3)>();
 }
 
 #[test]
 fn odd_widths_norms_and_many_sequences() {
-    run::<f32, _, 5, 5, 20, 16, 300, 100, 5, 10>(
-        Adjacent,
-        true,
-        true,
-        2,
-        &[33, 7, 140, 1, 64],
-        9,
-        same,
-        1e-5,
-    );
-    run::<f32, _, 3, 1, 12, 32, 60, 36, 6, 12>(Halves, false, true, 3, &[5, 270], 33, same, 1e-5);
-    run::<f32, _, 14, 2, 40, 16, 720, 560, 20, 40>(Halves, false, false, 2, &[200, 1], 200, same, 1e-5);
-    run::<f32, _, 1, 1, 128, 64, 384, 128, 64, 128>(Halves, false, false, 2, &[129, 3], 3, same, 1e-5);
+    run::<f32, _, 5, 5, 20, 16, 300, 100, 5, 10>(Adjacent, true, true, 2, &[33, 7, 140, 1, 64], 9, 1e-5);
+    run::<f32, _, 3, 1, 12, 32, 60, 36, 6, 12>(Halves, false, true, 3, &[5, 270], 33, 1e-5);
+    run::<f32, _, 14, 2, 40, 16, 720, 560, 20, 40>(Halves, false, false, 2, &[200, 1], 200, 1e-5);
+    run::<f32, _, 1, 1, 128, 64, 384, 128, 64, 128>(Halves, false, false, 2, &[129, 3], 3, 1e-5);
 }
 
 #[test]
 fn long_contexts_are_split_over_lanes() {
-    let case = |lanes| {
-        run::<f32, _, 4, 1, 16, 16, 96, 64, 8, 16>(Halves, false, false, lanes, &[1500], 500, same, 1e-5)
-    };
+    let case =
+        |lanes| run::<f32, _, 4, 1, 16, 16, 96, 64, 8, 16>(Halves, false, false, lanes, &[1500], 500, 1e-5);
     let split = case(4);
     assert!(split == case(1));
 }

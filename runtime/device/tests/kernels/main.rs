@@ -7,6 +7,7 @@ mod common;
 mod delta;
 mod experts;
 mod gate;
+mod kept;
 mod latent;
 mod linear;
 mod mamba2;

@@ -65,6 +65,7 @@ impl Levels {
     }
 
     /// The nearest code of `value` at a scale that is positive; between two, the even one.
+    #[inline]
     fn code(&self, value: f32, scale: f32) -> u8 {
         let (magnitude, mut code) = (value.abs(), 0);
         for threshold in &self.thresholds[..self.magnitudes.len() - 1] {
@@ -306,6 +307,7 @@ impl Codec {
     }
 
     /// Stores a group, which is rotated already where the format wants it.
+    #[inline]
     pub fn encode(&self, values: &[f32; GROUP]) -> Group {
         let plain = |codes| Group { codes, scale: 0 };
         match self.format {
@@ -351,6 +353,7 @@ impl Codec {
 
     /// The E4M3 scale of least squared error among those searched, the larger of two alike; 0 for zeros.
     /// Errors are squared and summed in order, each operation rounded to f32.
+    #[inline]
     fn searched(&self, levels: &Levels, values: &[f32; GROUP]) -> u8 {
         let largest = largest(values);
         if largest == 0.0 {

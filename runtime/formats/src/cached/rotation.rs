@@ -21,6 +21,7 @@ impl Rotation {
     ///
     /// # Errors
     /// When the width is no power of two from 16 to [`MAX_ROTATED`].
+    #[inline]
     pub fn new(width: usize) -> Result<Rotation, String> {
         if width.is_power_of_two() && (super::GROUP..=MAX_ROTATED).contains(&width) {
             return Ok(Rotation { width });
@@ -33,6 +34,7 @@ impl Rotation {
     ///
     /// # Panics
     /// If the vector has another width.
+    #[inline]
     pub fn apply(self, vector: &mut [f32]) {
         self.signed(vector);
         self.mixed(vector);
@@ -42,11 +44,13 @@ impl Rotation {
     ///
     /// # Panics
     /// If the vector has another width.
+    #[inline]
     pub fn undo(self, vector: &mut [f32]) {
         self.mixed(vector);
         self.signed(vector);
     }
 
+    #[inline]
     fn signed(self, vector: &mut [f32]) {
         assert_eq!(vector.len(), self.width, "a vector of the head's width");
         for (at, value) in vector.iter_mut().enumerate() {
@@ -56,6 +60,7 @@ impl Rotation {
         }
     }
 
+    #[inline]
     fn mixed(self, vector: &mut [f32]) {
         let mut apart = 1;
         while apart < self.width {

@@ -12,7 +12,7 @@ mod segment;
 mod work;
 
 use super::batch::Batch;
-use super::format::KvElement;
+use super::kept::KvKept;
 use super::kv::KvCache;
 use super::memory::Memory;
 use super::normalise::NoNorm;
@@ -147,7 +147,7 @@ pub fn attention<
     scratch: &AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
     out: &Rows<OUT>,
 ) where
-    E: KvElement,
+    E: KvKept,
     Q: HeadNorm<HEAD_DIM>,
     K: HeadNorm<HEAD_DIM>,
     P: RotaryPairs,
@@ -199,7 +199,7 @@ pub fn attention_within<
     scratch: &AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
     out: &Rows<OUT>,
 ) where
-    E: KvElement,
+    E: KvKept,
     Q: HeadNorm<HEAD_DIM>,
     K: HeadNorm<HEAD_DIM>,
     V: HeadNorm<HEAD_DIM>,

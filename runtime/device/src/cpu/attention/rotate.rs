@@ -1,8 +1,8 @@
 //! First half of attention: normalises and rotates queries and keys, and writes the cache.
 
 use super::super::batch::Batch;
-use super::super::format::KvElement;
-use super::super::kv::KvCache;
+use super::super::kept::{KvCodes, KvKept};
+use super::super::kv::{KvCache, rotation};
 use super::super::norm::{NormWeight, RmsNorm};
 use super::super::normalise::NoNorm;
 use super::super::rotary::RotaryPairs;
@@ -71,7 +71,7 @@ pub fn norm_rows<Q: NormWeight, K: NormWeight, const QUERIES: usize, const KEYS:
 /// with a barrier.
 #[expect(clippy::too_many_arguments, reason = "the arguments of `attention`")]
 pub(super) fn rotate_and_write<
-    E: KvElement,
+    E: KvKept,
     Q: HeadNorm<HEAD_DIM>,
     K: HeadNorm<HEAD_DIM>,
     V: HeadNorm<HEAD_DIM>,
@@ -95,6 +95,8 @@ pub(super) fn rotate_and_write<
     cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
 ) {
     let group = HEADS / KV_HEADS;
+    // Scores are those of the keys as they are stored.
+    let stored = rotation::<HEAD_DIM>(E::Keys::FORMAT);
     // Keys and values take as much work as queries, so the unit is a K/V head with its queries.
     for unit in lane.share(batch.tokens() * KV_HEADS) {
         let (row, head) = (unit / KV_HEADS, unit % KV_HEADS);
@@ -105,6 +107,9 @@ pub(super) fn rotate_and_write<
             let x = at_mut(unsafe { qkv.part_mut(row, query * HEAD_DIM, HEAD_DIM) }, 0);
             q_norm.normalise(x);
             P::turn(x, cosines, sines);
+            if let Some(stored) = stored {
+                stored.apply(x);
+            }
         }
         // Keys and values come last, with or without gates before them. A row without values has keys for
         // them.
@@ -123,7 +128,7 @@ pub(super) fn rotate_and_write<
         let position = batch.positions()[row] as usize;
         let block = cache.table(batch, sequence).at(position / BLOCK);
         // SAFETY: sequences do not share the blocks they write, and each head of a token belongs to one lane.
-        unsafe { cache.write(layer, block, head, position % BLOCK, &key, &value) };
+        unsafe { cache.write((layer, block, head), position % BLOCK, &key, &value) };
     }
     lane.barrier();
 }

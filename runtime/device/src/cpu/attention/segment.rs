@@ -1,9 +1,10 @@
 //! Attention of a tile of query rows to one segment of keys.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
-use super::super::format::KvElement;
+use super::super::kept::{KvCodes, KvKept, Unit};
 use super::super::simd::{F32s, LANES, TILE, at, at_mut, exp, unrolled};
 use super::SEGMENT;
+use monomorph_formats::cached::GROUP;
 
 /// The score of a key before a row's window: so low that it weighs nothing beside any other. A row whose
 /// window begins after the segment has a state that weighs nothing beside those of later segments.
@@ -14,8 +15,15 @@ const KEY_VECTORS: usize = if LANES == 16 { 4 } else { 2 };
 
 /// Keys and values of a segment, as vectors of f32.
 pub(super) trait KeyValues {
-    /// Dimension `d` of keys `key .. key + LANES` (a multiple of `LANES`) of the segment.
-    fn keys(&self, d: usize, key: usize) -> F32s;
+    /// What multiplies codes of some keys in a group of dimensions.
+    type By: Copy;
+
+    /// What multiplies the codes of keys `key .. key + LANES` (a multiple of `LANES`) of the segment in group
+    /// `group` of dimensions.
+    fn scales(&self, group: usize, key: usize) -> Self::By;
+
+    /// Dimension `d` of the same keys.
+    fn keys(&self, d: usize, key: usize, by: Self::By) -> F32s;
 
     /// Elements `d .. d + LANES` of the value at `key`.
     fn values(&self, key: usize, d: usize) -> F32s;
@@ -30,8 +38,13 @@ pub(super) struct Gathered<'a, const HEAD_DIM: usize, const VALUE: usize> {
 }
 
 impl<const HEAD_DIM: usize, const VALUE: usize> KeyValues for Gathered<'_, HEAD_DIM, VALUE> {
+    type By = ();
+
     #[inline(always)]
-    fn keys(&self, d: usize, key: usize) -> F32s {
+    fn scales(&self, _: usize, _: usize) {}
+
+    #[inline(always)]
+    fn keys(&self, d: usize, key: usize, (): ()) -> F32s {
         F32s::load(at(&self.keys[d], key))
     }
 
@@ -42,24 +55,31 @@ impl<const HEAD_DIM: usize, const VALUE: usize> KeyValues for Gathered<'_, HEAD_
 }
 
 /// A segment as stored in the cache, in groups of 16 tokens.
-pub(super) struct Cached<'a, E, const BLOCK: usize> {
+pub(super) struct Cached<'a, E: KvKept, const BLOCK: usize> {
     /// For each group, the keys of its block from the group's first on.
-    pub(super) keys: [&'a [E]; SEGMENT / TILE],
+    pub(super) keys: [Unit<'a, E::Keys>; SEGMENT / TILE],
     /// For each group, the values of its block from the group's first on.
-    pub(super) values: [&'a [E]; SEGMENT / TILE],
+    pub(super) values: [Unit<'a, E::Values>; SEGMENT / TILE],
     /// Elements between the starts of consecutive values.
     pub(super) width: usize,
 }
 
-impl<E: KvElement, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
+impl<E: KvKept, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
+    type By = <E::Keys as KvCodes>::By;
+
     #[inline(always)]
-    fn keys(&self, d: usize, key: usize) -> F32s {
-        E::widen(at::<_, LANES>(self.keys[key / TILE], d * BLOCK + key % TILE))
+    fn scales(&self, group: usize, key: usize) -> Self::By {
+        E::Keys::key_scales(&self.keys[key / TILE], BLOCK, group, key % TILE)
+    }
+
+    #[inline(always)]
+    fn keys(&self, d: usize, key: usize, by: Self::By) -> F32s {
+        E::Keys::keys(&self.keys[key / TILE], BLOCK, d, key % TILE, by)
     }
 
     #[inline(always)]
     fn values(&self, key: usize, d: usize) -> F32s {
-        E::widen(at::<_, LANES>(self.values[key / TILE], key % TILE * self.width + d))
+        E::Values::values(&self.values[key / TILE], self.width, key % TILE, d)
     }
 }
 
@@ -110,14 +130,19 @@ impl<const R: usize, const HEAD_DIM: usize, const VALUE: usize> Tile<'_, R, HEAD
         let scores = &mut scores[..R * SEGMENT];
         for key in (0..most).step_by(KEY_VECTORS * LANES) {
             let mut sums = [[F32s::zero(); KEY_VECTORS]; R];
-            for d in 0..HEAD_DIM {
-                let keys: [F32s; KEY_VECTORS] = std::array::from_fn(|j| source.keys(d, key + j * LANES));
-                unrolled!(r < R, {
-                    let query = F32s::splat(self.queries[r][d]);
-                    for j in 0..KEY_VECTORS {
-                        sums[r][j] = keys[j].mul_add(query, sums[r][j]);
-                    }
-                });
+            for first in (0..HEAD_DIM).step_by(GROUP) {
+                let by: [_; KEY_VECTORS] =
+                    std::array::from_fn(|j| source.scales(first / GROUP, key + j * LANES));
+                for d in first..HEAD_DIM.min(first + GROUP) {
+                    let keys: [F32s; KEY_VECTORS] =
+                        std::array::from_fn(|j| source.keys(d, key + j * LANES, by[j]));
+                    unrolled!(r < R, {
+                        let query = F32s::splat(self.queries[r][d]);
+                        for j in 0..KEY_VECTORS {
+                            sums[r][j] = keys[j].mul_add(query, sums[r][j]);
+                        }
+                    });
+                }
             }
             let scale = F32s::splat(self.scale);
             unrolled!(r < R, {

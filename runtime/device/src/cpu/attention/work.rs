@@ -2,8 +2,8 @@
 
 use super::super::batch::Batch;
 use super::super::epilogue::sigmoid_times;
-use super::super::format::KvElement;
-use super::super::kv::{PagedCache, StagedWindow};
+use super::super::kept::{KvCodes, KvKept, Unit};
+use super::super::kv::{PagedCache, StagedWindow, rotation};
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, QUERY_ROWS, TILE, at, at_mut};
 use super::super::team::Lane;
@@ -11,12 +11,13 @@ use super::super::windows::Stretch;
 use super::items::{Item, Items};
 use super::segment::{Cached, Gathered, KeyValues, Tile, merge};
 use super::{GATHER_ROWS, LaneScratch, SEGMENT, SegmentScratch};
+use monomorph_formats::cached::GROUP;
 
 /// The arguments of [`super::attention`] that the second half needs. Values have `VALUE` elements; without
 /// `OWN` they are the leading ones of their keys.
 pub(in super::super) struct Work<
     'a,
-    E,
+    E: KvKept,
     const HEADS: usize,
     const KV_HEADS: usize,
     const HEAD_DIM: usize,
@@ -38,7 +39,7 @@ pub(in super::super) struct Work<
 }
 
 impl<
-    E: KvElement,
+    E: KvKept,
     const HEADS: usize,
     const KV_HEADS: usize,
     const HEAD_DIM: usize,
@@ -188,6 +189,10 @@ impl<
         for (out, sum) in out.iter_mut().zip(&state[TILE..]) {
             *out = sum / state[1];
         }
+        // Gates multiply element by element, so they come after.
+        if let Some(stored) = rotation::<VALUE>(E::Values::FORMAT) {
+            stored.undo(out);
+        }
         if Self::GATED {
             // SAFETY: no lane writes gates in this phase.
             let gates = unsafe { self.qkv.part(token, (HEADS + head) * HEAD_DIM, HEAD_DIM) };
@@ -226,16 +231,15 @@ impl<
         let keys = std::array::from_fn(|group| {
             let (block, slot) = place(group);
             // SAFETY: keys were written before a barrier, and are not written in this phase.
-            unsafe { &self.cache.keys(self.layer, block, item.head, window)[slot..] }
+            unsafe { self.cache.keys(self.layer, block, item.head, window) }.keys_from(slot)
         });
         let values = std::array::from_fn(|group| {
             let (block, slot) = place(group);
             match OWN {
                 // SAFETY: as for the keys.
-                true => unsafe {
-                    &self.cache.values(self.layer, block, item.head, window)[slot * Self::WIDTH..]
-                },
-                false => &[][..],
+                true => unsafe { self.cache.values(self.layer, block, item.head, window) }
+                    .values_from(slot, Self::WIDTH),
+                false => Unit::NONE,
             }
         });
         let source = Cached::<E, BLOCK> { keys, values, width: Self::WIDTH };
@@ -266,9 +270,12 @@ impl<
         // SAFETY: as above.
         let values = unsafe { scratch.values.slice_mut(0, SEGMENT * Self::WIDTH) };
         for group in (0..seen).step_by(TILE) {
-            for (d, keys) in keys.iter_mut().enumerate() {
+            for (at, keys) in keys.chunks_mut(GROUP).enumerate() {
                 for key in (group..group + TILE).step_by(LANES) {
-                    source.keys(d, key).store(at_mut(keys, key));
+                    let by = source.scales(at, key);
+                    for (d, keys) in keys.iter_mut().enumerate() {
+                        source.keys(at * GROUP + d, key, by).store(at_mut(keys, key));
+                    }
                 }
             }
             for key in group..group + TILE {

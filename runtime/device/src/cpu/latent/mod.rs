@@ -12,7 +12,8 @@ mod products;
 
 use super::attention::{SegmentScratch, Work};
 use super::batch::Batch;
-use super::format::{KvElement, WeightFormat};
+use super::format::WeightFormat;
+use super::kept::KvKept;
 use super::kv::LatentCache;
 use super::norm::{NormWeight, RmsNorm};
 use super::rotary::RotaryPairs;
@@ -123,7 +124,7 @@ pub fn latent_attention<
     scratch: &LatentScratch<HEADS, KEY, WIDTH, LATENT, QUERIES, CONTEXTS>,
     out: &Rows<OUT>,
 ) where
-    E: KvElement,
+    E: KvKept,
     F: WeightFormat<Input<KEY> = Rows<KEY>> + WeightFormat<Input<LATENT> = Rows<LATENT>>,
     K: NormWeight,
     P: RotaryPairs,
@@ -171,7 +172,7 @@ pub fn latent_attention<
 /// Norms latents, rotates their keys and writes both to the cache.
 #[expect(clippy::too_many_arguments, reason = "the arguments of `latent_attention`")]
 fn write<
-    E: KvElement,
+    E: KvKept,
     K: NormWeight,
     P: RotaryPairs,
     const LATENT: usize,
@@ -199,7 +200,7 @@ fn write<
         let position = batch.positions()[row] as usize;
         let block = cache.table(batch, sequence).at(position / BLOCK);
         // SAFETY: sequences do not share the blocks they write, and each token belongs to one lane.
-        unsafe { cache.write_key(layer, block, 0, position % BLOCK, &key) };
+        unsafe { cache.write_key((layer, block, 0), position % BLOCK, &key) };
     }
 }
 

@@ -35,6 +35,19 @@ impl F32s {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(x.as_ptr().cast()));
             F32s(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
         }
+        /// From E4M3, divided by 256.
+        pub(crate) fn from_e4m3(x: &[u8; LANES]) -> F32s {
+            // With its sign extended, a code needs its exponent's highest bit cleared to be f16.
+            let wide = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(_mm_loadl_epi64(x.as_ptr().cast())));
+            F32s(_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(0xbfff_u16 as i16))))
+        }
+        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower negated.
+        pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
+            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.as_ptr().cast()));
+            let sizes = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels.as_ptr()), codes);
+            let signs = _mm256_and_si256(_mm256_slli_epi32::<28>(codes), _mm256_set1_epi32(i32::MIN));
+            F32s(_mm256_xor_ps(sizes, _mm256_castsi256_ps(signs)))
+        }
         pub(super) fn plus(self, other: F32s) -> F32s { F32s(_mm256_add_ps(self.0, other.0)) }
         pub(super) fn minus(self, other: F32s) -> F32s { F32s(_mm256_sub_ps(self.0, other.0)) }
         pub(super) fn times(self, other: F32s) -> F32s { F32s(_mm256_mul_ps(self.0, other.0)) }

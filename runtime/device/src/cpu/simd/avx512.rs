@@ -35,6 +35,17 @@ impl F32s {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(x.as_ptr().cast()));
             F32s(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
         }
+        /// From E4M3, divided by 256.
+        pub(crate) fn from_e4m3(x: &[u8; LANES]) -> F32s {
+            // With its sign extended, a code needs its exponent's highest bit cleared to be f16.
+            let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(x.as_ptr().cast())));
+            F32s(_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(0xbfff_u16 as i16))))
+        }
+        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower negated.
+        pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+            F32s(_mm512_permutexvar_ps(codes, _mm512_loadu_ps(levels.as_ptr())))
+        }
         pub(super) fn plus(self, other: F32s) -> F32s { F32s(_mm512_add_ps(self.0, other.0)) }
         pub(super) fn minus(self, other: F32s) -> F32s { F32s(_mm512_sub_ps(self.0, other.0)) }
         pub(super) fn times(self, other: F32s) -> F32s { F32s(_mm512_mul_ps(self.0, other.0)) }

@@ -54,6 +54,19 @@ impl F32s {
         F32s(x.map(|bits| bf16::from_bits(bits).to_f32()))
     }
 
+    /// From E4M3, divided by 256.
+    #[inline(always)]
+    pub(crate) fn from_e4m3(x: &[u8; LANES]) -> F32s {
+        // With its sign extended, a code needs its exponent's highest bit cleared to be f16.
+        F32s(x.map(|code| f16::from_bits((i16::from(code as i8) << 7) as u16 & 0xbfff).to_f32()))
+    }
+
+    /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower negated.
+    #[inline(always)]
+    pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
+        F32s(codes.map(|code| levels[usize::from(code & 15)]))
+    }
+
     #[inline(always)]
     pub(super) fn plus(self, other: F32s) -> F32s {
         self.zip(other, |a, b| a + b)

@@ -100,3 +100,17 @@ fn nibbles_reductions_and_masks() {
     assert_eq!(x.largest(), LANES as f32 - 3.0);
     assert_eq!(x.keep(1, -9.0).to_array()[..2], [-2.0, -9.0]);
 }
+
+#[test]
+fn codes_become_the_numbers_that_they_are() {
+    let levels = monomorph_formats::cached::Cached::Turbo4.signed_levels();
+    for code in 0..=255u8 {
+        let found = F32s::from_levels(&levels, &[code; LANES]).to_array();
+        assert_eq!(found, [levels[usize::from(code & 15)]; LANES], "{code}");
+        let exact = monomorph_formats::e4m3_to_f32(code) / 256.0;
+        let found = F32s::from_e4m3(&[code; LANES]).to_array();
+        // The two that are no numbers count as the ones above the largest.
+        let expected = if exact.is_nan() { 1.875f32.copysign(found[0]) } else { exact };
+        assert_eq!(found.map(f32::to_bits), [expected.to_bits(); LANES], "{code}");
+    }
+}
