@@ -24,6 +24,7 @@ mod options;
 mod pages;
 mod paths;
 mod peer;
+mod perplexity;
 mod quantize;
 mod release;
 mod replay;
@@ -73,6 +74,8 @@ enum Verb {
     Canary(canary::Options),
     /// Compare what a server computes with a reference's logits: PASS, FAIL or INCONCLUSIVE.
     Verify(verify::Options),
+    /// Say how well a server foretells a text, to compare formats of keys and values.
+    Perplexity(perplexity::Options),
     /// Turn a checkpoint in floats into the one that a target reads.
     Quantize(quantize::Options),
     /// Measure a target against its prediction and its limit.
@@ -126,6 +129,7 @@ fn main() -> ExitCode {
         Verb::Fetch(options) => fetch::verb(options),
         Verb::Canary(options) => canary::canary(options),
         Verb::Verify(options) => verify::verify(options),
+        Verb::Perplexity(options) => perplexity::perplexity(options),
         Verb::Quantize(options) => quantize::quantize(options),
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),
