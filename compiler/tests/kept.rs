@@ -1,5 +1,6 @@
 //! Formats of keys and values: in a quant spec, in the graph and in the plan.
 
+use monomorph_compiler::emit;
 use monomorph_compiler::graph;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::Plan;
@@ -83,4 +84,26 @@ fn a_build_may_ask_for_other_formats_than_the_spec() {
     assert!(layers.len() == 30 && layers.iter().all(|(_, formats)| *formats == kv));
     assert_eq!(KvFormats::from_name("turbo8/turbo4"), Ok(kv));
     assert!(KvFormats::from_name("turbo5").unwrap_err().contains("\"turbo5\" is no format"));
+}
+
+#[test]
+fn a_checkpoints_static_scales_are_those_of_fp8() {
+    let emitted = |kv: &str| {
+        let names = "{ keys = \"l.{layer}.k_scale\", values = \"l.{layer}.v_scale\" }";
+        let (plan, _) = planned(&with(&format!("{kv}\nscales = {names}")));
+        let files = emit::emit(&plan, &[]);
+        ["spec.rs", "stack.rs"].map(|name| {
+            let file = files.iter().find(|file| file.path.ends_with(name)).unwrap();
+            file.text.split_whitespace().collect::<String>()
+        })
+    };
+    let [spec, stack] = emitted("keys = \"fp8\"\nvalues = \"turbo4\"\nboundary_layers = 13");
+    let names = "\"l.{layer}.k_scale\",\"l.{layer}.v_scale\"";
+    assert!(spec.contains(&format!("kv_scales:Some(KvScaleSpec{{names:[{names}]")), "{spec}");
+    // Not of the layers at the ends, which are exact.
+    assert_eq!(stack.matches(".scaled(checkpoint,SPEC.kv_scales.as_ref(),[").count(), 1, "{stack}");
+    assert!(stack.contains("SPEC.kv_scales.as_ref(),[13,14,15,16]"), "{stack}");
+    let [spec, stack] = emitted("format = \"turbo4\"");
+    assert!(spec.contains("kv_scales:None") && spec.contains(names), "the checkpoint may hold them: {spec}");
+    assert!(!stack.contains(".scaled("), "{stack}");
 }

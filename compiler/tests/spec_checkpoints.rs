@@ -254,3 +254,30 @@ fn with_one(tensors: &Tensors, name: &str, dtype: Option<&'static str>) -> Tenso
     }
     tensors
 }
+
+#[test]
+fn static_scales_of_keys_and_values_are_found_in_the_forms_of_tools() {
+    let config = moe_text(json!({}));
+    let plain = target(&config, "bf16");
+    assert_eq!(plain.quant.kv_scales, None);
+    let tensors: Tensors =
+        tensors_of(&plain).into_iter().map(|(name, (_, shape))| (name, ("BF16", shape))).collect();
+    let dir = tempfile::tempdir().unwrap();
+    for [keys, values] in [
+        ["k_proj.k_scale", "v_proj.v_scale"],
+        ["k_scale", "v_scale"],
+        ["attn.k_scale", "attn.v_scale"],
+        ["kv_scale", "kv_scale"],
+    ] {
+        let mut scaled = tensors.clone();
+        for end in [keys, values] {
+            scaled.insert(format!("model.layers.3.self_attn.{end}"), ("F32", vec![1]));
+        }
+        file_of(&dir.path().join("model.safetensors"), &scaled);
+        let it = loaded(&config, "bf16", &Seen::read(dir.path()).unwrap());
+        let name = |end: &str| format!("model.layers.{{layer}}.self_attn.{end}");
+        assert_eq!(it.quant.kv_scales, Some(KvScaleNames { keys: name(keys), values: name(values) }));
+        // Its keys and values are floats as it stands.
+        assert_eq!(it.quant.fp8_scales(), None);
+    }
+}

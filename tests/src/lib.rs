@@ -13,6 +13,7 @@ pub mod npm;
 pub mod repeating;
 pub mod requantise;
 pub mod rounding;
+pub mod scaled;
 pub mod scripted;
 pub mod served;
 pub mod server;

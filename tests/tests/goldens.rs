@@ -5,10 +5,11 @@ use monomorph_compiler::passes::shard::shard;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Ranks};
 use monomorph_compiler::{graph, spec, toolchain};
-use monomorph_formats::cached::KvFormats;
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::goldens::{Golden, UNBUILT, goldens};
 use monomorph_tests::logits::{Logits, distance, read};
 use monomorph_tests::makers::in_the_makers_form;
+use monomorph_tests::scaled::with_static_scales;
 use monomorph_tests::{check_golden, fixtures, root, server, stacks};
 use monomorph_weights::Checkpoint;
 use std::collections::BTreeSet;
@@ -239,7 +240,8 @@ fn cpu_stacks_agree_with_transformers_prefill_and_decode() {
 }
 
 /// Models, how they keep keys and values, and layers at each end that keep them exactly: heads that share
-/// keys, layers that differ, gates and recurrent layers beside attention, windows.
+/// keys, layers that differ, gates and recurrent layers beside attention, windows. Checkpoints of fp8 have
+/// static scales.
 const KEPT: [(&str, &str, usize); 5] = [
     ("llama-aligned", "turbo8/turbo4", 0),
     ("qwen3-deep", "fp8", 1),
@@ -260,12 +262,18 @@ fn cpu_stacks_attend_to_what_the_interpreter_reads_back_of_keys_and_values() {
         let kv = KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}"));
         let mut target = spec::with_kv(plain.clone(), kv).unwrap_or_else(|error| panic!("{error}"));
         target.quant.kv_boundary = boundary;
+        let mut weights = golden.directory.join("f32");
+        if kv == KvFormats::both(Cached::Fp8) {
+            let scaled = out.path().join(name);
+            std::fs::create_dir(&scaled).expect("a temporary directory is writable");
+            target.quant.kv_scales = Some(with_static_scales(&target, &weights, &scaled));
+            weights = scaled;
+        }
         built.push(target);
-        cases.push((golden, plain));
+        cases.push((golden, plain, weights));
     }
     let binaries = stacks::build("kept", &built);
-    for ((binary, target), (golden, plain)) in binaries.iter().zip(&built).zip(cases) {
-        let weights = golden.directory.join("f32");
+    for ((binary, target), (golden, plain, weights)) in binaries.iter().zip(&built).zip(cases) {
         let checkpoint = Checkpoint::open(&weights).expect("a golden has a checkpoint");
         let of = |target: &spec::types::Target| -> Logits {
             let graph = graph::build(&target.model, &target.quant);

@@ -45,6 +45,7 @@ use crate::spec::diagnostic::Source;
 use crate::spec::reader::Table;
 use crate::spec::types::{FileTensor, Ranks, Target};
 use monomorph_abi::cut::Segment;
+use monomorph_formats::cached::KvFormats;
 use proc_macro2::TokenStream;
 
 /// A kind of phase: its operands and how each backend runs them.
@@ -138,11 +139,14 @@ pub(crate) trait Kind {
 pub(crate) trait Operation {
     /// Name in rules and reports.
     const NAME: &'static str;
-    /// Whether it reads keys and values of earlier tokens.
-    const ATTENDS: bool = false;
-
     /// What of it the CUDA backend has no kernels for yet, if anything.
     fn unbuilt(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Heads and formats of the keys and values that it keeps of a token, where it reads those of earlier
+    /// ones.
+    fn kv(&self) -> Option<(usize, KvFormats)> {
         None
     }
 
@@ -419,11 +423,16 @@ macro_rules! blocks {
                 }
             }
 
+            /// See [`Operation::kv`].
+            pub(crate) fn kv(&self) -> Option<(usize, KvFormats)> {
+                match self {
+                    $($($(BlockOp::$op(it) => it.kv(),)*)?)*
+                }
+            }
+
             /// Whether it reads keys and values of earlier tokens.
             pub fn attends(&self) -> bool {
-                match self {
-                    $($($(BlockOp::$op(_) => $block::graph::$op::ATTENDS,)*)?)*
-                }
+                self.kv().is_some()
             }
 
             /// See [`Operation::unbuilt`].

@@ -8,6 +8,7 @@ use super::names::{
 use super::{cpu_draft, format_ident, kv_offload, layer_type, number, quote, weights};
 use crate::graph::Rows;
 use crate::plan::{Keeps, KvHeads, Plan, PlanBody, State};
+use monomorph_formats::cached::{Cached, KvFormats};
 use proc_macro2::TokenStream;
 
 /// The items of `stack.rs`.
@@ -162,8 +163,10 @@ fn contract(plan: &Plan) -> TokenStream {
         });
         names.push(layers);
         let (name, new) = match body.keeps(&plan.target) {
-            Some(Keeps::Blocks(heads, _)) => {
-                (body_ident(body, "_cache"), cache(plan, body, heads, body.layers.len()))
+            Some(Keeps::Blocks(heads, formats)) => {
+                let (new, scaled) =
+                    (cache(plan, body, heads, body.layers.len()), scaled(plan, body, formats));
+                (body_ident(body, "_cache"), quote!(#new #scaled))
             }
             Some(Keeps::State(_)) => {
                 (body_ident(body, "_state"), quote!(RecurrentState::new(#count, room.states)?))
@@ -237,6 +240,15 @@ fn cache(plan: &Plan, body: &PlanBody, heads: KvHeads, layers: usize) -> TokenSt
     }
     let parts = kv_offload::table(body);
     quote!(#cache::new(&#parts, room.blocks)?)
+}
+
+/// What gives the cache of layers of the model the checkpoint's static scales, if there are some for its
+/// formats. A draft head has none.
+fn scaled(plan: &Plan, body: &PlanBody, formats: KvFormats) -> Option<TokenStream> {
+    plan.target.quant.fp8_scales()?;
+    let takes = [formats.keys, formats.values].contains(&Cached::Fp8);
+    let layers = body.layers.iter().map(|layer| number(*layer));
+    takes.then(|| quote!(.scaled(checkpoint, SPEC.kv_scales.as_ref(), [#(#layers),*])?))
 }
 
 /// Columns of the logits.

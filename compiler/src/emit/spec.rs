@@ -3,7 +3,7 @@
 use super::{float, number};
 use crate::plan::{FieldKind, Plan};
 use crate::spec::draft_tensors;
-use crate::spec::types::{DraftMethod, Drafting, Provenance, Source, SpecFile};
+use crate::spec::types::{DraftMethod, Drafting, KvScaleNames, Provenance, Source, SpecFile};
 use monomorph_formats::Format;
 use monomorph_formats::cached::Cached;
 use proc_macro2::{Literal, TokenStream};
@@ -46,7 +46,17 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         }
     });
     let draft_names = if plan.draft_layer().is_some() { BTreeSet::new() } else { draft_names(plan) };
-    let unused = quant.checkpoint.unused.iter().cloned().chain(draft_names);
+    // Static scales that no format of this build takes are as good as unused.
+    let (kv_scales, no_scales) = match (quant.fp8_scales(), &quant.kv_scales) {
+        (Some(KvScaleNames { keys, values }), _) => {
+            (quote!(Some(KvScaleSpec { names: [#keys, #values] })), BTreeSet::new())
+        }
+        (None, of_checkpoint) => {
+            let names = of_checkpoint.iter().flat_map(|it| [it.keys.clone(), it.values.clone()]);
+            (quote!(None), names.collect())
+        }
+    };
+    let unused = quant.checkpoint.unused.iter().cloned().chain(no_scales).chain(draft_names);
     let files = quant
         .checkpoint
         .sources
@@ -62,6 +72,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         .specs
         .iter()
         .map(|SpecFile { name, sha256 }| quote!(FileSpec { name: #name, sha256: #sha256 }));
+    let kv_scales_type = quant.fp8_scales().map(|_| quote!(KvScaleSpec,));
     let canary_type = (!quant.checkpoint.canaries.is_empty()).then(|| quote!(CanarySpec,));
     let draft = draft(plan);
     let weight_bytes = Literal::u64_unsuffixed(plan.memory.weights);
@@ -102,7 +113,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
         use monomorph_formats::Format;
         use monomorph_formats::cached::{Cached, KvFormats};
         use monomorph_model::{
-            #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, FileSpec, HardwareSpec, ModelSpec, Protocol, SamplingPreset, TensorSpec,
+            #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, FileSpec, HardwareSpec, #kv_scales_type ModelSpec, Protocol, SamplingPreset, TensorSpec,
         };
 
         /// Everything the rest of the server may ask for.
@@ -123,6 +134,7 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             step_sequences: #step_sequences,
             kv_formats: KvFormats { keys: #keys, values: #values },
             kv_exact_layers: #kv_exact_layers,
+            kv_scales: #kv_scales,
             kv_elements: #kv_elements,
             formats: &[#(#formats),*],
             tensors: &[#(#tensors),*],

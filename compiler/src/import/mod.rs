@@ -122,7 +122,7 @@ fn drafted(
         let all =
             storage::all(&draft, tensors(), seen, *format).map_err(|problems| ImportError { problems })?;
         let file = format!("{}.toml", storage::called(storage::most(&all)));
-        quants.push((file, quant::write(&draft, name, &all, compute)));
+        quants.push((file, quant::write(&draft, name, &all, compute, seen)));
     }
     // Refuse here what the loader would refuse, before anything is written.
     spec::check(name, &model_toml, &quants).map_err(loader)?;

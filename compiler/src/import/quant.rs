@@ -1,13 +1,14 @@
 //! Writes the storage of a checkpoint as a readable quant spec.
 
 use super::draft::{Draft, DraftHead, FULL};
+use super::seen::Seen;
 use super::storage::{Placed, classes};
 use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClass};
 use monomorph_formats::Format;
 use std::collections::BTreeSet;
 
 /// Writes a quant spec. All tensors not in f32 compute in `compute`, except norms and the router.
-pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute) -> String {
+pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute, seen: &Seen) -> String {
     let classes = classes(all);
     let stored_of_all: Vec<&str> =
         all.iter().map(|it| it.storage.format.name()).collect::<BTreeSet<_>>().into_iter().collect();
@@ -46,7 +47,12 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute)
     }
     let any = all.iter().any(|it| rounds(it.storage.format));
     let kv = if any && compute == Compute::F16 { "bf16" } else { "f32" };
-    let unused: String = unused(draft, all).iter().map(|name| format!("    {name:?},\n")).collect();
+    let kv_scales = kv_scales(all, seen);
+    let unused = unused(draft, all, kv_scales.is_some());
+    let unused: String = unused.iter().map(|name| format!("    {name:?},\n")).collect();
+    let kv_scales = kv_scales.map_or(String::new(), |[keys, values]| {
+        format!("scales = {{ keys = {keys:?}, values = {values:?} }} # of fp8\n")
+    });
     format!(
         "\
 # {name} as a safetensors checkpoint stored in {formats}; products in {compute}, keys and values in {kv}.
@@ -64,7 +70,7 @@ unused = [
 {stored}{scales}{computes}
 [kv]
 format = \"{kv}\"
-block = 16
+{kv_scales}block = 16
 ",
         formats = stored_of_all.join(", "),
         compute = if computes.is_empty() { "f32" } else { compute.name() }
@@ -92,8 +98,28 @@ fn scale_form(scales: ClassScales) -> String {
     }
 }
 
-/// Tensors that a checkpoint may contain besides, in the order of the file.
-fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
+/// The tensors of static scales of keys and values that a checkpoint was seen to have, in the forms of tools.
+fn kv_scales(all: &[Placed], seen: &Seen) -> Option<[String; 2]> {
+    let module = |part: &str| {
+        let name = format!("layers.{{layer}}.attention.{part}");
+        let placed = all.iter().find(|it| it.decl.base() == name)?;
+        placed.file.name.rsplit_once('.').map(|(module, _)| module.to_owned())
+    };
+    let keys = module("k")?;
+    let block = keys.rsplit_once('.')?.0;
+    // A model whose values are made of keys has no such module.
+    let values = module("v").unwrap_or_else(|| format!("{block}.v_proj"));
+    let pair = |keys: &str, values: &str| [format!("{keys}.k_scale"), format!("{values}.v_scale")];
+    let inner = format!("{block}.attn");
+    // Model Optimizer's, compressed-tensors', those of vLLM's own modules, and an older one for both.
+    let both = format!("{block}.kv_scale");
+    let forms = [pair(&keys, &values), pair(block, block), pair(&inner, &inner), [both.clone(), both]];
+    forms.into_iter().find(|names| names.iter().all(|name| seen.has_in_a_layer(name)))
+}
+
+/// Tensors that a checkpoint may contain besides, in the order of the file. Where it was seen to have static
+/// scales of keys and values, they are none of them.
+fn unused(draft: &Draft, all: &[Placed], scaled: bool) -> Vec<String> {
     let mut unused = Vec::new();
     let (prefix, naming) = (draft.naming.prefix, &draft.naming);
     unused.extend(naming.towers.iter().map(|tower| (*tower).to_owned()));
@@ -123,7 +149,7 @@ fn unused(draft: &Draft, all: &[Placed]) -> Vec<String> {
             unused.push(name);
         }
     }
-    if optimised && draft.pattern.iter().any(|layer| layer.mixer == FULL) {
+    if optimised && !scaled && draft.pattern.iter().any(|layer| layer.mixer == FULL) {
         for part in ["k", "v"] {
             unused.push(format!("{prefix}layers.{{layer}}.self_attn.{part}_proj.{part}_scale"));
         }

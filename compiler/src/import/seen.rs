@@ -97,6 +97,11 @@ impl Seen {
         self.tensors.keys().any(|name| name.starts_with(begin) && name.ends_with(end))
     }
 
+    /// Whether it has the tensor of a name with `{layer}` in some layer.
+    pub(super) fn has_in_a_layer(&self, name: &str) -> bool {
+        name.split_once("{layer}").is_some_and(|(begin, end)| self.has(begin, end))
+    }
+
     /// Storage of the tensor that is called `name` when unquantised.
     ///
     /// # Errors

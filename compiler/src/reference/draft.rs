@@ -16,7 +16,8 @@ impl Interpreter<'_> {
         let first = &draft.bodies[draft.schedule[0].body.0];
         let input = first.input.expect("a draft begins with hidden states");
         assert_eq!(hidden.len(), following.len() * first.values[input.0].width, "one token a row");
-        let pass = Pass { bodies: &draft.bodies, schedule: &draft.schedule, hidden: draft.hidden };
+        let (bodies, schedule) = (&draft.bodies[..], &draft.schedule[..]);
+        let pass = Pass { bodies, schedule, hidden: draft.hidden, scaled: false };
         self.run(&pass, hidden.to_vec(), following, cache, logits)
     }
     /// Like [`forward`](Self::forward), but only through attention layers. The keys and values it adds to
@@ -28,7 +29,7 @@ impl Interpreter<'_> {
             run.layer.is_none() || nodes.any(|node| matches!(&node.op, Op::Block(op) if op.attends()))
         };
         let schedule: Vec<Run> = schedule.iter().filter(attends).copied().collect();
-        let pass = Pass { bodies, schedule: &schedule, hidden: *hidden };
+        let pass = Pass { bodies, schedule: &schedule, hidden: *hidden, scaled: true };
         self.run(&pass, Vec::new(), tokens, cache, logits).logits
     }
 }

@@ -9,12 +9,15 @@
 //! A graph that [`shard`](crate::passes::shard) has cut runs on all its ranks, op by op.
 
 mod draft;
+mod kv;
 pub(crate) mod ops;
 mod weights;
 
+pub(crate) use kv::Side;
+
 use crate::graph::{Body, Graph, Node, Op, Run, ValueId, Weight, WeightId};
 use crate::spec::types::{NormWeight, Quant};
-use monomorph_formats::cached::{self, Cached, Codec};
+use kv::StaticScales;
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::any::Any;
 use std::sync::Arc;
@@ -24,6 +27,7 @@ pub struct Interpreter<'a> {
     graph: &'a Graph,
     /// By rank, then by weight, then by instance (a layer, or the only one).
     weights: Vec<Vec<Vec<Instance>>>,
+    kv_scales: StaticScales,
 }
 
 /// Values of an instance of a weight on a rank, by expert (or the only one); ranks with the same share it.
@@ -94,6 +98,8 @@ struct Pass<'a> {
     bodies: &'a [Body],
     schedule: &'a [Run],
     hidden: ValueId,
+    /// Whether its layers are the model's: a checkpoint's static scales are for their keys and values.
+    scaled: bool,
 }
 
 impl<'a> Interpreter<'a> {
@@ -112,7 +118,8 @@ impl<'a> Interpreter<'a> {
                 }
             }
         }
-        Ok(Interpreter { graph, weights })
+        let kv_scales = StaticScales::read(graph, quant, checkpoint)?;
+        Ok(Interpreter { graph, weights, kv_scales })
     }
 
     /// Feeds `tokens` after the contents of `cache`; returns logits `[rows, vocabulary]`.
@@ -123,7 +130,8 @@ impl<'a> Interpreter<'a> {
     /// Like [`forward`](Self::forward), with the hidden states from which a draft continues.
     pub fn forward_with_hidden(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Outcome {
         let Graph { bodies, schedule, hidden, .. } = self.graph;
-        self.run(&Pass { bodies, schedule, hidden: *hidden }, Vec::new(), tokens, cache, logits)
+        let pass = Pass { bodies, schedule, hidden: *hidden, scaled: true };
+        self.run(&pass, Vec::new(), tokens, cache, logits)
     }
 
     /// Runs a schedule, whose first body takes `residual`.
@@ -153,6 +161,7 @@ impl<'a> Interpreter<'a> {
                         body,
                         rank,
                         layer,
+                        scaled: pass.scaled,
                         node,
                         values: of_ranks,
                         tokens,
@@ -187,6 +196,8 @@ pub(crate) struct Evaluation<'a> {
     body: &'a Body,
     rank: usize,
     layer: Option<usize>,
+    /// See [`Pass`].
+    scaled: bool,
     node: &'a Node,
     /// By rank.
     values: &'a [Values],
@@ -233,10 +244,23 @@ impl<'a> Evaluation<'a> {
         &self.experts(id).1[0]
     }
 
-    /// Keys or values as attention reads them, after they were stored: vectors of `width`, one behind the
-    /// other.
-    pub(crate) fn stored(&self, format: Cached, width: usize, vectors: &[f32]) -> Vec<f32> {
-        cached::stored(Codec::unscaled(format), width, vectors)
+    /// The op's keys or values as attention reads them, after they were stored: vectors of `width`, one head
+    /// after the other of each token.
+    ///
+    /// # Panics
+    /// If the op keeps none.
+    pub(crate) fn stored(&self, side: Side, width: usize, vectors: &[f32]) -> Vec<f32> {
+        let kept = match &self.node.op {
+            Op::Block(op) => op.kv(),
+            _ => None,
+        };
+        let (_, formats) = kept.expect("an op that keeps keys and values");
+        let format = match side {
+            Side::Keys => formats.keys,
+            Side::Values => formats.values,
+        };
+        let of_model = self.layer.filter(|_| self.scaled);
+        self.interpreter.kv_scales.stored((of_model, side), format, width, vectors)
     }
 
     /// The position of the first row.

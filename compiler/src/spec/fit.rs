@@ -65,6 +65,7 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         compute: compute?,
         kv_formats: kv.formats,
         kv_boundary: kv_boundary(source, &kv, model),
+        kv_scales: kv.scales.map(|[keys, values]| KvScaleNames { keys: keys.value, values: values.value }),
         kv_block: kv.block,
     })
 }

@@ -52,6 +52,8 @@ pub(super) struct ReadKv {
     /// Where the format of keys stands, or of both.
     pub(super) span: Range<usize>,
     pub(super) boundary: Option<At<Boundary>>,
+    /// Names of the checkpoint's tensors of static scales, of keys and of values.
+    pub(super) scales: Option<[At<String>; 2]>,
     /// Tokens of a block.
     pub(super) block: usize,
 }
@@ -122,6 +124,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
             }
         };
         let boundary = table.optional("boundary_layers").map(boundary);
+        let scales = table.optional("scales").map(kv_scales);
         let block = table.required("block", "block = 16").and_then(|it| it.size(1..=4096));
         table.finish();
         let (keys, values) = (keys?, values?);
@@ -130,9 +133,16 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
             Some(said) => Some(said?),
             None => None,
         };
-        Some(ReadKv { formats, span: keys.span, boundary, block: block?.value })
+        let scales = match scales {
+            Some(said) => Some(said?),
+            None => None,
+        };
+        Some(ReadKv { formats, span: keys.span, boundary, scales, block: block?.value })
     });
     root.finish();
+    if let (Some(checkpoint), Some(scales)) = (&checkpoint, kv.as_ref().and_then(|kv| kv.scales.as_ref())) {
+        check_kv_scales(source, checkpoint, scales);
+    }
     let container = checkpoint.as_ref().and_then(|it| it.container);
     if let (Some(container), Some((stored, _))) = (container, &stored) {
         check_container(source, container, stored);
@@ -147,6 +157,37 @@ fn boundary(value: Value) -> Option<At<Boundary>> {
     }
     let At { value, span } = value.size(0..=MOST_BOUNDARY)?;
     Some(At { value: Boundary::Layers(value), span })
+}
+
+/// Reads names of tensors of static scales, such as `{ keys = "…", values = "…" }`.
+fn kv_scales(value: Value) -> Option<[At<String>; 2]> {
+    let mut table = value.table()?;
+    let mut name = |key: &str, letter: char| {
+        let example = format!("{key} = \"model.layers.{{layer}}.self_attn.{letter}_scale\"");
+        let of_layer = |text: &str| text.matches("{layer}").count() == 1 && !text.contains(['*', '\n']);
+        let name = table.required(key, &example)?;
+        name.string_that("a tensor's name with `{layer}` for the layer's index", of_layer)
+    };
+    let (keys, values) = (name("keys", 'k'), name("values", 'v'));
+    table.finish();
+    Some([keys?, values?])
+}
+
+/// Checks that tensors of static scales are named for nothing else.
+fn check_kv_scales(source: &Source, checkpoint: &ReadCheckpoint, scales: &[At<String>; 2]) {
+    let names = checkpoint.names.iter().flat_map(|(names, _)| names);
+    let names = names.map(|(_, file)| (&file.value.name, &file.span, "another tensor's name"));
+    let unused = checkpoint.unused.iter().flatten().map(|name| (&name.value, &name.span, "unused"));
+    let taken: Vec<_> = names.chain(unused).collect();
+    for (key, scale) in ["keys", "values"].into_iter().zip(scales) {
+        if let Some((_, span, what)) = taken.iter().find(|(name, ..)| **name == scale.value) {
+            let message = format!("{:?} holds static scales and is {what} too", scale.value);
+            let help = "static scales are named in `[kv]` alone: take the other out".to_owned();
+            let key = format!("kv.scales.{key}");
+            let mistake = source.mistake(scale.span.clone(), &key, message, "static scales", help);
+            source.sink.push(mistake.also((*span).clone(), what));
+        }
+    }
 }
 
 /// One value per tensor class or tensor; classes may be absent. A key with a full stop is a tensor's name.

@@ -221,6 +221,14 @@ fn a_static_scale_is_positive_finite_and_one_that_the_format_takes() {
     assert!(Codec::new(Cached::Fp8, 0.3).is_ok());
     assert!(Codec::new(Cached::Nvfp4, 0.3).unwrap_err().contains("no power of two"));
     assert!(Codec::new(Cached::Turbo8, 2.0).unwrap_err().contains("only 1"));
+    let scaled = Codec::new(Cached::Nvfp4, 0.25).unwrap();
+    assert_eq!((scaled.known(Cached::Nvfp4), scaled.scale()), (scaled, 0.25));
+}
+
+#[test]
+#[should_panic(expected = "the codec of the caller's format")]
+fn a_codec_is_of_no_other_format() {
+    let _ = Codec::unscaled(Cached::Turbo4).known(Cached::Nvfp4);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! itself in [`ModelSpec`].
 
 mod fault;
+mod kv;
 mod meter;
 mod name;
 mod sliding;
@@ -13,6 +14,7 @@ mod states;
 mod step;
 
 pub use fault::{device_fault, set_device_fault};
+pub use kv::{KvScaleSpec, KvScales};
 pub use meter::{RankCounts, RankMeter};
 pub use monomorph_abi::sliding::{Sliding, SlidingNeeds, SlidingRoom};
 pub use name::is_instance;
@@ -171,6 +173,18 @@ pub trait Model: Sized + Send + 'static {
     /// As [`Self::read_state`].
     fn write_state(&mut self, _place: StatePlace, from: &[u8]) {
         assert!(from.is_empty(), "a model without recurrent state");
+    }
+
+    /// Begins to measure keys and values that steps write, for [`Self::set_kv_scales`].
+    fn measure_kv(&mut self) {}
+
+    /// Ends that, and sets the static scales of keys and values by what was measured. Bytes of blocks mean
+    /// something else then: called before any sequence has blocks that are read again.
+    ///
+    /// # Errors
+    /// When something was not finite, or nothing measures.
+    fn set_kv_scales(&mut self) -> Result<KvScales, String> {
+        Err("nothing measures keys and values of this build".to_owned())
     }
 
     /// Names a collective that all processes of a world then [join](Self::join).

@@ -1,8 +1,8 @@
 //! What a build fixed, as constants that the generated crate fills in.
 
-use crate::name;
+use crate::{KvScaleSpec, name};
 use monomorph_formats::Format;
-use monomorph_formats::cached::KvFormats;
+use monomorph_formats::cached::{Cached, KvFormats};
 
 /// A compiled model: every dimension, format and limit that the server reads.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,9 @@ pub struct ModelSpec {
     pub kv_formats: KvFormats,
     /// See `kv_formats`.
     pub kv_exact_layers: usize,
+    /// The static scales of keys and values that are [`Cached::Fp8`], if they are the checkpoint's; other
+    /// static scales are 1 unless they are measured.
+    pub kv_scales: Option<KvScaleSpec>,
     /// Elements of a token's keys and values over all layers that `block_bytes` counts.
     pub kv_elements: usize,
     /// Stored and compute format of each tensor class, in the quant spec's order.
@@ -90,6 +93,14 @@ impl ModelSpec {
     /// Tokens whose keys and values take 1e9 bytes, in whole blocks; `None` for a model that keeps none.
     pub fn kv_tokens_per_gb(&self) -> Option<usize> {
         1_000_000_000usize.checked_div(self.block_bytes).map(|blocks| blocks * self.block_tokens)
+    }
+
+    /// Whether static scales of its keys or values can be set by what is measured: a format has some, and
+    /// they are not the checkpoint's.
+    pub fn measures_kv(&self) -> bool {
+        let measured =
+            |format: Cached| format.has_static_scale() && (format != Cached::Fp8 || self.kv_scales.is_none());
+        [self.kv_formats.keys, self.kv_formats.values].into_iter().any(measured)
     }
 
     /// How many of these it drafts itself after every token sampled: all or none.
@@ -151,7 +162,9 @@ impl ModelSpec {
                     && it.expert.is_none_or(|expert| expert < tensor.experts)
             })
         };
-        self.tensors.iter().any(used) || self.unused.iter().any(|pattern| name::find(pattern, name).is_some())
+        self.tensors.iter().any(used)
+            || self.kv_scales.is_some_and(|scales| scales.knows(name))
+            || self.unused.iter().any(|pattern| name::find(pattern, name).is_some())
     }
 
     /// How many tensors the stack loads.

@@ -15,6 +15,7 @@ pub mod hostile;
 mod metadata;
 mod places;
 mod safetensors;
+mod scales;
 #[cfg(feature = "test-support")]
 pub mod test_support;
 

@@ -247,3 +247,41 @@ proptest! {
         let _ = open(&file(&header, 16));
     }
 }
+
+#[test]
+fn static_scales_are_one_for_all_heads_or_one_for_each() {
+    let floats = |values: &[f32]| values.iter().flat_map(|it| it.to_le_bytes()).collect::<Vec<u8>>();
+    let (one, two) = (floats(&[0.25]), floats(&[0.5, 3.0]));
+    let bad = [0.0, -1.0, f32::INFINITY, f32::NAN].map(|bad| floats(&[1.0, bad]));
+    let view = |shape: &[usize], bytes| TensorView::new(Dtype::F32, shape.to_vec(), bytes).unwrap();
+    let mut tensors = vec![
+        ("scalar".to_owned(), view(&[], &one)),
+        ("one".to_owned(), view(&[1], &one)),
+        ("each".to_owned(), view(&[2, 1, 1], &two)),
+        ("half".to_owned(), TensorView::new(Dtype::BF16, vec![1], &[0x80, 0x3e]).unwrap()),
+        ("codes".to_owned(), TensorView::new(Dtype::F8_E4M3, vec![1], &[56]).unwrap()),
+    ];
+    tensors.extend(bad.iter().enumerate().map(|(at, bytes)| (format!("bad.{at}"), view(&[2], bytes))));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("model.safetensors");
+    std::fs::write(&path, serialize(tensors, None).unwrap()).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    for name in ["scalar", "one", "half"] {
+        assert_eq!(checkpoint.static_scales(name, 3).unwrap(), [0.25; 3], "{name}");
+    }
+    assert_eq!(checkpoint.static_scales("each", 2).unwrap(), [0.5, 3.0]);
+    let refused = |name: &str, heads| {
+        let error = checkpoint.static_scales(name, heads).unwrap_err().to_string();
+        assert!(error.starts_with(&path.display().to_string()), "{error}");
+        error
+    };
+    assert!(refused("each", 3).ends_with(
+        "tensor `each` should be 1 static scale or 3, one a head, in floats, and is f32 [2, 1, 1]"
+    ));
+    assert!(refused("codes", 1).ends_with("in floats, and is fp8-e4m3 [1]"));
+    assert!(refused("none", 1).contains("tensor `none` is missing"));
+    for (at, scale) in ["0", "-1", "inf", "NaN"].into_iter().enumerate() {
+        let error = refused(&format!("bad.{at}"), 2);
+        assert!(error.contains(&format!("a static scale of {scale} for head 1:")), "{error}");
+    }
+}

@@ -25,6 +25,7 @@ const SPEC: ModelSpec = ModelSpec {
     step_sequences: 0,
     kv_formats: KvFormats::both(Cached::F32),
     kv_exact_layers: 0,
+    kv_scales: None,
     kv_elements: 0,
     formats: &[],
     tensors: &[],

@@ -29,7 +29,10 @@ pub struct Attention {
 
 impl Operation for Attention {
     const NAME: &'static str = "attention";
-    const ATTENDS: bool = true;
+
+    fn kv(&self) -> Option<(usize, KvFormats)> {
+        Some((self.kv_heads, self.kv))
+    }
 
     /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
     /// ranks, several ranks have the same one.

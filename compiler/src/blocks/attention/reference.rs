@@ -2,7 +2,7 @@
 
 use super::graph::Attention;
 use crate::blocks::Computed;
-use crate::reference::Evaluation;
+use crate::reference::{Evaluation, Side};
 use monomorph_formats::dot;
 
 /// Keys and values of a sequence in one layer.
@@ -19,7 +19,7 @@ impl Computed for Attention {
     fn run(&self, it: &mut Evaluation) -> Vec<f32> {
         let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
         let first = it.first_position();
-        let (k, v) = (it.stored(self.kv.keys, self.head_dim, k), it.stored(self.kv.values, self.head_dim, v));
+        let (k, v) = (it.stored(Side::Keys, self.head_dim, k), it.stored(Side::Values, self.head_dim, v));
         let State { keys, values } = it.state::<State>();
         keys.extend(k);
         values.extend(v);

@@ -5,7 +5,7 @@ use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, RotaryFrequencies, Rows, ValueId, Weight, WeightId};
 use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
-use monomorph_formats::cached::Cached;
+use monomorph_formats::cached::{Cached, KvFormats};
 
 /// `(q, q_r, c, k_r) -> softmax(scale (q K^T + q_r k_r^T)) V` over the sequence's cache, to which `c` and
 /// `k_r` of every row of the step are added first: head `h` has the keys `K_h c` and the values `V_h c` of
@@ -57,7 +57,10 @@ impl Shape {
 
 impl Operation for LatentAttention {
     const NAME: &'static str = "latent-attention";
-    const ATTENDS: bool = true;
+
+    fn kv(&self) -> Option<(usize, KvFormats)> {
+        Some((1, KvFormats::both(self.format)))
+    }
 
     fn unbuilt(&self) -> Option<&'static str> {
         let Shape { key_dim, value_dim, latent, .. } = self.shape;

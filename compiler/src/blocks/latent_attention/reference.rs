@@ -4,8 +4,8 @@
 use super::graph::{LatentAttention, Shape};
 use super::spec::QueryScale;
 use crate::blocks::Computed;
-use crate::reference::Evaluation;
 use crate::reference::ops::linear;
+use crate::reference::{Evaluation, Side};
 use monomorph_formats::dot;
 
 /// What is made of the latents of a sequence in one layer, and their rotated keys.
@@ -23,8 +23,8 @@ impl Computed for LatentAttention {
         let [q, q_rotated, latent, k_rotated] = [0, 1, 2, 3].map(|input| it.input(input));
         let first = it.first_position();
         let ((weight, _), values) = (it.experts(self.made), it.weight(self.made));
-        let of_latents = linear(&it.stored(self.format, self.shape.latent, latent), weight, values, None);
-        let keys = it.stored(self.format, self.shape.rotated, k_rotated);
+        let of_latents = linear(&it.stored(Side::Keys, self.shape.latent, latent), weight, values, None);
+        let keys = it.stored(Side::Keys, self.shape.rotated, k_rotated);
         let State { made, rotated } = it.state::<State>();
         made.extend(of_latents);
         rotated.extend(keys);

@@ -19,7 +19,7 @@ pub use monomorph_formats::ScaleForm;
 pub(crate) use quant::of_some_layers;
 pub use quant::{
     Canary, CheckpointSpec, ClassScales, Companion, Compute, Container, DRAFT_PREFIX, FileTensor, HubFile,
-    LEAST_MARGIN, PerTensor, Quant, RotaryRows, RowView, Scales, Source, TensorClass,
+    KvScaleNames, LEAST_MARGIN, PerTensor, Quant, RotaryRows, RowView, Scales, Source, TensorClass,
 };
 pub use tuning::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
 

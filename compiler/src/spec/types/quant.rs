@@ -22,8 +22,20 @@ pub struct Quant {
     pub kv_formats: KvFormats,
     /// Layers at each end of the model, of those that keep keys and values, whose are exact.
     pub kv_boundary: usize,
+    /// The checkpoint's tensors of static scales of keys and values, if it has some.
+    pub kv_scales: Option<KvScaleNames>,
     /// Tokens a K/V block holds.
     pub kv_block: usize,
+}
+
+/// Tensors of static scales, `{layer}` standing for the layer's index: each is one number, or one a head, and
+/// multiplies codes of [`Cached::Fp8`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvScaleNames {
+    /// The tensor of keys.
+    pub keys: String,
+    /// The tensor of values; that of keys where one serves both.
+    pub values: String,
 }
 
 /// Values of tensor classes, and of single tensors that differ from their class.
@@ -53,6 +65,12 @@ impl Quant {
             if narrow && exact && mixer.kv().is_some() { EXACT } else { self.kv_formats }
         };
         model.layer_mixers().map(of_layer).collect()
+    }
+
+    /// The checkpoint's tensors of static scales, where keys or values are in the format that they are for.
+    pub fn fp8_scales(&self) -> Option<&KvScaleNames> {
+        let takes = [self.kv_formats.keys, self.kv_formats.values].contains(&Cached::Fp8);
+        self.kv_scales.as_ref().filter(|_| takes)
     }
 
     /// Whether the checkpoint has the model's draft head: either all of its tensors are named, or none.

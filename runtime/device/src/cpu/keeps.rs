@@ -1,7 +1,7 @@
 //! State that layers keep between steps: K/V caches and recurrent states.
 
 use super::kv_offload::KvOffload;
-use monomorph_model::{BlockId, OffloadSlot, SlidingId, StateCopy, StatePlace};
+use monomorph_model::{BlockId, KvScales, OffloadSlot, SlidingId, StateCopy, StatePlace};
 
 /// The state of the layers of one body, or of several: a pair is both, in order. A recurrent state has no
 /// blocks, and a cache no states, and blocks of one kind only: such operations leave it unchanged.
@@ -11,6 +11,17 @@ pub trait Keeps {
 
     /// Makes reads of blocks on disk go through `offload`.
     fn stream(&mut self, _far: &KvOffload) {}
+
+    /// Begins to measure the keys and values that are written.
+    fn measure(&mut self) {}
+
+    /// Ends that: sets static scales by what was measured, and adds them to `set`.
+    ///
+    /// # Errors
+    /// When something was not finite.
+    fn set_scales(&mut self, _set: &mut KvScales) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Writes the parts of a group of blocks to a place on disk, while no lane runs.
     ///
@@ -89,6 +100,16 @@ impl<A: Keeps, B: Keeps> Keeps for (&mut A, B) {
     fn stream(&mut self, offload: &KvOffload) {
         self.0.stream(offload);
         self.1.stream(offload);
+    }
+
+    fn measure(&mut self) {
+        self.0.measure();
+        self.1.measure();
+    }
+
+    fn set_scales(&mut self, set: &mut KvScales) -> Result<(), String> {
+        self.0.set_scales(set)?;
+        self.1.set_scales(set)
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! Formats of cached keys and values, as types: how vectors of f32 are read from what a block stores.
 //!
-//! A lane multiplies exactly what [`monomorph_formats::cached`] reads back: the product of a level and a
-//! scale is exact, so it does not matter where it is formed. [`super::pack`] is the other direction.
+//! A lane multiplies exactly what [`monomorph_formats::cached`] reads back but for static scales: the product
+//! of a level and a scale is exact, so it does not matter where it is formed. A static scale is that of all
+//! keys, or values, of a head: it multiplies scores, or sums. [`super::pack`] is the other direction.
 
 use super::format::KvElement;
 use super::memory::Plain;

@@ -8,12 +8,15 @@ use super::memory::Memory;
 use super::pack;
 use super::shape::{BlockTable, Sequence};
 use super::simd::TILE;
+use super::static_scales::StaticScales;
 use monomorph_abi::kv::Layout;
 use monomorph_formats::cached::{Cached, Codec, GROUP, Group, Rotation};
-use monomorph_model::{BlockId, LoadError, OffloadSlot, SlidingId};
+use monomorph_model::{BlockId, KvScaleSpec, KvScales, LoadError, OffloadSlot, SlidingId};
+use monomorph_weights::{Checkpoint, WeightsError};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), kept as `E`.
 pub type KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> =
@@ -32,6 +35,7 @@ pub struct PagedCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLO
 {
     data: Memory<u8>,
     kept: PhantomData<E>,
+    scales: StaticScales,
     layers: usize,
     /// For each layer, the number of its part of a block on disk; none of layers with a sliding window.
     parts: &'static [usize],
@@ -82,15 +86,9 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
     /// When the address space is exhausted.
     pub fn new(parts: &'static [usize], blocks: usize) -> Result<Self, LoadError> {
         let data = Self::claim(parts.len(), blocks, "K/V cache")?;
-        Ok(PagedCache {
-            data,
-            kept: PhantomData,
-            layers: parts.len(),
-            parts,
-            slides: false,
-            blocks,
-            stream: None,
-        })
+        let (layers, scales) = (parts.len(), Self::unscaled(parts.len()));
+        let (slides, stream) = (false, None);
+        Ok(PagedCache { data, kept: PhantomData, scales, layers, parts, slides, blocks, stream })
     }
 
     /// A cache of `blocks` blocks of so many layers with a sliding window: they have blocks of their own,
@@ -100,7 +98,49 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
     /// When the address space is exhausted.
     pub fn sliding(layers: usize, blocks: usize) -> Result<Self, LoadError> {
         let data = Self::claim(layers, blocks, "K/V cache of layers with a sliding window")?;
-        Ok(PagedCache { data, kept: PhantomData, layers, parts: &[], slides: true, blocks, stream: None })
+        let (parts, scales, slides, stream): (&[usize], _, _, _) = (&[], Self::unscaled(layers), true, None);
+        Ok(PagedCache { data, kept: PhantomData, scales, layers, parts, slides, blocks, stream })
+    }
+
+    fn unscaled(layers: usize) -> StaticScales {
+        StaticScales::new(E::FORMATS, layers, KV_HEADS)
+    }
+
+    /// With the static scales of a checkpoint, if it has some, where keys or values are [`Cached::Fp8`]: they
+    /// multiply its codes. Its layers are these of the model.
+    ///
+    /// # Errors
+    /// When a scale is missing, or is not positive and finite; names the tensor.
+    pub fn scaled(
+        mut self,
+        checkpoint: &Checkpoint,
+        spec: Option<&KvScaleSpec>,
+        layers: impl IntoIterator<Item = usize>,
+    ) -> Result<Self, LoadError> {
+        let Some(spec) = spec else { return Ok(self) };
+        for (at, layer) in layers.into_iter().enumerate() {
+            for (side, format) in [E::Keys::FORMAT, E::Values::FORMAT].into_iter().enumerate() {
+                if format == Cached::Fp8 {
+                    let name = spec.names[side].replace("{layer}", &layer.to_string());
+                    let scales = checkpoint.static_scales(&name, KV_HEADS)?;
+                    let wrong = |what| WeightsError::Mismatch { path: checkpoint.path().to_owned(), what };
+                    self.scales.give(at, side, &scales).map_err(wrong)?;
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// What multiplies the codes of a head's keys besides the scales of groups.
+    #[inline(always)]
+    pub(super) fn key_scale(&self, layer: usize, head: usize) -> f32 {
+        self.scales.of(layer, head)[0].scale()
+    }
+
+    /// The same of values.
+    #[inline(always)]
+    pub(super) fn value_scale(&self, layer: usize, head: usize) -> f32 {
+        self.scales.of(layer, head)[1].scale()
     }
 
     fn claim(layers: usize, blocks: usize, what: &str) -> Result<Memory<u8>, LoadError> {
@@ -240,7 +280,9 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
     ) {
         assert!(slot < BLOCK, "a place in a block");
         let start = self.start(layer, block, head);
-        each_group(E::Keys::FORMAT, key, |first, len, group| {
+        let codec = self.scales.of(layer, head)[0].known(E::Keys::FORMAT);
+        let measured = self.scales.measured(layer, head).map(|it| &it[0]);
+        each_group(codec, measured, key, |first, len, group| {
             // A code at a time: other lanes may be writing the keys of other tokens in between.
             pack::key(&Self::LAYOUT, (slot, first, len), group, |at, bytes| {
                 // SAFETY: the caller's promise.
@@ -264,8 +306,11 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
         const { assert!(VALUES, "the cache stores values") };
         // SAFETY: the caller's promise.
         unsafe { self.write_key(place, slot, key) };
-        let start = self.start(place.0, place.1, place.2) + Self::KEYS;
-        each_group(E::Values::FORMAT, value, |first, len, group| {
+        let (layer, block, head) = place;
+        let start = self.start(layer, block, head) + Self::KEYS;
+        let codec = self.scales.of(layer, head)[1].known(E::Values::FORMAT);
+        let measured = self.scales.measured(layer, head).map(|it| &it[1]);
+        each_group(codec, measured, value, |first, len, group| {
             pack::value(&Self::LAYOUT, (slot, first, len), group, |at, bytes| {
                 // SAFETY: the caller's promise.
                 unsafe { self.data.slice_mut(start + at, bytes.len()).copy_from_slice(bytes) };
@@ -275,17 +320,21 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
 }
 
 /// Encodes a vector, rotated if the format wants it, and hands over its groups: the first element of each,
-/// how many it has, and what is stored.
+/// how many it has, and what is stored. The largest magnitude of what is encoded is `measured` where asked.
 #[inline(always)]
 fn each_group<const WIDTH: usize>(
-    format: Cached,
+    codec: Codec,
+    measured: Option<&AtomicU32>,
     vector: &[f32; WIDTH],
     mut store: impl FnMut(usize, usize, &Group),
 ) {
-    let codec = Codec::unscaled(format);
     let mut vector = *vector;
-    if let Some(rotation) = rotation::<WIDTH>(format) {
+    if let Some(rotation) = rotation::<WIDTH>(codec.format()) {
         rotation.apply(&mut vector);
+    }
+    if let Some(measured) = measured {
+        let largest = vector.iter().fold(0.0, |largest: f32, it| largest.max(it.abs()));
+        measured.fetch_max(largest.to_bits(), Ordering::Relaxed);
     }
     for (at, part) in vector.chunks(GROUP).enumerate() {
         let mut group = [0.0; GROUP];
@@ -316,6 +365,14 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
         if !self.slides {
             self.stream = offload.stream();
         }
+    }
+
+    fn measure(&mut self) {
+        self.scales.measure();
+    }
+
+    fn set_scales(&mut self, set: &mut KvScales) -> Result<(), String> {
+        self.scales.set(set)
     }
 
     fn offload_blocks(&mut self, blocks: &[BlockId], to: OffloadSlot) -> Result<(), String> {

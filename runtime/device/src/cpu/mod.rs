@@ -35,6 +35,7 @@ mod rows;
 mod sample;
 mod shape;
 mod simd;
+mod static_scales;
 mod team;
 mod whole;
 mod windows;

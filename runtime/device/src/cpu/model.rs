@@ -10,8 +10,8 @@ use super::rows::Rows;
 use super::shape::BatchLimits;
 use super::team::{Lane, Team};
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, SlidingId, SlidingSpec,
-    StatePlace, States, Step, StepOutput, Ticket, Weights,
+    BlockId, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, SlidingId,
+    SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_weights::Checkpoint;
 use std::ops::Range;
@@ -168,6 +168,16 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
     fn write_state(&mut self, place: StatePlace, from: &[u8]) {
         let left = self.stack.keeps().write_state(place, from);
         assert!(left.is_empty(), "more than a state was given");
+    }
+
+    fn measure_kv(&mut self) {
+        self.stack.keeps().measure();
+    }
+
+    fn set_kv_scales(&mut self) -> Result<KvScales, String> {
+        let mut set = KvScales::default();
+        self.stack.keeps().set_scales(&mut set)?;
+        Ok(set)
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

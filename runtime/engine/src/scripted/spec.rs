@@ -159,6 +159,7 @@ const SMALL: ModelSpec = ModelSpec {
     step_sequences: 16,
     kv_formats: KvFormats::both(Cached::F32),
     kv_exact_layers: 0,
+    kv_scales: None,
     kv_elements: 0,
     formats: &[ClassFormat { class: "none", stored: Format::F32, compute: "f32" }],
     tensors: &[],

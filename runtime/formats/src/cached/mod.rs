@@ -306,6 +306,23 @@ impl Codec {
         self.format
     }
 
+    /// The static scale.
+    #[inline(always)]
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+
+    /// Itself, where the format is a constant of the caller: then the compiler knows it too.
+    ///
+    /// # Panics
+    /// If it has another format.
+    #[inline(always)]
+    #[must_use]
+    pub fn known(self, format: Cached) -> Codec {
+        assert!(self.format == format, "the codec of the caller's format");
+        Codec { format, scale: self.scale }
+    }
+
     /// Stores a group, which is rotated already where the format wants it.
     #[inline]
     pub fn encode(&self, values: &[f32; GROUP]) -> Group {

@@ -173,7 +173,7 @@ fn info(facts: &Facts) -> Value {
         vocabulary: count(), context: count(), usable_context: count(), draft: or_null(any_object()),
         batch_invariant: or_null(any_object()), block_tokens: count(), block_bytes: count(),
         state_bytes: count(), step_tokens: count(), step_sequences: count(), kv_format: text(),
-        kv_exact_layers: count(), kv_bits: or_null(json!({"type": "number"})), kv_tokens_per_gb: or_null(count()),
+        kv_exact_layers: count(), kv_scales: or_null(array(text())), kv_bits: or_null(json!({"type": "number"})), kv_tokens_per_gb: or_null(count()),
         formats: array(format), tensors: count(), weight_bytes: count(), scratch_bytes: count(),
         stop_ids: array(count()), canaries: count(),
         digests: digests(),

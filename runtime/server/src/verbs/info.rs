@@ -73,6 +73,7 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "step_sequences": spec.step_sequences,
         "kv_format": spec.kv_formats.to_string(),
         "kv_exact_layers": spec.kv_exact_layers,
+        "kv_scales": spec.kv_scales.map(|scales| scales.names),
         "kv_bits": spec.kv_bits(),
         "kv_tokens_per_gb": spec.kv_tokens_per_gb(),
         "formats": formats.collect::<Vec<_>>(),
@@ -103,6 +104,17 @@ fn kv_formats(spec: &ModelSpec) -> String {
         0 => spec.kv_formats.to_string(),
         layers => format!("{} (bf16 in {layers} layers)", spec.kv_formats),
     }
+}
+
+/// Where static scales come from; `None` where formats have none.
+fn kv_scales(spec: &ModelSpec) -> Option<String> {
+    let measured = spec.measures_kv().then_some("1, or measured by --kv-calibration-tokens");
+    let read = spec.kv_scales.map(|scales| {
+        let [keys, values] = scales.names;
+        format!("of fp8 the checkpoint's, {keys} and {values}")
+    });
+    let said: Vec<String> = read.into_iter().chain(measured.map(str::to_owned)).collect();
+    (!said.is_empty()).then(|| format!("static scales {}", said.join("; others ")))
 }
 
 fn hardware_json(spec: &ModelSpec) -> Value {
@@ -184,6 +196,9 @@ fn as_text(spec: &ModelSpec, sliding: Option<SlidingSpec>, ranks: usize) -> Stri
     line("K/V", format!("{}, blocks of {} tokens, {block} each", kv_formats(spec), spec.block_tokens));
     if let Some((bits, tokens)) = spec.kv_bits().zip(spec.kv_tokens_per_gb()) {
         line("", format!("{bits:.3} bits an element, {tokens} tokens in 1 GB"));
+    }
+    if let Some(scales) = kv_scales(spec) {
+        line("", scales);
     }
     if let Some(SlidingSpec { window, block_bytes }) = sliding {
         let block = out::bytes(block_bytes as u64);

@@ -60,6 +60,7 @@ impl Shape for Bytes {
         step_sequences: 16,
         kv_formats: KvFormats::both(Cached::F32),
         kv_exact_layers: 0,
+        kv_scales: None,
         kv_elements: 0,
         formats: &[ClassFormat { class: "embedding", stored: Format::F32, compute: "f32" }],
         tensors: &[],

@@ -154,6 +154,7 @@ pub const SPEC: ModelSpec = ModelSpec {
     step_sequences: 16,
     kv_formats: KvFormats::both(Cached::F32),
     kv_exact_layers: 0,
+    kv_scales: None,
     kv_elements: 0,
     formats: &[],
     tensors: &[],

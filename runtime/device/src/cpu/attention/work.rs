@@ -180,14 +180,16 @@ impl<
         self.batch.positions()[item.tokens.start + row / Self::GROUP] as usize
     }
 
-    /// Divides a row's weighted sum by the sum of its weights, and applies the gate if there is one.
+    /// Divides a row's weighted sum of codes by the sum of its weights, multiplies it by the values' static
+    /// scale, rotates it back, and applies the gate if there is one.
     fn finish(&self, item: &Item, row: usize, state: &[f32]) {
         let head = item.head * Self::GROUP + row % Self::GROUP;
         let token = item.tokens.start + row / Self::GROUP;
         // SAFETY: each head of a token belongs to one item.
         let out = unsafe { self.out.part_mut(token, head * VALUE, VALUE) };
+        let by = self.cache.value_scale(self.layer, item.head);
         for (out, sum) in out.iter_mut().zip(&state[TILE..]) {
-            *out = sum / state[1];
+            *out = sum / state[1] * by;
         }
         // Gates multiply element by element, so they come after.
         if let Some(stored) = rotation::<VALUE>(E::Values::FORMAT) {
@@ -332,7 +334,8 @@ impl<
             let first = (self.position(of.item, first + r) + 1).saturating_sub(self.window);
             first.saturating_sub(of.start).min(reach[r])
         });
-        let tile: Tile<R, HEAD_DIM, VALUE> = Tile { queries, reach, skip, scale: self.scale };
+        let scale = self.scale * self.cache.key_scale(self.layer, of.item.head);
+        let tile: Tile<R, HEAD_DIM, VALUE> = Tile { queries, reach, skip, scale };
         let states = &mut of.states[first * Self::STATE..][..R * Self::STATE];
         if of.merging {
             tile.attend(source, of.scores, of.current);

@@ -45,6 +45,7 @@ const SPEC: ModelSpec = ModelSpec {
     step_sequences: 0,
     kv_formats: monomorph_formats::cached::KvFormats::both(monomorph_formats::cached::Cached::F32),
     kv_exact_layers: 0,
+    kv_scales: None,
     kv_elements: 0,
     formats: &[],
     tensors: &[],
