@@ -305,6 +305,9 @@ pub struct LoadOptions {
     pub ordinals: Vec<usize>,
     /// Which of several processes this is, for a build that is spread over them.
     pub process: Option<ProcessOptions>,
+    /// Tokens by which whoever loads a model has it [measure](Model::measure_kv) the static scales of keys
+    /// and values; none leave them as they are.
+    pub kv_calibration: Vec<u32>,
 }
 
 /// One of the processes that a model is spread over.
@@ -459,6 +462,8 @@ pub enum LoadError {
     DummyWeights,
     /// The file for K/V blocks cannot be made.
     Offload(String),
+    /// The static scales of keys and values could not be measured.
+    Calibration(String),
     /// One of several ranks did not load.
     Rank {
         /// Which of them.
@@ -495,6 +500,9 @@ impl std::fmt::Display for LoadError {
             LoadError::Hardware(what) => f.write_str(what),
             LoadError::Device(what) => write!(f, "the device failed while loading: {what}"),
             LoadError::Offload(what) => write!(f, "K/V blocks cannot be kept on disk: {what}"),
+            LoadError::Calibration(what) => {
+                write!(f, "--kv-calibration-tokens: scales of keys and values cannot be measured: {what}")
+            }
             LoadError::Rank { rank, ordinal, error } => write!(f, "rank {rank} (GPU {ordinal}): {error}"),
             LoadError::DummyWeights => {
                 f.write_str("made-up weights are for GPU servers; this one needs a checkpoint")

@@ -5,6 +5,7 @@ use crate::process::memory::{GuardArgs, Host, HostBudget, beside_device};
 use crate::process::out;
 use crate::process::switch::Switch;
 use crate::request::text::Text;
+use crate::start::calibrate;
 use crate::start::draft;
 use crate::start::paths::{default_weights, resolve_weights};
 use crate::start::verify::verify;
@@ -21,18 +22,24 @@ use std::path::PathBuf;
 /// options' blocks, sequences and snapshots become those that the model claimed.
 pub type StartEngine = fn(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>;
 
-/// Loads a model, and checks that its files did not change meanwhile.
+/// Loads a model, checks that its files did not change meanwhile, and calibrates it if that is asked for.
 ///
 /// # Errors
-/// As [`Model::load`], or when a file changed.
+/// As [`Model::load`], when a file changed, or when static scales cannot be measured.
 pub(crate) fn load_model<M: Model>(
     weights: &Weights,
     options: &LoadOptions,
     progress: &Progress,
 ) -> Result<M, LoadError> {
-    let model = M::load(weights, options, progress)?;
+    let mut model = M::load(weights, options, progress)?;
     if let Weights::Checkpoint(checkpoint) = weights {
         checkpoint.check_unchanged()?;
+    }
+    if !options.kv_calibration.is_empty() {
+        let tokens = &options.kv_calibration;
+        let set =
+            calibrate::calibrate(&mut model, tokens, options.context).map_err(LoadError::Calibration)?;
+        (options.report)(format_args!("K/V scales measured over {} tokens: {set}", tokens.len()));
     }
     Ok(model)
 }
@@ -233,6 +240,7 @@ impl MemoryArgs {
             report,
             ordinals: Vec::new(),
             process: None,
+            kv_calibration: Vec::new(),
         })
     }
 }
@@ -423,12 +431,13 @@ impl PrefixArgs {
 pub(crate) const KEEP_NOTHING: PrefixOptions =
     PrefixOptions { enabled: false, snapshots: 0, snapshot_interval: SNAPSHOT_INTERVAL };
 
-/// Loads model and text side by side.
+/// Loads model and text side by side. Where so many tokens are to calibrate the model, the text comes first.
 pub(crate) fn load(
     spec: &ModelSpec,
     start: impl FnOnce(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>,
     args: &WeightsArgs,
     options: &LoadOptions,
+    calibration: Option<usize>,
     engine: EngineOptions,
     progress: &Progress,
 ) -> Result<(EngineHandle, Text), Failure> {
@@ -440,6 +449,12 @@ pub(crate) fn load(
         && let Some(it) = &spec.draft
     {
         out::say(format_args!("drafts: {}", draft::describe(spec, it)));
+    }
+    if let Some(count) = calibration {
+        let text = args.text(&weights, spec)?;
+        let kv_calibration = calibrate::tokens(&text, count)?;
+        let options = LoadOptions { kv_calibration, ..options.clone() };
+        return Ok((start(&weights, &options, engine, progress)?, text));
     }
     std::thread::scope(|scope| {
         let text = scope.spawn(|| args.text(&weights, spec));

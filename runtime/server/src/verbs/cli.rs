@@ -55,7 +55,7 @@ impl Verb {
         match self {
             Verb::Serve(args) => args.processes.ranks_here(ranks),
             Verb::Logits(args) => args.processes.ranks_here(ranks),
-            Verb::Perplexity(args) => args.processes.ranks_here(ranks),
+            Verb::Perplexity(args) => args.model.processes.ranks_here(ranks),
             Verb::Bench(args) => args.processes.ranks_here(ranks),
             Verb::Generate(_) | Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => ranks,
         }
@@ -67,7 +67,7 @@ impl Verb {
             Verb::Serve(args) => Some(&args.gpus),
             Verb::Generate(args) => Some(&args.gpus),
             Verb::Logits(args) => Some(&args.gpus),
-            Verb::Perplexity(args) => Some(&args.gpus),
+            Verb::Perplexity(args) => Some(&args.model.gpus),
             Verb::Bench(args) => Some(&args.gpus),
             Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => None,
         }

@@ -1,6 +1,6 @@
 //! Token lists through a model's steps, for verbs that want its logits.
 
-use crate::verbs::sliding::SlidingTables;
+use crate::start::sliding::SlidingTables;
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, Tokens, chunk,
 };
@@ -96,4 +96,50 @@ pub(crate) fn feed<M: Model>(
         lists[number].rows.extend(logits);
     }
     Ok(true)
+}
+
+/// Feeds a list alone, from nothing on, and hands over the logits behind each of its tokens.
+///
+/// # Errors
+/// When the stack returns other than what it was asked for.
+pub(crate) fn feed_alone<M: Model>(
+    model: &mut M,
+    tokens: &[u32],
+    decode: bool,
+    mut judge: impl FnMut(usize, &[f32]),
+) -> Result<(), String> {
+    let (spec, cut) = (M::SPEC, Cut { decode, prompt: 0 });
+    let (mut lists, mut tables) = ([Fed::new(tokens)], SlidingTables::new(model, 1));
+    let mut at = 0;
+    while feed(model, spec, &mut lists, &mut tables, 0, cut)? {
+        for logits in lists[0].rows.chunks_exact(spec.vocabulary) {
+            judge(at, logits);
+            at += 1;
+        }
+        lists[0].rows.clear();
+    }
+    Ok(())
+}
+
+/// The logarithm of a token's probability, all sums in f64.
+pub(crate) fn log_probability(logits: &[f32], token: usize) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|it| f64::from(it - largest).exp()).sum();
+    f64::from(logits[token] - largest) - sum.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_probability_is_the_softmax_of_its_row() {
+        let logits = [1.0f32, 2.0, 0.5];
+        let whole: f64 = logits.iter().map(|it| f64::from(*it).exp()).sum();
+        for (token, logit) in logits.into_iter().enumerate() {
+            let expected = f64::from(logit) - whole.ln();
+            assert!((log_probability(&logits, token) - expected).abs() < 1e-9);
+        }
+        assert_eq!(log_probability(&[f32::NEG_INFINITY, 3.0], 1), 0.0);
+    }
 }

@@ -115,7 +115,7 @@ pub(crate) fn generate(
     options.ordinals = args.gpus.ordinals(spec, ranks)?;
     // Lists are all submitted before the first is done.
     let engine = EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(0, context, MOST_LISTS) };
-    let (engine, text) = load(spec, start, &args.weights, &options, engine, &Progress::default())?;
+    let (engine, text) = load(spec, start, &args.weights, &options, None, engine, &Progress::default())?;
     let engine = Ending(engine);
     let loaded = started.elapsed().as_secs_f64();
 

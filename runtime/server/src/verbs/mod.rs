@@ -12,7 +12,6 @@ pub(crate) mod perplexity;
 mod report;
 pub(crate) mod serve;
 mod serving;
-mod sliding;
 mod steps;
 mod stopping;
 pub(crate) mod version;

@@ -2,12 +2,10 @@
 
 use crate::failure::Failure;
 use crate::process::out;
-use crate::start::gpus::GpuArgs;
-use crate::start::hosts::{HostsArgs, Work, World, drive};
-use crate::start::load::{MemoryArgs, ThreadArgs, WeightsArgs};
-use crate::verbs::feeding::{Cut, Fed, feed};
-use crate::verbs::sliding::SlidingTables;
-use monomorph_model::{Model, ModelSpec, StatesWanted};
+use crate::start::alone::AloneArgs;
+use crate::start::hosts::Work;
+use crate::verbs::feeding::{feed_alone, log_probability};
+use monomorph_model::{Model, ModelSpec};
 use serde_json::json;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -15,8 +13,6 @@ use std::path::PathBuf;
 /// Flags of `perplexity`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PerplexityArgs {
-    #[command(flatten)]
-    weights: WeightsArgs,
     /// A text in UTF-8.
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
@@ -37,14 +33,7 @@ pub(crate) struct PerplexityArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    threads: ThreadArgs,
-    #[command(flatten)]
-    memory: MemoryArgs,
-    #[command(flatten)]
-    pub(crate) gpus: GpuArgs,
-    /// Which of several processes this is.
-    #[command(flatten)]
-    pub(crate) processes: HostsArgs,
+    pub(crate) model: AloneArgs,
 }
 
 /// Tokens of a text that go through a model together, from nothing on.
@@ -75,8 +64,7 @@ fn windows(tokens: usize, window: usize, stride: usize, most: usize) -> Vec<Wind
 /// Runs windows of a text through the kernels and the cache that serving uses.
 pub(crate) fn perplexity<M: Model>(args: &PerplexityArgs) -> Result<(), Failure> {
     let spec = M::SPEC;
-    let world = args.processes.read(M::RANKS, M::PROCESSES)?;
-    let (window, threads) = (args.window.get(), args.threads.count());
+    let window = args.window.get();
     if window < 2 || window > spec.context {
         return Err(format!("--window {window}: 2 to the model's context of {} tokens", spec.context).into());
     }
@@ -84,22 +72,15 @@ pub(crate) fn perplexity<M: Model>(args: &PerplexityArgs) -> Result<(), Failure>
     if stride > window - 1 {
         return Err(format!("--stride {stride} leaves tokens out: at most {} of a window", window - 1).into());
     }
-    let weights = args.weights.open(spec, threads)?;
-    let text = std::fs::read_to_string(&args.text)
-        .map_err(|error| format!("--text {}: {error}", args.text.display()))?;
-    let tokens = args.weights.text(&weights, spec)?.tokenizer.encode_prompt(&text);
-    let tokens = tokens.map_err(|error| format!("--text {}: {error}", args.text.display()))?;
+    let opened = args.model.open(spec)?;
+    let fault = |error: String| format!("--text {}: {error}", args.text.display());
+    let text = std::fs::read_to_string(&args.text).map_err(|error| fault(error.to_string()))?;
+    let tokens = opened.1.tokenizer.encode_prompt(&text).map_err(|error| fault(error.to_string()))?;
     let cut = windows(tokens.len(), window, stride, args.windows.map_or(usize::MAX, NonZero::get));
-    if cut.is_empty() {
-        return Err(format!("--text {}: there are no two tokens in it", args.text.display()).into());
-    }
-    let longest = cut.iter().map(|it| it.end - it.begin).max().unwrap_or(1);
-    let blocks_each = longest.div_ceil(spec.block_tokens);
-    let states = StatesWanted { sequences: Some(1), snapshots: Some(0) };
-    let mut options = args.memory.options(Some(blocks_each), longest, states, threads, out::say)?;
-    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS))?;
-    options.process = world.as_ref().map(World::process);
-    drive::<M>(world.as_ref(), &weights, &options, Perplexity { args, tokens, windows: cut, blocks_each })
+    let Some(longest) = cut.iter().map(|it| it.end - it.begin).max() else {
+        return Err(fault("there are no two tokens in it".to_owned()).into());
+    };
+    args.model.drive::<M>(&opened, longest, Perplexity { args, tokens, windows: cut })
 }
 
 /// A text to run through a model.
@@ -107,32 +88,24 @@ struct Perplexity<'a> {
     args: &'a PerplexityArgs,
     tokens: Vec<u32>,
     windows: Vec<Window>,
-    blocks_each: usize,
 }
 
 impl Work for Perplexity<'_> {
     fn run<M: Model>(self, mut model: M) -> Result<(), Failure> {
-        let spec = M::SPEC;
-        let cut = Cut { decode: self.args.decode, prompt: 0 };
         let mut judged = Vec::new();
         for window in &self.windows {
             let tokens = &self.tokens[window.begin..window.end];
-            let mut fed = [Fed::new(tokens)];
-            let mut tables = SlidingTables::new(&model, 1);
-            let (mut at, mut sum) = (window.begin, 0.0);
-            while feed(&mut model, spec, &mut fed, &mut tables, self.blocks_each, cut)? {
-                for logits in fed[0].rows.chunks_exact(spec.vocabulary) {
-                    // A row is about the token behind it.
-                    at += 1;
-                    if (window.judged..window.end).contains(&at) {
-                        sum -= log_probability(logits, self.tokens[at] as usize);
-                    }
+            let mut sum = 0.0;
+            feed_alone(&mut model, tokens, self.args.decode, |at, logits| {
+                // A row is about the token behind it.
+                let at = window.begin + at + 1;
+                if (window.judged..window.end).contains(&at) {
+                    sum -= log_probability(logits, self.tokens[at] as usize);
                 }
-                fed[0].rows.clear();
-            }
+            })?;
             judged.push(Judged { tokens: window.end - window.judged, sum });
         }
-        print(spec, self.args, &judged);
+        print(M::SPEC, self.args, &judged);
         Ok(())
     }
 }
@@ -143,13 +116,6 @@ struct Judged {
     tokens: usize,
     /// Sum of the negative logarithms of their probabilities.
     sum: f64,
-}
-
-/// The logarithm of a token's probability, all sums in f64.
-fn log_probability(logits: &[f32], token: usize) -> f64 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|it| f64::from(it - largest).exp()).sum();
-    f64::from(logits[token] - largest) - sum.ln()
 }
 
 /// The mean over all tokens, and the standard error of the mean of windows.
@@ -203,17 +169,6 @@ mod tests {
         assert_eq!(windows(7, 10, 5, 9), [Window { begin: 0, end: 7, judged: 1 }]);
         assert_eq!(windows(1, 10, 5, 9), []);
         assert_eq!(windows(1000, 10, 5, 3).len(), 3);
-    }
-
-    #[test]
-    fn a_probability_is_the_softmax_of_its_row() {
-        let logits = [1.0f32, 2.0, 0.5];
-        let whole: f64 = logits.iter().map(|it| f64::from(*it).exp()).sum();
-        for (token, logit) in logits.into_iter().enumerate() {
-            let expected = f64::from(logit) - whole.ln();
-            assert!((log_probability(&logits, token) - expected).abs() < 1e-9);
-        }
-        assert_eq!(log_probability(&[f32::NEG_INFINITY, 3.0], 1), 0.0);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::process::switch::Switch;
 use crate::request::grammars::{GrammarArgs, GrammarStore};
 use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
+use crate::start::calibrate::CalibrationArgs;
 use crate::start::draft;
 use crate::start::gpus::GpuArgs;
 use crate::start::hosts::{self, HostsArgs, Start, World};
@@ -89,6 +90,9 @@ pub struct ServeArgs {
     /// Room for sequences that have to make room.
     #[command(flatten)]
     pub swap: SwapArgs,
+    /// How keys and values are scaled.
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
     /// Memory of the device.
     #[command(flatten)]
     pub memory: MemoryArgs,
@@ -173,6 +177,7 @@ pub fn serve(
         return Err("--swap-space and --high-speed-swap: a server does one of them".to_owned().into());
     }
     let schedule = args.schedule.options(spec)?;
+    let calibration = args.calibration.count(spec)?;
     let lookup = args.lookup.options(spec)?;
     let room = args.memory.room(spec, swap.host_bytes)?;
     let room = room.map(|room| room.beside(args.offload.staging(spec)));
@@ -250,7 +255,7 @@ pub fn serve(
             (start.head)(world, weights, options, engine, (progress, loaded), deadlines)
         }
     };
-    let (engine, text) = load(spec, begin, &args.weights, &options, engine, &app.progress)?;
+    let (engine, text) = load(spec, begin, &args.weights, &options, calibration, engine, &app.progress)?;
     if !app.reasoning.is_on() {
         text.can_answer_at_once()?;
     }

@@ -1,6 +1,6 @@
 //! Driving a model's steps without an engine: as many in flight as the model takes.
 
-use crate::verbs::sliding::SlidingTables;
+use crate::start::sliding::SlidingTables;
 use monomorph_model::{
     BlockId, Model, ModelSpec, Output, RowOutput, SequenceStep, Slot, Step, StepOutput, Ticket, Tokens,
     Verified, chunk,

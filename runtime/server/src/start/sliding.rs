@@ -1,4 +1,4 @@
-//! Blocks of layers with a sliding window, for verbs that drive a model's steps without an engine.
+//! Blocks of layers with a sliding window, for what drives a model's steps without an engine.
 
 use monomorph_model::{Model, ModelSpec, SequenceStep, SlidingId, SlidingSpec, SlidingTable};
 
