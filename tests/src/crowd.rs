@@ -4,7 +4,8 @@ use crate::goldens::{Golden, goldens};
 use crate::root;
 use crate::server::{self, post, post_streamed};
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{BuildOptions, Compute};
+use monomorph_formats::cached::KvFormats;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -89,6 +90,14 @@ impl Served {
     /// # Panics
     /// If there is no such golden, or it cannot be built.
     pub fn build(name: &str, targets: &Path) -> Served {
+        Served::keeping(name, None, targets)
+    }
+
+    /// The same with keys and values in these formats.
+    ///
+    /// # Panics
+    /// As [`Served::build`].
+    pub fn keeping(name: &str, kv: Option<KvFormats>, targets: &Path) -> Served {
         let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
         golden.import_into(targets, Compute::F32);
         let target = format!("cpu/{name}/f32");
@@ -97,7 +106,8 @@ impl Served {
             spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
         let weights = tempfile::tempdir().expect("temporary directories can be made");
         with_tokenizer(&golden, vocabulary, weights.path());
-        Served { server: server::build(Some(targets), &target), weights, vocabulary }
+        let options = BuildOptions { kv, ..BuildOptions::default() };
+        Served { server: server::build_with(Some(targets), &target, &options), weights, vocabulary }
     }
 }
 

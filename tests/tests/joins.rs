@@ -3,6 +3,7 @@
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute};
+use monomorph_formats::cached::KvFormats;
 use monomorph_tests::emulated;
 use monomorph_tests::joins::{Stored, TOKENS, generate, others, store};
 use monomorph_tests::{root, server};
@@ -104,12 +105,22 @@ fn sequences_of_processors_are_what_they_are_alone() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let mut wrong = Vec::new();
-    for (model, storage) in
-        [("qwen3-deep", "bf16"), ("qwen3-deep", "f32"), ("qwen3-next", "f32"), ("qwen35-moe-text", "f32")]
-    {
+    for (model, storage, kv) in [
+        ("qwen3-deep", "bf16", None),
+        ("qwen3-deep", "f32", None),
+        ("qwen3-next", "f32", None),
+        ("qwen35-moe-text", "f32", None),
+        // Narrow keys and values, of which a sample.
+        ("qwen3-deep", "f32", Some("fp8")),
+        ("qwen3-next", "f32", Some("turbo8/turbo3")),
+    ] {
         let stored = store(model, storage, Compute::F32, &targets, &out);
-        let binary = server::build(Some(&targets), &format!("cpu/{}", stored.name));
-        wrong.extend(check(&stored.name, &stored, 40, 8, || Command::new(&binary)));
+        let kv = kv.map(|kv| KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}")));
+        let options = BuildOptions { kv, ..BuildOptions::default() };
+        let binary = server::build_with(Some(&targets), &format!("cpu/{}", stored.name), &options);
+        let kept = kv.map_or(String::new(), |kv| format!(", K/V in {kv}"));
+        let name = format!("{}{kept}", stored.name);
+        wrong.extend(check(&name, &stored, 40, 8, || Command::new(&binary)));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -3,10 +3,11 @@
 //! recurrent state, and with sliding windows.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{BuildOptions, Compute};
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::crowd::{Random, with_tokenizer};
 use monomorph_tests::goldens::goldens;
-use monomorph_tests::server::{Serving, build, post_streamed};
+use monomorph_tests::server::{Serving, build, build_with, post_streamed};
 use monomorph_tests::{root, smollm2};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -138,16 +139,22 @@ fn the_second_turn_begins_where_the_first_ended() {
 
 #[test]
 fn it_does_so_with_recurrent_state() {
-    compare_golden("qwen3-next");
+    compare_golden("qwen3-next", None);
 }
 
 #[test]
 fn it_does_so_with_sliding_windows() {
-    compare_golden("gemma4-few");
+    compare_golden("gemma4-few", None);
+}
+
+/// Under measured scales, which are the same in both servers.
+#[test]
+fn it_does_so_with_keys_and_values_of_four_bits() {
+    compare_golden("qwen3-next", Some(KvFormats::both(Cached::Turbo4)));
 }
 
 /// Conversations of ids with a server of a golden's model in a long context.
-fn compare_golden(name: &str) {
+fn compare_golden(name: &str, kv: Option<KvFormats>) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let mut golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
     let long = tempfile::tempdir().expect("temporary directories can be made");
@@ -158,7 +165,8 @@ fn compare_golden(name: &str) {
     let vocabulary = spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
     let weights = tempfile::tempdir().expect("temporary directories can be made");
     with_tokenizer(&golden, vocabulary, weights.path());
-    let server = build(Some(targets.path()), &target);
+    let options = BuildOptions { kv, ..BuildOptions::default() };
+    let server = build_with(Some(targets.path()), &target, &options);
     let turn = |round: usize, answer: Option<&str>| {
         let mut random = Random(round as u64);
         let mut prompt = random.ids(TOKENS + round, vocabulary);
@@ -170,6 +178,9 @@ fn compare_golden(name: &str) {
         let body = json!({"prompt": prompt, "max_tokens": 24, "ignore_eos": true});
         ("/v1/completions".to_owned(), body)
     };
-    let arguments = ["--context", "8192", "--threads", "2"];
+    let mut arguments = vec!["--context", "8192", "--threads", "2"];
+    if kv.is_some() {
+        arguments.extend(["--kv-calibration-tokens", "64"]);
+    }
     compare(name, &server, weights.path(), &arguments, &turn);
 }

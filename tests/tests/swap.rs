@@ -4,19 +4,24 @@
 //!
 //! Found here first: a plan that counted states without the padding of their tiles.
 
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::crowd::{Random, Request, Served, crowd};
 use monomorph_tests::server::{Serving, metric, stats, verb};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-/// Goldens, GB of memory for copies, and further flags: so little memory that one sequence of ten blocks
-/// takes more than the half that must stay free, and always goes to disk.
-const SERVERS: [(&str, &str, &[&str]); 3] = [
-    ("qwen35-moe-text", "0.00012", SNAPSHOTS),
-    ("qwen35-quarters", "0.00028", SNAPSHOTS),
-    ("gemma4-few", "0.00012", &[]),
+/// Goldens, formats of keys and values where they are narrow, GB of memory for copies, and further flags: so
+/// little memory that one sequence of ten blocks takes more than the half that must stay free, and always
+/// goes to disk.
+const SERVERS: [(&str, Option<Cached>, &str, &[&str]); 4] = [
+    ("qwen35-moe-text", None, "0.00012", SNAPSHOTS),
+    ("qwen35-quarters", None, "0.00028", SNAPSHOTS),
+    ("gemma4-few", None, "0.00012", &[]),
+    ("gemma4-few", Some(Cached::Fp8), "0.00003", &[]),
 ];
+/// Of narrow formats: every start measures the same scales.
+const CALIBRATION: &[&str] = &["--kv-calibration-tokens", "64"];
 /// Of models with state.
 const SNAPSHOTS: &[&str] = &["--snapshots", "8", "--snapshot-interval", "64"];
 /// Tokens that each server has memory for: few, so that sequences lose their blocks.
@@ -57,14 +62,16 @@ fn count(address: &str, key: &str) -> u64 {
 fn sequences_that_are_swapped_are_answered_as_alone() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let mut random = Random(5);
-    for (name, space, more) in SERVERS {
-        let Served { server, weights, vocabulary } = Served::build(name, targets.path());
+    for (name, kv, space, more) in SERVERS {
+        let Served { server, weights, vocabulary } =
+            Served::keeping(name, kv.map(KvFormats::both), targets.path());
+        let calibration = kv.map_or(&[][..], |_| CALIBRATION);
         println!("{}", verb(&server, &["info"]));
         let disk = tempfile::tempdir().expect("temporary directories can be made");
         let directory = disk.path().to_str().expect("a plain path");
         let start = |threads: &str, memory: &str, more: &[&str]| {
             let arguments = ["--threads", threads, "--context", "512", "--kv-tokens", memory];
-            Serving::start(&server, weights.path(), &[&arguments, more].concat())
+            Serving::start(&server, weights.path(), &[&arguments, calibration, more].concat())
         };
 
         let requests = requests(vocabulary, &mut random);
