@@ -12,6 +12,7 @@ mod fetch;
 mod gpu;
 mod image;
 mod import;
+mod judged;
 mod kernels;
 mod licences;
 mod list;
@@ -28,6 +29,7 @@ mod perplexity;
 mod quantize;
 mod release;
 mod replay;
+mod retrieval;
 mod run;
 mod test;
 mod tidy;
@@ -76,6 +78,8 @@ enum Verb {
     Verify(verify::Options),
     /// Say how well a server foretells a text, to compare formats of keys and values.
     Perplexity(perplexity::Options),
+    /// Say whether a server finds again what stands far back in a context, to compare the same.
+    Retrieval(retrieval::Options),
     /// Turn a checkpoint in floats into the one that a target reads.
     Quantize(quantize::Options),
     /// Measure a target against its prediction and its limit.
@@ -130,6 +134,7 @@ fn main() -> ExitCode {
         Verb::Canary(options) => canary::canary(options),
         Verb::Verify(options) => verify::verify(options),
         Verb::Perplexity(options) => perplexity::perplexity(options),
+        Verb::Retrieval(options) => retrieval::retrieval(options),
         Verb::Quantize(options) => quantize::quantize(options),
         Verb::Bench(options) => bench::bench(options),
         Verb::Gpu(options) => gpu::gpu(options),

@@ -103,7 +103,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     }
     if matches!(verb, Verb::Generate(_)) && !M::PROCESSES.contains(&1) {
         return Err(
-            "generate: this build runs as several processes, and only serve, logits, perplexity and bench do"
+            "generate: this build runs as several processes, and only serve, logits, perplexity, retrieval and bench do"
                 .to_owned()
                 .into(),
         );
@@ -115,6 +115,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         }
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
         Verb::Perplexity(args) => verbs::perplexity::perplexity::<M>(args),
+        Verb::Retrieval(args) => verbs::retrieval::retrieval::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
         Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => Ok(()),
     }

@@ -7,6 +7,7 @@ use crate::verbs::health::HealthArgs;
 use crate::verbs::info::InfoArgs;
 use crate::verbs::logits::LogitsArgs;
 use crate::verbs::perplexity::PerplexityArgs;
+use crate::verbs::retrieval::RetrievalArgs;
 use crate::verbs::serve::ServeArgs;
 use clap::{Parser, Subcommand};
 
@@ -38,6 +39,8 @@ pub(crate) enum Verb {
     Logits(LogitsArgs),
     /// Say how well the model foretells a text.
     Perplexity(PerplexityArgs),
+    /// Say whether the model finds again what stands far back in a context.
+    Retrieval(RetrievalArgs),
     /// Measure prefill, decode and concurrent streams.
     Bench(BenchArgs),
     /// Say what this binary was compiled for.
@@ -56,6 +59,7 @@ impl Verb {
             Verb::Serve(args) => args.processes.ranks_here(ranks),
             Verb::Logits(args) => args.processes.ranks_here(ranks),
             Verb::Perplexity(args) => args.model.processes.ranks_here(ranks),
+            Verb::Retrieval(args) => args.model.processes.ranks_here(ranks),
             Verb::Bench(args) => args.processes.ranks_here(ranks),
             Verb::Generate(_) | Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => ranks,
         }
@@ -68,6 +72,7 @@ impl Verb {
             Verb::Generate(args) => Some(&args.gpus),
             Verb::Logits(args) => Some(&args.gpus),
             Verb::Perplexity(args) => Some(&args.model.gpus),
+            Verb::Retrieval(args) => Some(&args.model.gpus),
             Verb::Bench(args) => Some(&args.gpus),
             Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => None,
         }

@@ -10,6 +10,7 @@ pub(crate) mod info;
 pub(crate) mod logits;
 pub(crate) mod perplexity;
 mod report;
+pub(crate) mod retrieval;
 pub(crate) mod serve;
 mod serving;
 mod steps;

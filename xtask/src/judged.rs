@@ -1,0 +1,36 @@
+//! A server, built or given, whose verbs judge formats by what its model says.
+
+use crate::{BuildOptions, TargetOptions, build, fetch};
+use clap::Args;
+pub use monomorph_compiler::toolchain::python::run;
+use std::path::PathBuf;
+use std::process::Command;
+
+#[derive(Args)]
+pub struct Server {
+    #[command(flatten)]
+    target: TargetOptions,
+    #[command(flatten)]
+    build: BuildOptions,
+    /// Weights [default: fetched].
+    #[arg(long, value_name = "PATH")]
+    weights: Option<PathBuf>,
+    /// Take this server instead of building one.
+    #[arg(long, value_name = "PATH")]
+    server: Option<PathBuf>,
+}
+
+/// A verb of the server, on its weights.
+pub fn verb(name: &str, options: Server) -> Result<Command, String> {
+    let server = match options.server {
+        Some(server) => server,
+        None => build::server(&options.target, options.build)?,
+    };
+    let weights = match options.weights {
+        Some(path) => path,
+        None => fetch::weights(&options.target)?,
+    };
+    let mut command = Command::new(server);
+    command.arg(name).arg("--weights").arg(weights);
+    Ok(command)
+}
