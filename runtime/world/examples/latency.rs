@@ -129,6 +129,7 @@ fn world<const N: usize>(steps: usize) {
         report: |_| {},
         ordinals: Vec::new(),
         process: None,
+        kv_calibration: Vec::new(),
     };
     let mut world = World::<Idle<N>>::load(&Weights::Dummy { seed: 0 }, &options, &Progress::default())
         .expect("idle ranks load");

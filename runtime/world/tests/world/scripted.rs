@@ -116,6 +116,7 @@ pub fn options(scenario: usize) -> LoadOptions {
         report: |_| {},
         ordinals: vec![5, 0, 2],
         process: None,
+        kv_calibration: Vec::new(),
     }
 }
 

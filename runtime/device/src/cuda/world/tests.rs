@@ -150,6 +150,7 @@ fn load(ordinals: Vec<usize>) -> Result<(), LoadError> {
         report: |_| {},
         ordinals,
         process: None,
+        kv_calibration: Vec::new(),
     };
     monomorph_world::World::<Trial>::load(&Weights::Dummy { seed: 0 }, &options, &Progress::default())
         .map(drop)
