@@ -54,8 +54,9 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         canaries: canaries(source, checkpoint.canaries?, model)?,
     };
     let kv = read.kv?;
-    if let Some((message, help)) = kv_misfit(kv.formats, model) {
-        source.report(kv.span.clone(), "kv", message, "does not fit the model", help);
+    if let Some(KvMisfit { of_values, message, help }) = kv_misfit(kv.formats, model) {
+        let span = kv.spans[usize::from(of_values)].clone();
+        source.report(span, "kv", message, "does not fit the model", help);
     }
     Some(Quant {
         name: name.to_owned(),
@@ -495,30 +496,40 @@ fn kv_boundary(source: &Source, kv: &ReadKv, model: &Model) -> usize {
     }
 }
 
-/// Why keys and values of a model cannot be kept in these formats, and what could be done; `None` if they
-/// can.
-pub(super) fn kv_misfit(formats: KvFormats, model: &Model) -> Option<(String, String)> {
+/// Why keys and values of a model cannot be kept in some formats.
+pub(super) struct KvMisfit {
+    /// Whether it is the format of values that does not fit, and not that of keys, or of both.
+    pub(super) of_values: bool,
+    pub(super) message: String,
+    /// What could be done.
+    pub(super) help: String,
+}
+
+/// Why keys and values of a model cannot be kept in these formats; `None` if they can.
+pub(super) fn kv_misfit(formats: KvFormats, model: &Model) -> Option<KvMisfit> {
     let [keys, values] = [formats.keys, formats.values];
     model.mixers.iter().find_map(|(name, mixer)| {
         let kv = mixer.kv()?;
         if !kv.own_values && formats != KvFormats::both(keys) {
             let message = format!("latents of {name:?} are keys and values at once, and cannot be {formats}");
-            return Some((message, "one `format` for both".to_owned()));
+            return Some(KvMisfit { of_values: true, message, help: "one `format` for both".to_owned() });
         }
         if !kv.own_values && keys.is_narrow() {
             let message = format!("latents of {name:?} cannot be kept as {keys}");
-            return Some((message, "no kernel keeps them so: f32, bf16 or f16".to_owned()));
+            let help = "no kernel keeps them so: f32, bf16 or f16".to_owned();
+            return Some(KvMisfit { of_values: false, message, help });
         }
-        [keys, values].into_iter().find_map(|format| {
+        [(false, keys), (true, values)].into_iter().find_map(|(of_values, format)| {
+            let help = if format.is_rotated() && Rotation::new(kv.head_dim).is_err() {
+                format!("it rotates heads of a power of two, from 16 to {MAX_ROTATED}: fp8 takes any")
+            } else if format.scales().is_some() && !kv.head_dim.is_multiple_of(GROUP) {
+                format!("its groups are {GROUP} elements: fp8 takes any width")
+            } else {
+                return None;
+            };
             let message =
                 format!("heads of {name:?} are {} wide, and cannot be kept as {format}", kv.head_dim);
-            if format.is_rotated() && Rotation::new(kv.head_dim).is_err() {
-                let help =
-                    format!("it rotates heads of a power of two, from 16 to {MAX_ROTATED}: fp8 takes any");
-                return Some((message, help));
-            }
-            let whole = format.scales().is_none() || kv.head_dim.is_multiple_of(GROUP);
-            (!whole).then(|| (message, format!("its groups are {GROUP} elements: fp8 takes any width")))
+            Some(KvMisfit { of_values, message, help })
         })
     })
 }

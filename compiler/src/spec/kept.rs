@@ -1,7 +1,7 @@
 //! Checks that keys and values can be kept as a build asks.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
-use super::fit::kv_misfit;
+use super::fit::{KvMisfit, kv_misfit};
 use super::types::Target;
 use monomorph_formats::cached::KvFormats;
 use std::path::Path;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// When the model's heads cannot be kept so.
 pub fn with_kv(mut target: Target, formats: KvFormats) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
-    if let Some((message, help)) = kv_misfit(formats, &target.model) {
+    if let Some(KvMisfit { message, help, .. }) = kv_misfit(formats, &target.model) {
         sink.push(Diagnostic::outside(Path::new("--kv"), message, help));
     }
     if formats != target.quant.kv_formats {

@@ -49,8 +49,8 @@ pub(super) struct ReadQuant {
 /// `[kv]`.
 pub(super) struct ReadKv {
     pub(super) formats: KvFormats,
-    /// Where the format of keys stands, or of both.
-    pub(super) span: Range<usize>,
+    /// Where the formats of keys and of values stand.
+    pub(super) spans: [Range<usize>; 2],
     pub(super) boundary: Option<At<Boundary>>,
     /// Names of the checkpoint's tensors of static scales, of keys and of values.
     pub(super) scales: Option<[At<String>; 2]>,
@@ -137,7 +137,7 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
             Some(said) => Some(said?),
             None => None,
         };
-        Some(ReadKv { formats, span: keys.span, boundary, scales, block: block?.value })
+        Some(ReadKv { formats, spans: [keys.span, values.span], boundary, scales, block: block?.value })
     });
     root.finish();
     if let (Some(checkpoint), Some(scales)) = (&checkpoint, kv.as_ref().and_then(|kv| kv.scales.as_ref())) {
