@@ -333,8 +333,9 @@ fn each_group<const WIDTH: usize>(
         rotation.apply(&mut vector);
     }
     if let Some(measured) = measured {
-        let largest = vector.iter().fold(0.0, |largest: f32, it| largest.max(it.abs()));
-        measured.fetch_max(largest.to_bits(), Ordering::Relaxed);
+        // By their bits, above which those of infinity and of what is no number stand.
+        let largest = vector.iter().fold(0, |largest, it| it.abs().to_bits().max(largest));
+        measured.fetch_max(largest, Ordering::Relaxed);
     }
     for (at, part) in vector.chunks(GROUP).enumerate() {
         let mut group = [0.0; GROUP];

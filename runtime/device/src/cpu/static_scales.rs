@@ -118,10 +118,12 @@ mod tests {
     #[test]
     fn what_is_not_finite_has_no_scale() {
         let mut it = StaticScales::new(FORMATS, 2, 2);
-        it.measure();
-        it.measured(1, 1).unwrap()[0].store(f32::INFINITY.to_bits(), Ordering::Relaxed);
-        let error = it.set(&mut KvScales::default()).unwrap_err();
-        assert_eq!(error, "keys of head 1 are not finite in layer 1 of their kind");
+        for largest in [f32::INFINITY, f32::NAN] {
+            it.measure();
+            it.measured(1, 1).unwrap()[0].store(largest.to_bits(), Ordering::Relaxed);
+            let error = it.set(&mut KvScales::default()).unwrap_err();
+            assert_eq!(error, "keys of head 1 are not finite in layer 1 of their kind");
+        }
         let error = it.give(0, 1, &[0.3, 1.0]).unwrap_err();
         assert!(error.contains("no power of two"), "{error}");
     }

@@ -26,18 +26,19 @@ impl CalibrationArgs {
     /// How many tokens are asked for.
     ///
     /// # Errors
-    /// When no format of the build has a static scale to measure.
+    /// When no format of the build has a static scale to measure, or the model has no context of so many.
     pub(crate) fn count(self, spec: &ModelSpec) -> Result<Option<usize>, String> {
         let Some(count) = self.kv_calibration_tokens.map(NonZero::get) else { return Ok(None) };
-        if spec.measures_kv() {
-            return Ok(Some(count));
-        }
-        let why = match spec.kv_scales {
-            Some(_) => "have the checkpoint's scales",
-            None => "have no static scales",
+        let why = match (spec.measures_kv(), spec.kv_scales) {
+            (true, _) if count <= spec.context => return Ok(Some(count)),
+            (true, _) => format!("the model's context is {}", spec.context),
+            (false, read) => {
+                let of_build = format!("keys and values of this build ({})", spec.kv_formats);
+                let what = read.map_or("no static scales", |_| "the checkpoint's scales");
+                format!("{of_build} have {what}")
+            }
         };
-        let of_build = format!("keys and values of this build ({}) {why}", spec.kv_formats);
-        Err(format!("--kv-calibration-tokens {count}: {of_build}"))
+        Err(format!("--kv-calibration-tokens {count}: {why}"))
     }
 }
 
@@ -188,5 +189,7 @@ mod tests {
         // A checkpoint's are of fp8 alone.
         let kv_formats = KvFormats { keys: Cached::Fp8, values: Cached::Turbo4 };
         assert_eq!(args.count(&ModelSpec { kv_formats, ..read }), Ok(Some(512)));
+        let error = "--kv-calibration-tokens 512: the model's context is 511";
+        assert_eq!(args.count(&ModelSpec { context: 511, ..fp8 }), Err(error.to_owned()));
     }
 }
