@@ -26,8 +26,8 @@ pub struct BuildOptions {
     /// parallelism).
     #[arg(long, value_name = "N", conflicts_with = "tp")]
     ep: Option<usize>,
-    /// Keep keys and values in this format instead of the quant spec's, or in two: f32, bf16, f16, fp8, nvfp4,
-    /// turbo8, turbo4, turbo3, or for example turbo8/turbo4 for keys and for values.
+    /// Keep keys and values in this format instead of the quant spec's, or in two: f32, bf16, f16, fp8,
+    /// nvfp4, turbo8, turbo4, turbo3, or for example turbo8/turbo4 for keys and for values.
     #[arg(long, value_name = "FORMAT", value_parser = KvFormats::from_name)]
     kv: Option<KvFormats>,
 }

@@ -130,8 +130,8 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
         self.of_layers(|body| if self.window(body).is_some() { 0 } else { self.block_bytes(body) })
     }
 
-    /// Elements of a token's keys and values over all layers that keep all blocks of a sequence, including the
-    /// draft head's.
+    /// Elements of a token's keys and values over all layers that keep all blocks of a sequence, including
+    /// the draft head's.
     pub fn kv_elements(&self) -> usize {
         let each = |body: &PlanBody<P>| {
             let heads = self.kv_heads(body).filter(|heads| heads.window.is_none());

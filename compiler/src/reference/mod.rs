@@ -3,8 +3,8 @@
 //! Goldens made with transformers check this interpreter; it checks every backend and every pass. It is never
 //! deleted and never optimised. It applies the quant spec: weights are the exact values of the stored format,
 //! including scales beside a tensor; operands are rounded before a product to the weight's compute format;
-//! keys and values are what is read back of them in their formats. Sums are f64, so that a comparison does not
-//! depend on its own rounding.
+//! keys and values are what is read back of them in their formats. Sums are f64, so that a comparison does
+//! not depend on its own rounding.
 //!
 //! A graph that [`shard`](crate::passes::shard) has cut runs on all its ranks, op by op.
 

@@ -53,8 +53,8 @@ fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Di
     sink.finish(target)
 }
 
-/// [`load`], followed by [`with_kv`], [`with_ranks`], [`with_hosts`], [`with_draft`] and [`with_batch_invariant`] if
-/// `options` ask for them.
+/// [`load`], followed by [`with_kv`], [`with_ranks`], [`with_hosts`], [`with_draft`] and
+/// [`with_batch_invariant`] if `options` ask for them.
 ///
 /// # Errors
 /// Those of all six.

@@ -1,10 +1,10 @@
 //! The memory layout of a block's keys and values in one layer.
 //!
-//! The keys of a head, and its values, are a unit each: a plane of codes, and behind it a plane of scales,
-//! `[tokens][groups]`, if the format has scales. On a CUDA device units are `[keys, values][heads]`, and codes
-//! `[tokens][head_dim]` (templates/cuda/attention/attention.cuh). On a CPU units are `[heads][keys, values]`;
-//! keys are transposed, `[head_dim][tokens]`, so that a vector is one dimension of several keys, and values
-//! `[tokens][head_dim, in whole vectors]`.
+//! The keys of a head, and its values, are a unit each: a plane of codes, and behind it a plane of scales if
+//! the format has some. On a CUDA device units are `[keys, values][heads]`, codes `[tokens][head_dim]` and
+//! scales `[tokens][groups]` (templates/cuda/attention/attention.cuh). On a CPU units are
+//! `[heads][keys, values]`; keys are transposed, codes `[head_dim][tokens]` and scales `[groups][tokens]`, so
+//! that a vector is one dimension of several keys, and values are `[tokens][head_dim, in whole vectors]`.
 //!
 //! Where values are the leading elements of keys, as with a latent, they are stored once: a block has no
 //! values (codes `[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU).

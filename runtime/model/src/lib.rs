@@ -305,8 +305,8 @@ pub struct LoadOptions {
     pub ordinals: Vec<usize>,
     /// Which of several processes this is, for a build that is spread over them.
     pub process: Option<ProcessOptions>,
-    /// Tokens by which whoever loads a model has it [measure](Model::measure_kv) the static scales of keys
-    /// and values; none leave them as they are.
+    /// Tokens by which a loaded model [measures](Model::measure_kv) the static scales of keys and values;
+    /// none leave them as they are. The caller of [`Model::load`] runs them.
     pub kv_calibration: Vec<u32>,
 }
 

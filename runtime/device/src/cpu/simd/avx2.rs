@@ -41,7 +41,8 @@ impl F32s {
             let wide = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(_mm_loadl_epi64(x.as_ptr().cast())));
             F32s(_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(0xbfff_u16 as i16))))
         }
-        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower negated.
+        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
+        /// negated.
         pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
             let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.as_ptr().cast()));
             let sizes = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels.as_ptr()), codes);

@@ -41,7 +41,8 @@ impl F32s {
             let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(x.as_ptr().cast())));
             F32s(_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(0xbfff_u16 as i16))))
         }
-        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower negated.
+        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
+        /// negated.
         pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
             let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
             F32s(_mm512_permutexvar_ps(codes, _mm512_loadu_ps(levels.as_ptr())))

@@ -61,7 +61,8 @@ impl F32s {
         F32s(x.map(|code| f16::from_bits((i16::from(code as i8) << 7) as u16 & 0xbfff).to_f32()))
     }
 
-    /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower negated.
+    /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
+    /// negated.
     #[inline(always)]
     pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
         F32s(codes.map(|code| levels[usize::from(code & 15)]))
