@@ -163,8 +163,8 @@ struct Operands {
     /// Tokens of the tiles that a query attends to, at most.
     seen: usize,
     constants: Vec<Member>,
-    /// Bytes of a block of the cache, by its name in the kernels' declarations.
     kv_formats: KvFormats,
+    /// Bytes of a block of the cache, by its name in the kernels' declarations.
     kv_block: (&'static str, usize),
 }
 
