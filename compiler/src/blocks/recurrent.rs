@@ -114,8 +114,8 @@ impl Launcher<'_> {
     }
 }
 
-/// `sizeof(RecurrentChunksShared<S>)`: pieces, and two barriers each. A piece holds a matrix of a chunk's keys
-/// in halves, or its P, factors and, of `brought` columns, U.
+/// `sizeof(RecurrentChunksShared<S>)`: pieces, and two barriers each. A piece holds a matrix of a chunk's
+/// keys in halves, or its P, factors and, of `brought` columns, U.
 pub(super) fn chunks_shared(slots: usize, key_dim: usize, brought: usize) -> usize {
     let with_p = CHUNK * CHUNK * 2 + FACTORS + CHUNK * brought * 2;
     (slots * ((CHUNK * key_dim * 2).max(with_p) + 16)).next_multiple_of(128)

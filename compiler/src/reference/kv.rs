@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub(crate) enum Side {
     /// Keys, or what is key and value at once.
     Keys,
-    /// Values.
+    /// Values, each at its token.
     Values,
 }
 

@@ -65,7 +65,7 @@ pub(super) enum Boundary {
     Layers(usize),
     /// Two, but none of a model with few of them.
     Auto,
-    /// All.
+    /// All layers, so that none is narrow.
     Max,
 }
 

@@ -74,7 +74,7 @@ impl Layout {
         if self.value_stride == 0 { 0 } else { self.value_codes() + self.scales(self.formats.values) }
     }
 
-    /// Bytes of a block.
+    /// Bytes of the keys and values of a block's tokens in one layer, scales included.
     pub const fn block_bytes(&self) -> usize {
         self.heads * (self.key_bytes() + self.value_bytes())
     }

@@ -18,7 +18,7 @@ static E4M3: [f32; 256] = e4m3();
 
 /// The format of cached keys, or of cached values.
 pub trait KvCodes: Copy + Send + Sync + 'static {
-    /// The format.
+    /// Which one it is.
     const FORMAT: Cached;
     /// What codes are read as.
     #[doc(hidden)]
@@ -49,7 +49,7 @@ pub trait KvKept: Copy + Send + Sync + 'static {
     type Keys: KvCodes;
     /// The format of values.
     type Values: KvCodes;
-    /// Both.
+    /// Keys' and values' as one.
     const FORMATS: KvFormats = KvFormats { keys: Self::Keys::FORMAT, values: Self::Values::FORMAT };
 }
 
@@ -71,7 +71,7 @@ pub struct Unit<'a, F: KvCodes> {
 }
 
 impl<'a, F: KvCodes> Unit<'a, F> {
-    /// Nothing.
+    /// Of no token.
     pub(super) const NONE: Unit<'static, F> = Unit { codes: &[], scales: &[] };
 
     /// The unit in these bytes, of which so many are codes.

@@ -83,7 +83,7 @@ impl Levels {
     }
 }
 
-/// E2M1.
+/// E2M1: a bit of mantissa, and halves below 1.
 const NVFP4: Levels = Levels::new(&[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
 
 /// The levels of a unit Gaussian's optimal quantiser (Lloyd 1982, Max 1960) in 16, times 1.1 and rounded to
@@ -126,7 +126,7 @@ impl Cached {
         Cached::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Bits of a code.
+    /// Width of a code, without its share of a scale.
     pub const fn code_bits(self) -> usize {
         match self {
             Cached::F32 => 32,
@@ -301,7 +301,7 @@ impl Codec {
         Codec { format, scale: 1.0 }
     }
 
-    /// The format.
+    /// What it encodes to.
     pub fn format(&self) -> Cached {
         self.format
     }
