@@ -180,17 +180,19 @@ impl Builder<'_> {
             decl.layers.as_ref().is_some_and(|layers| layers.contains(&layer))
         };
         let keeps = model.mixers[&kind.mixer].kv().is_some();
-        let mut alike: Vec<((Vec<&str>, Option<KvFormats>), Vec<usize>)> = Vec::new();
-        for layer in (0..model.layers).filter(|layer| model.layer(*layer) == kind) {
+        let stored = |layer: usize| {
             let of_layer = self.tensors.iter().filter(|decl| has(decl, layer));
             let tensors: Vec<&str> = of_layer.map(|decl| decl.name.as_str()).collect();
-            let stored = (tensors, keeps.then(|| self.kv[layer]));
-            match alike.iter_mut().find(|(known, _)| *known == stored) {
-                Some((_, layers)) => layers.push(layer),
-                None => alike.push((stored, vec![layer])),
+            (tensors, keeps.then(|| self.kv[layer]))
+        };
+        let mut alike: Vec<Vec<usize>> = Vec::new();
+        for layer in (0..model.layers).filter(|layer| model.layer(*layer) == kind) {
+            match alike.iter_mut().find(|layers| stored(layers[0]) == stored(layer)) {
+                Some(layers) => layers.push(layer),
+                None => alike.push(vec![layer]),
             }
         }
-        alike.into_iter().map(|(_, layers)| layers).collect()
+        alike
     }
 
     /// The weight with this name, which must be one of the model's.

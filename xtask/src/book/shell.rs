@@ -185,6 +185,7 @@ fn program(path: &Path, own: &Path, root: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::program;
+    use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
 
     #[test]

@@ -81,10 +81,10 @@ fn brute_force(
                 let largest = scores.iter().fold(f64::MIN, |m, s| m.max(*s));
                 let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
                 let total: f64 = weights.iter().sum();
-                for d in 0..dim {
-                    let value = |p: usize| f64::from(values[kv][p][d]);
-                    out.push((0..=position).map(|p| weights[p] * value(p)).sum::<f64>() / total);
-                }
+                let weighted = weights.iter().zip(&values[kv]);
+                out.extend((0..dim).map(|d| {
+                    weighted.clone().map(|(weight, value)| weight * f64::from(value[d])).sum::<f64>() / total
+                }));
             }
             out
         })
@@ -93,7 +93,6 @@ fn brute_force(
 
 /// Runs `lengths` sequences to their ends, cut into steps at random (`most` tokens of a sequence at a time),
 /// and checks every row. Returns the rows.
-#[expect(clippy::too_many_arguments, reason = "a test case")]
 fn run<
     E: KvKept,
     P: RotaryPairs + Copy,
