@@ -127,7 +127,7 @@ fn refusals(server: &Path, weights: &Path, directory: &str) {
         (&["--swap-space", "1", "--swap-disk", "1"], "--swap-dir"),
         (&["--swap-dir", directory, "--swap-disk", "1"], "--swap-space is 0"),
         (&["--swap-space", "1", "--swap-dir", "/nowhere/at/all", "--swap-disk", "1"], "/nowhere/at/all"),
-        (&["--swap-space", "1", "--swap-dir", directory, "--swap-disk", "30000"], "has room for"),
+        (&["--swap-space", "1", "--swap-dir", directory, "--swap-disk", "15000"], "has room for"),
     ] {
         let text = refused(arguments);
         assert!(text.contains(said), "{arguments:?}: {text}");
