@@ -225,18 +225,24 @@ fn cpu_stacks_agree_with_transformers_prefill_and_decode() {
         let weights = golden.directory.join(format);
         let expected = read(&weights.join("logits.safetensors"));
         for mode in [&[][..], &["--decode"]] {
-            let found = out.path().join("logits.safetensors");
-            let tokens = golden.directory.join("tokens.json");
-            let [weights, tokens, to] =
-                [&weights, &tokens, &found].map(|path| path.to_str().expect("paths are UTF-8"));
-            let mut arguments = vec!["--weights", weights, "--tokens", tokens, "--out", to];
-            arguments.extend(mode);
-            server::verb(binary, &arguments);
-            let apart = distance(&read(&found), &expected, target.model.vocabulary);
+            let found = logits(binary, &weights, &golden, out.path(), mode);
+            let apart = distance(&found, &expected, target.model.vocabulary);
             println!("{} {format} {mode:?}: {apart:.1e}", golden.name);
             assert!(apart <= bound, "{} {format} {mode:?}: {apart:e} > {bound:e}", golden.name);
         }
     }
+}
+
+/// The logits of a golden's prompts by a server, which leaves them in `directory`; `mode`: further flags.
+fn logits(binary: &Path, weights: &Path, golden: &Golden, directory: &Path, mode: &[&str]) -> Logits {
+    let found = directory.join("logits.safetensors");
+    let tokens = golden.directory.join("tokens.json");
+    let [weights, tokens, to] =
+        [weights, &tokens, &found].map(|path| path.to_str().expect("paths are UTF-8"));
+    let mut arguments = vec!["--weights", weights, "--tokens", tokens, "--out", to];
+    arguments.extend(mode);
+    server::verb(binary, &arguments);
+    read(&found)
 }
 
 /// Models, how they keep keys and values, and layers at each end that keep them exactly: heads that share
@@ -282,16 +288,8 @@ fn cpu_stacks_attend_to_what_the_interpreter_reads_back_of_keys_and_values() {
             prompts.map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All)).collect()
         };
         let (expected, exact) = (of(target), of(&plain));
-        let found = [&[][..], &["--decode"]].map(|mode: &[&str]| {
-            let found = out.path().join("logits.safetensors");
-            let tokens = golden.directory.join("tokens.json");
-            let [weights, tokens, to] =
-                [&weights, &tokens, &found].map(|path| path.to_str().expect("paths are UTF-8"));
-            let mut arguments = vec!["--weights", weights, "--tokens", tokens, "--out", to];
-            arguments.extend(mode);
-            server::verb(binary, &arguments);
-            read(&found)
-        });
+        let found =
+            [&[][..], &["--decode"]].map(|mode: &[&str]| logits(binary, &weights, golden, out.path(), mode));
         let what = target.build();
         let vocabulary = target.model.vocabulary;
         let apart = distance(&found[0], &expected, vocabulary);

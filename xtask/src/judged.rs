@@ -1,4 +1,4 @@
-//! A server, built or given, whose verbs judge formats by what its model says.
+//! A server, built or given, of which a verb says how good its model's answers are.
 
 use crate::{BuildOptions, TargetOptions, build, fetch};
 use clap::Args;
@@ -9,7 +9,7 @@ use std::process::Command;
 #[derive(Args)]
 pub struct Server {
     #[command(flatten)]
-    target: TargetOptions,
+    pub target: TargetOptions,
     #[command(flatten)]
     build: BuildOptions,
     /// Weights [default: fetched].
