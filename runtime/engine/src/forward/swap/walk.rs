@@ -2,7 +2,8 @@
 //! through memory to a disk, and to a disk that fails. Every answer is its lone one, and every page comes
 //! back.
 //!
-//! The disk is a real one, so the timing of transfers differs on every run; the answers do not.
+//! The disk is a real one, so the timing of transfers differs on every run; the answers do not. How much was
+//! read back differs too: these walks go on until it is enough.
 //!
 //! Planted, one at a time, and caught here: a sequence that comes back while a step is in flight; the step's
 //! own copies of states made before one comes back; a state not put back; pages put back behind those that
@@ -12,7 +13,7 @@
 
 use crate::forward::walk::walk;
 use crate::scripted::{Drafting, Invariant, Pipelined, Recurrent, Shape, Tight, Windowed};
-use crate::{Stats, SwapDisk, SwapOptions};
+use crate::{Stats, SwapDisk, SwapOptions, SwapStats};
 use monomorph_store::{ALIGN, Fault, Faults, Kind};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -29,11 +30,20 @@ fn room(host: u64, disk: Option<(&Path, u64)>) -> SwapOptions {
     SwapOptions { host_bytes: host * page, disk, ..SwapOptions::default() }
 }
 
-/// Walks in small pools, with and without a cache of prefixes.
-fn walks<S: Shape>(swap: &SwapOptions) -> Stats {
+/// Blocks of small pools, with and without a cache of prefixes.
+const POOLS: [(usize, bool); 4] = [(17, true), (19, true), (18, false), (22, true)];
+/// How often the pools are walked until enough was seen.
+const ROUNDS: usize = 6;
+
+/// Walks in each of the pools, and again with other seeds while `enough` does not hold of all that was seen.
+fn walks<S: Shape>(swap: &SwapOptions, enough: impl Fn(&SwapStats) -> bool) -> Stats {
     let mut stats = Stats::default();
-    for (seed, (blocks, enabled)) in (1..).zip([(17, true), (19, true), (18, false), (22, true)]) {
-        let (one, _) = walk::<S>(swap, seed * 0x51_7CC1, TURNS, blocks, 0.6, enabled, None);
+    for (index, (blocks, enabled)) in std::iter::repeat_n(POOLS, ROUNDS).flatten().enumerate() {
+        if index > 0 && index % POOLS.len() == 0 && enough(&stats.swap) {
+            break;
+        }
+        let seed = (index as u64 + 1) * 0x51_7CC1;
+        let (one, _) = walk::<S>(swap, seed, TURNS, blocks, 0.6, enabled, None);
         stats.preemptions += one.preemptions;
         stats.swap.out += one.swap.out;
         stats.swap.back += one.swap.back;
@@ -48,16 +58,17 @@ fn walks<S: Shape>(swap: &SwapOptions) -> Stats {
 /// Walks with each kind of room.
 fn walks_of<S: Shape>() {
     let directory = tempfile::tempdir().unwrap();
-    let ample = walks::<S>(&room(40 * LARGEST, None));
+    let ample = walks::<S>(&room(40 * LARGEST, None), |_| true);
     assert!(ample.swap.out > 20 && ample.swap.out <= ample.preemptions, "{ample:?}");
     assert!(ample.swap.back > ample.swap.out / 2, "{ample:?}");
     assert_eq!((ample.swap.failures, ample.swap.bytes_written), (0, 0));
 
-    let short = walks::<S>(&room(LARGEST / 2, None));
+    let short = walks::<S>(&room(LARGEST / 2, None), |_| true);
     assert!(short.swap.out > 3 && short.swap.out < short.preemptions, "some do not fit: {short:?}");
 
-    let disk = walks::<S>(&room(LARGEST + 3, Some((directory.path(), 8 * LARGEST))));
-    assert!(disk.swap.bytes_written > 0 && disk.swap.bytes_read > 20 * ALIGN as u64, "{disk:?}");
+    let enough = |swap: &SwapStats| swap.bytes_written > 0 && swap.bytes_read > 20 * ALIGN as u64;
+    let disk = walks::<S>(&room(LARGEST + 3, Some((directory.path(), 8 * LARGEST))), enough);
+    assert!(enough(&disk.swap), "{disk:?}");
     assert_eq!(disk.swap.failures, 0);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
@@ -80,8 +91,9 @@ fn failing_walks_of<S: Shape>() {
     });
     let swap =
         SwapOptions { faults: Some(faults), ..room(LARGEST + 3, Some((directory.path(), 8 * LARGEST))) };
-    let stats = walks::<S>(&swap);
-    assert!(stats.swap.bytes_read > 0 && stats.swap.failures > 3, "{stats:?}");
+    let enough = |swap: &SwapStats| swap.bytes_read > 0 && swap.failures > 3;
+    let stats = walks::<S>(&swap, enough);
+    assert!(enough(&stats.swap), "{stats:?}");
 }
 
 #[test]
