@@ -64,22 +64,25 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Sampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            top_n_sigma: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            seed: 0,
-            top_logprobs: None,
-        }
+        Sampling::GREEDY
     }
 }
 
 impl Sampling {
+    /// Greedy decoding without penalties: the default.
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        top_n_sigma: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        seed: 0,
+        top_logprobs: None,
+    };
+
     /// Checks every parameter against its range (OpenAI's, where OpenAI has it).
     ///
     /// # Errors

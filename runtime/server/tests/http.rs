@@ -184,6 +184,7 @@ fn main() -> ExitCode {
         ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),
         ("tokens::text_becomes_tokens_and_text_again", tokens::there_and_back),
         ("tokens::a_server_says_what_it_is", tokens::info),
+        ("tokens::what_a_request_does_not_say_is_the_servers", tokens::defaults),
         ("corpora::answers_of_all_formats_are_alike_whole_and_streamed", corpora::answers),
         ("tools::conversations_reach_the_template_and_come_back", tools::round_trip),
         ("tools::calls_are_as_many_as_are_wanted", tools::how_many),

@@ -46,7 +46,7 @@ impl MessagesRequest {
     pub(crate) fn read(body: &Value, limits: &RequestLimits) -> Result<MessagesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let (conversation, Config { budget, format }) = read_conversation(&mut fields)?;
-        let mut params = GenerationParams::of_preset(limits);
+        let mut params = GenerationParams::of_defaults(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
         let max_tokens =

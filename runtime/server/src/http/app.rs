@@ -25,6 +25,7 @@ use axum::http::StatusCode;
 use monomorph_engine::{EngineHandle, Request, SubmitError};
 use monomorph_grammar::Constraint;
 use monomorph_model::{ModelSpec, Progress};
+use monomorph_sampling::Sampling;
 use std::borrow::Cow;
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock};
@@ -54,6 +55,8 @@ pub(crate) struct App {
     pub(crate) dummy: bool,
     /// The forced rate of acceptance of drafts, if any, which every response says.
     pub(crate) forced: Option<String>,
+    /// Sampling parameters of requests that name none.
+    pub(crate) sampling: Sampling,
     /// Whether models may reason.
     pub(crate) reasoning: ReasoningArgs,
     /// Whether calls are constrained to their tools' schemas even if the request does not ask for it.
@@ -256,7 +259,7 @@ impl App {
         RequestLimits {
             context: ready.engine.context(),
             vocabulary: self.spec.vocabulary,
-            preset: self.spec.sampling.first(),
+            sampling: self.sampling.clone(),
         }
     }
 

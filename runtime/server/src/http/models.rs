@@ -3,6 +3,7 @@
 use super::app::App;
 use super::parameters::Id;
 use crate::error::ApiError;
+use crate::request::defaults;
 use crate::start::batches;
 use crate::start::draft;
 use axum::Json;
@@ -22,12 +23,6 @@ pub(crate) async fn one(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<
 }
 
 fn entry(app: &App) -> Value {
-    let preset = app.spec.sampling.first().map(|preset| {
-        json!({
-            "temperature": preset.temperature, "top_p": preset.top_p, "top_k": preset.top_k,
-            "min_p": preset.min_p, "repetition_penalty": preset.repetition_penalty,
-        })
-    });
     json!({
         "id": app.model_name,
         "object": "model",
@@ -38,6 +33,6 @@ fn entry(app: &App) -> Value {
         "draft": draft::facts(app.spec),
         "batch_invariant": batches::facts(app.spec),
         "max_model_len": app.ready.get().map(|ready| ready.engine.context()),
-        "sampling": preset,
+        "sampling": defaults::written(&app.sampling),
     })
 }

@@ -4,6 +4,7 @@ use super::app::App;
 use super::body;
 use crate::error::ApiError;
 use crate::openai::tokens::{DetokenizeRequest, Source, TokenizeRequest};
+use crate::request::defaults;
 use crate::verbs::info::facts;
 use axum::Json;
 use axum::body::Body;
@@ -93,6 +94,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "body_limit": app.body_limit,
         "request_timeout": app.request_timeout.map(|limit| limit.as_secs_f64()),
         "keys": !app.keys.is_empty(),
+        "sampling": defaults::written(&app.sampling),
         "engine": engine,
     }))
 }

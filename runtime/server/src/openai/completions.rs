@@ -121,8 +121,9 @@ fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use monomorph_sampling::Sampling;
 
-    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, preset: None };
+    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, sampling: Sampling::GREEDY };
 
     #[test]
     fn every_shape_of_prompt() {

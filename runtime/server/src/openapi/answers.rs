@@ -131,15 +131,24 @@ fn tokens() -> Value {
     )
 }
 
-fn sampling(name: bool) -> Value {
-    let number = || json!({"type": "number"});
-    let mut properties = properties! {
-        temperature: number(), top_p: number(), top_k: count(), min_p: number(), repetition_penalty: number(),
-    };
-    if name {
-        properties.push(("name", text()));
+fn number() -> Value {
+    json!({"type": "number"})
+}
+
+/// What a model's makers recommend.
+fn preset() -> Value {
+    object! {
+        name: text(), temperature: number(), top_p: number(), top_k: count(), min_p: number(),
+        repetition_penalty: number(),
     }
-    whole(properties)
+}
+
+/// What is in force where a request does not say.
+fn sampling() -> Value {
+    object! {
+        temperature: number(), top_p: number(), top_k: count(), min_p: number(), top_n_sigma: number(),
+        repetition_penalty: number(), presence_penalty: number(), frequency_penalty: number(),
+    }
 }
 
 fn weights() -> Value {
@@ -151,16 +160,13 @@ fn model(facts: &Facts) -> Value {
         id: only(facts.model), object: only("model"), created: count(), owned_by: only("monomorph"),
         target: text(), weights: weights(), draft: or_null(any_object()),
         batch_invariant: or_null(any_object()), max_model_len: or_null(count()),
-        sampling: or_null(sampling(false)),
+        sampling: sampling(),
     }
 }
 
 /// Facts of the build and of this start.
 fn info(facts: &Facts) -> Value {
-    let speed = || {
-        let number = || json!({"type": "number"});
-        object! { prefill: number(), decode: number() }
-    };
+    let speed = || object! { prefill: number(), decode: number() };
     let format = object! { class: text(), stored: text(), compute: text() };
     // By the names of files.
     let digests = || json!({"type": "object", "additionalProperties": text()});
@@ -178,7 +184,7 @@ fn info(facts: &Facts) -> Value {
         stop_ids: array(count()), canaries: count(),
         digests: digests(),
         chat_template: words(&["build", "checkpoint"]), tools: or_null(text()), reasoning: or_null(text()),
-        sampling: array(sampling(true)), limit: speed(), predicted: speed(), weights: text(),
+        sampling: array(preset()), limit: speed(), predicted: speed(), weights: text(),
     };
     let engine = object! {
         context: count(), blocks: count(), sequences: count(), snapshots: count(), prefix_cache: boolean(),
@@ -186,7 +192,7 @@ fn info(facts: &Facts) -> Value {
     };
     object! {
         build: build, gpu_ordinals: array(count()), model_name: only(facts.model), weights: weights(), body_limit: count(),
-        request_timeout: or_null(json!({"type": "number"})), keys: boolean(), engine: or_null(engine),
+        request_timeout: or_null(json!({"type": "number"})), keys: boolean(), sampling: sampling(), engine: or_null(engine),
     }
 }
 

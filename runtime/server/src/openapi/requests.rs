@@ -17,11 +17,12 @@ use crate::request::format;
 use crate::request::generation::stream_options;
 use crate::request::limits::RequestLimits;
 use crate::request::tools;
+use monomorph_sampling::Sampling;
 use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
-    let limits = RequestLimits { context: facts.context, vocabulary: facts.vocabulary, preset: None };
+    let limits = RequestLimits { context: facts.context, vocabulary: facts.vocabulary, sampling: Sampling::GREEDY };
     let said = json!([{"role": "user", "content": "a"}]);
     let chat = json!({"messages": said});
     let texts = [json!({"prompt": "a"}), chat.clone()];

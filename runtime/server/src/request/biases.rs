@@ -153,9 +153,10 @@ fn read_breakers(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use monomorph_sampling::Sampling;
     use serde_json::json;
 
-    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, preset: None };
+    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, sampling: Sampling::GREEDY };
 
     fn read(body: &Value) -> Result<BiasParams, ApiError> {
         let mut fields = Fields::new("", body)?;

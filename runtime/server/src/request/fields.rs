@@ -81,6 +81,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A map that is no request's, such as what the command line says.
+    pub(crate) fn outside(map: &'a Map<String, Value>) -> Fields<'a> {
+        Fields { path: String::new(), map, known: Vec::new(), ignored: Vec::new(), asked: None }
+    }
+
     /// The path of a field of this object.
     pub(crate) fn path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
@@ -323,7 +328,7 @@ impl std::fmt::Display for Numbers {
 }
 
 /// The known name that was probably meant.
-fn meant(name: &str, known: &[&'static str]) -> Option<&'static str> {
+pub(crate) fn meant(name: &str, known: &[&'static str]) -> Option<&'static str> {
     /// Longest name that is looked at.
     const LONGEST: usize = 40;
     if name.len() > LONGEST {

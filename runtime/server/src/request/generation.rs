@@ -69,14 +69,15 @@ pub(crate) struct GenerationParams {
 
 impl GenerationParams {
     /// The defaults.
-    pub(crate) fn of_preset(limits: &RequestLimits) -> GenerationParams {
+    pub(crate) fn of_defaults(limits: &RequestLimits) -> GenerationParams {
+        let sampling = Sampling { seed: random_seed(), ..limits.sampling.clone() };
         GenerationParams {
             model: None,
             stream: false,
             include_usage: false,
             choices: 1,
             max_tokens: None,
-            sampling: Sampling { seed: random_seed(), ..preset_sampling(limits.preset) },
+            sampling,
             prompt_logprobs: None,
             biases: BiasParams::default(),
             token_ids: false,
@@ -103,7 +104,7 @@ impl GenerationParams {
         fields: &mut Fields,
         limits: &RequestLimits,
     ) -> Result<GenerationParams, ApiError> {
-        let mut params = GenerationParams::of_preset(limits);
+        let mut params = GenerationParams::of_defaults(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
         params.include_usage = read_stream_options(fields, params.stream)?;
@@ -208,9 +209,21 @@ fn read_max_tokens(
     Ok(found)
 }
 
-/// Absent parameters come from the model's first preset.
+/// Absent parameters are the server's defaults.
 fn read_sampling(fields: &mut Fields, limits: &RequestLimits) -> Result<Sampling, ApiError> {
-    let mut sampling = preset_sampling(limits.preset);
+    let mut sampling = limits.sampling.clone();
+    read_parameters(fields, &mut sampling)?;
+    // A seed is a bit pattern: negative ones are as good as others.
+    sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
+        Some(seed) => seed as u64,
+        None => random_seed(),
+    };
+    sampling.validate().map_err(|(field, what)| ApiError::at(field, what))?;
+    Ok(sampling)
+}
+
+/// The sampling parameters that are given, over those that are not.
+pub(super) fn read_parameters(fields: &mut Fields, sampling: &mut Sampling) -> Result<(), ApiError> {
     let penalty = Numbers::within(-2.0, 2.0);
     let targets: [(&'static str, Numbers, &mut f32); 6] = [
         ("temperature", TEMPERATURE, &mut sampling.temperature),
@@ -229,15 +242,12 @@ fn read_sampling(fields: &mut Fields, limits: &RequestLimits) -> Result<Sampling
     let range = Numbers::within(0.0, f32::MAX);
     fields.about("0 and -1: all.").of(|| any_of([range.schema(), only(-1)]));
     let off = fields.value("top_n_sigma").and_then(Value::as_f64) == Some(-1.0);
-    let sigmas = if off { None } else { fields.number("top_n_sigma", range)? };
-    sampling.top_n_sigma = sigmas.unwrap_or(0.0);
-    // A seed is a bit pattern: negative ones are as good as others.
-    sampling.seed = match fields.integer("seed", i64::MIN..=i64::MAX)? {
-        Some(seed) => seed as u64,
-        None => random_seed(),
-    };
-    sampling.validate().map_err(|(field, what)| ApiError::at(field, what))?;
-    Ok(sampling)
+    if off {
+        sampling.top_n_sigma = 0.0;
+    } else if let Some(sigmas) = fields.number("top_n_sigma", range)? {
+        sampling.top_n_sigma = sigmas;
+    }
+    Ok(())
 }
 
 /// The sampling parameters of a preset; greedy without one.
@@ -307,7 +317,7 @@ mod tests {
 
     #[test]
     fn deviations_are_off_at_zero_and_below() {
-        let limits = RequestLimits { context: 100, vocabulary: 10, preset: None };
+        let limits = RequestLimits { context: 100, vocabulary: 10, sampling: Sampling::GREEDY };
         let read = |sigmas: Value| {
             let body = json!({"top_n_sigma": sigmas});
             let params = GenerationParams::read(&mut Fields::new("", &body)?, &limits)?;

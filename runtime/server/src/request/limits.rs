@@ -1,14 +1,14 @@
 //! What a compiled model bounds in requests.
 
-use monomorph_model::SamplingPreset;
+use monomorph_sampling::Sampling;
 
 /// What requests are checked against.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RequestLimits {
     /// Longest sequence in tokens, prompt and answer.
     pub(crate) context: usize,
     /// Ids below this one exist.
     pub(crate) vocabulary: usize,
-    /// Default sampling parameters.
-    pub(crate) preset: Option<&'static SamplingPreset>,
+    /// Sampling parameters of a request that names none.
+    pub(crate) sampling: Sampling,
 }

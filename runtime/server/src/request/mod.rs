@@ -3,6 +3,7 @@
 pub(crate) mod biases;
 pub(crate) mod calls;
 pub(crate) mod conversation;
+pub(crate) mod defaults;
 pub(crate) mod described;
 pub(crate) mod fields;
 pub(crate) mod format;

@@ -20,6 +20,7 @@ use crate::process::log::LogArgs;
 use crate::process::memory::{Guard, Host};
 use crate::process::out;
 use crate::process::switch::Switch;
+use crate::request::defaults::SamplingArgs;
 use crate::request::grammars::{GrammarArgs, GrammarStore};
 use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
@@ -108,6 +109,9 @@ pub struct ServeArgs {
     /// How sequences share steps.
     #[command(flatten)]
     pub schedule: ScheduleArgs,
+    /// How tokens are chosen where a request does not say.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
     /// How long models reason.
     #[command(flatten)]
     pub reasoning: ReasoningArgs,
@@ -170,6 +174,7 @@ pub fn serve(
             args.bind
         ));
     }
+    let sampling = args.sampling.sampling(spec)?;
     let world = args.processes.read(start.ranks, start.processes)?;
     let (prefix, snapshots) = args.prefix.options(spec)?;
     let swap = args.swap.options(spec, start.sliding, out::print)?;
@@ -216,6 +221,7 @@ pub fn serve(
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),
         forced: draft::forced(spec),
+        sampling,
         reasoning: args.reasoning,
         hold_calls: args.hold_calls == Switch::On,
         request_timeout: (args.request_timeout > 0).then(|| Duration::from_secs(args.request_timeout)),

@@ -91,8 +91,36 @@ pub fn info() {
         "{lines:?}"
     );
     assert!(lines[0].ends_with("} 1") && !metrics.text().contains(" info\n"), "{lines:?}");
+    let sampling = json!({
+        "temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "top_n_sigma": 0.0, "repetition_penalty": 1.0,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0,
+    });
+    assert_eq!(info["sampling"], sampling, "what the build recommends");
     let guarded = Server::start(&["--api-key", "of-the-flag"]);
     let answer = guarded.connect().request("GET", "/info", &[("x-api-key", "of-the-flag")], b"");
     assert_eq!(answer.json()["keys"], true);
     assert!(!answer.text().contains("of-the-flag"));
+}
+
+/// What a request does not say is what the command line does, and stands where clients look for it.
+pub fn defaults() {
+    let server = Server::start(&["--default", "temperature=0.7", "--default", "presence-penalty=1.5"]);
+    let info = server.get("/info").json();
+    assert_eq!(info["build"]["sampling"][0]["temperature"], 0.0, "the build's own");
+    let of = |name: &str| info["sampling"][name].clone();
+    assert_eq!(["temperature", "presence_penalty", "top_p"].map(of), [json!(0.7), json!(1.5), json!(1.0)]);
+    assert_eq!(server.get("/v1/models").json()["data"][0]["sampling"], info["sampling"]);
+    // A penalty's history is kept for an answer that names none.
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    assert_eq!(server.post(CHAT, &chat).json()["choices"][0]["message"]["content"], GREETING);
+    for (given, words) in [
+        ("temprature=1", "did you mean temperature?"),
+        ("top-k=many", "`top_k` must be a number"),
+        ("temperature=9", "must be from 0 to 2, and is 9"),
+    ] {
+        let refused = run(&["serve", "--port", "0", "--weights", "dummy", "--default", given]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{given}: {said}");
+        assert!(said.contains("--default <KEY=VALUE>") && said.contains(words), "{given}: {said}");
+    }
 }

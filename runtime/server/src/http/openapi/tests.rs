@@ -21,6 +21,7 @@ use crate::request::described::seen;
 use crate::request::limits::RequestLimits;
 use axum::http::StatusCode;
 use axum::routing::MethodFilter;
+use monomorph_sampling::Sampling;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ use std::path::{Path, PathBuf};
 const FACTS: Facts =
     Facts { model: "m", names: &["m", "cpu/m/none"], context: 1000, vocabulary: 300, keys: true };
 const LIMITS: RequestLimits =
-    RequestLimits { context: FACTS.context, vocabulary: FACTS.vocabulary, preset: None };
+    RequestLimits { context: FACTS.context, vocabulary: FACTS.vocabulary, sampling: Sampling::GREEDY };
 
 /// The message that says where to describe what is missing.
 const WHERE: &str = "a sample of `described` is missing (runtime/server/src/openapi/requests.rs)";

@@ -13,6 +13,7 @@ use crate::openai::responses::store::Store;
 use crate::request::generation::GenerationParams;
 use crate::request::limits::RequestLimits;
 use axum::body::Bytes;
+use monomorph_sampling::Sampling;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -196,7 +197,7 @@ fn streamed(mut writer: impl Writer, pieces: &[Piece]) -> Vec<Bytes> {
     chunks
 }
 
-const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, preset: None };
+const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, sampling: Sampling::GREEDY };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
@@ -219,7 +220,7 @@ proptest! {
 
     #[test]
     fn chats_are_read_as_they_were_written(pieces in pieces(), cuts in cuts()) {
-        let params = GenerationParams::of_preset(&LIMITS);
+        let params = GenerationParams::of_defaults(&LIMITS);
         let mut events = read(&streamed(AnswerWriter::new(Endpoint::Chat, "m", None, &params), &pieces), &cuts);
         prop_assert_eq!(events.pop(), Some((String::new(), "[DONE]".to_owned())));
         let mut found = [const { String::new() }; 3];
@@ -235,7 +236,7 @@ proptest! {
 
     #[test]
     fn messages_are_read_as_they_were_written(pieces in pieces(), cuts in cuts()) {
-        let params = GenerationParams::of_preset(&LIMITS);
+        let params = GenerationParams::of_defaults(&LIMITS);
         let mut found = [const { String::new() }; 3];
         for (name, data) in read(&streamed(MessageWriter::new("m", 1, &params), &pieces), &cuts) {
             let event: Value = serde_json::from_str(&data).expect("JSON");

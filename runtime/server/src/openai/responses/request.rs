@@ -41,7 +41,7 @@ impl ResponsesRequest {
         kept: &Store,
     ) -> Result<ResponsesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
-        let mut params = GenerationParams::of_preset(limits);
+        let mut params = GenerationParams::of_defaults(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
         params.max_tokens = read_length(&mut fields, "max_output_tokens", 1, limits)?;
