@@ -13,6 +13,9 @@ pub const END_SECONDS: u64 = 5;
 /// Longest sequence in tokens, if the model was made for so many.
 pub const CONTEXT: usize = 8192;
 
+/// Most tokens of an answer that may call tools and whose request names no limit.
+pub const TOOL_MAX_TOKENS: usize = 8192;
+
 /// Tokens of keys and values in host memory: eight sequences of 2,048. A GPU's take what its memory holds.
 pub const KV_TOKENS: usize = 8 * 2048;
 

@@ -28,6 +28,7 @@ use monomorph_model::{ModelSpec, Progress};
 use monomorph_sampling::Sampling;
 use std::borrow::Cow;
 use std::hash::RandomState;
+use std::num::NonZero;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,8 @@ pub(crate) struct App {
     pub(crate) sampling: Sampling,
     /// Whether models may reason.
     pub(crate) reasoning: ReasoningArgs,
+    /// Most tokens of an answer that may call tools and whose request names no limit; `None` is no limit.
+    pub(crate) tool_max_tokens: Option<NonZero<usize>>,
     /// Whether calls are constrained to their tools' schemas even if the request does not ask for it.
     pub(crate) hold_calls: bool,
     /// How long an answer may take; `None` is no limit.

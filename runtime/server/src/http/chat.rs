@@ -14,6 +14,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::Response;
+use std::num::NonZero;
 use std::sync::Arc;
 
 /// Answers a conversation.
@@ -38,9 +39,17 @@ pub(super) async fn begin(
     params: &mut GenerationParams,
     asker: Asker,
 ) -> Result<Vec<Answer>, ApiError> {
-    let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
+    let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
+    if app.reasoning.is_forced_off() {
+        params.ignored.extend(conversation.asks_to_reason());
+        params.ignored.extend(params.reasoning_budget.take().map(|(field, _)| field));
+    }
     let bytes = conversation.bytes();
-    let prepared = app.turns.take(bytes, move || conversation.prepare(&text, reasons)).await??;
+    let prepared = app.turns.take(bytes, move || conversation.prepare(&text, mode)).await??;
+    if prepared.calls.is_some() {
+        // A call that does not end would fill the context.
+        params.max_tokens = params.max_tokens.or(app.tool_max_tokens.map(NonZero::get));
+    }
     check_calls(params, prepared.calls.as_ref(), ready.text.reasoning.is_some())?;
     let (constraint, loose) = app.constraint(ready, params, &prepared).await?;
     params.loose = loose;

@@ -46,9 +46,9 @@ pub(super) async fn count(
     let body = body::read_json(request, app.body_limit).await?;
     let (model, conversation) = MessagesRequest::read_to_count(&body)?;
     app.check_model(model.as_deref())?;
-    let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
+    let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
     let bytes = conversation.bytes();
-    let prompt = app.turns.take(bytes, move || conversation.render(&text, reasons, true)).await??;
+    let prompt = app.turns.take(bytes, move || conversation.render(&text, mode, true)).await??;
     Ok(Json(json!({"input_tokens": prompt.ids.len()})))
 }
 

@@ -23,8 +23,8 @@ pub(crate) async fn chat(
     let body = body::read_json(request, app.body_limit).await?;
     let ChatRequest { params, conversation } = ChatRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
-    let (text, reasons) = (Arc::clone(&ready.text), app.reasoning.is_on());
-    let rendered = app.turns.take(conversation.bytes(), move || conversation.render(&text, reasons, true));
+    let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
+    let rendered = app.turns.take(conversation.bytes(), move || conversation.render(&text, mode, true));
     Ok(tokens(&rendered.await??.ids))
 }
 

@@ -4,11 +4,14 @@
 use crate::answer::reading::{Calls, Reading};
 use crate::error::{ApiError, wrong};
 use crate::request::calls::{Tool, Wanted};
-use crate::request::reasoning::share_of;
+use crate::request::reasoning::{ReasoningMode, share_of};
 use crate::request::text::{EFFORT, SWITCH, Text};
 use monomorph_text::{Prompt, ToolSet};
 use serde_json::{Map, Value};
 use std::sync::Arc;
+
+/// The path of the template's switch in a body.
+const SWITCH_FIELD: &str = "chat_template_kwargs.enable_thinking";
 
 /// A conversation to answer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -176,11 +179,19 @@ impl Conversation {
         values.map(bytes_of).sum()
     }
 
-    /// Renders and tokenizes it. `reasons`: whether this server lets models reason.
+    /// The field that asks for reasoning, if one does.
+    pub(crate) fn asks_to_reason(&self) -> Option<&'static str> {
+        match &self.reasoning {
+            Reasoning::On { field, .. } => Some(*field),
+            _ => (self.variables.get(SWITCH) == Some(&Value::Bool(true))).then_some(SWITCH_FIELD),
+        }
+    }
+
+    /// Renders and tokenizes it, on a server whose models reason in this way.
     ///
     /// # Errors
     /// When the model does not support what is asked, or the template refuses it.
-    pub(crate) fn prepare(self, text: &Text, reasons: bool) -> Result<Prepared, ApiError> {
+    pub(crate) fn prepare(self, text: &Text, mode: ReasoningMode) -> Result<Prepared, ApiError> {
         let calls = match (self.tools.forbidden, self.tools.one) {
             (true, _) => Calls::None,
             (false, true) => Calls::First,
@@ -189,11 +200,15 @@ impl Conversation {
         let set = (!self.tools.given.is_empty()).then(|| Arc::new(self.tools.set()));
         let wanted = set.as_ref().and_then(|set| self.tools.wanted(text, set));
         let share = match &self.reasoning {
-            Reasoning::On { effort: Some(effort), .. } if !text.template_knows(EFFORT) => share_of(effort),
+            Reasoning::On { effort: Some(effort), .. }
+                if mode == ReasoningMode::On && !text.template_knows(EFFORT) =>
+            {
+                share_of(effort)
+            }
             _ => None,
         };
         let at = self.at;
-        let prompt = self.render(text, reasons, true)?;
+        let prompt = self.render(text, mode, true)?;
         let reading = text.reading(&prompt, set.map(|set| (set, calls)));
         Ok(Prepared { at, reading, ids: prompt.ids, calls: wanted, share })
     }
@@ -202,8 +217,8 @@ impl Conversation {
     ///
     /// # Errors
     /// As [`Self::prepare`].
-    pub(crate) fn render(mut self, text: &Text, reasons: bool, open: bool) -> Result<Prompt, ApiError> {
-        self.switch_reasoning(text, reasons)?;
+    pub(crate) fn render(mut self, text: &Text, mode: ReasoningMode, open: bool) -> Result<Prompt, ApiError> {
+        self.switch_reasoning(text, mode)?;
         if !self.tools.given.is_empty() {
             if text.tools.is_none() {
                 let what = "this model has no form of tool calls";
@@ -227,8 +242,8 @@ impl Conversation {
     }
 
     /// Sets the template's variables of reasoning.
-    fn switch_reasoning(&mut self, text: &Text, reasons: bool) -> Result<(), ApiError> {
-        let field = format!("chat_template_kwargs.{SWITCH}");
+    fn switch_reasoning(&mut self, text: &Text, mode: ReasoningMode) -> Result<(), ApiError> {
+        let field = SWITCH_FIELD;
         let said = match self.variables.get(SWITCH) {
             None => None,
             Some(Value::Bool(said)) => Some(*said),
@@ -245,11 +260,13 @@ impl Conversation {
             return Err(wrong!(field, "contradicts `{other}`; give one of them"));
         }
         let on = wanted.map(|(_, on)| on).or(said);
-        if !reasons && on == Some(true) {
-            let field = wanted.map_or(field, |(field, _)| field.to_owned());
+        if mode == ReasoningMode::Off && on == Some(true) {
+            let field = wanted.map_or(field, |(field, _)| field);
             let message = format!("`{field}`: this server was started with --reasoning off");
             return Err(ApiError { code: "unsupported_parameter", ..ApiError::field(field, message) });
         }
+        let forced = mode == ReasoningMode::ForcedOff;
+        let (wanted, on) = if forced { (None, None) } else { (wanted, on) };
         let (switch, effort) = (text.template_knows(SWITCH), text.template_knows(EFFORT));
         match (wanted, text.reasoning) {
             (Some((field, true)), None) => {
@@ -262,13 +279,13 @@ impl Conversation {
             _ => {}
         }
         let unwanted = on.is_none() && self.reasoning == Reasoning::Unwanted;
-        let on = if reasons && !unwanted { on } else { Some(false) };
+        let on = if mode == ReasoningMode::On && !unwanted { on } else { Some(false) };
         if let Some(on) = on.filter(|_| text.reasoning.is_some()) {
             if switch {
                 self.variables.insert(SWITCH.to_owned(), on.into());
             }
             let word = match &self.reasoning {
-                Reasoning::On { effort, .. } => effort.clone(),
+                Reasoning::On { effort, .. } if !forced => effort.clone(),
                 _ => (!on).then(|| "none".to_owned()),
             };
             if let Some(word) = word.filter(|_| effort) {

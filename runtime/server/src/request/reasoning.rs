@@ -1,13 +1,22 @@
 //! Reasoning: flags, and the budget of a request.
 
-use crate::process::switch::Switch;
+/// Whether models reason before they answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReasoningMode {
+    /// As the model does by itself, unless a request says otherwise.
+    On,
+    /// Not at all; a request that asks for it is refused.
+    Off,
+    /// Not at all; what a request says of it is passed over.
+    ForcedOff,
+}
 
 /// Flags of reasoning.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct ReasoningArgs {
-    /// Whether models reason before they answer, unless a request says otherwise, or not at all.
-    #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
-    pub reasoning: Switch,
+    /// Whether models reason before they answer.
+    #[arg(long, value_name = "on|off|forced-off", value_enum, default_value_t = ReasoningMode::On)]
+    pub reasoning: ReasoningMode,
     /// Tokens that an answer may reason for whose request has no budget of its own; then the reasoning is
     /// closed [default: no limit].
     #[arg(long, value_name = "N")]
@@ -20,7 +29,21 @@ pub struct ReasoningArgs {
 impl ReasoningArgs {
     /// Whether models may reason.
     pub(crate) fn is_on(&self) -> bool {
-        self.reasoning == Switch::On
+        self.reasoning == ReasoningMode::On
+    }
+
+    /// What the flag says.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.reasoning {
+            ReasoningMode::On => "on",
+            ReasoningMode::Off => "off",
+            ReasoningMode::ForcedOff => "forced-off",
+        }
+    }
+
+    /// Whether what requests say of it is passed over.
+    pub(crate) fn is_forced_off(&self) -> bool {
+        self.reasoning == ReasoningMode::ForcedOff
     }
 
     /// The budget of reasoning in an answer of at most `max_tokens`: what was `asked` for, or the `share`
@@ -58,7 +81,7 @@ mod tests {
     #[test]
     fn a_budget_is_the_least_of_all_and_leaves_a_tenth() {
         let args = |own, most| ReasoningArgs {
-            reasoning: Switch::On,
+            reasoning: ReasoningMode::On,
             reasoning_budget: own,
             max_reasoning_budget: most,
         };

@@ -66,7 +66,7 @@ impl Text {
         if self.reasoning.is_none() || [SWITCH, EFFORT].iter().any(|it| self.template_knows(it)) {
             return Ok(());
         }
-        Err(format!("--reasoning off: the chat template knows neither `{SWITCH}` nor `{EFFORT}`"))
+        Err(format!("the chat template knows neither `{SWITCH}` nor `{EFFORT}`, of which one is its switch"))
     }
 
     /// A chat, ending where the assistant's answer begins.

@@ -34,7 +34,7 @@ use crate::start::offload::OffloadArgs;
 use crate::start::schedule::{self, ScheduleArgs};
 use crate::start::swap::{self, SwapArgs};
 use crate::start::warm_up::WarmUpArgs;
-use monomorph_abi::serve::{DRAIN_SECONDS, HTTP_THREADS, PORT};
+use monomorph_abi::serve::{DRAIN_SECONDS, HTTP_THREADS, PORT, TOOL_MAX_TOKENS};
 use monomorph_engine::{EngineHandle, EngineOptions, SlidingPool};
 use monomorph_model::{LoadOptions, ModelSpec, Progress, Weights, device_fault};
 use std::hash::RandomState;
@@ -119,6 +119,10 @@ pub struct ServeArgs {
     /// strict tools.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub hold_calls: Switch,
+    /// Most tokens of an answer that may call tools and whose request names no limit; 0 is as many as the
+    /// context holds.
+    #[arg(long, value_name = "N", default_value_t = TOOL_MAX_TOKENS)]
+    pub tool_max_tokens: usize,
     /// How long grammars are compiled.
     #[command(flatten)]
     pub grammars: GrammarArgs,
@@ -130,7 +134,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_waiting: usize,
     /// What clients call the model [default: the name it was built under].
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, visible_alias = "served-model-name", value_name = "NAME")]
     pub model_name: Option<String>,
     /// Largest request body in bytes; larger ones are answered 413.
     #[arg(long, value_name = "BYTES", default_value_t = NonZero::<usize>::MIN.saturating_add(4 * 1024 * 1024 - 1))]
@@ -223,6 +227,7 @@ pub fn serve(
         forced: draft::forced(spec),
         sampling,
         reasoning: args.reasoning,
+        tool_max_tokens: NonZero::new(args.tool_max_tokens),
         hold_calls: args.hold_calls == Switch::On,
         request_timeout: (args.request_timeout > 0).then(|| Duration::from_secs(args.request_timeout)),
         step_limit: args.step_seconds.map_or_else(
@@ -263,7 +268,8 @@ pub fn serve(
     };
     let (engine, text) = load(spec, begin, &args.weights, &options, calibration, engine, &app.progress)?;
     if !app.reasoning.is_on() {
-        text.can_answer_at_once()?;
+        text.can_answer_at_once()
+            .map_err(|why| format!("--reasoning {}: {why}", app.reasoning.name()))?;
     }
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;

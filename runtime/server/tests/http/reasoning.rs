@@ -1,7 +1,7 @@
 //! Reasoning, through the server.
 //!
 //! Planted, and caught by `apart`: log-probabilities of the reasoning among those of the text; tokens of the
-//! closing tag not counted. By `switches`: the server's own switch forgotten. A prompt taken to end within
+//! closing tag not counted. By `switches`: the server's own switch forgotten; an effort passed over and not named. A prompt taken to end within
 //! the reasoning because it quotes the tag was seen by `anthropic.rs` alone.
 
 use crate::deltas::accumulate;
@@ -156,6 +156,22 @@ pub fn switches() {
     }
     assert_eq!(ending(&server, &json!({"reasoning_effort": "low"})), Err(json!("reasoning_effort")));
     assert_eq!(ending(&server, &kwargs(true)), Err(json!("chat_template_kwargs.enable_thinking")));
+    // What a request says of it is passed over, and named.
+    let server = Server::start_talking("-", "think", &["--reasoning", "forced-off"]);
+    for fields in [json!({}), json!({"reasoning_effort": "low"}), kwargs(true), kwargs(false)] {
+        assert_eq!(ending(&server, &fields), off, "{fields}");
+    }
+    for (fields, named) in [
+        (json!({"reasoning_effort": "low"}), Some("reasoning_effort")),
+        (json!({"thinking_token_budget": 9}), Some("thinking_token_budget")),
+        (kwargs(true), Some("chat_template_kwargs.enable_thinking")),
+        (kwargs(false), None),
+    ] {
+        let answer = server.post(CHAT, &saying("Yes.", &fields));
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["choices"][0]["message"]["content"], "Yes.", "{fields}");
+        assert_eq!(answer.header("x-monomorph-ignored"), named, "{fields}");
+    }
     // A model that marks none.
     let server = Server::start_talking("-", "-", &[]);
     assert_eq!(ending(&server, &json!({"reasoning_effort": "none"})), Ok(String::new()));

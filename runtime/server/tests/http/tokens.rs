@@ -3,6 +3,7 @@
 
 use crate::lifecycle::CHAT;
 use crate::process::{Server, run};
+use crate::scripted::GREETING;
 use serde_json::{Value, json};
 
 const TEXT: &str = "/v1/completions";
@@ -74,11 +75,12 @@ pub fn there_and_back() {
 }
 
 pub fn info() {
-    let server = Server::start(&["--context", "512", "--max-body", "5000"]);
+    let server = Server::start(&["--context", "512", "--max-body", "5000", "--served-model-name", "parrot"]);
     let info = server.get("/info").json();
     let verb: Value = serde_json::from_slice(&run(&["info", "--json"]).stdout).expect("JSON");
     assert_eq!(info["build"], verb, "the same as the verb says");
     assert_eq!((&info["engine"]["context"], &info["body_limit"]), (&json!(512), &json!(5000)));
+    assert_eq!(info["model_name"], "parrot");
     assert_eq!((&info["build"]["ranks"], &info["gpu_ordinals"]), (&json!(6), &json!([])));
     assert_eq!((&info["keys"], &info["weights"]), (&json!(false), &json!("checkpoint")));
     // Gauges only: the endpoint picker of the Gateway API's inference extension takes no metric of type info.

@@ -134,6 +134,15 @@ pub fn how_many() {
     assert_eq!((names(&cut), &cut["choices"][0]["finish_reason"]), (1, &json!("length")));
     let cut = ask(&json!({"max_tokens": generated - 3, "parallel_tool_calls": false}));
     assert_eq!((names(&cut), &cut["choices"][0]["finish_reason"]), (1, &json!("length")));
+    // So may the server's own limit, unless the request has one.
+    let limited = Server::start_talking("hermes", "-", &["--tool-max-tokens", "20"]);
+    let tokens = |fields: &Value| {
+        let answer = limited.post(CHAT, &two(TWO, fields)).json();
+        (answer["usage"]["completion_tokens"].clone(), answer["choices"][0]["finish_reason"].clone())
+    };
+    assert_eq!(tokens(&json!({})), (json!(20), json!("length")));
+    assert_eq!(tokens(&json!({"max_tokens": 25})), (json!(25), json!("length")));
+    assert_eq!(tokens(&json!({"tool_choice": "none"})).1, "stop");
     // Without tools all of it is text.
     let mut body = two(TWO, &json!({}));
     body.as_object_mut().expect("a body").remove("tools");
