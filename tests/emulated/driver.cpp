@@ -180,6 +180,14 @@ CUresult cuDeviceGetName(char* name, int length, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
+// The zeros of a UUID end in the device's number.
+CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+    OF_A_DEVICE(device);
+    *uuid = {};
+    uuid->bytes[15] = static_cast<char>(device);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
     OF_A_DEVICE(device);
     switch (attribute) {

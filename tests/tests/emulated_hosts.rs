@@ -75,7 +75,9 @@ impl Meeting {
 
     /// Makes a verb's command that of a process of this world.
     fn join(&self, command: &mut Command, rank: &str) {
-        command.args(["--world-size", "2", "--rank", rank, "--gpu-ordinals", rank, "--master-addr"]);
+        // One names its GPU by its number, the other by its UUID.
+        let gpu = if rank == "1" { "GPU-00000000-0000-0000-0000-000000000001" } else { rank };
+        command.args(["--world-size", "2", "--rank", rank, "--gpu-ordinal", gpu, "--master-addr"]);
         command.args(["127.0.0.1", "--master-port", &self.port, "--token-file"]).arg(&self.token);
     }
 }

@@ -199,6 +199,10 @@ impl<M: Model> Model for Lead<M> {
         M::check_hardware(ordinals)
     }
 
+    fn ordinal_of(uuid: &str) -> Result<usize, LoadError> {
+        M::ordinal_of(uuid)
+    }
+
     fn load(_: &Weights, _: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
         Err(LoadError::Device("the model of a world is started with its workers, not loaded".to_owned()))
     }

@@ -80,6 +80,15 @@ pub trait Model: Sized + Send + 'static {
         Ok(())
     }
 
+    /// The number of the device that has this UUID (`GPU-` and 36 characters in lower case), as
+    /// [`LoadOptions::ordinals`] takes it.
+    ///
+    /// # Errors
+    /// [`LoadError::Hardware`] saying which devices there are.
+    fn ordinal_of(uuid: &str) -> Result<usize, LoadError> {
+        Err(LoadError::Hardware(format!("there is no device {uuid}: this build runs on none that has a UUID")))
+    }
+
     /// Claims memory and loads the weights.
     ///
     /// # Errors

@@ -99,7 +99,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     }
     allocator::share(allocator::ARENAS);
     if let Some(gpus) = verb.gpus() {
-        M::check_hardware(&gpus.ordinals(spec, verb.ranks_here(M::RANKS))?)?;
+        M::check_hardware(&gpus.ordinals(spec, verb.ranks_here(M::RANKS), M::ordinal_of)?)?;
     }
     if matches!(verb, Verb::Generate(_)) && !M::PROCESSES.contains(&1) {
         return Err(
@@ -111,7 +111,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     match verb {
         Verb::Serve(args) => serve(spec, Start::of::<M>(), args, started),
         Verb::Generate(args) => {
-            verbs::generate::generate(spec, M::SLIDING, M::RANKS, start_engine::<M>, args, started)
+            verbs::generate::generate(spec, &Start::of::<M>(), args, started)
         }
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
         Verb::Perplexity(args) => verbs::perplexity::perplexity::<M>(args),

@@ -107,6 +107,10 @@ impl<R: Rank> Model for World<R> {
         R::check_hardware(ordinals)
     }
 
+    fn ordinal_of(uuid: &str) -> Result<usize, LoadError> {
+        R::ordinal_of(uuid)
+    }
+
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         let ranks = load::<R>(weights, options, progress)?;
         check_rooms(&ranks)?;

@@ -74,6 +74,20 @@ pub(crate) fn name(device: sys::CUdevice) -> Result<String, Fault> {
     Ok(unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned())
 }
 
+/// A device's UUID, as `nvidia-smi -L` prints it.
+pub(crate) fn uuid(device: sys::CUdevice) -> Result<String, Fault> {
+    let empty = sys::CUuuid_st { bytes: [0; 16] };
+    // SAFETY: writes the 16 bytes.
+    let uuid = output("cuDeviceGetUuid", empty, |uuid| unsafe { sys::cuDeviceGetUuid_v2(uuid, device) })?;
+    let mut text = "GPU-".to_owned();
+    for (at, byte) in uuid.bytes.into_iter().enumerate() {
+        text.push_str(if [4, 6, 8, 10].contains(&at) { "-" } else { "" });
+        // A `c_char` has a sign on some machines and none on others.
+        text.push_str(&format!("{:02x}", byte.to_ne_bytes()[0]));
+    }
+    Ok(text)
+}
+
 /// An integer attribute of a device.
 pub(crate) fn attribute(device: sys::CUdevice, which: sys::CUdevice_attribute) -> Result<i32, Fault> {
     // SAFETY: writes one integer.

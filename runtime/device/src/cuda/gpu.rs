@@ -39,6 +39,21 @@ impl Gpu {
         ordinals.iter().try_for_each(|ordinal| find(cuda, *ordinal).map(drop)).map_err(LoadError::Hardware)
     }
 
+    /// The driver's number of the GPU with this UUID, as `nvidia-smi -L` prints it.
+    ///
+    /// # Errors
+    /// [`LoadError::Hardware`] naming the GPUs that the driver finds.
+    pub fn ordinal_of(spec: &ModelSpec, uuid: &str) -> Result<usize, LoadError> {
+        let wanted = wanted(cuda(spec)?);
+        let uuids: Result<Vec<String>, String> = (0..count(&wanted).map_err(LoadError::Hardware)?)
+            .map(|number| driver::device(number).and_then(driver::uuid).map_err(|fault| silent(&wanted, &fault)))
+            .collect();
+        let uuids = uuids.map_err(LoadError::Hardware)?;
+        uuids.iter().position(|found| found == uuid).ok_or_else(|| {
+            LoadError::Hardware(format!("there is no {uuid}; the driver finds {}", uuids.join(", ")))
+        })
+    }
+
     /// Opens the GPU of the driver's number `ordinal`.
     ///
     /// # Errors
@@ -115,6 +130,35 @@ impl Gpu {
     }
 }
 
+/// The beginning of what is said where it is not there.
+fn wanted(cuda: CudaSpec) -> String {
+    let (major, minor) = cuda.capability;
+    format!("this server wants an NVIDIA GPU of compute capability {major}.{minor}")
+}
+
+/// What is said of a driver whose calls fail.
+fn silent(wanted: &str, fault: &Fault) -> String {
+    format!("{wanted}, and the NVIDIA driver does not answer: {fault}")
+}
+
+/// How many GPUs a driver that is new enough finds, at least one.
+fn count(wanted: &str) -> Result<i32, String> {
+    if !driver::is_present() {
+        return Err(format!("{wanted}, and there is no NVIDIA driver (libcuda.so.1) on this machine"));
+    }
+    let version = driver::version().map_err(|fault| silent(wanted, &fault))?;
+    if version < VERSION {
+        let have = version_text(version);
+        return Err(format!(
+            "{wanted} with a driver for CUDA {RELEASE} ({LEAST_DRIVER} or newer), and this driver is for CUDA {have}"
+        ));
+    }
+    match driver::devices().map_err(|fault| silent(wanted, &fault))? {
+        0 => Err(format!("{wanted}, and the driver finds no GPU")),
+        count => Ok(count),
+    }
+}
+
 fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
     spec.hardware
         .cuda
@@ -126,25 +170,13 @@ fn cuda(spec: &ModelSpec) -> Result<CudaSpec, LoadError> {
 /// together.
 fn find(cuda: CudaSpec, ordinal: usize) -> Result<i32, String> {
     let (major, minor) = cuda.capability;
-    let wanted = format!("this server wants an NVIDIA GPU of compute capability {major}.{minor}");
-    if !driver::is_present() {
-        return Err(format!("{wanted}, and there is no NVIDIA driver (libcuda.so.1) on this machine"));
-    }
-    let failed = |fault: Fault| format!("{wanted}, and the NVIDIA driver does not answer: {fault}");
-    let version = driver::version().map_err(failed)?;
-    if version < VERSION {
-        let have = version_text(version);
-        return Err(format!(
-            "{wanted} with a driver for CUDA {RELEASE} ({LEAST_DRIVER} or newer), and this driver is for CUDA {have}"
-        ));
-    }
-    let ordinal = match driver::devices().map_err(failed)? {
-        0 => return Err(format!("{wanted}, and the driver finds no GPU")),
-        count => i32::try_from(ordinal).ok().filter(|it| *it < count).ok_or_else(|| {
-            let gpus = if count == 1 { "GPU" } else { "GPUs" };
-            format!("{wanted} of number {ordinal}, and the driver finds {count} {gpus}, numbered from 0")
-        })?,
-    };
+    let wanted = wanted(cuda);
+    let failed = |fault: Fault| silent(&wanted, &fault);
+    let count = count(&wanted)?;
+    let ordinal = i32::try_from(ordinal).ok().filter(|it| *it < count).ok_or_else(|| {
+        let gpus = if count == 1 { "GPU" } else { "GPUs" };
+        format!("{wanted} of number {ordinal}, and the driver finds {count} {gpus}, numbered from 0")
+    })?;
     let device = driver::device(ordinal).map_err(failed)?;
     let number = |which| driver::attribute(device, which).map_err(failed);
     let found = (

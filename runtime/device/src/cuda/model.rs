@@ -180,6 +180,10 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
         Gpu::check(S::SPEC, ordinals, S::RANKS)
     }
 
+    fn ordinal_of(uuid: &str) -> Result<usize, LoadError> {
+        Gpu::ordinal_of(S::SPEC, uuid)
+    }
+
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         const { assert!(S::RANKS == 1, "ranks are loaded by their World") };
         let ordinals = options.ordinals(1)?;

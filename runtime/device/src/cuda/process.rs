@@ -70,6 +70,10 @@ impl<S: Stack> monomorph_model::Model for Process<S> {
         Gpu::check(S::SPEC, ordinals, 1)
     }
 
+    fn ordinal_of(uuid: &str) -> Result<usize, LoadError> {
+        Gpu::ordinal_of(S::SPEC, uuid)
+    }
+
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         let Some(process) = options.process.as_ref().filter(|it| it.processes == S::RANKS) else {
             let ranks = S::RANKS;

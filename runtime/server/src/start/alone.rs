@@ -57,7 +57,7 @@ impl AloneArgs {
         let states = StatesWanted { sequences: Some(1), snapshots: Some(0) };
         let mut options =
             self.memory.options(Some(blocks), longest, states, self.threads.count(), out::say)?;
-        options.ordinals = self.gpus.ordinals(spec, self.processes.ranks_here(M::RANKS))?;
+        options.ordinals = self.gpus.ordinals(spec, self.processes.ranks_here(M::RANKS), M::ordinal_of)?;
         options.process = world.as_ref().map(World::process);
         options.kv_calibration = kv_calibration;
         drive::<M>(world.as_ref(), weights, &options, work)

@@ -2,6 +2,7 @@
 
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
 use crate::process::{end, out};
+use crate::start::gpus::OrdinalOf;
 use crate::start::load::{StartEngine, load_model, run_engine, start_engine};
 use crate::start::worker_health::WorkerHealth;
 use monomorph_engine::{EngineHandle, EngineOptions};
@@ -172,6 +173,8 @@ pub struct Start {
     pub(crate) ranks: usize,
     /// How many processes may share them.
     pub(crate) processes: &'static [usize],
+    /// Looks up GPUs that are named by their UUIDs.
+    pub(crate) ordinal_of: OrdinalOf,
 }
 
 impl Start {
@@ -184,6 +187,7 @@ impl Start {
             sliding: M::SLIDING,
             ranks: M::RANKS,
             processes: M::PROCESSES,
+            ordinal_of: M::ordinal_of,
         }
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     let reach = context + spec.reach();
     let states = StatesWanted { sequences: Some(sequences), snapshots: Some(0) };
     let mut options = args.memory.options(Some(blocks), reach, states, args.threads.count(), out::say)?;
-    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS))?;
+    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS), M::ordinal_of)?;
     options.process = world.as_ref().map(World::process);
     let threads = options.threads;
     drive::<M>(world.as_ref(), &weights, &options, Bench { args, started, context, blocks, threads })

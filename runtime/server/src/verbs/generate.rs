@@ -8,13 +8,12 @@ use crate::process::out;
 use crate::process::random::random_seed;
 use crate::request::generation::preset_sampling;
 use crate::start::gpus::GpuArgs;
-use crate::start::load::{
-    CacheArgs, KEEP_NOTHING, MemoryArgs, Planned, StartEngine, ThreadArgs, WeightsArgs, load,
-};
+use crate::start::hosts::Start;
+use crate::start::load::{CacheArgs, KEEP_NOTHING, MemoryArgs, Planned, ThreadArgs, WeightsArgs, load};
 use crate::verbs::ending::Ending;
 use crate::verbs::logits::read_lists;
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request, Stats};
-use monomorph_model::{ModelSpec, Progress, SlidingSpec};
+use monomorph_model::{ModelSpec, Progress};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -89,14 +88,12 @@ pub(crate) struct GenerateArgs {
 /// Streams an answer to standard output, timings to standard error.
 pub(crate) fn generate(
     spec: &'static ModelSpec,
-    sliding: Option<SlidingSpec>,
-    ranks: usize,
-    start: StartEngine,
+    start: &Start,
     args: &GenerateArgs,
     started: Instant,
 ) -> Result<(), Failure> {
     let room = args.memory.room(spec, 0)?;
-    let Planned { context, blocks, states, .. } = args.cache.plan(spec, sliding, room, Some(0), false)?;
+    let Planned { context, blocks, states, .. } = args.cache.plan(spec, start.sliding, room, Some(0), false)?;
     let mut sampling = preset_sampling(spec.sampling.first());
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
     sampling.top_p = args.top_p.unwrap_or(sampling.top_p);
@@ -112,10 +109,11 @@ pub(crate) fn generate(
 
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::say)?;
-    options.ordinals = args.gpus.ordinals(spec, ranks)?;
+    options.ordinals = args.gpus.ordinals(spec, start.ranks, start.ordinal_of)?;
     // Lists are all submitted before the first is done.
     let engine = EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(0, context, MOST_LISTS) };
-    let (engine, text) = load(spec, start, &args.weights, &options, None, engine, &Progress::default())?;
+    let (engine, text) =
+        load(spec, start.engine, &args.weights, &options, None, engine, &Progress::default())?;
     let engine = Ending(engine);
     let loaded = started.elapsed().as_secs_f64();
 

@@ -60,7 +60,7 @@ pub(crate) fn logits<M: Model>(args: &LogitsArgs) -> Result<(), Failure> {
     let blocks = Some(beside * blocks_each);
     let states = StatesWanted { sequences: Some(beside), snapshots: Some(0) };
     let mut options = args.memory.options(blocks, longest, states, args.threads.count(), out::say)?;
-    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS))?;
+    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS), M::ordinal_of)?;
     options.process = world.as_ref().map(World::process);
     drive::<M>(world.as_ref(), &weights, &options, Logits { args, lists, beside, blocks_each })
 }

@@ -197,7 +197,8 @@ pub fn serve(
     }
     let mut options =
         args.memory.options(blocks, context + spec.reach(), states, args.threads.count(), out::print)?;
-    options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(start.ranks))?;
+    let ranks_here = args.processes.ranks_here(start.ranks);
+    options.ordinals = args.gpus.ordinals(spec, ranks_here, start.ordinal_of)?;
     options.process = world.as_ref().map(World::process);
     options.shorter = args.cache.context.is_none();
     options.offload = args.offload.options(spec, context, blocks)?;
