@@ -181,6 +181,7 @@ fn main() -> ExitCode {
         ("weights::other_answers_are_refused", weights::others),
         ("weights::digests_are_compared", weights::digests),
         ("weights::they_are_found_where_fetch_puts_them", weights::default_place),
+        ("weights::they_are_had_by_the_name_of_a_repository", weights::of_a_hub),
         ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),
         ("tokens::text_becomes_tokens_and_text_again", tokens::there_and_back),
         ("tokens::a_server_says_what_it_is", tokens::info),

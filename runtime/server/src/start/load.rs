@@ -8,6 +8,7 @@ use crate::request::text::Text;
 use crate::start::calibrate;
 use crate::start::draft;
 use crate::start::paths::{default_weights, resolve_weights};
+use crate::start::repository::Repository;
 use crate::start::verify::verify;
 use monomorph_abi::serve;
 use monomorph_engine::{EngineHandle, EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL};
@@ -83,10 +84,14 @@ pub(crate) fn run_engine<M: Model>(
 /// Where the weights are.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WeightsArgs {
-    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them]; or `dummy` or `dummy:SEED`
-    /// for made-up weights of the right formats, which say nothing sensible and are as fast.
-    #[arg(long, value_name = "PATH")]
+    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them]; a repository of a hub, as
+    /// OWNER/NAME or OWNER/NAME@REVISION, whose files are fetched into the hub's cache; or `dummy` or
+    /// `dummy:SEED` for made-up weights of the right formats, which say nothing sensible and are as fast.
+    #[arg(long, value_name = "PATH|OWNER/NAME")]
     pub weights: Option<PathBuf>,
+    /// Where files of a hub are kept [default: where the hub's own client keeps them].
+    #[arg(long, value_name = "DIR")]
+    pub cache_dir: Option<PathBuf>,
     /// With made-up weights: the checkpoint, or a directory of its text files, to take tokenizer and chat
     /// template from [default: a stand-in whose tokens are bytes].
     #[arg(long, value_name = "PATH")]
@@ -102,6 +107,10 @@ impl WeightsArgs {
     /// Opens the checkpoint, unless weights are made up, and verifies it on so many threads where that is
     /// asked for.
     pub(crate) fn open(&self, spec: &ModelSpec, threads: usize) -> Result<Weights, String> {
+        let repository = self.weights.as_deref().and_then(Repository::named);
+        if self.cache_dir.is_some() && repository.is_none() {
+            return Err("--cache-dir goes with --weights OWNER/NAME, a repository of a hub".to_owned());
+        }
         if let Some(seed) = self.dummy_seed()? {
             if self.verify {
                 return Err("--verify: made-up weights have no digests".to_owned());
@@ -111,9 +120,10 @@ impl WeightsArgs {
         if self.tokenizer.is_some() {
             return Err("--tokenizer goes with --weights dummy; a checkpoint has its own".to_owned());
         }
-        let path = match &self.weights {
-            Some(path) => resolve_weights(path)?,
-            None => {
+        let path = match (repository, &self.weights) {
+            (Some(repository), _) => repository.fetch(spec, self.cache_dir.as_deref())?,
+            (None, Some(path)) => resolve_weights(path)?,
+            (None, None) => {
                 let path = default_weights(spec);
                 out::say(format_args!("weights: {}, where fetch puts them", path.display()));
                 resolve_weights(&path).map_err(|error| {

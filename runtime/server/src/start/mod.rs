@@ -11,6 +11,7 @@ pub(crate) mod load;
 pub(crate) mod lookup;
 pub(crate) mod offload;
 pub(crate) mod paths;
+pub(crate) mod repository;
 pub(crate) mod schedule;
 pub(crate) mod sliding;
 pub(crate) mod swap;

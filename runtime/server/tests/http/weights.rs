@@ -4,6 +4,7 @@
 use crate::process::{KNOWN, OTHERS, Server, checkpoint, command_as, run};
 use crate::scripted::{Bytes, GREETING, Loaded};
 use monomorph_engine::scripted::Shape;
+use monomorph_hub::stand_in::{COMMIT, StandIn};
 use monomorph_model::{CanarySpec, ModelSpec};
 use sha2::{Digest, Sha256};
 use std::path::Path;
@@ -130,4 +131,46 @@ pub fn default_place() {
     let words = refused(start(&["--warm-up", "/nonexistent"]));
     assert!(words.contains("/nonexistent"), "the weights were found: {words}");
     assert!(words.contains(&format!("weights: {}, where fetch puts them", place.display())), "{words}");
+}
+
+/// Weights are had by the name of a repository, once.
+pub fn of_a_hub() {
+    let (source, cache) = (checkpoint(), tempfile::tempdir().expect("a temporary directory"));
+    let hub = StandIn::serve("owner/echo", StandIn::files_of(source.path()), None);
+    let path = cache.path().join("hub");
+    let start = |weights: &str, more: &[&str]| {
+        let cache_dir = ["--cache-dir", path.to_str().expect("UTF-8")];
+        let serve = ["serve", "--port", "0", "--weights", weights, "--warm-up", "/nonexistent"];
+        let mut command = command_as("echo", &[&serve[..], &cache_dir, more].concat());
+        command.env("HF_ENDPOINT", hub.endpoint()).env("HF_HOME", cache.path());
+        for variable in ["HF_HUB_OFFLINE", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE"] {
+            command.env_remove(variable);
+        }
+        command
+    };
+    let words = |mut command: std::process::Command| refused(command.output().expect("the server starts"));
+    // What is loaded goes on to refuse another flag.
+    let first = words(start("owner/echo", &["--verify"]));
+    assert!(first.contains(&format!("weights: owner/echo at {COMMIT}, in ")), "{first}");
+    assert!(first.contains("are whole (") && first.contains("/nonexistent"), "{first}");
+    hub.plant(&[]);
+    let again = words(start(&format!("owner/echo@{COMMIT}"), &[]));
+    assert!(again.contains("/nonexistent"), "{again}");
+    assert!(hub.requests().iter().all(|it| !it.elsewhere), "nothing is fetched again");
+    let mut offline = start(&format!("owner/echo@{COMMIT}"), &[]);
+    offline.env("HF_HUB_OFFLINE", "1");
+    assert!(words(offline).contains("/nonexistent"), "the cache is enough");
+    let mut offline = start("owner/other", &[]);
+    offline.env("HF_HUB_OFFLINE", "1");
+    let other = words(offline);
+    assert!(other.contains("--weights owner/other: ") && other.contains("HF_HUB_OFFLINE forbids"), "{other}");
+    for (weights, said) in [
+        ("owner/nothing", "has no model owner/nothing"),
+        ("owner/echo@v9", "owner/echo has no revision \"v9\""),
+        ("dummy", "--cache-dir goes with --weights OWNER/NAME"),
+        ("/nonexistent", "--cache-dir goes with --weights OWNER/NAME"),
+    ] {
+        let words = words(start(weights, &[]));
+        assert!(words.contains(said), "{weights}: {words}");
+    }
 }
