@@ -1,4 +1,4 @@
-//! Authentication: with keys configured, every route but health and metrics requires one.
+//! Authentication: with keys configured, every route but health, ping and metrics requires one.
 
 use super::app::App;
 use super::keys::is_open;

@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(status(&wide6, "/v1/models", &[("host", host)]), of_wide, "{host:?}");
             let of_any = if of_narrow == 400 { 400 } else { 200 };
             assert_eq!(status(&any, "/v1/models", &[("host", host)]), of_any, "{host:?}");
-            for open in ["/health", "/health/live", "/health/ready", "/metrics"] {
+            for open in ["/health", "/health/live", "/health/ready", "/ping", "/metrics"] {
                 assert_eq!(status(&narrow, open, &[("host", host)]), 200, "{open} {host:?}");
             }
             assert_ne!(status(&narrow, "/health/", &[("host", "evil.example")]), 200);

@@ -94,7 +94,7 @@ impl std::fmt::Debug for Keys {
 }
 
 /// Routes of supervisors, which have no key and see no content.
-const OPEN: [&str; 4] = ["/health", "/health/live", "/health/ready", "/metrics"];
+const OPEN: [&str; 5] = ["/health", "/health/live", "/health/ready", "/ping", "/metrics"];
 
 /// Whether a path is one of those.
 pub(super) fn is_open(path: &str) -> bool {

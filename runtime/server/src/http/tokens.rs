@@ -1,4 +1,4 @@
-//! `POST /tokenize`, `POST /detokenize`, `GET /info`: the tokenizer, and facts of the build.
+//! `POST /tokenize`, `POST /detokenize`, `GET /info`, `GET /version`: the tokenizer, and facts of the build.
 
 use super::app::App;
 use super::body;
@@ -70,6 +70,11 @@ pub(crate) async fn detokenize(
     });
     let prompt = prompt.await?;
     Ok(Json(json!({ "prompt": prompt })))
+}
+
+/// The version, where clients of vLLM look for it.
+pub(crate) async fn version() -> Json<Value> {
+    Json(json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
 /// The build, and the options of this start.

@@ -20,7 +20,7 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
         ChatAnswerCall: chat_call(), Tokens: tokens(), Rendered: object! { token_ids: array(count()) }, Text: object! { prompt: text() }, Model: model(facts),
         ModelList: object! { object: only("list"), data: array(of("Model")) },
         Info: info(facts), Liveness: object! { status: status(), reason: or_null(text()) },
-        Health: health(facts),
+        Health: health(facts), Version: object! { version: text() },
     }
 }
 

@@ -89,6 +89,8 @@ pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
         get "/health" health "As `/health/ready`." => Health("Health"), open: true;
         get "/health/ready" ready "Whether a request would be answered." => Health("Health"), open: true;
         get "/health/live" live "Whether the process is worth keeping." => Health("Liveness"), open: true;
+        get "/ping" ping "As `/health/ready`." => Health("Health"), open: true;
+        get "/version" version "The server's version." => Json("Version");
         get "/metrics" metrics "OpenMetrics text." => Other("application/openmetrics-text"), open: true;
         get "/info" info "The build, and what this start of it has." => Json("Info");
         post "/tokenize" tokenize "The tokens of a text or a conversation." => Json("Tokens"),

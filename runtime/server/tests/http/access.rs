@@ -15,13 +15,19 @@ use std::time::{Duration, Instant};
 
 const TEXT: &str = "/v1/completions";
 /// What wants no key, where a server has some.
-const OPEN: [(&str, &str); 4] =
-    [("GET", "/health"), ("GET", "/health/live"), ("GET", "/health/ready"), ("GET", "/metrics")];
+const OPEN: [(&str, &str); 5] = [
+    ("GET", "/health"),
+    ("GET", "/health/live"),
+    ("GET", "/health/ready"),
+    ("GET", "/ping"),
+    ("GET", "/metrics"),
+];
 /// All else: every route, others that are none, and methods that a route does not take.
-const CLOSED: [(&str, &str, u16); 21] = [
+const CLOSED: [(&str, &str, u16); 22] = [
     ("GET", "/", 200),
     ("GET", "/openapi.json", 200),
     ("GET", "/info", 200),
+    ("GET", "/version", 200),
     ("POST", "/tokenize", 200),
     ("POST", "/detokenize", 200),
     ("GET", "/v1/models", 200),

@@ -93,6 +93,8 @@ pub fn info() {
         "{lines:?}"
     );
     assert!(lines[0].ends_with("} 1") && !metrics.text().contains(" info\n"), "{lines:?}");
+    assert_eq!(server.get("/version").json(), json!({"version": info["build"]["version"]}));
+    assert_eq!(server.get("/ping").json()["status"], "ok");
     let sampling = json!({
         "temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "top_n_sigma": 0.0, "repetition_penalty": 1.0,
         "presence_penalty": 0.0, "frequency_penalty": 0.0,
