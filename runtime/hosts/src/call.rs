@@ -144,7 +144,7 @@ pub struct SampledBy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SamplingBits {
     /// Temperature, `top_p`, `min_p`, `top_n_sigma`, repetition, presence and frequency penalties.
-    pub reals: [u32; 7],
+    pub reals: [u32; 9],
     /// Parameter `top_k`.
     pub top_k: u32,
     /// Seed of the random stream.
@@ -171,11 +171,22 @@ impl From<&Sampling> for SamplingBits {
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
+            dynatemp_range,
+            dynatemp_exponent,
             seed,
             top_logprobs,
         } = *from;
-        let reals =
-            [temperature, top_p, min_p, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty];
+        let reals = [
+            temperature,
+            top_p,
+            min_p,
+            top_n_sigma,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            dynatemp_range,
+            dynatemp_exponent,
+        ];
         SamplingBits { reals: reals.map(f32::to_bits), top_k, seed, top_logprobs }
     }
 }
@@ -183,8 +194,17 @@ impl From<&Sampling> for SamplingBits {
 impl From<SamplingBits> for Sampling {
     fn from(from: SamplingBits) -> Sampling {
         let SamplingBits { reals, top_k, seed, top_logprobs } = from;
-        let [temperature, top_p, min_p, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty] =
-            reals.map(f32::from_bits);
+        let [
+            temperature,
+            top_p,
+            min_p,
+            top_n_sigma,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            dynatemp_range,
+            dynatemp_exponent,
+        ] = reals.map(f32::from_bits);
         Sampling {
             temperature,
             top_k,
@@ -194,6 +214,8 @@ impl From<SamplingBits> for Sampling {
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
+            dynatemp_range,
+            dynatemp_exponent,
             seed,
             top_logprobs,
         }
@@ -349,6 +371,8 @@ mod tests {
             repetition_penalty: 0.6,
             presence_penalty: -0.7,
             frequency_penalty: 0.8,
+            dynatemp_range: 0.9,
+            dynatemp_exponent: 1.1,
             seed: u64::MAX,
             top_logprobs: Some(3),
         };

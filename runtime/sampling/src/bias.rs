@@ -1,14 +1,19 @@
-//! Additions to the logits of single tokens: a request's own biases, and DRY's penalties on tokens that would
-//! continue a repetition.
+//! Additions to the logits of single tokens: a request's own biases, and penalties on tokens that would
+//! continue a repetition, by DRY's rule and by [compression](crate::lz).
 
-use crate::TokenMask;
+use crate::lz::{Lz, MAX_LZ_WINDOW};
+use crate::mask::TokenMask;
+use crate::repeats::common_prefixes;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Most biases that a request may ask for.
 pub const MAX_FIXED: usize = 1024;
-/// Most biases of a row: those of the request, and the strongest of DRY's.
+/// Most biases of a row: those of the request, and the strongest penalties.
 pub const MAX_BIASES: usize = 2 * MAX_FIXED;
+
+// Each penalty alone fits.
+const _: () = assert!(MAX_LZ_WINDOW <= MAX_FIXED);
 
 /// An addition to the logit of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +31,8 @@ pub struct Biases {
     pub fixed: Arc<[TokenBias]>,
     /// The penalty on repetition.
     pub dry: Option<Dry>,
+    /// The penalty on what compresses.
+    pub lz: Option<Lz>,
 }
 
 /// "Don't repeat yourself" (p-e-w, text-generation-webui pull request 5677): a token that would extend a
@@ -60,28 +67,52 @@ pub(crate) fn apply(logits: &mut [f32], biases: &[TokenBias]) {
 impl Biases {
     /// Whether nothing is ever added.
     pub fn is_none(&self) -> bool {
-        self.fixed.is_empty() && self.dry.is_none()
+        self.fixed.is_empty() && !self.needs_tokens()
     }
 
     /// Whether the biases depend on the tokens so far.
     pub fn needs_tokens(&self) -> bool {
-        self.dry.is_some()
+        self.dry.is_some() || self.lz.is_some()
     }
 
     /// The biases for the token after `tokens`: each id once, in order, at most [`MAX_BIASES`].
     pub fn after(&self, tokens: &[u32]) -> Arc<[TokenBias]> {
-        let Some(dry) = &self.dry else { return Arc::clone(&self.fixed) };
-        let mut biases = dry.penalties(tokens);
+        let mut biases = match (&self.dry, &self.lz) {
+            (None, None) => return Arc::clone(&self.fixed),
+            (Some(dry), None) => dry.penalties(tokens),
+            (None, Some(lz)) => of_losses(lz, tokens),
+            (Some(dry), Some(lz)) => {
+                let mut both = added_up([dry.penalties(tokens), of_losses(lz, tokens)].concat());
+                strongest(&mut both);
+                both
+            }
+        };
         biases.extend_from_slice(&self.fixed);
-        biases.sort_by_key(|one| one.id);
-        // Of two entries for one token, the first stays and takes the sum.
-        biases.dedup_by(|second, first| {
-            let same = first.id == second.id;
-            first.bias += if same { second.bias } else { 0.0 };
-            same
-        });
-        biases.into()
+        added_up(biases).into()
     }
+}
+
+/// The penalties by compression.
+fn of_losses(lz: &Lz, tokens: &[u32]) -> Vec<TokenBias> {
+    lz.losses(tokens).into_iter().map(|(id, loss)| TokenBias { id, bias: -loss }).collect()
+}
+
+/// The biases by id, each once with its sum.
+fn added_up(mut biases: Vec<TokenBias>) -> Vec<TokenBias> {
+    biases.sort_by_key(|one| one.id);
+    // Of two entries for one token, the first stays and takes the sum.
+    biases.dedup_by(|second, first| {
+        let same = first.id == second.id;
+        first.bias += if same { second.bias } else { 0.0 };
+        same
+    });
+    biases
+}
+
+/// Keeps the strongest penalties, at most [`MAX_FIXED`]: the strongest first, the smallest id among equals.
+fn strongest(penalties: &mut Vec<TokenBias>) {
+    penalties.sort_by(|a, b| a.bias.total_cmp(&b.bias).then(a.id.cmp(&b.id)));
+    penalties.truncate(MAX_FIXED);
 }
 
 impl Dry {
@@ -115,29 +146,9 @@ impl Dry {
         };
         let mut penalties: Vec<TokenBias> =
             longest.into_iter().map(|(id, length)| TokenBias { id, bias: -loss(length) }).collect();
-        penalties.sort_by(|a, b| a.bias.total_cmp(&b.bias).then(a.id.cmp(&b.id)));
-        penalties.truncate(MAX_FIXED);
+        strongest(&mut penalties);
         penalties
     }
-}
-
-/// For every suffix of `ids`, the length of the longest prefix of `ids` that it begins with (the Z function:
-/// Gusfield 1997, 1.4), in linear time. By convention, the whole has 0.
-fn common_prefixes(ids: &[u32]) -> Vec<usize> {
-    let mut lengths = vec![0; ids.len()];
-    let (mut from, mut to) = (0, 0);
-    for at in 1..ids.len() {
-        // Within the match that reaches farthest, the result for the corresponding prefix applies again.
-        let mut length = if at < to { lengths[at - from].min(to - at) } else { 0 };
-        while at + length < ids.len() && ids[length] == ids[at + length] {
-            length += 1;
-        }
-        if at + length > to {
-            (from, to) = (at, at + length);
-        }
-        lengths[at] = length;
-    }
-    lengths
 }
 
 #[cfg(test)]
@@ -191,16 +202,31 @@ mod tests {
     #[test]
     fn biases_are_added_up() {
         let fixed: Arc<[TokenBias]> = [(1, 3.0), (5, -1.0)].map(|(id, bias)| TokenBias { id, bias }).into();
-        let alone = Biases { fixed: Arc::clone(&fixed), dry: None };
+        let alone = Biases { fixed: Arc::clone(&fixed), ..Biases::default() };
         assert_eq!(&*alone.after(&[1, 2, 1, 2]), &*fixed);
         assert!(!alone.needs_tokens() && !alone.is_none() && Biases::default().is_none());
         // 1 2 is repeated, followed by 1: at length 2 it loses multiplier * base^0.
-        let both = Biases { fixed, dry: Some(dry(2, usize::MAX, &[])) };
+        let both = Biases { fixed, dry: Some(dry(2, usize::MAX, &[])), lz: None };
         let made: Vec<_> = both.after(&[1, 2, 1, 2]).iter().map(|one| (one.id, one.bias)).collect();
         assert_eq!(made, [(1, 2.5), (5, -1.0)]);
         let mut logits = [0.0; 3];
         apply(&mut logits, &both.after(&[1, 2, 1, 2]));
         assert_eq!(logits, [0.0, 2.5, 0.0]);
+        // Two penalties on one token, and its own bias, are one bias.
+        let lz = Lz { strength: 1.0, window: 4, vocabulary: 8 };
+        let three = Biases { lz: Some(lz.clone()), ..both.clone() };
+        let of = |id: u32, biases: &[TokenBias]| biases.iter().find(|one| one.id == id).map(|one| one.bias);
+        let (sum, dry) = (three.after(&[1, 2, 1, 2]), both.after(&[1, 2, 1, 2]));
+        let alone = of_losses(&lz, &[1, 2, 1, 2]);
+        for id in [1, 2, 5] {
+            let parts = of(id, &dry).unwrap_or(0.0) + of(id, &alone).unwrap_or(0.0);
+            assert!(of(id, &sum).is_some_and(|sum| (sum - parts).abs() < 1e-5), "{id}");
+        }
+        assert!(of(1, &alone) < Some(0.0) && three.needs_tokens());
+        let many: Vec<u32> = (0..4 * MAX_FIXED as u32).map(|at| at / 2).collect();
+        let window = usize::MAX;
+        let many = Biases { lz: Some(Lz { window, vocabulary: 1 << 20, ..lz }), ..three }.after(&many);
+        assert!(many.len() <= MAX_BIASES && many.is_sorted_by_key(|one| one.id));
         // The penalty is finite for any repetition.
         let long = [7; 2_000];
         let bias = both.after(&long).iter().find(|one| one.id == 7).unwrap().bias;

@@ -7,7 +7,8 @@
 //! 2. the mask, if there is one: ids that it does not allow have a logit of minus infinity from here on;
 //! 3. [biases](TokenBias) of single tokens; then penalties: repetition (prompt and answer), then frequency
 //!    and presence (answer only);
-//! 4. temperature; 0 stops here and takes the largest logit, the smallest id among equals;
+//! 4. temperature; 0 stops here and takes the largest logit, the smallest id among equals. One that
+//!    [follows the entropy](Sampling::dynatemp_range) is chosen of what `top_n_sigma` leaves;
 //! 5. `top_n_sigma` (which the temperature does not change), then `top_k`, then `top_p` over the rest,
 //!    then `min_p` against the likeliest;
 //! 6. one draw from the remaining tokens: the uniform number is [`uniform`]`(seed, draw)`, a counter-based
@@ -17,17 +18,21 @@
 //! multiplications in a fixed order, not by the system's library. A NaN counts as minus infinity.
 
 mod bias;
+mod entropy;
 mod filter;
 mod history;
 mod logprobs;
+mod lz;
 mod mask;
 mod numeric;
 mod penalty;
 mod random;
+mod repeats;
 mod sampler;
 
 pub use bias::{Biases, Dry, MAX_BIASES, MAX_FIXED, TokenBias};
 pub use history::with_generated;
+pub use lz::{Lz, MAX_LZ_WINDOW};
 pub use mask::TokenMask;
 pub use numeric::is_finite;
 pub use random::uniform;
@@ -56,6 +61,12 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted, times its count, from the logit of every token generated so far; 0 is off.
     pub frequency_penalty: f32,
+    /// How far the temperature may go from [`Sampling::temperature`], either way, with the entropy of each
+    /// row: down to `temperature - range` where one token is certain, up to `temperature + range` where all
+    /// are alike; 0 is off. Only the reference sampler does this.
+    pub dynatemp_range: f32,
+    /// The power to which the entropy, over the largest that there could be, is raised.
+    pub dynatemp_exponent: f32,
     /// Seed of the request's random stream.
     pub seed: u64,
     /// How many alternatives to report with log-probabilities; `None` reports no log-probability at all.
@@ -79,6 +90,8 @@ impl Sampling {
         repetition_penalty: 1.0,
         presence_penalty: 0.0,
         frequency_penalty: 0.0,
+        dynatemp_range: 0.0,
+        dynatemp_exponent: 1.0,
         seed: 0,
         top_logprobs: None,
     };
@@ -113,12 +126,19 @@ impl Sampling {
         }
         within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
         within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        within("dynatemp_range", self.dynatemp_range, 0.0, 2.0)?;
+        within("dynatemp_exponent", self.dynatemp_exponent, 0.0, 100.0)?;
         match self.top_logprobs {
             Some(count) if count > MAX_TOP_LOGPROBS => {
                 Err(("top_logprobs", format!("must be at most {MAX_TOP_LOGPROBS} and is {count}")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Whether the temperature follows the entropy.
+    pub fn is_adaptive(&self) -> bool {
+        self.temperature > 0.0 && self.dynatemp_range > 0.0
     }
 
     /// Whether the sampler needs the tokens so far.

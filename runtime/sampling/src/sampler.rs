@@ -1,6 +1,7 @@
 //! The reference sampler.
 
 use crate::bias;
+use crate::entropy;
 use crate::filter::{self, Candidate};
 use crate::logprobs::LogProbs;
 use crate::numeric::{argmax, largest, sum, weight};
@@ -89,9 +90,13 @@ fn choose(logits: &mut [f32], sampling: &Sampling, draw: u64) -> u32 {
     if sampling.top_n_sigma > 0.0 {
         filter::top_n_sigma(logits, best, sampling.top_n_sigma);
     }
+    let temperature = entropy::temperature(logits, best, sampling);
+    if temperature <= 0.0 {
+        return argmax(logits);
+    }
     let uniform = uniform(sampling.seed, draw);
     // The tiniest temperatures have no finite inverse, and infinity times zero is NaN.
-    let inverse = sampling.temperature.recip().min(f32::MAX);
+    let inverse = temperature.recip().min(f32::MAX);
     let top_k = usize::try_from(sampling.top_k).unwrap_or(usize::MAX);
     let top_p = f64::from(sampling.top_p);
 

@@ -31,8 +31,8 @@ fn naive(logits: &[f32], sampling: &Sampling, history: &[TokenUse]) -> Vec<f64> 
             }
         }
     }
-    let mut weights: Vec<f64> =
-        logits.iter().map(|x| ((x - best) / f64::from(sampling.temperature)).exp()).collect();
+    let temperature = if sampling.is_adaptive() { adapted(&logits, best, sampling) } else { sampling.temperature.into() };
+    let mut weights: Vec<f64> = logits.iter().map(|x| ((x - best) / temperature).exp()).collect();
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
     if sampling.top_k > 0 {
@@ -59,6 +59,18 @@ fn naive(logits: &[f32], sampling: &Sampling, history: &[TokenUse]) -> Vec<f64> 
     }
     let total: f64 = weights.iter().sum();
     weights.iter().map(|weight| weight / total).collect()
+}
+
+/// The temperature of a row that follows its entropy.
+fn adapted(logits: &[f64], best: f64, sampling: &Sampling) -> f64 {
+    let weights: Vec<f64> = logits.iter().filter(|x| x.is_finite()).map(|x| (x - best).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let p = weights.iter().map(|weight| weight / total).filter(|p| *p > 0.0);
+    let entropy = -p.map(|p| p * p.ln()).sum::<f64>();
+    let even = if weights.len() > 1 { entropy / (weights.len() as f64).ln() } else { 0.0 };
+    let [temperature, range, exponent] =
+        [sampling.temperature, sampling.dynatemp_range, sampling.dynatemp_exponent].map(f64::from);
+    temperature - range + 2.0 * range * even.clamp(0.0, 1.0).powf(exponent)
 }
 
 fn sampling() -> Sampling {
@@ -106,6 +118,7 @@ proptest! {
             presence_penalty: penalties.1,
             frequency_penalty: penalties.2,
             top_logprobs: None,
+            ..Sampling::GREEDY
         };
         let expected = naive(&row, &sampling, &history);
         let id = sample(&mut row.clone(), &sampling, draw, &history).id as usize;
@@ -152,14 +165,15 @@ proptest! {
     #[test]
     fn never_panics(
         bits in proptest::collection::vec(any::<u32>(), 0..200),
-        floats in proptest::array::uniform8(any::<f32>()),
+        floats in proptest::array::uniform10(any::<f32>()),
         top_k: u32, seed: u64, draw: u64, id: u32, generated: u32, top in proptest::option::of(any::<u8>()),
     ) {
         let mut row: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
-        let [temperature, top_p, min_p, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty, bias] = floats;
+        let [temperature, top_p, min_p, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty, ..] = floats;
+        let [.., dynatemp_range, dynatemp_exponent, bias] = floats;
         let sampling = Sampling {
             temperature, top_k, top_p, min_p, top_n_sigma, repetition_penalty, presence_penalty, frequency_penalty, seed,
-            top_logprobs: top,
+            dynatemp_range, dynatemp_exponent, top_logprobs: top,
         };
         let (history, biases) = ([TokenUse { id, generated }], [TokenBias { id, bias }]);
         let conditions = Conditions { history: &history, biases: &biases, mask: None };
@@ -205,6 +219,8 @@ fn draws_follow_the_distribution() {
         assert_distribution(&row, &Sampling { top_p: 0.8, ..plain.clone() }, &[]);
         assert_distribution(&row, &Sampling { min_p: 0.2, ..plain.clone() }, &[]);
         assert_distribution(&row, &Sampling { top_n_sigma: 1.5, top_k: 30, ..plain.clone() }, &[]);
+        let adaptive = Sampling { dynatemp_range: 0.8, dynatemp_exponent: 1.5, ..plain.clone() };
+        assert_distribution(&row, &Sampling { top_n_sigma: 2.0, ..adaptive }, &[]);
         let penalised =
             Sampling { repetition_penalty: 1.3, presence_penalty: 0.4, frequency_penalty: 0.2, ..plain };
         assert_distribution(&row, &penalised, &history);
@@ -275,6 +291,8 @@ fn validation_names_the_field() {
         (Sampling { repetition_penalty: f32::INFINITY, ..base.clone() }, "repetition_penalty"),
         (Sampling { presence_penalty: -2.1, ..base.clone() }, "presence_penalty"),
         (Sampling { frequency_penalty: 2.1, ..base.clone() }, "frequency_penalty"),
+        (Sampling { dynatemp_range: 2.1, ..base.clone() }, "dynatemp_range"),
+        (Sampling { dynatemp_exponent: f32::NAN, ..base.clone() }, "dynatemp_exponent"),
         (Sampling { top_logprobs: Some(MAX_TOP_LOGPROBS + 1), ..base.clone() }, "top_logprobs"),
     ];
     for (sampling, field) in cases {

@@ -207,7 +207,7 @@ fn write_sampled_by(to: &mut Writer, by: &SampledBy) {
 }
 
 fn read_sampled_by(from: &mut Reader<'_>) -> Result<SampledBy, Malformed> {
-    let mut reals = [0; 7];
+    let mut reals = SamplingBits::default().reals;
     for real in &mut reals {
         *real = from.u32()?;
     }

@@ -262,6 +262,7 @@ impl App {
         RequestLimits {
             context: ready.engine.context(),
             vocabulary: self.spec.vocabulary,
+            on_gpu: self.spec.hardware.cuda.is_some(),
             sampling: self.sampling.clone(),
         }
     }

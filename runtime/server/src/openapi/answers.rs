@@ -148,6 +148,7 @@ fn sampling() -> Value {
     object! {
         temperature: number(), top_p: number(), top_k: count(), min_p: number(), top_n_sigma: number(),
         repetition_penalty: number(), presence_penalty: number(), frequency_penalty: number(),
+        dynatemp_range: number(), dynatemp_exponent: number(),
     }
 }
 

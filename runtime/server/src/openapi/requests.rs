@@ -22,7 +22,8 @@ use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
-    let limits = RequestLimits { context: facts.context, vocabulary: facts.vocabulary, sampling: Sampling::GREEDY };
+    let Facts { context, vocabulary, .. } = *facts;
+    let limits = RequestLimits { context, vocabulary, on_gpu: false, sampling: Sampling::GREEDY };
     let said = json!([{"role": "user", "content": "a"}]);
     let chat = json!({"messages": said});
     let texts = [json!({"prompt": "a"}), chat.clone()];

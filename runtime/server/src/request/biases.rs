@@ -1,10 +1,10 @@
-//! Biases of logits: `logit_bias`, and llama.cpp's fields of DRY.
+//! Biases of logits: `logit_bias`, llama.cpp's fields of DRY, and the penalty on what compresses.
 
 use super::fields::{Fields, Numbers, wrong_type};
 use super::limits::RequestLimits;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{at_most, within};
-use monomorph_sampling::{Biases, Dry, MAX_FIXED, TokenBias, TokenMask};
+use monomorph_sampling::{Biases, Dry, Lz, MAX_FIXED, MAX_LZ_WINDOW, TokenBias, TokenMask};
 use monomorph_text::{Special, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -14,6 +14,10 @@ use std::sync::Arc;
 pub(crate) const LARGEST: f64 = 100.0;
 /// Largest multiplier and base of DRY.
 pub(crate) const MAX_DRY: f32 = 100.0;
+/// Largest strength of the penalty on what compresses.
+const MAX_LZ: f32 = 100.0;
+/// Tokens that it looks back, as its authors have it.
+const LZ_WINDOW: usize = 512;
 /// Default breakers: no repetition extends across them.
 const BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 /// Most breakers that a request may give.
@@ -26,6 +30,13 @@ pub(crate) const LONGEST_BREAKER: usize = 64;
 pub(crate) struct BiasParams {
     fixed: Arc<[TokenBias]>,
     dry: Option<DryParams>,
+    lz: Option<LzParams>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct LzParams {
+    strength: f32,
+    window: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -40,7 +51,7 @@ struct DryParams {
 impl BiasParams {
     /// Reads the fields.
     pub(super) fn read(fields: &mut Fields, limits: &RequestLimits) -> Result<BiasParams, ApiError> {
-        Ok(BiasParams { fixed: read_fixed(fields, limits)?, dry: read_dry(fields)? })
+        Ok(BiasParams { fixed: read_fixed(fields, limits)?, dry: read_dry(fields)?, lz: read_lz(fields)? })
     }
 
     /// Whether resolving them takes a walk through the vocabulary.
@@ -54,8 +65,10 @@ impl BiasParams {
     /// # Errors
     /// When the tokenizer refuses a breaker.
     pub(crate) fn resolve(self, tokenizer: &Tokenizer) -> Result<Biases, TextError> {
+        let vocabulary = tokenizer.vocabulary();
+        let lz = self.lz.map(|LzParams { strength, window }| Lz { strength, window, vocabulary });
         let Some(DryParams { multiplier, base, allowed, window, breakers }) = self.dry else {
-            return Ok(Biases { fixed: self.fixed, dry: None });
+            return Ok(Biases { fixed: self.fixed, dry: None, lz });
         };
         let mut found = vec![false; breakers.len()];
         let mut breaks = |id: &u32| {
@@ -68,13 +81,13 @@ impl BiasParams {
             }
             any
         };
-        let vocabulary = tokenizer.vocabulary();
         let mut ids: Vec<u32> = (0..vocabulary as u32).filter(&mut breaks).collect();
         for (breaker, _) in breakers.iter().zip(&found).filter(|(_, found)| !**found) {
             ids.extend(tokenizer.encode(breaker, Special::Plain)?.last());
         }
         let breakers = TokenMask::of(vocabulary, ids);
-        Ok(Biases { fixed: self.fixed, dry: Some(Dry { multiplier, base, allowed, window, breakers }) })
+        let dry = Some(Dry { multiplier, base, allowed, window, breakers });
+        Ok(Biases { fixed: self.fixed, dry, lz })
     }
 }
 
@@ -125,6 +138,13 @@ fn read_dry(fields: &mut Fields) -> Result<Option<DryParams>, ApiError> {
     Ok(wanted.then_some(DryParams { multiplier, base, allowed, window, breakers }))
 }
 
+fn read_lz(fields: &mut Fields) -> Result<Option<LzParams>, ApiError> {
+    let strength = fields.about("0: off.").number("lz_penalty", Numbers::within(0.0, MAX_LZ))?;
+    let window = fields.integer("lz_penalty_last_n", 1..=MAX_LZ_WINDOW as i64)?;
+    let window = window.map_or(LZ_WINDOW, |tokens| tokens as usize);
+    Ok(strength.filter(|strength| *strength > 0.0).map(|strength| LzParams { strength, window }))
+}
+
 fn read_breakers(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     const NAME: &str = "dry_sequence_breakers";
     let one = || json!({"type": "string", "minLength": 1, "maxLength": LONGEST_BREAKER});
@@ -156,7 +176,7 @@ mod tests {
     use monomorph_sampling::Sampling;
     use serde_json::json;
 
-    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, sampling: Sampling::GREEDY };
+    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
 
     fn read(body: &Value) -> Result<BiasParams, ApiError> {
         let mut fields = Fields::new("", body)?;

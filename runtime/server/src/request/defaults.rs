@@ -2,14 +2,14 @@
 //! line's.
 
 use super::fields::{Fields, meant};
-use super::generation::{preset_sampling, read_parameters};
+use super::generation::{NOT_ON_GPU, preset_sampling, read_parameters};
 use crate::error::ApiError;
 use monomorph_model::ModelSpec;
 use monomorph_sampling::Sampling;
 use serde_json::{Map, Number, Value, json};
 
 /// Parameters that have a default, as requests name them.
-const KEYS: [&str; 8] = [
+const KEYS: [&str; 10] = [
     "temperature",
     "top_p",
     "top_k",
@@ -18,14 +18,16 @@ const KEYS: [&str; 8] = [
     "repetition_penalty",
     "presence_penalty",
     "frequency_penalty",
+    "dynatemp_range",
+    "dynatemp_exponent",
 ];
 
 /// Flags of sampling.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SamplingArgs {
     /// A sampling parameter where a request does not say, instead of the model's recommendation: temperature,
-    /// top-p, top-k, min-p, top-n-sigma, repetition-penalty, presence-penalty or frequency-penalty. May be
-    /// given several times.
+    /// top-p, top-k, min-p, top-n-sigma, repetition-penalty, presence-penalty, frequency-penalty,
+    /// dynatemp-range or dynatemp-exponent. May be given several times.
     #[arg(long = "default", value_name = "KEY=VALUE", value_parser = read)]
     pub defaults: Vec<SamplingDefault>,
 }
@@ -52,7 +54,7 @@ impl SamplingArgs {
     /// The parameters of a request that names none.
     ///
     /// # Errors
-    /// When a parameter is given twice.
+    /// When a parameter is given twice, or this build samples where it means nothing.
     pub(crate) fn sampling(&self, spec: &ModelSpec) -> Result<Sampling, String> {
         let mut sampling = preset_sampling(spec.sampling.first());
         for (at, default) in self.defaults.iter().enumerate() {
@@ -60,6 +62,9 @@ impl SamplingArgs {
                 return Err(format!("--default {}: it is given twice, and has one value", default.key));
             }
             default.set(&mut sampling).map_err(|error| format!("--default: {}", error.message))?;
+        }
+        if spec.hardware.cuda.is_some() && sampling.is_adaptive() {
+            return Err(format!("--default dynatemp_range: not supported: {NOT_ON_GPU}"));
         }
         Ok(sampling)
     }
@@ -94,6 +99,8 @@ pub(crate) fn written(sampling: &Sampling) -> Value {
         "repetition_penalty": short(sampling.repetition_penalty),
         "presence_penalty": short(sampling.presence_penalty),
         "frequency_penalty": short(sampling.frequency_penalty),
+        "dynatemp_range": short(sampling.dynatemp_range),
+        "dynatemp_exponent": short(sampling.dynatemp_exponent),
     })
 }
 
@@ -103,7 +110,7 @@ mod tests {
     use crate::request::generation::GenerationParams;
     use crate::request::limits::RequestLimits;
     use monomorph_engine::scripted::{Shape, Small};
-    use monomorph_model::SamplingPreset;
+    use monomorph_model::{CudaSpec, HardwareSpec, SamplingPreset};
 
     fn args(given: &[&str]) -> Result<SamplingArgs, String> {
         Ok(SamplingArgs { defaults: given.iter().map(|text| read(text)).collect::<Result<_, _>>()? })
@@ -136,7 +143,7 @@ mod tests {
         };
         assert_eq!(set, expected);
         assert_eq!(written(&set)["temperature"], json!(0.7));
-        let limits = RequestLimits { context: 100, vocabulary: 10, sampling: set };
+        let limits = RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: set };
         let asked = |body: Value| {
             let mut fields = Fields::outside(body.as_object().expect("an object"));
             let params = GenerationParams::read(&mut fields, &limits).expect("parameters");
@@ -180,11 +187,19 @@ mod tests {
             ("min-p=2", &["`min_p` must be from 0 to 1"]),
             ("top-n-sigma=-2", &["`top_n_sigma` must be at least 0"]),
             ("repetition-penalty=0", &["`repetition_penalty` must be above 0"]),
+            ("dynatemp-range=3", &["`dynatemp_range` must be from 0 to 2, and is 3"]),
             ("frequency-penalty=3", &["`frequency_penalty` must be from -2 to 2, and is 3"]),
         ] {
             let message = read(given).expect_err(given);
             assert!(words.iter().all(|word| message.contains(word)), "{given}: {message}");
         }
+        let cuda = CudaSpec { architecture: "sm_90a", capability: (9, 0), multiprocessors: 132, tuning: "" };
+        let hardware = HardwareSpec { cuda: Some(cuda), ..Small::SPEC.hardware };
+        let gpu = ModelSpec { hardware, ..*Small::SPEC };
+        let adaptive = args(&["temperature=1", "dynatemp-range=0.5"]).expect("parameters");
+        assert!(adaptive.sampling(Small::SPEC).expect("a CPU's sampler does").is_adaptive());
+        let refused = adaptive.sampling(&gpu).expect_err("a GPU's does not");
+        assert!(refused.contains("--default dynatemp_range: not supported"), "{refused}");
         let twice = args(&["top-p=0.5", "top_p=0.6"]).expect("each is right").sampling(Small::SPEC);
         assert_eq!(twice, Err("--default top_p: it is given twice, and has one value".to_owned()));
     }

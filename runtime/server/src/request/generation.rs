@@ -219,19 +219,27 @@ fn read_sampling(fields: &mut Fields, limits: &RequestLimits) -> Result<Sampling
         None => random_seed(),
     };
     sampling.validate().map_err(|(field, what)| ApiError::at(field, what))?;
+    if limits.on_gpu && sampling.is_adaptive() {
+        return Err(ApiError::unsupported("dynatemp_range", NOT_ON_GPU));
+    }
     Ok(sampling)
 }
+
+/// What a GPU's sampler does not do.
+pub(super) const NOT_ON_GPU: &str = "a temperature that follows the entropy, on a server for GPUs";
 
 /// The sampling parameters that are given, over those that are not.
 pub(super) fn read_parameters(fields: &mut Fields, sampling: &mut Sampling) -> Result<(), ApiError> {
     let penalty = Numbers::within(-2.0, 2.0);
-    let targets: [(&'static str, Numbers, &mut f32); 6] = [
+    let targets: [(&'static str, Numbers, &mut f32); 8] = [
         ("temperature", TEMPERATURE, &mut sampling.temperature),
         ("top_p", TOP_P, &mut sampling.top_p),
         ("min_p", Numbers::within(0.0, 1.0), &mut sampling.min_p),
         ("repetition_penalty", Numbers::above(0.0, f32::MAX), &mut sampling.repetition_penalty),
         ("presence_penalty", penalty, &mut sampling.presence_penalty),
         ("frequency_penalty", penalty, &mut sampling.frequency_penalty),
+        ("dynatemp_range", Numbers::within(0.0, 2.0), &mut sampling.dynatemp_range),
+        ("dynatemp_exponent", Numbers::within(0.0, 100.0), &mut sampling.dynatemp_exponent),
     ];
     read_numbers(fields, targets)?;
     if let Some(top_k) = fields.about("0 and -1: all.").integer("top_k", -1..=i64::from(u32::MAX))? {
@@ -317,7 +325,7 @@ mod tests {
 
     #[test]
     fn deviations_are_off_at_zero_and_below() {
-        let limits = RequestLimits { context: 100, vocabulary: 10, sampling: Sampling::GREEDY };
+        let limits = RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
         let read = |sigmas: Value| {
             let body = json!({"top_n_sigma": sigmas});
             let params = GenerationParams::read(&mut Fields::new("", &body)?, &limits)?;
@@ -327,5 +335,22 @@ mod tests {
             assert_eq!(read(given).expect("it is taken"), taken);
         }
         assert_eq!(read(json!(-2)).expect_err("refused").param.as_deref(), Some("top_n_sigma"));
+    }
+
+    #[test]
+    fn the_entropy_is_followed_where_there_is_one_to_follow() {
+        let read = |on_gpu: bool, body: Value| {
+            let limits = RequestLimits { context: 100, vocabulary: 10, on_gpu, sampling: Sampling::GREEDY };
+            GenerationParams::read(&mut Fields::new("", &body)?, &limits).map(|params| params.sampling)
+        };
+        let body = json!({"temperature": 0.8, "dynatemp_range": 0.5, "dynatemp_exponent": 2});
+        let sampling = read(false, body.clone()).expect("a CPU's sampler does");
+        assert_eq!((sampling.dynatemp_range, sampling.dynatemp_exponent), (0.5, 2.0));
+        let error = read(true, body).expect_err("a GPU's does not");
+        assert_eq!((error.param.as_deref(), error.code), (Some("dynatemp_range"), "unsupported_parameter"));
+        // Where it changes nothing it is taken: off, or greedy.
+        for body in [json!({"temperature": 0.8, "dynatemp_range": 0}), json!({"dynatemp_range": 1})] {
+            assert!(!read(true, body).expect("it is off").is_adaptive());
+        }
     }
 }

@@ -9,6 +9,8 @@ pub(crate) struct RequestLimits {
     pub(crate) context: usize,
     /// Ids below this one exist.
     pub(crate) vocabulary: usize,
+    /// Whether a GPU samples.
+    pub(crate) on_gpu: bool,
     /// Sampling parameters of a request that names none.
     pub(crate) sampling: Sampling,
 }

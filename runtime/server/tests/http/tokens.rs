@@ -97,7 +97,7 @@ pub fn info() {
     assert_eq!(server.get("/ping").json()["status"], "ok");
     let sampling = json!({
         "temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "top_n_sigma": 0.0, "repetition_penalty": 1.0,
-        "presence_penalty": 0.0, "frequency_penalty": 0.0,
+        "presence_penalty": 0.0, "frequency_penalty": 0.0, "dynatemp_range": 0.0, "dynatemp_exponent": 1.0,
     });
     assert_eq!(info["sampling"], sampling, "what the build recommends");
     let guarded = Server::start(&["--api-key", "of-the-flag"]);

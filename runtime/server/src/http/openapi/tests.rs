@@ -28,8 +28,12 @@ use std::path::{Path, PathBuf};
 
 const FACTS: Facts =
     Facts { model: "m", names: &["m", "cpu/m/none"], context: 1000, vocabulary: 300, keys: true };
-const LIMITS: RequestLimits =
-    RequestLimits { context: FACTS.context, vocabulary: FACTS.vocabulary, sampling: Sampling::GREEDY };
+const LIMITS: RequestLimits = RequestLimits {
+    context: FACTS.context,
+    vocabulary: FACTS.vocabulary,
+    on_gpu: false,
+    sampling: Sampling::GREEDY,
+};
 
 /// The message that says where to describe what is missing.
 const WHERE: &str = "a sample of `described` is missing (runtime/server/src/openapi/requests.rs)";
