@@ -134,7 +134,7 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
-    /// Submits prompts to the engine, each for `n` answers: all of them or none. The answers are in the order
+    /// Submits prompts to the engine, each for as many answers as are generated: all of them or none. The answers are in the order
     /// of the prompts. `max_tokens` is the endpoint's default for requests that name none.
     pub(crate) async fn begin(
         &self,
@@ -159,10 +159,15 @@ impl App {
         if !params.ignore_eos {
             stop_ids.extend_from_slice(ready.text.tokenizer.end_ids());
         }
+        let mut sampling = params.sampling.clone();
+        if params.best_of.is_some() {
+            // What the best are chosen by.
+            sampling.top_logprobs.get_or_insert(0);
+        }
         let request = Request {
             prompt: Vec::new(),
             max_tokens: params.max_tokens.unwrap_or(max_tokens),
-            sampling: params.sampling.clone(),
+            sampling,
             biases,
             stop_ids,
             ignore_eos: params.ignore_eos,
@@ -181,14 +186,14 @@ impl App {
             };
             return Err(self.refusal(ready, error, at));
         }
-        let mut answers = Vec::with_capacity(prompts.len() * params.choices);
+        let mut answers = Vec::with_capacity(prompts.len() * params.generated());
         for PromptIds { at, ids } in prompts {
             let prompt_tokens = ids.len();
             let first = params.prompt_logprobs.and_then(|_| ids.first().copied());
             let told: Option<Arc<[u32]>> = params.token_ids.then(|| ids.as_slice().into());
             let request = Request { prompt: ids, ..request.clone() };
             // A prompt's answer does not depend on the other prompts: each starts from the request's seed.
-            for (choice, mut request) in (0..).zip(std::iter::repeat_n(request, params.choices)) {
+            for (choice, mut request) in (0..).zip(std::iter::repeat_n(request, params.generated())) {
                 request.sampling.seed = request.sampling.seed.wrapping_add(choice);
                 // If one is refused, the others are dropped and so cancelled.
                 let generation =

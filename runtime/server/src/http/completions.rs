@@ -2,8 +2,7 @@
 
 use super::app::{App, Begun, PromptIds};
 use super::asker::Asker;
-use super::body;
-use super::stream;
+use super::{best, body, stream};
 use crate::answer::Answer;
 use crate::answer::reading::Reading;
 use crate::answer::writer::Writer;
@@ -51,7 +50,7 @@ pub(crate) async fn completions(
     let begun = Begun { prompts, reading: Reading::plain(), constraint };
     let answers = app.begin(ready, begun, &params, asker, DEFAULT_MAX_TOKENS).await?;
     let writer = AnswerWriter::new(Endpoint::Text, &app.model_name, app.forced.as_deref(), &params);
-    let ids = answers.iter().step_by(params.choices).map(|answer| answer.prompt().cloned());
+    let ids = answers.iter().step_by(params.generated()).map(|answer| answer.prompt().cloned());
     let told = echoes.into_iter().zip(ids).map(|(echo, ids)| Told { echo, ids }).collect();
     respond(&app, writer.with_prompts(told), &params, answers).await
 }
@@ -69,6 +68,7 @@ pub(crate) async fn respond(
         // A client that goes away drops this future, and the generations with it; so does an answer that
         // fails.
         let pieces = futures_util::future::try_join_all(answers.iter_mut().map(Answer::collect)).await?;
+        let pieces = best::choose(pieces, params.generated(), params.choices);
         Json(writer.whole(&pieces)).into_response()
     };
     Ok(app.ignored.tell(&params.ignored, &params.loose, response))

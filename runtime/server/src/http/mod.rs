@@ -3,6 +3,7 @@
 pub(crate) mod app;
 pub(crate) mod asker;
 mod auth;
+mod best;
 mod body;
 mod chat;
 mod completions;

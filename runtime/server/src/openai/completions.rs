@@ -52,10 +52,10 @@ impl CompletionRequest {
         let echo = fields.boolean("echo")?.unwrap_or(false);
         params.prompt_logprobs = params.sampling.top_logprobs.filter(|_| echo);
         fields.refuse_unless("suffix", &Neutral::Only("".into()), "text after the completion")?;
-        let best = "choosing the best of several answers";
-        fields.refuse_unless("best_of", &Neutral::Only(1.into()), best)?;
+        params.best_of = read_best_of(&mut fields, &params)?;
         params.ignored = fields.finish()?;
-        check_choices(prompts.len(), params.choices)?;
+        let field = if params.best_of.is_some() { "best_of" } else { "n" };
+        check_choices(field, prompts.len(), params.generated())?;
         Ok(CompletionRequest { params, prompts, echo })
     }
 }
@@ -106,14 +106,31 @@ fn read_prompts(fields: &mut Fields, limits: &RequestLimits) -> Result<Vec<(Stri
     }
 }
 
-/// Checks that the prompts' `n` answers each are not too many in all.
-fn check_choices(prompts: usize, each: usize) -> Result<(), ApiError> {
+/// How many answers are generated to each prompt, if more than are returned.
+fn read_best_of(fields: &mut Fields, params: &GenerationParams) -> Result<Option<usize>, ApiError> {
+    const NAME: &str = "best_of";
+    fields.about("Answers to each prompt, of which the `n` likeliest a token are returned; not streamed.");
+    let best_of = fields.integer(NAME, 1..=MAX_CHOICES)?.map(|count| count as usize);
+    let choices = params.choices;
+    match best_of {
+        Some(count) if count < choices => {
+            Err(wrong!(NAME, "must be at least `n`, which is {choices}, and is {count}"))
+        }
+        Some(count) if count > choices && params.stream => {
+            Err(wrong!(NAME, "contradicts `stream`: the best is known when all {count} are complete"))
+        }
+        best_of => Ok(best_of.filter(|count| *count > choices)),
+    }
+}
+
+/// Checks that the prompts' answers, so `each` by a `field`, are not too many in all.
+fn check_choices(field: &str, prompts: usize, each: usize) -> Result<(), ApiError> {
     let all = prompts.saturating_mul(each);
     if all <= MAX_CHOICES as usize {
         return Ok(());
     }
     Err(wrong!(
-        "n",
+        field,
         "is {each} for each of the {prompts} prompts, which makes {all} answers; a request has at most {MAX_CHOICES}"
     ))
 }
@@ -172,5 +189,12 @@ mod tests {
             assert_eq!(error.param.as_deref(), Some("n"));
             assert!(error.message.contains(&(prompts * n).to_string()), "{}", error.message);
         }
+        let many = json!({"prompt": ["a", "b"], "best_of": 65});
+        let error = CompletionRequest::read(&many, &LIMITS).expect_err("too many");
+        assert_eq!(error.param.as_deref(), Some("best_of"), "{}", error.message);
+        let read = |body: Value| CompletionRequest::read(&body, &LIMITS).map(|it| it.params.best_of);
+        assert_eq!(read(json!({"prompt": "a", "n": 2, "best_of": 3})).expect("it is read"), Some(3));
+        // As many as are returned are no choice, and may be streamed.
+        assert_eq!(read(json!({"prompt": "a", "n": 2, "best_of": 2, "stream": true})).expect("it is read"), None);
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct GenerationParams {
     pub(crate) include_usage: bool,
     /// Answers to the same prompt.
     pub(crate) choices: usize,
+    /// How many are generated, of which those are the best; absent means no more.
+    pub(crate) best_of: Option<usize>,
     /// Most tokens to generate; absent means the endpoint's default.
     pub(crate) max_tokens: Option<usize>,
     /// How tokens are chosen.
@@ -76,6 +78,7 @@ impl GenerationParams {
             stream: false,
             include_usage: false,
             choices: 1,
+            best_of: None,
             max_tokens: None,
             sampling,
             prompt_logprobs: None,
@@ -91,6 +94,11 @@ impl GenerationParams {
             ignored: Vec::new(),
             loose: Vec::new(),
         }
+    }
+
+    /// Answers that are generated to a prompt.
+    pub(crate) fn generated(&self) -> usize {
+        self.best_of.unwrap_or(self.choices)
     }
 
     /// Reads the common fields of a body.

@@ -109,6 +109,15 @@ pub fn choices() {
         assert_eq!(own.last().expect("one")["choices"][0]["finish_reason"], "stop");
     }
 
+    // The best are returned, and all are counted.
+    let best = json!({"prompt": "[[say abc]]", "n": 2, "best_of": 4, "max_tokens": 8});
+    let whole = server.post(TEXT, &best).json();
+    let texts: Vec<_> = whole["choices"].as_array().expect("choices").iter().map(|it| &it["text"]).collect();
+    assert_eq!(texts, [&json!("abc"), &json!("abc")], "{whole}");
+    assert_eq!((&whole["choices"][0]["logprobs"], &whole["choices"][1]["index"]), (&Value::Null, &json!(1)));
+    assert_eq!(whole["usage"]["completion_tokens"], 4 * 4);
+    assert_eq!(whole["usage"]["prompt_tokens"], 11);
+
     // More than can wait: none is answered, and none is left.
     let finished = server.stats()["finished"].clone();
     let refused = server.post(TEXT, &json!({"prompt": "[[forever]]", "n": 128, "max_tokens": 400}));
