@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// Log-probabilities in the form of chats.
 pub(super) fn of_chat(tokens: &[TokenLogprob]) -> Value {
-    json!({"content": tokens.iter().map(chat_logprob).collect::<Vec<_>>(), "refusal": null})
+    json!({"content": tokens.iter().map(of_token).collect::<Vec<_>>(), "refusal": null})
 }
 
 /// Log-probabilities in the form of text completions. Those of an echoed prompt come first; its first token
@@ -55,7 +55,8 @@ fn offsets_in<'a>(text: &str, tokens: impl Iterator<Item = &'a [u8]>) -> Vec<usi
     tokens.map(offset_of).collect()
 }
 
-fn chat_logprob(token: &TokenLogprob) -> Value {
+/// One token, as chats and responses have it.
+pub(super) fn of_token(token: &TokenLogprob) -> Value {
     let entry = |bytes: &[u8], logprob: f32| {
         Map::from_iter([
             ("token".to_owned(), json!(spelling(bytes))),

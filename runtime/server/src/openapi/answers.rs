@@ -68,10 +68,14 @@ fn usage(chat: bool) -> Value {
     whole(properties)
 }
 
-fn chat_choice(name: &'static str, body: Value) -> Value {
+/// A token with its log-probability, as chats and responses have it.
+pub(super) fn token_logprob() -> Value {
     let entry = || properties! { token: text(), logprob: logprob(), bytes: array(integer(0..=255)) };
-    let token = whole([entry(), vec![("top_logprobs", array(whole(entry())))]].concat());
-    let logprobs = object! { content: array(token), refusal: json!({"type": "null"}) };
+    whole([entry(), vec![("top_logprobs", array(whole(entry())))]].concat())
+}
+
+fn chat_choice(name: &'static str, body: Value) -> Value {
+    let logprobs = object! { content: array(token_logprob()), refusal: json!({"type": "null"}) };
     with_ids(whole(vec![
         ("index", count()),
         (name, body),

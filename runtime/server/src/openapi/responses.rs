@@ -1,12 +1,14 @@
 //! `/v1/responses`: what is answered, and examples.
 
 use super::Facts;
+use super::answers::token_logprob;
 use super::schema::{
     Properties, about, answer, any, any_object, any_of, array, boolean, count, integer, object, of, only,
     or_null, properties, text, whole, words,
 };
 use crate::openai::chat::EFFORTS;
 use crate::openai::responses::items::{DEFAULT_LIMIT, MAX_LIMIT};
+use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Value, json};
 
 /// The components.
@@ -43,7 +45,7 @@ fn response(facts: &Facts) -> Value {
         temperature: json!({"type": "number"}), text: object! { format: any_object() },
         tool_choice: any_of([words(&["none", "auto", "required"]), any_object()]), tools: array(tool),
         top_p: json!({"type": "number"}), truncation: only("disabled"), user: or_null(text()),
-        background: only(false), service_tier: only("default"),
+        background: only(false), service_tier: only("default"), top_logprobs: integer(0..=i64::from(MAX_TOP_LOGPROBS)),
     }
 }
 
@@ -51,7 +53,7 @@ fn response(facts: &Facts) -> Value {
 fn output_part() -> Value {
     let nothing = || json!({"type": "array", "maxItems": 0});
     any_of([
-        object! { type: only("output_text"), text: text(), annotations: nothing(), logprobs: nothing() },
+        object! { type: only("output_text"), text: text(), annotations: nothing(), logprobs: array(token_logprob()) },
         object! { type: only("reasoning_text"), text: text() },
     ])
 }
@@ -81,7 +83,7 @@ fn event() -> Value {
     };
     let place = || vec![("item_id", text()), ("output_index", count())];
     let within = || properties! { item_id: text(), output_index: count(), content_index: only(0) };
-    let no_logprobs = || ("logprobs", json!({"type": "array", "maxItems": 0}));
+    let logprobs = || ("logprobs", array(token_logprob()));
     any_of([
         event(
             &[
@@ -101,8 +103,8 @@ fn event() -> Value {
             &["response.content_part.added", "response.content_part.done"],
             [within(), vec![("part", output_part())]].concat(),
         ),
-        event(&["response.output_text.delta"], [within(), vec![("delta", text()), no_logprobs()]].concat()),
-        event(&["response.output_text.done"], [within(), vec![("text", text()), no_logprobs()]].concat()),
+        event(&["response.output_text.delta"], [within(), vec![("delta", text()), logprobs()]].concat()),
+        event(&["response.output_text.done"], [within(), vec![("text", text()), logprobs()]].concat()),
         event(&["response.reasoning_text.delta"], [within(), vec![("delta", text())]].concat()),
         event(&["response.reasoning_text.done"], [within(), vec![("text", text())]].concat()),
         event(&["response.function_call_arguments.delta"], [place(), vec![("delta", text())]].concat()),

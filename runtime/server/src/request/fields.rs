@@ -4,7 +4,7 @@
 use super::described::{Object, described, recording};
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{
-    any, array, boolean, empty, integer as integers, only, text, unsupported, words,
+    any, boolean, empty, integer as integers, only, text, unsupported, words,
 };
 use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
@@ -31,8 +31,6 @@ pub(crate) enum Neutral {
     Number(f64),
     /// One of these words.
     Word(&'static [&'static str]),
-    /// An array of this word.
-    All(&'static str),
 }
 
 impl Neutral {
@@ -47,7 +45,6 @@ impl Neutral {
             Neutral::Only(neutral) => value == neutral,
             Neutral::Number(neutral) => value.as_f64() == Some(*neutral),
             Neutral::Word(words) => value.as_str().is_some_and(|word| words.contains(&word)),
-            Neutral::All(word) => value.as_array().is_some_and(|all| all.iter().all(|one| one == word)),
         }
     }
 
@@ -58,7 +55,6 @@ impl Neutral {
             Neutral::Only(neutral) => only(neutral.clone()),
             Neutral::Number(neutral) => only(*neutral),
             Neutral::Word(these) => words(these),
-            Neutral::All(word) => array(only(*word)),
         }
     }
 }

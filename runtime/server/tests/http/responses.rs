@@ -122,6 +122,7 @@ pub fn answers() {
         json!({"tools": [tool()]}),
         json!({"tools": [tool()], "max_output_tokens": 30, "metadata": {"a": "b"}, "temperature": 0.5}),
         json!({"tools": [tool()], "tool_choice": "none", "parallel_tool_calls": false, "store": false}),
+        json!({"tools": [tool()], "top_logprobs": 2}),
     ] {
         let mut body = asking(SAID, &fields);
         let whole = without_ids(ask(&server, &body));
@@ -143,6 +144,22 @@ pub fn answers() {
     let usage = &whole["usage"];
     assert_eq!(usage["output_tokens"], SAID.len() + 1);
     assert!(usage["output_tokens_details"]["reasoning_tokens"].as_u64() > Some(3), "{usage}");
+    let text = |tokens: &Value| -> String {
+        tokens.as_array().expect("tokens").iter().filter_map(|token| token["token"].as_str()).collect()
+    };
+    assert_eq!(output[1]["content"][0]["logprobs"], json!([]), "they were not asked for");
+    let mut body = asking(SAID, &json!({"tools": [tool()], "include": ["message.output_text.logprobs"]}));
+    let told = ask(&server, &body)["output"][1]["content"][0]["logprobs"].clone();
+    assert_eq!((text(&told).as_str(), &told[0]["top_logprobs"]), ("I look.", &json!([])));
+    body["top_logprobs"] = json!(3);
+    body["stream"] = json!(true);
+    let streamed = events(&server.post(RESPONSES, &body));
+    let of = |kind: &str| streamed.iter().filter(|event| event["type"] == kind).collect::<Vec<_>>();
+    let deltas: String =
+        of("response.output_text.delta").iter().map(|event| text(&event["logprobs"])).collect();
+    let done = &of("response.output_text.done")[0]["logprobs"];
+    assert_eq!((deltas.as_str(), text(done).as_str()), ("I look.", "I look."));
+    assert_eq!(done[0]["top_logprobs"].as_array().map(Vec::len), Some(3), "{done}");
     let cut = ask(&server, &asking("Once upon", &json!({"max_output_tokens": 4})));
     assert_eq!(
         (&cut["status"], &cut["incomplete_details"]["reason"]),

@@ -3,9 +3,10 @@
 use super::request::ResponsesRequest;
 use super::store::{Store, Stored};
 use crate::answer::blocks::{Block, Blocks, Kind, Step};
-use crate::answer::part::{End, EndReason, Piece, Usage};
+use crate::answer::part::{End, EndReason, Piece, TokenLogprob, Usage};
 use crate::answer::writer::{Writer, named_event};
 use crate::error::ApiError;
+use crate::openai::logprobs::of_token;
 use crate::process::clock::unix_time;
 use crate::process::random::random_seed;
 use axum::body::Bytes;
@@ -27,6 +28,8 @@ pub(crate) struct ResponseWriter {
     /// The complete items, and the ids of all.
     output: Vec<Value>,
     ids: Vec<String>,
+    /// Log-probabilities of the text that is open.
+    logprobs: Vec<Value>,
     /// How many events were written.
     events: u64,
 }
@@ -45,6 +48,7 @@ impl ResponseWriter {
             blocks: Blocks::default(),
             output: Vec::new(),
             ids: Vec::new(),
+            logprobs: Vec::new(),
             events: 0,
         }
     }
@@ -96,18 +100,18 @@ impl ResponseWriter {
         id
     }
 
-    /// The events of a step.
-    fn step(&mut self, step: Step) -> Vec<Value> {
+    /// The events of a step, the first text of which takes the tokens of its piece.
+    fn step(&mut self, step: Step, tokens: &mut &[TokenLogprob]) -> Vec<Value> {
         match step {
             Step::Open(index, block) => {
                 let id = self.name(&block);
-                let mut item = item(&id, &block, "in_progress");
+                let mut item = item(&id, &block, "in_progress", &[]);
                 if !matches!(block, Block::Call { .. }) {
                     item["content"] = json!([]);
                 }
                 let opened =
                     json!({"type": "response.output_item.added", "output_index": index, "item": item});
-                let part = part(&block).map(|part| {
+                let part = part(&block, &[]).map(|part| {
                     json!({
                         "type": "response.content_part.added", "item_id": id, "output_index": index, "content_index": 0,
                         "part": part,
@@ -127,13 +131,17 @@ impl ResponseWriter {
                     event["content_index"] = 0.into();
                 }
                 if kind == Kind::Text {
-                    event["logprobs"] = json!([]);
+                    let tokens: Vec<Value> = std::mem::take(tokens).iter().map(of_token).collect();
+                    event["logprobs"] = json!(tokens);
+                    self.logprobs.extend(tokens);
                 }
                 vec![event]
             }
             Step::Close(index, block) => {
                 let id = self.ids[index].clone();
-                let item = item(&id, &block, "completed");
+                let of_text = matches!(block, Block::Text(_));
+                let logprobs = if of_text { std::mem::take(&mut self.logprobs) } else { Vec::new() };
+                let item = item(&id, &block, "completed", &logprobs);
                 self.output.push(item.clone());
                 let place = json!({"item_id": id, "output_index": index});
                 let with = |more: Value| {
@@ -146,7 +154,7 @@ impl ResponseWriter {
                 };
                 let mut events = match &block {
                     Block::Text(text) => vec![with(
-                        json!({"type": "response.output_text.done", "content_index": 0, "text": text, "logprobs": []}),
+                        json!({"type": "response.output_text.done", "content_index": 0, "text": text, "logprobs": logprobs}),
                     )],
                     Block::Reasoning(text) => {
                         vec![with(
@@ -157,7 +165,7 @@ impl ResponseWriter {
                         json!({"type": "response.function_call_arguments.done", "name": name, "arguments": arguments}),
                     )],
                 };
-                if let Some(part) = part(&block) {
+                if let Some(part) = part(&block, &logprobs) {
                     events.push(with(
                         json!({"type": "response.content_part.done", "content_index": 0, "part": part}),
                     ));
@@ -173,9 +181,13 @@ impl ResponseWriter {
 impl Writer for ResponseWriter {
     /// Requests have one choice.
     fn whole(&mut self, pieces: &[Piece]) -> Value {
-        for block in pieces.iter().flat_map(|piece| Blocks::of(&piece.parts)) {
-            let id = self.name(&block);
-            self.output.push(item(&id, &block, "completed"));
+        for piece in pieces {
+            let mut tokens = piece.logprobs.as_slice();
+            for block in Blocks::of(&piece.parts) {
+                let id = self.name(&block);
+                let logprobs: Vec<Value> = own(&block, &mut tokens).iter().map(of_token).collect();
+                self.output.push(item(&id, &block, "completed", &logprobs));
+            }
         }
         let Some(end) = pieces.iter().find_map(|piece| piece.end.clone()) else {
             return self.response("failed", None, Value::Null);
@@ -193,12 +205,15 @@ impl Writer for ResponseWriter {
     }
 
     fn piece(&mut self, _: usize, piece: &Piece) -> Vec<Bytes> {
-        let mut steps: Vec<Step> = piece.parts.iter().flat_map(|part| self.blocks.take(part)).collect();
-        if piece.end.is_some() {
-            steps.extend(self.blocks.finish());
-        }
-        let mut values: Vec<Value> = steps.into_iter().flat_map(|step| self.step(step)).collect();
+        let mut tokens = piece.logprobs.as_slice();
+        let steps: Vec<Step> = piece.parts.iter().flat_map(|part| self.blocks.take(part)).collect();
+        let mut values: Vec<Value> =
+            steps.into_iter().flat_map(|step| self.step(step, &mut tokens)).collect();
+        // Tokens without text of their own, such as the one that ends an answer.
+        self.logprobs.extend(tokens.iter().map(of_token));
         if let Some(end) = &piece.end {
+            let (steps, mut none) = (self.blocks.finish(), [].as_slice());
+            values.extend(steps.into_iter().flat_map(|step| self.step(step, &mut none)));
             let response = self.finished(end);
             let kind = format!("response.{}", response["status"].as_str().unwrap_or_default());
             values.push(json!({"type": kind, "response": response}));
@@ -218,14 +233,29 @@ impl Writer for ResponseWriter {
     }
 }
 
+/// Takes the tokens of a text: as many as have its bytes, and none of another block.
+fn own<'a>(block: &Block, tokens: &mut &'a [TokenLogprob]) -> &'a [TokenLogprob] {
+    let Block::Text(text) = block else { return &[] };
+    let mut bytes = 0;
+    let begins_within = |token: &&TokenLogprob| {
+        let within = bytes < text.len();
+        bytes += token.bytes.len();
+        within
+    };
+    let count = tokens.iter().take_while(begins_within).count();
+    let (own, rest) = tokens.split_at(count);
+    *tokens = rest;
+    own
+}
+
 /// An item of the output.
-fn item(id: &str, block: &Block, status: &str) -> Value {
+fn item(id: &str, block: &Block, status: &str, logprobs: &[Value]) -> Value {
     match block {
         Block::Text(_) => {
-            json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": [part(block)]})
+            json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": [part(block, logprobs)]})
         }
         Block::Reasoning(_) => {
-            json!({"id": id, "type": "reasoning", "status": status, "summary": [], "content": [part(block)]})
+            json!({"id": id, "type": "reasoning", "status": status, "summary": [], "content": [part(block, logprobs)]})
         }
         Block::Call { id: call, name, arguments } => json!({
             "id": id, "type": "function_call", "status": status, "call_id": call, "name": name, "arguments": arguments,
@@ -234,10 +264,10 @@ fn item(id: &str, block: &Block, status: &str) -> Value {
 }
 
 /// The one part of an item's content; calls have none.
-fn part(block: &Block) -> Option<Value> {
+fn part(block: &Block, logprobs: &[Value]) -> Option<Value> {
     match block {
         Block::Text(text) => {
-            Some(json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}))
+            Some(json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}))
         }
         Block::Reasoning(text) => Some(json!({"type": "reasoning_text", "text": text})),
         Block::Call { .. } => None,

@@ -4,7 +4,7 @@ use super::items::{instructions_first, messages_of};
 use super::store::{Store, Stored};
 use crate::error::ApiError;
 use crate::openai::chat::read_effort;
-use crate::openapi::schema::{any, any_object, any_of, array, of, some, text};
+use crate::openapi::schema::{any, any_object, any_of, array, of, some, text, words};
 use crate::process::random::random_seed;
 use crate::request::conversation::{Conversation, Reasoning, Tools};
 use crate::request::described::described;
@@ -14,7 +14,11 @@ use crate::request::generation::{GenerationParams, TEMPERATURE, TOP_P, read_leng
 use crate::request::limits::RequestLimits;
 use crate::request::routers;
 use crate::request::tools::{FunctionPlace, read_choice, read_given, tool_name, tool_of};
+use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
+
+/// What `include` calls log-probabilities.
+const LOGPROBS: &str = "message.output_text.logprobs";
 
 /// A request, checked.
 #[derive(Debug)]
@@ -76,6 +80,7 @@ impl ResponsesRequest {
         fields.about("Whether the response is kept: true unless said otherwise.");
         let store = fields.boolean("store")?.unwrap_or(true);
         let text = read_text(&mut fields, &mut params)?;
+        let top_logprobs = read_logprobs(&mut fields, &mut params)?;
         refuse_unsupported(&mut fields)?;
         routers::read_responses(&mut fields)?;
         params.ignored = fields.finish()?;
@@ -93,7 +98,7 @@ impl ResponsesRequest {
             "temperature": params.sampling.temperature, "text": {"format": text},
             "tool_choice": body["tool_choice"].as_null().map_or_else(|| body["tool_choice"].clone(), |()| "auto".into()), "tools": given.collect::<Vec<_>>(),
             "top_p": params.sampling.top_p, "truncation": "disabled", "user": params.user, "background": false,
-            "service_tier": "default",
+            "service_tier": "default", "top_logprobs": top_logprobs,
         });
         let said = if let Value::Object(said) = said { said } else { Map::new() };
         let conversation = Conversation { at: "input", messages, tools, reasoning, variables: Map::new() };
@@ -195,13 +200,30 @@ fn read_reasoning(fields: &mut Fields) -> Result<(Reasoning, Option<String>), Ap
     Ok((read, value["effort"].as_str().map(str::to_owned)))
 }
 
+/// How many alternatives are told of each token of the text. Log-probabilities are asked for by a number
+/// above 0, or as a part of the response.
+fn read_logprobs(fields: &mut Fields, params: &mut GenerationParams) -> Result<u8, ApiError> {
+    let most = i64::from(MAX_TOP_LOGPROBS);
+    fields.about("Alternatives that are told of each token of the text.");
+    let top = fields.integer("top_logprobs", 0..=most)?.unwrap_or(0) as u8;
+    // Reasoning is in the response as it is, and needs no second form.
+    let parts = ["reasoning.encrypted_content", LOGPROBS];
+    let include = fields.of(|| array(words(&parts))).value("include");
+    let included = match include {
+        None => false,
+        Some(Value::Array(include)) if include.iter().all(|it| parts.iter().any(|part| it == part)) => {
+            include.iter().any(|it| it == LOGPROBS)
+        }
+        Some(_) => return Err(ApiError::unsupported("include", "further parts of the response")),
+    };
+    params.sampling.top_logprobs = (included || top > 0).then_some(top);
+    Ok(top)
+}
+
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, neutral, what) in [
         ("background", Neutral::Only(false.into()), "background responses"),
         ("truncation", Neutral::Only("disabled".into()), "truncation of the input"),
-        ("top_logprobs", Neutral::Only(0.into()), "log-probabilities in responses"),
-        // Reasoning is in the response as it is, and needs no second form.
-        ("include", Neutral::All("reasoning.encrypted_content"), "further parts of the response"),
         ("conversation", Neutral::Empty, "stored conversations"),
         ("prompt", Neutral::Empty, "stored prompts"),
         ("context_management", Neutral::Empty, "context editing"),
