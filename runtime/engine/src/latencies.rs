@@ -27,6 +27,10 @@ pub struct Latencies {
     pub prefill: Histogram,
     /// From the first token to the end of a complete answer.
     pub decode: Histogram,
+    /// From the first admission to the end of a complete answer.
+    pub inference: Histogram,
+    /// Of the decoding of a complete answer, the mean between two of its tokens.
+    pub per_token: Histogram,
     /// Tokens of the prompts of complete answers.
     pub prompt_tokens: Histogram,
     /// Tokens generated for complete answers.
@@ -43,6 +47,8 @@ impl Default for Latencies {
             queue: seconds(),
             prefill: seconds(),
             decode: seconds(),
+            inference: seconds(),
+            per_token: seconds(),
             prompt_tokens: tokens(),
             generated_tokens: tokens(),
         }

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!((ln(1.0), ln(2.0)), (0.0, std::f64::consts::LN_2));
         for (base, exponent) in [(0.5f32, 2.0f32), (0.25, 0.5), (0.9, 7.5), (1e-3, 3.0), (0.7, 1.0)] {
             let exact = f64::from(base).powf(f64::from(exponent));
-            assert!((f64::from(power(base, exponent)) / exact - 1.0).abs() < 1e-6, "{base}^{exponent}");
+            assert!((f64::from(power(base, exponent)) / exact - 1.0).abs() < 5e-6, "{base}^{exponent}");
         }
         assert_eq!([power(0.0, 0.0), power(0.0, 2.0), power(1.0, 9.0)], [1.0, 0.0, 1.0]);
     }

@@ -187,6 +187,10 @@ impl Reporter {
         if let (Some(latencies), true) = (&self.latencies, reason != FinishReason::Cancelled) {
             latencies.end_to_end.observe((now - submitted).as_secs_f64());
             latencies.decode.observe(timings.decode.as_secs_f64());
+            latencies.inference.observe((timings.prefill + timings.decode).as_secs_f64());
+            if generated > 1 {
+                latencies.per_token.observe(timings.decode.as_secs_f64() / (generated - 1) as f64);
+            }
             latencies.prompt_tokens.observe(prompt as f64);
             latencies.generated_tokens.observe(generated as f64);
         }

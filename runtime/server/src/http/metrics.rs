@@ -105,16 +105,25 @@ fn engine(registry: &mut Registry, ready: &Ready, block_tokens: usize) {
         queue,
         prefill,
         decode,
+        inference,
+        per_token,
         prompt_tokens,
         generated_tokens,
     } = ready.engine.latencies();
     for (name, help, histogram) in [
         ("vllm:time_to_first_token_seconds", "From submission to the first token", time_to_first_token),
         ("vllm:inter_token_latency_seconds", "Between a sequence's tokens, step by step", inter_token),
+        ("vllm:time_per_output_token_seconds", "The same, by the name that it had before", inter_token),
         ("vllm:e2e_request_latency_seconds", "From submission to the end of a complete answer", end_to_end),
         ("vllm:request_queue_time_seconds", "From submission to the first admission", queue),
         ("vllm:request_prefill_time_seconds", "From the first admission to the first token", prefill),
         ("vllm:request_decode_time_seconds", "From the first token to the end of a complete answer", decode),
+        ("vllm:request_inference_time_seconds", "From the first admission to the end of a complete answer", inference),
+        (
+            "vllm:request_time_per_output_token_seconds",
+            "Mean between two tokens of a complete answer",
+            per_token,
+        ),
         ("vllm:request_prompt_tokens", "Tokens of the prompts of complete answers", prompt_tokens),
         ("vllm:request_generation_tokens", "Tokens generated for complete answers", generated_tokens),
     ] {

@@ -43,6 +43,12 @@ pub fn metrics() {
     server.wait_for("it to go", |stats| stats["running"] == 0);
     assert_eq!(["stop", "length", "abort", "error"].map(ended), [2.0, 1.0, 1.0, 0.0]);
     assert_eq!(server.metric(&label("vllm:e2e_request_latency_seconds_count")), 3.0);
+    assert_eq!(server.metric(&label("vllm:request_inference_time_seconds_count")), 3.0);
+    assert_eq!(server.metric(&label("vllm:request_time_per_output_token_seconds_count")), 3.0);
+    let seconds = |name: &str| server.metric(&label(&format!("vllm:request_{name}_time_seconds_sum")));
+    assert!((seconds("inference") - seconds("decode")).abs() <= seconds("prefill") + 1e-9);
+    let before = server.metric(&label("vllm:time_per_output_token_seconds_count"));
+    assert_eq!(before, server.metric(&label("vllm:inter_token_latency_seconds_count")));
     assert_eq!(server.metric(&label("vllm:time_to_first_token_seconds_count")), 4.0);
     assert_eq!(server.metric(&label("vllm:request_queue_time_seconds_count")), 4.0);
     assert_eq!(server.metric(&label("vllm:kv_cache_usage_perc")), 0.0);
