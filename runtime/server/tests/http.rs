@@ -204,6 +204,7 @@ fn main() -> ExitCode {
         ("anthropic::streams_that_break_say_so", anthropic::broken_streams),
         ("responses::answers_are_alike_whole_and_streamed", responses::answers),
         ("responses::conversations_go_on_from_what_is_kept", responses::conversations),
+        ("responses::that_nobody_waits_for_are_ended_by_their_ids", responses::background),
         ("responses::what_is_not_done_is_named", responses::refusals),
         ("reasoning::it_is_told_apart_and_counted", reasoning::apart),
         ("reasoning::it_is_switched", reasoning::switches),

@@ -9,6 +9,7 @@ use crate::answer::reading::Reading;
 use crate::error::ApiError;
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
+use crate::http::background::Background;
 use crate::http::dump::file::Dump;
 use crate::http::keys::Keys;
 use crate::http::retry;
@@ -74,6 +75,8 @@ pub(crate) struct App {
     pub(crate) turns: Turns,
     /// Stored responses.
     pub(crate) responses: Arc<Store>,
+    /// Responses in progress that nobody waits for.
+    pub(crate) background: Arc<Background>,
     /// Progress of loading.
     pub(crate) progress: Progress,
     /// When serving began.

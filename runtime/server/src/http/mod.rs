@@ -3,6 +3,7 @@
 pub(crate) mod app;
 pub(crate) mod asker;
 mod auth;
+pub(crate) mod background;
 mod best;
 mod body;
 mod chat;

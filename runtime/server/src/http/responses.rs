@@ -14,7 +14,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,6 +32,10 @@ pub(super) async fn create(
     let conversation = std::mem::take(&mut request.conversation);
     let answers = chat::begin(&app, ready, conversation, &mut request.params, asker).await?;
     let writer = ResponseWriter::new(&app.model_name, &mut request, &app.responses);
+    if request.background {
+        let response = Json(app.background.start(writer, answers)).into_response();
+        return Ok(app.ignored.tell(&request.params.ignored, &request.params.loose, response));
+    }
     completions::respond(&app, writer, &request.params, answers).await
 }
 
@@ -47,21 +51,27 @@ pub(super) async fn retrieve(
 
 /// Deletes a stored response.
 pub(super) async fn delete(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
+    app.background.cancel(&id, &app.responses);
     if !app.responses.remove(&id) {
         return Err(missing(&id));
     }
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})))
 }
 
-/// Only background responses can be cancelled, and there are none: hanging up cancels.
+/// Cancels a response in the background; one that is over stays as it is. Others end when their clients hang
+/// up.
 pub(super) async fn cancel(
     State(app): State<Arc<App>>,
     Id(id): Id,
     request: Request<Body>,
 ) -> Result<Json<Value>, ApiError> {
     body::read_none(request, app.body_limit).await?;
-    kept(&app, &id)?;
-    let message = "only responses made in the background can be cancelled, and this one is over";
+    let cancelled = app.background.cancel(&id, &app.responses);
+    let Stored { response, .. } = kept(&app, &id)?;
+    if cancelled || response["background"] == true {
+        return Ok(Json(response));
+    }
+    let message = "only responses made in the background can be cancelled, and this one was not";
     Err(ApiError::new(StatusCode::BAD_REQUEST, "not_in_background", message))
 }
 

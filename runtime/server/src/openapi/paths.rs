@@ -36,8 +36,6 @@ enum Answer {
     Health(&'static str),
     /// Another media type.
     Other(&'static str),
-    /// It answers nothing but errors.
-    Nothing,
 }
 
 /// Errors of those that answer with what the model generates.
@@ -57,7 +55,7 @@ const PLAIN: Operation = Operation {
     place: None,
     query: Vec::new(),
     request: None,
-    answer: Answer::Nothing,
+    answer: Answer::Other(""),
     errors: &[],
     open: false,
     error: "Error",
@@ -78,7 +76,7 @@ macro_rules! table {
 
 /// All of them.
 pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
-    use Answer::{Health, Json, JsonOrEvents, Nothing, Other};
+    use Answer::{Health, Json, JsonOrEvents, Other};
     let mut named = requests::names(facts);
     named.retain(|name| !name.contains('/'));
     let named = json!({"type": "string", "enum": named});
@@ -117,7 +115,7 @@ pub(super) fn operations(facts: &Facts) -> Vec<Operation> {
             place: kept(), errors: &[400, 404];
         delete "/v1/responses/{id}" deleteResponse "Gives a response up." => Json("ResponseDeleted"),
             place: kept(), errors: &[400, 404];
-        post "/v1/responses/{id}/cancel" cancelResponse "Finds nothing to do, and says so." => Nothing,
+        post "/v1/responses/{id}/cancel" cancelResponse "Ends a response in the background." => Json("Response"),
             place: kept(), errors: &[400, 404, 408, 413, 415];
         get "/v1/responses/{id}/input_items" listInputItems "The items that a response answers."
             => Json("ResponseItemList"), place: kept(), query: responses::list_query(), errors: &[400, 404];
@@ -191,7 +189,6 @@ fn answered(answer: &Answer, path: &str) -> Value {
         Answer::Other(kind) => json!({
             "200": {"description": "Done.", "content": {*kind: {"schema": {"type": "string"}}}},
         }),
-        Answer::Nothing => json!({}),
     }
 }
 

@@ -36,7 +36,7 @@ fn response(facts: &Facts) -> Value {
     };
     object! {
         id: text(), object: only("response"), created_at: count(),
-        status: words(&["in_progress", "completed", "incomplete", "failed"]), error: or_null(error),
+        status: words(&["in_progress", "completed", "incomplete", "failed", "cancelled"]), error: or_null(error),
         incomplete_details: or_null(cut), model: only(facts.model), output: array(of("ResponseOutputItem")),
         usage: or_null(usage), instructions: or_null(text()),
         max_output_tokens: or_null(integer(1..=facts.context as i64)), metadata: any(),
@@ -45,7 +45,7 @@ fn response(facts: &Facts) -> Value {
         temperature: json!({"type": "number"}), text: object! { format: any_object() },
         tool_choice: any_of([words(&["none", "auto", "required"]), any_object()]), tools: array(tool),
         top_p: json!({"type": "number"}), truncation: only("disabled"), user: or_null(text()),
-        background: only(false), service_tier: only("default"), top_logprobs: integer(0..=i64::from(MAX_TOP_LOGPROBS)),
+        background: boolean(), service_tier: only("default"), top_logprobs: integer(0..=i64::from(MAX_TOP_LOGPROBS)),
     }
 }
 

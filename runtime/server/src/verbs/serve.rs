@@ -238,6 +238,7 @@ pub fn serve(
         guard: Guard::new(args.memory.guard.bytes(Host::read())),
         turns: Turns::default(),
         responses: Arc::new(Store::new((args.response_store as usize) << 20)),
+        background: Arc::default(),
         progress: Progress::default(),
         started,
         created: unix_time(),

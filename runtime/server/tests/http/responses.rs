@@ -2,11 +2,12 @@
 //!
 //! Planted, and caught by `answers`: numbers of events that stand still. By `conversations`: a response kept
 //! that was not to be; the input left out of what the next one goes on from. By `refusals`: paths of items
-//! that count those before.
+//! that count those before. By `background`: one that goes on when it is cancelled.
 
 use crate::client::Response;
 use crate::process::Server;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 const RESPONSES: &str = "/v1/responses";
 /// Thinks, speaks, calls.
@@ -267,6 +268,57 @@ pub fn conversations() {
     assert_eq!(server.get(&path(&answered["id"], "")).status, 404);
 }
 
+/// Responses that nobody waits for are had and ended by their ids.
+pub fn background() {
+    let server = Server::start_talking("-", "-", &[]);
+    let path = |id: &Value, rest: &str| format!("{RESPONSES}/{}{rest}", id.as_str().expect("an id"));
+    let begin = |server: &Server, said: &str| {
+        let begun = ask(server, &json!({"input": said, "background": true}));
+        let found = (&begun["status"], &begun["background"], &begun["output"]);
+        assert_eq!(found, (&json!("in_progress"), &json!(true), &json!([])), "{begun}");
+        begun["id"].clone()
+    };
+    let over = |server: &Server, id: &Value| loop {
+        let response = server.get(&path(id, "")).json();
+        if response["status"] != "in_progress" {
+            return response;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let began = Instant::now();
+    let id = begin(&server, "[[slowly Once upon a time]]");
+    assert!(began.elapsed() < Duration::from_millis(300), "it is told at once");
+    let whole = over(&server, &id);
+    assert_eq!(whole["output"][0]["content"][0]["text"], "Once upon a time", "{whole}");
+    assert_eq!(whole["status"], "completed");
+    // Over, it stays as it is, and can be gone on from.
+    assert_eq!(server.post(&path(&id, "/cancel"), &json!({})).json(), whole);
+    let next = ask(&server, &json!({"input": "[[say On.]]", "previous_response_id": id}));
+    assert_eq!(next["output"][0]["content"][0]["text"], "On.");
+
+    let endless = begin(&server, "[[forever]]");
+    server.wait_for("it to run", |stats| stats["running"] == 1);
+    let early = server.post(RESPONSES, &json!({"input": "Hi", "previous_response_id": endless}));
+    assert_eq!((early.status, &early.json()["error"]["param"]), (400, &json!("previous_response_id")));
+    let cancelled = server.post(&path(&endless, "/cancel"), &json!({}));
+    assert_eq!((cancelled.status, &cancelled.json()["status"]), (200, &json!("cancelled")));
+    server.wait_for("it to end", |stats| stats["running"] == 0 && stats["cancelled"] == 1);
+    assert_eq!(over(&server, &endless)["status"], "cancelled");
+    // So does who deletes one.
+    let deleted = begin(&server, "[[forever]]");
+    assert_eq!(server.connect().request("DELETE", &path(&deleted, ""), &[], b"").status, 200);
+    server.wait_for("it to end", |stats| stats["running"] == 0 && stats["cancelled"] == 2);
+    assert_eq!(server.get(&path(&deleted, "")).status, 404);
+
+    let limited = Server::start_talking("-", "-", &["--request-timeout", "1"]);
+    let failed = over(&limited, &begin(&limited, "[[forever]]"));
+    assert_eq!(failed["status"], "failed");
+    assert!(failed["error"]["message"].as_str().is_some_and(|it| it.contains("limit")), "{failed}");
+    let keeps_none = Server::start_talking("-", "-", &["--response-store", "0"]);
+    let refused = keeps_none.post(RESPONSES, &json!({"input": "Hi", "background": true}));
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("background")));
+}
+
 pub fn refusals() {
     let server = Server::start_talking("hermes", "think", &[]);
     let item = |item: Value| json!({"input": [item]});
@@ -301,7 +353,7 @@ pub fn refusals() {
         (json!({"tool_choice": "required"}), "tool_choice", "none to call"),
         (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort", "huge"),
         (json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "summary"),
-        (json!({"background": true}), "background", "background"),
+        (json!({"background": true, "store": false}), "background", "contradicts `store: false`"),
         (json!({"truncation": "auto"}), "truncation", "not supported"),
         (
             json!({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}),

@@ -74,12 +74,34 @@ impl ResponseWriter {
             last["status"] = "incomplete".into();
         }
         let response = self.response(if cut { "incomplete" } else { "completed" }, Some(end), Value::Null);
+        self.keep(&response);
+        response
+    }
+
+    /// Stores the response, if requested.
+    fn keep(&self, response: &Value) {
         if let Some(store) = &self.store {
             let before = self.before.iter().flat_map(|before| &before.items);
             let items = before.chain(&self.input).chain(&self.output).cloned().collect();
-            store.put(&Stored { response: response.clone(), input: std::mem::take(&mut self.input), items });
+            store.put(&Stored { response: response.clone(), input: self.input.clone(), items });
         }
+    }
+
+    /// The response's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The response before there is anything of its answer, stored for those who ask for it by its id.
+    pub(crate) fn begun(&self) -> Value {
+        let response = self.response("in_progress", None, Value::Null);
+        self.keep(&response);
         response
+    }
+
+    /// Stores that the response failed.
+    pub(crate) fn failed(&self, error: &ApiError) {
+        self.keep(&self.response("failed", None, told(error)));
     }
 
     fn event(&mut self, mut value: Value) -> Bytes {
@@ -226,11 +248,15 @@ impl Writer for ResponseWriter {
     }
 
     fn failure(&mut self, error: &ApiError) -> Bytes {
-        let code = if error.status.is_server_error() { "server_error" } else { error.code };
-        let error = json!({"code": code, "message": error.shortened_message()});
-        let response = self.response("failed", None, error);
+        let response = self.response("failed", None, told(error));
         self.event(json!({"type": "response.failed", "response": response}))
     }
+}
+
+/// An error as responses have it.
+fn told(error: &ApiError) -> Value {
+    let code = if error.status.is_server_error() { "server_error" } else { error.code };
+    json!({"code": code, "message": error.shortened_message()})
 }
 
 /// Takes the tokens of a text: as many as have its bytes, and none of another block.

@@ -2,7 +2,7 @@
 
 use super::items::{instructions_first, messages_of};
 use super::store::{Store, Stored};
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::openai::chat::read_effort;
 use crate::openapi::schema::{any, any_object, any_of, array, of, some, text, words};
 use crate::process::random::random_seed;
@@ -35,6 +35,8 @@ pub(crate) struct ResponsesRequest {
     pub(crate) before: Option<Stored>,
     /// Whether to store the response.
     pub(crate) store: bool,
+    /// Whether it is made while nobody waits.
+    pub(crate) background: bool,
 }
 
 impl ResponsesRequest {
@@ -60,13 +62,7 @@ impl ResponsesRequest {
         let previous = fields.string("previous_response_id")?;
         let before = match previous {
             None => None,
-            Some(id) => Some(kept.get(id).ok_or_else(|| {
-                let message = format!("`previous_response_id`: no response {id:?} is kept here");
-                ApiError {
-                    code: "previous_response_not_found",
-                    ..ApiError::field("previous_response_id", message)
-                }
-            })?),
+            Some(id) => Some(read_previous(id, kept)?),
         };
         let input = read_input(&mut fields)?;
         let items: Vec<Value> = before.iter().flat_map(|it| &it.items).chain(&input).cloned().collect();
@@ -79,6 +75,7 @@ impl ResponsesRequest {
         let metadata = fields.of(any).value("metadata").cloned().unwrap_or_else(|| json!({}));
         fields.about("Whether the response is kept: true unless said otherwise.");
         let store = fields.boolean("store")?.unwrap_or(true);
+        let background = read_background(&mut fields, params.stream, store, kept)?;
         let text = read_text(&mut fields, &mut params)?;
         let top_logprobs = read_logprobs(&mut fields, &mut params)?;
         refuse_unsupported(&mut fields)?;
@@ -97,12 +94,45 @@ impl ResponsesRequest {
             "reasoning": {"effort": effort, "summary": null}, "store": store,
             "temperature": params.sampling.temperature, "text": {"format": text},
             "tool_choice": body["tool_choice"].as_null().map_or_else(|| body["tool_choice"].clone(), |()| "auto".into()), "tools": given.collect::<Vec<_>>(),
-            "top_p": params.sampling.top_p, "truncation": "disabled", "user": params.user, "background": false,
+            "top_p": params.sampling.top_p, "truncation": "disabled", "user": params.user, "background": background,
             "service_tier": "default", "top_logprobs": top_logprobs,
         });
         let said = if let Value::Object(said) = said { said } else { Map::new() };
         let conversation = Conversation { at: "input", messages, tools, reasoning, variables: Map::new() };
-        Ok(ResponsesRequest { params, conversation, said, input, before, store })
+        Ok(ResponsesRequest { params, conversation, said, input, before, store, background })
+    }
+}
+
+/// The response that a request goes on from.
+fn read_previous(id: &str, kept: &Store) -> Result<Stored, ApiError> {
+    const NAME: &str = "previous_response_id";
+    let Some(stored) = kept.get(id) else {
+        let message = format!("`{NAME}`: no response {id:?} is kept here");
+        return Err(ApiError { code: "previous_response_not_found", ..ApiError::field(NAME, message) });
+    };
+    if stored.response["status"] == "in_progress" {
+        return Err(wrong!(NAME, "names a response that is still in progress; ask for it until it is not"));
+    }
+    Ok(stored)
+}
+
+/// Whether the response is made while nobody waits.
+fn read_background(
+    fields: &mut Fields,
+    stream: bool,
+    store: bool,
+    kept: &Store,
+) -> Result<bool, ApiError> {
+    const NAME: &str = "background";
+    fields.about("The response is told at once, in progress, and is had and cancelled by its id.");
+    match fields.boolean(NAME)?.unwrap_or(false) {
+        true if stream => Err(wrong!(NAME, "contradicts `stream`: such a response is asked for by its id")),
+        true if !store => Err(wrong!(NAME, "contradicts `store: false`: such a response is asked for by its id")),
+        true if !kept.keeps() => {
+            let message = "a response in the background, on a server that keeps none (--response-store 0)";
+            Err(ApiError::unsupported(NAME, message))
+        }
+        background => Ok(background),
     }
 }
 
@@ -222,7 +252,6 @@ fn read_logprobs(fields: &mut Fields, params: &mut GenerationParams) -> Result<u
 
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, neutral, what) in [
-        ("background", Neutral::Only(false.into()), "background responses"),
         ("truncation", Neutral::Only("disabled".into()), "truncation of the input"),
         ("conversation", Neutral::Empty, "stored conversations"),
         ("prompt", Neutral::Empty, "stored prompts"),

@@ -79,13 +79,28 @@ impl Written {
     }
 }
 
+impl Kept {
+    fn remove(&mut self, id: &str) -> bool {
+        let Some(at) = self.responses.iter().position(|it| *it.id == *id) else { return false };
+        if let Some(removed) = self.responses.remove(at) {
+            self.bytes -= removed.bytes();
+        }
+        true
+    }
+}
+
 impl Store {
     /// An empty store of so many bytes.
     pub(crate) fn new(limit: usize) -> Store {
         Store { limit, kept: Mutex::default() }
     }
 
-    /// Stores a response, unless it exceeds the whole room.
+    /// Whether it keeps any.
+    pub(crate) fn keeps(&self) -> bool {
+        self.limit > 0
+    }
+
+    /// Stores a response in place of an earlier one of its id, unless it exceeds the whole room.
     pub(crate) fn put(&self, stored: &Stored) {
         let written = Written::new(stored);
         let bytes = written.bytes();
@@ -93,6 +108,7 @@ impl Store {
             return;
         }
         let mut kept = self.lock();
+        kept.remove(&written.id);
         while kept.bytes + bytes > self.limit || kept.responses.len() >= MOST {
             let Some(oldest) = kept.responses.pop_front() else { break };
             kept.bytes -= oldest.bytes();
@@ -108,12 +124,15 @@ impl Store {
 
     /// Deletes the response of this id; whether there was one.
     pub(crate) fn remove(&self, id: &str) -> bool {
-        let mut kept = self.lock();
-        let Some(at) = kept.responses.iter().position(|it| *it.id == *id) else { return false };
-        if let Some(removed) = kept.responses.remove(at) {
-            kept.bytes -= removed.bytes();
+        self.lock().remove(id)
+    }
+
+    /// Gives the response of this id another status, if it is there.
+    pub(crate) fn end(&self, id: &str, status: &str) {
+        if let Some(mut stored) = self.get(id) {
+            stored.response["status"] = status.into();
+            self.put(&stored);
         }
-        true
     }
 
     /// A poisoned lock is usable: no change can panic halfway.
@@ -147,6 +166,14 @@ mod tests {
         // One that is too large evicts no other.
         store.put(&stored("c", 1200));
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, false, true]);
+        // One of the same id takes the place of the earlier one.
+        store.put(&stored("b", 10));
+        store.put(&stored("b", 20));
+        assert_eq!(store.lock().responses.iter().filter(|it| *it.id == *"b").count(), 1);
+        store.end("b", "cancelled");
+        assert_eq!(store.get("b").expect("it is kept").response["status"], "cancelled");
+        store.end("x", "cancelled");
+        assert!(store.get("x").is_none() && store.keeps() && !Store::new(0).keeps());
         for id in 0..2 * MOST {
             store.put(&stored(&id.to_string(), 0));
         }
