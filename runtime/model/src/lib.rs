@@ -86,7 +86,9 @@ pub trait Model: Sized + Send + 'static {
     /// # Errors
     /// [`LoadError::Hardware`] saying which devices there are.
     fn ordinal_of(uuid: &str) -> Result<usize, LoadError> {
-        Err(LoadError::Hardware(format!("there is no device {uuid}: this build runs on none that has a UUID")))
+        Err(LoadError::Hardware(format!(
+            "there is no device {uuid}: this build runs on none that has a UUID"
+        )))
     }
 
     /// Claims memory and loads the weights.

@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn the_ends_are_those_of_the_range() {
         let sampling = adaptive(0.8, 0.5, 1.0);
-        let close = |found: f32, wanted: f32| assert!((found - wanted).abs() < 1e-5, "{found} and not {wanted}");
+        let close =
+            |found: f32, wanted: f32| assert!((found - wanted).abs() < 1e-5, "{found} and not {wanted}");
         close(of(&[2.0; 50], &sampling), 1.3);
         close(of(&[2.0], &sampling), 0.3);
         close(of(&[200.0, 0.0, f32::NEG_INFINITY, f32::NAN], &sampling), 0.3);

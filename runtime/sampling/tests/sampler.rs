@@ -31,7 +31,8 @@ fn naive(logits: &[f32], sampling: &Sampling, history: &[TokenUse]) -> Vec<f64> 
             }
         }
     }
-    let temperature = if sampling.is_adaptive() { adapted(&logits, best, sampling) } else { sampling.temperature.into() };
+    let temperature =
+        if sampling.is_adaptive() { adapted(&logits, best, sampling) } else { sampling.temperature.into() };
     let mut weights: Vec<f64> = logits.iter().map(|x| ((x - best) / temperature).exp()).collect();
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));

@@ -1,4 +1,5 @@
-//! The built binary: `serve`, `generate`, `logits`, `bench`, `info`, `health`.
+//! The built binary: `serve`, `generate`, `logits`, `perplexity`, `retrieval`, `bench`, `info`, `health`,
+//! `completions`, `manual`.
 //!
 //! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled
 //! for is not there; 4 the device failed while it worked, and all clients were told.
@@ -88,14 +89,14 @@ fn exit_code(work: impl FnOnce() -> Result<(), Failure> + UnwindSafe) -> ExitCod
 
 fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
-    if let Verb::Info(args) = verb {
-        return Ok(verbs::info::info(spec, M::SLIDING, M::RANKS, args)?);
-    }
-    if let Verb::Health(args) = verb {
-        return Ok(verbs::health::health(args)?);
-    }
-    if let Verb::TryGrammars = verb {
-        return Ok(request::grammars::trial::run()?);
+    match verb {
+        Verb::Info(args) => return Ok(verbs::info::info(spec, M::SLIDING, M::RANKS, args)?),
+        Verb::Health(args) => return Ok(verbs::health::health(args)?),
+        Verb::Completions(args) => return Ok(verbs::manual::completions(Cli::command(), args)?),
+        Verb::Manual(args) => return Ok(verbs::manual::manual(Cli::command(), args)?),
+        Verb::TryGrammars => return Ok(request::grammars::trial::run()?),
+        Verb::Serve(_) | Verb::Generate(_) | Verb::Bench(_) => {}
+        Verb::Logits(_) | Verb::Perplexity(_) | Verb::Retrieval(_) => {}
     }
     allocator::share(allocator::ARENAS);
     if let Some(gpus) = verb.gpus() {
@@ -110,13 +111,11 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     }
     match verb {
         Verb::Serve(args) => serve(spec, Start::of::<M>(), args, started),
-        Verb::Generate(args) => {
-            verbs::generate::generate(spec, &Start::of::<M>(), args, started)
-        }
+        Verb::Generate(args) => verbs::generate::generate(spec, &Start::of::<M>(), args, started),
         Verb::Logits(args) => verbs::logits::logits::<M>(args),
         Verb::Perplexity(args) => verbs::perplexity::perplexity::<M>(args),
         Verb::Retrieval(args) => verbs::retrieval::retrieval::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
-        Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => Ok(()),
+        _ => Ok(()),
     }
 }

@@ -80,7 +80,8 @@ fn main() -> ExitCode {
     if verb == "try-grammars" {
         return monomorph_server::main::<scripted::Echo>();
     }
-    if ["serve", "generate", "logits", "bench", "info", "--version", "-V"].contains(&verb.as_str()) {
+    let verbs = ["serve", "generate", "logits", "bench", "info", "completions", "manual", "--version", "-V"];
+    if verbs.contains(&verb.as_str()) {
         let name = std::env::args().next().unwrap_or_default();
         if let Some((tools, reasoning)) =
             name.strip_prefix(process::TALK).and_then(|formats| formats.split_once(':'))
@@ -224,6 +225,7 @@ fn main() -> ExitCode {
         ("verbs::bench_reports", verbs::bench),
         ("verbs::info_reports", verbs::info),
         ("verbs::version_tells_builds_apart", verbs::version),
+        ("verbs::scripts_and_pages_know_the_command_line", verbs::manual),
         ("drafts::answers_are_those_without_drafts", drafts::answers),
         ("drafts::the_context_leaves_room_for_drafts", drafts::context),
         ("drafts::bench_reports_accepted_drafts", drafts::bench),

@@ -46,7 +46,9 @@ impl Gpu {
     pub fn ordinal_of(spec: &ModelSpec, uuid: &str) -> Result<usize, LoadError> {
         let wanted = wanted(cuda(spec)?);
         let uuids: Result<Vec<String>, String> = (0..count(&wanted).map_err(LoadError::Hardware)?)
-            .map(|number| driver::device(number).and_then(driver::uuid).map_err(|fault| silent(&wanted, &fault)))
+            .map(|number| {
+                driver::device(number).and_then(driver::uuid).map_err(|fault| silent(&wanted, &fault))
+            })
             .collect();
         let uuids = uuids.map_err(LoadError::Hardware)?;
         uuids.iter().position(|found| found == uuid).ok_or_else(|| {

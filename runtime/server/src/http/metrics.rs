@@ -118,7 +118,11 @@ fn engine(registry: &mut Registry, ready: &Ready, block_tokens: usize) {
         ("vllm:request_queue_time_seconds", "From submission to the first admission", queue),
         ("vllm:request_prefill_time_seconds", "From the first admission to the first token", prefill),
         ("vllm:request_decode_time_seconds", "From the first token to the end of a complete answer", decode),
-        ("vllm:request_inference_time_seconds", "From the first admission to the end of a complete answer", inference),
+        (
+            "vllm:request_inference_time_seconds",
+            "From the first admission to the end of a complete answer",
+            inference,
+        ),
         (
             "vllm:request_time_per_output_token_seconds",
             "Mean between two tokens of a complete answer",

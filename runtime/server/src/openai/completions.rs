@@ -140,7 +140,8 @@ mod tests {
     use super::*;
     use monomorph_sampling::Sampling;
 
-    const LIMITS: RequestLimits = RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
+    const LIMITS: RequestLimits =
+        RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
 
     #[test]
     fn every_shape_of_prompt() {
@@ -195,6 +196,9 @@ mod tests {
         let read = |body: Value| CompletionRequest::read(&body, &LIMITS).map(|it| it.params.best_of);
         assert_eq!(read(json!({"prompt": "a", "n": 2, "best_of": 3})).expect("it is read"), Some(3));
         // As many as are returned are no choice, and may be streamed.
-        assert_eq!(read(json!({"prompt": "a", "n": 2, "best_of": 2, "stream": true})).expect("it is read"), None);
+        assert_eq!(
+            read(json!({"prompt": "a", "n": 2, "best_of": 2, "stream": true})).expect("it is read"),
+            None
+        );
     }
 }

@@ -77,7 +77,8 @@ fn read(text: &str) -> Result<SamplingDefault, String> {
     };
     let asked = key.trim().replace('-', "_");
     let Some(key) = KEYS.into_iter().find(|key| **key == asked) else {
-        let meant = meant(&asked, &KEYS).map_or_else(|| ".".to_owned(), |meant| format!("; did you mean {meant}?"));
+        let meant =
+            meant(&asked, &KEYS).map_or_else(|| ".".to_owned(), |meant| format!("; did you mean {meant}?"));
         return Err(format!("there is no parameter {asked:?}{meant} It is one of {}", KEYS.join(", ")));
     };
     let value = value.trim();

@@ -3,9 +3,7 @@
 
 use super::described::{Object, described, recording};
 use crate::error::{ApiError, wrong};
-use crate::openapi::schema::{
-    any, boolean, empty, integer as integers, only, text, unsupported, words,
-};
+use crate::openapi::schema::{any, boolean, empty, integer as integers, only, text, unsupported, words};
 use serde_json::{Map, Value, json};
 use std::ops::RangeInclusive;
 

@@ -333,7 +333,8 @@ mod tests {
 
     #[test]
     fn deviations_are_off_at_zero_and_below() {
-        let limits = RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
+        let limits =
+            RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
         let read = |sigmas: Value| {
             let body = json!({"top_n_sigma": sigmas});
             let params = GenerationParams::read(&mut Fields::new("", &body)?, &limits)?;

@@ -136,10 +136,7 @@ mod tests {
         for (found, wanted) in [
             (of(&gpu, &["0", "1"], 1), "--gpu-ordinals 0,1: 2 GPUs named, and this build runs on 1 GPU"),
             (of(&gpu, &["3"], 2), "--gpu-ordinals 3: 1 GPU named, and this build runs on 2 GPUs"),
-            (
-                of(&gpu, &["1", "0", "1"], 3),
-                "--gpu-ordinals 1,0,1: GPU 1 is named twice, and holds one rank",
-            ),
+            (of(&gpu, &["1", "0", "1"], 3), "--gpu-ordinals 1,0,1: GPU 1 is named twice, and holds one rank"),
             (of(&gpu, &["3", THIRD], 2), twice.as_str()),
             (of(Small::SPEC, &["0"], 1), "--gpu-ordinals 0: this server runs on a CPU"),
         ] {

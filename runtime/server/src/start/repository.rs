@@ -68,7 +68,9 @@ impl<'a> Repository<'a> {
             let snapshot = hub.cached(id, revision, &[]).map_err(|error| failed(&error))?;
             let snapshot = snapshot.filter(|it| it.is_dir()).ok_or_else(|| {
                 let cache = hub.cache.display();
-                failed(&format_args!("{cache} has no {revision} of it, and HF_HUB_OFFLINE forbids asking the hub"))
+                failed(&format_args!(
+                    "{cache} has no {revision} of it, and HF_HUB_OFFLINE forbids asking the hub"
+                ))
             })?;
             return resolve_weights(&snapshot);
         }
@@ -77,8 +79,7 @@ impl<'a> Repository<'a> {
         let Chosen { files, gguf } = choose(spec, &tree.files).map_err(|why| failed(&why))?;
         let files: Vec<File> =
             files.iter().map(|it| File { path: it.path.clone(), sha256: it.sha256.clone() }).collect();
-        let snapshot =
-            hub.snapshot(id, &tree.commit, &files, &mut shown).map_err(|error| failed(&error))?;
+        let snapshot = hub.snapshot(id, &tree.commit, &files, &mut shown).map_err(|error| failed(&error))?;
         out::say(format_args!("weights: {id} at {}, in {}", tree.commit, snapshot.display()));
         Ok(gguf.map_or_else(|| snapshot.clone(), |gguf| snapshot.join(gguf)))
     }
@@ -181,12 +182,17 @@ mod tests {
             "original/model-1.safetensors",
             "tekken.json",
         ];
-        let read = "model-1-of-2.safetensors model-2-of-2.safetensors model.safetensors.index.json tekken.json";
+        let read =
+            "model-1-of-2.safetensors model-2-of-2.safetensors model.safetensors.index.json tekken.json";
         assert_eq!(chosen(Small::SPEC, &shards), of(read, None));
         let mistral = ["consolidated.safetensors", "tekken.json"];
         assert_eq!(chosen(Small::SPEC, &mistral), of("consolidated.safetensors tekken.json", None));
         for (spec, names, word) in [
-            (Small::SPEC, &["a.gguf", "c.gguf"][..], "several .gguf files; download one and name its path: a.gguf, c.gguf"),
+            (
+                Small::SPEC,
+                &["a.gguf", "c.gguf"][..],
+                "several .gguf files; download one and name its path: a.gguf, c.gguf",
+            ),
             (&gguf, &["a.gguf", "c.gguf"], "several"),
             (&gguf, &["model.safetensors"], "no .gguf file"),
             (Small::SPEC, &["pytorch_model.bin"], "neither safetensors nor a .gguf file"),

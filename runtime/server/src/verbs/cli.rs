@@ -6,6 +6,7 @@ use crate::verbs::generate::GenerateArgs;
 use crate::verbs::health::HealthArgs;
 use crate::verbs::info::InfoArgs;
 use crate::verbs::logits::LogitsArgs;
+use crate::verbs::manual::{CompletionsArgs, ManualArgs};
 use crate::verbs::perplexity::PerplexityArgs;
 use crate::verbs::retrieval::RetrievalArgs;
 use crate::verbs::serve::ServeArgs;
@@ -47,6 +48,10 @@ pub(crate) enum Verb {
     Info(InfoArgs),
     /// Say whether the server of this machine is ready; exit code 1 if not.
     Health(HealthArgs),
+    /// Print a completion script for a shell.
+    Completions(CompletionsArgs),
+    /// Print a manual page, for `man -l -`.
+    Manual(ManualArgs),
     /// What `serve` runs to try grammars in.
     #[command(hide = true)]
     TryGrammars,
@@ -61,7 +66,7 @@ impl Verb {
             Verb::Perplexity(args) => args.model.processes.ranks_here(ranks),
             Verb::Retrieval(args) => args.model.processes.ranks_here(ranks),
             Verb::Bench(args) => args.processes.ranks_here(ranks),
-            Verb::Generate(_) | Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => ranks,
+            _ => ranks,
         }
     }
 
@@ -74,7 +79,7 @@ impl Verb {
             Verb::Perplexity(args) => Some(&args.model.gpus),
             Verb::Retrieval(args) => Some(&args.model.gpus),
             Verb::Bench(args) => Some(&args.gpus),
-            Verb::Info(_) | Verb::Health(_) | Verb::TryGrammars => None,
+            _ => None,
         }
     }
 }

@@ -93,7 +93,8 @@ pub(crate) fn generate(
     started: Instant,
 ) -> Result<(), Failure> {
     let room = args.memory.room(spec, 0)?;
-    let Planned { context, blocks, states, .. } = args.cache.plan(spec, start.sliding, room, Some(0), false)?;
+    let Planned { context, blocks, states, .. } =
+        args.cache.plan(spec, start.sliding, room, Some(0), false)?;
     let mut sampling = preset_sampling(spec.sampling.first());
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
     sampling.top_p = args.top_p.unwrap_or(sampling.top_p);

@@ -8,6 +8,7 @@ pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod info;
 pub(crate) mod logits;
+pub(crate) mod manual;
 pub(crate) mod perplexity;
 mod report;
 pub(crate) mod retrieval;

@@ -47,22 +47,34 @@ use std::time::{Duration, Instant};
 const LAST: Duration = Duration::from_secs(3);
 
 /// Flags of `serve`.
+// In the order of the sections of its help; a heading holds until the next.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServeArgs {
     /// Where the weights are.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Model")]
     pub weights: WeightsArgs,
     /// What they must answer.
     #[command(flatten)]
     pub canary: CanaryArgs,
+    /// What clients call the model [default: the name it was built under].
+    #[arg(long, visible_alias = "served-model-name", value_name = "NAME", help_heading = "Model")]
+    pub model_name: Option<String>,
+    /// How drafts are looked up.
+    #[command(flatten)]
+    pub lookup: LookupArgs,
     /// Address to listen at.
-    #[arg(long, value_name = "ADDRESS", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST),
+        help_heading = "Clients"
+    )]
     pub bind: IpAddr,
     /// Port to listen at; 0 takes a free one.
-    #[arg(long, value_name = "N", default_value_t = PORT)]
+    #[arg(long, value_name = "N", default_value_t = PORT, help_heading = "Clients")]
     pub port: u16,
     /// Who may ask.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Clients")]
     pub keys: KeyArgs,
     /// Which pages in browsers may.
     #[command(flatten)]
@@ -73,44 +85,21 @@ pub struct ServeArgs {
     /// How many connections there may be.
     #[command(flatten)]
     pub connections: ConnectionArgs,
-    /// Memory for sequences.
-    #[command(flatten)]
-    pub cache: CacheArgs,
-    /// What is kept for prompts that begin alike.
-    #[command(flatten)]
-    pub prefix: PrefixArgs,
-    /// Which of several processes this is.
-    #[command(flatten)]
-    pub processes: HostsArgs,
-    /// Sequences that are longer than memory.
-    #[command(flatten)]
-    pub offload: OffloadArgs,
-    /// How drafts are looked up.
-    #[command(flatten)]
-    pub lookup: LookupArgs,
-    /// Room for sequences that have to make room.
-    #[command(flatten)]
-    pub swap: SwapArgs,
-    /// How keys and values are scaled.
-    #[command(flatten)]
-    pub calibration: CalibrationArgs,
-    /// Memory of the device.
-    #[command(flatten)]
-    pub memory: MemoryArgs,
-    /// What is computed before the first request.
-    #[command(flatten)]
-    pub warm_up: WarmUpArgs,
-    /// GPUs of the model.
-    #[command(flatten)]
-    pub gpus: GpuArgs,
-    /// Threads of the model.
-    #[command(flatten)]
-    pub threads: ThreadArgs,
-    /// How sequences share steps.
-    #[command(flatten)]
-    pub schedule: ScheduleArgs,
+    /// Largest request body in bytes; larger ones are answered 413.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = NonZero::<usize>::MIN.saturating_add(4 * 1024 * 1024 - 1),
+    )]
+    pub max_body: NonZero<usize>,
+    /// Requests that may wait for their turn; more are answered 429.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_waiting: usize,
+    /// Seconds that an answer may take, its wait in the queue included; 0 is as long as it wants.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub request_timeout: u64,
     /// How tokens are chosen where a request does not say.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Answers")]
     pub sampling: SamplingArgs,
     /// How long models reason.
     #[command(flatten)]
@@ -130,27 +119,48 @@ pub struct ServeArgs {
     /// first.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(0..=65536))]
     pub response_store: u32,
-    /// Requests that may wait for their turn; more are answered 429.
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    pub max_waiting: usize,
-    /// What clients call the model [default: the name it was built under].
-    #[arg(long, visible_alias = "served-model-name", value_name = "NAME")]
-    pub model_name: Option<String>,
-    /// Largest request body in bytes; larger ones are answered 413.
-    #[arg(long, value_name = "BYTES", default_value_t = NonZero::<usize>::MIN.saturating_add(4 * 1024 * 1024 - 1))]
-    pub max_body: NonZero<usize>,
+    /// Memory for sequences.
+    #[command(flatten, next_help_heading = "Memory")]
+    pub cache: CacheArgs,
+    /// What is kept for prompts that begin alike.
+    #[command(flatten)]
+    pub prefix: PrefixArgs,
+    /// How keys and values are scaled.
+    #[command(flatten)]
+    pub calibration: CalibrationArgs,
+    /// Memory of the device.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// What is computed before the first request.
+    #[command(flatten)]
+    pub warm_up: WarmUpArgs,
+    /// Sequences that are longer than memory.
+    #[command(flatten, next_help_heading = "Disks and swap")]
+    pub offload: OffloadArgs,
+    /// Room for sequences that have to make room.
+    #[command(flatten)]
+    pub swap: SwapArgs,
+    /// GPUs of the model.
+    #[command(flatten, next_help_heading = "Devices and hosts")]
+    pub gpus: GpuArgs,
+    /// Threads of the model.
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    /// Which of several processes this is.
+    #[command(flatten)]
+    pub processes: HostsArgs,
+    /// How sequences share steps.
+    #[command(flatten, next_help_heading = "Scheduling")]
+    pub schedule: ScheduleArgs,
     /// Seconds that accepted requests get to finish after Ctrl-C, SIGTERM or SIGHUP.
-    #[arg(long, value_name = "SECONDS", default_value_t = DRAIN_SECONDS)]
+    #[arg(long, value_name = "SECONDS", default_value_t = DRAIN_SECONDS, help_heading = "Watching and stopping")]
     pub drain_seconds: u64,
-    /// Seconds that an answer may take, its wait in the queue included; 0 is as long as it wants.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    pub request_timeout: u64,
     /// Seconds that a step may take before `/health` says that it hangs [default: four times what is
     /// predicted for the largest or was measured recently, and at least 1.5].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", help_heading = "Watching and stopping")]
     pub step_seconds: Option<NonZero<u64>>,
     /// What to log.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Watching and stopping")]
     pub log: LogArgs,
     /// What to write down.
     #[command(flatten)]
@@ -270,8 +280,7 @@ pub fn serve(
     };
     let (engine, text) = load(spec, begin, &args.weights, &options, calibration, engine, &app.progress)?;
     if !app.reasoning.is_on() {
-        text.can_answer_at_once()
-            .map_err(|why| format!("--reasoning {}: {why}", app.reasoning.name()))?;
+        text.can_answer_at_once().map_err(|why| format!("--reasoning {}: {why}", app.reasoning.name()))?;
     }
     let (blocks, context) = (engine.stats().total_blocks, engine.context());
     let cached = blocks * spec.block_tokens;

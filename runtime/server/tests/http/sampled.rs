@@ -62,7 +62,11 @@ pub fn biased() {
         // By compression: of 259 tokens, what followed the last two loses 5.15 times that much.
         let worn = again(json!({"lz_penalty": 10}));
         assert!(worn.starts_with("ab") && !worn.starts_with("abc"), "{worn:?}");
-        for free in [json!({"lz_penalty": 0}), json!({"lz_penalty": 5}), json!({"lz_penalty_last_n": 2, "lz_penalty": 10})] {
+        for free in [
+            json!({"lz_penalty": 0}),
+            json!({"lz_penalty": 5}),
+            json!({"lz_penalty_last_n": 2, "lz_penalty": 10}),
+        ] {
             assert_eq!(again(free.clone()), plain, "{free}");
         }
     }

@@ -156,6 +156,26 @@ pub fn info() {
     assert_eq!(facts["specs"], json!({"models/echo/MODEL.toml": "0123abcd"}));
 }
 
+/// Scripts and pages know every verb and flag, and what is none is refused.
+pub fn manual() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(&run(&["completions", shell, "--name", "parrot"]));
+        for word in ["parrot", "serve", "tool-max-tokens", "forced-off"] {
+            assert!(script.contains(word), "{word}: {script}");
+        }
+        assert!(!script.contains("try-grammars"), "{shell}");
+    }
+    let page = stdout(&run(&["manual", "serve"]));
+    for word in [".TH", "serve", "gpu\\-ordinals", "forced\\-off"] {
+        assert!(page.contains(word), "{word}: {page}");
+    }
+    assert!(stdout(&run(&["manual"])).contains("generate"));
+    let output = run(&["manual", "swim"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("manual swim: there is no such verb; there are serve, generate"), "{words}");
+}
+
 /// By target, commit, compiler, formats and specs.
 pub fn version() {
     let short = stdout(&run(&["-V"]));

@@ -117,17 +117,14 @@ fn read_previous(id: &str, kept: &Store) -> Result<Stored, ApiError> {
 }
 
 /// Whether the response is made while nobody waits.
-fn read_background(
-    fields: &mut Fields,
-    stream: bool,
-    store: bool,
-    kept: &Store,
-) -> Result<bool, ApiError> {
+fn read_background(fields: &mut Fields, stream: bool, store: bool, kept: &Store) -> Result<bool, ApiError> {
     const NAME: &str = "background";
     fields.about("The response is told at once, in progress, and is had and cancelled by its id.");
     match fields.boolean(NAME)?.unwrap_or(false) {
         true if stream => Err(wrong!(NAME, "contradicts `stream`: such a response is asked for by its id")),
-        true if !store => Err(wrong!(NAME, "contradicts `store: false`: such a response is asked for by its id")),
+        true if !store => {
+            Err(wrong!(NAME, "contradicts `store: false`: such a response is asked for by its id"))
+        }
         true if !kept.keeps() => {
             let message = "a response in the background, on a server that keeps none (--response-store 0)";
             Err(ApiError::unsupported(NAME, message))
