@@ -143,7 +143,8 @@ pub struct SampledBy {
 /// Sampling parameters, real numbers as their bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SamplingBits {
-    /// Temperature, `top_p`, `min_p`, `top_n_sigma`, repetition, presence and frequency penalties.
+    /// Temperature, `top_p`, `min_p`, `top_n_sigma`, repetition, presence and frequency penalties,
+    /// `dynatemp_range`, `dynatemp_exponent`.
     pub reals: [u32; 9],
     /// Parameter `top_k`.
     pub top_k: u32,

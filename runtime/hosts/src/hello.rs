@@ -1,7 +1,7 @@
 //! What processes of one world must have in common, and what memory they agree on.
 
 /// Version of the protocol: of all that is sent, and of what it means.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// What must be equal in all processes of a world. Texts are compared, never interpreted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -27,7 +27,7 @@ fn sampled_by() -> impl Strategy<Value = SampledBy> {
         prop::collection::vec(any::<u32>(), 0..4).prop_map(Run::Words),
     ];
     let masks = prop::collection::vec(prop::collection::vec(run, 0..4).prop_map(Mask), 0..3);
-    let bits = (any::<[u32; 7]>(), any::<u32>(), any::<u64>(), any::<Option<u8>>())
+    let bits = (any::<[u32; 9]>(), any::<u32>(), any::<u64>(), any::<Option<u8>>())
         .prop_map(|(reals, top_k, seed, top_logprobs)| SamplingBits { reals, top_k, seed, top_logprobs });
     (bits, pairs(), prop::collection::vec(pairs(), 0..3), masks)
         .prop_map(|(sampling, history, biases, masks)| SampledBy { sampling, history, biases, masks })
