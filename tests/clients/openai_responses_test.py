@@ -5,6 +5,7 @@
 `[[say TEXT]]` makes the model say TEXT, markup and all. Output and exit code are those of openai_test.py.
 """
 
+import time
 from typing import Literal
 
 import openai
@@ -110,9 +111,34 @@ def kept_responses_are_had_back(client):
 
 
 @test
+def responses_in_the_background_are_had_by_their_ids(client):
+    begun = client.responses.create(**asking("Hi", background=True))
+    expect(begun.status in ("in_progress", "completed") and begun.background, begun)
+    end = time.monotonic() + 30
+    while (found := client.responses.retrieve(begun.id)).status == "in_progress" and time.monotonic() < end:
+        time.sleep(0.02)
+    expect(found.status == "completed" and found.output_text == "Hi", found)
+    endless = client.responses.create(model="talk", input="[[forever]]", background=True)
+    expect(client.responses.cancel(endless.id).status == "cancelled", endless)
+
+
+@test
+def log_probabilities_are_typed(client):
+    asked = asking("Hi", top_logprobs=2, include=["message.output_text.logprobs"])
+    with client.responses.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        streamed = stream.get_final_response()
+    for response in (client.responses.create(**asked), streamed):
+        tokens = response.output[0].content[0].logprobs
+        expect([token.token for token in tokens] == ["H", "i"], tokens)
+        expect(all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in tokens), tokens)
+
+
+@test
 def errors_name_the_field(client):
     for param, fields in [
-        ("background", {"background": True}),
+        ("background", {"background": True, "store": False}),
         ("max_output_tokens", {"max_output_tokens": 10**9}),
         ("previous_response_id", {"previous_response_id": "resp_x"}),
     ]:

@@ -1,7 +1,6 @@
 //! Responses that are made while nobody waits: told by their ids, and cancelled by them.
 
 use crate::answer::Answer;
-use crate::answer::writer::Writer;
 use crate::error::ApiError;
 use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::store::Store;
@@ -11,31 +10,36 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::AbortHandle;
 
-/// Those in progress, by id. How each ended is stored by whoever takes it out: the task that makes it, or who
-/// cancels it.
+/// Those in progress, by id. The task that makes one takes it out and stores how it ended, unless a request
+/// that cancels it has done so.
 #[derive(Debug, Default)]
 pub(crate) struct Background(Mutex<HashMap<String, AbortHandle>>);
 
 impl Background {
     /// Makes a response of the answer to a request, and returns it as it is now.
-    pub(super) fn start(self: &Arc<Self>, mut writer: ResponseWriter, mut answers: Vec<Answer>) -> Value {
-        let response = writer.begun();
+    ///
+    /// # Errors
+    /// When there is no room to keep it; then there is no answer.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        mut writer: ResponseWriter,
+        mut answers: Vec<Answer>,
+    ) -> Result<Value, ApiError> {
+        let response = writer.begun()?;
         let id = writer.id().to_owned();
         let (all, own) = (Arc::clone(self), id.clone());
         // Held until the task is among them: it may be done at once.
         let mut running = self.lock();
         let task = tokio::spawn(async move {
             let made = try_join_all(answers.iter_mut().map(Answer::collect)).await;
+            // Held until it is stored: a request that cancels or deletes it finds it here or there.
             let mut running = all.lock();
             if running.remove(&own).is_some() {
-                match made {
-                    Ok(pieces) => drop(writer.whole(&pieces)),
-                    Err(error) => writer.failed(&ApiError::from(error)),
-                }
+                writer.ended(made.map_err(ApiError::from));
             }
         });
         running.insert(id, task.abort_handle());
-        response
+        Ok(response)
     }
 
     /// Cancels a response in progress, and its generation with it. Returns whether it was one.

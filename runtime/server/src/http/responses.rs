@@ -33,7 +33,7 @@ pub(super) async fn create(
     let answers = chat::begin(&app, ready, conversation, &mut request.params, asker).await?;
     let writer = ResponseWriter::new(&app.model_name, &mut request, &app.responses);
     if request.background {
-        let response = Json(app.background.start(writer, answers)).into_response();
+        let response = Json(app.background.start(writer, answers)?).into_response();
         return Ok(app.ignored.tell(&request.params.ignored, &request.params.loose, response));
     }
     completions::respond(&app, writer, &request.params, answers).await
@@ -51,8 +51,9 @@ pub(super) async fn retrieve(
 
 /// Deletes a stored response.
 pub(super) async fn delete(State(app): State<Arc<App>>, Id(id): Id) -> Result<Json<Value>, ApiError> {
-    app.background.cancel(&id, &app.responses);
-    if !app.responses.remove(&id) {
+    // One in progress may have been given up for newer ones.
+    let ended = app.background.cancel(&id, &app.responses);
+    if !app.responses.remove(&id) && !ended {
         return Err(missing(&id));
     }
     Ok(Json(json!({"id": id, "object": "response", "deleted": true})))

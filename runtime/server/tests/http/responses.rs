@@ -2,9 +2,11 @@
 //!
 //! Planted, and caught by `answers`: numbers of events that stand still. By `conversations`: a response kept
 //! that was not to be; the input left out of what the next one goes on from. By `refusals`: paths of items
-//! that count those before. By `background`: one that goes on when it is cancelled.
+//! that count those before. By `background`: one that goes on when it is cancelled; one that outgrows what is
+//! kept and stays in progress.
 
 use crate::client::Response;
+use crate::clock;
 use crate::process::Server;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -278,16 +280,19 @@ pub fn background() {
         assert_eq!(found, (&json!("in_progress"), &json!(true), &json!([])), "{begun}");
         begun["id"].clone()
     };
-    let over = |server: &Server, id: &Value| loop {
-        let response = server.get(&path(id, "")).json();
-        if response["status"] != "in_progress" {
-            return response;
+    let over = |server: &Server, id: &Value| {
+        let began = Instant::now();
+        loop {
+            let response = server.get(&path(id, "")).json();
+            if response["status"] != "in_progress" {
+                return response;
+            }
+            assert!(clock::since(began) < Duration::from_secs(30), "it does not end: {response}");
+            std::thread::sleep(Duration::from_millis(20));
         }
-        std::thread::sleep(Duration::from_millis(20));
     };
-    let began = Instant::now();
     let id = begin(&server, "[[slowly Once upon a time]]");
-    assert!(began.elapsed() < Duration::from_millis(300), "it is told at once");
+    assert_eq!(server.get(&path(&id, "")).json()["status"], "in_progress", "it is told at once");
     let whole = over(&server, &id);
     assert_eq!(whole["output"][0]["content"][0]["text"], "Once upon a time", "{whole}");
     assert_eq!(whole["status"], "completed");
@@ -314,6 +319,25 @@ pub fn background() {
     let failed = over(&limited, &begin(&limited, "[[forever]]"));
     assert_eq!(failed["status"], "failed");
     assert!(failed["error"]["message"].as_str().is_some_and(|it| it.contains("limit")), "{failed}");
+    // What is larger than all that is kept is refused before it begins, or fails when that is known.
+    let small = Server::start_talking("-", "-", &["--response-store", "1"]);
+    let filled = |kib: usize| json!({"a": "x".repeat(kib << 10)});
+    let large = json!({"input": "[[forever]]", "background": true, "metadata": filled(1024)});
+    let refused = small.post(RESPONSES, &large);
+    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("background")));
+    small.wait_for("it to end", |stats| stats["running"] == 0 && stats["cancelled"] == 1);
+    let grown =
+        json!({"input": "[[forever]]", "background": true, "top_logprobs": 20, "max_output_tokens": 700});
+    let failed = over(&small, &ask(&small, &grown)["id"]);
+    assert_eq!((&failed["status"], &failed["output"]), (&json!("failed"), &json!([])), "{failed}");
+    assert_eq!(failed["error"]["code"], "response_too_large");
+    // One that was given up for a newer one is still ended by who deletes it.
+    let older = json!({"input": "[[forever]]", "background": true, "metadata": filled(600)});
+    let older = ask(&small, &older)["id"].clone();
+    ask(&small, &json!({"input": "Hi", "metadata": filled(600)}));
+    assert_eq!(small.get(&path(&older, "")).status, 404);
+    assert_eq!(small.connect().request("DELETE", &path(&older, ""), &[], b"").status, 200);
+    small.wait_for("it to end", |stats| stats["running"] == 0 && stats["cancelled"] == 2);
     let keeps_none = Server::start_talking("-", "-", &["--response-store", "0"]);
     let refused = keeps_none.post(RESPONSES, &json!({"input": "Hi", "background": true}));
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("background")));

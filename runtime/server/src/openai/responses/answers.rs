@@ -10,6 +10,7 @@ use crate::openai::logprobs::of_token;
 use crate::process::clock::unix_time;
 use crate::process::random::random_seed;
 use axum::body::Bytes;
+use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -67,24 +68,40 @@ impl ResponseWriter {
         response
     }
 
-    /// The finished response, stored if requested.
+    /// The finished response.
     fn finished(&mut self, end: &End) -> Value {
         let cut = end.reason == EndReason::Length;
         if cut && let Some(last) = self.output.last_mut() {
             last["status"] = "incomplete".into();
         }
-        let response = self.response(if cut { "incomplete" } else { "completed" }, Some(end), Value::Null);
-        self.keep(&response);
-        response
+        self.response(if cut { "incomplete" } else { "completed" }, Some(end), Value::Null)
     }
 
-    /// Stores the response, if requested.
-    fn keep(&self, response: &Value) {
-        if let Some(store) = &self.store {
-            let before = self.before.iter().flat_map(|before| &before.items);
-            let items = before.chain(&self.input).chain(&self.output).cloned().collect();
-            store.put(&Stored { response: response.clone(), input: self.input.clone(), items });
+    /// The response to a whole answer. Requests have one choice.
+    fn made(&mut self, pieces: &[Piece]) -> Value {
+        for piece in pieces {
+            let blocks = Blocks::of(&piece.parts);
+            let last = blocks.iter().rposition(|block| matches!(block, Block::Text(_)));
+            let mut tokens = piece.logprobs.as_slice();
+            for (at, block) in blocks.into_iter().enumerate() {
+                let own = if last == Some(at) { tokens } else { own(&block, &mut tokens) };
+                let logprobs: Vec<Value> = own.iter().map(of_token).collect();
+                let id = self.name(&block);
+                self.output.push(item(&id, &block, "completed", &logprobs));
+            }
         }
+        match pieces.iter().find_map(|piece| piece.end.clone()) {
+            Some(end) => self.finished(&end),
+            None => self.response("failed", None, Value::Null),
+        }
+    }
+
+    /// Stores the response, if requested. Returns whether it is kept.
+    fn keep(&self, response: &Value) -> bool {
+        let Some(store) = &self.store else { return false };
+        let before = self.before.iter().flat_map(|before| &before.items);
+        let items = before.chain(&self.input).chain(&self.output).cloned().collect();
+        store.put(&Stored { response: response.clone(), input: self.input.clone(), items })
     }
 
     /// The response's id.
@@ -93,15 +110,36 @@ impl ResponseWriter {
     }
 
     /// The response before there is anything of its answer, stored for those who ask for it by its id.
-    pub(crate) fn begun(&self) -> Value {
+    ///
+    /// # Errors
+    /// When it is larger than all that is kept.
+    pub(crate) fn begun(&self) -> Result<Value, ApiError> {
         let response = self.response("in_progress", None, Value::Null);
-        self.keep(&response);
-        response
+        if self.keep(&response) {
+            return Ok(response);
+        }
+        let message =
+            "`background`: this response is larger than all that this server keeps (--response-store)";
+        Err(ApiError::field("background", message))
     }
 
-    /// Stores that the response failed.
-    pub(crate) fn failed(&self, error: &ApiError) {
-        self.keep(&self.response("failed", None, told(error)));
+    /// Stores how a response that nobody waits for ended.
+    pub(crate) fn ended(&mut self, made: Result<Vec<Piece>, ApiError>) {
+        let error = match made.map(|pieces| self.made(&pieces)) {
+            Ok(response) if self.keep(&response) => return,
+            Ok(_) => {
+                let message = "the answer is larger than all that this server keeps (--response-store)";
+                ApiError::new(StatusCode::BAD_REQUEST, "response_too_large", message)
+            }
+            Err(error) => error,
+        };
+        self.output.clear();
+        // At no time is it not there, but where even this is too large.
+        if !self.keep(&self.response("failed", None, told(&error)))
+            && let Some(store) = &self.store
+        {
+            store.remove(&self.id);
+        }
     }
 
     fn event(&mut self, mut value: Value) -> Bytes {
@@ -201,20 +239,10 @@ impl ResponseWriter {
 }
 
 impl Writer for ResponseWriter {
-    /// Requests have one choice.
     fn whole(&mut self, pieces: &[Piece]) -> Value {
-        for piece in pieces {
-            let mut tokens = piece.logprobs.as_slice();
-            for block in Blocks::of(&piece.parts) {
-                let id = self.name(&block);
-                let logprobs: Vec<Value> = own(&block, &mut tokens).iter().map(of_token).collect();
-                self.output.push(item(&id, &block, "completed", &logprobs));
-            }
-        }
-        let Some(end) = pieces.iter().find_map(|piece| piece.end.clone()) else {
-            return self.response("failed", None, Value::Null);
-        };
-        self.finished(&end)
+        let response = self.made(pieces);
+        self.keep(&response);
+        response
     }
 
     fn opening(&mut self) -> Vec<Bytes> {
@@ -237,6 +265,7 @@ impl Writer for ResponseWriter {
             let (steps, mut none) = (self.blocks.finish(), [].as_slice());
             values.extend(steps.into_iter().flat_map(|step| self.step(step, &mut none)));
             let response = self.finished(end);
+            self.keep(&response);
             let kind = format!("response.{}", response["status"].as_str().unwrap_or_default());
             values.push(json!({"type": kind, "response": response}));
         }
@@ -259,7 +288,8 @@ fn told(error: &ApiError) -> Value {
     json!({"code": code, "message": error.shortened_message()})
 }
 
-/// Takes the tokens of a text: as many as have its bytes, and none of another block.
+/// Takes the tokens of a text behind which another follows: as many as have its bytes, and none of another
+/// block.
 fn own<'a>(block: &Block, tokens: &mut &'a [TokenLogprob]) -> &'a [TokenLogprob] {
     let Block::Text(text) = block else { return &[] };
     let mut bytes = 0;

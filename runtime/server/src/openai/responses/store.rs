@@ -100,12 +100,13 @@ impl Store {
         self.limit > 0
     }
 
-    /// Stores a response in place of an earlier one of its id, unless it exceeds the whole room.
-    pub(crate) fn put(&self, stored: &Stored) {
+    /// Stores a response in place of an earlier one of its id. Returns whether it did: one that exceeds the
+    /// whole room changes nothing.
+    pub(crate) fn put(&self, stored: &Stored) -> bool {
         let written = Written::new(stored);
         let bytes = written.bytes();
         if bytes > self.limit {
-            return;
+            return false;
         }
         let mut kept = self.lock();
         kept.remove(&written.id);
@@ -115,6 +116,7 @@ impl Store {
         }
         kept.bytes += bytes;
         kept.responses.push_back(written);
+        true
     }
 
     /// The response of this id.
@@ -163,8 +165,8 @@ mod tests {
         assert!(store.remove("c") && !store.remove("c"));
         store.put(&stored("a", 300));
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, false, true]);
-        // One that is too large evicts no other.
-        store.put(&stored("c", 1200));
+        // One that is too large evicts none.
+        assert!(!store.put(&stored("c", 1200)) && !store.put(&stored("a", 1200)));
         assert_eq!(there(["a", "b", "c", "d"]), [true, true, false, true]);
         // One of the same id takes the place of the earlier one.
         store.put(&stored("b", 10));
