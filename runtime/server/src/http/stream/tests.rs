@@ -266,3 +266,34 @@ proptest! {
         prop_assert_eq!(found, said(&pieces));
     }
 }
+
+/// Of whole responses each text has its tokens, the last one also those of which it has only a part or none.
+#[test]
+fn whole_responses_have_all_tokens() {
+    let text = |text: &str| AnswerPart::Text(text.to_owned());
+    let call = [
+        AnswerPart::CallBegin { index: 0, id: "call_0".to_owned(), name: "f".to_owned() },
+        AnswerPart::CallEnd { index: 0 },
+    ];
+    let token =
+        |bytes: &&str| TokenLogprob { bytes: bytes.as_bytes().to_vec(), logprob: -0.5, top: Vec::new() };
+    for (parts, tokens, wanted) in [
+        (vec![text("Hello x")], &["\n\nHello", " x", ""][..], &[("Hello x", 3)][..]),
+        ([&[text("ab")][..], &call, &[text("c")]].concat(), &["a", "b", "c"], &[("ab", 2), ("c", 1)]),
+    ] {
+        let end = End { reason: EndReason::Stop, calls: 0, usage: Usage::default(), timings: None };
+        let logprobs = tokens.iter().map(token).collect();
+        let piece = Piece { parts, logprobs, end: Some(end), ..Piece::default() };
+        let store = Arc::new(Store::new(0));
+        let mut request = ResponsesRequest::read(&json!({"input": "x"}), &LIMITS, &store).expect("a request");
+        let whole = ResponseWriter::new("m", &mut request, &store).whole(&[piece]);
+        let items = whole["output"].as_array().expect("items").iter();
+        let parts = items.map(|item| &item["content"][0]).filter(|part| part["type"] == "output_text");
+        let found: Vec<(&str, usize)> = parts
+            .map(|part| {
+                (part["text"].as_str().expect("text"), part["logprobs"].as_array().map_or(0, Vec::len))
+            })
+            .collect();
+        assert_eq!(found, wanted);
+    }
+}
