@@ -137,8 +137,9 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
-    /// Submits prompts to the engine, each for as many answers as are generated: all of them or none. The answers are in the order
-    /// of the prompts. `max_tokens` is the endpoint's default for requests that name none.
+    /// Submits prompts to the engine, each for as many answers as are generated: all of them or none. The
+    /// answers are in the order of the prompts. `max_tokens` is the endpoint's default for requests that name
+    /// none.
     pub(crate) async fn begin(
         &self,
         ready: &Ready,

@@ -63,7 +63,8 @@ impl SamplingArgs {
             }
             default.set(&mut sampling).map_err(|error| format!("--default: {}", error.message))?;
         }
-        if spec.hardware.cuda.is_some() && sampling.is_adaptive() {
+        // A request may name a temperature that makes it act, and would be refused for what it did not name.
+        if spec.hardware.cuda.is_some() && sampling.dynatemp_range > 0.0 {
             return Err(format!("--default dynatemp_range: not supported: {NOT_ON_GPU}"));
         }
         Ok(sampling)
@@ -199,8 +200,13 @@ mod tests {
         let gpu = ModelSpec { hardware, ..*Small::SPEC };
         let adaptive = args(&["temperature=1", "dynatemp-range=0.5"]).expect("parameters");
         assert!(adaptive.sampling(Small::SPEC).expect("a CPU's sampler does").is_adaptive());
-        let refused = adaptive.sampling(&gpu).expect_err("a GPU's does not");
-        assert!(refused.contains("--default dynatemp_range: not supported"), "{refused}");
+        let greedy = args(&["temperature=0", "dynatemp-range=0.5"]).expect("parameters");
+        for given in [adaptive, greedy] {
+            let refused = given.sampling(&gpu).expect_err("a GPU's does not");
+            assert!(refused.contains("--default dynatemp_range: not supported"), "{refused}");
+        }
+        let off = args(&["temperature=1", "dynatemp-range=0", "dynatemp-exponent=2"]).expect("parameters");
+        off.sampling(&gpu).expect("it does nothing");
         let twice = args(&["top-p=0.5", "top_p=0.6"]).expect("each is right").sampling(Small::SPEC);
         assert_eq!(twice, Err("--default top_p: it is given twice, and has one value".to_owned()));
     }

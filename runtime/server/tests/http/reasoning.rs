@@ -1,8 +1,9 @@
 //! Reasoning, through the server.
 //!
 //! Planted, and caught by `apart`: log-probabilities of the reasoning among those of the text; tokens of the
-//! closing tag not counted. By `switches`: the server's own switch forgotten; an effort passed over and not named. A prompt taken to end within
-//! the reasoning because it quotes the tag was seen by `anthropic.rs` alone.
+//! closing tag not counted. By `switches`: the server's own switch forgotten; an effort passed over and not
+//! named. A prompt taken to end within the reasoning because it quotes the tag was seen by `anthropic.rs`
+//! alone.
 
 use crate::deltas::accumulate;
 use crate::process::Server;
