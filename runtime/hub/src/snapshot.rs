@@ -75,6 +75,19 @@ impl Hub {
         Ok(files.iter().all(|file| snapshot.join(&file.path).is_file()).then_some(snapshot))
     }
 
+    /// Writes down in the cache which commit a revision is, so that it is found when the hub is not asked.
+    /// [`Hub::snapshot`] does so by itself for the revision that it is given.
+    ///
+    /// # Errors
+    /// When the names are none that a repository has, or the disk does not take it.
+    pub fn refer(&self, id: &str, revision: &str, commit: &str) -> Result<(), Error> {
+        names::id(id)?;
+        names::revision(revision)?;
+        digest("commit", commit)?;
+        let place = Place::of(self, id);
+        if place.commit(revision) == commit { Ok(()) } else { place.refer(revision, commit) }
+    }
+
     /// Asks what a file is: its commit, and its blob.
     fn describe(
         &self,

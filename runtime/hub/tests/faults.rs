@@ -599,6 +599,9 @@ fn a_snapshot_is_found_without_the_hub_may_be_moved_and_names_what_lacks() {
     for revision in ["main", COMMIT] {
         assert_eq!(offline.snapshot(ID, revision, &named, &mut ()).unwrap(), snapshot);
     }
+    online.refer(ID, "v1.0", COMMIT).unwrap();
+    assert_eq!(offline.snapshot(ID, "v1.0", &named, &mut ()).unwrap(), snapshot);
+    assert!(online.refer(ID, "../up", COMMIT).is_err());
     assert!(stand_in.requests().is_empty(), "the cache has all of it");
     let more = [File::named("more.json")];
     let lacks = offline.snapshot(ID, "main", &more, &mut ()).unwrap_err().to_string();

@@ -1,24 +1,25 @@
 //! Weights by the name of a repository on a hub: `owner/name`, or `owner/name@revision`.
 
 use crate::process::out;
-use crate::start::paths::resolve_weights;
 use monomorph_formats::Format;
 use monomorph_hub::{Entry, File, Hub, Shown};
 use monomorph_model::ModelSpec;
 use monomorph_weights::Safetensors;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The revision where none is named.
 const REVISION: &str = "main";
 
 /// Files that are read beside safetensors, as far as a repository has them.
-const BESIDE: [&str; 6] = [
+const BESIDE: [&str; 7] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "tekken.json",
     "chat_template.jinja",
+    "chat_template.json",
 ];
 
 /// A repository of a hub, at a revision.
@@ -63,7 +64,7 @@ impl<'a> Repository<'a> {
         if let Some(cache) = cache {
             cache.clone_into(&mut hub.cache);
         }
-        let failed = |why: &dyn std::fmt::Display| format!("--weights {id}: {why}");
+        let failed = |why: &dyn fmt::Display| format!("--weights {id}, which is no path here: {why}");
         if hub.offline {
             let snapshot = hub.cached(id, revision, &[]).map_err(|error| failed(&error))?;
             let snapshot = snapshot.filter(|it| it.is_dir()).ok_or_else(|| {
@@ -72,7 +73,9 @@ impl<'a> Repository<'a> {
                     "{cache} has no {revision} of it, and HF_HUB_OFFLINE forbids asking the hub"
                 ))
             })?;
-            return resolve_weights(&snapshot);
+            let kept = kept(&snapshot).map_err(|error| format!("{}: {error}", snapshot.display()))?;
+            let Chosen { gguf, .. } = choose(spec, &kept).map_err(|why| failed(&why))?;
+            return Ok(gguf.map_or_else(|| snapshot.clone(), |gguf| snapshot.join(gguf)));
         }
         let mut shown = Shown::default();
         let tree = hub.tree(id, revision, &mut shown).map_err(|error| failed(&error))?;
@@ -80,9 +83,34 @@ impl<'a> Repository<'a> {
         let files: Vec<File> =
             files.iter().map(|it| File { path: it.path.clone(), sha256: it.sha256.clone() }).collect();
         let snapshot = hub.snapshot(id, &tree.commit, &files, &mut shown).map_err(|error| failed(&error))?;
+        // A cache that is not written to is as good as long as the hub answers.
+        if let Err(error) = hub.refer(id, revision, &tree.commit) {
+            out::say(format_args!("warning: {revision} of {id} will not be found offline: {error}"));
+        }
         out::say(format_args!("weights: {id} at {}, in {}", tree.commit, snapshot.display()));
         Ok(gguf.map_or_else(|| snapshot.clone(), |gguf| snapshot.join(gguf)))
     }
+}
+
+/// The files of a snapshot in the cache.
+fn kept(snapshot: &Path) -> std::io::Result<Vec<Entry>> {
+    let (mut files, mut directories) = (Vec::new(), vec![snapshot.to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let path = entry.path();
+            // Files are links to blobs, which may be gone.
+            if entry.file_type()?.is_dir() {
+                directories.push(path);
+            } else if let Some(name) = path.strip_prefix(snapshot).ok().and_then(Path::to_str)
+                && path.is_file()
+            {
+                files.push(Entry { path: name.to_owned(), size: 0, sha256: None });
+            }
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
 }
 
 /// Chooses of a repository's files those that a build reads: its safetensors with what stands beside them, or
@@ -147,6 +175,19 @@ mod tests {
         ] {
             assert_eq!(named(path), None, "{path}");
         }
+    }
+
+    #[test]
+    fn what_is_kept_is_listed_by_its_paths() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let root = directory.path();
+        std::fs::create_dir_all(root.join("snapshot/part")).expect("made");
+        std::fs::write(root.join("blob"), b"").expect("written");
+        for (link, to) in [("a.gguf", "../blob"), ("part/b.gguf", "../../blob"), ("gone.gguf", "../none")] {
+            std::os::unix::fs::symlink(to, root.join("snapshot").join(link)).expect("linked");
+        }
+        let found = kept(&root.join("snapshot")).expect("readable");
+        assert_eq!(found.iter().map(|it| it.path.as_str()).collect::<Vec<_>>(), ["a.gguf", "part/b.gguf"]);
     }
 
     #[test]

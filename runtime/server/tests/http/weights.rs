@@ -157,13 +157,17 @@ pub fn of_a_hub() {
     let again = words(start(&format!("owner/echo@{COMMIT}"), &[]));
     assert!(again.contains("/nonexistent"), "{again}");
     assert!(hub.requests().iter().all(|it| !it.elsewhere), "nothing is fetched again");
-    let mut offline = start(&format!("owner/echo@{COMMIT}"), &[]);
-    offline.env("HF_HUB_OFFLINE", "1");
-    assert!(words(offline).contains("/nonexistent"), "the cache is enough");
+    for weights in ["owner/echo", &format!("owner/echo@{COMMIT}")] {
+        let mut offline = start(weights, &[]);
+        offline.env("HF_HUB_OFFLINE", "1");
+        let offline = words(offline);
+        assert!(offline.contains("/nonexistent"), "the cache is enough: {offline}");
+    }
     let mut offline = start("owner/other", &[]);
     offline.env("HF_HUB_OFFLINE", "1");
     let other = words(offline);
-    assert!(other.contains("--weights owner/other: ") && other.contains("HF_HUB_OFFLINE forbids"), "{other}");
+    assert!(other.contains("--weights owner/other, which is no path here: "), "{other}");
+    assert!(other.contains("HF_HUB_OFFLINE forbids"), "{other}");
     for (weights, said) in [
         ("owner/nothing", "has no model owner/nothing"),
         ("owner/echo@v9", "owner/echo has no revision \"v9\""),
