@@ -88,7 +88,10 @@ impl GpuArgs {
         }
         let ordinal = |name: &GpuName| match name {
             GpuName::Ordinal(ordinal) => Ok(*ordinal),
-            GpuName::Uuid(uuid) => of(uuid),
+            GpuName::Uuid(uuid) => of(uuid).map_err(|error| {
+                let failure = Failure::from(error);
+                Failure { message: format!("{}: {}", flag(), failure.message), ..failure }
+            }),
         };
         let ordinals = given.iter().map(ordinal).collect::<Result<Vec<_>, _>>()?;
         if let Some(at) = (1..ranks).find(|at| ordinals[..*at].contains(&ordinals[*at])) {
@@ -144,6 +147,8 @@ mod tests {
         }
         let gone = of(&gpu, &["GPU-00000000-0000-0000-0000-000000000000"], 1).expect_err("it is not there");
         assert_eq!(gone.code, EXIT_WRONG_HARDWARE, "{}", gone.message);
+        let wanted = "--gpu-ordinals GPU-00000000-0000-0000-0000-000000000000: ";
+        assert!(gone.message.starts_with(wanted), "{}", gone.message);
     }
 
     #[test]

@@ -31,6 +31,15 @@ pub fn generate() {
     assert_eq!(output.status.code(), Some(1));
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(words.contains("--gpu-ordinals 1,0: this server runs on a CPU"), "{words}");
+    let uuid = "GPU-0aF00000-1111-2222-3333-444444444444";
+    let output = run(&["generate", "--weights", weights, "--prompt", "Hi", "--gpu-ordinal", uuid]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains(&format!("--gpu-ordinals {}: ", uuid.replace("aF", "af"))), "{words}");
+    let output = run(&["generate", "--weights", weights, "--prompt", "Hi", "--gpu-ordinals", "0,GPU-1"]);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    assert!(words.contains("'GPU-1'") && words.contains("nvidia-smi -L"), "{words}");
 }
 
 /// The text of `generate` stands where people write it, or is named; one of both.
