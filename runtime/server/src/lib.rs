@@ -92,7 +92,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     match verb {
         Verb::Info(args) => return Ok(verbs::info::info(spec, M::SLIDING, M::RANKS, args)?),
         Verb::Health(args) => return Ok(verbs::health::health(args)?),
-        Verb::Completions(args) => return Ok(verbs::manual::completions(Cli::command(), args)?),
+        Verb::Completions(args) => return Ok(verbs::manual::completions(&Cli::command(), args)?),
         Verb::Manual(args) => return Ok(verbs::manual::manual(Cli::command(), args)?),
         Verb::TryGrammars => return Ok(request::grammars::trial::run()?),
         Verb::Serve(_) | Verb::Generate(_) | Verb::Bench(_) => {}

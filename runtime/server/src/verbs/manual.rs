@@ -3,7 +3,7 @@
 use clap::Command;
 use clap_complete::Shell;
 use clap_mangen::Man;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 /// Flags of `completions`.
 #[derive(Debug, clap::Args)]
@@ -28,9 +28,12 @@ pub(crate) struct ManualArgs {
 ///
 /// # Errors
 /// When standard output takes none.
-pub(crate) fn completions(mut command: Command, args: &CompletionsArgs) -> Result<(), String> {
+pub(crate) fn completions(command: &Command, args: &CompletionsArgs) -> Result<(), String> {
+    // Scripts would offer what the help hides.
+    let verbs = command.get_subcommands().filter(|it| !it.is_hide_set()).cloned();
+    let mut shown = Command::new("server").version(env!("CARGO_PKG_VERSION")).subcommands(verbs);
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command, &args.name, &mut script);
+    clap_complete::generate(args.shell, &mut shown, &args.name, &mut script);
     print(&script)
 }
 
@@ -53,9 +56,13 @@ pub(crate) fn manual(mut command: Command, args: &ManualArgs) -> Result<(), Stri
     print(&written)
 }
 
+/// Prints a text. A reader that has gone is no error.
 fn print(text: &[u8]) -> Result<(), String> {
-    let written = std::io::stdout().lock().write_all(text);
-    written.map_err(|error| format!("standard output: {error}"))
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("standard output: {error}")),
+        _ => Ok(()),
+    }
 }
 
 /// `docs/command-line.md` is written here, from what reads the command line.
