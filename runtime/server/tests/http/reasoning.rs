@@ -173,6 +173,27 @@ pub fn switches() {
         assert_eq!(answer.json()["choices"][0]["message"]["content"], "Yes.", "{fields}");
         assert_eq!(answer.header("x-monomorph-ignored"), named, "{fields}");
     }
+    // In the words of the other APIs, and where nothing is answered.
+    let messages = json!([{"role": "user", "content": "[[say Yes.]]"}]);
+    let thinking = json!({"type": "enabled", "budget_tokens": 100});
+    for (path, body, named) in [
+        (
+            "/v1/messages",
+            json!({"messages": messages, "max_tokens": 200, "thinking": thinking}),
+            Some("thinking, thinking.budget_tokens"),
+        ),
+        (
+            "/v1/responses",
+            json!({"input": "[[say Yes.]]", "reasoning": {"effort": "high"}}),
+            Some("reasoning.effort"),
+        ),
+        ("/v1/messages/count_tokens", json!({"messages": messages, "thinking": thinking}), None),
+        ("/v1/chat/completions/render", json!({"messages": messages, "reasoning_effort": "high"}), None),
+        ("/tokenize", json!({"messages": messages, "reasoning_effort": "high"}), None),
+    ] {
+        let answer = server.post(path, &body);
+        assert_eq!((answer.status, answer.header("x-monomorph-ignored")), (200, named), "{}", answer.text());
+    }
     // A model that marks none.
     let server = Server::start_talking("-", "-", &[]);
     assert_eq!(ending(&server, &json!({"reasoning_effort": "none"})), Ok(String::new()));
