@@ -11,9 +11,9 @@ const OTHERS: u32 = 0o077;
 /// Who may ask.
 #[derive(Clone, Debug, clap::Args)]
 pub struct KeyArgs {
-    /// A key, one of which every request but those for health and metrics has to show, as `Authorization:
-    /// Bearer KEY` or `x-api-key: KEY`; may be given several times. Anyone who lists this machine's processes
-    /// sees it: a file is better.
+    /// A key, one of which every request but those for health, ping and metrics has to show, as
+    /// `Authorization: Bearer KEY` or `x-api-key: KEY`; may be given several times. Anyone who lists this
+    /// machine's processes sees it: a file is better.
     #[arg(long, value_name = "KEY")]
     pub api_key: Vec<String>,
     /// A file of such keys, one a line; empty lines and those that begin with `#` are none. It should be its
