@@ -5,7 +5,7 @@
 //! for is not there; 4 the device failed while it worked, and all clients were told.
 //!
 //! A generated crate's `main` is one line, `monomorph_server::main::<Stack>()`. Only what touches the layer
-//! stack is generic over it ([`main`], loading, and the two verbs that drive it directly); HTTP and text are
+//! stack is generic over it ([`main`], loading, and the verbs that drive it directly); HTTP and text are
 //! compiled once and talk to the engine's handle.
 
 mod answer;
