@@ -243,6 +243,25 @@ fn a_draw_depends_on_seed_and_number_alone() {
     assert_eq!(ids(11)[..6], [4483, 1976, 3016, 3754, 778, 3323]);
 }
 
+/// Fixed for good as well, by the same script: rows whose tokens are nearly alike are drawn from warmer than
+/// the temperature says, rows with a favourite colder, and an exponent above 1 is colder for all.
+#[test]
+fn adaptive_draws_are_fixed_too() {
+    let row = |apart: f32| -> Vec<f32> { (0..40).map(|id| -apart * id as f32).collect() };
+    let ids = |row: &[f32], temperature: f32, dynatemp_range: f32, dynatemp_exponent: f32| -> Vec<u32> {
+        let request = Sampling { temperature, dynatemp_range, dynatemp_exponent, seed: 11, ..sampling() };
+        (0..8).map(|draw| sample(&mut row.to_vec(), &request, draw, &[]).id).collect()
+    };
+    let (alike, favourite) = (row(0.0625), row(1.25));
+    assert_eq!(ids(&alike, 1.0, 0.0, 1.0), [27, 7, 12, 18, 2, 15, 1, 13]);
+    assert_eq!(ids(&alike, 1.0, 0.75, 1.0), [31, 9, 16, 23, 3, 19, 2, 17]);
+    assert_eq!(ids(&alike, 1.0, 0.75, 3.0), [31, 9, 16, 22, 3, 18, 2, 16]);
+    assert_eq!(ids(&alike, 0.5, 1.0, 1.0), [30, 8, 15, 21, 3, 18, 2, 16], "from 0, not from below it");
+    assert_eq!(ids(&favourite, 1.0, 0.0, 1.0), [1, 0, 0, 1, 0, 0, 0, 0]);
+    assert_eq!(ids(&favourite, 1.0, 0.75, 1.0), [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(ids(&favourite, 1.0, 0.75, 3.0), [0; 8]);
+}
+
 #[test]
 fn biases_come_behind_the_mask_and_before_penalties() {
     let bias = |id, bias| TokenBias { id, bias };

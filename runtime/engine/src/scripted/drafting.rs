@@ -1,7 +1,7 @@
 //! How a scripted model drafts and verifies, and what it may do wrong about it.
 
 use super::controls::Breach;
-use super::{Scripted, Shape, mix, sampled};
+use super::{Scripted, Shape, mix};
 use monomorph_model::{ModelSpec, RowOutput, SequenceStep, Verified};
 use monomorph_sampling::{Sampling, TokenBias, TokenMask};
 use std::sync::Arc;
@@ -18,23 +18,23 @@ impl<S: Shape> Scripted<S> {
         biases: &[Arc<[TokenBias]>],
         masks: &[TokenMask],
     ) -> RowOutput {
-        let (mut known, mut ids) = (context.len() - row.drafts, Vec::new());
+        let (mut known, mut sampled) = (context.len() - row.drafts, Vec::new());
         let last = loop {
-            let (at, biases) = (ids.len(), biases.get(ids.len()).map_or(&[][..], |biases| biases));
-            let id = self.next(&context[..known], sampling, draw + at as u64, biases, masks.get(at));
-            ids.push(id);
+            let at = sampled.len();
+            let biases = biases.get(at).map_or(&[][..], |biases| biases);
+            let next = self.next(&context[..known], sampling, draw + at as u64, biases, masks.get(at));
+            let id = next.id;
+            sampled.push(next);
             if context.get(known) != Some(&id) {
                 break id;
             }
             known += 1;
         };
-        let drafts = self.draft(&context[..known], last, sampling, draw + ids.len() as u64);
+        let drafts = self.draft(&context[..known], last, sampling, draw + sampled.len() as u64);
         self.memory.sample(row, known, last, &drafts);
-        let poison = self.controls.poisoned();
-        let mut sampled = ids.into_iter().map(|id| sampled(id, sampling, S::SPEC.vocabulary, poison));
         match S::SPEC.drafts() {
-            0 => RowOutput::Sampled(sampled.next_back().expect("a token was sampled")),
-            _ => RowOutput::Verified(Verified { sampled: sampled.collect(), drafts }),
+            0 => RowOutput::Sampled(sampled.pop().expect("a token was sampled")),
+            _ => RowOutput::Verified(Verified { sampled, drafts }),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Script;
 use super::cells;
+use super::rows::uses;
 use super::windows::Windows;
 use monomorph_model::{
     BlockId, ModelSpec, OffloadRoom, OffloadSlot, Output, SequenceStep, SlidingId, SlidingSpec, SlidingTable,
@@ -484,12 +485,7 @@ pub(super) fn check_history(context: &[u32], draw: u64, sampling: &Sampling, his
         assert!(history.is_empty(), "a history that the sampler did not ask for");
         return;
     }
-    let prompt = context.len() - draw as usize;
-    let mut expected: HashMap<u32, u32> = HashMap::new();
-    for (position, &id) in context.iter().enumerate() {
-        *expected.entry(id).or_default() += u32::from(position >= prompt);
-    }
     let found: HashMap<u32, u32> = history.iter().map(|seen| (seen.id, seen.generated)).collect();
     assert_eq!(found.len(), history.len(), "a token stands in the history twice");
-    assert_eq!(found, expected, "the history is not that of the context");
+    assert_eq!(found, uses(context, draw), "the history is not that of the context");
 }

@@ -10,10 +10,12 @@ mod cells;
 mod controls;
 mod drafting;
 mod memory;
+mod rows;
 mod spec;
 mod windows;
 
 pub use controls::{Breach, Controls, Poison};
+pub use rows::{Next, Rows};
 pub use spec::{
     Drafting, Invariant, Pipelined, Recurrent, Shape, Skipping, Small, Tight, Verifying, Windowed,
 };
@@ -84,6 +86,8 @@ pub enum Tokens {
     Fixed(Vec<u32>),
     /// Anything that follows from the context and `draw`.
     Function(Chooser),
+    /// The same, or a row of logits to draw from.
+    Rows(Rows),
 }
 
 impl std::fmt::Debug for Tokens {
@@ -92,14 +96,23 @@ impl std::fmt::Debug for Tokens {
             Tokens::Hash => f.write_str("Hash"),
             Tokens::Fixed(ids) => f.debug_tuple("Fixed").field(ids).finish(),
             Tokens::Function(_) => f.write_str("Function"),
+            Tokens::Rows(_) => f.write_str("Rows"),
         }
     }
 }
 
 impl Tokens {
-    /// The token after `context`, of which `draw` tokens were generated.
+    /// The token after `context`, of which `draw` tokens were generated, without biases and masks.
     pub fn next(&self, context: &[u32], sampling: &Sampling, draw: u64, spec: &ModelSpec) -> u32 {
-        match self {
+        match self.said(context, sampling, draw, spec) {
+            Next::Token(id) => id,
+            Next::Logits(row) => rows::drawn(row, context, sampling, draw, &[], None).id,
+        }
+    }
+
+    /// What the script says after `context`.
+    fn said(&self, context: &[u32], sampling: &Sampling, draw: u64, spec: &ModelSpec) -> Next {
+        Next::Token(match self {
             Tokens::Hash => {
                 let seed = if sampling.temperature == 0.0 { 0 } else { sampling.seed };
                 let words = context.iter().map(|&id| u64::from(id)).chain([seed, draw]);
@@ -107,7 +120,7 @@ impl Tokens {
                 loop {
                     let id = ((hash >> 24) % spec.vocabulary as u64) as u32;
                     if !spec.protocol.stop_ids.contains(&id) {
-                        return id;
+                        break id;
                     }
                     hash = mix(hash, 1);
                 }
@@ -117,7 +130,8 @@ impl Tokens {
                 usize::try_from(draw).ok().and_then(|at| ids.get(at)).copied().unwrap_or(stop)
             }
             Tokens::Function(function) => function(context, draw),
-        }
+            Tokens::Rows(rows) => return rows(context, draw),
+        })
     }
 }
 
@@ -183,14 +197,29 @@ impl<S: Shape> Scripted<S> {
         draw: u64,
         biases: &[TokenBias],
         mask: Option<&TokenMask>,
-    ) -> u32 {
-        let said = self.script.tokens.next(context, sampling, draw, S::SPEC);
-        let right = allowed(leaning(said, biases), mask, S::SPEC);
-        match self.controls.poisoned() {
+    ) -> Sampled {
+        let said = self.script.tokens.said(context, sampling, draw, S::SPEC);
+        // What is said may be a command to say wrong tokens from here on.
+        let poison = self.controls.poisoned();
+        let vocabulary = S::SPEC.vocabulary;
+        let wrong = |id: u32| (id + 1) % vocabulary as u32;
+        let right = match said {
+            Next::Token(said) => allowed(leaning(said, biases), mask, S::SPEC),
+            Next::Logits(mut row) => {
+                if poison == Some(Poison::NotANumber) {
+                    row.fill(f32::NAN);
+                }
+                let drawn = rows::drawn(row, context, sampling, draw, biases, mask);
+                let id = if poison == Some(Poison::WrongTokens) { wrong(drawn.id) } else { drawn.id };
+                return Sampled { id, ..drawn };
+            }
+        };
+        let id = match poison {
             None => right,
-            Some(Poison::WrongTokens) => (right + 1) % S::SPEC.vocabulary as u32,
+            Some(Poison::WrongTokens) => wrong(right),
             Some(Poison::NotANumber) => 0,
-        }
+        };
+        sampled(id, sampling, vocabulary, poison)
     }
 
     /// What one sequence gets that read this context.
@@ -208,7 +237,7 @@ impl<S: Shape> Scripted<S> {
                 let mut logits = vec![0.0; sequence.tokens.len() * S::SPEC.vocabulary];
                 for (row, at) in (sequence.position..context.len()).enumerate() {
                     let greedy = Sampling::default();
-                    let id = self.next(&context[..=at], &greedy, 0, &[], None);
+                    let id = self.next(&context[..=at], &greedy, 0, &[], None).id;
                     logits[row * S::SPEC.vocabulary + id as usize] = 1.0;
                 }
                 RowOutput::Logits(logits)

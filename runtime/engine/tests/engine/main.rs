@@ -4,6 +4,7 @@ mod answers;
 mod constraints;
 mod deadlines;
 mod drafts;
+mod drawn;
 mod endings;
 mod health;
 mod lookups;
