@@ -110,6 +110,8 @@ fn main() -> ExitCode {
         ("refusals::paths_and_methods", refusals::paths_and_methods),
         ("refusals::harmless_fields_are_taken", refusals::harmless_fields),
         ("sampled::biases_and_repetition_change_answers", sampled::biased),
+        ("sampled::the_best_of_several_are_the_likeliest_a_token", sampled::best),
+        ("sampled::temperatures_follow_the_entropy", sampled::adaptive),
         ("sampled::prompts_are_echoed", sampled::echoed),
         ("sampled::prompts_are_echoed_with_their_log_probabilities", sampled::scored),
         ("sampled::ids_are_told", sampled::ids),

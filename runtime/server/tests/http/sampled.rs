@@ -3,7 +3,7 @@
 
 use crate::lifecycle::CHAT;
 use crate::process::{DRAFTS, Server};
-use crate::scripted::{GREETING, STOP};
+use crate::scripted::{APART, END, GREETING, LETTERS, STOP};
 use serde_json::{Value, json};
 
 const TEXT: &str = "/v1/completions";
@@ -70,6 +70,81 @@ pub fn biased() {
             assert_eq!(again(free.clone()), plain, "{free}");
         }
     }
+}
+
+/// The texts of an answer's choices.
+fn texts(answer: &Value) -> Vec<Value> {
+    answer["choices"].as_array().expect("choices").iter().map(|choice| choice["text"].clone()).collect()
+}
+
+/// Of answers that are drawn those come back that are the likeliest a token, and all are counted.
+pub fn best() {
+    for model in [None, Some(DRAFTS)] {
+        let server = model.map_or_else(|| Server::start(&[]), |model| Server::start_as(model, &[]));
+        let ask = |seed: u64, fields: Value| {
+            let body = json!({"prompt": "[[drawn]]", "temperature": 1, "seed": seed, "max_tokens": 12});
+            let response = server.post(TEXT, &with(body, &fields));
+            assert_eq!(response.status, 200, "{}", response.text());
+            response.json()
+        };
+        let (mut not_first, mut not_by_sum) = (0, 0);
+        for seed in (0..64).step_by(8) {
+            let all = ask(seed, json!({"n": 8, "logprobs": 0}));
+            let sums = all["choices"].as_array().expect("choices").iter().map(|choice| {
+                let of = choice["logprobs"]["token_logprobs"].as_array().expect("a list");
+                let of = of.iter().map(|it| f64::from(it.as_f64().expect("a number") as f32));
+                (of.len(), of.sum::<f64>())
+            });
+            let sums: Vec<(usize, f64)> = sums.collect();
+            let mean = |at: &usize| match sums[*at] {
+                (0, _) => f64::NEG_INFINITY,
+                (tokens, sum) => sum / tokens as f64,
+            };
+            let mut order: Vec<usize> = (0..8).collect();
+            order.sort_by(|a, b| mean(b).total_cmp(&mean(a)));
+            let said = texts(&all);
+            let expected: Vec<Value> = order.iter().map(|at| said[*at].clone()).collect();
+
+            // Nobody asks for log-probabilities here, and it is chosen by them.
+            let best = ask(seed, json!({"n": 3, "best_of": 8}));
+            assert_eq!(texts(&best), expected[..3], "seed {seed}: {all}");
+            assert_eq!(best["usage"]["completion_tokens"], all["usage"]["completion_tokens"]);
+            let choices = best["choices"].as_array().expect("choices").iter();
+            assert!(choices.enumerate().all(|(at, it)| it["index"] == at && it["logprobs"].is_null()));
+            let both = ask(seed, json!({"prompt": ["[[drawn]]", "[[drawn]]"], "best_of": 8}));
+            assert_eq!(texts(&both), [expected[0].clone(), expected[0].clone()], "each of its own");
+
+            let by_sum = (0..8).max_by(|a, b| sums[*a].1.total_cmp(&sums[*b].1)).expect("one");
+            not_first += usize::from(expected[0] != said[0]);
+            not_by_sum += usize::from(expected[0] != said[by_sum]);
+        }
+        // Another choice than the likeliest a token would be noticed.
+        assert!(not_first >= 4 && not_by_sum >= 4, "{not_first} and {not_by_sum} of 8");
+    }
+}
+
+/// The temperature follows the entropy, as the server or the request has it. All tokens are drawn from one
+/// row, so that one temperature does the same.
+pub fn adaptive() {
+    let given = ["temperature=1", "dynatemp-range=1", "dynatemp-exponent=4"];
+    let server = Server::start(&given.map(|one| ["--default", one]).concat());
+    let drawn = |fields: Value| {
+        let body = json!({"prompt": "[[drawn]]", "seed": 0, "n": 8, "max_tokens": 12});
+        let response = server.post(TEXT, &with(body, &fields));
+        assert_eq!(response.status, 200, "{}", response.text());
+        texts(&response.json())
+    };
+    let plain = |temperature: f64| drawn(json!({"temperature": temperature, "dynatemp_range": 0}));
+    let letters = (0..LETTERS).map(|place| f64::from(-APART * place as f32));
+    let weights: Vec<f64> = letters.chain([f64::from(END)]).map(f64::exp).collect();
+    let total: f64 = weights.iter().sum();
+    let entropy = -weights.iter().map(|weight| weight / total * (weight / total).ln()).sum::<f64>();
+    let evenness = entropy / (weights.len() as f64).ln();
+    let (of_server, of_request) = (drawn(json!({})), drawn(json!({"dynatemp_exponent": 1})));
+    assert_eq!(of_server, plain(2.0 * evenness.powi(4)));
+    assert_eq!(of_request, plain(2.0 * evenness));
+    let ignored = plain(1.0);
+    assert!(ignored != of_server && ignored != of_request && of_server != of_request, "{ignored:?}");
 }
 
 pub fn echoed() {

@@ -3,13 +3,14 @@
 //! What it answers is in the prompt. `[[say TEXT]]` says the text, `[[slowly TEXT]]` with 20 ms a token;
 //! `[[forever]]` goes on until it is stopped; `[[slow]]` takes 100 ms a token; `[[half]]` ends within a
 //! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
-//! takes N ms; from `[[poison]]` on tokens are wrong, and from `[[nan]]` on logits are not finite, in all
-//! answers; from the prompt after `[[poison N]]` on tokens of rank N are. Anything else gets [`GREETING`].
-//! With made-up weights of seed N, loading takes N ms, of ranks the last one's. With [`BROKEN`] it fails.
+//! takes N ms; `[[drawn]]` draws letters as the request's sampling has it; from `[[poison]]` on tokens are
+//! wrong, and from `[[nan]]` on logits are not finite, in all answers; from the prompt after `[[poison N]]` on
+//! tokens of rank N are. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms,
+//! of ranks the last one's. With [`BROKEN`] it fails.
 
 pub mod talk;
 
-use monomorph_engine::scripted::{Controls, Pipelined, Poison, Script, Scripted, Shape, Tokens};
+use monomorph_engine::scripted::{Controls, Next, Pipelined, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
@@ -122,7 +123,7 @@ impl<S: Shape> Loaded<S> {
             _ => {}
         }
         progress.advance(4);
-        let tokens = Tokens::Function(Arc::new(next_token));
+        let tokens = Tokens::Rows(Arc::new(next));
         let blocks = options.blocks_or_one_sequence(S::SPEC.block_tokens);
         let sequences = options.states(S::SPEC).sequences;
         let model = Scripted::new(Script { tokens, blocks, sequences, ..Script::default() });
@@ -213,10 +214,28 @@ pub enum Reply {
     Ids(Vec<u32>),
     /// One token, and no end.
     Endless(u32),
+    /// One of these logits.
+    Logits(Vec<f32>),
 }
 
-/// The token after `context`, the last `draw` tokens of which are the answer so far.
-fn next_token(context: &[u32], draw: u64) -> u32 {
+/// Letters that `[[drawn]]` draws from, from `a` on, whose logit is 0.
+pub const LETTERS: usize = 8;
+/// How far the logit of a letter is below that of the one before it.
+pub const APART: f32 = 0.75;
+/// The logit of the end.
+pub const END: f32 = -1.0;
+
+fn letters() -> Vec<f32> {
+    let mut row = vec![f32::NEG_INFINITY; Bytes::SPEC.vocabulary];
+    row[STOP as usize] = END;
+    for (place, logit) in row[usize::from(b'a')..][..LETTERS].iter_mut().enumerate() {
+        *logit = -APART * place as f32;
+    }
+    row
+}
+
+/// What comes after `context`, the last `draw` tokens of which are the answer so far.
+fn next(context: &[u32], draw: u64) -> Next {
     let draw = draw as usize;
     let prompt: Vec<u8> =
         context[..context.len() - draw].iter().filter_map(|&id| u8::try_from(id).ok()).collect();
@@ -231,11 +250,12 @@ fn next_token(context: &[u32], draw: u64) -> u32 {
     }
     let told = command.and_then(talk::ids).unwrap_or_else(|| answer(command, draw));
     let byte = |byte: &u8| u32::from(*byte);
-    match told {
+    Next::Token(match told {
+        Reply::Logits(row) => return Next::Logits(row),
         Reply::Endless(id) => id,
         Reply::Text(text) => text.get(draw).map_or(STOP, byte),
         Reply::Ids(ids) => ids.get(draw).copied().unwrap_or(STOP),
-    }
+    })
 }
 
 fn answer(command: Option<&str>, draw: usize) -> Reply {
@@ -245,6 +265,7 @@ fn answer(command: Option<&str>, draw: usize) -> Reply {
             std::thread::sleep(Duration::from_millis(2));
             Reply::Endless(u32::from(b"ab "[draw % 3]))
         }
+        Some("drawn") => Reply::Logits(letters()),
         Some("slow") => {
             std::thread::sleep(Duration::from_millis(100));
             greeting()
