@@ -6,7 +6,7 @@
 //! that it has (those that neither the mask nor top-n-sigma took out), the temperature is
 //!
 //! ```text
-//! low + (high - low) * (H / ln n)^exponent,   low = max(0, temperature - range),   high = temperature + range
+//! low + (high - low) * (H / ln n)^exponent,  low = max(0, temperature - range),  high = temperature + range
 //! ```
 //!
 //! llama.cpp filters before it takes the entropy; here filters follow the temperature, so that `n` and `H`

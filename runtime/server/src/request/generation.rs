@@ -70,7 +70,7 @@ pub(crate) struct GenerationParams {
 }
 
 impl GenerationParams {
-    /// The defaults.
+    /// What a request that names no field asks for, with a seed of its own.
     pub(crate) fn of_defaults(limits: &RequestLimits) -> GenerationParams {
         let sampling = Sampling { seed: random_seed(), ..limits.sampling.clone() };
         GenerationParams {

@@ -4,9 +4,9 @@
 //! `[[forever]]` goes on until it is stopped; `[[slow]]` takes 100 ms a token; `[[half]]` ends within a
 //! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
 //! takes N ms; `[[drawn]]` draws letters as the request's sampling has it; from `[[poison]]` on tokens are
-//! wrong, and from `[[nan]]` on logits are not finite, in all answers; from the prompt after `[[poison N]]` on
-//! tokens of rank N are. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes N ms,
-//! of ranks the last one's. With [`BROKEN`] it fails.
+//! wrong, and from `[[nan]]` on logits are not finite, in all answers; from the prompt after `[[poison N]]`
+//! on tokens of rank N are. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes
+//! N ms, of ranks the last one's. With [`BROKEN`] it fails.
 
 pub mod talk;
 
