@@ -13,6 +13,8 @@ mod calls;
 mod client;
 #[path = "http/clock.rs"]
 mod clock;
+#[path = "http/compaction.rs"]
+mod compaction;
 #[path = "http/corpora.rs"]
 mod corpora;
 #[path = "http/deltas.rs"]
@@ -190,6 +192,9 @@ fn main() -> ExitCode {
         ("tokens::a_server_says_what_it_is", tokens::info),
         ("tokens::what_a_request_does_not_say_is_the_servers", tokens::defaults),
         ("corpora::answers_of_all_formats_are_alike_whole_and_streamed", corpora::answers),
+        ("compaction::every_conversation_that_overflows_is_answered", compaction::overflowing),
+        ("compaction::what_was_kept_is_found_in_the_prefix_cache", compaction::growing),
+        ("compaction::a_request_may_ask_for_it_or_not", compaction::asked),
         ("tools::conversations_reach_the_template_and_come_back", tools::round_trip),
         ("tools::calls_are_as_many_as_are_wanted", tools::how_many),
         ("tools::several_answers_have_calls_of_their_own", tools::choices),

@@ -63,6 +63,8 @@ pub(crate) struct Answer {
     /// Stop strings; matched in text only, each run of text by itself.
     stops: StopMatcher,
     prompt_tokens: usize,
+    /// Tokens that were left out of the conversation.
+    compacted_tokens: usize,
     /// The prompt's tokens, where the request asks for them.
     prompt: Option<Arc<[u32]>>,
     /// The part of the prompt scored so far and not yet returned.
@@ -103,6 +105,7 @@ impl Answer {
             reading,
             stops: StopMatcher::new(stops),
             prompt_tokens,
+            compacted_tokens: 0,
             prompt: None,
             echoed: None,
             tells_stop: false,
@@ -119,6 +122,11 @@ impl Answer {
     /// Length of its prompt, in tokens.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
+    }
+
+    /// Makes it tell that so many tokens were left out of its conversation.
+    pub(crate) fn with_compacted(self, compacted_tokens: usize) -> Answer {
+        Answer { compacted_tokens, ..self }
     }
 
     /// Makes the answer return its prompt's tokens.
@@ -311,6 +319,7 @@ impl Answer {
         let usage = Usage {
             prompt_tokens: self.prompt_tokens,
             cached_tokens,
+            compacted_tokens: self.compacted_tokens,
             completion_tokens: self.generated,
             reasoning_tokens: self.reasoned,
         };

@@ -129,6 +129,8 @@ pub(crate) struct Usage {
     pub(crate) prompt_tokens: usize,
     /// How many of these were cached.
     pub(crate) cached_tokens: usize,
+    /// Tokens that the prompt leaves out of a conversation.
+    pub(crate) compacted_tokens: usize,
     /// Generated tokens.
     pub(crate) completion_tokens: usize,
     /// How many of these are reasoning and its tags.
@@ -166,6 +168,7 @@ mod tests {
         let one = |prompt_tokens, cached_tokens, completion_tokens| Usage {
             prompt_tokens,
             cached_tokens,
+            compacted_tokens: 0,
             completion_tokens,
             reasoning_tokens: 1,
         };

@@ -18,6 +18,8 @@ pub(crate) struct MessageWriter {
     model: String,
     /// Tokens of the prompt, which the first event reports.
     prompt_tokens: usize,
+    /// Those that it leaves out of the conversation.
+    compacted_tokens: usize,
     /// The requested limit of tokens.
     max_tokens: usize,
     /// The request's stop strings.
@@ -32,6 +34,7 @@ impl MessageWriter {
             id: format!("msg_{:016x}{:08x}", random_seed(), random_seed() as u32),
             model: model.to_owned(),
             prompt_tokens,
+            compacted_tokens: params.compacted.map_or(0, |it| it.tokens),
             max_tokens: params.max_tokens.unwrap_or_default(),
             stops: params.stops.clone(),
             blocks: Blocks::default(),
@@ -73,7 +76,8 @@ impl Writer for MessageWriter {
     }
 
     fn opening(&mut self) -> Vec<Bytes> {
-        let usage = Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() };
+        let Self { prompt_tokens, compacted_tokens, .. } = *self;
+        let usage = Usage { prompt_tokens, compacted_tokens, ..Usage::default() };
         let message = self.message(Vec::new(), None, usage);
         vec![named_event(&json!({"type": "message_start", "message": message})), self.idle()]
     }
@@ -162,10 +166,14 @@ fn signature(text: &str) -> String {
 
 /// Usage; `input_tokens` excludes cached tokens.
 fn written(usage: Usage) -> Value {
-    let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
-    json!({
+    let Usage { prompt_tokens, cached_tokens, compacted_tokens, completion_tokens, reasoning_tokens } = usage;
+    let mut usage = json!({
         "input_tokens": prompt_tokens - cached_tokens, "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached_tokens, "output_tokens": completion_tokens,
         "output_tokens_details": {"thinking_tokens": reasoning_tokens},
-    })
+    });
+    if compacted_tokens > 0 {
+        usage["compacted_input_tokens"] = compacted_tokens.into();
+    }
+    usage
 }

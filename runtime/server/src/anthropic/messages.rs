@@ -2,9 +2,9 @@
 
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
-use crate::request::conversation::append;
 use crate::request::described::described;
 use crate::request::fields::{Fields, text_of, text_schema, wrong_type, wrong_word};
+use crate::request::message::append;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

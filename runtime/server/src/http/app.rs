@@ -10,12 +10,14 @@ use crate::error::ApiError;
 use crate::health::canary::Canary;
 use crate::health::{Readiness, Signs, StepLimit};
 use crate::http::background::Background;
+use crate::http::compactions::Compactions;
 use crate::http::dump::file::Dump;
 use crate::http::keys::Keys;
 use crate::http::retry;
 use crate::openai::responses::store::Store;
 use crate::process::memory::Guard;
 use crate::request::calls::{Loose, Wanted};
+use crate::request::compaction::Room;
 use crate::request::conversation::Prepared;
 use crate::request::generation::GenerationParams;
 use crate::request::grammars::{Constrained, GrammarStore};
@@ -51,6 +53,8 @@ pub(crate) struct App {
     pub(crate) dump: Option<Arc<Dump>>,
     /// Counts of fields that were ignored.
     pub(crate) ignored: Ignored,
+    /// Counts of conversations that were shortened.
+    pub(crate) compactions: Compactions,
     /// Largest body in bytes.
     pub(crate) body_limit: usize,
     /// Whether the weights are random, which every response says.
@@ -65,6 +69,8 @@ pub(crate) struct App {
     pub(crate) tool_max_tokens: Option<NonZero<usize>>,
     /// Whether calls are constrained to their tools' schemas even if the request does not ask for it.
     pub(crate) hold_calls: bool,
+    /// Whether conversations that are too long are shortened, unless a request says otherwise.
+    pub(crate) compacts: bool,
     /// How long an answer may take; `None` is no limit.
     pub(crate) request_timeout: Option<Duration>,
     /// How long a step may take before it counts as hanging.
@@ -137,6 +143,12 @@ impl App {
         Signs::of(engine.health(), &engine.stats(), canary.unanswered(), self.step_limit).read()
     }
 
+    /// The room that a request's conversation is shortened to, if it is to be.
+    pub(crate) fn room(&self, ready: &Ready, params: &GenerationParams) -> Option<Room> {
+        let compacts = params.compacts.unwrap_or(self.compacts);
+        compacts.then(|| Room::of(ready.engine.context(), params.max_tokens))
+    }
+
     /// Submits prompts to the engine, each for as many answers as are generated: all of them or none. The
     /// answers are in the order of the prompts. `max_tokens` is the endpoint's default for requests that name
     /// none.
@@ -205,7 +217,8 @@ impl App {
                 let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
                 let (reading, limit) = (reading.clone(), self.request_timeout);
                 let answer = Answer::new(generation, tokenizer, reading, stops, prompt_tokens, limit);
-                answers.push(answer.with_prompt(told.clone()).with_echoed(first));
+                let answer = answer.with_prompt(told.clone()).with_echoed(first);
+                answers.push(answer.with_compacted(params.compacted.map_or(0, |it| it.tokens)));
             }
         }
         Ok(answers)

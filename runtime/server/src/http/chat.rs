@@ -45,7 +45,9 @@ pub(super) async fn begin(
         params.ignored.extend(params.reasoning_budget.take().map(|(field, _)| field));
     }
     let bytes = conversation.bytes();
-    let prepared = app.turns.take(bytes, move || conversation.prepare(&text, mode)).await??;
+    let room = app.room(ready, params);
+    let prepared = app.turns.take(bytes, move || conversation.prepare(&text, mode, room)).await??;
+    params.compacted = prepared.compacted;
     if prepared.calls.is_some() {
         // A call that does not end would fill the context.
         params.max_tokens = params.max_tokens.or(app.tool_max_tokens.map(NonZero::get));

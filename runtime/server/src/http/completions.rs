@@ -71,5 +71,11 @@ pub(crate) async fn respond(
         let pieces = best::choose(pieces, params.generated(), params.choices);
         Json(writer.whole(&pieces)).into_response()
     };
-    Ok(app.ignored.tell(&params.ignored, &params.loose, response))
+    Ok(told(app, params, response))
+}
+
+/// A response with the headers that tell what of the request was not taken as it stands.
+pub(super) fn told(app: &App, params: &GenerationParams, response: Response) -> Response {
+    let response = app.ignored.tell(&params.ignored, &params.loose, response);
+    app.compactions.tell(params.compacted, response)
 }

@@ -65,6 +65,15 @@ fn registry(app: &App) -> Registry {
         ignored.get_or_create(&vec![("field", field)]).inc_by(count);
     }
     registry.register("monomorph:ignored_fields", "Ignored request fields", ignored);
+    let [requests, tokens] = app.compactions.counts();
+    for (name, help, count) in [
+        ("monomorph:compacted_requests", "Requests whose conversation was shortened", requests),
+        ("monomorph:compacted_tokens", "Tokens that were left out of conversations", tokens),
+    ] {
+        let counter = Counter::<u64>::default();
+        counter.inc_by(count);
+        registry.register(name, help, counter);
+    }
     if let Some(dump) = &app.dump {
         let lost = Counter::<u64>::default();
         lost.inc_by(dump.lost());

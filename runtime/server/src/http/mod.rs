@@ -7,6 +7,7 @@ pub(crate) mod background;
 mod best;
 mod body;
 mod chat;
+pub(crate) mod compactions;
 mod completions;
 pub(crate) mod connections;
 pub(crate) mod cors;

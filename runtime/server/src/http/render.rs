@@ -24,8 +24,9 @@ pub(crate) async fn chat(
     let ChatRequest { params, conversation } = ChatRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
     let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
-    let rendered = app.turns.take(conversation.bytes(), move || conversation.render(&text, mode, true));
-    Ok(tokens(&rendered.await??.ids))
+    let room = app.room(ready, &params);
+    let rendered = app.turns.take(conversation.bytes(), move || conversation.fit(&text, mode, room));
+    Ok(tokens(&rendered.await??.0.ids))
 }
 
 /// Of one text.

@@ -7,7 +7,7 @@ use super::{body, chat, completions};
 use crate::error::{ApiError, wrong};
 use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::items::{DEFAULT_LIMIT, LIST_QUERY, MAX_LIMIT};
-use crate::openai::responses::request::ResponsesRequest;
+use crate::openai::responses::request::{ResponsesRequest, TRUNCATIONS};
 use crate::openai::responses::store::Stored;
 use crate::request::fields::wrong_word;
 use axum::Json;
@@ -29,12 +29,14 @@ pub(super) async fn create(
     let body = body::read_json(request, app.body_limit).await?;
     let mut request = ResponsesRequest::read(&body, &app.limits(ready), &app.responses)?;
     app.check_model(request.params.model.as_deref())?;
+    let truncation = TRUNCATIONS[usize::from(!request.params.compacts.unwrap_or(app.compacts))];
+    request.said.insert("truncation".to_owned(), truncation.into());
     let conversation = std::mem::take(&mut request.conversation);
     let answers = chat::begin(&app, ready, conversation, &mut request.params, asker).await?;
     let writer = ResponseWriter::new(&app.model_name, &mut request, &app.responses);
     if request.background {
         let response = Json(app.background.start(writer, answers)?).into_response();
-        return Ok(app.ignored.tell(&request.params.ignored, &request.params.loose, response));
+        return Ok(completions::told(&app, &request.params, response));
     }
     completions::respond(&app, writer, &request.params, answers).await
 }

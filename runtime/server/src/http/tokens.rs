@@ -99,6 +99,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "body_limit": app.body_limit,
         "request_timeout": app.request_timeout.map(|limit| limit.as_secs_f64()),
         "keys": !app.keys.is_empty(),
+        "context_compaction": app.compacts,
         "sampling": defaults::written(&app.sampling),
         "engine": engine,
     }))

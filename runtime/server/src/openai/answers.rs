@@ -187,13 +187,17 @@ impl AnswerWriter {
     }
 
     fn usage(&self, usage: Usage) -> Value {
-        let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
+        let Usage { prompt_tokens, cached_tokens, compacted_tokens, completion_tokens, reasoning_tokens } =
+            usage;
         let mut value = json!({
             "prompt_tokens": prompt_tokens,
             "prompt_tokens_details": {"cached_tokens": cached_tokens},
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
         });
+        if compacted_tokens > 0 {
+            value["prompt_tokens_details"]["compacted_tokens"] = compacted_tokens.into();
+        }
         if self.endpoint == Endpoint::Chat {
             value["completion_tokens_details"] = json!({"reasoning_tokens": reasoning_tokens});
         }

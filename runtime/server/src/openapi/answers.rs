@@ -2,8 +2,8 @@
 
 use super::Facts;
 use super::schema::{
-    Properties, also, answer, any_object, any_of, array, boolean, count, integer, object, of, only, or_null,
-    properties, text, whole, within, words,
+    Properties, about, also, answer, any_object, any_of, array, boolean, count, integer, object, of, only,
+    or_null, properties, text, whole, within, words,
 };
 use serde_json::{Value, json};
 
@@ -57,9 +57,18 @@ fn with_ids(choice: Value) -> Value {
     also(choice, vec![("token_ids", array(count()))])
 }
 
+/// Tokens that were left out of a conversation, where some were.
+pub(super) fn compacted() -> Value {
+    about("Tokens that the prompt leaves out of the conversation; absent where it is whole.", count())
+}
+
 fn usage(chat: bool) -> Value {
+    let mut details = object! { cached_tokens: count() };
+    if chat {
+        details = also(details, properties! { compacted_tokens: compacted() });
+    }
     let mut properties = properties! {
-        prompt_tokens: count(), prompt_tokens_details: object! { cached_tokens: count() },
+        prompt_tokens: count(), prompt_tokens_details: details,
         completion_tokens: count(), total_tokens: count(),
     };
     if chat {
@@ -197,7 +206,8 @@ fn info(facts: &Facts) -> Value {
     };
     object! {
         build: build, gpu_ordinals: array(count()), model_name: only(facts.model), weights: weights(), body_limit: count(),
-        request_timeout: or_null(json!({"type": "number"})), keys: boolean(), sampling: sampling(), engine: or_null(engine),
+        request_timeout: or_null(json!({"type": "number"})), keys: boolean(), context_compaction: boolean(),
+        sampling: sampling(), engine: or_null(engine),
     }
 }
 

@@ -1,9 +1,10 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`: what is answered, and examples.
 
 use super::Facts;
+use super::answers::compacted;
 use super::schema::{
-    Properties, about, any_object, any_of, array, count, object, of, only, or_null, properties, text, whole,
-    words,
+    Properties, about, also, any_object, any_of, array, count, object, of, only, or_null, properties, text,
+    whole, words,
 };
 use serde_json::{Value, json};
 
@@ -16,11 +17,12 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
 }
 
 fn usage() -> Value {
-    object! {
+    let usage = object! {
         input_tokens: about("Those that were computed.", count()), cache_creation_input_tokens: only(0),
         cache_read_input_tokens: count(), output_tokens: count(),
         output_tokens_details: object! { thinking_tokens: count() },
-    }
+    };
+    also(usage, properties! { compacted_input_tokens: compacted() })
 }
 
 fn stop_reason() -> Value {

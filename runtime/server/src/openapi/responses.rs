@@ -1,13 +1,14 @@
 //! `/v1/responses`: what is answered, and examples.
 
 use super::Facts;
-use super::answers::token_logprob;
+use super::answers::{compacted, token_logprob};
 use super::schema::{
-    Properties, about, answer, any, any_object, any_of, array, boolean, count, integer, object, of, only,
-    or_null, properties, text, whole, words,
+    Properties, about, also, answer, any, any_object, any_of, array, boolean, count, integer, object, of,
+    only, or_null, properties, text, whole, words,
 };
 use crate::openai::chat::EFFORTS;
 use crate::openai::responses::items::{DEFAULT_LIMIT, MAX_LIMIT};
+use crate::openai::responses::request::TRUNCATIONS;
 use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Value, json};
 
@@ -24,7 +25,10 @@ fn response(facts: &Facts) -> Value {
     let nothing = || json!({"type": "null"});
     let usage = object! {
         input_tokens: count(),
-        input_tokens_details: object! { cached_tokens: count(), cache_write_tokens: only(0) },
+        input_tokens_details: also(
+            object! { cached_tokens: count(), cache_write_tokens: only(0) },
+            properties! { compacted_tokens: compacted() },
+        ),
         output_tokens: count(), output_tokens_details: object! { reasoning_tokens: count() },
         total_tokens: count(),
     };
@@ -44,7 +48,7 @@ fn response(facts: &Facts) -> Value {
         reasoning: object! { effort: or_null(words(&EFFORTS)), summary: nothing() }, store: boolean(),
         temperature: json!({"type": "number"}), text: object! { format: any_object() },
         tool_choice: any_of([words(&["none", "auto", "required"]), any_object()]), tools: array(tool),
-        top_p: json!({"type": "number"}), truncation: only("disabled"), user: or_null(text()),
+        top_p: json!({"type": "number"}), truncation: words(&TRUNCATIONS), user: or_null(text()),
         background: boolean(), service_tier: only("default"), top_logprobs: integer(0..=i64::from(MAX_TOP_LOGPROBS)),
     }
 }

@@ -4,9 +4,10 @@
 use crate::answer::reading::{Calls, Reading};
 use crate::error::{ApiError, wrong};
 use crate::request::calls::{Tool, Wanted};
+use crate::request::compaction::{Compacted, Compaction, Room};
 use crate::request::reasoning::{ReasoningMode, share_of};
 use crate::request::text::{EFFORT, SWITCH, Text};
-use monomorph_text::{Prompt, ToolSet};
+use monomorph_text::{Prompt, Special, ToolSet};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -83,25 +84,15 @@ pub(crate) struct Prepared {
     pub(crate) calls: Option<Wanted>,
     /// The share of the answer for reasoning, where the template has no variable for the effort.
     pub(crate) share: Option<f64>,
-}
-
-/// Appends to a message's text in place: copying it for each of many pieces would be quadratic.
-pub(crate) fn append(message: &mut Value, name: &str, between: &str, more: &str) {
-    match &mut message[name] {
-        Value::String(text) => {
-            if !text.is_empty() {
-                text.push_str(between);
-            }
-            text.push_str(more);
-        }
-        none => *none = more.into(),
-    }
+    /// What the prompt leaves out of the conversation, if anything.
+    pub(crate) compacted: Option<Compacted>,
 }
 
 impl Prepared {
     /// A prompt whose tokens are given: its answers are parsed as text only.
     pub(crate) fn plain() -> Prepared {
-        Prepared { at: "prompt", ids: Vec::new(), reading: Reading::plain(), calls: None, share: None }
+        let reading = Reading::plain();
+        Prepared { at: "prompt", ids: Vec::new(), reading, calls: None, share: None, compacted: None }
     }
 }
 
@@ -187,11 +178,17 @@ impl Conversation {
         }
     }
 
-    /// Renders and tokenizes it, on a server whose models reason in this way.
+    /// Renders and tokenizes it, on a server whose models reason in this way; with `room`, shortened if it
+    /// does not fit.
     ///
     /// # Errors
     /// When the model does not support what is asked, or the template refuses it.
-    pub(crate) fn prepare(self, text: &Text, mode: ReasoningMode) -> Result<Prepared, ApiError> {
+    pub(crate) fn prepare(
+        self,
+        text: &Text,
+        mode: ReasoningMode,
+        room: Option<Room>,
+    ) -> Result<Prepared, ApiError> {
         let calls = match (self.tools.forbidden, self.tools.one) {
             (true, _) => Calls::None,
             (false, true) => Calls::First,
@@ -208,9 +205,42 @@ impl Conversation {
             _ => None,
         };
         let at = self.at;
-        let prompt = self.render(text, mode, true)?;
+        let (prompt, compacted) = self.fit(text, mode, room)?;
         let reading = text.reading(&prompt, set.map(|set| (set, calls)));
-        Ok(Prepared { at, reading, ids: prompt.ids, calls: wanted, share })
+        Ok(Prepared { at, reading, ids: prompt.ids, calls: wanted, share, compacted })
+    }
+
+    /// Renders it with the beginning of an answer behind it; with `room`, shortened if it does not fit. What
+    /// cannot be made short enough is as short as it can be.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(crate) fn fit(
+        self,
+        text: &Text,
+        mode: ReasoningMode,
+        room: Option<Room>,
+    ) -> Result<(Prompt, Option<Compacted>), ApiError> {
+        let Some(room) = room else { return Ok((self.render(text, mode, true)?, None)) };
+        let whole = self.clone().render(text, mode, true)?;
+        let mut excess = room.excess(whole.ids.len());
+        if excess == 0 {
+            return Ok((whole, None));
+        }
+        let count = |part: &str| text.tokenizer.encode(part, Special::Plain).map(|ids| ids.len());
+        let compaction = Compaction::new(&self.messages, count)?;
+        loop {
+            let (messages, compacted, more) = compaction.without(excess);
+            let prompt = Conversation { messages, ..self.clone() }.render(text, mode, true)?;
+            // Templates do more than to put messages one after another: what stays may take more.
+            if prompt.ids.len() > room.prompt && more {
+                excess += room.step;
+                continue;
+            }
+            let tokens = whole.ids.len().saturating_sub(prompt.ids.len());
+            let compacted = (compacted != Compacted::default()).then_some(Compacted { tokens, ..compacted });
+            return Ok((prompt, compacted));
+        }
     }
 
     /// Renders it, with the beginning of an answer behind it or not.

@@ -1,6 +1,7 @@
 //! Parameters common to all endpoints: sampling, limits, stops, streaming.
 
 use super::biases::BiasParams;
+use super::compaction::Compacted;
 use super::described::described;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
@@ -67,6 +68,10 @@ pub(crate) struct GenerationParams {
     pub(crate) ignored: Vec<&'static str>,
     /// Paths of the parts of tools' schemas that do not constrain arguments.
     pub(crate) loose: Vec<String>,
+    /// Whether a conversation that is too long is shortened, if the request says.
+    pub(crate) compacts: Option<bool>,
+    /// What was left out of it.
+    pub(crate) compacted: Option<Compacted>,
 }
 
 impl GenerationParams {
@@ -93,6 +98,8 @@ impl GenerationParams {
             reasoning_budget: None,
             ignored: Vec::new(),
             loose: Vec::new(),
+            compacts: None,
+            compacted: None,
         }
     }
 

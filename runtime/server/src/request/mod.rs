@@ -2,6 +2,7 @@
 
 pub(crate) mod biases;
 pub(crate) mod calls;
+pub(crate) mod compaction;
 pub(crate) mod conversation;
 pub(crate) mod defaults;
 pub(crate) mod described;
@@ -10,6 +11,7 @@ pub(crate) mod format;
 pub(crate) mod generation;
 pub(crate) mod grammars;
 pub(crate) mod limits;
+pub(crate) mod message;
 pub(crate) mod reasoning;
 pub(crate) mod routers;
 pub(crate) mod text;

@@ -6,6 +6,7 @@ use crate::failure::{EXIT_DEVICE_FAULT, Failure};
 use crate::health::StepLimit;
 use crate::health::canary::{Canary, CanaryArgs, check_known};
 use crate::http::app::{App, Ready};
+use crate::http::compactions::Compactions;
 use crate::http::connections::ConnectionArgs;
 use crate::http::cors::CorsArgs;
 use crate::http::dump::file::DumpArgs;
@@ -108,6 +109,10 @@ pub struct ServeArgs {
     /// strict tools.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
     pub hold_calls: Switch,
+    /// Shorten conversations that leave too little of the context for an answer, unless a request says
+    /// otherwise: old results of tools go first, then old turns. Without it they are answered 400.
+    #[arg(long)]
+    pub context_compaction: bool,
     /// Most tokens of an answer that may call tools and whose request names no limit; 0 is as many as the
     /// context holds.
     #[arg(long, value_name = "N", default_value_t = TOOL_MAX_TOKENS)]
@@ -232,6 +237,7 @@ pub fn serve(
         keys,
         guests,
         ignored: Ignored::default(),
+        compactions: Compactions::default(),
         dump: args.dump.open()?.map(Arc::new),
         body_limit: args.max_body.get(),
         dummy: args.weights.is_dummy(),
@@ -239,6 +245,7 @@ pub fn serve(
         sampling,
         reasoning: args.reasoning,
         tool_max_tokens: NonZero::new(args.tool_max_tokens),
+        compacts: args.context_compaction,
         hold_calls: args.hold_calls == Switch::On,
         request_timeout: (args.request_timeout > 0).then(|| Duration::from_secs(args.request_timeout)),
         step_limit: args.step_seconds.map_or_else(

@@ -378,7 +378,7 @@ pub fn refusals() {
         (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort", "huge"),
         (json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "summary"),
         (json!({"background": true, "store": false}), "background", "contradicts `store: false`"),
-        (json!({"truncation": "auto"}), "truncation", "not supported"),
+        (json!({"truncation": "middle"}), "truncation", "auto or disabled"),
         (
             json!({"text": {"format": {"type": "json_object"}, "verbosity": "low"}}),
             "text.verbosity",

@@ -331,9 +331,13 @@ fn part(block: &Block, logprobs: &[Value]) -> Option<Value> {
 }
 
 fn written(usage: Usage) -> Value {
-    let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
+    let Usage { prompt_tokens, cached_tokens, compacted_tokens, completion_tokens, reasoning_tokens } = usage;
+    let mut details = json!({"cached_tokens": cached_tokens, "cache_write_tokens": 0});
+    if compacted_tokens > 0 {
+        details["compacted_tokens"] = compacted_tokens.into();
+    }
     json!({
-        "input_tokens": prompt_tokens, "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": 0},
+        "input_tokens": prompt_tokens, "input_tokens_details": details,
         "output_tokens": completion_tokens, "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
         "total_tokens": prompt_tokens + completion_tokens,
     })

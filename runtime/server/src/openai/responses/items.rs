@@ -3,9 +3,9 @@
 use crate::error::{ApiError, wrong};
 use crate::openai::messages::arguments_of;
 use crate::openapi::schema::{any_of, array, of, text, words};
-use crate::request::conversation::append;
 use crate::request::described::described;
 use crate::request::fields::{Fields, missing, text_of, text_schema, wrong_type, wrong_word};
+use crate::request::message::append;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 

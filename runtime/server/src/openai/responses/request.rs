@@ -8,7 +8,7 @@ use crate::openapi::schema::{any, any_object, any_of, array, of, some, text, wor
 use crate::process::random::random_seed;
 use crate::request::conversation::{Conversation, Reasoning, Tools};
 use crate::request::described::described;
-use crate::request::fields::{Fields, Neutral, wrong_type};
+use crate::request::fields::{Fields, Neutral, wrong_type, wrong_word};
 use crate::request::format::{read_typed, typed};
 use crate::request::generation::{GenerationParams, TEMPERATURE, TOP_P, read_length, read_numbers};
 use crate::request::limits::RequestLimits;
@@ -17,6 +17,8 @@ use crate::request::tools::{FunctionPlace, read_choice, read_given, tool_name, t
 use monomorph_sampling::MAX_TOP_LOGPROBS;
 use serde_json::{Map, Value, json};
 
+/// Whether input that is too long is shortened, as OpenAI has it.
+pub(crate) const TRUNCATIONS: [&str; 2] = ["auto", "disabled"];
 /// What `include` calls log-probabilities.
 const LOGPROBS: &str = "message.output_text.logprobs";
 
@@ -78,6 +80,7 @@ impl ResponsesRequest {
         let background = read_background(&mut fields, params.stream, store, kept)?;
         let text = read_text(&mut fields, &mut params)?;
         let top_logprobs = read_logprobs(&mut fields, &mut params)?;
+        params.compacts = read_truncation(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         routers::read_responses(&mut fields)?;
         params.ignored = fields.finish()?;
@@ -94,7 +97,7 @@ impl ResponsesRequest {
             "reasoning": {"effort": effort, "summary": null}, "store": store,
             "temperature": params.sampling.temperature, "text": {"format": text},
             "tool_choice": body["tool_choice"].as_null().map_or_else(|| body["tool_choice"].clone(), |()| "auto".into()), "tools": given.collect::<Vec<_>>(),
-            "top_p": params.sampling.top_p, "truncation": "disabled", "user": params.user, "background": background,
+            "top_p": params.sampling.top_p, "user": params.user, "background": background,
             "service_tier": "default", "top_logprobs": top_logprobs,
         });
         let said = if let Value::Object(said) = said { said } else { Map::new() };
@@ -247,9 +250,21 @@ fn read_logprobs(fields: &mut Fields, params: &mut GenerationParams) -> Result<u
     Ok(top)
 }
 
+/// Whether input that is too long is to be shortened.
+fn read_truncation(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
+    fields.about(
+        "Whether input that is too long is shortened: as the server was started unless said otherwise.",
+    );
+    match fields.of(|| words(&TRUNCATIONS)).string("truncation")? {
+        None => Ok(None),
+        Some("auto") => Ok(Some(true)),
+        Some("disabled") => Ok(Some(false)),
+        Some(other) => Err(wrong_word("truncation", &TRUNCATIONS, Some(other))),
+    }
+}
+
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, neutral, what) in [
-        ("truncation", Neutral::Only("disabled".into()), "truncation of the input"),
         ("conversation", Neutral::Empty, "stored conversations"),
         ("prompt", Neutral::Empty, "stored prompts"),
         ("context_management", Neutral::Empty, "context editing"),
