@@ -114,7 +114,7 @@ fn read_best_of(fields: &mut Fields, params: &GenerationParams) -> Result<Option
     let choices = params.choices;
     match best_of {
         Some(count) if count < choices => {
-            Err(wrong!(NAME, "must be at least `n`, which is {choices}, and is {count}"))
+            Err(wrong!(NAME, "is {count}, and must be at least `n`, which is {choices}"))
         }
         Some(count) if count > choices && params.stream => {
             Err(wrong!(NAME, "contradicts `stream`: the best is known when all {count} are complete"))
