@@ -142,13 +142,11 @@ impl<'a> Compaction<'a> {
 
     fn after(&self, cuts: &[Cut]) -> (Vec<Value>, Compacted) {
         let mut kept: Vec<Option<Value>> = self.messages.iter().cloned().map(Some).collect();
-        let mut results = 0;
         // Each kind goes from its oldest on: what goes is without gaps.
         let (mut turns, mut rounds) = (None, None);
         for cut in cuts {
             let (gap, range) = match cut {
                 Cut::Result(at) => {
-                    results += 1;
                     if let Some(message) = &mut kept[*at] {
                         message["content"] = NOTE.into();
                     }
@@ -159,9 +157,10 @@ impl<'a> Compaction<'a> {
             };
             let begin = gap.as_ref().map_or(range.start, |gap: &Range<usize>| gap.start);
             *gap = Some(begin..range.end);
-            results -= cuts.iter().filter(|cut| matches!(cut, Cut::Result(at) if range.contains(at))).count();
             kept[range.clone()].fill(None);
         }
+        // Those of messages that went are gone with them.
+        let results = cuts.iter().filter(|cut| matches!(cut, Cut::Result(at) if kept[*at].is_some())).count();
         if let Some(gap) = &turns
             && let Some(Some(after)) = kept.get_mut(gap.end)
         {
