@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What cargo tells programs that it runs, by the beginnings of the variables' names.
-const TOLD: [&str; 5] =
-    ["CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_PRIMARY_PACKAGE"];
+const TOLD: [&str; 6] =
+    ["CARGO_BIN_", "CARGO_CRATE_NAME", "CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_PRIMARY_PACKAGE", "OUT_DIR"];
 
 /// `cargo`, still without arguments.
 ///
@@ -16,13 +16,14 @@ const TOLD: [&str; 5] =
 /// them is compiled again: most of this workspace, for every test that builds a program of it.
 pub fn cargo() -> Command {
     let mut command = Command::new("cargo");
-    let told = std::env::vars_os().filter(|(name, _)| {
-        name.to_str().is_some_and(|name| TOLD.iter().any(|beginning| name.starts_with(beginning)))
-    });
-    for (name, _) in told {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_told)) {
         command.env_remove(name);
     }
     command
+}
+
+fn is_told(name: &str) -> bool {
+    TOLD.iter().any(|beginning| name.starts_with(beginning))
 }
 
 /// A program in `directory` that runs rustc with further flags, to be a `RUSTC_WORKSPACE_WRAPPER`, which
@@ -48,7 +49,7 @@ pub fn rustc_with(directory: &Path, flags: &[String]) -> Result<PathBuf, BuildEr
 
 #[cfg(test)]
 mod tests {
-    use super::{cargo, rustc_with};
+    use super::{cargo, is_told, rustc_with};
     use std::ffi::OsStr;
     use std::process::Command;
 
@@ -57,9 +58,11 @@ mod tests {
         let command = cargo();
         let removed =
             |name: &str| command.get_envs().any(|(it, value)| it == OsStr::new(name) && value.is_none());
-        // Cargo sets the first for tests; the second is where dependencies are.
+        // Cargo sets the first for tests; the second is where dependencies are. Tests of a package with a build
+        // script are told its directory too.
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some() && removed("CARGO_MANIFEST_DIR"));
         assert!(!removed("CARGO_HOME"));
+        assert!(["OUT_DIR", "CARGO_PKG_NAME"].iter().all(|it| is_told(it)) && !is_told("CARGO_TARGET_DIR"));
     }
 
     #[test]
