@@ -2,6 +2,7 @@
 
 use crate::root;
 use monomorph_compiler::toolchain::python::{installed, run};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -83,6 +84,12 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
+/// Writes a file in one go: another test that runs on the same packages sees it whole.
 fn write(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let directory = path.parent().expect("files stand in a directory");
+    let fresh = tempfile::NamedTempFile::new_in(directory).and_then(|mut fresh| {
+        fresh.write_all(text.as_bytes())?;
+        Ok(fresh.persist(path)?)
+    });
+    fresh.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }

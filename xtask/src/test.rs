@@ -15,10 +15,13 @@ use crate::{book, licences, paths, tidy};
 use clap::Args;
 use monomorph_compiler::toolchain;
 use monomorph_compiler::toolchain::python::run;
+use programs::Program;
 use sets::Part;
 use std::cell::{Cell, OnceCell};
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -31,11 +34,26 @@ pub struct Options {
 /// A check's name and its function.
 type Check<'a> = (&'static str, Box<dyn Fn() -> Result<Outcome, String> + 'a>);
 
+/// Variables for builds of the tests and for their programs.
+type Environment<'a> = Vec<(&'a str, &'a OsStr)>;
+
 /// Result of a check that did not fail.
 enum Outcome {
     Passed,
     /// Why it could not run here.
     Skipped(&'static str),
+}
+
+/// A check by ignored tests, which need more than a fresh machine has. Most of them wait for tools of others,
+/// so two such checks are made at a time.
+struct Other {
+    name: &'static str,
+    /// What has to be there, and where it is to be had.
+    lacks: Option<&'static str>,
+    /// What is done before the tests.
+    before: Option<fn() -> Result<Command, String>>,
+    /// The tests' files in `tests/tests`.
+    files: &'static [&'static str],
 }
 
 /// The half of the device crate that CPU builds leave out.
@@ -51,14 +69,14 @@ pub fn test(options: Options) -> Result<(), String> {
     room::check()?;
     toolchain::times::clear(&paths::root());
     let (downloads, weights) = (Cell::new(Some(downloads::begin())), OnceCell::new());
-    let (gpu_kernels, ran) = (Cell::new(None), Cell::new(Vec::new()));
+    let ran = Cell::new(Vec::new());
     // Whether there are weights changes how the tests' crate is compiled, so every build of it after the
     // downloads gets this variable.
-    let with_weights = || -> Vec<(&str, &OsStr)> {
+    let with_weights = || -> Environment {
         weights.get().map(|path: &PathBuf| ("MONOMORPH_TEST_WEIGHTS", path.as_os_str())).into_iter().collect()
     };
-    let ignored = |file: &str| ignored(file, &with_weights());
-    let checks: Vec<Check> = vec![
+    let (begun, built) = (Cell::new(None), OnceCell::new());
+    let before: Vec<Check> = vec![
         ("format", Box::new(|| cargo(&["fmt", "--all", "--check"], &[]))),
         ("tidy", Box::new(|| tidy::tidy(options.bless).map(passed))),
         (
@@ -77,7 +95,7 @@ pub fn test(options: Options) -> Result<(), String> {
             Box::new(|| {
                 let (fetched, result) = downloads.take().expect("a check is made once").end();
                 fetched.into_iter().for_each(|path| drop(weights.set(path)));
-                gpu_kernels.set(Some(beside::begin(options.bless)));
+                begun.set(Some(beside::begin(options.bless)));
                 result.map(passed)
             }),
         ),
@@ -88,52 +106,117 @@ pub fn test(options: Options) -> Result<(), String> {
                 if options.bless {
                     environment.push(("MONOMORPH_BLESS", "1".as_ref()));
                 }
-                let all = programs::run(&[CUDA], &environment)?;
+                let programs = built.get_or_init(|| programs::build(&[CUDA], &environment)).as_ref()?;
+                let all = programs::run(programs, &environment)?;
                 let failed: Vec<_> = all.iter().filter(|it| !it.passed).map(|it| it.name.clone()).collect();
                 ran.set(all);
                 let documentation = cargo(&["test", "--workspace", CUDA, "--quiet", "--doc"], &environment);
                 if failed.is_empty() { documentation } else { Err(format!("failed: {}", failed.join(", "))) }
             }),
         ),
-        ("aarch64", Box::new(|| aarch64(ignored))),
-        ("npm clients", Box::new(|| npm_clients(ignored))),
-        ("page", Box::new(|| page(ignored))),
-        ("agents", Box::new(|| agents(ignored))),
-        ("images", Box::new(|| images(ignored))),
-        ("fleet", Box::new(|| fleet(ignored))),
+    ];
+    let after: Vec<Check> = vec![
         ("book", Box::new(|| book::check().map(passed))),
         (
             "GPU kernels",
-            Box::new(|| {
-                gpu_kernels.take().expect("they were begun").and_then(beside::Kernels::end).map(passed)
-            }),
+            Box::new(|| begun.take().expect("they were begun").and_then(beside::Kernels::end).map(passed)),
         ),
     ];
-    let (mut failed, mut skipped, mut lines) = (Vec::new(), 0, Vec::new());
-    for (name, check) in &checks {
+    let mut made = Made::default();
+    before.iter().for_each(|check| made.make(check));
+    made.make_others(&others(), built.get().map_or(&[], |it| it.as_deref().unwrap_or(&[])), &with_weights());
+    after.iter().for_each(|check| made.make(check));
+    times::print(&made.lines, ran.take());
+    let Made { lines, failed, skipped } = made;
+    println!("{} passed, {} failed, {skipped} skipped", lines.len() - failed.len() - skipped, failed.len());
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// The checks made so far.
+#[derive(Default)]
+struct Made {
+    lines: Vec<times::Line>,
+    failed: Vec<&'static str>,
+    skipped: usize,
+}
+
+impl Made {
+    fn make(&mut self, (name, check): &Check) {
         let (start, spent) = (Instant::now(), processor::processor());
         eprintln!("== {name}");
-        let became = match check() {
+        let became = check();
+        let processor = processor::processor().zip(spent).map(|(now, before)| now - before);
+        self.end(name, became, start, processor);
+    }
+
+    /// Makes these two at a time.
+    fn make_others(&mut self, others: &[Other], programs: &[Program], environment: &Environment) {
+        let made = Mutex::new(self);
+        let make = |it: &Other| {
+            let start = Instant::now();
+            eprintln!("== {}", it.name);
+            let (became, processor) = it.make(programs, environment);
+            made.lock().expect("nobody panics with it").end(it.name, became, start, processor);
+            Ok(())
+        };
+        programs::each(others, make).expect("each check tells its own failure");
+    }
+
+    fn end(
+        &mut self,
+        name: &'static str,
+        became: Result<Outcome, String>,
+        start: Instant,
+        processor: Option<f64>,
+    ) {
+        let became = match became {
             Ok(Outcome::Passed) => "passed",
             Ok(Outcome::Skipped(why)) => {
                 eprintln!("{name}: skipped: {why}");
-                skipped += 1;
+                self.skipped += 1;
                 "skipped"
             }
             Err(why) => {
                 eprintln!("{name}: {why}");
-                failed.push(*name);
+                self.failed.push(name);
                 "FAILED"
             }
         };
         let seconds = start.elapsed().as_secs_f64();
-        let processor = processor::processor().zip(spent).map(|(now, before)| now - before);
         eprintln!("== {name}: {seconds:.0} s");
-        lines.push(times::Line { name, became, seconds, processor });
+        self.lines.push(times::Line { name, became, seconds, processor });
     }
-    times::print(&lines, ran.take());
-    println!("{} passed, {} failed, {skipped} skipped", checks.len() - failed.len() - skipped, failed.len());
-    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+impl Other {
+    /// What became of it, and the processors' seconds of what it ran.
+    fn make(
+        &self,
+        programs: &[Program],
+        environment: &Environment,
+    ) -> (Result<Outcome, String>, Option<f64>) {
+        if let Some(why) = self.lacks {
+            return (Ok(Outcome::Skipped(why)), None);
+        }
+        let before = self.before.map(|command| programs::run_command(self.name, command()?));
+        let tests = self.files.iter().map(|file| programs::run_ignored(file, programs, environment));
+        let (mut processor, mut failed) = (Some(0.0), Vec::new());
+        for ran in before.into_iter().chain(tests) {
+            match ran {
+                Ok(ran) => {
+                    processor = processor.zip(ran.processor).map(|(all, more)| all + more);
+                    failed.extend((!ran.passed).then_some(ran.name));
+                }
+                Err(why) => failed.push(why),
+            }
+        }
+        let became = if failed.is_empty() {
+            Ok(Outcome::Passed)
+        } else {
+            Err(format!("failed: {}", failed.join(", ")))
+        };
+        (became, processor)
+    }
 }
 
 /// Runs the kernels' own tests once more for each instruction set of this machine that has its own path. The
@@ -171,60 +254,69 @@ fn kernels() -> Result<Outcome, String> {
     Ok(Outcome::Passed)
 }
 
-/// A server for an Arm host, linked by a cross compiler and run under an emulator. Of a GB10's, which no
-/// emulator runs, the half that drives the GPU has to compile.
-fn aarch64(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
-    if !there(&CROSS_TOOLS) {
-        return Ok(Outcome::Skipped("no cross compiler and emulator; xtask/cross/debian.sh installs them"));
-    }
-    let mut check = toolchain::cargo_for(Platform::Arm64.triple())?;
-    check.current_dir(paths::root()).args(["check", "--quiet", "--package", "monomorph-device", CUDA]);
-    run(&mut check).and_then(|()| ignored("aarch64"))
-}
-
-/// Pinned npm clients against the scripted model, and a linter of workflows that npm has.
-fn npm_clients(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
-    if !there(&["npm"]) {
-        return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
-    }
-    ignored("clients").and_then(|_| ignored("workflows"))
-}
-
-/// The chat page in a browser.
-fn page(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
-    if !there(&["npm", "chromium"]) {
-        return Ok(Outcome::Skipped("no npm or no Chromium; xtask/clients/debian.sh installs them"));
-    }
-    ignored("page")
-}
-
-/// Pinned coding agents against the scripted model.
-fn agents(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
-    if !cfg!(target_arch = "x86_64") {
-        return Ok(Outcome::Skipped("the agents are pinned for x86-64"));
-    }
-    if !there(&["npm"]) {
-        return Ok(Outcome::Skipped("no npm; xtask/clients/debian.sh installs it"));
-    }
-    ignored("agents")
-}
-
-/// An image and a release in the hands of others' tools.
-fn images(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
-    if !cfg!(target_arch = "x86_64") || !there(&["skopeo", "umoci", "bwrap", "zstd", "dpkg-deb"]) {
-        return Ok(Outcome::Skipped(
-            "no x86-64 Debian with skopeo, umoci, bubblewrap and zstd; xtask/images/debian.sh installs them",
-        ));
-    }
-    ignored("image").and_then(|_| ignored("release"))
-}
-
-/// Manifests in the hands of others' tools, and servers behind a router of others.
-fn fleet(ignored: impl Fn(&str) -> Result<Outcome, String>) -> Result<Outcome, String> {
-    if !cfg!(target_arch = "x86_64") {
-        return Ok(Outcome::Skipped("the router is pinned for x86-64"));
-    }
-    ignored("manifests").and_then(|_| ignored("fleet"))
+/// Checks by ignored tests, those that take longest first.
+fn others() -> [Other; 6] {
+    let x86_64 = cfg!(target_arch = "x86_64");
+    let lacks = |is_there: bool, why| (!is_there).then_some(why);
+    [
+        // A server for an Arm host, linked by a cross compiler and run under an emulator. Of a GB10's, which
+        // no emulator runs, the half that drives the GPU has to compile.
+        Other {
+            name: "aarch64",
+            lacks: lacks(
+                there(&CROSS_TOOLS),
+                "no cross compiler and emulator; xtask/cross/debian.sh installs them",
+            ),
+            before: Some(|| {
+                let mut check = toolchain::cargo_for(Platform::Arm64.triple())?;
+                check.args(["check", "--quiet", "--package", "monomorph-device", CUDA]);
+                Ok(check)
+            }),
+            files: &["aarch64"],
+        },
+        // Manifests in the hands of others' tools, and servers behind a router of others.
+        Other {
+            name: "fleet",
+            lacks: lacks(x86_64, "the router is pinned for x86-64"),
+            before: None,
+            files: &["manifests", "fleet"],
+        },
+        // An image and a release in the hands of others' tools.
+        Other {
+            name: "images",
+            lacks: lacks(
+                x86_64 && there(&["skopeo", "umoci", "bwrap", "zstd", "dpkg-deb"]),
+                "no x86-64 Debian with skopeo, umoci, bubblewrap and zstd; xtask/images/debian.sh installs them",
+            ),
+            before: None,
+            files: &["image", "release"],
+        },
+        // Pinned npm clients against the scripted model, and a linter of workflows that npm has.
+        Other {
+            name: "npm clients",
+            lacks: lacks(there(&["npm"]), "no npm; xtask/clients/debian.sh installs it"),
+            before: None,
+            files: &["clients", "workflows"],
+        },
+        // The chat page in a browser.
+        Other {
+            name: "page",
+            lacks: lacks(
+                there(&["npm", "chromium"]),
+                "no npm or no Chromium; xtask/clients/debian.sh installs them",
+            ),
+            before: None,
+            files: &["page"],
+        },
+        // Pinned coding agents against the scripted model.
+        Other {
+            name: "agents",
+            lacks: lacks(x86_64, "the agents are pinned for x86-64")
+                .or(lacks(there(&["npm"]), "no npm; xtask/clients/debian.sh installs it")),
+            before: None,
+            files: &["agents"],
+        },
+    ]
 }
 
 /// Whether all of these programs are installed.
@@ -233,13 +325,6 @@ fn there(programs: &[&str]) -> bool {
     let is_there =
         |program: &&str| std::env::split_paths(&path).any(|directory| directory.join(program).is_file());
     programs.iter().all(is_there)
-}
-
-/// Runs the ignored tests of this file in `tests/tests`, which need more than a fresh machine has. They are
-/// selected from the whole workspace, as the other tests are: a single package unites fewer features, which
-/// would recompile most of its dependencies.
-fn ignored(file: &str, environment: &[(&str, &OsStr)]) -> Result<Outcome, String> {
-    cargo(&["test", "--workspace", CUDA, "--test", file, "--quiet", "--", "--ignored"], environment)
 }
 
 fn passed(_: ()) -> Outcome {

@@ -1,5 +1,7 @@
 //! The workspace's test programs, two at a time. `cargo test` runs one after the other, and each leaves a
 //! core idle while it waits for a server, for a clock, or for the last of its tests.
+//!
+//! What cargo tells programs that it runs (`OUT_DIR`, its own `CARGO_PKG_*`) is not told here.
 
 use super::processor::processor_of;
 use crate::paths;
@@ -21,7 +23,7 @@ const LONGEST: &str = "tests";
 
 /// A program as cargo built it.
 #[derive(Clone, Debug, PartialEq)]
-struct Program {
+pub struct Program {
     name: String,
     executable: PathBuf,
     /// Directory of its package, where it runs.
@@ -59,9 +61,9 @@ struct Profile {
     test: bool,
 }
 
-/// Builds the tests of the workspace with these options of cargo's, runs all programs and prints what each
-/// says when it has ended. Tests in documentation are not among them.
-pub fn run(options: &[&str], environment: &[(&str, &OsStr)]) -> Result<Vec<Ran>, String> {
+/// Builds the tests of the workspace with these options of cargo's. Tests in documentation are not among
+/// them.
+pub fn build(options: &[&str], environment: &[(&str, &OsStr)]) -> Result<Vec<Program>, String> {
     let mut command = toolchain::cargo();
     command.current_dir(paths::root()).args(["test", "--workspace", "--no-run", "--quiet"]);
     command.arg("--message-format=json-render-diagnostics").args(options).envs(environment.iter().copied());
@@ -74,9 +76,35 @@ pub fn run(options: &[&str], environment: &[(&str, &OsStr)]) -> Result<Vec<Ran>,
     }
     let mut programs = built(&String::from_utf8_lossy(&output.stdout))?;
     programs.sort_by_key(|it| !it.package.ends_with(LONGEST));
+    Ok(programs)
+}
+
+/// Runs all tests of these programs that are not ignored, and prints what each says when it has ended.
+pub fn run(programs: &[Program], environment: &[(&str, &OsStr)]) -> Result<Vec<Ran>, String> {
+    side_by_side(programs, environment, &logs()?)
+}
+
+/// Runs the ignored tests of the one of these programs that is made of this file in `tests/tests`.
+pub fn run_ignored(file: &str, programs: &[Program], environment: &[(&str, &OsStr)]) -> Result<Ran, String> {
+    let name = format!("{LONGEST}/{file}");
+    let program = programs.iter().find(|it| it.name == name);
+    let program = program.ok_or_else(|| format!("{name} was not built"))?;
+    let mut command = command(program, environment);
+    command.arg("--ignored");
+    said(&format!("{name}, ignored tests"), command, &logs()?)
+}
+
+/// Runs a command in the workspace's root and prints what it says when it has ended.
+pub fn run_command(name: &str, mut command: Command) -> Result<Ran, String> {
+    command.current_dir(paths::root());
+    said(name, command, &logs()?)
+}
+
+/// The directory for what programs say.
+fn logs() -> Result<PathBuf, String> {
     let logs = paths::root().join("target/test-logs");
     std::fs::create_dir_all(&logs).map_err(|error| format!("{}: {error}", logs.display()))?;
-    side_by_side(&programs, environment, &logs)
+    Ok(logs)
 }
 
 /// The test programs among cargo's messages.
@@ -101,43 +129,63 @@ fn built(messages: &str) -> Result<Vec<Program>, String> {
     Ok(programs)
 }
 
-/// Runs programs [`AT_ONCE`]; an error only if one cannot be started.
+/// Runs programs side by side; an error only if one cannot be started.
 fn side_by_side(
     programs: &[Program],
     environment: &[(&str, &OsStr)],
     logs: &Path,
 ) -> Result<Vec<Ran>, String> {
-    let (next, ran) = (Mutex::new(programs.iter()), Mutex::new(Vec::new()));
-    let take = || next.lock().expect("nobody panics with it").next();
-    let work = || -> Result<(), String> {
-        while let Some(program) = take() {
-            let (it, said) = one(program, environment, logs)?;
-            let mut ran = ran.lock().expect("nobody panics with it");
-            // In one piece, so that the words of two programs do not mix.
-            let spent = it.processor.map_or(String::new(), |seconds| format!(", {seconds:.0} processors'"));
-            eprint!("== {} ({:.0} s{spent})\n{said}", it.name, it.seconds);
-            ran.push(it);
-        }
+    let ran = Mutex::new(Vec::new());
+    each(programs, |program| {
+        let it = said(&program.name, command(program, environment), logs)?;
+        ran.lock().expect("nobody panics with it").push(it);
         Ok(())
-    };
-    std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("it returns its errors"))
     })?;
     Ok(ran.into_inner().expect("nobody panics with it"))
 }
 
+/// Does this with all of them, in their order and [`AT_ONCE`]; an error ends the thread that meets it.
+pub fn each<T: Sync>(all: &[T], work: impl Fn(&T) -> Result<(), String> + Sync) -> Result<(), String> {
+    let next = Mutex::new(all.iter());
+    let take = || next.lock().expect("nobody panics with it").next();
+    let worker = || -> Result<(), String> {
+        while let Some(it) = take() {
+            work(it)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().expect("it returns its errors"))
+    })
+}
+
+fn command(program: &Program, environment: &[(&str, &OsStr)]) -> Command {
+    let mut command = Command::new(&program.executable);
+    command.arg("--quiet").current_dir(&program.package).env("CARGO_MANIFEST_DIR", &program.package);
+    command.envs(environment.iter().copied());
+    command
+}
+
+/// Runs one and prints what it said in one piece, so that the words of two do not mix.
+fn said(name: &str, command: Command, logs: &Path) -> Result<Ran, String> {
+    let (it, said) = one(name, command, logs)?;
+    let spent = it.processor.map_or(String::new(), |seconds| format!(", {seconds:.0} processors'"));
+    static PRINTS: Mutex<()> = Mutex::new(());
+    let _alone = PRINTS.lock().expect("nobody panics with it");
+    eprint!("== {name} ({:.0} s{spent})\n{said}", it.seconds);
+    Ok(it)
+}
+
 /// Runs one, and returns what it printed.
-fn one(program: &Program, environment: &[(&str, &OsStr)], logs: &Path) -> Result<(Ran, String), String> {
-    let log = logs.join(program.name.replace('/', "-")).with_extension("log");
+fn one(name: &str, mut command: Command, logs: &Path) -> Result<(Ran, String), String> {
+    let log = logs.join(name.replace(['/', ' ', ','], "-")).with_extension("log");
     let io = |error: std::io::Error| format!("{}: {error}", log.display());
     let output = File::create(&log).map_err(io)?;
     let errors = output.try_clone().map_err(io)?;
     let began = Instant::now();
-    let mut command = Command::new(&program.executable);
-    command.arg("--quiet").current_dir(&program.package).env("CARGO_MANIFEST_DIR", &program.package);
-    command.envs(environment.iter().copied()).stdin(Stdio::null()).stdout(output).stderr(errors);
-    let failed = |error: std::io::Error| format!("{}: {error}", program.executable.display());
+    command.stdin(Stdio::null()).stdout(output).stderr(errors);
+    let failed = |error: std::io::Error| format!("{name}: {error}");
     let mut child = command.spawn().map_err(failed)?;
     // What it took is known of one that has ended, until it is waited for.
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
@@ -149,14 +197,14 @@ fn one(program: &Program, environment: &[(&str, &OsStr)], logs: &Path) -> Result
         String::from_utf8_lossy(&std::fs::read(&log).map_err(io)?).into_owned(),
     );
     if !status.success() {
-        said += &format!("{} ended with {status}\n", program.name);
+        said += &format!("{name} ended with {status}\n");
     }
-    Ok((Ran { name: program.name.clone(), seconds, processor, passed: status.success() }, said))
+    Ok((Ran { name: name.to_owned(), seconds, processor, passed: status.success() }, said))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Program, built, side_by_side};
+    use super::{Program, built, run_ignored, side_by_side};
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
     use std::time::Instant;
@@ -218,5 +266,14 @@ mod tests {
         assert!(busy("p/last") > busy("p/fails"), "{ran:?}");
         let missing = Program { executable: at.join("none"), ..programs[3].clone() };
         assert!(side_by_side(&[missing], &[], at).is_err());
+    }
+
+    #[test]
+    fn ignored_tests_of_a_file_are_run_by_its_program() {
+        let directory = tempfile::tempdir().expect("there is room");
+        let program = script(directory.path(), "of-tools", r#"[ "$*" = "--quiet --ignored" ]"#);
+        let programs = [Program { name: "tests/of-tools".to_owned(), ..program }];
+        assert!(run_ignored("of-tools", &programs, &[]).expect("it starts").passed);
+        assert_eq!(run_ignored("none", &programs, &[]), Err("tests/none was not built".to_owned()));
     }
 }
