@@ -201,7 +201,7 @@ fn a_debian_package_has_the_server_its_service_and_its_flags(release: &Release) 
     assert!(read(&to.join(format!("usr/bin/{PACKAGE}"))) == read(&release.server));
     let service = read(&to.join(format!("usr/lib/systemd/system/{PACKAGE}.service")));
     let service = String::from_utf8(service).expect("UTF-8");
-    for line in ["Type=exec", "RestartPreventExitStatus=2 3", &format!("EnvironmentFile=/{flags}")] {
+    for line in ["Type=notify", "RestartPreventExitStatus=2 3", &format!("EnvironmentFile=/{flags}")] {
         assert!(service.contains(line), "{line}: {service}");
     }
     assert!(to.join(flags).is_file());

@@ -8,12 +8,15 @@ pub const EXIT_WRONG_HARDWARE: u8 = 3;
 /// Exit code when the device failed at run time.
 pub const EXIT_DEVICE_FAULT: u8 = 4;
 
+/// Exit code of a watched server whose engine is dead or wrong, or hangs.
+pub const EXIT_UNWELL: u8 = 5;
+
 /// A message for the terminal, and an exit code.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     /// One line or a few.
     pub message: String,
-    /// 1, [`EXIT_WRONG_HARDWARE`] or [`EXIT_DEVICE_FAULT`].
+    /// 1, [`EXIT_WRONG_HARDWARE`], [`EXIT_DEVICE_FAULT`] or [`EXIT_UNWELL`]; of a supervisor its server's.
     pub code: u8,
 }
 

@@ -2,7 +2,8 @@
 //! `completions`, `manual`.
 //!
 //! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled
-//! for is not there; 4 the device failed while it worked, and all clients were told.
+//! for is not there; 4 the device failed while it worked, and all clients were told; 5 a supervised server's
+//! engine was dead or wrong, or hung.
 //!
 //! A generated crate's `main` is one line, `monomorph_server::main::<Stack>()`. Only what touches the layer
 //! stack is generic over it ([`main`], loading, and the verbs that drive it directly); HTTP and text are
@@ -97,6 +98,11 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         Verb::TryGrammars => return Ok(request::grammars::trial::run()?),
         Verb::Serve(_) | Verb::Generate(_) | Verb::Bench(_) => {}
         Verb::Logits(_) | Verb::Perplexity(_) | Verb::Retrieval(_) => {}
+    }
+    if let Verb::Serve(args) = verb
+        && args.supervised
+    {
+        return verbs::supervise::supervise(args);
     }
     allocator::share(allocator::ARENAS);
     if let Some(gpus) = verb.gpus() {

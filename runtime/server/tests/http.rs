@@ -60,6 +60,8 @@ mod scripted;
 mod storm;
 #[path = "http/streams.rs"]
 mod streams;
+#[path = "http/supervised.rs"]
+mod supervised;
 #[path = "http/tokens.rs"]
 mod tokens;
 #[path = "http/tools.rs"]
@@ -182,6 +184,14 @@ fn main() -> ExitCode {
         ("faults::a_dead_engine_is_reported", faults::dead_engine),
         ("faults::a_failed_device_ends_the_process", faults::device_fault),
         ("faults::answers_that_take_too_long_end", faults::request_timeout),
+        ("supervised::servers_answer_again_soon_after_every_fault", supervised::every_fault),
+        ("supervised::so_are_those_whose_answers_are_wrong", supervised::poison),
+        ("supervised::they_do_after_a_hundred", supervised::a_hundred_faults),
+        ("supervised::who_waits_is_told_to_ask_again", supervised::clients_are_told),
+        ("supervised::one_that_is_silent_is_killed", supervised::silence),
+        ("supervised::they_end_when_they_are_told_to", supervised::ends),
+        ("supervised::a_start_that_fails_is_said_once", supervised::failed_starts),
+        ("supervised::systemd_hears_what_it_asks_for", supervised::systemd),
         ("weights::known_answers_are_asked_for_first", weights::known),
         ("weights::other_answers_are_refused", weights::others),
         ("weights::digests_are_compared", weights::digests),
@@ -243,7 +253,7 @@ fn main() -> ExitCode {
             test();
             Ok(())
         })
-        .with_ignored_flag(name.ends_with("_for_ten_minutes"))
+        .with_ignored_flag(name.ends_with("_for_ten_minutes") || name.ends_with("_after_a_hundred"))
     };
     libtest_mimic::run(&Arguments::from_args(), tests.iter().map(trial).collect()).exit_code()
 }

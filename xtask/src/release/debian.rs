@@ -12,6 +12,9 @@ use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+/// Seconds that a service may be silent, and that it may take to load.
+const WATCHDOG_SECONDS: u64 = 10;
+const LOAD_SECONDS: u64 = 1800;
 /// Seconds that a service has to stop besides those of its drain and its end.
 const MARGIN_SECONDS: u64 = 5;
 
@@ -146,7 +149,9 @@ fn unit(name: &str, target: &str) -> String {
          Documentation={}\n\
          After=network.target\n\n\
          [Service]\n\
-         Type=exec\n\
+         Type=notify\n\
+         WatchdogSec={WATCHDOG_SECONDS}\n\
+         TimeoutStartSec={LOAD_SECONDS}\n\
          EnvironmentFile=/etc/default/{name}\n\
          ExecStart=/usr/bin/{name} serve $FLAGS\n\
          Restart=on-failure\n\

@@ -2,12 +2,14 @@
 //! usage.
 
 pub(crate) mod blocks;
+pub(crate) mod ends;
 pub(crate) mod part;
 pub(crate) mod reading;
 pub(crate) mod writer;
 
 use crate::error::ApiError;
 use axum::http::StatusCode;
+use ends::Ends;
 use monomorph_engine::{EngineError, Event, FinishReason, Generation, Timings};
 use monomorph_sampling::Sampled;
 use monomorph_text::{Detokeniser, StopMatcher, StopOutput, Tokenizer};
@@ -15,7 +17,6 @@ use part::{AnswerPart, Echoed, End, EndReason, Piece, TokenLogprob, Usage};
 use reading::Reading;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
 
 /// Why an answer ended before it was complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,12 +25,15 @@ pub(crate) enum AnswerError {
     Engine(EngineError),
     /// It was not complete within this time.
     Timeout(Duration),
+    /// The server ends, for this cause.
+    Condemned(String),
 }
 
 impl std::fmt::Display for AnswerError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             AnswerError::Engine(error) => error.fmt(f),
+            AnswerError::Condemned(cause) => write!(f, "the server starts again: {cause}"),
             AnswerError::Timeout(limit) => {
                 write!(
                     f,
@@ -47,6 +51,9 @@ impl From<AnswerError> for ApiError {
         match error {
             AnswerError::Engine(error) => ApiError::from(error),
             AnswerError::Timeout(_) => ApiError::new(StatusCode::GATEWAY_TIMEOUT, "timeout", message),
+            AnswerError::Condemned(_) => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "restarting", message)
+            }
         }
     }
 }
@@ -54,9 +61,7 @@ impl From<AnswerError> for ApiError {
 /// An answer in progress. Dropping it cancels its generation.
 pub(crate) struct Answer {
     generation: Option<Generation>,
-    /// The time limit and its deadline. Kept here and not in the engine, so that it holds even when a step
-    /// hangs.
-    limit: Option<(Duration, Instant)>,
+    ends: Ends,
     tokenizer: Tokenizer,
     detokeniser: Detokeniser,
     reading: Reading,
@@ -86,20 +91,18 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Wraps a generation that may take as long as `limit`.
+    /// Wraps a generation.
     pub(crate) fn new(
         generation: Generation,
         tokenizer: &Tokenizer,
         reading: Reading,
         stops: Vec<String>,
         prompt_tokens: usize,
-        limit: Option<Duration>,
+        ends: Ends,
     ) -> Answer {
-        // A deadline that the clock cannot represent is none.
-        let limit = limit.and_then(|limit| Some((limit, Instant::now().checked_add(limit)?)));
         Answer {
             generation: Some(generation),
-            limit,
+            ends,
             tokenizer: tokenizer.clone(),
             detokeniser: tokenizer.detokeniser(),
             reading,
@@ -159,15 +162,14 @@ impl Answer {
             let stopped = AnswerError::Engine(EngineError::Stopped);
             let Some(generation) = &mut self.generation else { return Err(stopped) };
             // No await may come between taking an event and returning its piece.
-            let event = match self.limit {
-                None => generation.recv().await,
-                Some((limit, end)) => match timeout_at(end, generation.recv()).await {
-                    Ok(event) => event,
-                    Err(_) => {
-                        self.generation = None;
-                        return Err(AnswerError::Timeout(limit));
-                    }
-                },
+            let event = tokio::select! {
+                // What is there is passed on before the answer ends.
+                biased;
+                event = generation.recv() => event,
+                error = self.ends.wait() => {
+                    self.generation = None;
+                    return Err(error);
+                }
             };
             match event {
                 Some(Event::Prompt(scores)) => {

@@ -5,6 +5,7 @@ use super::hosts::Guests;
 use super::ignored::Ignored;
 use super::large::Turns;
 use crate::answer::Answer;
+use crate::answer::ends::Ends;
 use crate::answer::reading::Reading;
 use crate::error::ApiError;
 use crate::health::canary::Canary;
@@ -34,6 +35,7 @@ use std::hash::RandomState;
 use std::num::NonZero;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// The server's state: what is fixed at the start, and what loading adds.
 pub(crate) struct App {
@@ -91,6 +93,8 @@ pub(crate) struct App {
     pub(crate) created: u64,
     /// Hashes clients to numbers.
     pub(crate) askers: RandomState,
+    /// Why no answer will be finished, once that is so.
+    pub(crate) condemned: watch::Sender<Option<String>>,
     /// Deadline of a drain, once one has begun.
     pub(crate) drained: OnceLock<Instant>,
     /// Set once, when the model is loaded.
@@ -216,7 +220,8 @@ impl App {
                     ready.engine.submit(request).map_err(|error| self.refusal(ready, error, &at))?;
                 let (tokenizer, stops) = (&ready.text.tokenizer, params.stops.clone());
                 let (reading, limit) = (reading.clone(), self.request_timeout);
-                let answer = Answer::new(generation, tokenizer, reading, stops, prompt_tokens, limit);
+                let ends = Ends::new(limit, self.condemned.subscribe());
+                let answer = Answer::new(generation, tokenizer, reading, stops, prompt_tokens, ends);
                 let answer = answer.with_prompt(told.clone()).with_echoed(first);
                 answers.push(answer.with_compacted(params.compacted.map_or(0, |it| it.tokens)));
             }

@@ -7,6 +7,7 @@ pub(crate) mod descriptors;
 pub(crate) mod end;
 pub(crate) mod log;
 pub(crate) mod memory;
+pub(crate) mod notify;
 pub(crate) mod out;
 pub(crate) mod random;
 pub(crate) mod switch;

@@ -74,6 +74,11 @@ pub(crate) struct World {
 }
 
 impl HostsArgs {
+    /// Whether this is the only process.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.world_size == NonZero::<u32>::MIN
+    }
+
     /// How many of so many ranks are in this process.
     pub(crate) fn ranks_here(&self, ranks: usize) -> usize {
         (ranks / self.world_size.get() as usize).max(1)

@@ -1,6 +1,7 @@
 //! `generate`: one prompt, answered on the terminal.
 
 use crate::answer::Answer;
+use crate::answer::ends::Ends;
 use crate::answer::part::EndReason;
 use crate::answer::reading::Reading;
 use crate::failure::Failure;
@@ -155,7 +156,7 @@ pub(crate) fn generate(
     };
     let generation = engine.submit(request).map_err(|error| error.to_string())?;
     let (reading, stops) = (Reading::plain(), args.stop.clone());
-    let mut answer = Answer::new(generation, &text.tokenizer, reading, stops, prompt_tokens, None);
+    let mut answer = Answer::new(generation, &text.tokenizer, reading, stops, prompt_tokens, Ends::never());
 
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
     let asked = Instant::now();

@@ -16,4 +16,6 @@ pub(crate) mod serve;
 mod serving;
 mod steps;
 mod stopping;
+pub(crate) mod supervise;
 pub(crate) mod version;
+mod watching;

@@ -2,6 +2,7 @@
 
 use super::serving;
 use super::stopping::Stopping;
+use super::watching;
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
 use crate::health::StepLimit;
 use crate::health::canary::{Canary, CanaryArgs, check_known};
@@ -19,6 +20,7 @@ use crate::process::clock::unix_time;
 use crate::process::descriptors;
 use crate::process::log::LogArgs;
 use crate::process::memory::{Guard, Host};
+use crate::process::notify::{self, Notifier};
 use crate::process::out;
 use crate::process::switch::Switch;
 use crate::request::defaults::SamplingArgs;
@@ -41,8 +43,10 @@ use monomorph_model::{LoadOptions, ModelSpec, Progress, Weights, device_fault};
 use std::hash::RandomState;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
+use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tokio::sync::watch;
 
 /// How long the process may take to end when all is done.
 const LAST: Duration = Duration::from_secs(3);
@@ -164,12 +168,35 @@ pub struct ServeArgs {
     /// predicted for the largest or was measured recently, and at least 1.5].
     #[arg(long, value_name = "SECONDS", help_heading = "Watching and stopping")]
     pub step_seconds: Option<NonZero<u64>>,
+    /// Keep a server running: this process starts one, and another when one ends by a fault, is dead or wrong,
+    /// hangs, or is not heard of for 10 s. Clients wait meanwhile, or are told to try again.
+    #[arg(long, help_heading = "Watching and stopping")]
+    pub supervised: bool,
+    /// Its supervisor listens for it.
+    #[arg(long, hide = true)]
+    pub listener_on_stdin: bool,
     /// What to log.
     #[command(flatten, next_help_heading = "Watching and stopping")]
     pub log: LogArgs,
     /// What to write down.
     #[command(flatten)]
     pub dump: DumpArgs,
+}
+
+/// Listens where the flags say, or has a supervisor's socket.
+///
+/// # Errors
+/// When the address is taken.
+pub(super) fn listen(args: &ServeArgs) -> Result<TcpListener, String> {
+    let wanted = SocketAddr::new(args.bind, args.port);
+    let cannot = |error| format!("cannot listen at {wanted}: {error}");
+    let listener = if args.listener_on_stdin {
+        TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?)
+    } else {
+        TcpListener::bind(wanted).map_err(cannot)?
+    };
+    listener.set_nonblocking(true).map_err(cannot)?;
+    Ok(listener)
 }
 
 /// Serves until a signal, then drains. `/health/ready` answers from the start, and 200 once the model is
@@ -184,6 +211,10 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     args.log.begin();
+    let notifier = Notifier::from_environment()?.map(Arc::new);
+    if let Some(notifier) = &notifier {
+        notifier.tell(notify::ALIVE);
+    }
     descriptors::claim(args.connections.max_connections.get())?;
     let (keys, cors) = (args.keys.read()?, args.cors.layer()?);
     let guests = args.hosts.read(args.bind, &args.cors)?;
@@ -223,11 +254,8 @@ pub fn serve(
         let weights = args.weights.open(spec, options.threads)?;
         return (start.follow)(world, &weights, &options, args.bind, deadlines);
     }
-    let wanted = SocketAddr::new(args.bind, args.port);
-    let cannot_listen = |error| format!("cannot listen at {wanted}: {error}");
-    let listener = TcpListener::bind(wanted).map_err(cannot_listen)?;
-    listener.set_nonblocking(true).map_err(cannot_listen)?;
-    let address = listener.local_addr().map_err(cannot_listen)?;
+    let listener = listen(args)?;
+    let address = listener.local_addr().map_err(|error| format!("the listening socket: {error}"))?;
 
     let app = Arc::new(App {
         spec,
@@ -260,6 +288,7 @@ pub fn serve(
         started,
         created: unix_time(),
         askers: RandomState::new(),
+        condemned: watch::Sender::new(None),
         drained: OnceLock::new(),
         ready: OnceLock::new(),
     });
@@ -271,8 +300,12 @@ pub fn serve(
         .enable_all()
         .build()
         .map_err(|error| format!("cannot start the HTTP threads: {error}"))?;
-    let run = serving::run(Arc::clone(&app), listener, args.connections, cors, drain, Arc::clone(&stopping));
-    let server = runtime.spawn(run);
+    let (stops, tells) = (Arc::clone(&stopping), notifier.clone());
+    let way = serving::Way { app: Arc::clone(&app), drain, stopping: stops, notifier: tells };
+    let server = runtime.spawn(way.run(listener, args.connections, cors));
+    if let Some(notifier) = &notifier {
+        runtime.spawn(watching::tell(Arc::clone(notifier), Arc::clone(&stopping)));
+    }
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
     let engine =
@@ -320,6 +353,9 @@ pub fn serve(
     let text = Arc::new(text);
     let grammars = GrammarStore::new(spec, &text, args.grammars);
     let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary), known });
+    if let Some(notifier) = &notifier {
+        notifier.tell(notify::READY);
+    }
     out::print(format_args!(
         "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{windows}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
@@ -329,8 +365,12 @@ pub fn serve(
     ));
     out::print(format_args!("chat page:  http://{address}/\nOpenAI API: http://{address}/v1"));
     let ended = runtime.block_on(server);
-    let ended = ended.unwrap_or_else(|error| Err(format!("the HTTP server ended: {error}")));
-    let code = if device_fault().is_some() { EXIT_DEVICE_FAULT } else { ended.is_err().into() };
+    let ended = ended.unwrap_or_else(|error| Err(format!("the HTTP server ended: {error}").into()));
+    let code = match &ended {
+        _ if device_fault().is_some() => EXIT_DEVICE_FAULT,
+        Ok(()) => 0,
+        Err(failure) => failure.code,
+    };
     stopping.end_within(LAST, code.into());
     if let Some(dump) = &app.dump {
         dump.flush();
@@ -338,7 +378,7 @@ pub fn serve(
     // Work beside the workers (a prompt, a grammar) cannot be interrupted, and its result is no longer
     // needed.
     runtime.shutdown_background();
-    Ok(ended?)
+    ended
 }
 
 /// What there is to say of layers with a sliding window.

@@ -24,7 +24,7 @@ const EXIT_CUT: i32 = 1;
 
 /// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meaning {
+pub(super) enum Meaning {
     /// Shut down; a second one, at once.
     Stop,
     /// Shut down because something it needs goes away. It may come twice, from a terminal and its shell.
@@ -118,6 +118,11 @@ impl Stopping {
         }
     }
 
+    /// Whether one has.
+    pub(super) fn has_begun(&self) -> bool {
+        *self.begun.borrow()
+    }
+
     /// Gives the rest of the shutdown so long; then the process ends with `code`. Of two deadlines the
     /// earlier counts.
     pub(super) fn end_within(&self, time: Duration, code: i32) {
@@ -155,7 +160,7 @@ impl Attendant {
         loop {
             let end = *self.ends.borrow_and_update();
             tokio::select! {
-                (name, meaning) = self.signals.next() => self.answer(name, meaning),
+                (_, name, meaning) = self.signals.next() => self.answer(name, meaning),
                 code = over(end) => {
                     leave(code, "something still runs that does not end: leaving".to_owned());
                 }
@@ -229,25 +234,29 @@ fn leave(code: i32, why: String) -> ! {
 }
 
 /// What is listened for, each with its name and meaning.
-struct Signals(Vec<(Signal, &'static str, Meaning)>);
+pub(super) struct Signals(Vec<(Signal, i32, &'static str, Meaning)>);
 
 impl Signals {
-    fn new() -> std::io::Result<Signals> {
+    /// From now on, inside of a runtime.
+    ///
+    /// # Errors
+    /// When the system refuses to hand them over.
+    pub(super) fn new() -> std::io::Result<Signals> {
         let ignored = ignored();
         // `nohup` says beforehand that the terminal may go.
         let wanted = KNOWN.iter().filter(|(number, ..)| *number != libc::SIGHUP || !is_in(ignored, *number));
         let listen = |&(number, name, meaning): &(i32, &'static str, Meaning)| {
-            Ok((signal(SignalKind::from_raw(number))?, name, meaning))
+            Ok((signal(SignalKind::from_raw(number))?, number, name, meaning))
         };
         wanted.map(listen).collect::<Result<_, _>>().map(Signals)
     }
 
-    /// Waits for the next signal.
-    async fn next(&mut self) -> (&'static str, Meaning) {
+    /// Waits for the next signal: its number, name and meaning.
+    pub(super) async fn next(&mut self) -> (i32, &'static str, Meaning) {
         std::future::poll_fn(|context| {
-            for (signal, name, meaning) in &mut self.0 {
+            for (signal, number, name, meaning) in &mut self.0 {
                 if signal.poll_recv(context).is_ready() {
-                    return Poll::Ready((*name, *meaning));
+                    return Poll::Ready((*number, *name, *meaning));
                 }
             }
             Poll::Pending
