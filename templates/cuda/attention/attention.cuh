@@ -3,7 +3,7 @@
 // A kernel's Config is a struct with those of these `static constexpr` members that its declaration names (tests derive from AttentionDefaults):
 //   int HEADS, KV_HEADS, HEAD_DIM      query heads (a multiple of KV_HEADS), key and value heads, width of a head
 //   int BLOCK_TOKENS                   tokens a K/V block holds, a multiple of 16
-//   using Kv                           element of the cache: float, __nv_bfloat16 or __half
+//   using Kv                           element of the cache: float, __nv_bfloat16, __half or E4m3
 //   int ROTARY_PAIRS; bool ROTARY_HALVES   pairs a head turns (0 = none); pairs are (i, i + ROTARY_PAIRS), or (2i, 2i + 1)
 //   HeadNorm Q_NORM, K_NORM; float Q_EPS, K_EPS   norms over a head before the rotation
 //   float V_EPS                        optional: values are normed over a head, without a weight
@@ -23,7 +23,8 @@
 //                                      launches (steps as graphs of one stream, the upload before the graph)
 //   int PREFILL_KEYS                   keys of attention_prefill's tile
 //
-// Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary.
+// Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary. Static
+// scales, of a Kv that has some (STATIC_SCALES), end where the first block begins: f32 [2: keys, values][KV_HEADS].
 // qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads if there are such. Query head h
 // reads K/V head h / GROUP, GROUP = HEADS / KV_HEADS.
 #pragma once
@@ -42,6 +43,16 @@
 #include "core/step.cuh"
 
 namespace monomorph {
+
+// An element of an fp8 cache: the code of an e4m3, which the static scale of its head multiplies. Codes are exact in f16; products are of
+// codes, and scales multiply scores and sums of values. Stored are quotients by the scale, not products with its inverse: rounded once.
+struct E4m3 {
+    unsigned char code;
+    E4m3() = default;
+    __device__ __forceinline__ explicit E4m3(float v) : code(pack_e4m3(v)) {}
+};
+template <class E>
+constexpr bool STATIC_SCALES = std::is_same_v<E, E4m3>;
 
 struct AttentionDefaults {
     static constexpr HeadNorm Q_NORM = HeadNorm::None, K_NORM = HeadNorm::None;
@@ -116,8 +127,8 @@ struct AttentionShape {
     static constexpr size_t HEAD_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * C::HEAD_DIM;  // from a head to the next
     static constexpr size_t VALUES = C::KV_HEADS * HEAD_STRIDE;                               // from keys to values
     static constexpr size_t BLOCK_STRIDE = 2 * VALUES;
-    // What tensor cores multiply: f16 for an f16 cache, bf16 for the others.
-    using Operand = std::conditional_t<std::is_same_v<typename C::Kv, __half>, __half, __nv_bfloat16>;
+    // What tensor cores multiply: f16 for a cache of f16 or fp8, bf16 for the others.
+    using Operand = std::conditional_t<std::is_same_v<typename C::Kv, __half> || STATIC_SCALES<typename C::Kv>, __half, __nv_bfloat16>;
 };
 
 template <class E>
@@ -133,6 +144,23 @@ __device__ __forceinline__ E round_to(float v) {
 __device__ __forceinline__ float widen(float v) { return v; }
 __device__ __forceinline__ float widen(__half v) { return __half2float(v); }
 __device__ __forceinline__ float widen(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ float widen(E4m3 v) { return unpack_f16(unpack_e4m3_pair(v.code)).x; }  // without its scale
+
+// What the cache keeps of a value, and what that means; `scale`: of a Kv that has static scales.
+template <class E>
+__device__ __forceinline__ E keep(float v, float scale) {
+    if constexpr (STATIC_SCALES<E>)
+        return E(__fdiv_rn(v, scale));
+    else
+        return round_to<E>(v);
+}
+template <class E>
+__device__ __forceinline__ float kept(E v, float scale) {
+    if constexpr (STATIC_SCALES<E>)
+        return __fmul_rn(widen(v), scale);
+    else
+        return widen(v);
+}
 
 // Two values rounded to 16 bits in one register, the first in the low half.
 template <class E>
@@ -223,6 +251,16 @@ template <class C, class Pointer>
 __device__ __forceinline__ Pointer cached_row(Pointer layer, int block, int kv_head, int token_in_block) {
     using S = AttentionShape<C>;
     return layer + static_cast<size_t>(block) * S::BLOCK_STRIDE + kv_head * S::HEAD_STRIDE + token_in_block * C::HEAD_DIM;
+}
+
+// The static scales of a head's keys and values; 1 where the cache has none. They are written before the first step.
+enum class Side { Keys, Values };
+template <class C>
+__device__ __forceinline__ float static_scale(const typename C::Kv* layer, Side side, int kv_head) {
+    if constexpr (STATIC_SCALES<typename C::Kv>)
+        return (reinterpret_cast<const float*>(layer) - 2 * C::KV_HEADS)[(side == Side::Values ? C::KV_HEADS : 0) + kv_head];
+    else
+        return 1.0f;
 }
 
 }  // namespace monomorph

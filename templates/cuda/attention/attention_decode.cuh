@@ -14,7 +14,8 @@
 // pairing two tokens' halves with one byte permute, and the scores' fragment is the B fragment of their weights. Nothing passes
 // through shared memory, no element is converted, and the products of a tile take a tenth of the time its bytes do. Therefore q
 // and the softmax weights enter as two terms, rounded to 16 bits plus what that lost: 16 bits of mantissa. With up to 8
-// query heads q's second term fills the tile's other 8 rows. An f32 cache is multiplied as two bf16 terms.
+// query heads q's second term fills the tile's other 8 rows. An f32 cache is multiplied as two bf16 terms. Codes of an fp8 cache become
+// f16 in registers, two an instruction: of keys as they lie, of values once two tokens' are side by side.
 //
 // The token's own K/V row is never read from memory: the block whose chunk holds its position (the last) computes it, writes it
 // to the cache, and puts it into the registers of the tile it belongs to.
@@ -50,6 +51,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     launch_dependents();
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, c = lane % 4;
     const int split = blockIdx.x, kv_head = blockIdx.y, row = blockIdx.z;
+    const float key_scale = static_scale<C>(layer, Side::Keys, kv_head), value_scale = static_scale<C>(layer, Side::Values, kv_head);
 
     // Constants of the model, and the parts of shared memory that stay zero.
     HeadVector<C> q_weight, k_weight;
@@ -185,7 +187,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             const int token = C::TOKENS == 1 ? 0 : token_of(item);
             Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
             head.each(lane, [&](int e, float v) {
-                const Kv rounded = round_to<Kv>(v);
+                const Kv rounded = keep<Kv>(v, is_key ? key_scale : value_scale);
                 (is_key ? shared.key[token] : shared.value[token])[e] = rounded;
                 if (own) to[e] = rounded;
             });
@@ -226,7 +228,11 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
                     for (int i = 0; i < S::HEAD_SETS; ++i) q[i] = *reinterpret_cast<const uint4*>(shared.q[i][2 * (step + s) + half][lane]);
                     const uint32_t* words = &piece[s].word[sizeof(Kv) * half];
-                    if constexpr (sizeof(Kv) == 2) {
+                    if constexpr (sizeof(Kv) == 1) {
+                        uint32_t first, second;
+                        unpack_e4m3(words[0], first, second);
+                        multiply_keys<C>(scores[n][half % S::SCORES], q, first, second);
+                    } else if constexpr (sizeof(Kv) == 2) {
                         multiply_keys<C>(scores[n][half % S::SCORES], q, words[0], words[1]);
                     } else {
                         uint32_t first[2], second[2];
@@ -274,6 +280,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                     const auto whole_score = [&](int j) { return S::SCORES == 2 ? scores[n][0][j] + scores[n][S::SCORES - 1][j] : scores[n][0][j]; };
                     float score = whole_score(2 * r + i);
                     if constexpr (S::HEAD_SETS == 1) score += whole_score(2 + i);
+                    if constexpr (STATIC_SCALES<Kv>) score *= key_scale;
                     const int token = 8 * n + 2 * c + i;
                     weight[n][i] = token > own || (Window<C>::THERE && token < seen - tile * 16) ? -INFINITY : score;
                     largest = fmaxf(largest, weight[n][i]);
@@ -350,7 +357,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             for (int i = 0; i < V; ++i) v[i] += weight * shared.context[w][e + i];
         }
         if (whole) {
-            const float inverse = 1.0f / total;
+            const float inverse = value_scale / total;
 #pragma unroll
             for (int i = 0; i < V; ++i) v[i] *= inverse;
             gates.apply(v);
@@ -376,7 +383,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         }
         __syncthreads();
         if (!shared.last) return;
-        combine_splits<C>(shared, qkv, partial, used, row, kv_head, out);
+        combine_splits<C>(shared, qkv, partial, used, row, kv_head, value_scale, out);
     }
 }
 

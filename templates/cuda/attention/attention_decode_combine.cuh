@@ -61,11 +61,11 @@ __device__ __forceinline__ void leave_warp(DecodeShared<C>& shared,
     }
 }
 
-// Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head. All reads of a thread are
+// Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head, times `value_scale`. All reads of a thread are
 // under way at once: the second-level cache's latency is paid once for up to BATCH splits.
 template <class C>
 __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const float* qkv, const float* partials, int used, int row, int kv_head,
-                                               float* out) {
+                                               float value_scale, float* out) {
     using S = DecodeShape<C>;
     constexpr int V = S::VECTOR, BATCH = C::SPLITS < 16 ? C::SPLITS : 16;
     for (int i = threadIdx.x; i < used * S::GROUP; i += S::THREADS) {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const fl
             }
         }
 #pragma unroll
-        for (int i = 0; i < V; ++i) mixed[i] *= 1.0f / total;
+        for (int i = 0; i < V; ++i) mixed[i] *= value_scale / total;
         gates.apply(mixed);
         store_context<C>(out, row, kv_head * S::GROUP * C::HEAD_DIM + e, mixed);
     }

@@ -44,9 +44,13 @@ __device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const t
     using E = typename C::Kv;
     if constexpr (C::HEAD_DIM % 8 == 0) {
         live = live && column < C::HEAD_DIM;
+        if constexpr (sizeof(E) == 1) {
+            load_streamed_if(live, chunk.word, reinterpret_cast<const uint32_t*>(from));
+        } else {
 #pragma unroll
-        for (int i = 0; i < 2 * sizeof(E); i += 4)
-            load_streamed_if(live, reinterpret_cast<uint32_t(&)[4]>(chunk.word[i]), reinterpret_cast<const uint32_t*>(from) + i);
+            for (int i = 0; i < 2 * sizeof(E); i += 4)
+                load_streamed_if(live, reinterpret_cast<uint32_t(&)[4]>(chunk.word[i]), reinterpret_cast<const uint32_t*>(from) + i);
+        }
     } else if (live) {
         E element[8];
 #pragma unroll
@@ -55,6 +59,9 @@ __device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const t
         for (int i = 0; i < 2 * sizeof(E); ++i) {
             if constexpr (sizeof(E) == 4)
                 chunk.word[i] = __float_as_uint(element[i]);
+            else if constexpr (sizeof(E) == 1)
+                chunk.word[i] = element[4 * i].code | element[4 * i + 1].code << 8 | element[4 * i + 2].code << 16 |
+                                static_cast<uint32_t>(element[4 * i + 3].code) << 24;
             else
                 chunk.word[i] = static_cast<uint32_t>(*reinterpret_cast<uint16_t*>(&element[2 * i])) |
                                 static_cast<uint32_t>(*reinterpret_cast<uint16_t*>(&element[2 * i + 1])) << 16;
@@ -65,10 +72,15 @@ __device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const t
 // The same of the token's own row in shared memory, which is padded.
 template <class E>
 __device__ __forceinline__ void load_own(Chunk<E>& chunk, const E* from) {
+    if constexpr (sizeof(E) == 1) {
+        const uint2 words = *reinterpret_cast<const uint2*>(from);
+        chunk.word[0] = words.x, chunk.word[1] = words.y;
+    } else {
 #pragma unroll
-    for (int i = 0; i < 2 * sizeof(E); i += 4) {
-        const uint4 words = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint32_t*>(from) + i);
-        chunk.word[i] = words.x, chunk.word[i + 1] = words.y, chunk.word[i + 2] = words.z, chunk.word[i + 3] = words.w;
+        for (int i = 0; i < 2 * sizeof(E); i += 4) {
+            const uint4 words = *reinterpret_cast<const uint4*>(reinterpret_cast<const uint32_t*>(from) + i);
+            chunk.word[i] = words.x, chunk.word[i + 1] = words.y, chunk.word[i + 2] = words.z, chunk.word[i + 3] = words.w;
+        }
     }
 }
 
@@ -87,15 +99,21 @@ __device__ __forceinline__ void multiply_values(float (&context)[DecodeShape<C>:
                                                 const uint32_t (&weights)[DecodeShape<C>::HEAD_SETS][2][2],
                                                 const Chunk<typename C::Kv> (&values)[4], int m) {
     using Operand = typename AttentionShape<C>::Operand;
-    constexpr int TERMS = sizeof(typename C::Kv) / 2;
+    constexpr int TERMS = sizeof(typename C::Kv) == 4 ? 2 : 1;
     uint32_t a[TERMS][4];
+    if constexpr (sizeof(typename C::Kv) == 1) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {  // columns 2m, 2m + 1 of the first two tokens, then of the others
-        if constexpr (TERMS == 1)
-            a[0][i] = __byte_perm(values[i / 2 * 2].word[m], values[i / 2 * 2 + 1].word[m], i % 2 ? 0x7632 : 0x5410);
-        else
-            split_pair<Operand>(__uint_as_float(values[i / 2 * 2].word[2 * m + i % 2]),
-                                __uint_as_float(values[i / 2 * 2 + 1].word[2 * m + i % 2]), a[0][i], a[TERMS - 1][i]);
+        for (int pair = 0; pair < 2; ++pair)  // the codes of both columns, those of two tokens side by side
+            unpack_e4m3(__byte_perm(values[2 * pair].word[m / 2], values[2 * pair + 1].word[m / 2], m % 2 ? 0x7362 : 0x5140), a[0][2 * pair], a[0][2 * pair + 1]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {  // columns 2m, 2m + 1 of the first two tokens, then of the others
+            if constexpr (TERMS == 1)
+                a[0][i] = __byte_perm(values[i / 2 * 2].word[m], values[i / 2 * 2 + 1].word[m], i % 2 ? 0x7632 : 0x5410);
+            else
+                split_pair<Operand>(__uint_as_float(values[i / 2 * 2].word[2 * m + i % 2]),
+                                    __uint_as_float(values[i / 2 * 2 + 1].word[2 * m + i % 2]), a[0][i], a[TERMS - 1][i]);
+        }
     }
 #pragma unroll
     for (int r = 0; r < DecodeShape<C>::HEAD_SETS; ++r)

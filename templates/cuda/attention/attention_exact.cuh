@@ -62,6 +62,7 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
     const Sequence& sequence = step->sequence[index];
     const int position = sequence.position + row - sequence.first_token;
     const int* blocks = step->blocks() + table_start<C>(step, index);
+    const float key_scale = static_scale<C>(layer, Side::Keys, kv_head), value_scale = static_scale<C>(layer, Side::Values, kv_head);
     for (int e = thread; e < D; e += EXACT_THREADS) shared.q[e] = qkv[static_cast<size_t>(row) * A::QKV_WIDTH + head * D + e];
     __syncthreads();
 
@@ -88,10 +89,10 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
                 const uint4 chunk = *reinterpret_cast<const uint4*>(keys + e);
 #pragma unroll
                 for (int i = 0; i < V; ++i)
-                    dot[i % 4] += shared.q[e + i] * static_cast<double>(widen(reinterpret_cast<const Kv*>(&chunk)[i]));
+                    dot[i % 4] += shared.q[e + i] * static_cast<double>(kept(reinterpret_cast<const Kv*>(&chunk)[i], key_scale));
             }
         } else {
-            for (int e = 0; e < D; ++e) dot[0] += shared.q[e] * static_cast<double>(widen(keys[e]));
+            for (int e = 0; e < D; ++e) dot[0] += shared.q[e] * static_cast<double>(kept(keys[e], key_scale));
         }
         const double score = tile * 32 + lane == mine ? static_cast<double>(C::SCALE) * ((dot[0] + dot[1]) + (dot[2] + dot[3])) : -INFINITY;
         double largest = fmax(maximum, score);
@@ -115,7 +116,7 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
                 values = reinterpret_cast<const Kv*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(keys), token)) + A::VALUES;
 #pragma unroll
             for (int j = 0; j < N; ++j)
-                if (lane + 32 * j < D) context[j] += w * static_cast<double>(widen(values[lane + 32 * j]));
+                if (lane + 32 * j < D) context[j] += w * static_cast<double>(kept(values[lane + 32 * j], value_scale));
         }
         __syncwarp();  // before the next tile's values
     }

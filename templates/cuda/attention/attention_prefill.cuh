@@ -14,8 +14,8 @@
 // units; weights rounded to the operand format). The sums of heads beyond 256 do not fit a warp's registers: there two warps have the
 // same rows, and half of the columns of their sums each. Both compute all scores, half as many products again as if they exchanged
 // halves: for those, a card of 99 KB has no room beside two stages. Keys and values come in tiles of KEYS tokens, gathered from their blocks with
-// cp.async two tiles deep: the next tile is under way while one is multiplied. An f32 cache is rounded to bf16 as it is staged;
-// heads whose rows are not whole 16-byte chunks and f32 caches are staged with ordinary loads.
+// cp.async two tiles deep: the next tile is under way while one is multiplied. An f32 cache is rounded to bf16 as it is staged, and
+// codes of fp8 become f16; heads whose rows are not whole 16-byte chunks and these caches are staged with ordinary loads.
 //
 // Shared memory (PrefillShared): q tile, 2 x (keys, values), rows of HEAD_DIM_16 + 8 elements: an odd number of 16-byte chunks,
 // so ldmatrix meets no bank conflict and addresses stay linear. Barriers: one a key tile, one a unit.
@@ -106,6 +106,13 @@ __device__ __forceinline__ void stage_chunk(typename AttentionShape<C>::Operand*
     if constexpr (PrefillShape<C>::ASYNCHRONOUS) {
         live = live && column < C::HEAD_DIM;
         copy_16(to, row + (live ? column : 0), live ? 16 : 0);
+    } else if constexpr (sizeof(typename C::Kv) == 1 && C::HEAD_DIM % 8 == 0) {
+        uint2 codes = make_uint2(0, 0);
+        if (live && column < C::HEAD_DIM) codes = *reinterpret_cast<const uint2*>(row + column);
+        uint4 halves;
+        unpack_e4m3(codes.x, halves.x, halves.y);
+        unpack_e4m3(codes.y, halves.z, halves.w);
+        *reinterpret_cast<uint4*>(to) = halves;
     } else {
         using Operand = typename AttentionShape<C>::Operand;
         float v[8];
@@ -213,6 +220,7 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
     const int all_tiles = count_tiles<PREFILL_TOKENS<C>>(step, lane);
     for (int unit = blockIdx.x + gridDim.x * blockIdx.y; unit < all_tiles * C::KV_HEADS; unit += gridDim.x * gridDim.y) {
         const int kv_head = unit % C::KV_HEADS;
+        const float scale_2 = SCALE_2 * static_scale<C>(layer, Side::Keys, kv_head), value_scale = static_scale<C>(layer, Side::Values, kv_head);
         const PrefillTile tile = find_tile<C, PREFILL_TOKENS<C>>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, keys_end = tile.position + tile.tokens;
         const int key_tiles = (keys_end + S::KEYS - 1) / S::KEYS;
@@ -283,14 +291,14 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
                         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
                         largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
                         const float origin = Window<C>::finite(largest);
-                        const float shrink = power_of_two((maximum[t][i] - origin) * SCALE_2), offset = -origin * SCALE_2;
+                        const float shrink = power_of_two((maximum[t][i] - origin) * scale_2), offset = -origin * scale_2;
                         maximum[t][i] = largest;
                         float added = 0.0f;
 #pragma unroll
                         for (int n = 0; n < S::KEYS / 8; ++n)
 #pragma unroll
                             for (int j = 2 * i; j < 2 * i + 2; ++j) {
-                                scores[t][n][j] = power_of_two(fmaf(scores[t][n][j], SCALE_2, offset));
+                                scores[t][n][j] = power_of_two(fmaf(scores[t][n][j], scale_2, offset));
                                 added += scores[t][n][j];
                             }
                         sum[t][i] = sum[t][i] * shrink + added;
@@ -309,7 +317,7 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
                 float total = sum[t][i];
                 total += __shfl_xor_sync(0xffffffffu, total, 1);
                 total += __shfl_xor_sync(0xffffffffu, total, 2);
-                const float inverse = 1.0f / total;
+                const float inverse = value_scale / total;
                 const int row = first_row + 16 * t + g + 8 * i;
                 if (row < live_rows) {
                     const int column = (kv_head * GROUP + row % GROUP) * C::HEAD_DIM + first_column + 2 * c;

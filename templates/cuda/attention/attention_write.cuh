@@ -2,7 +2,7 @@
 //
 // Work: WRITE_TOKENS rows a block, WRITE_WARPS warps; a warp takes every WRITE_WARPS-th (row, head) of the block's, its lanes the
 // head's elements, so every read and write is coalesced. Memory-bound: reads qkv once, writes half of it once.
-// q goes to `q_out` in the operand format of the products (bf16, or f16 for an f16 cache), [rows, HEADS, HEAD_DIM padded to 16]
+// q goes to `q_out` in the operand format of the products (AttentionShape::Operand), [rows, HEADS, HEAD_DIM padded to 16]
 // with zero padding, scale not folded in. EXACT: q goes back to where it came from, in f32, and q_out is unused.
 // No shared memory, no barriers. Grid: ceil(tokens / WRITE_TOKENS) blocks; more are harmless.
 #pragma once
@@ -62,7 +62,8 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
             const int block = step->blocks()[table_start<C>(step, index) + position / C::BLOCK_TOKENS];
             const int kv_head = beyond - (is_key ? 0 : C::KV_HEADS);
             Kv* to = cached_row<C>(layer, block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
-            head.each(lane, [&](int e, float v) { to[e] = round_to<Kv>(v); });
+            const float scale = static_scale<C>(layer, is_key ? Side::Keys : Side::Values, kv_head);
+            head.each(lane, [&](int e, float v) { to[e] = keep<Kv>(v, scale); });
         }
     }
 }

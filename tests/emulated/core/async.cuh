@@ -70,6 +70,11 @@ inline void load_streamed_if(bool live, uint32_t (&words)[4], const uint32_t* po
     const uint4 four = load_aligned(reinterpret_cast<const uint4*>(pointer));
     std::memcpy(words, &four, sizeof words);
 }
+inline void load_streamed_if(bool live, uint32_t (&words)[2], const uint32_t* pointer) {
+    if (!live) return;
+    const uint2 two = load_aligned(reinterpret_cast<const uint2*>(pointer));
+    std::memcpy(words, &two, sizeof words);
+}
 inline void prefetch(const void*) {}
 
 inline unsigned arrive(unsigned* counter) { return (*counter)++; }
