@@ -6,10 +6,14 @@
 //! `[heads][keys, values]`; keys are transposed, codes `[head_dim][tokens]` and scales `[groups][tokens]`, so
 //! that a vector is one dimension of several keys, and values are `[tokens][head_dim, in whole vectors]`.
 //!
+//! Static scales belong to a layer and not to a block. On a CUDA device they are f32 `[keys, values][heads]`,
+//! which end where the layer's first block begins.
+//!
 //! Where values are the leading elements of keys, as with a latent, they are stored once: a block has no
 //! values (codes `[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU).
 
 use crate::VECTOR;
+use crate::packed::ALIGNMENT;
 use monomorph_formats::cached::{Cached, GROUP, KvFormats};
 
 /// The layout of a block in one layer.
@@ -85,6 +89,19 @@ impl Layout {
         Layout { tokens: 1, value_stride, ..*self }.block_bytes()
     }
 
+    /// Bytes in front of the first block of a layer on a CUDA device, the last of which are static scales; 0
+    /// if the formats have none.
+    pub const fn ahead_bytes(&self) -> usize {
+        let KvFormats { keys, values } = self.formats;
+        let scaled = keys.has_static_scale() || values.has_static_scale();
+        if scaled { self.static_scale_bytes().next_multiple_of(ALIGNMENT as usize) } else { 0 }
+    }
+
+    /// Bytes of the static scales of a layer.
+    pub const fn static_scale_bytes(&self) -> usize {
+        2 * self.heads * size_of::<f32>()
+    }
+
     /// Bytes of the scales of one head's keys, or of its values, in this format.
     const fn scales(&self, format: Cached) -> usize {
         match format.scales() {
@@ -127,6 +144,11 @@ mod tests {
             let layout = Layout::cuda(1, 256, 16, both(format));
             assert_eq!((layout.key_bytes(), layout.value_bytes()), (bytes, bytes), "{format}");
             assert_eq!(layout.token_bytes(), 2 * bytes / 16, "{format}");
+        }
+        // Static scales are in front of all blocks of a layer.
+        assert_eq!((bf16.ahead_bytes(), padded.ahead_bytes()), (0, 0));
+        for (heads, bytes) in [(2, 256), (32, 256), (33, 512)] {
+            assert_eq!(Layout::cuda(heads, 64, 16, both(Cached::Fp8)).ahead_bytes(), bytes);
         }
         // Keys and values may differ.
         let formats = KvFormats { keys: Cached::Turbo8, values: Cached::Turbo4 };

@@ -33,7 +33,7 @@ pub struct Needs {
     pub scratch: u64,
     /// One position of all rotary tables.
     pub rotary_position: u64,
-    /// Alignment gaps between all of these, at most.
+    /// Alignment gaps between all of these, at most, and what is in front of K/V blocks.
     pub gaps: u64,
 }
 
@@ -384,8 +384,16 @@ impl Memory {
     /// # Errors
     /// See [`Memory::take`].
     pub fn cache(&mut self, parts: &[usize], bytes: u64) -> Result<Cache, Fault> {
-        let (layers, layer_bytes) = (parts.len(), bytes * self.blocks as u64);
-        let cache = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
+        self.cache_behind(0, parts, bytes)
+    }
+
+    /// The same, with `ahead` bytes in front of the first block of each layer.
+    ///
+    /// # Errors
+    /// See [`Memory::take`].
+    pub fn cache_behind(&mut self, ahead: u64, parts: &[usize], bytes: u64) -> Result<Cache, Fault> {
+        let layers = parts.len();
+        let cache = self.layers(ahead, layers, bytes * self.blocks as u64)?;
         self.places.push_blocks(cache, bytes, layers, self.blocks);
         for (layer, part) in parts.iter().enumerate() {
             let most = self.parts.len().max(part + 1);
@@ -401,10 +409,23 @@ impl Memory {
     /// # Errors
     /// See [`Memory::take`].
     pub fn sliding_cache(&mut self, layers: usize, bytes: u64) -> Result<Cache, Fault> {
-        let layer_bytes = bytes * self.sliding as u64;
-        let cache = Cache { start: self.take(layer_bytes * layers as u64)?, layer_bytes };
+        self.sliding_cache_behind(0, layers, bytes)
+    }
+
+    /// The same, with `ahead` bytes in front of the first block of each layer.
+    ///
+    /// # Errors
+    /// See [`Memory::take`].
+    pub fn sliding_cache_behind(&mut self, ahead: u64, layers: usize, bytes: u64) -> Result<Cache, Fault> {
+        let cache = self.layers(ahead, layers, bytes * self.sliding as u64)?;
         self.places.push_sliding(cache, bytes, layers, self.sliding);
         Ok(cache)
+    }
+
+    /// So many layers, each with `bytes` bytes of blocks behind `ahead` others.
+    fn layers(&mut self, ahead: u64, layers: usize, bytes: u64) -> Result<Cache, Fault> {
+        let layer_bytes = ahead + bytes;
+        Ok(Cache { start: self.take(layer_bytes * layers as u64)?.offset(ahead), layer_bytes })
     }
 
     /// The staging of blocks on disk, if there is K/V offload, for steps whose block tables have up to

@@ -33,6 +33,7 @@ mod shape;
 mod slice;
 mod sources;
 mod states;
+mod static_scales;
 mod weights;
 mod wire;
 mod world;

@@ -5,14 +5,15 @@ use super::fault::Fault;
 use super::gpu::Gpu;
 use super::load::Loader;
 use super::memory::{Memory, Needs};
-use super::pointer::Pointer;
+use super::pointer::{Cache, Pointer};
 use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;
+use super::static_scales;
 use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_abi::world::Traffic;
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, SlidingId,
+    BlockId, KvScaleSpec, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, SlidingId,
     SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_world::{Rank, Seat};
@@ -119,6 +120,21 @@ impl<'a> Loading<'a> {
     /// When the device fails.
     pub fn rotary(&mut self, inverse_frequencies: &[f32], factor: f32) -> Result<Pointer, Fault> {
         rotary::load(self.gpu.stream(), self.memory, inverse_frequencies, factor, self.options.threads)
+    }
+
+    /// Writes the static scales of an fp8 cache of so many heads, whose layers are these of the model: the
+    /// checkpoint's, if `spec` names some, or else 1. A draft head has none.
+    ///
+    /// # Errors
+    /// When a scale is missing, or is not positive and finite (names the tensor); or the device fails.
+    pub fn fp8_scales(
+        &self,
+        cache: &Cache,
+        heads: usize,
+        layers: &[Option<usize>],
+        spec: Option<&KvScaleSpec>,
+    ) -> Result<(), LoadError> {
+        static_scales::load(self.gpu.stream(), self.weights, cache, heads, layers, spec)
     }
 }
 

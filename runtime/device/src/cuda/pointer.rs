@@ -17,6 +17,10 @@ impl Pointer {
     pub(crate) fn offset(self, bytes: u64) -> Pointer {
         Pointer(self.0 + bytes)
     }
+
+    pub(crate) fn before(self, bytes: u64) -> Pointer {
+        Pointer(self.0 - bytes)
+    }
 }
 
 /// The K/V blocks of the layers of one body.
