@@ -2,15 +2,17 @@
 
 use monomorph_compiler::blocks::ends::kernels::Select;
 use monomorph_compiler::blocks::products::kernels::StreamProduct;
+use monomorph_compiler::emit;
 use monomorph_compiler::graph;
 use monomorph_compiler::kernels::Arguments;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::cuda::{Argument, Constant, CudaPlan, Kernel, Launch, Program, Regime};
 use monomorph_compiler::plan::{FieldKind, Plan, packed};
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{BuildOptions, Compute};
 use monomorph_compiler::toolchain::cubin::{self, KernelLimits};
 use monomorph_formats::Format;
+use monomorph_formats::cached::KvFormats;
 use std::path::{Path, PathBuf};
 
 fn targets() -> PathBuf {
@@ -77,6 +79,43 @@ fn a_card_without_warpgroup_products_gets_the_other_kernel() {
             all.contains(&"gemm_mma") && !all.iter().any(|name| name.contains("wgmma")),
             "{target}: {all:?}"
         );
+    }
+}
+
+#[test]
+fn a_cache_of_fp8_has_half_the_bytes_and_other_narrow_ones_are_refused() {
+    let kept = |formats: &str| {
+        let kv = Some(KvFormats::from_name(formats).unwrap());
+        let options = BuildOptions { kv, ..BuildOptions::default() };
+        let target = spec::load_with(&[targets()], "h200/llama-3.1-8b/bf16", &options);
+        let target = target.unwrap_or_else(|error| panic!("{error}"));
+        assemble::plan(&target, &graph::build(&target.model, &target.quant)).map_err(|error| error.to_string())
+    };
+    let [bf16, fp8] = ["bf16", "fp8"].map(|formats| kept(formats).unwrap());
+    assert_eq!(bf16.memory.kv_block, 2 * fp8.memory.kv_block);
+    let attention = |plan: &Plan| -> Vec<(&'static str, Constant)> {
+        let kernels = cuda(plan).modules.iter().flat_map(|module| &module.kernels);
+        let kernels = kernels.filter(|it| it.function().starts_with("attention_"));
+        let element = kernels.flat_map(|it| it.constants.iter().find(|(name, _)| *name == "Kv").cloned());
+        element.collect()
+    };
+    let element = |name: &str| ("Kv", Constant::Type(name.to_owned()));
+    assert!(attention(&fp8).iter().all(|it| *it == element("E4m3")) && !attention(&fp8).is_empty());
+    assert!(attention(&bf16).iter().all(|it| *it == element("__nv_bfloat16")));
+    // Codes are converted on their way to the products, which copies to shared memory do not do.
+    let names = |plan: &Plan| templates(cuda(plan), program(cuda(plan), "prefill"));
+    assert!(names(&bf16).contains(&"attention_prefill_wgmma") && names(&fp8).contains(&"attention_prefill"));
+    let stack = |plan: &Plan| {
+        let files = emit::emit(plan, &[]);
+        files.into_iter().find(|file| file.path.ends_with("stack.rs")).unwrap().text
+    };
+    // 8 heads of keys and of values.
+    assert!(stack(&fp8).contains("cache_behind(256, ") && stack(&fp8).contains("from.fp8_scales("));
+    assert!(!stack(&bf16).contains("_behind(") && !stack(&bf16).contains("fp8_scales"));
+    for formats in ["nvfp4", "turbo8", "turbo4", "turbo3", "fp8/bf16", "turbo8/turbo4"] {
+        let refused = kept(formats).unwrap_err();
+        let what = KvFormats::from_name(formats).unwrap();
+        assert!(refused.contains(&format!("no kernel keeps keys and values as {what}")), "{refused}");
     }
 }
 

@@ -366,6 +366,7 @@ fn lone_exchange(plan: &Plan, cuda: &CudaPlan) -> Option<TokenStream> {
 fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
     let (mut kept, mut names) = (Vec::new(), Vec::new());
     let (mut rotary_position, mut areas) = (0, plan.buffers.len() + cuda.scratch.len());
+    let mut ahead_bytes = 0;
     for body in bodies_that_remember(plan) {
         let layers = number(body.layers.len().max(1));
         match body.keeps(&plan.target) {
@@ -380,14 +381,19 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 let cache = body_ident(body, "_cache");
                 let layout = heads.layout(&plan.target.hardware.kind, plan.target.quant.kv_block, formats);
                 let bytes = number(layout.block_bytes());
-                let new = match heads.window {
-                    Some(_) => quote!(sliding_cache(#layers, #bytes)),
-                    None => {
-                        let parts = kv_offload::table(body);
-                        quote!(cache(&#parts, #bytes))
-                    }
+                let parts = kv_offload::table(body);
+                let (first, ahead) = (number(layout.ahead_bytes()), layout.ahead_bytes() > 0);
+                let new = match (heads.window, ahead) {
+                    (Some(_), false) => quote!(sliding_cache(#layers, #bytes)),
+                    (Some(_), true) => quote!(sliding_cache_behind(#first, #layers, #bytes)),
+                    (None, false) => quote!(cache(&#parts, #bytes)),
+                    (None, true) => quote!(cache_behind(#first, &#parts, #bytes)),
                 };
                 kept.push(quote!(let #cache = from.memory.#new?;));
+                if ahead {
+                    kept.push(fp8_scales(body, &cache, heads.heads));
+                    ahead_bytes += layout.ahead_bytes() * body.layers.len().max(1);
+                }
                 names.push(cache);
                 areas += 1;
             }
@@ -404,9 +410,9 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             names.push(rotary);
         }
     }
-    // Each area may leave a gap up to the next multiple of 256.
+    // Each area may leave a gap up to the next multiple of 256. Static scales are counted with the gaps.
     let mutable = (rotary_position > 0).then(|| quote!(mut));
-    let (gaps, rotary_position) = (number(256 * areas), number(rotary_position));
+    let (gaps, rotary_position) = (number(256 * areas + ahead_bytes), number(rotary_position));
     let state = number(plan.memory.state as usize);
     let weights = cuda_weights::loads(plan);
     let layers = bodies_with_layers(plan).map(|body| body_ident(body, "_layers"));
@@ -464,6 +470,17 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             #world
         }
     }
+}
+
+/// The statement that writes the static scales of a body's layers. A draft head has none of the checkpoint's.
+fn fp8_scales(body: &PlanBody, cache: &Ident, heads: usize) -> TokenStream {
+    let heads = number(heads);
+    let layers = body.layers.iter().map(|layer| number(*layer));
+    let layers: Vec<_> = match body.layers.is_empty() {
+        true => vec![quote!(None)],
+        false => layers.map(|layer| quote!(Some(#layer))).collect(),
+    };
+    quote!(from.fp8_scales(&#cache, #heads, &[#(#layers),*], SPEC.kv_scales.as_ref())?;)
 }
 
 /// Begin and end of the weights after each layer: the names of the tables, and the statements that fill them.

@@ -217,11 +217,16 @@ impl Launcher<'_> {
             Some(Cached::F32) => ("float", 4),
             Some(Cached::Bf16) => ("__nv_bfloat16", 2),
             Some(Cached::F16) => ("__half", 2),
+            Some(Cached::Fp8) => ("E4m3", 1),
             _ => {
                 let what = format!("no kernel keeps keys and values as {formats}");
                 return Err(no_kernel(site, self.plan, &what));
             }
         };
+        if self.plan.target.ranks > 1 && formats.keys == Cached::Fp8 && quant.fp8_scales().is_some() {
+            let what = "static scales of keys and values are those of all heads, of which a rank has a part";
+            return Err(no_kernel(site, self.plan, what));
+        }
         if heads / kv_heads > 16 {
             return Err(no_kernel(site, self.plan, "more than 16 query heads share a key head"));
         }
