@@ -4,6 +4,7 @@
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_formats::Format;
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::feedings::{Case, EXACT, case, run};
 use monomorph_tests::goldens::{
@@ -11,6 +12,7 @@ use monomorph_tests::goldens::{
 };
 use monomorph_tests::logits::read;
 use monomorph_tests::requantise::{Storage, requantise};
+use monomorph_tests::scaled::with_static_scales;
 use monomorph_tests::{root, rounding};
 use std::path::Path;
 use std::time::Instant;
@@ -21,6 +23,8 @@ const REQUANTISED: f32 = 3e-2;
 /// The same of Gemma 4, whose scores are not divided: queries rounded to bf16 move them further. PyTorch in
 /// bf16 is 4.6e-2 away (`torch_bf16` in the golden's golden.json).
 const UNDIVIDED: f32 = 3e-2;
+/// The same where keys and values have codes, some of which another order of summation makes the next ones.
+const NEXT_CODES: f32 = 2e-3;
 
 fn target(targets: &Path, hardware: &str, golden: &Golden, quant: &str) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
@@ -171,6 +175,33 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
         restored(&targets, &h200, &wide, "bf16", &out),
     ] {
         run(&planned(case), &mut wrong, &["prompts together", "9 and fewer"]);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Keys and values of fp8 with a checkpoint's static scales: exact layers beside them and windows; kernels that
+/// multiply codes, and those of exact arithmetic.
+#[test]
+fn servers_attend_to_what_the_interpreter_reads_back_of_fp8() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
+    let (wide, mut wrong) = (wide(directory.path()), Vec::new());
+    let [deep, windows] = ["qwen3-deep", "gemma4-dense"].map(golden);
+    for (golden, boundary, bound, plain) in [
+        (&deep, 1, NEXT_CODES, stored(&targets, &h200, &deep, "f32")),
+        (&windows, 0, NEXT_CODES, stored(&targets, &h200, &windows, "f32")),
+        (&wide, 0, REQUANTISED, restored(&targets, &gb10, &wide, "bf16", &out)),
+    ] {
+        let Case { target, weights, .. } = planned(plain);
+        let kv = KvFormats::both(Cached::Fp8);
+        let mut target = spec::with_kv(target, kv).unwrap_or_else(|error| panic!("{error}"));
+        target.quant.kv_boundary = boundary;
+        let scaled = directory.path().join(format!("{}-scaled", golden.name));
+        std::fs::create_dir(&scaled).expect("it is writable");
+        target.quant.kv_scales = Some(with_static_scales(&target, &weights, &scaled));
+        let case = planned(case(target, golden, &scaled, None, bound));
+        run(&case, &mut wrong, &["prompts together", "9 and fewer"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

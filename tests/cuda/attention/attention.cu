@@ -1,6 +1,6 @@
 // Attention kernels against the double-precision reference: decode (splits, formats, norms, odd widths, uneven batches), prefill
-// (mixed sequences, cached prefixes), exact (both regimes); windows, tables that begin behind them, norms of values, keys as values, heads of 512, drafts. nvcc as in
-// common.cuh; PART selects a fifth of the instantiations, so that five compilers can work at once.
+// (mixed sequences, cached prefixes), exact (both regimes); windows, tables that begin behind them, norms of values, keys as values, heads of 512, drafts; caches of fp8. nvcc as in
+// common.cuh; PART selects a sixth of the instantiations, so that six compilers can work at once.
 #include "attention/attention_case.cuh"
 
 using namespace test;
@@ -20,6 +20,7 @@ struct Device {
         qkv.upload(p.qkv);
     }
     const Step* header() const { return reinterpret_cast<const Step*>(step.pointer); }
+    typename C::Kv* layer() const { return cache.pointer + Problem<C>::AHEAD; }
     bool intact() const { return out.intact() && cache.intact() && qkv.intact(); }
 };
 
@@ -32,10 +33,14 @@ void must_exceed(const char* name, const test::Difference& difference, double li
     failures += !seen;
 }
 
+// What is broken in the cache.
+enum class Plant { None, Key, Scales };
+
 // BUCKET rows of buffers, of which the problem uses TOKENS a sequence; `positions` are of the first of each. Run: what the kernel is
 // built for, if not for the problem: then the result must be wrong.
 template <class C, int BUCKET, class Run = C>
-void check_decode(const char* name, std::vector<int> positions, uint64_t seed, bool plant = false) {
+void check_decode(const char* name, std::vector<int> positions, uint64_t seed, Plant planted = Plant::None) {
+    const bool plant = planted != Plant::None;
     std::vector<Fed> fed;
     for (int position : positions)
         for (int token = 0; token < C::TOKENS; token++) fed.push_back({1, position + token});
@@ -46,15 +51,21 @@ void check_decode(const char* name, std::vector<int> positions, uint64_t seed, b
     counters.zero();
     auto run = [&] {
         launch(decode_kernel<Bucket<Run, BUCKET>>, dim3(C::SPLITS, C::KV_HEADS, BUCKET), 32 * C::DECODE_WARPS, decode_shared_bytes<C>(), 0, device.header(),
-               device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, partials.pointer,
+               device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.layer(), partials.pointer,
                counters.pointer, device.out.pointer);
         CHECK(cudaDeviceSynchronize());
         return device.out.download();
     };
-    if (plant) {  // one key of one head, half way, with its sign turned
+    if (plant) {
         auto broken = problem.cache;
-        auto* key = &broken[problem.at(0, positions[0] / 2, 0, C::KV_HEADS - 1)];
-        for (int e = 0; e < C::HEAD_DIM; e++) key[e] = host_round<typename C::Kv>(2.0f * -host_widen(key[e]));
+        if (planted == Plant::Key) {  // one key of one head, half way, with its sign turned
+            auto* key = &broken[problem.at(0, positions[0] / 2, 0, C::KV_HEADS - 1)];
+            for (int e = 0; e < C::HEAD_DIM; e++) key[e] = host_round<typename C::Kv>(2.0f * -host_widen(key[e]));
+        } else {  // each head has the scales of the other side
+            for (int h = 0; h < C::KV_HEADS; h++)
+                for (size_t byte = 0; byte < sizeof(float); byte++)
+                    std::swap(broken[problem.scale_at(0, h) + byte], broken[problem.scale_at(1, h) + byte]);
+        }
         device.cache.upload(broken);
     }
     const auto raw = run();
@@ -86,14 +97,14 @@ void check_prefill(const char* name, std::vector<Fed> fed, uint64_t seed, int gr
     Device<C> device(problem, problem.rows);
     Buffer<typename AttentionShape<C>::Operand> q(size_t(problem.rows) * C::HEADS * AttentionShape<C>::HEAD_DIM_16);
     launch(write_kernel<C>, dim3((problem.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), device.tokens.pointer,
-           device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, q.pointer);
+           device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.layer(), q.pointer);
     const int tiles = (problem.rows + PREFILL_TOKENS<C> - 1) / PREFILL_TOKENS<C> + int(fed.size());
     const dim3 grid((tiles + grid_divisor - 1) / grid_divisor, C::KV_HEADS);
     if constexpr (WGMMA)
         launch(wgmma_prefill_kernel<Run>, grid, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>(), 0, device.header(), q.pointer,
-               device.cache.pointer, device.out.pointer, device.qkv.pointer);
+               device.layer(), device.out.pointer, device.qkv.pointer);
     else
-        launch(prefill_kernel<Run>, grid, 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.cache.pointer,
+        launch(prefill_kernel<Run>, grid, 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.layer(),
                device.out.pointer, device.qkv.pointer);
     CHECK(cudaDeviceSynchronize());
     const auto after = device.cache.download();
@@ -109,10 +120,10 @@ void check_exact(const char* name, std::vector<Fed> fed, uint64_t seed, bool dec
     Device<C> device(problem, problem.rows);
     const TokenRow* tokens = decode ? nullptr : device.tokens.pointer;
     launch(write_kernel<C>, dim3((problem.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), tokens,
-           device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer,
+           device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.layer(),
            static_cast<typename AttentionShape<C>::Operand*>(nullptr));
     launch(exact_kernel<C>, dim3(problem.rows, C::HEADS), EXACT_THREADS, exact_shared_bytes<C>(), 0, device.header(), tokens,
-           device.qkv.pointer, device.cache.pointer, device.out.pointer);
+           device.qkv.pointer, device.layer(), device.out.pointer);
     CHECK(cudaDeviceSynchronize());
     const auto after = device.cache.download();
     problem.check_cache(after, tolerance_of_cache(true));
@@ -128,8 +139,8 @@ void check_continuation(const char* name, int length, uint64_t seed) {
     auto prefill = [&](Device<C>& device, int rows) {
         Buffer<typename AttentionShape<C>::Operand> q(size_t(rows) * C::HEADS * AttentionShape<C>::HEAD_DIM_16);
         launch(write_kernel<C>, dim3((rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), device.tokens.pointer,
-               device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, q.pointer);
-        launch(prefill_kernel<C>, dim3(64, C::KV_HEADS), 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.cache.pointer,
+               device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.layer(), q.pointer);
+        launch(prefill_kernel<C>, dim3(64, C::KV_HEADS), 128, prefill_shared_bytes<C>(), 0, device.header(), q.pointer, device.layer(),
                device.out.pointer, device.qkv.pointer);
         CHECK(cudaDeviceSynchronize());
     };
@@ -158,7 +169,7 @@ void check_continuation(const char* name, int length, uint64_t seed) {
     counters.zero();
     launch(decode_kernel<Bucket<C, 1>>, dim3(C::SPLITS, C::KV_HEADS, 1), 32 * C::DECODE_WARPS, decode_shared_bytes<C>(), 0, device.header(),
            static_cast<const float*>(device.qkv.pointer + size_t(length - 1) * AttentionShape<C>::QKV_WIDTH), device.q_norm.pointer,
-           device.k_norm.pointer, device.rotary.pointer, device.cache.pointer, partials.pointer, counters.pointer, device.out.pointer);
+           device.k_norm.pointer, device.rotary.pointer, device.layer(), partials.pointer, counters.pointer, device.out.pointer);
     CHECK(cudaDeviceSynchronize());
     const auto cache = device.cache.download();
     if (std::memcmp(cache.data(), expected.data(), cache.size() * sizeof cache[0]) != 0) std::printf("FAIL %s: caches differ\n", name), failures++;
@@ -208,9 +219,16 @@ using Odd = Heads<5, 1, 6, f16, 3, true>;  // gates of a width that no vector di
 using SlidingHeads = Heads<16, 8, 256, bf16, 128, true, HeadNorm::Plain>;
 using Sliding = ValuesNormed<SlidingHeads>;
 using Full = KeysAsValues<ValuesNormed<Heads<16, 2, 512, bf16, 256, true, HeadNorm::Plain>>>;
+// The same with codes of fp8.
+using Llama8 = Heads<32, 8, 128, E4m3, 64, true>;
+using Qwen8 = Heads<16, 2, 128, E4m3, 64, true, HeadNorm::Plain>;
+using Wide8 = Heads<16, 2, 256, E4m3, 32, true, HeadNorm::OnePlus>;
+using Small8 = Heads<9, 3, 64, E4m3, 32, true>;
+using Sliding8 = ValuesNormed<Heads<16, 8, 256, E4m3, 128, true, HeadNorm::Plain>>;
+using Full8 = KeysAsValues<ValuesNormed<Heads<16, 2, 512, E4m3, 256, true, HeadNorm::Plain>>>;
 
 #ifndef PART
-#error "compile with -DPART=0, 1, 2, 3 and 4"
+#error "compile with -DPART=0, 1, 2, 3, 4 and 5"
 #endif
 
 int main() {
@@ -219,7 +237,7 @@ int main() {
     check_decode<Decode<Llama, 16, 64>, 8>("decode 32/8x128 bf16, 16 splits, 0..1500 tokens, 7 of 8 rows", {0, 1, 15, 16, 63, 64, 1500}, 2);
     check_decode<BeforeWait<Decode<Llama, 16, 128, 8>>, 4>("decode 32/8x128 bf16, context before the wait", {0, 1500}, 9);
     check_decode<Decode<Llama, 2, 128>, 4>("decode 32/8x128 bf16, 2 splits", {127, 128, 1000}, 3);
-    check_decode<Decode<Llama, 16, 64>, 1>("planted: a wrong key must be seen", {300}, 4, true);
+    check_decode<Decode<Llama, 16, 64>, 1>("planted: a wrong key must be seen", {300}, 4, Plant::Key);
     check_decode<Decode<Qwen, 4, 64, 8>, 4>("decode 16/2x128 bf16 norm, 4 splits, 8 warps", {5, 700, 255, 256}, 5);
     check_decode<Decode<Wide, 3, 64>, 2>("decode 16/2x256 bf16 one-plus partial rotary, 3 splits", {777, 31}, 6);
     check_decode<Decode<Heads<24, 2, 128, bf16, 64, false>, 4, 64>, 2>("decode 24/2x128 bf16 adjacent, group 12", {300, 64}, 7);
@@ -279,7 +297,7 @@ int main() {
     check_prefill<Prefill<Heads<16, 1, 64, bf16, 32, true>, 64>>("prefill 16/1x64 bf16, group 16", {{50, 200}}, 41);
     check_prefill<Prefill<Gated<Wide>, 32>>("prefill 16/2x256 bf16 one-plus gated", {{70, 40}, {9, 0}}, 67);
     check_prefill<Prefill<Gated<Odd>, 64>>("prefill 5/1x6 f16 gated", {{60, 30}, {3, 0}}, 68);
-#else
+#elif PART == 4
     check_decode<Decode<Windowed<Sliding, 100>, 5, 64>, 8>("decode 16/8x256 bf16, a window of 100", {0, 98, 99, 100, 101, 500, 1024}, 80);
     check_decode<BeforeWait<Decode<Windowed<Sliding, 1024>, 5, 256, 8>>, 2>("decode 16/8x256 bf16, a window of 1024, 8 warps", {3000, 1023}, 81);
     check_decode<Decode<Windowed<Small, 1>, 2, 64>, 4>("decode 9/3x64 bf16, a window of 1", {0, 15, 16, 300}, 82);
@@ -290,7 +308,7 @@ int main() {
     check_decode<Decode<Full, 1, 64, 8>, 1>("decode 16/2x512 bf16, keys as values, 8 warps", {130}, 87);
     check_decode<Decode<ValuesNormed<Heads<8, 1, 512, f16, 32, true>>, 2, 64>, 2>("decode 8/1x512 f16, values normed", {77, 300}, 88);
     check_decode<Decode<Windowed<Sliding, 40>, 2, 64>, 1, Decode<Windowed<SlidingHeads, 40>, 2, 64>>("planted: values without their norm, decode", {300}, 89);
-    check_decode<Decode<Full, 4, 64>, 1>("planted: a wrong key of 512 must be seen", {300}, 90, true);
+    check_decode<Decode<Full, 4, 64>, 1>("planted: a wrong key of 512 must be seen", {300}, 90, Plant::Key);
     check_decode<Verify<Decode<Llama, 3, 64>, 4>, 16>("decode of 4 tokens, 32/8x128 bf16", {60, 0, 500}, 103);
     check_decode<Verify<Decode<Full, 1, 64>, 8>, 24>("decode of 8 tokens, 16/2x512 bf16, head by head", {300, 0, 121}, 104);
     check_decode<BeforeWait<Verify<Decode<Full, 4, 64, 8>, 8>>, 8>("decode of 8 tokens, 16/2x512 bf16, 8 warps", {250}, 105);
@@ -317,6 +335,31 @@ int main() {
     check_exact<Exact<KeysAsValues<ValuesNormed<Heads<4, 2, 96, float, 48, true, HeadNorm::Plain>>>>>("exact 4/2x96 f32, keys as values", {{20, 3}, {1, 90}}, 100);
     check_continuation<Prefill<Decode<Windowed<Sliding, 50>, 4, 64>, 32>>("decode after prefill = prefill, 16/8x256, a window of 50", 190, 101);
     check_continuation<Prefill<Decode<Full, 2, 64>, 16>>("decode after prefill = prefill, 16/2x512", 77, 102);
+#else
+    check_decode<Decode<Llama8, 16, 64>, 8>("decode 32/8x128 fp8, 16 splits, 0..1500 tokens, 7 of 8 rows", {0, 1, 15, 16, 63, 64, 1500}, 200);
+    check_decode<BeforeWait<Decode<Llama8, 16, 128, 8>>, 4>("decode 32/8x128 fp8, context before the wait", {0, 1500}, 201);
+    check_decode<Decode<Qwen8, 1, 64, 8>, 4>("decode 16/2x128 fp8 norm, 1 split", {5, 700, 255, 256}, 202);
+    check_decode<Decode<Gated<Wide8>, 3, 64>, 2>("decode 16/2x256 fp8 one-plus gated, 3 splits", {777, 31}, 203);
+    check_decode<Decode<Heads<24, 2, 128, E4m3, 64, false>, 4, 64>, 2>("decode 24/2x128 fp8 adjacent, group 12", {300, 64}, 204);
+    check_decode<Decode<Blocks<Small8, 32>, 4, 64>, 4>("decode 9/3x64 fp8, blocks of 32", {1000, 64, 63}, 205);
+    check_decode<Decode<Heads<6, 3, 20, E4m3, 8, false>, 2, 64>, 2>("decode 6/3x20 fp8", {79, 80}, 206);
+    check_decode<Decode<Heads<8, 8, 80, E4m3, 40, true>, 2, 64>, 4>("decode 8/8x80 fp8, 2 splits", {300, 17}, 207);
+    check_decode<Decode<Windowed<Sliding8, 100>, 5, 64>, 8>("decode 16/8x256 fp8, a window of 100", {0, 98, 99, 100, 101, 500, 1024}, 208);
+    check_decode<Decode<Full8, 4, 64>, 4>("decode 16/2x512 fp8, keys as values, 4 splits", {5, 700, 255, 256}, 209);
+    check_decode<Verify<Decode<Llama8, 3, 64>, 4>, 16>("decode of 4 tokens, 32/8x128 fp8", {60, 0, 500}, 210);
+    check_decode<Decode<Llama8, 4, 64>, 1>("planted: a wrong key of fp8 must be seen", {300}, 211, Plant::Key);
+    check_decode<Decode<Llama8, 4, 64>, 1>("planted: scales of the other side must be seen", {300}, 212, Plant::Scales);
+    check_prefill<Prefill<Llama8, 64>>("prefill 32/8x128 fp8, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 213);
+    check_prefill<Prefill<Qwen8, 64, 32>>("prefill 16/2x128 fp8 norm, blocks of 32, few blocks", {{100, 60}, {17, 0}}, 214, 8);
+    check_prefill<Prefill<Gated<Wide8>, 32>>("prefill 16/2x256 fp8 one-plus gated", {{70, 40}, {9, 0}}, 215);
+    check_prefill<Prefill<Heads<6, 3, 20, E4m3, 8, false>, 32>>("prefill 6/3x20 fp8", {{60, 30}}, 216);
+    check_prefill<Prefill<Windowed<Sliding8, 100>, 32>>("prefill 16/8x256 fp8, a window of 100", {{190, 0}, {1, 64}, {33, 500}, {5, 95}}, 217, 3);
+    check_prefill<Prefill<Full8, 16>>("prefill 16/2x512 fp8, keys as values", {{70, 40}, {9, 0}, {1, 130}}, 218);
+    check_exact<Exact<Small8>>("exact 9/3x64 fp8, prefill", {{70, 0}, {1, 300}, {33, 100}}, 219);
+    check_exact<Exact<Heads<6, 2, 20, E4m3, 8, false, HeadNorm::OnePlus>>>("exact 6/2x20 fp8 one-plus adjacent", {{40, 0}, {3, 17}}, 220);
+    check_exact<Exact<Gated<Full8>>>("exact 16/2x512 fp8 gated, values in place, decode", {{1, 0}, {1, 90}}, 221, true);
+    check_continuation<Prefill<Decode<Qwen8, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128 fp8", 190, 222);
+    check_continuation<Prefill<Decode<Windowed<Sliding8, 50>, 4, 64>, 32>>("decode after prefill = prefill, 16/8x256 fp8, a window of 50", 190, 223);
 #endif
     std::printf(failures ? "%d FAILED\n" : "all passed\n", failures);
     return failures != 0;

@@ -119,6 +119,12 @@ inline float e4m3_to_float(uint8_t bits) {
     double value = exponent ? std::ldexp(8 + mantissa, exponent - 10) : std::ldexp(mantissa, -9);
     return float(bits & 0x80 ? -value : value);
 }
+inline uint8_t float_to_e4m3(float value) {   // to nearest even, at most the largest; no NaN expected
+    const double magnitude = std::fabs(double(value));
+    const int exponent = magnitude < 0x1p-6 ? -6 : std::ilogb(magnitude);
+    const int steps = magnitude >= 464 ? 14 : int(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));   // up to 16: the next exponent's first
+    return uint8_t((std::signbit(value) ? 0x80 : 0) | ((magnitude >= 464 ? 14 : exponent + 6) * 8 + steps));
+}
 inline float e2m1_to_float(uint8_t nibble) {
     static const float magnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
     return nibble & 8 ? -magnitudes[nibble & 7] : magnitudes[nibble & 7];
