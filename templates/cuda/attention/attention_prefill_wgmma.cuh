@@ -1,5 +1,5 @@
-// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a bf16 cache and heads of 64,
-// 128 or 256; everything else is attention_prefill's.
+// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a cache of bf16 or fp8 and heads of
+// 64, 128 or 256; everything else is attention_prefill's.
 //
 // Work: units and windows as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes a unit
 // a round: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of KEYS keys into
@@ -14,6 +14,7 @@
 // a warpgroup.
 // Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
 // consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
+// Codes of fp8 pass through the gathering threads' registers and become f16 there; all products are of f16 then.
 #pragma once
 
 #include "attention/attention_prefill.cuh"
@@ -35,7 +36,7 @@ struct RingPlace {
 
 template <class C>
 struct WgmmaPrefill {
-    static_assert(std::is_same_v<typename C::Kv, __nv_bfloat16> && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
+    static_assert((std::is_same_v<typename C::Kv, __nv_bfloat16> || std::is_same_v<typename C::Kv, E4m3>) && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
     static constexpr int D = C::HEAD_DIM, KEYS = D == 256 ? 64 : 128, PANELS = D / 64, PANEL_BYTES = KEYS * 128, TILE_BYTES = PANELS * PANEL_BYTES;
     static constexpr bool Q_SHARED = D == 256;
     static constexpr int Q_PANEL_BYTES = 64 * 128, Q_BYTES = PANELS * Q_PANEL_BYTES;   // of a warpgroup
@@ -110,6 +111,45 @@ struct TileGatherer {
             });
         }
     }
+
+    // The same of codes: a thread's eight become 16 bytes of f16. The loads of BATCH rows are under way before the first is converted.
+    __device__ __forceinline__ void convert(unsigned char* to, const E4m3* from, int first, int begin, int end) const {
+        constexpr int BATCH = 4;
+        static_assert(P::KEYS % (ROWS * BATCH) == 0, "batches are whole");
+#pragma unroll
+        for (int i = 0; i < P::KEYS; i += ROWS * BATCH) {
+            uint2 codes[BATCH];
+#pragma unroll
+            for (int j = 0; j < BATCH; ++j) {
+                const int row = i + j * ROWS, piece = row / 16, key = first + row + own_row;
+                codes[j] = make_uint2(0, 0);
+                if (key < end && (!Window<C>::THERE || key >= begin)) {
+                    const E4m3* block_start = from + block[piece] * AttentionShape<C>::BLOCK_STRIDE;
+                    codes[j] = *reinterpret_cast<const uint2*>(block_start + ((first + 16 * piece) % C::BLOCK_TOKENS + row % 16) * C::HEAD_DIM + from_own);
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < BATCH; ++j) {
+                const int row = i + j * ROWS;
+                uint4 eight;
+                unpack_e4m3(codes[j].x, eight.x, eight.y);
+                unpack_e4m3(codes[j].y, eight.z, eight.w);
+                *reinterpret_cast<uint4*>(to + (row % 8 == 0 ? to_own : to_own ^ 64) + row * 128) = eight;
+            }
+        }
+    }
+
+    // A tile and its arrival.
+    __device__ __forceinline__ void fill(unsigned char* to, Barrier* full, const typename C::Kv* from, int first, int begin, int end) const {
+        if constexpr (std::is_same_v<typename C::Kv, E4m3>) {
+            convert(to, from, first, begin, end);
+            fence_async_shared();
+            barrier_arrive(full);
+        } else {
+            copy(to, from, first, begin, end);
+            copies_arrive(full);
+        }
+    }
 };
 
 template <class C>
@@ -126,11 +166,9 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
         for (int first = begin / WgmmaPrefill<C>::KEYS * WgmmaPrefill<C>::KEYS; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
             gatherer.find_blocks(blocks, first, begin, end);
             barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-            gatherer.copy(shared.keys[at.stage], keys, first, begin, end);
-            copies_arrive(&shared.keys_full[at.stage]);
+            gatherer.fill(shared.keys[at.stage], &shared.keys_full[at.stage], keys, first, begin, end);
             barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-            gatherer.copy(shared.values[at.stage], keys + AttentionShape<C>::VALUES, first, begin, end);
-            copies_arrive(&shared.values_full[at.stage]);
+            gatherer.fill(shared.values[at.stage], &shared.values_full[at.stage], keys + AttentionShape<C>::VALUES, first, begin, end);
         }
     }
     copy_commit();
@@ -144,6 +182,8 @@ struct WgmmaRows {
     using P = WgmmaPrefill<C>;
     static constexpr int D = C::HEAD_DIM, KEYS = P::KEYS;
     static constexpr float SCALE_2 = C::SCALE * 1.4426950408889634f;
+    static constexpr bool F16 = std::is_same_v<typename A::Operand, __half>;
+    float key_scale;   // of a cache with static scales
     uint32_t q[P::Q_SHARED ? 1 : D / 16][4];
     uint64_t q_at;   // the descriptor of those in shared memory
     float scores[KEYS / 2], context[D / 2];
@@ -156,8 +196,14 @@ struct WgmmaRows {
 #pragma unroll
         for (int k = 0; k < D; k += 16) {
             const uint64_t b = wgmma_further(tile, k / 64 * P::PANEL_BYTES + k % 64 * 2);
-            if constexpr (P::Q_SHARED) multiply_bf16(scores, wgmma_further(q_at, k / 64 * P::Q_PANEL_BYTES + k % 64 * 2), b, k > 0);
-            else multiply_bf16(scores, q[k / 16], b, k > 0);
+            if constexpr (P::Q_SHARED) {
+                const uint64_t a = wgmma_further(q_at, k / 64 * P::Q_PANEL_BYTES + k % 64 * 2);
+                if constexpr (F16) multiply_f16(scores, a, b, k > 0);
+                else multiply_bf16(scores, a, b, k > 0);
+            } else {
+                if constexpr (F16) WgmmaShape<KEYS>::multiply(scores, q[k / 16], b, k > 0);
+                else multiply_bf16(scores, q[k / 16], b, k > 0);
+            }
         }
         wgmma_commit();
     }
@@ -165,11 +211,17 @@ struct WgmmaRows {
         const uint64_t tile = wgmma_rows_descriptor(values, P::PANEL_BYTES);
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < KEYS; k += 16) multiply_rows(context, weights[k / 16], wgmma_further(tile, k * 128));
+        for (int k = 0; k < KEYS; k += 16) {
+            const uint64_t b = wgmma_further(tile, k * 128);
+            if constexpr (F16) multiply_rows_f16(context, weights[k / 16], b);
+            else multiply_rows(context, weights[k / 16], b);
+        }
         wgmma_commit();
     }
     // first_key: of the tile; position: of rows g and g + 8.
     __device__ __forceinline__ void softmax(bool masked, int first_key, const int (&position)[2], int c) {
+        float scale_2 = SCALE_2;
+        if constexpr (STATIC_SCALES<typename C::Kv>) scale_2 *= key_scale;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (masked) {
@@ -187,15 +239,15 @@ struct WgmmaRows {
             for (int n = 0; n < KEYS / 8; ++n) largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * i], scores[4 * n + 2 * i + 1]));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-            const float origin = Window<C>::finite(largest), offset = -origin * SCALE_2;
-            shrink[i] = power_of_two((maximum[i] - origin) * SCALE_2);
+            const float origin = Window<C>::finite(largest), offset = -origin * scale_2;
+            shrink[i] = power_of_two((maximum[i] - origin) * scale_2);
             maximum[i] = largest;
             float added = 0.0f;
 #pragma unroll
             for (int n = 0; n < KEYS / 8; ++n)
 #pragma unroll
                 for (int j = 4 * n + 2 * i; j < 4 * n + 2 * i + 2; ++j) {
-                    scores[j] = power_of_two(fmaf(scores[j], SCALE_2, offset));
+                    scores[j] = power_of_two(fmaf(scores[j], scale_2, offset));
                     added += scores[j];
                 }
             sum[i] = sum[i] * shrink[i] + added;
@@ -211,7 +263,10 @@ struct WgmmaRows {
 #pragma unroll
         for (int k = 0; k < KEYS / 16; ++k)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) weights[k][i] = pack_bf16(scores[8 * k + 2 * i], scores[8 * k + 2 * i + 1]);
+            for (int i = 0; i < 4; ++i) {
+                const float first = scores[8 * k + 2 * i], second = scores[8 * k + 2 * i + 1];
+                weights[k][i] = F16 ? pack_f16(first, second) : pack_bf16(first, second);
+            }
     }
     __device__ __forceinline__ void pin_scores() {
 #pragma unroll
@@ -224,8 +279,8 @@ struct WgmmaRows {
 };
 
 template <class C>
-__device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const __nv_bfloat16* q,
-                                             float* out, const float* qkv, int all_tiles) {
+__device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const typename AttentionShape<C>::Operand* q,
+                                             const typename C::Kv* layer, float* out, const float* qkv, int all_tiles) {
     using A = AttentionShape<C>;
     using P = WgmmaPrefill<C>;
     constexpr int D = C::HEAD_DIM, GROUP = A::GROUP, KEYS = P::KEYS;
@@ -245,6 +300,8 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int live_rows = tile.tokens * GROUP, end = tile.position + tile.tokens;
+        rows.key_scale = static_scale<C>(layer, Side::Keys, kv_head);
+        const float value_scale = static_scale<C>(layer, Side::Values, kv_head);
         const int first_tile = Window<C>::first(tile.position) / KEYS, key_tiles = (end + KEYS - 1) / KEYS;
         int position[2];
 #pragma unroll
@@ -252,7 +309,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             const int row = min(first_row + g + 8 * i, live_rows - 1);  // rows beyond repeat the last: finite, and not stored
             position[i] = tile.position + row / GROUP;
             if constexpr (!P::Q_SHARED) {
-                const __nv_bfloat16* from = q_row(tile, kv_head, row);
+                const typename A::Operand* from = q_row(tile, kv_head, row);
 #pragma unroll
                 for (int k = 0; k < D; k += 8) rows.q[k / 16][k / 8 % 2 * 2 + i] = *reinterpret_cast<const uint32_t*>(from + k + 2 * c);
             }
@@ -321,7 +378,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             float total = rows.sum[i];
             total += __shfl_xor_sync(0xffffffffu, total, 1);
             total += __shfl_xor_sync(0xffffffffu, total, 2);
-            const float inverse = 1.0f / total;
+            const float inverse = value_scale / total;
             const int row = first_row + g + 8 * i;
             if (row < live_rows) {
                 const int column = (kv_head * GROUP + row % GROUP) * D + 2 * c;
@@ -338,8 +395,8 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
 
 // Arguments as attention_prefill's. Launch bounds (WGMMA_THREADS, 1): the registers of a whole SM are dealt out unevenly.
 template <class C>
-__device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const __nv_bfloat16* q, const typename C::Kv* layer,
-                                                        float* out, const float* qkv = nullptr) {
+__device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const typename AttentionShape<C>::Operand* q,
+                                                        const typename C::Kv* layer, float* out, const float* qkv = nullptr) {
     MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
     WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
     launch_dependents();
@@ -361,7 +418,7 @@ __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const 
         gather_units<C>(shared, step, layer, all_tiles);
     } else {
         registers_acquire<232>();
-        attend_units<C>(shared, step, q, out, qkv, all_tiles);
+        attend_units<C>(shared, step, q, layer, out, qkv, all_tiles);
     }
 }
 

@@ -104,18 +104,30 @@ __device__ __forceinline__ void multiply_bf16(float (&d)[32], uint64_t a, uint64
         : "l"(a), "l"(b), "r"(int(accumulate)));
 }
 
-// D[64, N] += A[64, 16] B[16, N] in bf16 with B's rows of N columns as they lie: 128-byte rows of 64 columns in the 128-byte swizzle (eight rows
+// The same of f16.
+__device__ __forceinline__ void multiply_f16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %34, 0;"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" MONOMORPH_NAMES_32 "}, %32, %33, p, 1, 1, 0, 0;}"
+        : MONOMORPH_SUMS_32(0)
+        : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+
+// D[64, N] += A[64, 16] B[16, N] in bf16, or in f16, with B's rows of N columns as they lie: 128-byte rows of 64 columns in the 128-byte swizzle (eight rows
 // are 1024 bytes), panels of 64 columns as far apart as the descriptor says.
-#define MONOMORPH_ROWS(N, R, A0, A1, A2, A3, B)                                                                             \
-    __device__ __forceinline__ void multiply_rows(float (&d)[R], const uint32_t (&a)[4], uint64_t b) {                      \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" MONOMORPH_NAMES_##R "}, {%" #A0 ", %" #A1 \
-                     ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, 1;"                                                          \
+#define MONOMORPH_ROWS(NAME, TYPE, N, R, A0, A1, A2, A3, B)                                                                 \
+    __device__ __forceinline__ void NAME(float (&d)[R], const uint32_t (&a)[4], uint64_t b) {                               \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" MONOMORPH_NAMES_##R "}, {%" #A0   \
+                     ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", 1, 1, 1, 1;"                                                \
                      : MONOMORPH_SUMS_##R(0)                                                                                \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                 \
     }
-MONOMORPH_ROWS(256, 128, 128, 129, 130, 131, 132)
-MONOMORPH_ROWS(128, 64, 64, 65, 66, 67, 68)
-MONOMORPH_ROWS(64, 32, 32, 33, 34, 35, 36)
+MONOMORPH_ROWS(multiply_rows, "bf16", 256, 128, 128, 129, 130, 131, 132)
+MONOMORPH_ROWS(multiply_rows, "bf16", 128, 64, 64, 65, 66, 67, 68)
+MONOMORPH_ROWS(multiply_rows, "bf16", 64, 32, 32, 33, 34, 35, 36)
+MONOMORPH_ROWS(multiply_rows_f16, "f16", 256, 128, 128, 129, 130, 131, 132)
+MONOMORPH_ROWS(multiply_rows_f16, "f16", 128, 64, 64, 65, 66, 67, 68)
+MONOMORPH_ROWS(multiply_rows_f16, "f16", 64, 32, 32, 33, 34, 35, 36)
 
 // The descriptor for it: `panel_bytes` from 64 columns to the next 64.
 __device__ __forceinline__ uint64_t wgmma_rows_descriptor(uint32_t shared_address, uint32_t panel_bytes) {

@@ -106,6 +106,13 @@ inline void multiply_bf16(float (&d)[64], const uint32_t (&a)[4], uint64_t b, bo
 inline void multiply_bf16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
     card::current->products.all.push_back({d, nullptr, b, 64, accumulate, true, false, a});
 }
+inline void multiply_f16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
+    card::current->products.all.push_back({d, nullptr, b, 64, accumulate, false, false, a});
+}
+template <size_t HALF>
+inline void multiply_rows_f16(float (&d)[HALF], const uint32_t (&a)[4], uint64_t b) {
+    card::current->products.all.push_back({d, a, b, int(2 * HALF), true, false, true});
+}
 template <size_t HALF>
 inline void multiply_rows(float (&d)[HALF], const uint32_t (&a)[4], uint64_t b) {
     card::current->products.all.push_back({d, a, b, int(2 * HALF), true, true, true});

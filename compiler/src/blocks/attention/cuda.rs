@@ -129,7 +129,7 @@ impl Shape {
         let (keys, q): (usize, usize) =
             if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
         let takes = card.wgmma
-            && kv == KvFormats::both(Cached::Bf16)
+            && [Cached::Bf16, Cached::Fp8].map(KvFormats::both).contains(&kv)
             && [64, 128, 256].contains(&self.head_dim)
             && keys.is_multiple_of(block_tokens);
         let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q;
