@@ -192,12 +192,13 @@ fn servers_attend_to_what_the_interpreter_reads_back_of_fp8() {
         (&deep, 1, NEXT_CODES, stored(&targets, &h200, &deep, "f32")),
         (&windows, 0, NEXT_CODES, stored(&targets, &h200, &windows, "f32")),
         (&wide, 0, REQUANTISED, restored(&targets, &gb10, &wide, "bf16", &out)),
+        (&wide, 0, REQUANTISED, restored(&targets, &h200, &wide, "bf16", &out)),
     ] {
         let Case { target, weights, .. } = planned(plain);
         let kv = KvFormats::both(Cached::Fp8);
         let mut target = spec::with_kv(target, kv).unwrap_or_else(|error| panic!("{error}"));
         target.quant.kv_boundary = boundary;
-        let scaled = directory.path().join(format!("{}-scaled", golden.name));
+        let scaled = directory.path().join(format!("{}-{}-scaled", golden.name, target.hardware.name));
         std::fs::create_dir(&scaled).expect("it is writable");
         target.quant.kv_scales = Some(with_static_scales(&target, &weights, &scaled));
         let case = planned(case(target, golden, &scaled, None, bound));

@@ -280,6 +280,11 @@ int main() {
     check_prefill<Prefill<Windowed<Llama, 300>, 64>, true>("wgmma prefill 32/8x128 bf16, a window of 300", {{200, 250}, {1, 700}}, 72, 2);
     check_prefill<Prefill<Windowed<Sliding, 40>, 64>, true, Prefill<Windowed<Sliding, 41>, 64>>("planted: a window of one more, wgmma prefill", {{90, 5}}, 73);
     check_prefill<Prefill<Slides<Windowed<Sliding, 100>>, 64>, true>("wgmma prefill 16/8x256 bf16, a table behind a window of 100", {{33, 500}, {190, 0}, {1, 64}, {5, 95}}, 74, 3);
+    check_prefill<Prefill<Llama8, 64>, true>("wgmma prefill 32/8x128 fp8, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 75);
+    check_prefill<Prefill<Qwen8, 64, 32>, true>("wgmma prefill 16/2x128 fp8 norm, blocks of 32, few blocks", {{90, 700}, {17, 0}}, 76, 8);
+    check_prefill<Prefill<Small8, 64, 64>, true>("wgmma prefill 9/3x64 fp8, blocks of 64", {{130, 0}, {1, 64}}, 77, 2);
+    check_prefill<Prefill<Gated<Wide8>, 64>, true>("wgmma prefill 16/2x256 fp8 one-plus gated", {{90, 0}, {1, 64}, {33, 100}}, 78, 3);
+    check_prefill<Prefill<Windowed<Sliding8, 100>, 64>, true>("wgmma prefill 16/8x256 fp8, a window of 100", {{190, 0}, {1, 64}, {33, 500}, {5, 95}}, 79, 3);
     check_continuation<Prefill<Decode<Qwen, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128", 190, 42);
     check_continuation<Prefill<Decode<Small, 2, 64>, 64>>("decode after prefill = prefill, 9/3x64", 77, 43);
 #elif PART == 3
