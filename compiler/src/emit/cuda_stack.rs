@@ -411,7 +411,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         }
     }
     // Each area may leave a gap up to the next multiple of 256. Static scales are counted with the gaps.
-    let mutable = (rotary_position > 0).then(|| quote!(mut));
+    let mutable = (rotary_position > 0 || ahead_bytes > 0).then(|| quote!(mut));
     let (gaps, rotary_position) = (number(256 * areas + ahead_bytes), number(rotary_position));
     let state = number(plan.memory.state as usize);
     let weights = cuda_weights::loads(plan);

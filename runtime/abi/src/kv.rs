@@ -7,7 +7,8 @@
 //! that a vector is one dimension of several keys, and values are `[tokens][head_dim, in whole vectors]`.
 //!
 //! Static scales belong to a layer and not to a block. On a CUDA device they are f32 `[keys, values][heads]`,
-//! which end where the layer's first block begins.
+//! which end where the layer's first block begins. In front of them are what they are set by, bits of the
+//! largest magnitudes in the same order, and in front of these a word: whether something is being measured.
 //!
 //! Where values are the leading elements of keys, as with a latent, they are stored once: a block has no
 //! values (codes `[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU).
@@ -89,12 +90,12 @@ impl Layout {
         Layout { tokens: 1, value_stride, ..*self }.block_bytes()
     }
 
-    /// Bytes in front of the first block of a layer on a CUDA device, the last of which are static scales; 0
-    /// if the formats have none.
+    /// Bytes in front of the first block of a layer on a CUDA device, for static scales and what they are set
+    /// by; 0 if the formats have none.
     pub const fn ahead_bytes(&self) -> usize {
         let KvFormats { keys, values } = self.formats;
         let scaled = keys.has_static_scale() || values.has_static_scale();
-        if scaled { self.static_scale_bytes().next_multiple_of(ALIGNMENT as usize) } else { 0 }
+        if scaled { (size_of::<u32>() + 2 * self.static_scale_bytes()).next_multiple_of(ALIGNMENT as usize) } else { 0 }
     }
 
     /// Bytes of the static scales of a layer.
@@ -147,7 +148,7 @@ mod tests {
         }
         // Static scales are in front of all blocks of a layer.
         assert_eq!((bf16.ahead_bytes(), padded.ahead_bytes()), (0, 0));
-        for (heads, bytes) in [(2, 256), (32, 256), (33, 512)] {
+        for (heads, bytes) in [(2, 256), (15, 256), (16, 512)] {
             assert_eq!(Layout::cuda(heads, 64, 16, both(Cached::Fp8)).ahead_bytes(), bytes);
         }
         // Keys and values may differ.

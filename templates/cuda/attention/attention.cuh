@@ -24,7 +24,8 @@
 //   int PREFILL_KEYS                   keys of attention_prefill's tile
 //
 // Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary. Static
-// scales, of a Kv that has some (STATIC_SCALES), end where the first block begins: f32 [2: keys, values][KV_HEADS].
+// scales, of a Kv that has some (STATIC_SCALES), end where the first block begins: f32 [2: keys, values][KV_HEADS]. In front of them are the
+// bits of the largest magnitudes that were measured, in the same order, and in front of these whether something is being measured.
 // qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads if there are such. Query head h
 // reads K/V head h / GROUP, GROUP = HEADS / KV_HEADS.
 #pragma once
@@ -253,14 +254,29 @@ __device__ __forceinline__ Pointer cached_row(Pointer layer, int block, int kv_h
     return layer + static_cast<size_t>(block) * S::BLOCK_STRIDE + kv_head * S::HEAD_STRIDE + token_in_block * C::HEAD_DIM;
 }
 
-// The static scales of a head's keys and values; 1 where the cache has none. They are written before the first step.
+// The static scales of a head's keys and values; 1 where the cache has none. They change between steps only.
 enum class Side { Keys, Values };
+template <class C>
+__device__ __forceinline__ int of_head(Side side, int kv_head) { return (side == Side::Values ? C::KV_HEADS : 0) + kv_head; }
 template <class C>
 __device__ __forceinline__ float static_scale(const typename C::Kv* layer, Side side, int kv_head) {
     if constexpr (STATIC_SCALES<typename C::Kv>)
-        return (reinterpret_cast<const float*>(layer) - 2 * C::KV_HEADS)[(side == Side::Values ? C::KV_HEADS : 0) + kv_head];
+        return (reinterpret_cast<const float*>(layer) - 2 * C::KV_HEADS)[of_head<C>(side, kv_head)];
     else
         return 1.0f;
+}
+
+// Adds a head that a warp has to what is measured. Bits of magnitudes stand in their order; what is no number is above all others.
+template <class C>
+__device__ __forceinline__ void measure_head(typename C::Kv* layer, Side side, int kv_head, const HeadVector<C>& head, int lane) {
+    if constexpr (STATIC_SCALES<typename C::Kv>) {
+        unsigned* largest = reinterpret_cast<unsigned*>(layer) - 4 * C::KV_HEADS;
+        if (largest[-1] == 0) return;
+        unsigned bits = 0;
+        head.each(lane, [&](int, float v) { bits = max(bits, __float_as_uint(v) & 0x7fffffffu); });
+        bits = __reduce_max_sync(0xffffffffu, bits);
+        if (lane == 0) atomicMax(largest + of_head<C>(side, kv_head), bits);
+    }
 }
 
 }  // namespace monomorph

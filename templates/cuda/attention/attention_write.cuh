@@ -62,7 +62,9 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
             const int block = step->blocks()[table_start<C>(step, index) + position / C::BLOCK_TOKENS];
             const int kv_head = beyond - (is_key ? 0 : C::KV_HEADS);
             Kv* to = cached_row<C>(layer, block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
-            const float scale = static_scale<C>(layer, is_key ? Side::Keys : Side::Values, kv_head);
+            const Side side = is_key ? Side::Keys : Side::Values;
+            measure_head<C>(layer, side, kv_head, head, lane);
+            const float scale = static_scale<C>(layer, side, kv_head);
             head.each(lane, [&](int e, float v) { to[e] = keep<Kv>(v, scale); });
         }
     }

@@ -6,11 +6,12 @@ use super::gpu::Gpu;
 use super::kv_offload::{self, Blocks, Disk, KvOffload};
 use super::pointer::{Cache, Pointer};
 use super::states::{Places, State};
+use super::static_scales::StaticScales;
 use super::wire;
 use crate::kv_offload::Layout;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{
-    LoadError, LoadOptions, ModelSpec, SlidingNeeds, SlidingRoom, SlidingSpec, StateRoom, States,
+    KvScales, LoadError, LoadOptions, ModelSpec, SlidingNeeds, SlidingRoom, SlidingSpec, StateRoom, States,
     StatesWanted,
 };
 use monomorph_world::Seat;
@@ -249,7 +250,7 @@ fn limit((free, total): (u64, u64), host: Option<(u64, u64)>, fraction: f64) -> 
 pub struct Memory {
     claim: Claim,
     // Outlives the claim.
-    _gpu: Gpu,
+    gpu: Gpu,
     next: u64,
     blocks: usize,
     /// Blocks of layers with a sliding window.
@@ -258,6 +259,8 @@ pub struct Memory {
     places: Places,
     /// The blocks of each part, by its number; empty if the stack has no attention.
     parts: Vec<Blocks>,
+    /// The static scales of each cache that has some.
+    scales: Vec<StaticScales>,
     disk: Option<Disk>,
 }
 
@@ -352,13 +355,14 @@ impl Memory {
         gpu.stream().wait()?;
         Ok(Memory {
             claim,
-            _gpu: gpu.clone(),
+            gpu: gpu.clone(),
             next: 0,
             blocks: plan.blocks,
             sliding: plan.sliding(),
             context: options.context,
             places: Places::new(plan.states),
             parts: Vec::new(),
+            scales: Vec::new(),
             disk,
         })
     }
@@ -456,6 +460,29 @@ impl Memory {
             self.places.push(*part, bytes, layers);
         }
         Ok(State { parts })
+    }
+
+    /// Adds the static scales of a cache.
+    pub(super) fn push_scales(&mut self, scales: StaticScales) {
+        self.scales.push(scales);
+    }
+
+    /// Begins to measure what sets static scales. No step is in flight.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(super) fn measure(&self) -> Result<(), Fault> {
+        self.scales.iter().try_for_each(|scales| scales.measure(self.gpu.stream()))
+    }
+
+    /// Ends that, and sets the static scales that are no checkpoint's by what was measured.
+    ///
+    /// # Errors
+    /// When something was not finite, or the device fails.
+    pub(super) fn set_scales(&self) -> Result<KvScales, String> {
+        let mut set = KvScales::default();
+        self.scales.iter().try_for_each(|scales| scales.set(self.gpu.stream(), &mut set))?;
+        Ok(set)
     }
 
     /// Addresses of the states and K/V blocks of all bodies taken so far.

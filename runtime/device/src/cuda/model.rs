@@ -9,11 +9,11 @@ use super::pointer::{Cache, Pointer};
 use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;
-use super::static_scales;
+use super::static_scales::StaticScales;
 use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_abi::world::Traffic;
 use monomorph_model::{
-    BlockId, KvScaleSpec, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, SlidingId,
+    BlockId, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, SlidingId,
     SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_world::{Rank, Seat};
@@ -128,13 +128,15 @@ impl<'a> Loading<'a> {
     /// # Errors
     /// When a scale is missing, or is not positive and finite (names the tensor); or the device fails.
     pub fn fp8_scales(
-        &self,
+        &mut self,
         cache: &Cache,
         heads: usize,
         layers: &[Option<usize>],
         spec: Option<&KvScaleSpec>,
     ) -> Result<(), LoadError> {
-        static_scales::load(self.gpu.stream(), self.weights, cache, heads, layers, spec)
+        let scales = StaticScales::load(self.gpu.stream(), self.weights, cache, heads, layers, spec)?;
+        self.memory.push_scales(scales);
+        Ok(())
     }
 }
 
@@ -253,6 +255,14 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
 
     fn write_state(&mut self, place: StatePlace, from: &[u8]) {
         self.steps.write_state(place, from);
+    }
+
+    fn measure_kv(&mut self) {
+        self.memory.measure().unwrap_or_else(|fault| panic!("{fault}"));
+    }
+
+    fn set_kv_scales(&mut self) -> Result<KvScales, String> {
+        self.memory.set_scales()
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {
