@@ -133,6 +133,34 @@ void check_exact(const char* name, std::vector<Fed> fed, uint64_t seed, bool dec
     if (difference.unequal * 1000 > problem.rows * AttentionShape<C>::WIDTH) std::printf("FAIL %s: %zu unequal\n", name, difference.unequal), failures++;
 }
 
+// The largest magnitudes of what a step keeps, before it is rounded.
+template <class C>
+void check_measured(const char* name, std::vector<Fed> fed, uint64_t seed) {
+    Problem<C> problem(fed, seed);
+    problem.measure(true);
+    Device<C> device(problem, problem.rows);
+    launch(write_kernel<C>, dim3((problem.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, 0, device.header(), device.tokens.pointer,
+           device.qkv.pointer, device.q_norm.pointer, device.k_norm.pointer, device.rotary.pointer, device.layer(),
+           static_cast<typename AttentionShape<C>::Operand*>(nullptr));
+    CHECK(cudaDeviceSynchronize());
+    const auto after = device.cache.download();
+    std::vector<float> found;
+    std::vector<double> expected;
+    for (int part = 0; part < 2; part++)
+        for (int h = 0; h < C::KV_HEADS; h++) {
+            float largest = 0;
+            for (size_t s = 0; s < fed.size(); s++)
+                for (int t = 0; t < fed[s].count; t++) {
+                    const int row = problem.header().sequence[s].first_token + t;
+                    for (float v : part == 0 ? problem.turned(row, fed[s].position + t, C::HEADS + h) : problem.value(row, h)) largest = std::max(largest, std::fabs(v));
+                }
+            found.push_back(problem.measured(after, part, h));
+            expected.push_back(largest);
+        }
+    const auto difference = compare(found, expected);
+    report(name, difference, 0, device.intact() && difference.unequal == 0);
+}
+
 // The last token of a prompt by prefill, and by decode after a prefill of the others: the same context vector, the same cache.
 template <class C>
 void check_continuation(const char* name, int length, uint64_t seed) {
@@ -363,6 +391,8 @@ int main() {
     check_exact<Exact<Small8>>("exact 9/3x64 fp8, prefill", {{70, 0}, {1, 300}, {33, 100}}, 219);
     check_exact<Exact<Heads<6, 2, 20, E4m3, 8, false, HeadNorm::OnePlus>>>("exact 6/2x20 fp8 one-plus adjacent", {{40, 0}, {3, 17}}, 220);
     check_exact<Exact<Gated<Full8>>>("exact 16/2x512 fp8 gated, values in place, decode", {{1, 0}, {1, 90}}, 221, true);
+    check_measured<Exact<Small8>>("measured 9/3x64 fp8", {{70, 0}, {1, 300}, {33, 100}}, 224);
+    check_measured<Exact<Full8>>("measured 16/2x512 fp8, keys as values", {{40, 3}}, 225);
     check_continuation<Prefill<Decode<Qwen8, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128 fp8", 190, 222);
     check_continuation<Prefill<Decode<Windowed<Sliding8, 50>, 4, 64>, 32>>("decode after prefill = prefill, 16/8x256 fp8, a window of 50", 190, 223);
 #endif

@@ -90,7 +90,7 @@ struct Problem {
     using A = AttentionShape<C>;
     using Kv = typename C::Kv;
     static constexpr int D = C::HEAD_DIM;
-    static constexpr size_t SCALES = STATIC_SCALES<Kv> ? 2 * C::KV_HEADS : 0, AHEAD = (SCALES * sizeof(float) + 255) / 256 * 256;   // bytes, and codes
+    static constexpr size_t SCALES = STATIC_SCALES<Kv> ? 2 * C::KV_HEADS : 0, AHEAD = SCALES == 0 ? 0 : (2 * SCALES * sizeof(float) + 4 + 255) / 256 * 256;   // bytes, and codes
     std::vector<Fed> fed;
     int rows = 0, cache_blocks = 0;
     std::vector<char> step;  // Step, SlidingStarts, with SLIDES the table of layers with a window, and block table
@@ -153,6 +153,7 @@ struct Problem {
                 const float own = scale(part, h);
                 std::memcpy(static_cast<void*>(&cache[scale_at(part, h)]), &own, sizeof own);
             }
+        measure(false);
         for (size_t s = 0; s < fed.size(); s += C::TOKENS)
             for (int p = Window<C>::first(fed[s].position) / C::BLOCK_TOKENS * C::BLOCK_TOKENS; p < fed[s].position; p++)
                 for (int part = 0; part < 2; part++)
@@ -163,6 +164,18 @@ struct Problem {
     // What multiplies the codes of a head's keys (part 0) or values (part 1).
     static float scale(int part, int kv_head) { return SCALES == 0 ? 1.0f : part == 0 ? 0.011f * float(1 + kv_head) : 0.3f + float(kv_head); }
     static size_t scale_at(int part, int kv_head) { return AHEAD - (SCALES - size_t(part) * C::KV_HEADS - kv_head) * sizeof(float); }
+    // Whether a step measures; what it has measured so far is nothing.
+    void measure(bool measures) {
+        if (SCALES == 0) return;
+        std::vector<unsigned> words(1 + SCALES);
+        words[0] = measures;
+        std::memcpy(static_cast<void*>(&cache[AHEAD - (2 * SCALES + 1) * sizeof(float)]), words.data(), words.size() * sizeof words[0]);
+    }
+    static float measured(const std::vector<Kv>& after, int part, int kv_head) {
+        float largest;
+        std::memcpy(&largest, &after[scale_at(part, kv_head) - SCALES * sizeof(float)], sizeof largest);
+        return largest;
+    }
     static Kv stored(float v, int part, int kv_head) { return host_round<Kv>(SCALES == 0 ? v : v / scale(part, kv_head)); }
     static float read(Kv v, int part, int kv_head) { return SCALES == 0 ? host_widen(v) : host_widen(v) * scale(part, kv_head); }
 
