@@ -89,7 +89,8 @@ fn a_cache_of_fp8_has_half_the_bytes_and_other_narrow_ones_are_refused() {
         let options = BuildOptions { kv, ..BuildOptions::default() };
         let target = spec::load_with(&[targets()], "h200/llama-3.1-8b/bf16", &options);
         let target = target.unwrap_or_else(|error| panic!("{error}"));
-        assemble::plan(&target, &graph::build(&target.model, &target.quant)).map_err(|error| error.to_string())
+        assemble::plan(&target, &graph::build(&target.model, &target.quant))
+            .map_err(|error| error.to_string())
     };
     let [bf16, fp8] = ["bf16", "fp8"].map(|formats| kept(formats).unwrap());
     assert_eq!(bf16.memory.kv_block, 2 * fp8.memory.kv_block);

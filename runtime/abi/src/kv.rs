@@ -95,7 +95,11 @@ impl Layout {
     pub const fn ahead_bytes(&self) -> usize {
         let KvFormats { keys, values } = self.formats;
         let scaled = keys.has_static_scale() || values.has_static_scale();
-        if scaled { (size_of::<u32>() + 2 * self.static_scale_bytes()).next_multiple_of(ALIGNMENT as usize) } else { 0 }
+        if scaled {
+            (size_of::<u32>() + 2 * self.static_scale_bytes()).next_multiple_of(ALIGNMENT as usize)
+        } else {
+            0
+        }
     }
 
     /// Bytes of the static scales of a layer.

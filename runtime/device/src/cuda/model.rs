@@ -13,8 +13,8 @@ use super::static_scales::StaticScales;
 use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_abi::world::Traffic;
 use monomorph_model::{
-    BlockId, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, SlidingId,
-    SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights,
+    BlockId, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress,
+    RankMeter, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights,
 };
 use monomorph_world::{Rank, Seat};
 use std::sync::Arc;
