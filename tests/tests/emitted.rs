@@ -43,6 +43,7 @@ fn the_shared_headers_are_printed_from_the_hosts() {
     check_golden(&core.join("packed.cuh"), &monomorph_abi::packed::header());
     check_golden(&templates.join("exchange/world.cuh"), &monomorph_abi::world::header());
     check_golden(&templates.join("attention/sliding.cuh"), &monomorph_abi::sliding::header());
+    check_golden(&templates.join("attention/levels.cuh"), &monomorph_abi::kv::header());
 }
 
 fn golden(target: &spec::types::Target, file: &emit::File) {

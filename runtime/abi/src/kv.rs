@@ -6,6 +6,10 @@
 //! `[heads][keys, values]`; keys are transposed, codes `[head_dim][tokens]` and scales `[groups][tokens]`, so
 //! that a vector is one dimension of several keys, and values are `[tokens][head_dim, in whole vectors]`.
 //!
+//! Formats with scales have a row of codes, or of scales, on a CUDA device in the order in which its kernels
+//! read them (templates/cuda/attention/grouped.cuh). What these know of levels and of the rotation is printed
+//! from here ([`header`]).
+//!
 //! Static scales belong to a layer and not to a block. On a CUDA device they are f32 `[keys, values][heads]`,
 //! which end where the layer's first block begins. In front of them are what they are set by, bits of the
 //! largest magnitudes in the same order, and in front of these a word: whether something is being measured.
@@ -15,7 +19,8 @@
 
 use crate::VECTOR;
 use crate::packed::ALIGNMENT;
-use monomorph_formats::cached::{Cached, GROUP, KvFormats};
+use monomorph_formats::cached::{Cached, GROUP, KvFormats, SIGNS};
+use monomorph_formats::f32_to_e4m3;
 
 /// The layout of a block in one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +119,77 @@ impl Layout {
             None => 0,
         }
     }
+}
+
+/// The text of `templates/cuda/attention/levels.cuh`.
+///
+/// # Panics
+/// Never: these formats have levels.
+pub fn header() -> String {
+    let mut out = "\
+// Printed from runtime/abi/src/kv.rs: `cargo xtask test --bless` does it again.
+#pragma once
+
+#include <cstdint>
+
+namespace monomorph {
+"
+    .to_owned();
+    for format in [Cached::Nvfp4, Cached::Turbo4, Cached::Turbo3] {
+        out += &levels(format, format.magnitudes().expect("a format of levels"));
+    }
+    let words = SIGNS.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]);
+    let words: Vec<String> = words.map(|word| format!("{word:#010x}u")).collect();
+    let lines: String = words.chunks(4).map(|line| format!("        {},\n", line.join(", "))).collect();
+    out + &format!(
+        "
+// Bit b of word w: whether element 32w + b of a vector changes its sign before it is rotated.
+__device__ constexpr uint32_t rotation_signs(int word) {{
+    constexpr uint32_t OF[] = {{
+{lines}    }};
+    return OF[word];
+}}
+
+}}  // namespace monomorph
+"
+    )
+}
+
+/// A format's levels as a struct.
+fn levels(format: Cached, magnitudes: &[f32]) -> String {
+    let list = |all: &mut dyn Iterator<Item = f32>| {
+        let all: Vec<String> = all.map(|it| format!("{it:?}f")).collect();
+        all.join(", ")
+    };
+    let word = |from: usize| {
+        let bytes = [0, 1, 2, 3].map(|at| magnitudes.get(from + at).map_or(0, |it| f32_to_e4m3(*it)));
+        u32::from_le_bytes(bytes)
+    };
+    let name = format.name();
+    format!(
+        "
+// Magnitudes of {name}: as e4m3, from the lowest byte of LOW on, and what lies midway between neighbours.
+struct {}{}Levels {{
+    static constexpr int COUNT = {};
+    static constexpr uint32_t LOW = {:#010x}u, HIGH = {:#010x}u;
+    __device__ static constexpr float magnitude(int at) {{
+        constexpr float OF[] = {{{}}};
+        return OF[at];
+    }}
+    __device__ static constexpr float threshold(int at) {{
+        constexpr float ABOVE[] = {{{}}};
+        return ABOVE[at];
+    }}
+}};
+",
+        name[..1].to_uppercase(),
+        &name[1..],
+        magnitudes.len(),
+        word(0),
+        word(4),
+        list(&mut magnitudes.iter().copied()),
+        list(&mut magnitudes.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0)),
+    )
 }
 
 #[cfg(test)]

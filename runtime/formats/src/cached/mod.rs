@@ -10,7 +10,7 @@
 
 mod rotation;
 
-pub use rotation::{MAX_ROTATED, Rotation};
+pub use rotation::{MAX_ROTATED, Rotation, SIGNS};
 
 use crate::{E4M3_MAX, Format, e4m3_to_f32, f32_to_e4m3};
 
@@ -185,6 +185,14 @@ impl Cached {
             at += 1;
         }
         signed
+    }
+
+    /// The magnitudes of codes in order, of a format of levels.
+    pub const fn magnitudes(self) -> Option<&'static [f32]> {
+        match self.levels() {
+            Some(levels) => Some(levels.magnitudes),
+            None => None,
+        }
     }
 
     const fn levels(self) -> Option<&'static Levels> {

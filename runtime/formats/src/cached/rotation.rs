@@ -6,7 +6,7 @@ pub const MAX_ROTATED: usize = 512;
 /// Signs of a vector's elements, by bits from the lowest of the first word on; a narrower head takes the
 /// first. Numbers of splitmix64 from 0 on: any would do that has no pattern. Without them an offset that all
 /// channels share would gather in one element. They are part of the formats: other signs are other formats.
-const SIGNS: [u64; MAX_ROTATED / 64] = signs();
+pub const SIGNS: [u64; MAX_ROTATED / 64] = signs();
 
 /// `R = d^-1/2 H diag(s)`, with `H[i][j] = (-1)^popcount(i & j)` and `s` the signs. It keeps lengths and
 /// products: scores of rotated queries with rotated keys are those of the plain ones, and a sum of rotated
