@@ -3,7 +3,7 @@
 // A kernel's Config is a struct with those of these `static constexpr` members that its declaration names (tests derive from AttentionDefaults):
 //   int HEADS, KV_HEADS, HEAD_DIM      query heads (a multiple of KV_HEADS), key and value heads, width of a head
 //   int BLOCK_TOKENS                   tokens a K/V block holds, a multiple of 16
-//   using Kv                           element of the cache: float, __nv_bfloat16, __half or E4m3
+//   using Kv                           element of the cache: float, __nv_bfloat16, __half or E4m3; or a format of grouped.cuh
 //   int ROTARY_PAIRS; bool ROTARY_HALVES   pairs a head turns (0 = none); pairs are (i, i + ROTARY_PAIRS), or (2i, 2i + 1)
 //   HeadNorm Q_NORM, K_NORM; float Q_EPS, K_EPS   norms over a head before the rotation
 //   float V_EPS                        optional: values are normed over a head, without a weight
@@ -23,8 +23,8 @@
 //                                      launches (steps as graphs of one stream, the upload before the graph)
 //   int PREFILL_KEYS                   keys of attention_prefill's tile
 //
-// Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv. Keys are stored after norm and rotary. Static
-// scales, of a Kv that has some (STATIC_SCALES), end where the first block begins: f32 [2: keys, values][KV_HEADS]. In front of them are the
+// Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv, or [blocks][2][KV_HEADS] units of grouped.cuh. Keys
+// are stored after norm and rotary. Static scales, of a Kv that has some (STATIC_SCALES), end where the first block begins: f32 [2: keys, values][KV_HEADS]. In front of them are the
 // bits of the largest magnitudes that were measured, in the same order, and in front of these whether something is being measured.
 // qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads if there are such. Query head h
 // reads K/V head h / GROUP, GROUP = HEADS / KV_HEADS.
@@ -37,6 +37,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "attention/grouped.cuh"
+#include "attention/grouped_write.cuh"
 #include "attention/rotary.cuh"
 #include "attention/sliding.cuh"
 #include "core/async.cuh"
@@ -53,7 +55,7 @@ struct E4m3 {
     __device__ __forceinline__ explicit E4m3(float v) : code(pack_e4m3(v)) {}
 };
 template <class E>
-constexpr bool STATIC_SCALES = std::is_same_v<E, E4m3>;
+constexpr bool STATIC_SCALES = std::is_same_v<E, E4m3> || groups_have_static_scales<E>();
 
 struct AttentionDefaults {
     static constexpr HeadNorm Q_NORM = HeadNorm::None, K_NORM = HeadNorm::None;
@@ -113,6 +115,16 @@ __device__ __forceinline__ int table_start(const Step* step, int sequence) {
     }
 }
 
+// Elements from a head's keys in a block to the next head's, and from block to block; of grouped formats bytes.
+template <class C, bool = GROUPED<typename C::Kv>>
+struct CacheStrides {
+    static constexpr size_t HEAD = static_cast<size_t>(C::BLOCK_TOKENS) * C::HEAD_DIM, BLOCK = 2 * C::KV_HEADS * HEAD;
+};
+template <class C>
+struct CacheStrides<C, true> {
+    static constexpr size_t HEAD = KeptRow<C, Side::Keys>::UNIT, BLOCK = C::KV_HEADS * (HEAD + KeptRow<C, Side::Values>::UNIT);
+};
+
 // Constants that follow from a Config.
 template <class C>
 struct AttentionShape {
@@ -125,11 +137,13 @@ struct AttentionShape {
     static constexpr int FIRST_VALUE = VALUES_ARE_KEYS<C> ? FIRST_KEY : FIRST_KEY + C::KV_HEADS;
     static constexpr int QKV_WIDTH = (FIRST_VALUE + C::KV_HEADS) * C::HEAD_DIM;
     static constexpr int HEAD_DIM_16 = (C::HEAD_DIM + 15) / 16 * 16;  // width of a head of the q that attention_write leaves
-    static constexpr size_t HEAD_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * C::HEAD_DIM;  // from a head to the next
-    static constexpr size_t VALUES = C::KV_HEADS * HEAD_STRIDE;                               // from keys to values
-    static constexpr size_t BLOCK_STRIDE = 2 * VALUES;
-    // What tensor cores multiply: f16 for a cache of f16 or fp8, bf16 for the others.
-    using Operand = std::conditional_t<std::is_same_v<typename C::Kv, __half> || STATIC_SCALES<typename C::Kv>, __half, __nv_bfloat16>;
+    using Kv = typename C::Kv;
+    static constexpr size_t HEAD_STRIDE = CacheStrides<C>::HEAD;  // from a head to the next
+    static constexpr size_t VALUES = C::KV_HEADS * HEAD_STRIDE;   // from keys to values
+    static constexpr size_t BLOCK_STRIDE = CacheStrides<C>::BLOCK;
+    // What tensor cores multiply: f16 for a cache of f16 or of codes that are exact in it, bf16 for the others.
+    static constexpr bool F16 = std::is_same_v<Kv, __half> || std::is_same_v<Kv, E4m3> || (GROUPED<Kv> && !groups_need_two_terms<Kv>());
+    using Operand = std::conditional_t<F16, __half, __nv_bfloat16>;
 };
 
 template <class E>
@@ -255,7 +269,6 @@ __device__ __forceinline__ Pointer cached_row(Pointer layer, int block, int kv_h
 }
 
 // The static scales of a head's keys and values; 1 where the cache has none. They change between steps only.
-enum class Side { Keys, Values };
 template <class C>
 __device__ __forceinline__ int of_head(Side side, int kv_head) { return (side == Side::Values ? C::KV_HEADS : 0) + kv_head; }
 template <class C>
@@ -277,6 +290,17 @@ __device__ __forceinline__ void measure_head(typename C::Kv* layer, Side side, i
         bits = __reduce_max_sync(0xffffffffu, bits);
         if (lane == 0) atomicMax(largest + of_head<C>(side, kv_head), bits);
     }
+}
+
+// A context vector of values that a cache keeps rotated, in a warp: rotated back, times its gates, and stored from `column` of a row on.
+template <class C>
+__device__ __forceinline__ void store_rotated(float* out, const float* qkv, int row, int column, HeadVector<C>& head, int lane) {
+    rotate_back(head, lane);
+    head.each(lane, [&](int e, float v) {
+        float one[1] = {v};
+        gate_context<C>(qkv, row, column + e, one);
+        store_context<C>(out, row, column + e, one);
+    });
 }
 
 }  // namespace monomorph

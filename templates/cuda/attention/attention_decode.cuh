@@ -15,7 +15,9 @@
 // through shared memory, no element is converted, and the products of a tile take a tenth of the time its bytes do. Therefore q
 // and the softmax weights enter as two terms, rounded to 16 bits plus what that lost: 16 bits of mantissa. With up to 8
 // query heads q's second term fills the tile's other 8 rows. An f32 cache is multiplied as two bf16 terms. Codes of an fp8 cache become
-// f16 in registers, two an instruction: of keys as they lie, of values once two tokens' are side by side.
+// f16 in registers, two an instruction: of keys as they lie, of values once two tokens' are side by side. Codes of groups become codes of
+// fp8 first (grouped.cuh), and then products with their scales. Queries are rotated where keys are; context vectors are rotated back
+// once, before their gates.
 //
 // The token's own K/V row is never read from memory: the block whose chunk holds its position (the last) computes it, writes it
 // to the cache, and puts it into the registers of the tile it belongs to.
@@ -26,7 +28,7 @@
 // Latency: header, block table and K/V are a chain of three reads; the first tile's loads are issued before the prologue's
 // arithmetic, each tile's before the previous tile's products that do not need the registers.
 //
-// Barriers: one after the prologue, one before the warps meet; two more where blocks meet. Shared memory: DecodeShared.
+// Barriers: one after the prologue, one before the warps meet; two more where blocks meet; one before context vectors are rotated back. Shared memory: DecodeShared.
 // Scratch: partials decode_partials_bytes, counters decode_counters (ints, zero before the first launch, left zero).
 #pragma once
 
@@ -45,6 +47,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     using Kv = typename C::Kv;
     using Operand = typename A::Operand;
     constexpr int D = C::HEAD_DIM, GROUP = S::GROUP, WARPS = S::WARPS;
+    constexpr bool ROTATED_KEYS = is_rotated<Kv, Side::Keys>(), ROTATED_VALUES = is_rotated<Kv, Side::Values>();
     MONOMORPH_DYNAMIC_SHARED(shared_bytes, 16);
     DecodeShared<C>& shared = *reinterpret_cast<DecodeShared<C>*>(shared_bytes);
 
@@ -59,10 +62,12 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     if constexpr (C::K_NORM != HeadNorm::None) k_weight.load(k_norm, lane);
     for (int i = thread; i < S::HEAD_SETS * S::Q_FRAGMENTS * 32; i += S::THREADS)
         reinterpret_cast<uint4*>(shared.q)[i] = make_uint4(0, 0, 0, 0);
+    if constexpr (!GROUPED<Kv>) {
 #pragma unroll
-    for (int t = 0; t < C::TOKENS; ++t) {
-        for (int i = D + thread; i < S::KEY_STEPS * 32; i += S::THREADS) shared.key[t][i] = Kv(0.0f);
-        for (int i = D + thread; i < S::VALUE_STEPS * 64; i += S::THREADS) shared.value[t][i] = Kv(0.0f);
+        for (int t = 0; t < C::TOKENS; ++t) {
+            for (int i = D + thread; i < S::KEY_STEPS * 32; i += S::THREADS) shared.key[t][i] = Kv(0.0f);
+            for (int i = D + thread; i < S::VALUE_STEPS * 64; i += S::THREADS) shared.value[t][i] = Kv(0.0f);
+        }
     }
     __syncthreads();  // q's zeros stand before q
 
@@ -113,26 +118,50 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     };
 #pragma unroll
     for (int i = 0; i < ROTATIONS; ++i) load_rotation(rotations[i], warp + i * WARPS);
-    Chunk<Kv> keys[2][S::KEY_STEPS] = {}, values[S::VALUE_STEPS][4] = {};
+    using HeldKey = typename S::HeldKey;
+    using HeldValue = typename S::HeldValue;
+    typename HeldKey::Type keys[2][HeldKey::COUNT] = {};
+    typename HeldValue::Type values[S::VALUE_STEPS / S::VALUE_PIECE][4] = {};
     // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
     // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
-    auto load_keys = [&](Chunk<Kv>* to, int tile, int block, int n, int step) {
-        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c + 32 * step);
+    // Places of a lane's chunks and scales, of groups.
+    const auto key_at = [&](int step) { return c * S::KEY_STEPS + step; };
+    const auto key_scale_at = [&](int step) { return c / 2 * S::KEY_STEPS + step; };
+    const auto value_at = [&](int h) { return g * S::VALUE_STEPS + h; };
+    const auto value_scale_at = [&](int h) { return g / 2 * S::VALUE_STEPS + h; };
+    auto load_keys = [&](typename HeldKey::Type* to, int tile, int block, int n, int step) {
         const int live = tile < last ? cached - tile * 16 : 0;
+        if constexpr (GROUPED<Kv>) {
+            if constexpr (!S::EARLY) *to = {};
+            to->template load<true>(g + 8 * n < live, kept_place<C, Side::Keys>(layer, block, kv_head, tile % TILES * 16 + g + 8 * n), key_at(step), key_scale_at(step));
+        } else {
+            const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c + 32 * step);
 #pragma unroll
-        for (int s = 0; s < S::KEY_PIECE; ++s) {
-            if constexpr (!S::EARLY) to[s] = {};  // so that the registers are free in between
-            load_chunk<C>(to[s], rows + (8 * n * D + 32 * s), 8 * c + 32 * (step + s), g + 8 * n < live);
+            for (int s = 0; s < S::KEY_PIECE; ++s) {
+                if constexpr (!S::EARLY) to[s] = {};  // so that the registers are free in between
+                load_chunk<C>(to[s], rows + (8 * n * D + 32 * s), 8 * c + 32 * (step + s), g + 8 * n < live);
+            }
         }
     };
     auto load_values = [&](int tile, int block, int h) {
-        const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
         const int live = tile < last ? cached - tile * 16 : 0;
+        if constexpr (GROUPED<Kv>) {
+            if (h % S::VALUE_PIECE != 0) return;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int token = 2 * c + i % 2 + i / 2 * 8;
-            if constexpr (!S::EARLY) values[h][i] = {};
-            load_chunk<C>(values[h][i], rows + ((i % 2 + i / 2 * 8) * D + 64 * h), 8 * g + 64 * h, token < live);
+            for (int i = 0; i < 4; ++i) {
+                const int token = 2 * c + i % 2 + i / 2 * 8;
+                auto& to = values[h / S::VALUE_PIECE][i];
+                if constexpr (!S::EARLY) to = {};
+                to.template load<true>(token < live, kept_place<C, Side::Values>(layer, block, kv_head, tile % TILES * 16 + token), value_at(h), value_scale_at(h));
+            }
+        } else {
+            const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int token = 2 * c + i % 2 + i / 2 * 8;
+                if constexpr (!S::EARLY) values[h][i] = {};
+                load_chunk<C>(values[h][i], rows + ((i % 2 + i / 2 * 8) * D + 64 * h), 8 * g + 64 * h, token < live);
+            }
         }
     };
     auto load_all_keys = [&](int tile, int block) {
@@ -148,10 +177,20 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     // A short context's second tile comes into the second-level cache meanwhile. (Doing so where more follow costs a tenth of
     // the bandwidth.) A tile's keys of a head are contiguous, as are its values.
     if (tile + WARPS < last && last - first <= 2 * WARPS) {
-        const Kv* rows = cached_row<C, const Kv*>(layer, next_block, kv_head, (tile + WARPS) % TILES * 16);
-        for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
-            prefetch(reinterpret_cast<const char*>(rows) + byte);
-            prefetch(reinterpret_cast<const char*>(rows + A::VALUES) + byte);
+        const int token = (tile + WARPS) % TILES * 16;
+        if constexpr (GROUPED<Kv>) {
+            const KeptPlace keys_at = kept_place<C, Side::Keys>(layer, next_block, kv_head, token), values_at = kept_place<C, Side::Values>(layer, next_block, kv_head, token);
+            const auto ask = [&](const unsigned char* from, int bytes) {
+                for (int byte = lane * 128; byte < bytes; byte += 32 * 128) prefetch(from + byte);
+            };
+            ask(keys_at.codes, 16 * KeptRow<C, Side::Keys>::CODES), ask(keys_at.scales, 16 * KeptRow<C, Side::Keys>::SCALES);
+            ask(values_at.codes, 16 * KeptRow<C, Side::Values>::CODES), ask(values_at.scales, 16 * KeptRow<C, Side::Values>::SCALES);
+        } else {
+            const Kv* rows = cached_row<C, const Kv*>(layer, next_block, kv_head, token);
+            for (int byte = lane * 128; byte < 16 * S::ROW_BYTES; byte += 32 * 128) {
+                prefetch(reinterpret_cast<const char*>(rows) + byte);
+                prefetch(reinterpret_cast<const char*>(rows + A::VALUES) + byte);
+            }
         }
     }
     const int own_block = owner ? blocks[position / C::BLOCK_TOKENS] : 0;
@@ -165,6 +204,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         if (item < GROUP) {
             norm_head<C, C::Q_NORM, false>(head, q_weight, C::Q_EPS);
             rotate_head<C>(head, rotation, lane);
+            if constexpr (ROTATED_KEYS) rotate_kept(head, lane);
             head.each(lane, [&](int e, float v) {
                 const float scaled = v * (C::SCALE * 1.4426950408889634f);
                 const Operand high = round_to<Operand>(scaled);
@@ -181,16 +221,32 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             if (is_key) {
                 norm_head<C, C::K_NORM, false>(head, k_weight, C::K_EPS);
                 rotate_head<C>(head, rotation, lane);
+                if constexpr (ROTATED_KEYS) rotate_kept(head, lane);
             } else {
                 norm_head<C, ValueNorm<C>::NORM, false>(head, k_weight, ValueNorm<C>::EPS);
+                if constexpr (ROTATED_VALUES) rotate_kept(head, lane);
             }
             const int token = C::TOKENS == 1 ? 0 : token_of(item);
-            Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
-            head.each(lane, [&](int e, float v) {
-                const Kv rounded = keep<Kv>(v, is_key ? key_scale : value_scale);
-                (is_key ? shared.key[token] : shared.value[token])[e] = rounded;
-                if (own) to[e] = rounded;
-            });
+            if constexpr (GROUPED<Kv>) {
+                const auto keep_side = [&](auto row, const KeptPlace& to, Kv* staged, float scale) {
+                    using Row = decltype(row);
+                    const KeptPlace here = Row::shared(reinterpret_cast<unsigned char*>(staged));
+                    encode_groups<typename Row::E>(head, scale, shared.context[warp], lane, [&](int group, const auto& codes) {
+                        codes.template store<Row>(here, group);
+                        if (own) codes.template store<Row>(to, group);
+                    });
+                };
+                const int at = position % C::BLOCK_TOKENS;
+                if (is_key) keep_side(KeptRow<C, Side::Keys>(), kept_place<C, Side::Keys>(layer, own_block, kv_head, at), shared.key[token], key_scale);
+                else keep_side(KeptRow<C, Side::Values>(), kept_place<C, Side::Values>(layer, own_block, kv_head, at), shared.value[token], value_scale);
+            } else {
+                Kv* to = cached_row<C>(layer, own_block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
+                head.each(lane, [&](int e, float v) {
+                    const Kv rounded = keep<Kv>(v, is_key ? key_scale : value_scale);
+                    (is_key ? shared.key[token] : shared.value[token])[e] = rounded;
+                    if (own) to[e] = rounded;
+                });
+            }
         }
     };
 #pragma unroll
@@ -214,11 +270,16 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         const int first_own = cached - tile * 16;  // the first of the step's tokens; own where TOKENS is 1
         float scores[2][S::SCORES][4] = {};  // of two times 8 tokens
         // Of the keys' steps from `step` on, which are in `piece`.
-        auto multiply_piece = [&](Chunk<Kv>* piece, int n, int step) {
+        auto multiply_piece = [&](typename HeldKey::Type* piece, int n, int step) {
             const int key_token = g + 8 * n - first_own;  // of the step's
             if (C::TOKENS == 1 ? key_token == 0 : key_token >= 0 && key_token <= before) {
+                Kv* own_row = shared.key[C::TOKENS == 1 ? 0 : key_token];
+                if constexpr (GROUPED<Kv>) {
+                    piece->template load<false>(true, KeptRow<C, Side::Keys>::shared(reinterpret_cast<unsigned char*>(own_row)), key_at(step), key_scale_at(step));
+                } else {
 #pragma unroll
-                for (int s = 0; s < S::KEY_PIECE; ++s) load_own(piece[s], &shared.key[C::TOKENS == 1 ? 0 : key_token][8 * c + 32 * (step + s)]);
+                    for (int s = 0; s < S::KEY_PIECE; ++s) load_own(piece[s], &own_row[8 * c + 32 * (step + s)]);
+                }
             }
 #pragma unroll
             for (int s = 0; s < S::KEY_PIECE; ++s) {
@@ -227,20 +288,32 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                     uint4 q[S::HEAD_SETS];
 #pragma unroll
                     for (int i = 0; i < S::HEAD_SETS; ++i) q[i] = *reinterpret_cast<const uint4*>(shared.q[i][2 * (step + s) + half][lane]);
-                    const uint32_t* words = &piece[s].word[sizeof(Kv) * half];
-                    if constexpr (sizeof(Kv) == 1) {
-                        uint32_t first, second;
-                        unpack_e4m3(words[0], first, second);
-                        multiply_keys<C>(scores[n][half % S::SCORES], q, first, second);
-                    } else if constexpr (sizeof(Kv) == 2) {
-                        multiply_keys<C>(scores[n][half % S::SCORES], q, words[0], words[1]);
-                    } else {
-                        uint32_t first[2], second[2];
+                    if constexpr (GROUPED<Kv>) {
+                        using E = typename KeptRow<C, Side::Keys>::E;
+                        uint32_t codes[2], pairs[2], first[E::TERMS], second[E::TERMS];
+                        piece->eight(s, key_at(step), codes);  // the same of both halves
+                        const auto by = PairScale<E>::both(piece->scale_bits(s, key_scale_at(step)));
+                        unpack_e4m3(codes[half], pairs[0], pairs[1]);
+                        multiply_pair<A::F16>(pairs[0], by, first);
+                        multiply_pair<A::F16>(pairs[1], by, second);
 #pragma unroll
-                        for (int i = 0; i < 2; ++i)
-                            split_pair<Operand>(__uint_as_float(words[2 * i]), __uint_as_float(words[2 * i + 1]), first[i], second[i]);
-                        multiply_keys<C>(scores[n][half % S::SCORES], q, first[0], first[1]);
-                        multiply_keys<C>(scores[n][half % S::SCORES], q, second[0], second[1]);
+                        for (int t = 0; t < E::TERMS; ++t) multiply_keys<C>(scores[n][half % S::SCORES], q, first[t], second[t]);
+                    } else {
+                        const uint32_t* words = &piece[s].word[sizeof(Kv) * half];
+                        if constexpr (sizeof(Kv) == 1) {
+                            uint32_t first, second;
+                            unpack_e4m3(words[0], first, second);
+                            multiply_keys<C>(scores[n][half % S::SCORES], q, first, second);
+                        } else if constexpr (sizeof(Kv) == 2) {
+                            multiply_keys<C>(scores[n][half % S::SCORES], q, words[0], words[1]);
+                        } else {
+                            uint32_t first[2], second[2];
+#pragma unroll
+                            for (int i = 0; i < 2; ++i)
+                                split_pair<Operand>(__uint_as_float(words[2 * i]), __uint_as_float(words[2 * i + 1]), first[i], second[i]);
+                            multiply_keys<C>(scores[n][half % S::SCORES], q, first[0], first[1]);
+                            multiply_keys<C>(scores[n][half % S::SCORES], q, second[0], second[1]);
+                        }
                     }
                 }
             }
@@ -248,7 +321,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
             if constexpr (S::KEY_PIECE < S::KEY_STEPS) {
-                Chunk<Kv> piece[S::KEY_PIECE];
+                typename HeldKey::Type piece[HeldKey::COUNT];
 #pragma unroll 1  // the next piece takes the registers of this one
                 for (int step = 0; step < S::KEY_STEPS; step += S::KEY_PIECE) {
                     load_keys(piece, tile, block, n, step);
@@ -318,17 +391,37 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         for (int h = 0; h < S::VALUE_STEPS; ++h) {
             if constexpr (S::KEY_PIECE < S::KEY_STEPS) __syncwarp();  // loads do not pass it: these values take the registers of those before
             if constexpr (S::PIECEWISE) load_values(tile, block, h);
-            if (first_own < 16) {  // what lies behind the token in its block may be NaN, which a weight of zero would not remove
+            const int piece = h / S::VALUE_PIECE;
+            if (first_own < 16 && h % S::VALUE_PIECE == 0) {  // what lies behind the token in its block may be NaN, which a weight of zero would not remove
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int token = 2 * c + i % 2 + i / 2 * 8;
-                    if (C::TOKENS == 1 ? token == own : token >= first_own && token <= own)
-                        load_own(values[h][i], &shared.value[C::TOKENS == 1 ? 0 : token - first_own][8 * g + 64 * h]);
-                    if (token > own) values[h][i] = {};
+                    if (C::TOKENS == 1 ? token == own : token >= first_own && token <= own) {
+                        Kv* own_row = shared.value[C::TOKENS == 1 ? 0 : token - first_own];
+                        if constexpr (GROUPED<Kv>)
+                            values[piece][i].template load<false>(true, KeptRow<C, Side::Values>::shared(reinterpret_cast<unsigned char*>(own_row)), value_at(h), value_scale_at(h));
+                        else
+                            load_own(values[h][i], &own_row[8 * g + 64 * h]);
+                    }
+                    if (token > own) values[piece][i] = {};
                 }
             }
+            if constexpr (GROUPED<Kv>) {
+                using E = typename KeptRow<C, Side::Values>::E;
+                const int from = piece * S::VALUE_PIECE;  // the step that the lot begins with
+                uint32_t codes[4][2], by_token[4];
 #pragma unroll
-            for (int m = 0; m < 4; ++m) multiply_values<C>(context[h][m], weights, values[h], m);
+                for (int i = 0; i < 4; ++i) {
+                    values[piece][i].eight(h - from, value_at(from), codes[i]);
+                    by_token[i] = values[piece][i].scale_bits(h - from, value_scale_at(from));
+                }
+                const PairScale<E> by[2] = {PairScale<E>::of(by_token[0], by_token[1]), PairScale<E>::of(by_token[2], by_token[3])};
+#pragma unroll
+                for (int m = 0; m < 4; ++m) multiply_codes<C>(context[h][m], weights, codes, by, m);
+            } else {
+#pragma unroll
+                for (int m = 0; m < 4; ++m) multiply_values<C>(context[h][m], weights, values[h], m);
+            }
         }
         if constexpr (S::EARLY)
             load_all_values(tile + WARPS, following);
@@ -346,7 +439,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
         const int head_row = e / D;
         float largest = -INFINITY, total = 0.0f, v[V] = {};
         ContextGates<C, V> gates;
-        if (whole) gates.load(qkv, row, kv_head * GROUP * D + e);
+        if (whole && !ROTATED_VALUES) gates.load(qkv, row, kv_head * GROUP * D + e);
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) largest = fmaxf(largest, shared.maximum[w][head_row]);
 #pragma unroll
@@ -360,8 +453,13 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             const float inverse = value_scale / total;
 #pragma unroll
             for (int i = 0; i < V; ++i) v[i] *= inverse;
-            gates.apply(v);
-            store_context<C>(out, row, kv_head * GROUP * D + e, v);
+            if constexpr (ROTATED_VALUES) {
+#pragma unroll
+                for (int i = 0; i < V; ++i) shared.context[0][e + i] = v[i];  // which no other thread reads here
+            } else {
+                gates.apply(v);
+                store_context<C>(out, row, kv_head * GROUP * D + e, v);
+            }
         } else {
             float* to = partial + split * S::PARTIAL;
             if constexpr (V == 4)
@@ -370,6 +468,9 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                 to[e] = v[0];
             if (e % D == 0) to[GROUP * D + head_row] = largest, to[GROUP * D + GROUP + head_row] = total;
         }
+    }
+    if constexpr (ROTATED_VALUES) {
+        if (whole) store_rotated_heads<C>(shared, qkv, row, kv_head, out);
     }
     if (whole) return;
     if constexpr (C::SPLITS > 1) {

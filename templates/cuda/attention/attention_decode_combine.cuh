@@ -12,8 +12,8 @@ struct DecodeShared {
     // q scaled by SCALE log2(e) as A fragments, a lane's four words side by side. Rows g and g + 8 of a fragment are the two terms
     // of head g; with more than eight heads they are heads g and g + 8, and the terms are two fragments.
     alignas(16) Operand q[S::HEAD_SETS][S::Q_FRAGMENTS][32][8];
-    alignas(16) typename C::Kv key[C::TOKENS][S::KEY_STEPS * 32];  // the step's own, rounded to the cache's format, zero beyond the head
-    alignas(16) typename C::Kv value[C::TOKENS][S::VALUE_STEPS * 64];
+    alignas(16) typename C::Kv key[C::TOKENS][S::HeldKey::ROW];  // the step's own, rounded to the cache's format, zero beyond the head
+    alignas(16) typename C::Kv value[C::TOKENS][S::HeldValue::ROW];
     alignas(16) float context[S::WARPS][S::GROUP * C::HEAD_DIM];
     float maximum[S::WARPS][S::GROUP], sum[S::WARPS][S::GROUP];
     float split_maximum[C::SPLITS][S::GROUP], split_sum[C::SPLITS][S::GROUP];
@@ -61,6 +61,20 @@ __device__ __forceinline__ void leave_warp(DecodeShared<C>& shared,
     }
 }
 
+// The row's context vectors in shared.context[0], of values that are kept rotated: rotated back, a warp a head.
+template <class C>
+__device__ __forceinline__ void store_rotated_heads(DecodeShared<C>& shared, const float* qkv, int row, int kv_head, float* out) {
+    using S = DecodeShape<C>;
+    const int lane = threadIdx.x % 32;
+    __syncthreads();
+#pragma unroll 1
+    for (int head = threadIdx.x / 32; head < S::GROUP; head += S::WARPS) {
+        HeadVector<C> vector;
+        vector.load(shared.context[0] + head * C::HEAD_DIM, lane);
+        store_rotated<C>(out, qkv, row, (kv_head * S::GROUP + head) * C::HEAD_DIM, vector, lane);
+    }
+}
+
 // Adds up what the splits left in `partials` and writes the row's context vectors of this K/V head, times `value_scale`. All reads of a thread are
 // under way at once: the second-level cache's latency is paid once for up to BATCH splits.
 template <class C>
@@ -68,6 +82,7 @@ __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const fl
                                                float value_scale, float* out) {
     using S = DecodeShape<C>;
     constexpr int V = S::VECTOR, BATCH = C::SPLITS < 16 ? C::SPLITS : 16;
+    constexpr bool ROTATED = is_rotated<typename C::Kv, Side::Values>();
     for (int i = threadIdx.x; i < used * S::GROUP; i += S::THREADS) {
         const float* from = partials + i / S::GROUP * S::PARTIAL + S::GROUP * C::HEAD_DIM + i % S::GROUP;
         shared.split_maximum[0][i] = __ldcg(from);
@@ -92,7 +107,7 @@ __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const fl
         const int head = e / C::HEAD_DIM;
         float mixed[V] = {}, total = 0.0f, largest = -INFINITY;
         ContextGates<C, V> gates;
-        gates.load(qkv, row, kv_head * S::GROUP * C::HEAD_DIM + e);
+        if constexpr (!ROTATED) gates.load(qkv, row, kv_head * S::GROUP * C::HEAD_DIM + e);
         for (int s = 0; s < used; ++s) largest = fmaxf(largest, shared.split_maximum[s][head]);
         for (int first = 0; first < used; first += BATCH) {
             if (first > 0 || e != own) load(e, first);
@@ -107,9 +122,15 @@ __device__ __forceinline__ void combine_splits(DecodeShared<C>& shared, const fl
         }
 #pragma unroll
         for (int i = 0; i < V; ++i) mixed[i] *= value_scale / total;
-        gates.apply(mixed);
-        store_context<C>(out, row, kv_head * S::GROUP * C::HEAD_DIM + e, mixed);
+        if constexpr (ROTATED) {
+#pragma unroll
+            for (int i = 0; i < V; ++i) shared.context[0][e + i] = mixed[i];
+        } else {
+            gates.apply(mixed);
+            store_context<C>(out, row, kv_head * S::GROUP * C::HEAD_DIM + e, mixed);
+        }
     }
+    if constexpr (ROTATED) store_rotated_heads<C>(shared, qkv, row, kv_head, out);
 }
 
 }  // namespace monomorph

@@ -5,8 +5,29 @@
 
 namespace monomorph {
 
+// Eight elements of a K/V row in registers.
+template <class E>
+struct Chunk {
+    uint32_t word[2 * sizeof(E)];
+    __device__ __forceinline__ E* elements() { return reinterpret_cast<E*>(word); }
+};
+
+// What a lane holds of a key in one piece, and of a value: chunks, or lots of all chunks with their scales.
+template <class C, Side SIDE, int STEPS, bool = GROUPED<typename C::Kv>>
+struct Held {
+    using Type = Chunk<typename C::Kv>;
+    static constexpr int COUNT = STEPS, REGISTERS = STEPS * 2 * sizeof(typename C::Kv);
+    static constexpr int ROW = (C::HEAD_DIM + (SIDE == Side::Keys ? 31 : 63)) / (SIDE == Side::Keys ? 32 : 64) * (SIDE == Side::Keys ? 32 : 64);
+};
+template <class C, Side SIDE, int STEPS>
+struct Held<C, SIDE, STEPS, true> {
+    using Type = Lot<KeptRow<C, SIDE>, STEPS>;
+    static constexpr int COUNT = 1, REGISTERS = Type::REGISTERS, ROW = KeptRow<C, SIDE>::SHARED;
+};
+
 template <class C>
 struct DecodeShape {
+    using Kv = typename C::Kv;
     static constexpr int GROUP = AttentionShape<C>::GROUP, WARPS = C::DECODE_WARPS, THREADS = 32 * WARPS;
     static constexpr int KEY_STEPS = (C::HEAD_DIM + 31) / 32;    // a lane reads 8 of 32 columns of a key row at a time
     static constexpr int VALUE_STEPS = (C::HEAD_DIM + 63) / 64;  // and 8 of 64 columns of a value row
@@ -19,22 +40,19 @@ struct DecodeShape {
     static constexpr int PARTIAL = (GROUP * (C::HEAD_DIM + 2) + 3) / 4 * 4;  // floats: context vectors, maxima, sums
     // What a warp loads ahead, as registers allow. EARLY: the next tile's keys and values, each as soon as its registers are
     // free. Else a tile's values once its keys are multiplied, the next keys after that. PIECEWISE: nothing ahead.
-    static constexpr int KEY_REGISTERS = 4 * sizeof(typename C::Kv) * KEY_STEPS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
+    static constexpr int KEY_REGISTERS = 2 * Held<C, Side::Keys, KEY_STEPS>::REGISTERS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
     static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < 128;
     static constexpr bool PIECEWISE = CONTEXT_REGISTERS + KEY_REGISTERS > 160;
     // Steps of a key whose loads are in flight together. Wide heads' sums leave registers for half of a key.
     static constexpr int KEY_PIECE = PIECEWISE && KEY_STEPS > 8 && KEY_STEPS % 8 == 0 ? 8 : KEY_STEPS;
+    using HeldKey = Held<C, Side::Keys, KEY_PIECE>;
+    // Steps of a value that are loaded at once: of groups all, where there are registers.
+    static constexpr int VALUE_PIECE = PIECEWISE || !GROUPED<Kv> ? 1 : VALUE_STEPS;
+    using HeldValue = Held<C, Side::Values, VALUE_PIECE>;
     static constexpr int SCORES = PIECEWISE ? 1 : 2;  // sums of a score that do not wait for each other, where there are registers
     static constexpr int ROW_BYTES = C::HEAD_DIM * sizeof(typename C::Kv);
     static constexpr int VECTOR = C::HEAD_DIM % 4 == 0 ? 4 : 1;
     static_assert(C::MIN_CHUNK % 16 == 0, "a chunk is whole tiles");
-};
-
-// Eight elements of a K/V row in registers.
-template <class E>
-struct Chunk {
-    uint32_t word[2 * sizeof(E)];
-    __device__ __forceinline__ E* elements() { return reinterpret_cast<E*>(word); }
 };
 
 // Columns column .. column + 8 of a row of the cache, those beyond HEAD_DIM zero. from: the first of them. Where `live` is false
@@ -121,6 +139,33 @@ __device__ __forceinline__ void multiply_values(float (&context)[DecodeShape<C>:
         for (int term = 0; term < 2; ++term)
 #pragma unroll
             for (int t = 0; t < TERMS; ++t) mma_16<Operand>(context[r], a[t], weights[r][term][0], weights[r][term][1]);
+}
+
+// The same of codes of a grouped format, as e4m3, and of the scales of two pairs of tokens.
+template <class C>
+__device__ __forceinline__ void multiply_codes(float (&context)[DecodeShape<C>::HEAD_SETS][4],
+                                               const uint32_t (&weights)[DecodeShape<C>::HEAD_SETS][2][2], const uint32_t (&codes)[4][2],
+                                               const PairScale<typename KeptRow<C, Side::Values>::E> (&by)[2], int m) {
+    using A = AttentionShape<C>;
+    constexpr int TERMS = KeptRow<C, Side::Values>::E::TERMS;
+    uint32_t a[TERMS][4];
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+        uint32_t columns[2], terms[TERMS];
+        unpack_e4m3(__byte_perm(codes[2 * pair][m / 2], codes[2 * pair + 1][m / 2], m % 2 ? 0x7362 : 0x5140), columns[0], columns[1]);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            multiply_pair<A::F16>(columns[i], by[pair], terms);
+#pragma unroll
+            for (int t = 0; t < TERMS; ++t) a[t][2 * pair + i] = terms[t];
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < DecodeShape<C>::HEAD_SETS; ++r)
+#pragma unroll
+        for (int term = 0; term < 2; ++term)
+#pragma unroll
+            for (int t = 0; t < TERMS; ++t) mma_16<typename A::Operand>(context[r], a[t], weights[r][term][0], weights[r][term][1]);
 }
 
 }  // namespace monomorph

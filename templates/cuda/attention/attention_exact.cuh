@@ -9,7 +9,8 @@
 // lane is a position, for the weighted sum a lane is elements lane, lane + 32 … of the head. A tile's values are copied to shared
 // memory while its scores are computed, and the next tile's rows come into the second-level cache. The warps' maxima, sums
 // and vectors meet in shared memory, in the order of the warps.
-// Shared memory: ExactShared. Barriers: two. Grid: (rows, HEADS), rows >= step->tokens.
+// Context vectors of values that are kept rotated are rotated back by one warp.
+// Shared memory: ExactShared. Barriers: two, and one before that. Grid: (rows, HEADS), rows >= step->tokens.
 #pragma once
 
 #include "attention/attention.cuh"
@@ -18,9 +19,9 @@ namespace monomorph {
 
 constexpr int EXACT_WARPS = 8, EXACT_THREADS = 32 * EXACT_WARPS;
 
-// Wide rows of values are read where they are: eight warps' tiles of them would not fit.
+// Wide rows of values are read where they are: eight warps' tiles of them would not fit. So are codes of groups.
 template <class C>
-constexpr bool EXACT_STAGES_VALUES = C::HEAD_DIM * sizeof(typename C::Kv) <= 256;
+constexpr bool EXACT_STAGES_VALUES = !GROUPED<typename C::Kv> && C::HEAD_DIM * sizeof(typename C::Kv) <= 256;
 
 template <class C>
 struct ExactShared {
@@ -70,11 +71,12 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
     double maximum = -INFINITY, sum = 0.0, context[N] = {};
     for (int tile = first / 32 + warp; tile * 32 <= position; tile += EXACT_WARPS) {
         const int mine = max(first, min(tile * 32 + lane, position));   // what is not seen has a weight of zero, and a row that is
-        const Kv* keys = cached_row<C>(layer, blocks[mine / C::BLOCK_TOKENS], kv_head, mine % C::BLOCK_TOKENS);
+        const int block = blocks[mine / C::BLOCK_TOKENS];
+        const Kv* keys = cached_row<C>(layer, block, kv_head, mine % C::BLOCK_TOKENS);  // not of groups
         if constexpr (EXACT_STAGES_VALUES<C>) stage_row<C>(shared.values[warp][lane], keys + A::VALUES);
         copy_commit();
         const int later = (tile + EXACT_WARPS) * 32 + lane;
-        if (later <= position) {
+        if (!GROUPED<Kv> && later <= position) {
             const Kv* row = cached_row<C>(layer, blocks[later / C::BLOCK_TOKENS], kv_head, later % C::BLOCK_TOKENS);
             for (int e = 0; e < D; e += 128 / sizeof(Kv)) {
                 prefetch(row + e);
@@ -82,7 +84,10 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
             }
         }
         double dot[4] = {};
-        if constexpr (D * sizeof(Kv) % 16 == 0) {
+        if constexpr (GROUPED<Kv>) {
+            const KeptPlace place = kept_place<C, Side::Keys>(layer, block, kv_head, mine % C::BLOCK_TOKENS);
+            for (int e = 0; e < D; ++e) dot[0] += shared.q[e] * static_cast<double>(kept_element<C, Side::Keys>(place, e, key_scale));
+        } else if constexpr (D * sizeof(Kv) % 16 == 0) {
             constexpr int V = 16 / sizeof(Kv);
 #pragma unroll 8
             for (int e = 0; e < D; e += V) {
@@ -109,14 +114,21 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
 #pragma unroll 8
         for (int token = 0; token < here; ++token) {
             const double w = __shfl_sync(0xffffffffu, weight, token);
-            const Kv* values;
-            if constexpr (EXACT_STAGES_VALUES<C>)
-                values = shared.values[warp][token];
-            else
-                values = reinterpret_cast<const Kv*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(keys), token)) + A::VALUES;
+            if constexpr (GROUPED<Kv>) {
+                const int there = max(first, tile * 32 + token);
+                const KeptPlace place = kept_place<C, Side::Values>(layer, blocks[there / C::BLOCK_TOKENS], kv_head, there % C::BLOCK_TOKENS);
 #pragma unroll
-            for (int j = 0; j < N; ++j)
-                if (lane + 32 * j < D) context[j] += w * static_cast<double>(kept(values[lane + 32 * j], value_scale));
+                for (int j = 0; j < N; ++j) context[j] += w * static_cast<double>(kept_element<C, Side::Values>(place, lane + 32 * j, value_scale));
+            } else {
+                const Kv* values;
+                if constexpr (EXACT_STAGES_VALUES<C>)
+                    values = shared.values[warp][token];
+                else
+                    values = reinterpret_cast<const Kv*>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(keys), token)) + A::VALUES;
+#pragma unroll
+                for (int j = 0; j < N; ++j)
+                    if (lane + 32 * j < D) context[j] += w * static_cast<double>(kept(values[lane + 32 * j], value_scale));
+            }
         }
         __syncwarp();  // before the next tile's values
     }
@@ -129,15 +141,29 @@ __device__ __forceinline__ void attention_exact(const Step* step, const TokenRow
     double largest = -INFINITY, total = 0.0;
     for (int w = 0; w < EXACT_WARPS; ++w) largest = fmax(largest, shared.maximum[w]);
     for (int w = 0; w < EXACT_WARPS; ++w) total += exp(shared.maximum[w] - largest) * shared.sum[w];
-    for (int e = thread; e < D; e += EXACT_THREADS) {
-        double mixed = 0.0;
-        for (int w = 0; w < EXACT_WARPS; ++w) mixed += exp(shared.maximum[w] - largest) * shared.context[w][e];
-        float context = static_cast<float>(mixed / total);
+    const auto store = [&](int e, float context) {
         if constexpr (C::GATED) {
             const float gate = qkv[static_cast<size_t>(row) * A::QKV_WIDTH + A::WIDTH + head * D + e];
             context = static_cast<float>(static_cast<double>(context) / (1.0 + exp(-static_cast<double>(gate))));
         }
         out[static_cast<size_t>(row) * A::WIDTH + head * D + e] = context;
+    };
+    constexpr bool ROTATED = is_rotated<Kv, Side::Values>();
+    float* rotated = reinterpret_cast<float*>(shared.q);  // the query is done with
+    for (int e = thread; e < D; e += EXACT_THREADS) {
+        double mixed = 0.0;
+        for (int w = 0; w < EXACT_WARPS; ++w) mixed += exp(shared.maximum[w] - largest) * shared.context[w][e];
+        const float context = static_cast<float>(mixed / total);
+        if constexpr (ROTATED) rotated[e] = context;
+        else store(e, context);
+    }
+    if constexpr (ROTATED) {
+        __syncthreads();
+        if (warp > 0) return;
+        HeadVector<C> vector;
+        vector.load(rotated, lane);
+        rotate_back(vector, lane);
+        vector.each(lane, store);
     }
 }
 

@@ -15,7 +15,9 @@
 // same rows, and half of the columns of their sums each. Both compute all scores, half as many products again as if they exchanged
 // halves: for those, a card of 99 KB has no room beside two stages. Keys and values come in tiles of KEYS tokens, gathered from their blocks with
 // cp.async two tiles deep: the next tile is under way while one is multiplied. An f32 cache is rounded to bf16 as it is staged, and
-// codes of fp8 become f16; heads whose rows are not whole 16-byte chunks and these caches are staged with ordinary loads.
+// codes of fp8 become f16, as codes of groups do with their scales (a turbo8's bf16); heads whose rows are not whole 16-byte chunks and these
+// caches are staged with ordinary loads. Context vectors of values that are kept rotated are rotated back before they are stored, eight rows at
+// a time, which take the place of the warp's queries.
 //
 // Shared memory (PrefillShared): q tile, 2 x (keys, values), rows of HEAD_DIM_16 + 8 elements: an odd number of 16-byte chunks,
 // so ldmatrix meets no bank conflict and addresses stay linear. Barriers: one a key tile, one a unit.
@@ -36,6 +38,7 @@ struct PrefillShape {
     static constexpr int CHUNKS = D / 8;  // 16-byte chunks of a row
     static constexpr int BLOCKS = KEYS > C::BLOCK_TOKENS ? KEYS / C::BLOCK_TOKENS : 1;  // K/V blocks a key tile touches
     static constexpr bool ASYNCHRONOUS = sizeof(typename C::Kv) == 2 && C::HEAD_DIM % 8 == 0;
+    static constexpr bool ROTATED_VALUES = is_rotated<typename C::Kv, Side::Values>();
     static_assert(KEYS % 16 == 0 && (KEYS % C::BLOCK_TOKENS == 0 || C::BLOCK_TOKENS % KEYS == 0), "key tiles and blocks nest");
     static_assert(C::HEAD_DIM % 2 == 0, "context vectors are stored in pairs");
     static_assert(COLUMNS % 16 == 0 && COLUMNS <= 256, "a warp's columns are whole tiles, and its registers hold them");
@@ -123,21 +126,51 @@ __device__ __forceinline__ void stage_chunk(typename AttentionShape<C>::Operand*
     }
 }
 
+// The same of codes of groups. `from`: of the token.
+template <class C, Side SIDE>
+__device__ __forceinline__ void stage_codes(typename AttentionShape<C>::Operand* to, const KeptPlace& from, int chunk, bool live) {
+    using Row = KeptRow<C, SIDE>;
+    using E = typename Row::E;
+    const int at = Row::chunk(chunk), scale_at = Row::scale(chunk / 2);
+    Lot<Row, 1> lot = {};
+    lot.template load<false>(live, from, at, scale_at);
+    uint32_t codes[2], words[4];
+    lot.eight(0, at, codes);
+    const auto by = PairScale<E>::both(lot.scale_bits(0, scale_at));
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        uint32_t pairs[2], terms[E::TERMS];
+        unpack_e4m3(codes[i], pairs[0], pairs[1]);
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            multiply_pair<AttentionShape<C>::F16>(pairs[j], by, terms);
+            words[2 * i + j] = terms[0];
+        }
+    }
+    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 // Keys and values first .. first + KEYS of the sequence, those wanted, begin .. end; `blocks` are the ids of the blocks they are in.
 template <class C>
 __device__ __forceinline__ void stage_keys(PrefillShared<C>& shared, int stage, const typename C::Kv* layer, const int* blocks,
                                            int kv_head, int first, int begin, int end) {
     using S = PrefillShape<C>;
-#pragma unroll 2  // more addresses at once would cost the sums their registers
+    constexpr int AT_ONCE = GROUPED<typename C::Kv> ? 1 : 2;
+#pragma unroll AT_ONCE  // more addresses at once would cost the sums their registers
     for (int i = 0; i < S::KEYS * S::CHUNKS; i += S::THREADS) {
         const int item = i + threadIdx.x, token = item / S::CHUNKS, chunk = item % S::CHUNKS;
         if (S::KEYS * S::CHUNKS % S::THREADS != 0 && item >= S::KEYS * S::CHUNKS) break;
-        const typename C::Kv* row = cached_row<C, const typename C::Kv*>(
-            layer, blocks[S::BLOCKS == 1 ? 0 : token / C::BLOCK_TOKENS], kv_head, (first + token) % C::BLOCK_TOKENS);
+        const int block = blocks[S::BLOCKS == 1 ? 0 : token / C::BLOCK_TOKENS], in_block = (first + token) % C::BLOCK_TOKENS;
         const bool live = first + token < end && (!Window<C>::THERE || first + token >= begin);
         const int to = token * S::STRIDE + chunk * 8;
-        stage_chunk<C>(&shared.stage[stage].keys[to], row, chunk * 8, live);
-        stage_chunk<C>(&shared.stage[stage].values[to], row + AttentionShape<C>::VALUES, chunk * 8, live);
+        if constexpr (GROUPED<typename C::Kv>) {
+            stage_codes<C, Side::Keys>(&shared.stage[stage].keys[to], kept_place<C, Side::Keys>(layer, block, kv_head, in_block), chunk, live);
+            stage_codes<C, Side::Values>(&shared.stage[stage].values[to], kept_place<C, Side::Values>(layer, block, kv_head, in_block), chunk, live);
+        } else {
+            const typename C::Kv* row = cached_row<C, const typename C::Kv*>(layer, block, kv_head, in_block);
+            stage_chunk<C>(&shared.stage[stage].keys[to], row, chunk * 8, live);
+            stage_chunk<C>(&shared.stage[stage].values[to], row + AttentionShape<C>::VALUES, chunk * 8, live);
+        }
     }
 }
 
@@ -319,7 +352,27 @@ __device__ __forceinline__ void attention_prefill(const Step* step, const typena
                 total += __shfl_xor_sync(0xffffffffu, total, 2);
                 const float inverse = value_scale / total;
                 const int row = first_row + 16 * t + g + 8 * i;
-                if (row < live_rows) {
+                if constexpr (S::ROTATED_VALUES) {
+                    // The rows of the warp's queries are as wide as half as many of f32. Warps that share rows share these out.
+                    float* rows = reinterpret_cast<float*>(&shared.q[first_row * S::STRIDE]);
+                    const auto meet = [&] {
+                        if constexpr (S::COLUMN_WARPS == 1) __syncwarp();
+                        else named_barrier(1 + warp / S::COLUMN_WARPS, 32 * S::COLUMN_WARPS);
+                    };
+                    meet();
+#pragma unroll
+                    for (int d = 0; d < S::COLUMNS / 8; ++d)
+                        *reinterpret_cast<float2*>(rows + g * S::STRIDE + first_column + 8 * d + 2 * c) = make_float2(context[t][d][2 * i] * inverse, context[t][d][2 * i + 1] * inverse);
+                    meet();
+                    const int first = first_row + 16 * t + 8 * i;
+#pragma unroll 1
+                    for (int of_eight = warp % S::COLUMN_WARPS; of_eight < min(8, live_rows - first); of_eight += S::COLUMN_WARPS) {
+                        HeadVector<C> vector;
+                        vector.load(rows + of_eight * S::STRIDE, lane);
+                        const int from = first + of_eight;
+                        store_rotated<C>(out, qkv, tile.row + from / GROUP, (kv_head * GROUP + from % GROUP) * C::HEAD_DIM, vector, lane);
+                    }
+                } else if (row < live_rows) {
                     const int column = (kv_head * GROUP + row % GROUP) * C::HEAD_DIM + first_column + 2 * c;
 #pragma unroll
                     for (int d = 0; d < S::COLUMNS / 8; ++d)

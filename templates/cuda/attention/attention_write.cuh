@@ -4,7 +4,8 @@
 // head's elements, so every read and write is coalesced. Memory-bound: reads qkv once, writes half of it once.
 // q goes to `q_out` in the operand format of the products (AttentionShape::Operand), [rows, HEADS, HEAD_DIM padded to 16]
 // with zero padding, scale not folded in. EXACT: q goes back to where it came from, in f32, and q_out is unused.
-// No shared memory, no barriers. Grid: ceil(tokens / WRITE_TOKENS) blocks; more are harmless.
+// Vectors that are kept rotated are rotated last, and so are queries of such keys. Shared memory: a head a warp, for codes of groups only.
+// No barriers. Grid: ceil(tokens / WRITE_TOKENS) blocks; more are harmless.
 #pragma once
 
 #include "attention/attention.cuh"
@@ -20,6 +21,7 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
     using A = AttentionShape<C>;
     using Kv = typename C::Kv;
     constexpr int ALL_HEADS = C::HEADS + 2 * C::KV_HEADS;
+    constexpr bool ROTATED_KEYS = is_rotated<Kv, Side::Keys>(), ROTATED_VALUES = is_rotated<Kv, Side::Values>();
     launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     HeadVector<C> q_weight, k_weight;
@@ -44,6 +46,7 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
         if (head_row < C::HEADS) {
             norm_head<C, C::Q_NORM, C::EXACT>(head, q_weight, C::Q_EPS);
             rotate_head<C>(head, rotation, lane);
+            if constexpr (ROTATED_KEYS) rotate_kept(head, lane);
             if constexpr (C::EXACT) {
                 head.each(lane, [&](int e, float v) { from[e] = v; });
             } else {
@@ -56,16 +59,26 @@ __device__ __forceinline__ void attention_write(const Step* step, const TokenRow
             if (is_key) {
                 norm_head<C, C::K_NORM, C::EXACT>(head, k_weight, C::K_EPS);
                 rotate_head<C>(head, rotation, lane);
+                if constexpr (ROTATED_KEYS) rotate_kept(head, lane);
             } else {
                 norm_head<C, ValueNorm<C>::NORM, C::EXACT>(head, k_weight, ValueNorm<C>::EPS);
+                if constexpr (ROTATED_VALUES) rotate_kept(head, lane);
             }
             const int block = step->blocks()[table_start<C>(step, index) + position / C::BLOCK_TOKENS];
             const int kv_head = beyond - (is_key ? 0 : C::KV_HEADS);
-            Kv* to = cached_row<C>(layer, block, kv_head, position % C::BLOCK_TOKENS) + (is_key ? 0 : A::VALUES);
             const Side side = is_key ? Side::Keys : Side::Values;
             measure_head<C>(layer, side, kv_head, head, lane);
             const float scale = static_scale<C>(layer, side, kv_head);
-            head.each(lane, [&](int e, float v) { to[e] = keep<Kv>(v, scale); });
+            const int token = position % C::BLOCK_TOKENS;
+            if constexpr (GROUPED<Kv>) {
+                MONOMORPH_SHARED(of_warps, float4[WRITE_WARPS][C::HEAD_DIM / 4]);
+                float* values = reinterpret_cast<float*>(of_warps[warp]);
+                if (is_key) keep_groups<C, Side::Keys>(head, scale, values, lane, kept_place<C, Side::Keys>(layer, block, kv_head, token));
+                else keep_groups<C, Side::Values>(head, scale, values, lane, kept_place<C, Side::Values>(layer, block, kv_head, token));
+            } else {
+                Kv* to = cached_row<C>(layer, block, kv_head, token) + (is_key ? 0 : A::VALUES);
+                head.each(lane, [&](int e, float v) { to[e] = keep<Kv>(v, scale); });
+            }
         }
     }
 }

@@ -223,6 +223,10 @@ __device__ __forceinline__ void load_streamed_if(bool live, uint32_t (&words)[2]
     asm volatile("{.reg .pred live; setp.ne.b32 live, %3, 0; @live ld.global.L1::no_allocate.v2.b32 {%0, %1}, [%2];}"
                  : "+r"(words[0]), "+r"(words[1]) : "l"(pointer), "r"(static_cast<int>(live)));
 }
+__device__ __forceinline__ void load_streamed_if(bool live, uint32_t (&words)[1], const uint32_t* pointer) {
+    asm volatile("{.reg .pred live; setp.ne.b32 live, %2, 0; @live ld.global.L1::no_allocate.b32 %0, [%1];}"
+                 : "+r"(words[0]) : "l"(pointer), "r"(static_cast<int>(live)));
+}
 
 // Asks for a line of global memory into the second-level cache.
 __device__ __forceinline__ void prefetch(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }

@@ -75,6 +75,9 @@ inline void load_streamed_if(bool live, uint32_t (&words)[2], const uint32_t* po
     const uint2 two = load_aligned(reinterpret_cast<const uint2*>(pointer));
     std::memcpy(words, &two, sizeof words);
 }
+inline void load_streamed_if(bool live, uint32_t (&words)[1], const uint32_t* pointer) {
+    if (live) words[0] = load_aligned(pointer);
+}
 inline void prefetch(const void*) {}
 
 inline unsigned arrive(unsigned* counter) { return (*counter)++; }

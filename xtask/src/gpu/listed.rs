@@ -38,13 +38,23 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 36] = [
+pub const PROGRAMS: [Program; 38] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
     Program { defines: &["PART=3"], ..program("attention-3", "attention/attention") },
     Program { defines: &["PART=4"], tools: MEMCHECK, ..program("attention-4", "attention/attention") },
     Program { defines: &["PART=5"], tools: BOTH, ..program("attention-5", "attention/attention") },
+    Program {
+        defines: &["PART=0"],
+        tools: BOTH,
+        ..program("attention-groups-0", "attention/attention_groups")
+    },
+    Program {
+        defines: &["PART=1"],
+        tools: BOTH,
+        ..program("attention-groups-1", "attention/attention_groups")
+    },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("rows", "rows/rows") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
