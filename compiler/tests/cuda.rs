@@ -83,7 +83,7 @@ fn a_card_without_warpgroup_products_gets_the_other_kernel() {
 }
 
 #[test]
-fn a_cache_of_fp8_has_half_the_bytes_and_other_narrow_ones_are_refused() {
+fn caches_of_narrow_formats_have_their_bytes_and_kernels_and_mixed_ones_are_refused() {
     let kept = |formats: &str| {
         let kv = Some(KvFormats::from_name(formats).unwrap());
         let options = BuildOptions { kv, ..BuildOptions::default() };
@@ -109,9 +109,22 @@ fn a_cache_of_fp8_has_half_the_bytes_and_other_narrow_ones_are_refused() {
         files.into_iter().find(|file| file.path.ends_with("stack.rs")).unwrap().text
     };
     // 8 heads of keys and of values.
-    assert!(stack(&fp8).contains("cache_behind(256, ") && stack(&fp8).contains("from.fp8_scales("));
-    assert!(!stack(&bf16).contains("_behind(") && !stack(&bf16).contains("fp8_scales"));
-    for formats in ["nvfp4", "turbo8", "turbo4", "turbo3", "fp8/bf16", "turbo8/turbo4"] {
+    assert!(stack(&fp8).contains("cache_behind(256, ") && stack(&fp8).contains("from.static_scales("));
+    assert!(!stack(&bf16).contains("_behind(") && !stack(&bf16).contains("static_scales"));
+    for (formats, name, bits) in [
+        ("nvfp4", "Nvfp4", 72),
+        ("turbo8", "Turbo8", 144),
+        ("turbo4", "Turbo4", 72),
+        ("turbo3", "Turbo3", 56),
+        ("turbo8/turbo4", "GroupedPair<Turbo8, Turbo4>", 108),
+    ] {
+        let plan = kept(formats).unwrap();
+        assert_eq!(plan.memory.kv_block * 256, bf16.memory.kv_block * bits, "{formats}");
+        assert!(attention(&plan).iter().all(|it| *it == element(name)) && !attention(&plan).is_empty());
+        // A turbo8 has no static scales.
+        assert_eq!(stack(&plan).contains("static_scales"), formats != "turbo8", "{formats}");
+    }
+    for formats in ["fp8/bf16", "fp8/turbo4", "turbo4/bf16"] {
         let refused = kept(formats).unwrap_err();
         let what = KvFormats::from_name(formats).unwrap();
         assert!(refused.contains(&format!("no kernel keeps keys and values as {what}")), "{refused}");

@@ -8,7 +8,7 @@ use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::feedings::{Case, EXACT, case, run};
 use monomorph_tests::goldens::{
-    Golden, golden, on_cards, wide, wide_gemma4, wide_mamba2, wide_mistral, wide_nemotron,
+    Golden, golden, on_cards, slim, wide, wide_gemma4, wide_mamba2, wide_mistral, wide_nemotron,
 };
 use monomorph_tests::logits::read;
 use monomorph_tests::requantise::{Storage, requantise};
@@ -179,29 +179,43 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Keys and values of fp8 with a checkpoint's static scales: exact layers beside them and windows; kernels that
-/// multiply codes, and those of exact arithmetic.
+/// Narrow keys and values. fp8 has a checkpoint's static scales, exact layers beside it, windows, and kernels
+/// of exact arithmetic too; formats with scales of groups are a sample of widths, cards and windows.
 #[test]
-fn servers_attend_to_what_the_interpreter_reads_back_of_fp8() {
+fn servers_attend_to_what_the_interpreter_reads_back() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
     let (wide, mut wrong) = (wide(directory.path()), Vec::new());
     let [deep, windows] = ["qwen3-deep", "gemma4-dense"].map(golden);
-    for (golden, boundary, bound, plain) in [
-        (&deep, 1, NEXT_CODES, stored(&targets, &h200, &deep, "f32")),
-        (&windows, 0, NEXT_CODES, stored(&targets, &h200, &windows, "f32")),
-        (&wide, 0, REQUANTISED, restored(&targets, &gb10, &wide, "bf16", &out)),
-        (&wide, 0, REQUANTISED, restored(&targets, &h200, &wide, "bf16", &out)),
+    let [slim, wide_windows] = [slim, wide_gemma4].map(|it| it(directory.path()));
+    for (golden, kv, boundary, bound, plain) in [
+        (&deep, "fp8", 1, NEXT_CODES, stored(&targets, &h200, &deep, "f32")),
+        (&windows, "fp8", 0, NEXT_CODES, stored(&targets, &h200, &windows, "f32")),
+        (&wide, "fp8", 0, REQUANTISED, restored(&targets, &gb10, &wide, "bf16", &out)),
+        (&wide, "fp8", 0, REQUANTISED, restored(&targets, &h200, &wide, "bf16", &out)),
+        (&wide, "nvfp4", 0, REQUANTISED, restored(&targets, &gb10, &wide, "bf16", &out)),
+        (&wide, "turbo4", 0, REQUANTISED, restored(&targets, &h200, &wide, "bf16", &out)),
+        (&slim, "turbo3", 0, REQUANTISED, restored(&targets, &h200, &slim, "bf16", &out)),
+        (
+            &wide_windows,
+            "turbo8/turbo4",
+            0,
+            REQUANTISED,
+            restored(&targets, &h200, &wide_windows, "bf16", &out),
+        ),
     ] {
-        let Case { target, weights, .. } = planned(plain);
-        let kv = KvFormats::both(Cached::Fp8);
+        let Case { target, mut weights, .. } = planned(plain);
+        let kv = KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}"));
         let mut target = spec::with_kv(target, kv).unwrap_or_else(|error| panic!("{error}"));
         target.quant.kv_boundary = boundary;
-        let scaled = directory.path().join(format!("{}-{}-scaled", golden.name, target.hardware.name));
-        std::fs::create_dir(&scaled).expect("it is writable");
-        target.quant.kv_scales = Some(with_static_scales(&target, &weights, &scaled));
-        let case = planned(case(target, golden, &scaled, None, bound));
+        if kv == KvFormats::both(Cached::Fp8) {
+            let scaled = directory.path().join(format!("{}-{}-scaled", golden.name, target.hardware.name));
+            std::fs::create_dir(&scaled).expect("it is writable");
+            target.quant.kv_scales = Some(with_static_scales(&target, &weights, &scaled));
+            weights = scaled;
+        }
+        let case = planned(case(target, golden, &weights, None, bound));
         run(&case, &mut wrong, &["prompts together", "9 and fewer"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

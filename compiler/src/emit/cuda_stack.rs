@@ -12,6 +12,7 @@ use crate::plan::cuda::{CudaPlan, Program, Regime};
 use crate::plan::traffic::traffic;
 use crate::plan::{Keeps, Plan, PlanBody};
 use monomorph_abi::world::{Exchanged, Traffic};
+use monomorph_formats::cached::KvFormats;
 use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
@@ -391,7 +392,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 };
                 kept.push(quote!(let #cache = from.memory.#new?;));
                 if ahead {
-                    kept.push(fp8_scales(body, &cache, heads.heads));
+                    kept.push(static_scales(body, &cache, heads.heads, formats));
                     ahead_bytes += layout.ahead_bytes() * body.layers.len().max(1);
                 }
                 names.push(cache);
@@ -473,14 +474,23 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
 }
 
 /// The statement that writes the static scales of a body's layers. A draft head has none of the checkpoint's.
-fn fp8_scales(body: &PlanBody, cache: &Ident, heads: usize) -> TokenStream {
+fn static_scales(body: &PlanBody, cache: &Ident, heads: usize, formats: KvFormats) -> TokenStream {
     let heads = number(heads);
+    let [keys, values] = [formats.keys, formats.values].map(|it| format_ident!("{}", format!("{it:?}")));
     let layers = body.layers.iter().map(|layer| number(*layer));
     let layers: Vec<_> = match body.layers.is_empty() {
         true => vec![quote!(None)],
         false => layers.map(|layer| quote!(Some(#layer))).collect(),
     };
-    quote!(from.fp8_scales(&#cache, #heads, &[#(#layers),*], SPEC.kv_scales.as_ref())?;)
+    quote! {
+        from.static_scales(
+            &#cache,
+            #heads,
+            [monomorph_formats::cached::Cached::#keys, monomorph_formats::cached::Cached::#values],
+            &[#(#layers),*],
+            SPEC.kv_scales.as_ref(),
+        )?;
+    }
 }
 
 /// Begin and end of the weights after each layer: the names of the tables, and the statements that fill them.

@@ -15,7 +15,7 @@ use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind};
 use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_abi::kv::Layout;
-use monomorph_formats::cached::{Cached, KvFormats};
+use monomorph_formats::cached::{Cached, GROUP, KvFormats};
 
 /// Smallest chunk of cached tokens of attention_decode. Its loads are in flight before the kernel waits, so a
 /// second block gains little.
@@ -43,8 +43,33 @@ struct Shape {
     heads: usize,
     kv_heads: usize,
     head_dim: usize,
-    /// Bytes of an element of the cache.
-    element: usize,
+    /// Formats of the cache.
+    kv: KvFormats,
+}
+
+/// The type that kernels know a cache by: an element, or a format whose elements share scales.
+fn cache_type(formats: KvFormats) -> Option<String> {
+    let one = |format: Cached| match format {
+        Cached::F32 => "float",
+        Cached::Bf16 => "__nv_bfloat16",
+        Cached::F16 => "__half",
+        Cached::Fp8 => "E4m3",
+        Cached::Nvfp4 => "Nvfp4",
+        Cached::Turbo8 => "Turbo8",
+        Cached::Turbo4 => "Turbo4",
+        Cached::Turbo3 => "Turbo3",
+    };
+    let KvFormats { keys, values } = formats;
+    match formats.same() {
+        Some(both) => Some(one(both).to_owned()),
+        None => (is_grouped(keys) && is_grouped(values))
+            .then(|| format!("GroupedPair<{}, {}>", one(keys), one(values))),
+    }
+}
+
+/// Whether elements share scales.
+fn is_grouped(format: Cached) -> bool {
+    format.scales().is_some()
 }
 
 impl Shape {
@@ -65,13 +90,15 @@ impl Shape {
 
     /// `sizeof(DecodeShared<C>)`.
     fn decode_shared(&self, splits: usize, warps: usize, tokens: usize) -> usize {
-        let Shape { head_dim, element, .. } = *self;
+        let Shape { head_dim, kv, .. } = *self;
         let (key_steps, value_steps) = (head_dim.div_ceil(32), head_dim.div_ceil(64));
+        let row =
+            |format: Cached, columns: usize| (columns / GROUP * format.group_bytes()).next_multiple_of(16);
         let arrays = [
             // Fragments of q; heads are padded to a multiple of eight.
             self.group().div_ceil(8) * 2 * key_steps * 32 * 8 * 2,
-            tokens * key_steps * 32 * element,
-            tokens * value_steps * 64 * element,
+            tokens * row(kv.keys, key_steps * 32),
+            tokens * row(kv.values, value_steps * 64),
             warps * self.group() * head_dim * 4,
         ];
         let aligned: usize = arrays[..3].iter().map(|bytes| bytes.next_multiple_of(16)).sum();
@@ -124,12 +151,12 @@ impl Shape {
     }
 
     /// `sizeof(WgmmaShared<C>)`, if warpgroup products take this shape.
-    fn wgmma_prefill_shared(&self, kv: KvFormats, block_tokens: usize, card: &Cuda) -> Option<usize> {
+    fn wgmma_prefill_shared(&self, block_tokens: usize, card: &Cuda) -> Option<usize> {
         // Heads of 256 leave registers for the scores of 64 keys, but none for q.
         let (keys, q): (usize, usize) =
             if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
         let takes = card.wgmma
-            && [Cached::Bf16, Cached::Fp8].map(KvFormats::both).contains(&kv)
+            && [Cached::Bf16, Cached::Fp8].map(KvFormats::both).contains(&self.kv)
             && [64, 128, 256].contains(&self.head_dim)
             && keys.is_multiple_of(block_tokens);
         let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q;
@@ -139,9 +166,10 @@ impl Shape {
     /// `sizeof(ExactShared<C>)`.
     fn exact_shared(&self) -> usize {
         let sums = 8 * (self.head_dim + 2 * EXACT_WARPS + EXACT_WARPS * self.head_dim);
-        let row = self.head_dim * self.element;
-        // A warp's tile of values; wide rows are read in place.
-        let tile = if row <= 256 { 32 * row } else { row };
+        let grouped = is_grouped(self.kv.values);
+        let row = self.head_dim * if grouped { 1 } else { self.kv.values.code_bits() / 8 };
+        // A warp's tile of values; wide rows, and codes of groups, are read in place.
+        let tile = if row <= 256 && !grouped { 32 * row } else { row };
         (sums.next_multiple_of(16) + EXACT_WARPS * tile).next_multiple_of(16)
     }
 
@@ -163,7 +191,6 @@ struct Operands {
     /// Tokens of the tiles that a query attends to, at most.
     seen: usize,
     constants: Vec<Member>,
-    kv_formats: KvFormats,
     /// Bytes of a block of the cache, by its name in the kernels' declarations.
     kv_block: (&'static str, usize),
 }
@@ -213,16 +240,16 @@ impl Launcher<'_> {
             norm_ranks: _,
         } = phase;
         let quant = &self.plan.target.quant;
-        let (kv, element) = match formats.same() {
-            Some(Cached::F32) => ("float", 4),
-            Some(Cached::Bf16) => ("__nv_bfloat16", 2),
-            Some(Cached::F16) => ("__half", 2),
-            Some(Cached::Fp8) => ("E4m3", 1),
-            _ => {
-                let what = format!("no kernel keeps keys and values as {formats}");
-                return Err(no_kernel(site, self.plan, &what));
-            }
+        let Some(kv) = cache_type(*formats) else {
+            let what = format!("no kernel keeps keys and values as {formats}");
+            return Err(no_kernel(site, self.plan, &what));
         };
+        if is_grouped(formats.keys) && ![64, 128, 256, 512].contains(head_dim) {
+            let what = format!(
+                "no kernel keeps heads of {head_dim} as {formats}, only those of 64, 128, 256 and 512"
+            );
+            return Err(no_kernel(site, self.plan, &what));
+        }
         if self.plan.target.ranks > 1 && formats.keys == Cached::Fp8 && quant.fp8_scales().is_some() {
             let what = "static scales of keys and values are those of all heads, of which a rank has a part";
             return Err(no_kernel(site, self.plan, what));
@@ -240,7 +267,7 @@ impl Launcher<'_> {
             ("KV_HEADS", integer(*kv_heads)),
             ("HEAD_DIM", integer(*head_dim)),
             ("BLOCK_TOKENS", integer(quant.kv_block)),
-            ("Kv", Constant::Type(kv.to_owned())),
+            ("Kv", Constant::Type(kv)),
             ("ROTARY_PAIRS", integer(frequencies.as_ref().map_or(0, |it| it.inverse.len()))),
             ("ROTARY_HALVES", Constant::Flag(halves)),
             ("SCALE", Constant::Float(*scale)),
@@ -260,7 +287,7 @@ impl Launcher<'_> {
         let slides = phase.behind(&self.plan.target).is_some();
         constants.extend(slides.then_some(("SLIDES", Constant::Flag(true))));
         let context = self.plan.target.model.context;
-        let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, element };
+        let shape = Shape { heads: *heads, kv_heads: *kv_heads, head_dim: *head_dim, kv: *formats };
         let layout = Layout::cuda(*kv_heads, *head_dim, quant.kv_block, *formats);
         let kv_block = ("kv_block", layout.block_bytes());
         Ok(Operands {
@@ -273,7 +300,6 @@ impl Launcher<'_> {
             // A window begins anywhere in a tile of 16.
             seen: window.map_or(context, |window| context.min(window + 15)),
             constants,
-            kv_formats: *formats,
             kv_block,
         })
     }
@@ -410,7 +436,7 @@ impl Launcher<'_> {
     }
 
     fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
-        let Operands { shape, qkv, out, mut constants, gated, kv_formats, kv_block, .. } = operands;
+        let Operands { shape, qkv, out, mut constants, gated, kv_block, .. } = operands;
         let bytes = vec![kv_block];
         let out = self.buffer(site, out);
         let qkv = if gated { self.buffer(site, qkv) } else { Rows::NULL };
@@ -419,7 +445,7 @@ impl Launcher<'_> {
         let name = self.kernel_name(site, "");
         // Blocks loop over tiles, so the grid is as many as can be resident.
         let places = card.multiprocessors as usize;
-        if let Some(shared) = shape.wgmma_prefill_shared(kv_formats, quant.kv_block, card) {
+        if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_block, card) {
             let q = self.q_rows(site, shape);
             let arguments = AttentionPrefillWgmma { step, q, layer, out, qkv };
             let instance = Instance { shared, bytes, ..Instance::new(name, constants, WGMMA_THREADS) };

@@ -9,9 +9,10 @@ use super::pointer::{Cache, Pointer};
 use super::ring::SlotRing;
 use super::rotary;
 use super::slice::Share;
-use super::static_scales::StaticScales;
+use super::static_scales::{Scaled, StaticScales};
 use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_abi::world::Traffic;
+use monomorph_formats::cached::Cached;
 use monomorph_model::{
     BlockId, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress,
     RankMeter, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights,
@@ -122,19 +123,22 @@ impl<'a> Loading<'a> {
         rotary::load(self.gpu.stream(), self.memory, inverse_frequencies, factor, self.options.threads)
     }
 
-    /// Writes the static scales of an fp8 cache of so many heads, whose layers are these of the model: the
-    /// checkpoint's, if `spec` names some, or else 1. A draft head has none.
+    /// Writes the static scales of a cache of so many heads, whose layers are these of the model: the
+    /// checkpoint's, if `spec` names some, or else 1. A draft head has none. `formats` are those of keys and
+    /// of values.
     ///
     /// # Errors
     /// When a scale is missing, or is not positive and finite (names the tensor); or the device fails.
-    pub fn fp8_scales(
+    pub fn static_scales(
         &mut self,
         cache: &Cache,
         heads: usize,
+        formats: [Cached; 2],
         layers: &[Option<usize>],
         spec: Option<&KvScaleSpec>,
     ) -> Result<(), LoadError> {
-        let scales = StaticScales::load(self.gpu.stream(), self.weights, cache, heads, layers, spec)?;
+        let scaled = Scaled { heads, formats };
+        let scales = StaticScales::load(self.gpu.stream(), self.weights, cache, scaled, layers, spec)?;
         self.memory.push_scales(scales);
         Ok(())
     }

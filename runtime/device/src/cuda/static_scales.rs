@@ -8,11 +8,20 @@ use monomorph_formats::cached::{Cached, static_scale};
 use monomorph_model::{KvScaleSpec, KvScales, LoadError, Weights};
 use monomorph_weights::{Checkpoint, WeightsError};
 
-/// Those of an fp8 cache: f32 `[keys, values][heads]` of each layer.
+/// What a layer has scales of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scaled {
+    /// Heads of keys, and of values.
+    pub(crate) heads: usize,
+    /// Formats of keys and of values. One that has no static scales has 1.
+    pub(crate) formats: [Cached; 2],
+}
+
+/// Those of a cache: f32 `[keys, values][heads]` of each layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StaticScales {
     cache: Cache,
-    heads: usize,
+    scaled: Scaled,
     layers: usize,
     /// Whether they are a checkpoint's: these are not measured.
     given: bool,
@@ -24,12 +33,13 @@ impl StaticScales {
         stream: &Stream,
         weights: &Weights,
         cache: &Cache,
-        heads: usize,
+        scaled: Scaled,
         layers: &[Option<usize>],
         spec: Option<&KvScaleSpec>,
     ) -> Result<StaticScales, LoadError> {
         let given = spec.is_some() && layers.iter().all(Option::is_some);
-        let it = StaticScales { cache: *cache, heads, layers: layers.len(), given };
+        let it = StaticScales { cache: *cache, scaled, layers: layers.len(), given };
+        let heads = scaled.heads;
         for (at, layer) in layers.iter().enumerate() {
             let scales = match (weights, spec, layer) {
                 (Weights::Checkpoint(checkpoint), Some(spec), Some(layer)) => {
@@ -44,7 +54,7 @@ impl StaticScales {
 
     /// Bytes of a layer's.
     fn bytes(&self) -> usize {
-        2 * self.heads * size_of::<f32>()
+        2 * self.scaled.heads * size_of::<f32>()
     }
 
     /// The word that says whether something is being measured; the largest magnitudes follow it.
@@ -81,15 +91,18 @@ impl StaticScales {
             }
             let mut scales = Vec::with_capacity(magnitudes.len());
             for (at, largest) in magnitudes.into_iter().enumerate() {
-                let (side, head) = (at / self.heads, at % self.heads);
+                let Scaled { heads, formats } = self.scaled;
+                let (side, head) = (at / heads, at % heads);
                 if !largest.is_finite() {
                     let what = ["keys", "values"][side];
                     return Err(format!(
                         "{what} of head {head} are not finite in layer {layer} of their kind"
                     ));
                 }
-                let scale = static_scale(Cached::Fp8, largest);
-                set.add(side, scale);
+                let scale = static_scale(formats[side], largest);
+                if formats[side].has_static_scale() {
+                    set.add(side, scale);
+                }
                 scales.push(scale);
             }
             self.write(stream, layer, &scales).map_err(|fault| fault.to_string())?;
