@@ -213,6 +213,22 @@ fn vectors_come_back_rotated_back_and_as_near_as_their_format() {
 }
 
 #[test]
+fn what_is_no_number_is_kept_as_one() {
+    for format in Cached::ALL.into_iter().filter(|format| format.is_narrow()) {
+        let mut values = [1.0; GROUP];
+        (values[3], values[7]) = (f32::NAN, -f32::NAN);
+        let codec = Codec::unscaled(format);
+        let found = codec.decode(&codec.encode(&values));
+        assert!(found.iter().all(|it| it.is_finite()), "{format}: {found:?}");
+        assert!(
+            (0..GROUP).all(|at| at == 3 || at == 7 || (found[at] - 1.0).abs() < 0.1),
+            "{format}: {found:?}"
+        );
+    }
+    assert_eq!(Codec::unscaled(Cached::Fp8).encode(&[f32::NAN; GROUP]).codes, [0x7e; GROUP]);
+}
+
+#[test]
 fn a_static_scale_is_positive_finite_and_one_that_the_format_takes() {
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         let why = Codec::new(Cached::Fp8, scale).unwrap_err();

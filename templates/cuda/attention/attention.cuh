@@ -49,10 +49,11 @@ namespace monomorph {
 
 // An element of an fp8 cache: the code of an e4m3, which the static scale of its head multiplies. Codes are exact in f16; products are of
 // codes, and scales multiply scores and sums of values. Stored are quotients by the scale, not products with its inverse: rounded once.
+// A NaN is kept as the largest number, as all formats of codes keep it as some number.
 struct E4m3 {
     unsigned char code;
     E4m3() = default;
-    __device__ __forceinline__ explicit E4m3(float v) : code(pack_e4m3(v)) {}
+    __device__ __forceinline__ explicit E4m3(float v) : code(pack_e4m3(fminf(v, 448.0f))) {}
 };
 template <class E>
 constexpr bool STATIC_SCALES = std::is_same_v<E, E4m3> || groups_have_static_scales<E>();

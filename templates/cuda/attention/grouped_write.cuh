@@ -83,6 +83,7 @@ struct GroupCodes {
     }
 };
 
+__device__ __forceinline__ uint32_t e4m3_of(float number) { return pack_e4m3(fminf(number, 448.0f)); }  // of a NaN too
 __device__ __forceinline__ float e4m3_number(uint32_t code) { return unpack_f16(unpack_e4m3_pair(code)).x; }
 
 // The codes of 16 values with the `candidate`-th of the scales that are searched, and the squares of what they miss, summed up in order.
@@ -131,15 +132,14 @@ __device__ __forceinline__ void encode_groups(const HeadVector<C>& head, float s
         GroupCodes<E> codes;
         if constexpr (E::FIRST == 8) {
             const float4 v = from[part];
-            float largest = fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+            float largest = fmaxf(fmaxf(fmaxf(fmaxf(0.0f, fabsf(v.x)), fabsf(v.y)), fabsf(v.z)), fabsf(v.w));  // 0 of none that are numbers
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
             largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
             codes.scale = pack_bf16(__fdiv_rn(largest, 448.0f), 0.0f);
             const float by = bf16_low(codes.scale);
             uint32_t word = 0;
             if (by > 0.0f)
-                word = pack_e4m3(__fdiv_rn(v.x, by)) | pack_e4m3(__fdiv_rn(v.y, by)) << 8 | pack_e4m3(__fdiv_rn(v.z, by)) << 16 |
-                       static_cast<uint32_t>(pack_e4m3(__fdiv_rn(v.w, by))) << 24;
+                word = e4m3_of(__fdiv_rn(v.x, by)) | e4m3_of(__fdiv_rn(v.y, by)) << 8 | e4m3_of(__fdiv_rn(v.z, by)) << 16 | e4m3_of(__fdiv_rn(v.w, by)) << 24;
 #pragma unroll
             for (int i = 0; i < 4; ++i) codes.first[i / 2][i % 2] = __shfl_sync(0xffffffffu, word, first_of_four + i);
             if (there && part == 0) put(group, codes);

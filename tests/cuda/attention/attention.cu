@@ -158,6 +158,7 @@ int main() {
     check_exact<Exact<Small8>>("exact 9/3x64 fp8, prefill", {{70, 0}, {1, 300}, {33, 100}}, 219);
     check_exact<Exact<Heads<6, 2, 20, E4m3, 8, false, HeadNorm::OnePlus>>>("exact 6/2x20 fp8 one-plus adjacent", {{40, 0}, {3, 17}}, 220);
     check_exact<Exact<Gated<Full8>>>("exact 16/2x512 fp8 gated, values in place, decode", {{1, 0}, {1, 90}}, 221, true);
+    check_kept_numbers<Exact<Small8>>("numbers are kept, 9/3x64 fp8", 226);
     check_measured<Exact<Small8>>("measured 9/3x64 fp8", {{70, 0}, {1, 300}, {33, 100}}, 224);
     check_measured<Exact<Full8>>("measured 16/2x512 fp8, keys as values", {{40, 3}}, 225);
     check_continuation<Prefill<Decode<Qwen8, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128 fp8", 190, 222);

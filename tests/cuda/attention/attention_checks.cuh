@@ -161,6 +161,24 @@ void check_measured(const char* name, std::vector<Fed> fed, uint64_t seed) {
     report(name, difference, 0, device.intact() && difference.unequal == 0);
 }
 
+// What is no number is kept as one.
+template <class C>
+void check_kept_numbers(const char* name, uint64_t seed) {
+    Problem<C> problem({{3, 20}}, seed);
+    constexpr int D = C::HEAD_DIM;
+    for (int head : {AttentionShape<C>::FIRST_KEY, AttentionShape<C>::FIRST_VALUE}) problem.qkv[size_t(head) * D + 5] = NAN;
+    Device<C> device(problem, problem.rows);
+    launch(write_kernel<C>, dim3(1), WRITE_THREADS, 0, 0, device.header(), device.tokens.pointer, device.qkv.pointer, device.q_norm.pointer,
+           device.k_norm.pointer, device.rotary.pointer, device.layer(), static_cast<typename AttentionShape<C>::Operand*>(nullptr));
+    CHECK(cudaDeviceSynchronize());
+    const auto after = device.cache.download();
+    int none = 0;
+    for (int part = 0; part < 2; part++)
+        for (float v : problem.read(after, 0, 20, part, 0)) none += std::isnan(v) || std::fabs(v) > 1e5f;
+    std::printf("%s %-58s %d not numbers\n", none ? "FAIL" : "ok  ", name, none);
+    failures += none > 0;
+}
+
 // The last token of a prompt by prefill, and by decode after a prefill of the others: the same context vector, the same cache.
 template <class C>
 void check_continuation(const char* name, int length, uint64_t seed) {

@@ -51,6 +51,8 @@ int main() {
     check_exact<Exact<Heads<6, 2, 128, Turbo4, 32, false, HeadNorm::OnePlus>>>("exact 6/2x128 turbo4 one-plus adjacent", {{40, 0}, {3, 17}}, 327);
     check_exact<Exact<SmallIn<Turbo3>>>("exact 9/3x64 turbo3, prefill", {{20, 0}, {3, 17}}, 328);
     check_exact<Exact<Gated<FullIn<Turbo84>>>>("exact 16/2x512 turbo8/turbo4 gated, decode", {{1, 0}, {1, 90}}, 329, true);
+    check_kept_numbers<Exact<SmallIn<Nvfp4>>>("numbers are kept, 9/3x64 nvfp4", 335);
+    check_kept_numbers<Exact<SmallIn<Turbo8>>>("numbers are kept, 9/3x64 turbo8", 336);
     check_measured<Exact<SmallIn<Turbo4>>>("measured 9/3x64 turbo4", {{70, 0}, {1, 300}, {33, 100}}, 330);
     check_continuation<Prefill<Decode<QwenIn<Nvfp4>, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128 nvfp4", 190, 331);
     check_continuation<Prefill<Decode<QwenIn<Turbo4>, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128 turbo4", 190, 332);

@@ -13,7 +13,7 @@ use monomorph_formats::cached::{Cached, GROUP, KvFormats};
 /// Codes of E4M3 become numbers of f16 by shifts, which are so many times too small.
 const E4M3_FACTOR: f32 = 256.0;
 
-/// E4M3 by code. The two codes that are no numbers never come from one.
+/// E4M3 by code. The two codes that are no numbers are never kept.
 static E4M3: [f32; 256] = e4m3();
 
 /// The format of cached keys, or of cached values.

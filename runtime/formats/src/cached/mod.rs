@@ -339,11 +339,11 @@ impl Codec {
             Cached::F32 => plain(values.map(f32::to_bits)),
             Cached::Bf16 => plain(values.map(|it| half::bf16::from_f32(it).to_bits().into())),
             Cached::F16 => plain(values.map(|it| half::f16::from_f32(it).to_bits().into())),
-            Cached::Fp8 => plain(values.map(|it| f32_to_e4m3(it / self.scale).into())),
+            Cached::Fp8 => plain(values.map(|it| number(it / self.scale).into())),
             Cached::Turbo8 => {
                 let scale = half::bf16::from_f32(largest(values) / E4M3_MAX);
                 let by = scale.to_f32();
-                let code = |it: f32| if by > 0.0 { f32_to_e4m3(it / by).into() } else { 0 };
+                let code = |it: f32| if by > 0.0 { number(it / by).into() } else { 0 };
                 Group { codes: values.map(code), scale: scale.to_bits() }
             }
             Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3 => {
@@ -443,6 +443,13 @@ pub fn static_scale(format: Cached, largest: f32) -> f32 {
     let exact = f64::from(largest) * 4.0 / f64::from(top);
     // Exact powers stay themselves.
     2f64.powi(exact.log2().ceil() as i32).clamp(f32::MIN_POSITIVE.into(), 2f64.powi(100)) as f32
+}
+
+/// The E4M3 of a value, 448 of NaN: what is kept is always a number, so kernels need not know the codes that
+/// are none.
+#[inline(always)]
+fn number(value: f32) -> u8 {
+    f32_to_e4m3(value.min(E4M3_MAX))
 }
 
 fn largest(values: &[f32; GROUP]) -> f32 {
