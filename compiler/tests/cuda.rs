@@ -121,6 +121,7 @@ fn caches_of_narrow_formats_have_their_bytes_and_kernels_and_mixed_ones_are_refu
         let plan = kept(formats).unwrap();
         assert_eq!(plan.memory.kv_block * 256, bf16.memory.kv_block * bits, "{formats}");
         assert!(attention(&plan).iter().all(|it| *it == element(name)) && !attention(&plan).is_empty());
+        assert!(templates(cuda(&plan), program(cuda(&plan), "prefill")).contains(&"attention_prefill_wgmma"));
         // A turbo8 has no static scales.
         assert_eq!(stack(&plan).contains("static_scales"), formats != "turbo8", "{formats}");
     }

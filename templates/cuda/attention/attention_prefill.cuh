@@ -126,14 +126,10 @@ __device__ __forceinline__ void stage_chunk(typename AttentionShape<C>::Operand*
     }
 }
 
-// The same of codes of groups. `from`: of the token.
-template <class C, Side SIDE>
-__device__ __forceinline__ void stage_codes(typename AttentionShape<C>::Operand* to, const KeptPlace& from, int chunk, bool live) {
-    using Row = KeptRow<C, SIDE>;
+// A chunk of codes of groups in the operand format. at, scale_at: where it and its scale stand.
+template <class C, class Row>
+__device__ __forceinline__ uint4 chunk_operands(const Lot<Row, 1>& lot, int at, int scale_at) {
     using E = typename Row::E;
-    const int at = Row::chunk(chunk), scale_at = Row::scale(chunk / 2);
-    Lot<Row, 1> lot = {};
-    lot.template load<false>(live, from, at, scale_at);
     uint32_t codes[2], words[4];
     lot.eight(0, at, codes);
     const auto by = PairScale<E>::both(lot.scale_bits(0, scale_at));
@@ -147,7 +143,17 @@ __device__ __forceinline__ void stage_codes(typename AttentionShape<C>::Operand*
             words[2 * i + j] = terms[0];
         }
     }
-    *reinterpret_cast<uint4*>(to) = make_uint4(words[0], words[1], words[2], words[3]);
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// What stage_chunk does, of a chunk of groups. `from`: of the token.
+template <class C, Side SIDE>
+__device__ __forceinline__ void stage_codes(typename AttentionShape<C>::Operand* to, const KeptPlace& from, int chunk, bool live) {
+    using Row = KeptRow<C, SIDE>;
+    const int at = Row::chunk(chunk), scale_at = Row::scale(chunk / 2);
+    Lot<Row, 1> lot = {};
+    lot.template load<false>(live, from, at, scale_at);
+    *reinterpret_cast<uint4*>(to) = chunk_operands<C>(lot, at, scale_at);
 }
 
 // Keys and values first .. first + KEYS of the sequence, those wanted, begin .. end; `blocks` are the ids of the blocks they are in.

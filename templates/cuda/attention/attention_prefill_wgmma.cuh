@@ -1,5 +1,5 @@
-// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a cache of bf16 or fp8 and heads of
-// 64, 128 or 256; everything else is attention_prefill's.
+// attention_prefill_wgmma: what attention_prefill computes, on the warpgroup products of sm_90a. For a cache of bf16, fp8 or a format of
+// groups, and heads of 64, 128 or 256; everything else is attention_prefill's.
 //
 // Work: units and windows as in attention_prefill (128 rows of one sequence and one K/V head), but a block holds a whole SM and takes a unit
 // a round: launch min(units, SMs) blocks; any grid is correct. Warpgroup 0 gathers K/V tiles of KEYS keys into
@@ -14,7 +14,8 @@
 // a warpgroup.
 // Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
 // consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
-// Codes of fp8 pass through the gathering threads' registers and become f16 there; all products are of f16 then.
+// Codes of fp8 and of groups pass through the gathering threads' registers and become f16 there (a turbo8's bf16), and all products are of
+// that then. Context vectors of values that are kept rotated pass through shared memory, where a warp rotates one after the other back.
 #pragma once
 
 #include "attention/attention_prefill.cuh"
@@ -36,12 +37,18 @@ struct RingPlace {
 
 template <class C>
 struct WgmmaPrefill {
-    static_assert((std::is_same_v<typename C::Kv, __nv_bfloat16> || std::is_same_v<typename C::Kv, E4m3>) && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
+    using Kv = typename C::Kv;
+    static_assert((std::is_same_v<Kv, __nv_bfloat16> || std::is_same_v<Kv, E4m3> || GROUPED<Kv>) && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
     static constexpr int D = C::HEAD_DIM, KEYS = D == 256 ? 64 : 128, PANELS = D / 64, PANEL_BYTES = KEYS * 128, TILE_BYTES = PANELS * PANEL_BYTES;
     static constexpr bool Q_SHARED = D == 256;
     static constexpr int Q_PANEL_BYTES = 64 * 128, Q_BYTES = PANELS * Q_PANEL_BYTES;   // of a warpgroup
     static constexpr int TOKENS = 128 / AttentionShape<C>::GROUP;                       // of a unit
     static_assert(KEYS % C::BLOCK_TOKENS == 0, "a key tile is whole blocks");
+    // Context vectors that a warp rotates back at a time, as far apart as meets no bank conflict. Registers of a gathering thread that
+    // decodes, and of the others.
+    static constexpr bool ROTATED_VALUES = is_rotated<Kv, Side::Values>();
+    static constexpr int ROTATED_ROWS = D == 256 ? 4 : 8, ROTATED_STRIDE = D + 8, ROTATED = ROTATED_VALUES ? ROTATED_ROWS * ROTATED_STRIDE : 1;
+    static constexpr int GATHER_REGISTERS = GROUPED<Kv> ? 56 : 40, REGISTERS = GROUPED<Kv> ? 224 : 232;
 };
 
 template <class C>
@@ -50,6 +57,7 @@ struct WgmmaShared {
     unsigned char values[WGMMA_STAGES][WgmmaPrefill<C>::TILE_BYTES];
     unsigned char q[2][WgmmaPrefill<C>::Q_SHARED ? WgmmaPrefill<C>::Q_BYTES : 8];
     Barrier keys_full[WGMMA_STAGES], keys_empty[WGMMA_STAGES], values_full[WGMMA_STAGES], values_empty[WGMMA_STAGES];
+    alignas(16) float rotated[WgmmaPrefill<C>::ROTATED_VALUES ? 8 : 1][WgmmaPrefill<C>::ROTATED];  // of a warp that multiplies
 };
 
 template <class C>
@@ -139,6 +147,37 @@ struct TileGatherer {
         }
     }
 
+    // The same of codes of groups.
+    template <Side SIDE>
+    __device__ __forceinline__ void decode(unsigned char* to, const typename C::Kv* layer, int kv_head, int first, int begin, int end) const {
+        using Row = KeptRow<C, SIDE>;
+        constexpr int BATCH = 4;
+        static_assert(P::KEYS % (ROWS * BATCH) == 0, "batches are whole");
+        const int chunk = threadIdx.x % CHUNKS, at = Row::chunk(chunk), scale_at = Row::scale(chunk / 2);
+#pragma unroll
+        for (int i = 0; i < P::KEYS; i += ROWS * BATCH) {
+            Lot<Row, 1> lots[BATCH] = {};
+#pragma unroll
+            for (int j = 0; j < BATCH; ++j) {
+                const int row = i + j * ROWS, piece = row / 16, key = first + row + own_row;
+                const bool live = key < end && (!Window<C>::THERE || key >= begin);
+                const int token = (first + 16 * piece) % C::BLOCK_TOKENS + row % 16 + own_row;
+                lots[j].template load<false>(live, kept_place<C, SIDE>(layer, block[piece], kv_head, token), at, scale_at);
+            }
+#pragma unroll
+            for (int j = 0; j < BATCH; ++j) {
+                const int row = i + j * ROWS;
+                *reinterpret_cast<uint4*>(to + (row % 8 == 0 ? to_own : to_own ^ 64) + row * 128) = chunk_operands<C>(lots[j], at, scale_at);
+            }
+        }
+    }
+    template <Side SIDE>
+    __device__ __forceinline__ void fill_decoded(unsigned char* to, Barrier* full, const typename C::Kv* layer, int kv_head, int first, int begin, int end) const {
+        decode<SIDE>(to, layer, kv_head, first, begin, end);
+        fence_async_shared();
+        barrier_arrive(full);
+    }
+
     // A tile and its arrival.
     __device__ __forceinline__ void fill(unsigned char* to, Barrier* full, const typename C::Kv* from, int first, int begin, int end) const {
         if constexpr (std::is_same_v<typename C::Kv, E4m3>) {
@@ -166,9 +205,15 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
         for (int first = begin / WgmmaPrefill<C>::KEYS * WgmmaPrefill<C>::KEYS; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
             gatherer.find_blocks(blocks, first, begin, end);
             barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-            gatherer.fill(shared.keys[at.stage], &shared.keys_full[at.stage], keys, first, begin, end);
-            barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-            gatherer.fill(shared.values[at.stage], &shared.values_full[at.stage], keys + AttentionShape<C>::VALUES, first, begin, end);
+            if constexpr (GROUPED<typename C::Kv>) {
+                gatherer.template fill_decoded<Side::Keys>(shared.keys[at.stage], &shared.keys_full[at.stage], layer, kv_head, first, begin, end);
+                barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
+                gatherer.template fill_decoded<Side::Values>(shared.values[at.stage], &shared.values_full[at.stage], layer, kv_head, first, begin, end);
+            } else {
+                gatherer.fill(shared.keys[at.stage], &shared.keys_full[at.stage], keys, first, begin, end);
+                barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
+                gatherer.fill(shared.values[at.stage], &shared.values_full[at.stage], keys + AttentionShape<C>::VALUES, first, begin, end);
+            }
         }
     }
     copy_commit();
@@ -380,7 +425,28 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             total += __shfl_xor_sync(0xffffffffu, total, 2);
             const float inverse = value_scale / total;
             const int row = first_row + g + 8 * i;
-            if (row < live_rows) {
+            if constexpr (P::ROTATED_VALUES) {
+                float* vectors = shared.rotated[group * 4 + thread / 32];
+#pragma unroll 1
+                for (int part = 0; part < 8; part += P::ROTATED_ROWS) {
+                    __syncwarp();
+                    if (g / P::ROTATED_ROWS * P::ROTATED_ROWS == part) {
+#pragma unroll
+                        for (int n = 0; n < D / 8; ++n)
+                            *reinterpret_cast<float2*>(vectors + g % P::ROTATED_ROWS * P::ROTATED_STRIDE + 8 * n + 2 * c) =
+                                make_float2(rows.context[4 * n + 2 * i] * inverse, rows.context[4 * n + 2 * i + 1] * inverse);
+                    }
+                    __syncwarp();
+                    const int first = first_row + 8 * i + part;
+#pragma unroll 1
+                    for (int at_once = 0; at_once < min(P::ROTATED_ROWS, live_rows - first); ++at_once) {
+                        HeadVector<C> vector;
+                        vector.load(vectors + at_once * P::ROTATED_STRIDE, lane);
+                        const int from = first + at_once;
+                        store_rotated<C>(out, qkv, tile.row + from / GROUP, (kv_head * GROUP + from % GROUP) * D, vector, lane);
+                    }
+                }
+            } else if (row < live_rows) {
                 const int column = (kv_head * GROUP + row % GROUP) * D + 2 * c;
 #pragma unroll
                 for (int n = 0; n < D / 8; ++n) {
@@ -414,10 +480,10 @@ __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const 
     wait_for_predecessors();
     const int all_tiles = count_tiles<WgmmaPrefill<C>::TOKENS>(step, threadIdx.x % 32);
     if (threadIdx.x < 128) {
-        registers_release<40>();
+        registers_release<WgmmaPrefill<C>::GATHER_REGISTERS>();
         gather_units<C>(shared, step, layer, all_tiles);
     } else {
-        registers_acquire<232>();
+        registers_acquire<WgmmaPrefill<C>::REGISTERS>();
         attend_units<C>(shared, step, q, layer, out, qkv, all_tiles);
     }
 }

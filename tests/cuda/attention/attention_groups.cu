@@ -1,5 +1,5 @@
 // Attention kernels over keys and values of formats with scales of groups, as attention.cu over others: decode (PART 0); prefill, exact, both
-// in turn, and what is measured (PART 1). nvcc as in common.cuh.
+// in turn, and what is measured (PART 1); prefill on warpgroups (PART 2). nvcc as in common.cuh.
 #include "attention/attention_checks.cuh"
 
 using namespace test;
@@ -20,7 +20,7 @@ using Turbo84 = GroupedPair<Turbo8, Turbo4>;
 using Turbo43 = GroupedPair<Turbo4, Turbo3>;
 
 #ifndef PART
-#error "compile with -DPART=0 and 1"
+#error "compile with -DPART=0, 1 and 2"
 #endif
 
 int main() {
@@ -40,7 +40,7 @@ int main() {
     check_decode<Decode<LlamaIn<Turbo4>, 4, 64>, 1>("planted: a wrong key of turbo4 must be seen", {300}, 312, Plant::Key);
     check_decode<Decode<LlamaIn<Nvfp4>, 4, 64>, 1>("planted: scales of the other side, of nvfp4, must be seen", {300}, 313, Plant::Scales);
     check_decode<Decode<LlamaIn<Nvfp4>, 4, 64>, 1, Decode<LlamaIn<Turbo4>, 4, 64>>("planted: nvfp4 read as turbo4 must be seen", {300}, 314);
-#else
+#elif PART == 1
     check_prefill<Prefill<LlamaIn<Nvfp4>, 64>>("prefill 32/8x128 nvfp4, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 320);
     check_prefill<Prefill<QwenIn<Turbo4>, 64, 32>>("prefill 16/2x128 turbo4 norm, blocks of 32, few blocks", {{100, 60}, {17, 0}}, 321, 8);
     check_prefill<Prefill<Gated<WideIn<Turbo84>>, 32>>("prefill 16/2x256 turbo8/turbo4 one-plus gated", {{70, 40}, {9, 0}}, 322);
@@ -58,6 +58,13 @@ int main() {
     check_continuation<Prefill<Decode<QwenIn<Turbo4>, 4, 64>, 64>>("decode after prefill = prefill, 16/2x128 turbo4", 190, 332);
     check_continuation<Prefill<Decode<SmallIn<Turbo8>, 4, 64>, 64>>("decode after prefill = prefill, 9/3x64 turbo8", 190, 333);
     check_continuation<Prefill<Decode<Windowed<SlidingIn<Turbo43>, 50>, 4, 64>, 32>>("decode after prefill = prefill, 16/8x256 turbo4/turbo3, a window of 50", 190, 334);
+#else
+    check_prefill<Prefill<LlamaIn<Nvfp4>, 64>, true>("wgmma prefill 32/8x128 nvfp4, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 340);
+    check_prefill<Prefill<QwenIn<Turbo4>, 64, 32>, true>("wgmma prefill 16/2x128 turbo4 norm, blocks of 32, few blocks", {{90, 700}, {17, 0}}, 341, 8);
+    check_prefill<Prefill<SmallIn<Turbo3>, 64, 64>, true>("wgmma prefill 9/3x64 turbo3, blocks of 64", {{130, 0}, {1, 64}}, 342, 2);
+    check_prefill<Prefill<Gated<WideIn<Turbo84>>, 64>, true>("wgmma prefill 16/2x256 turbo8/turbo4 one-plus gated", {{90, 0}, {1, 64}, {33, 100}}, 343, 3);
+    check_prefill<Prefill<Windowed<SlidingIn<Turbo4>, 100>, 64>, true>("wgmma prefill 16/8x256 turbo4, a window of 100", {{190, 0}, {1, 64}, {33, 500}, {5, 95}}, 344, 3);
+    check_prefill<Prefill<Windowed<SmallIn<Turbo3>, 40>, 64>, true, Prefill<Windowed<SmallIn<Turbo3>, 41>, 64>>("planted: a window of one more, wgmma prefill of turbo3", {{90, 5}}, 345);
 #endif
     std::printf(failures ? "%d FAILED\n" : "all passed\n", failures);
     return failures != 0;

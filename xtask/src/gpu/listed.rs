@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 38] = [
+pub const PROGRAMS: [Program; 39] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -54,6 +54,11 @@ pub const PROGRAMS: [Program; 38] = [
         defines: &["PART=1"],
         tools: BOTH,
         ..program("attention-groups-1", "attention/attention_groups")
+    },
+    Program {
+        defines: &["PART=2"],
+        wgmma: true,
+        ..program("attention-groups-2", "attention/attention_groups")
     },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("rows", "rows/rows") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },

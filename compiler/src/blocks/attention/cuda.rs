@@ -156,10 +156,17 @@ impl Shape {
         let (keys, q): (usize, usize) =
             if self.head_dim == 256 { (64, 128 * self.head_dim * 2) } else { (128, 0) };
         let takes = card.wgmma
-            && [Cached::Bf16, Cached::Fp8].map(KvFormats::both).contains(&self.kv)
+            && (is_grouped(self.kv.keys)
+                || [Cached::Bf16, Cached::Fp8].map(KvFormats::both).contains(&self.kv))
             && [64, 128, 256].contains(&self.head_dim)
             && keys.is_multiple_of(block_tokens);
-        let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q;
+        // Context vectors that warps rotate back: eight at a time, or as many as fit.
+        let rotated = match self.head_dim {
+            _ if !self.kv.values.is_rotated() => 0,
+            256 => 8 * 4 * (256 + 8) * 4,
+            width => 8 * 8 * (width + 8) * 4,
+        };
+        let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q + rotated;
         takes.then_some(bytes.next_multiple_of(1024))
     }
 
