@@ -1,19 +1,24 @@
 // Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK_TOKENS=n -DRESIDENT_COUNT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
 // launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DWIDE with it for
-// gated heads of 256, -DEXACTLY for exact.
+// gated heads of 256, -DEXACTLY for exact. -DKV=Turbo4 for another cache than one of bf16; its static scales are 0, which costs as much.
 #include "attention/attention_case.cuh"
 
 using namespace test;
 
+#ifndef KV
+#define KV __nv_bfloat16
+#endif
+using Kv = KV;
+
 #ifdef EXACTLY
-using Base = Heads<9, 3, 64, __nv_bfloat16, 32, true>;
+using Base = Heads<9, 3, 64, Kv, 32, true>;
 #else
 #ifdef WIDE
-struct Base : Heads<16, 2, 256, __nv_bfloat16, 32, true> {
+struct Base : Heads<16, 2, 256, Kv, 32, true> {
     static constexpr bool GATED = true;
 };
 #else
-using Base = Heads<32, 8, 128, __nv_bfloat16, 64, true>;
+using Base = Heads<32, 8, 128, Kv, 64, true>;
 #endif
 #endif
 
@@ -30,8 +35,9 @@ struct Config : Base {
 #endif
 };
 using Shape = AttentionShape<Config>;
+constexpr size_t AHEAD = STATIC_SCALES<Kv> ? 1024 : 0;  // in front of the blocks of a layer, zero
 
-// Cache of `layers` layers and a step of `fed`; contents are random 16-bit patterns of ordinary size.
+// A step of `fed`.
 struct Bench {
     std::vector<char> step;
     int blocks = 0, rows = 0;
@@ -55,23 +61,36 @@ struct Bench {
         step.assign(reinterpret_cast<char*>(&header), reinterpret_cast<char*>(&header + 1));
         step.insert(step.end(), reinterpret_cast<char*>(table.data()), reinterpret_cast<char*>(table.data() + blocks));
     }
-    size_t layer_elements() const { return size_t(blocks) * Shape::BLOCK_STRIDE; }
+    size_t layer_elements() const { return AHEAD + size_t(blocks) * Shape::BLOCK_STRIDE; }
 };
 
-__global__ void fill(__nv_bfloat16* to, size_t count) {
+// Numbers of ordinary size: of 16 bits, or codes and scales whose exponents are small.
+template <class T>
+__global__ void fill(T* to, size_t count) {
     for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
         const unsigned mixed = (unsigned(i) * 2654435761u) ^ (unsigned(i >> 7) * 2246822519u);
-        to[i] = __float2bfloat16_rn((int(mixed >> 8 & 0xffff) - 32768) / 16384.0f);
+        if constexpr (sizeof(T) == 1) reinterpret_cast<unsigned char*>(to)[i] = mixed >> 8 & 0xbf;
+        else to[i] = round_to<T>((int(mixed >> 8 & 0xffff) - 32768) / 16384.0f);
     }
 }
+
+// Caches of some layers.
+struct Caches {
+    Buffer<Kv> all;
+    size_t each;
+    Caches(const Bench& b, int layers) : all(b.layer_elements() * layers), each(b.layer_elements()) {
+        fill<<<2048, 256>>>(all.pointer, all.count);
+        for (int l = 0; AHEAD > 0 && l < layers; l++) CHECK(cudaMemset(static_cast<void*>(all.pointer + l * each), 0, AHEAD * sizeof(Kv)));
+    }
+    Kv* layer(int number) const { return all.pointer + number * each + AHEAD; }
+};
 
 #if defined(EXACTLY)
 void bench(const char* name, std::vector<Fed> fed) {
     Bench b(fed);
     Buffer<char> step(b.step);
     Buffer<TokenRow> tokens(b.tokens);
-    Buffer<__nv_bfloat16> cache(b.layer_elements());
-    fill<<<1024, 256>>>(cache, cache.count);
+    Caches caches(b, 1);
     std::vector<float> random(size_t(b.rows) * Shape::QKV_WIDTH);
     for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;
     Buffer<float> qkv(random), rotary(size_t(8192) * 64), out(size_t(b.rows) * Shape::WIDTH);
@@ -82,9 +101,9 @@ void bench(const char* name, std::vector<Fed> fed) {
     const float total = time_graph(stream, [&] {
         for (int l = 0; l < layers; l++) {
             launch(write_kernel<Config>, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream,
-                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, nullptr, nullptr, rotary.pointer, cache.pointer, nullptr);
+                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, nullptr, nullptr, rotary.pointer, caches.layer(0), nullptr);
             launch(exact_kernel<Config>, dim3(b.rows, Base::HEADS), EXACT_THREADS, exact_shared_bytes<Config>(), stream,
-                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, cache.pointer, out.pointer);
+                   reinterpret_cast<const Step*>(step.pointer), tokens.pointer, qkv.pointer, static_cast<const Kv*>(caches.layer(0)), out.pointer);
         }
     }, 5);
     std::printf("exact 9/3x64 %-20s write and attention %.1f us\n", name, total / layers * 1e3);
@@ -113,9 +132,9 @@ void bench(const char* name, std::vector<Fed> fed) {
     Bench b(fed);
     Buffer<char> step(b.step);
     Buffer<TokenRow> tokens(b.tokens);
-    Buffer<__nv_bfloat16> cache(b.layer_elements()), q(size_t(b.rows) * Shape::WIDTH);
+    Caches caches(b, 1);
+    Buffer<Shape::Operand> q(size_t(b.rows) * Shape::WIDTH);
     Buffer<float> out(size_t(b.rows) * Shape::WIDTH);
-    fill<<<1024, 256>>>(cache, cache.count);
     std::vector<float> random(size_t(b.rows) * Shape::QKV_WIDTH);
     for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;
     Buffer<float> qkv(random), rotary(size_t(32768) * 128);
@@ -125,13 +144,13 @@ void bench(const char* name, std::vector<Fed> fed) {
     const auto* header = reinterpret_cast<const Step*>(step.pointer);
     const float write = time_graph(stream, [&] {
         launch(write_kernel<Config>, dim3((b.rows + WRITE_TOKENS - 1) / WRITE_TOKENS), WRITE_THREADS, 0, stream, header, tokens.pointer, qkv.pointer,
-               nullptr, nullptr, rotary.pointer, cache.pointer, q.pointer);
+               nullptr, nullptr, rotary.pointer, caches.layer(0), q.pointer);
     });
-    fill<<<1024, 256>>>(q, q.count);
+    fill<<<1024, 256>>>(q.pointer, q.count);
     constexpr int TOKENS = THREADS == 128 ? PREFILL_TOKENS<Config> : 128 / Shape::GROUP;
     const int tiles = (b.rows + TOKENS - 1) / TOKENS + int(fed.size());
     const float prefill = time_graph(stream, [&] {
-        launch(KERNEL, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, cache.pointer,
+        launch(KERNEL, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, static_cast<const Kv*>(caches.layer(0)),
                out.pointer, qkv.pointer);
     });
     double pairs = 0;
@@ -157,11 +176,10 @@ int main() {
 void bench(int batch, int context, bool active = true) {
     Bench b(std::vector<Fed>(batch, {1, context - 1}));
     if (!active) reinterpret_cast<Step*>(b.step.data())->sequences = 0;
-    const double bytes = double(batch) * context * 2 * Base::KV_HEADS * Base::HEAD_DIM * 2;
+    const double bytes = double(batch) * context * (Shape::BLOCK_STRIDE / Base::BLOCK_TOKENS) * sizeof(Kv);
     const int layers = std::max(4, int(std::min(256.0, 400e6 / bytes)));
     Buffer<char> step(b.step);
-    Buffer<__nv_bfloat16> cache(b.layer_elements() * layers);
-    fill<<<2048, 256>>>(cache, cache.count);
+    Caches caches(b, layers);
     std::vector<float> random(size_t(batch) * Shape::QKV_WIDTH);
     for (size_t i = 0; i < random.size(); i++) random[i] = float(i * 2654435761u % 1000) / 500.0f - 1.0f;
     Buffer<float> qkv(random), rotary(size_t(context) * 128), out(out_elements<Config>(batch)),
@@ -174,7 +192,7 @@ void bench(int batch, int context, bool active = true) {
     const float total = time_graph(stream, [&] {
         for (int l = 0; l < layers; l++)
             launch(decode_kernel<Bucket<Config, 1>, RESIDENT_COUNT>, dim3(Config::SPLITS, Base::KV_HEADS, batch), 32 * WARP_COUNT, decode_shared_bytes<Config>(), stream,
-                   reinterpret_cast<const Step*>(step.pointer), qkv.pointer, nullptr, nullptr, rotary.pointer, cache.pointer + l * b.layer_elements(),
+                   reinterpret_cast<const Step*>(step.pointer), qkv.pointer, nullptr, nullptr, rotary.pointer, caches.layer(l),
                    partials.pointer, counters.pointer, out.pointer);
     });
     const double each = total / layers;

@@ -133,7 +133,7 @@ pub const PROGRAMS: [Program; 39] = [
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 11] = [
+pub const INSTRUMENTS: [Program; 16] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
@@ -142,9 +142,52 @@ pub const INSTRUMENTS: [Program; 11] = [
         ..program("attention-decode", "attention/attention_bench")
     },
     Program {
+        defines: &[
+            "KV=E4m3",
+            "SPLIT_COUNT=16",
+            "WARP_COUNT=8",
+            "CHUNK_TOKENS=256",
+            "RESIDENT_COUNT=1",
+            "BEFORE_WAIT",
+        ],
+        ..program("attention-decode-fp8", "attention/attention_bench")
+    },
+    Program {
+        defines: &[
+            "KV=Nvfp4",
+            "SPLIT_COUNT=16",
+            "WARP_COUNT=8",
+            "CHUNK_TOKENS=256",
+            "RESIDENT_COUNT=1",
+            "BEFORE_WAIT",
+        ],
+        ..program("attention-decode-nvfp4", "attention/attention_bench")
+    },
+    Program {
+        defines: &[
+            "KV=Turbo4",
+            "SPLIT_COUNT=16",
+            "WARP_COUNT=8",
+            "CHUNK_TOKENS=256",
+            "RESIDENT_COUNT=1",
+            "BEFORE_WAIT",
+        ],
+        ..program("attention-decode-turbo4", "attention/attention_bench")
+    },
+    Program {
         defines: &["PREFILL", "KEY_COUNT=128", "WGMMA"],
         wgmma: true,
         ..program("attention-prefill", "attention/attention_bench")
+    },
+    Program {
+        defines: &["KV=E4m3", "PREFILL", "KEY_COUNT=128", "WGMMA"],
+        wgmma: true,
+        ..program("attention-prefill-fp8", "attention/attention_bench")
+    },
+    Program {
+        defines: &["KV=Turbo4", "PREFILL", "KEY_COUNT=128", "WGMMA"],
+        wgmma: true,
+        ..program("attention-prefill-turbo4", "attention/attention_bench")
     },
     Program {
         defines: &["PREFILL", "KEY_COUNT=128", "WGMMA", "WIDE"],
