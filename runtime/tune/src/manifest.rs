@@ -127,6 +127,10 @@ pub struct Attention {
     pub factor: f32,
     /// Bytes of a block of a layer.
     pub block_bytes: u64,
+    /// Bytes in front of the first block of a layer, which end with static scales.
+    pub ahead_bytes: u64,
+    /// Number of these scales.
+    pub static_scales: usize,
 }
 
 /// One program with the variants of its phases.

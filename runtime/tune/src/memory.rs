@@ -1,7 +1,7 @@
 //! Everything that kernels are handed: weights, K/V, activations, the step.
 
 use crate::Error;
-use crate::manifest::{Argument, ExtentOf, Launch, Manifest, Plane, Program, Shape};
+use crate::manifest::{Argument, Attention, ExtentOf, Launch, Manifest, Plane, Program, Shape};
 use crate::step::Step;
 use half::{bf16, f16};
 use monomorph_device::cuda::Module;
@@ -163,7 +163,7 @@ impl Memory {
         for body in &manifest.bodies {
             let attention = body.attention.as_ref();
             caches.push(match attention {
-                Some(it) => cache(manifest, card, chunk, it.block_bytes * step.blocks as u64, body.layers)?,
+                Some(it) => cache(manifest, card, chunk, it, step.blocks as u64, body.layers)?,
                 None => Vec::new(),
             });
             rotary.push(match attention {
@@ -212,12 +212,21 @@ fn cache(
     manifest: &Manifest,
     card: &mut Card,
     chunk: u64,
-    bytes: u64,
+    attention: &Attention,
+    blocks: u64,
     layers: usize,
 ) -> Result<Vec<u64>, Error> {
+    let (bytes, ahead) = (attention.block_bytes * blocks, attention.ahead_bytes);
+    let ones = 1f32.to_le_bytes().repeat(attention.static_scales);
     let mut caches = Vec::new();
     for _ in 0..copies(manifest, layers, bytes) {
-        let address = card.allocate(bytes)?;
+        let start = card.allocate(ahead + bytes)?;
+        let address = start + ahead;
+        if ahead > 0 {
+            // In front of the scales stands what is measured: nothing.
+            let scales = card.uploaded(&ones)?;
+            card.copy(scales, address - ones.len() as u64, ones.len() as u64)?;
+        }
         for at in (0..bytes).step_by(CHUNK as usize) {
             card.copy(chunk, address + at, CHUNK.min(bytes - at))?;
         }
@@ -225,6 +234,9 @@ fn cache(
     }
     Ok(caches)
 }
+
+/// Formats of keys and values whose elements have codes.
+const NARROW: [&str; 5] = ["fp8", "nvfp4", "turbo8", "turbo4", "turbo3"];
 
 /// [`CHUNK`] bytes of values of mean 0 and deviation 1, the same at every call.
 pub(crate) fn random_kv(format: &str) -> Result<Vec<u8>, Error> {
@@ -241,6 +253,10 @@ pub(crate) fn random_kv(format: &str) -> Result<Vec<u8>, Error> {
             "bf16" => bytes.extend(bf16::from_f32(value()).to_le_bytes()),
             "f16" => bytes.extend(f16::from_f32(value()).to_le_bytes()),
             "f32" => bytes.extend(value().to_le_bytes()),
+            // Codes and scales whose exponents are small. Of two formats both are narrow.
+            narrow if NARROW.contains(&narrow) || narrow.ends_with(" values") => {
+                bytes.push((value() * 32.0) as i32 as u8 & 0xbf);
+            }
             other => return Err(format!("K/V of format {other} cannot be made up").into()),
         }
     }

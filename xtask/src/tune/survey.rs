@@ -207,6 +207,8 @@ impl<'a> Survey<'a> {
                         inverse: frequencies.inverse.clone(),
                         factor: frequencies.factor,
                         block_bytes,
+                        ahead_bytes: layout.ahead_bytes() as u64,
+                        static_scales: layout.static_scale_bytes() / size_of::<f32>(),
                     }
                 });
                 // Bytes of one slot, by part.
