@@ -27,9 +27,8 @@ impl Golden {
     /// If the directory is not writable.
     pub fn for_ranks(&self, directory: &Path) -> Golden {
         const VOCABULARY: u32 = 96;
-        let config = std::fs::read_to_string(self.directory.join("config.json")).expect("it has a config");
-        let mut config: serde_json::Value = serde_json::from_str(&config).expect("configs are JSON");
-        let text = if config["text_config"].is_object() { &mut config["text_config"] } else { &mut config };
+        let mut config = self.config();
+        let text = text_of(&mut config);
         if let (None, Some(hidden), Some(heads)) =
             (text.get("head_dim"), text["hidden_size"].as_u64(), text["num_attention_heads"].as_u64())
         {
@@ -112,15 +111,34 @@ pub fn golden(name: &str) -> Golden {
     found.unwrap_or_else(|| panic!("no golden is called {name}"))
 }
 
+/// The part of a config that is about the layers of text.
+fn text_of(config: &mut serde_json::Value) -> &mut serde_json::Value {
+    if config["text_config"].is_object() { &mut config["text_config"] } else { config }
+}
+
 impl Golden {
+    fn config(&self) -> serde_json::Value {
+        let config = std::fs::read_to_string(self.directory.join("config.json")).expect("it has a config");
+        serde_json::from_str(&config).expect("configs are JSON")
+    }
+
+    /// A [`synthetic`] golden of its config with heads of 64, the narrowest that a CUDA device keeps in groups.
+    ///
+    /// # Panics
+    /// If the directory is not writable.
+    pub fn with_heads_of_64(&self, directory: &Path) -> Golden {
+        let mut config = self.config();
+        text_of(&mut config)["head_dim"] = 64.into();
+        synthetic(directory, &format!("{}-heads-of-64", self.name), &config, self.prompts.clone())
+    }
+
     /// A copy in another directory, for a context of that many tokens.
     ///
     /// # Panics
     /// If the directory is not writable.
     pub fn in_a_long_context(&self, tokens: usize, directory: &Path) -> Golden {
-        let config = std::fs::read_to_string(self.directory.join("config.json")).expect("it has a config");
-        let mut config: serde_json::Value = serde_json::from_str(&config).expect("configs are JSON");
-        let text = if config["text_config"].is_object() { &mut config["text_config"] } else { &mut config };
+        let mut config = self.config();
+        let text = text_of(&mut config);
         text["max_position_embeddings"] = tokens.into();
         std::fs::write(directory.join("config.json"), config.to_string()).expect("it is writable");
         for format in ["f32", "bf16"] {

@@ -12,6 +12,7 @@
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated;
 use monomorph_tests::goldens::golden;
@@ -21,21 +22,26 @@ use serde_json::json;
 use std::path::Path;
 use std::time::Instant;
 
-/// A card, a golden, its weights, the step width of a batch-invariant server, and the number of drafts by
-/// lookup.
-type Case = (&'static str, &'static str, &'static str, Option<usize>, Option<usize>);
+/// A card, a golden, its weights, the step width of a batch-invariant server, the number of drafts by lookup,
+/// and formats of keys and values, whose static scales are measured.
+type Case = (&'static str, &'static str, &'static str, Option<usize>, Option<usize>, Option<&'static str>);
 
 /// Several layers with an odd block size; steps of two parts.
-const CASE: Case = ("h200", "qwen3-moe-raw", "bf16", Some(8), None);
-const OTHERS: [Case; 5] = [
-    ("gb10", "qwen3-moe-raw", "bf16", Some(8), None),
-    ("h200", "qwen35-quarters", "f32", Some(4), None),
-    ("h200", "qwen3-next", "bf16", Some(8), None),
+const CASE: Case = ("h200", "qwen3-moe-raw", "bf16", Some(8), None, None);
+/// Blocks of codes and their scales, of keys and values of two sizes. Heads are widened to 64.
+const GROUPS: Case = ("h200", "qwen3-moe-raw", "f32", None, None, Some("turbo4/turbo3"));
+const OTHERS: [Case; 6] = [
+    ("gb10", "qwen3-moe-raw", "bf16", Some(8), None, None),
+    ("h200", "qwen35-quarters", "f32", Some(4), None, None),
+    ("h200", "qwen3-next", "bf16", Some(8), None, None),
     // A batch of one has the same size with blocks on disk as without.
-    ("h200", "qwen3-moe", "bf16", None, None),
-    ("h200", "qwen35-vision", "f32", None, Some(3)),
+    ("h200", "qwen3-moe", "bf16", None, None, None),
+    ("h200", "qwen35-vision", "f32", None, Some(3), None),
+    // Several layers, each with scales in front of its blocks.
+    ("h200", "qwen3-moe-raw", "bf16", Some(8), None, Some("fp8")),
 ];
 const SERVER: [&str; 6] = ["--threads", "1", "--context", "250", "--prefix-cache", "off"];
+const MEASURED: &[&str] = &["--kv-calibration-tokens", "64"];
 /// The same prefill chunks with and without blocks on disk.
 const PIECES: [&str; 2] = ["--prefill-tokens", "32"];
 
@@ -70,10 +76,13 @@ fn refusal(serving: &Serving, request: &Request) -> String {
     text
 }
 
-fn check((hardware, name, quant, invariant, drafts): Case) {
+fn check((hardware, name, quant, invariant, drafts, kv): Case) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let hardware = emulated::hardware(targets.path(), hardware, Some(emulated::FEW));
-    let golden = golden(name);
+    let kv = kv.map(|kv| KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}")));
+    let grouped = kv.is_some_and(|kv| kv != KvFormats::both(Cached::Fp8));
+    let golden = if grouped { golden(name).with_heads_of_64(targets.path()) } else { golden(name) };
+    let name = &golden.name;
     golden.import_into(targets.path(), Compute::F16);
     let search = [targets.path().to_owned(), root().join("targets")];
     let draft = drafts.map(|drafts| DraftOption {
@@ -82,7 +91,8 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
         vocabulary: None,
         forced_acceptance: None,
     });
-    let options = BuildOptions { batch_invariant: invariant, draft, ..BuildOptions::default() };
+    let measured = kv.map_or(&[][..], |_| MEASURED);
+    let options = BuildOptions { batch_invariant: invariant, draft, kv, ..BuildOptions::default() };
     let target = spec::load_with(&search, &format!("{hardware}/{name}/{quant}"), &options);
     let target = target.unwrap_or_else(|error| panic!("{error}"));
     let begin = Instant::now();
@@ -96,7 +106,8 @@ fn check((hardware, name, quant, invariant, drafts): Case) {
 
     let begin = Instant::now();
     let serve = |flags: &[&str]| {
-        Serving::start_command(server.command(), weights.path(), &[&SERVER[..], &PIECES, flags].concat())
+        let flags = [&SERVER[..], &PIECES, measured, flags].concat();
+        Serving::start_command(server.command(), weights.path(), &flags)
     };
     let requests = requests(target.model.vocabulary);
     let whole = serve(&["--kv-tokens", "2048"]);
@@ -156,6 +167,11 @@ fn goes_bad(serving: &Serving, long: &Request, beside: &Request, disk: &Path) ->
 #[test]
 fn sequences_longer_than_their_share_are_answered_as_with_everything_on_the_card() {
     check(CASE);
+}
+
+#[test]
+fn sequences_of_codes_longer_than_their_share_are_answered_so_too() {
+    check(GROUPS);
 }
 
 /// The other kind of card, recurrent state, steps of one part, drafts. `MONOMORPH_GOLDENS` as in

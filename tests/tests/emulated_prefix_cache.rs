@@ -4,9 +4,10 @@
 
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption};
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::crowd::{Random, Request, with_tokenizer};
 use monomorph_tests::emulated;
-use monomorph_tests::goldens::goldens;
+use monomorph_tests::goldens::{Golden, golden};
 use monomorph_tests::root;
 use monomorph_tests::server::{Serving, get};
 use serde_json::{Value, json};
@@ -38,20 +39,20 @@ fn requests(vocabulary: usize) -> Vec<Request> {
     requests
 }
 
-fn answers_alike(hardware: &str, name: &str, draft: Option<DraftOption>) {
+fn answers_alike(hardware: &str, golden: &Golden, draft: Option<DraftOption>, kv: Option<KvFormats>) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     // Its own multiprocessors: with few, attention over one row and over several splits the context
     // differently.
     let hardware = emulated::hardware(targets.path(), hardware, None);
-    let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
+    let name = &golden.name;
     golden.import_into(targets.path(), Compute::F16);
     let search = [targets.path().to_owned(), root().join("targets")];
-    let options = BuildOptions { draft, ..BuildOptions::default() };
+    let options = BuildOptions { draft, kv, ..BuildOptions::default() };
     let target = spec::load_with(&search, &format!("{hardware}/{name}/f32"), &options);
     let target = target.unwrap_or_else(|error| panic!("{error}"));
     let server = emulated::build_up_to(&target, 1);
     let weights = tempfile::tempdir().expect("temporary directories can be made");
-    with_tokenizer(&golden, target.model.vocabulary, weights.path());
+    with_tokenizer(golden, target.model.vocabulary, weights.path());
     let serve = |further: &[&str]| {
         Serving::start_command(server.command(), weights.path(), &[&ARGUMENTS, further].concat())
     };
@@ -73,14 +74,22 @@ fn answers_alike(hardware: &str, name: &str, draft: Option<DraftOption>) {
 
 #[test]
 fn second_turns_are_answered_as_without_a_cache() {
-    answers_alike("h200", "qwen35-text", None);
+    answers_alike("h200", &golden("qwen35-text"), None, None);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn second_turns_over_codes_are_answered_as_without_a_cache() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let golden = golden("qwen3-next").with_heads_of_64(directory.path());
+    answers_alike("h200", &golden, None, Some(KvFormats::both(Cached::Turbo4)));
 }
 
 #[test]
 #[ignore = "minutes"]
 fn second_turns_of_mamba2_are_answered_as_without_a_cache() {
-    for golden in ["nemotron-h-mamba", "nemotron-h-nano"] {
-        answers_alike("h200", golden, None);
+    for name in ["nemotron-h-mamba", "nemotron-h-nano"] {
+        answers_alike("h200", &golden(name), None, None);
     }
 }
 
@@ -89,7 +98,8 @@ fn second_turns_of_mamba2_are_answered_as_without_a_cache() {
 fn second_turns_with_drafts_are_answered_as_without_a_cache() {
     answers_alike(
         "gb10",
-        "qwen35-vision",
+        &golden("qwen35-vision"),
         Some(DraftOption { method: DraftMethod::Mtp, drafts: 2, vocabulary: None, forced_acceptance: None }),
+        None,
     );
 }

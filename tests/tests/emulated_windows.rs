@@ -3,7 +3,8 @@
 //! all blocks; and many at once, pre-empted and copied out, are answered as each alone.
 
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{BuildOptions, Compute};
+use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::crowd::{Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated;
 use monomorph_tests::goldens::golden;
@@ -28,6 +29,17 @@ fn count(address: &str, key: &str) -> u64 {
 
 #[test]
 fn long_answers_from_blocks_given_back_are_what_they_say_as_prompts() {
+    answers_are_what_they_say_as_prompts(None);
+}
+
+/// Blocks of layers with a window have scales in front of them, too.
+#[test]
+#[ignore = "minutes"]
+fn long_answers_from_blocks_of_fp8_given_back_are_what_they_say_as_prompts() {
+    answers_are_what_they_say_as_prompts(Some(KvFormats::both(Cached::Fp8)));
+}
+
+fn answers_are_what_they_say_as_prompts(kv: Option<KvFormats>) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     // Its own multiprocessors: with few, attention over one row and over several splits the context
     // differently.
@@ -35,7 +47,8 @@ fn long_answers_from_blocks_given_back_are_what_they_say_as_prompts() {
     let golden = golden(GOLDEN);
     golden.import_into(targets.path(), Compute::F16);
     let search = [targets.path().to_owned(), root().join("targets")];
-    let target = spec::load(&search, &format!("{hardware}/{GOLDEN}/f32"));
+    let options = BuildOptions { kv, ..BuildOptions::default() };
+    let target = spec::load_with(&search, &format!("{hardware}/{GOLDEN}/f32"), &options);
     let target = target.unwrap_or_else(|error| panic!("{error}"));
     let vocabulary = target.model.vocabulary;
     let server = emulated::build_up_to(&target, CLIENTS);

@@ -6,6 +6,7 @@ use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::DraftMethod::Layers;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftOption, Ranks, Target};
 use monomorph_formats::Format;
+use monomorph_formats::cached::KvFormats;
 use monomorph_tests::crowd::{Answer, Random, Request, crowd, with_tokenizer};
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::feedings::{Case, EXACT, case, run};
@@ -20,6 +21,9 @@ use std::time::Instant;
 
 /// Largest distance between rows whose operands are rounded to f16.
 const ROUNDED: f32 = 3e-2;
+/// The same of exact products where keys and values have codes, some of which sums over ranks make the next
+/// ones.
+const NEXT_CODES: f32 = 2e-3;
 
 /// A golden on a kind of card: exact, or stored and computed in 16 bits.
 struct Kind {
@@ -27,16 +31,18 @@ struct Kind {
     golden: &'static str,
     exact: bool,
     ranks: Ranks,
+    /// Formats of keys and values, if not the spec's.
+    kv: Option<&'static str>,
 }
 
 const TWO: Ranks = Ranks::tensor_parallel(2);
 
 const fn exact(hardware: &'static str, golden: &'static str) -> Kind {
-    Kind { hardware, golden, exact: true, ranks: TWO }
+    Kind { hardware, golden, exact: true, ranks: TWO, kv: None }
 }
 
 const fn rounded(hardware: &'static str, golden: &'static str) -> Kind {
-    Kind { hardware, golden, exact: false, ranks: TWO }
+    Kind { hardware, golden, exact: false, ranks: TWO, kv: None }
 }
 
 /// Of ranks that hold whole experts.
@@ -58,7 +64,8 @@ fn two_ranks(directory: &Path, kind: &Kind) -> Case {
     golden.import_into(&targets, Compute::F16);
     let name = |quant: &str| format!("{hardware}/{}/{quant}", golden.name);
     let plain = load(&targets, &name("f32"), &BuildOptions::default());
-    let several = kind.ranks.of(BuildOptions::default());
+    let kv = kind.kv.map(|kv| KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}")));
+    let several = kind.ranks.of(BuildOptions { kv, ..BuildOptions::default() });
     let (target, weights) = if kind.exact {
         (load(&targets, &name("f32"), &several), golden.directory.join("f32"))
     } else {
@@ -69,7 +76,12 @@ fn two_ranks(directory: &Path, kind: &Kind) -> Case {
     };
     golden.prompts = small.prompts;
     golden.prompts.iter_mut().flatten().for_each(|id| *id %= target.model.vocabulary as u32);
-    let case = case(target, &golden, &weights, None, if kind.exact { EXACT } else { ROUNDED });
+    let bound = match (kind.exact, kind.kv) {
+        (true, None) => EXACT,
+        (true, Some(_)) => NEXT_CODES,
+        (false, _) => ROUNDED,
+    };
+    let case = case(target, &golden, &weights, None, bound);
     case.unwrap_or_else(|| panic!("{} is refused", kind.golden))
 }
 
@@ -81,6 +93,16 @@ fn two_ranks_agree_with_the_interpreter() {
     let feedings = ["prompts", "prompts together", "steps behind prompts", "9 and fewer"];
     run(&two_ranks(directory.path(), &exact("h200", "llama-aligned")), &mut wrong, &feedings);
     run(&two_ranks(directory.path(), &rounded("h200", "qwen3-next-one")), &mut wrong, &feedings[1..]);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A rank has blocks, and scales in front of them, of its own heads.
+#[test]
+fn two_ranks_attend_to_what_the_interpreter_reads_back() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let mut wrong = Vec::new();
+    let narrow = Kind { kv: Some("fp8"), ..exact("h200", "llama-aligned") };
+    run(&two_ranks(directory.path(), &narrow), &mut wrong, &["prompts together", "9 and fewer"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
