@@ -110,6 +110,19 @@ __device__ __forceinline__ void multiply_keys(float (&scores)[4], const uint4 (&
         mma_16<typename AttentionShape<C>::Operand>(scores, {q[i].x, q[i].y, q[i].z, q[i].w}, b0, b1);
 }
 
+// Context vectors += the sum of terms of values, each a fragment, * weights.
+template <class C, int TERMS>
+__device__ __forceinline__ void multiply_weights(float (&context)[DecodeShape<C>::HEAD_SETS][4],
+                                                 const uint32_t (&weights)[DecodeShape<C>::HEAD_SETS][2][2], const uint32_t (&values)[TERMS][4]) {
+#pragma unroll
+    for (int r = 0; r < DecodeShape<C>::HEAD_SETS; ++r)
+#pragma unroll
+        for (int term = 0; term < 2; ++term)
+#pragma unroll
+            for (int t = 0; t < TERMS; ++t)
+                mma_16<typename AttentionShape<C>::Operand>(context[r], values[t], weights[r][term][0], weights[r][term][1]);
+}
+
 // Context vectors += values * weights for the lane's columns 2m, 2m + 1 of its chunks; values are tokens 2c, 2c+1, 2c+8, 2c+9,
 // weights two terms of two pairs of those tokens.
 template <class C>
@@ -133,12 +146,7 @@ __device__ __forceinline__ void multiply_values(float (&context)[DecodeShape<C>:
                                     __uint_as_float(values[i / 2 * 2 + 1].word[2 * m + i % 2]), a[0][i], a[TERMS - 1][i]);
         }
     }
-#pragma unroll
-    for (int r = 0; r < DecodeShape<C>::HEAD_SETS; ++r)
-#pragma unroll
-        for (int term = 0; term < 2; ++term)
-#pragma unroll
-            for (int t = 0; t < TERMS; ++t) mma_16<Operand>(context[r], a[t], weights[r][term][0], weights[r][term][1]);
+    multiply_weights<C>(context, weights, a);
 }
 
 // The same of codes of a grouped format, as e4m3, and of the scales of two pairs of tokens.
@@ -160,12 +168,7 @@ __device__ __forceinline__ void multiply_codes(float (&context)[DecodeShape<C>::
             for (int t = 0; t < TERMS; ++t) a[t][2 * pair + i] = terms[t];
         }
     }
-#pragma unroll
-    for (int r = 0; r < DecodeShape<C>::HEAD_SETS; ++r)
-#pragma unroll
-        for (int term = 0; term < 2; ++term)
-#pragma unroll
-            for (int t = 0; t < TERMS; ++t) mma_16<typename A::Operand>(context[r], a[t], weights[r][term][0], weights[r][term][1]);
+    multiply_weights<C>(context, weights, a);
 }
 
 }  // namespace monomorph
