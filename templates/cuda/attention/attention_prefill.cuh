@@ -103,6 +103,14 @@ __device__ __forceinline__ PrefillTile find_tile(const Step* step, int tile, int
     }
 }
 
+// Eight e4m3 as f16.
+__device__ __forceinline__ uint4 widen_eight(uint2 codes) {
+    uint4 halves;
+    unpack_e4m3(codes.x, halves.x, halves.y);
+    unpack_e4m3(codes.y, halves.z, halves.w);
+    return halves;
+}
+
 // Eight elements of a K/V row to shared memory in the operand format, zeros where the row is not `live` or has ended.
 template <class C>
 __device__ __forceinline__ void stage_chunk(typename AttentionShape<C>::Operand* to, const typename C::Kv* row, int column, bool live) {
@@ -112,10 +120,7 @@ __device__ __forceinline__ void stage_chunk(typename AttentionShape<C>::Operand*
     } else if constexpr (sizeof(typename C::Kv) == 1 && C::HEAD_DIM % 8 == 0) {
         uint2 codes = make_uint2(0, 0);
         if (live && column < C::HEAD_DIM) codes = *reinterpret_cast<const uint2*>(row + column);
-        uint4 halves;
-        unpack_e4m3(codes.x, halves.x, halves.y);
-        unpack_e4m3(codes.y, halves.z, halves.w);
-        *reinterpret_cast<uint4*>(to) = halves;
+        *reinterpret_cast<uint4*>(to) = widen_eight(codes);
     } else {
         using Operand = typename AttentionShape<C>::Operand;
         float v[8];

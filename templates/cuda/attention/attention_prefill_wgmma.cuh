@@ -120,60 +120,39 @@ struct TileGatherer {
         }
     }
 
-    // The same of codes: a thread's eight become 16 bytes of f16. The loads of BATCH rows are under way before the first is converted.
-    __device__ __forceinline__ void convert(unsigned char* to, const E4m3* from, int first, int begin, int end) const {
+    // The same of codes: a thread's eight become 16 bytes. load(held, live, block, token) reads them where they are wanted, and operands(held)
+    // converts them. The loads of BATCH rows are under way before the first is converted.
+    template <class Held, class Load, class Operands>
+    __device__ __forceinline__ void convert(unsigned char* to, int first, int begin, int end, Load load, Operands operands) const {
         constexpr int BATCH = 4;
         static_assert(P::KEYS % (ROWS * BATCH) == 0, "batches are whole");
 #pragma unroll
         for (int i = 0; i < P::KEYS; i += ROWS * BATCH) {
-            uint2 codes[BATCH];
-#pragma unroll
-            for (int j = 0; j < BATCH; ++j) {
-                const int row = i + j * ROWS, piece = row / 16, key = first + row + own_row;
-                codes[j] = make_uint2(0, 0);
-                if (key < end && (!Window<C>::THERE || key >= begin)) {
-                    const E4m3* block_start = from + block[piece] * AttentionShape<C>::BLOCK_STRIDE;
-                    codes[j] = *reinterpret_cast<const uint2*>(block_start + ((first + 16 * piece) % C::BLOCK_TOKENS + row % 16) * C::HEAD_DIM + from_own);
-                }
-            }
-#pragma unroll
-            for (int j = 0; j < BATCH; ++j) {
-                const int row = i + j * ROWS;
-                uint4 eight;
-                unpack_e4m3(codes[j].x, eight.x, eight.y);
-                unpack_e4m3(codes[j].y, eight.z, eight.w);
-                *reinterpret_cast<uint4*>(to + (row % 8 == 0 ? to_own : to_own ^ 64) + row * 128) = eight;
-            }
-        }
-    }
-
-    // The same of codes of groups.
-    template <Side SIDE>
-    __device__ __forceinline__ void decode(unsigned char* to, const typename C::Kv* layer, int kv_head, int first, int begin, int end) const {
-        using Row = KeptRow<C, SIDE>;
-        constexpr int BATCH = 4;
-        static_assert(P::KEYS % (ROWS * BATCH) == 0, "batches are whole");
-        const int chunk = threadIdx.x % CHUNKS, at = Row::chunk(chunk), scale_at = Row::scale(chunk / 2);
-#pragma unroll
-        for (int i = 0; i < P::KEYS; i += ROWS * BATCH) {
-            Lot<Row, 1> lots[BATCH] = {};
+            Held held[BATCH] = {};
 #pragma unroll
             for (int j = 0; j < BATCH; ++j) {
                 const int row = i + j * ROWS, piece = row / 16, key = first + row + own_row;
                 const bool live = key < end && (!Window<C>::THERE || key >= begin);
-                const int token = (first + 16 * piece) % C::BLOCK_TOKENS + row % 16 + own_row;
-                lots[j].template load<false>(live, kept_place<C, SIDE>(layer, block[piece], kv_head, token), at, scale_at);
+                load(held[j], live, block[piece], (first + 16 * piece) % C::BLOCK_TOKENS + row % 16 + own_row);
             }
 #pragma unroll
             for (int j = 0; j < BATCH; ++j) {
                 const int row = i + j * ROWS;
-                *reinterpret_cast<uint4*>(to + (row % 8 == 0 ? to_own : to_own ^ 64) + row * 128) = chunk_operands<C>(lots[j], at, scale_at);
+                *reinterpret_cast<uint4*>(to + (row % 8 == 0 ? to_own : to_own ^ 64) + row * 128) = operands(held[j]);
             }
         }
     }
+
+    // A tile of groups and its arrival.
     template <Side SIDE>
     __device__ __forceinline__ void fill_decoded(unsigned char* to, Barrier* full, const typename C::Kv* layer, int kv_head, int first, int begin, int end) const {
-        decode<SIDE>(to, layer, kv_head, first, begin, end);
+        using Row = KeptRow<C, SIDE>;
+        using Held = Lot<Row, 1>;
+        const int chunk = threadIdx.x % CHUNKS, at = Row::chunk(chunk), scale_at = Row::scale(chunk / 2);
+        const auto load = [&](Held& held, bool live, int block, int token) {
+            held.template load<false>(live, kept_place<C, SIDE>(layer, block, kv_head, token), at, scale_at);
+        };
+        convert<Held>(to, first, begin, end, load, [&](const Held& held) { return chunk_operands<C>(held, at, scale_at); });
         fence_async_shared();
         barrier_arrive(full);
     }
@@ -181,7 +160,11 @@ struct TileGatherer {
     // A tile and its arrival.
     __device__ __forceinline__ void fill(unsigned char* to, Barrier* full, const typename C::Kv* from, int first, int begin, int end) const {
         if constexpr (std::is_same_v<typename C::Kv, E4m3>) {
-            convert(to, from, first, begin, end);
+            const int column = from_own % C::HEAD_DIM;
+            const auto load = [&](uint2& codes, bool live, int block, int token) {
+                if (live) codes = *reinterpret_cast<const uint2*>(from + block * AttentionShape<C>::BLOCK_STRIDE + (token * C::HEAD_DIM + column));
+            };
+            convert<uint2>(to, first, begin, end, load, [](const uint2& codes) { return widen_eight(codes); });
             fence_async_shared();
             barrier_arrive(full);
         } else {
