@@ -24,8 +24,9 @@
 //   int PREFILL_KEYS                   keys of attention_prefill's tile
 //
 // Cache of a layer: [blocks][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of Kv, or [blocks][2][KV_HEADS] units of grouped.cuh. Keys
-// are stored after norm and rotary. Static scales, of a Kv that has some (STATIC_SCALES), end where the first block begins: f32 [2: keys, values][KV_HEADS]. In front of them are the
-// bits of the largest magnitudes that were measured, in the same order, and in front of these whether something is being measured.
+// are stored after norm and rotary. A Kv with STATIC_SCALES has them end where the first block begins: f32 [2: keys, values][KV_HEADS]. In
+// front of them are the bits of the largest magnitudes that were measured, in the same order. In front of these a word says whether
+// something is being measured: by attention_write, so that a step of one token a sequence, which attention_decode writes, counts for nothing.
 // qkv: f32 [rows, QKV_WIDTH]: query heads, GATED: as many heads of gates, key heads, value heads if there are such. Query head h
 // reads K/V head h / GROUP, GROUP = HEADS / KV_HEADS.
 #pragma once
@@ -123,7 +124,7 @@ struct CacheStrides {
 };
 template <class C>
 struct CacheStrides<C, true> {
-    static constexpr size_t HEAD = KeptRow<C, Side::Keys>::UNIT, BLOCK = C::KV_HEADS * (HEAD + KeptRow<C, Side::Values>::UNIT);
+    static constexpr size_t HEAD = KeptRow<C, Side::Keys>::UNIT, BLOCK = GROUPED_BLOCK<C>;
 };
 
 // Constants that follow from a Config.
@@ -269,9 +270,10 @@ __device__ __forceinline__ Pointer cached_row(Pointer layer, int block, int kv_h
     return layer + static_cast<size_t>(block) * S::BLOCK_STRIDE + kv_head * S::HEAD_STRIDE + token_in_block * C::HEAD_DIM;
 }
 
-// The static scales of a head's keys and values; 1 where the cache has none. They change between steps only.
+// Where a head stands among [2: keys, values][KV_HEADS].
 template <class C>
 __device__ __forceinline__ int of_head(Side side, int kv_head) { return (side == Side::Values ? C::KV_HEADS : 0) + kv_head; }
+// The static scale of a head's keys or values; 1 where the cache has none. It changes between steps only.
 template <class C>
 __device__ __forceinline__ float static_scale(const typename C::Kv* layer, Side side, int kv_head) {
     if constexpr (STATIC_SCALES<typename C::Kv>)

@@ -28,7 +28,8 @@
 // Latency: header, block table and K/V are a chain of three reads; the first tile's loads are issued before the prologue's
 // arithmetic, each tile's before the previous tile's products that do not need the registers.
 //
-// Barriers: one after the prologue, one before the warps meet; two more where blocks meet; one before context vectors are rotated back. Shared memory: DecodeShared.
+// Barriers: one after the prologue, one before the warps meet; two more where blocks meet; one before context vectors are rotated back.
+// Shared memory: DecodeShared.
 // Scratch: partials decode_partials_bytes, counters decode_counters (ints, zero before the first launch, left zero).
 #pragma once
 
@@ -122,13 +123,13 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     using HeldValue = typename S::HeldValue;
     typename HeldKey::Type keys[2][HeldKey::COUNT] = {};
     typename HeldValue::Type values[S::VALUE_STEPS / S::VALUE_PIECE][4] = {};
-    // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
-    // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
-    // Places of a lane's chunks and scales, of groups.
+    // Where a lane's chunks of groups stand, and their scales.
     const auto key_at = [&](int step) { return c * S::KEY_STEPS + step; };
     const auto key_scale_at = [&](int step) { return c / 2 * S::KEY_STEPS + step; };
     const auto value_at = [&](int h) { return g * S::VALUE_STEPS + h; };
     const auto value_scale_at = [&](int h) { return g / 2 * S::VALUE_STEPS + h; };
+    // Chunks of rows that are not cached keep what they hold: the token's own row is put in later, the rest never counts. Loads
+    // behind the last tile are switched off one by one: a branch around them would end in copies that wait for them.
     auto load_keys = [&](typename HeldKey::Type* to, int tile, int block, int n, int step) {
         const int live = tile < last ? cached - tile * 16 : 0;
         if constexpr (GROUPED<Kv>) {
@@ -392,7 +393,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             if constexpr (S::KEY_PIECE < S::KEY_STEPS) __syncwarp();  // loads do not pass it: these values take the registers of those before
             if constexpr (S::PIECEWISE) load_values(tile, block, h);
             const int piece = h / S::VALUE_PIECE;
-            if (first_own < 16 && h % S::VALUE_PIECE == 0) {  // what lies behind the token in its block may be NaN, which a weight of zero would not remove
+            if (first_own < 16 && h % S::VALUE_PIECE == 0) {  // what lies behind the token may be NaN, which a weight of zero would not remove
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const int token = 2 * c + i % 2 + i / 2 * 8;

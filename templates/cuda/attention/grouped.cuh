@@ -107,13 +107,16 @@ struct KeptRow {
     __device__ __forceinline__ static KeptPlace shared(unsigned char* row) { return {row, row + CODES}; }
 };
 
+// Bytes of a block of a layer: the units of keys, then those of values.
+template <class C>
+constexpr size_t GROUPED_BLOCK = C::KV_HEADS * (KeptRow<C, Side::Keys>::UNIT + KeptRow<C, Side::Values>::UNIT);
+
 // Where a token is kept. Layers are written through this too.
 template <class C, Side SIDE, class Kv>
 __device__ __forceinline__ KeptPlace kept_place(Kv* layer, int block, int kv_head, int token_in_block) {
     using Keys = KeptRow<C, Side::Keys>;
     using Row = KeptRow<C, SIDE>;
-    constexpr size_t BLOCK = C::KV_HEADS * (Keys::UNIT + KeptRow<C, Side::Values>::UNIT);
-    unsigned char* unit = reinterpret_cast<unsigned char*>(const_cast<std::remove_const_t<Kv>*>(layer)) + static_cast<size_t>(block) * BLOCK +
+    unsigned char* unit = reinterpret_cast<unsigned char*>(const_cast<std::remove_const_t<Kv>*>(layer)) + static_cast<size_t>(block) * GROUPED_BLOCK<C> +
                           (SIDE == Side::Keys ? 0 : C::KV_HEADS * Keys::UNIT) + kv_head * Row::UNIT;
     return {unit + token_in_block * Row::CODES, unit + C::BLOCK_TOKENS * Row::CODES + token_in_block * Row::SCALES};
 }
