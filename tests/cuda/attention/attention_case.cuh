@@ -1,7 +1,7 @@
 // One attention problem on the host and on the device: sequences of given lengths over a scattered block table, a cache whose
-// unwritten places and blocks behind the window are poison, with fp8 behind static scales unlike for every head, random q/k/v, and the double-precision reference. With SLIDES the blocks
-// are in tables that begin where the window does, before those of other layers, whose blocks are poison. Used by attention.cu and
-// attention_bench.cu.
+// unwritten places and blocks behind the window are poison, random q/k/v, and the double-precision reference. Formats that have static
+// scales have other ones for every head. With SLIDES the blocks are in tables that begin where the window does, before those of other
+// layers, whose blocks are poison. Used by the programs of this folder.
 #pragma once
 
 #include "core/common.cuh"
