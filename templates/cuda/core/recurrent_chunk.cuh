@@ -85,22 +85,29 @@ __device__ __forceinline__ RecurrentChunk recurrent_find_chunk(const Step* step,
     }
 }
 
-// ---- Four warps that prepare a chunk: matrices of 64 rows and 128 columns in shared memory ----
+// ---- WARPS warps that prepare a chunk: matrices of 64 rows and 128 columns in shared memory ----
 
 constexpr int RECURRENT_STRIDE = 136;  // halves of a row: an odd number of 16-byte chunks, so that ldmatrix meets no bank conflict
 
-// 128 channels from `channel` on of 16 tokens a warp, after convolution and silu, NORM: as a vector of length 1; f16 rows in `to`.
+// 128 channels from `channel` on, a warp's tokens, after convolution and silu, NORM: as a vector of length 1; f16 rows in `to`.
 // inputs: the channels of a step's rows, PROJECTED apart; convolution [channels, TAPS], the current token's tap last; BIASED: bias [channels].
-template <class R, int TAPS, int PROJECTED, bool NORM, bool BIASED>
+template <class R, int WARPS, int TAPS, int PROJECTED, bool NORM, bool BIASED>
 __device__ __forceinline__ void recurrent_convolve(unsigned short* to, const float* inputs, const float* windows, const float* convolution,
                                                    const float* bias, const RecurrentChunk& chunk, int channel, int warp, int lane) {
-    constexpr int AT_ONCE = 8;
+    constexpr int AT_ONCE = 4, TOKENS = RECURRENT_CHUNK / WARPS;
+    static_assert(TOKENS % AT_ONCE == 0, "a warp's tokens");
     const int own = channel + 4 * lane;
     float4 taps[TAPS], past[TAPS + AT_ONCE - 1];
+    {  // four channels' taps stand side by side
+        float flat[4 * TAPS];
 #pragma unroll
-    for (int j = 0; j < TAPS; ++j)
-        taps[j] = make_float4(load_constant(convolution + own * TAPS + j), load_constant(convolution + (own + 1) * TAPS + j),
-                              load_constant(convolution + (own + 2) * TAPS + j), load_constant(convolution + (own + 3) * TAPS + j));
+        for (int j = 0; j < TAPS; ++j) {
+            const float4 four = load_constant(reinterpret_cast<const float4*>(convolution + own * TAPS) + j);
+            flat[4 * j] = four.x, flat[4 * j + 1] = four.y, flat[4 * j + 2] = four.z, flat[4 * j + 3] = four.w;
+        }
+#pragma unroll
+        for (int j = 0; j < TAPS; ++j) taps[j] = make_float4(flat[j], flat[TAPS + j], flat[2 * TAPS + j], flat[3 * TAPS + j]);
+    }
     float4 shift = {0.0f, 0.0f, 0.0f, 0.0f};
     if constexpr (BIASED) shift = load_constant(reinterpret_cast<const float4*>(bias + own));
     auto input = [&](int token) {  // of the chunk
@@ -111,9 +118,9 @@ __device__ __forceinline__ void recurrent_convolve(unsigned short* to, const flo
         return load_activation(reinterpret_cast<const float4*>(row + own));
     };
 #pragma unroll
-    for (int j = 0; j < TAPS - 1; ++j) past[j] = input(16 * warp - (TAPS - 1) + j);
+    for (int j = 0; j < TAPS - 1; ++j) past[j] = input(TOKENS * warp - (TAPS - 1) + j);
 #pragma unroll 1
-    for (int first = 16 * warp; first < 16 * warp + 16; first += AT_ONCE) {
+    for (int first = TOKENS * warp; first < TOKENS * warp + TOKENS; first += AT_ONCE) {
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) past[TAPS - 1 + i] = input(first + i);
 #pragma unroll
@@ -141,10 +148,11 @@ __device__ __forceinline__ void recurrent_convolve(unsigned short* to, const flo
 }
 
 // Q and K of a chunk and key head, from shared memory to scratch.
-template <class L>
+template <class L, int WARPS>
 __device__ __forceinline__ void recurrent_store_keys(unsigned char* scratch, int chunk, int key_head, const unsigned short* q, const unsigned short* k,
                                                      int warp, int lane) {
     static_assert(L::KEY_DIM == 128, "the columns of a matrix in shared memory");
+    constexpr int OWN = 8 / WARPS;
     const int b_column = lane / 8 % 2 * 8;
     auto at = [](const unsigned short* matrix, int row, int column) { return shared_address(matrix + row * RECURRENT_STRIDE + column); };
     uint4* q_out = reinterpret_cast<uint4*>(L::q(scratch, chunk, key_head)) + lane;
@@ -152,7 +160,7 @@ __device__ __forceinline__ void recurrent_store_keys(unsigned char* scratch, int
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int n = 2 * warp; n < 2 * warp + 2; ++n) {
+        for (int n = OWN * warp; n < OWN * warp + OWN; ++n) {
             unsigned r[4];
             ldmatrix_4(r, at(q, 8 * n + lane % 8, 32 * i + lane / 8 * 8));
             q_out[(i * 8 + n) * 32] = make_uint4(r[0], r[1], r[2], r[3]);
@@ -160,7 +168,7 @@ __device__ __forceinline__ void recurrent_store_keys(unsigned char* scratch, int
 #pragma unroll
     for (int i = 0; i < 2; ++i)
 #pragma unroll
-        for (int n = 2 * warp; n < 2 * warp + 2; ++n) {  // pairs of n-tiles
+        for (int n = OWN * warp; n < OWN * warp + OWN; ++n) {  // pairs of n-tiles
             unsigned low[4], high[4];
             ldmatrix_4_transposed(low, at(k, 32 * i + b_column + lane % 8, 16 * n + lane / 16 * 8));
             ldmatrix_4_transposed(high, at(k, 32 * i + 16 + b_column + lane % 8, 16 * n + lane / 16 * 8));

@@ -79,7 +79,7 @@ void prefill(const char* name, std::vector<int> counts) {
     int multiprocessors;
     CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
     auto prepare = [&] {
-        launch_clusters(prepare_kernel<C>, dim3(std::min(3 * multiprocessors, int(chunks) * C::KEY_HEADS)), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(),
+        launch_clusters(prepare_kernel<C>, dim3(std::min(2 * multiprocessors, int(chunks) * C::KEY_HEADS)), 1, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(),
               stream, step.pointer, projected.pointer, gates.pointer, layer.convolution.pointer, layer.a_log.pointer, layer.dt_bias.pointer,
               windows.pointer, scratch.pointer);
     };

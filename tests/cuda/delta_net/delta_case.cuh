@@ -26,7 +26,7 @@ struct Prepared : C {
     static constexpr size_t SCRATCH_BYTES = delta_scratch_bytes<C>(ROWS, SEQUENCES);
 };
 template <class C>
-constexpr auto prepare_kernel = delta_prepare_kernel<Prepared<C>, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(), 3>;
+constexpr auto prepare_kernel = delta_prepare_kernel<Prepared<C>, DELTA_PREPARE_THREADS, delta_prepare_shared_bytes<C>(), 2>;
 
 template <class C>
 struct Tensors {
