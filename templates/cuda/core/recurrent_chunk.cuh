@@ -89,12 +89,12 @@ __device__ __forceinline__ RecurrentChunk recurrent_find_chunk(const Step* step,
 
 constexpr int RECURRENT_STRIDE = 136;  // halves of a row: an odd number of 16-byte chunks, so that ldmatrix meets no bank conflict
 
-// 128 channels from `channel` on, a warp's tokens, after convolution and silu, NORM: as a vector of length 1; f16 rows in `to`.
+// 128 channels from `channel` on of a warp's tokens, AT_ONCE of them asked for at once, after convolution and silu, NORM: as a vector of length 1; f16 rows in `to`.
 // inputs: the channels of a step's rows, PROJECTED apart; convolution [channels, TAPS], the current token's tap last; BIASED: bias [channels].
-template <class R, int WARPS, int TAPS, int PROJECTED, bool NORM, bool BIASED>
+template <class R, int WARPS, int AT_ONCE, int TAPS, int PROJECTED, bool NORM, bool BIASED>
 __device__ __forceinline__ void recurrent_convolve(unsigned short* to, const float* inputs, const float* windows, const float* convolution,
                                                    const float* bias, const RecurrentChunk& chunk, int channel, int warp, int lane) {
-    constexpr int AT_ONCE = 4, TOKENS = RECURRENT_CHUNK / WARPS;
+    constexpr int TOKENS = RECURRENT_CHUNK / WARPS;
     static_assert(TOKENS % AT_ONCE == 0, "a warp's tokens");
     const int own = channel + 4 * lane;
     float4 taps[TAPS], past[TAPS + AT_ONCE - 1];

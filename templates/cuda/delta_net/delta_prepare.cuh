@@ -5,7 +5,7 @@
 // K K^T and Q K^T of 16 rows and 32 columns a warp, kept in registers for all value heads; per head A, T, W, P and U.
 //
 // Predicted, H200, 8,192 tokens of 16 key and 32 value heads of 128: reads 268 MB of q, k, v, writes 229 MB: 0.12 ms; 17 GFLOP on tensor
-// cores are nothing beside it. Four warps a block, three blocks and a solve by two of the warps took 0.336 ms.
+// cores are nothing beside it. Predicted 0.24, measured 0.257 (docs/performance-h200-kernels.md).
 // Shared memory: DeltaPrepareShared, two blocks an SM of an H200, one of a GB10.
 #pragma once
 
@@ -133,12 +133,15 @@ __device__ __forceinline__ void delta_prepare(const Step* step, const float* pro
     for (int unit = blockIdx.x; unit < chunks * C::KEY_HEADS; unit += gridDim.x) {
         const int number = unit / C::KEY_HEADS, key_head = unit % C::KEY_HEADS;
         const RecurrentChunk chunk = recurrent_find_chunk(step, number, lane);
-        auto convolve = [&](auto norm, unsigned short* to, int channel) {
-            recurrent_convolve<D, WARPS, C::TAPS, C::PROJECTED, decltype(norm)::value, false>(to, projected, windows, weights.convolution,
-                                                                                              nullptr, chunk, channel, warp, lane);
+        // Eight rows at once take registers that are free until K K^T stands in them.
+        using Four = std::integral_constant<int, 4>;
+        using Eight = std::integral_constant<int, 8>;
+        auto convolve = [&](auto norm, auto at_once, unsigned short* to, int channel) {
+            recurrent_convolve<D, WARPS, decltype(at_once)::value, C::TAPS, C::PROJECTED, decltype(norm)::value, false>(
+                to, projected, windows, weights.convolution, nullptr, chunk, channel, warp, lane);
         };
-        auto convolve_values = [&](int index) {
-            convolve(std::false_type(), shared.qv[index % 2], 2 * D::KEYS + (key_head * D::RATIO + index) * C::VALUE_DIM);
+        auto convolve_values = [&](auto at_once, int index) {
+            convolve(std::false_type(), at_once, shared.qv[index % 2], 2 * D::KEYS + (key_head * D::RATIO + index) * C::VALUE_DIM);
         };
         __syncthreads();  // everyone is done with the unit before
         for (int index = warp; index < D::RATIO; index += WARPS) {  // gates of tokens 2 lane, 2 lane + 1
@@ -165,9 +168,9 @@ __device__ __forceinline__ void delta_prepare(const Step* step, const float* pro
             reinterpret_cast<float2*>(factors)[lane] = make_float2(__expf(first), __expf(sum));
             reinterpret_cast<float2*>(factors + DELTA_CHUNK)[lane] = make_float2(__expf(all - first), __expf(all - sum));
         }
-        convolve(std::true_type(), shared.qv[1], key_head * C::KEY_DIM);
-        convolve(std::true_type(), shared.k, D::KEYS + key_head * C::KEY_DIM);
-        convolve_values(0);
+        convolve(std::true_type(), Eight(), shared.qv[1], key_head * C::KEY_DIM);
+        convolve(std::true_type(), Eight(), shared.k, D::KEYS + key_head * C::KEY_DIM);
+        convolve_values(Eight(), 0);
         __syncthreads();
 
         // K K^T and Q K^T: rows 16 row_tile .., columns 32 part + 8n .., up to the diagonal.
@@ -218,7 +221,7 @@ __device__ __forceinline__ void delta_prepare(const Step* step, const float* pro
             }
             __syncthreads();  // and everyone is done with the v before and with q
             delta_solve(shared.a, thread, [&] {
-                if (index + 1 < D::RATIO) convolve_values(index + 1);
+                if (index + 1 < D::RATIO) convolve_values(Four(), index + 1);
             });
             {   // up to the block of 16 on the diagonal
                 const int s = 2 * lane;

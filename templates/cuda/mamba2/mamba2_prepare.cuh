@@ -50,7 +50,7 @@ __device__ __forceinline__ void mamba2_prepare(const Step* step, const float* pr
         const int number = unit / C::GROUPS, group = unit % C::GROUPS;
         const RecurrentChunk chunk = recurrent_find_chunk(step, number, lane);
         auto convolve = [&](unsigned short* to, int channel) {
-            recurrent_convolve<M, MAMBA2_PREPARE_THREADS / 32, C::TAPS, C::PROJECTED, false, true>(to, projected + M::INPUTS, windows, weights.convolution,
+            recurrent_convolve<M, MAMBA2_PREPARE_THREADS / 32, 8, C::TAPS, C::PROJECTED, false, true>(to, projected + M::INPUTS, windows, weights.convolution,
                                                                       weights.convolution_bias, chunk, channel, warp, lane);
         };
         __syncthreads();  // everyone is done with the unit before

@@ -16,16 +16,22 @@ use crate::spec::types::{Activation, Compute, Cuda, NormWeight, TensorClass};
 /// Width of the heads that the chunked kernels take.
 const CHUNK_DIM: usize = 128;
 /// Threads of delta_prepare, delta_gate and delta_plain.
-const PREPARE_THREADS: usize = 128;
+const PREPARE_THREADS: usize = 256;
 const GATE_THREADS: usize = 256;
 const PLAIN_THREADS: usize = 128;
-/// `sizeof(DeltaPrepareShared)`: k, q or v, the matrices of the solve, its factors.
-const PREPARE_SHARED: usize = 2 * CHUNK * 136 * 2 + 2 * CHUNK * 72 * 2 + CHUNK * CHUNK * 4 + 2 * CHUNK * 4;
+/// Most blocks of delta_prepare that share a multiprocessor: three would leave a thread too few registers.
+const PREPARE_RESIDENT: usize = 2;
 /// Slots in the ring of delta_chunks: the fastest measured, and the fewest that work.
 const SLOTS: usize = 8;
 const LEAST_SLOTS: usize = 5;
 /// Registers per thread of delta_decode.
 const DECODE_REGISTERS: usize = 128;
+
+/// `delta_prepare_shared_bytes<C>()`: k, q and v of two heads, the matrices of the solve, the heads' gates.
+fn prepare_shared(shape: &DeltaShape) -> usize {
+    let ratio = shape.value_heads / shape.key_heads;
+    3 * CHUNK * 136 * 2 + CHUNK * 68 * 4 + 2 * CHUNK * 72 * 2 + 2 * ratio * CHUNK * 4
+}
 
 /// How delta_decode divides a value head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,11 +260,13 @@ impl Launcher<'_> {
             ("ROWS", integer(site.program.rows)),
             ("SEQUENCES", integer(self.plan.buckets.sequences)),
         ]);
-        let resident = (1..=3).rev().find(|it| fits(self.card, PREPARE_SHARED, *it)).unwrap_or(1);
+        let shared = prepare_shared(&shape);
+        let resident =
+            (1..=PREPARE_RESIDENT).rev().find(|it| fits(self.card, shared, *it)).unwrap_or(1);
         let name = self.kernel_name(site, "_prepare");
         let instance = Instance {
             resident,
-            shared: PREPARE_SHARED,
+            shared,
             bytes: vec![operands.state.windows(), ("chunks", bytes)],
             ..Instance::new(name, constants, PREPARE_THREADS)
         };
