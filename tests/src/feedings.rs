@@ -70,6 +70,13 @@ fn feedings(case: &Case) -> Vec<Feeding> {
 }
 
 impl Case {
+    /// Whether a server that answers with these logits, of every token, is found wrong.
+    pub fn sees(&self, found: &Logits) -> bool {
+        let spread = Spread::of(found, &self.expected, self.target.model.vocabulary);
+        println!("{}, of one that is to be seen: {spread}", self.target.name());
+        !spread.is_within(self.bound, &self.target.model)
+    }
+
     fn check(&self, server: &Server, feeding: &Feeding) -> Result<(), String> {
         let begin = Instant::now();
         let out = tempfile::tempdir().expect("temporary directories can be made");

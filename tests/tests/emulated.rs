@@ -205,7 +205,7 @@ fn servers_attend_to_what_the_interpreter_reads_back() {
             restored(&targets, &h200, &wide_windows, "bf16", &out),
         ),
     ] {
-        let Case { target, mut weights, .. } = planned(plain);
+        let Case { target, mut weights, expected: unrounded, .. } = planned(plain);
         let kv = KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}"));
         let mut target = spec::with_kv(target, kv).unwrap_or_else(|error| panic!("{error}"));
         target.quant.kv_boundary = boundary;
@@ -216,6 +216,7 @@ fn servers_attend_to_what_the_interpreter_reads_back() {
             weights = scaled;
         }
         let case = planned(case(target, golden, &weights, None, bound));
+        assert!(case.sees(&unrounded), "{}: keys and values as they are would pass", case.target.name());
         run(&case, &mut wrong, &["prompts together", "9 and fewer"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -101,8 +101,12 @@ fn two_ranks_agree_with_the_interpreter() {
 fn two_ranks_attend_to_what_the_interpreter_reads_back() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let mut wrong = Vec::new();
-    let narrow = Kind { kv: Some("fp8"), ..exact("h200", "llama-aligned") };
-    run(&two_ranks(directory.path(), &narrow), &mut wrong, &["prompts together", "9 and fewer"]);
+    let [narrow, whole] = [Some("fp8"), None].map(|kv| {
+        let of = directory.path().join(kv.unwrap_or("whole"));
+        two_ranks(&of, &Kind { kv, ..exact("h200", "llama-aligned") })
+    });
+    assert!(narrow.sees(&whole.expected), "keys and values as they are would pass");
+    run(&narrow, &mut wrong, &["prompts together", "9 and fewer"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
