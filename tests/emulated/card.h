@@ -125,7 +125,7 @@ bool phase_passed(void* barrier, unsigned parity);
 
 // Copies that land later.
 void bulk_copy(void* to, const void* from, unsigned bytes, void* barrier);
-void copy(void* to, const void* from, unsigned valid);
+void copy(void* to, const void* from, unsigned valid, unsigned bytes = 16);
 void copy_wait(size_t pending);
 void copies_arrive(void* barrier);
 

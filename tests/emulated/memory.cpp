@@ -178,10 +178,11 @@ void bulk_copy(void* to, const void* from, unsigned bytes, void* barrier) {
     }
 }
 
-void copy(void* to, const void* from, unsigned valid) {
-    if (valid > 16 || uintptr_t(to) % 16 != 0 || uintptr_t(from) % 16 != 0) fail("a copy of 16 bytes (%u valid) from %p to %p is not aligned", valid, from, to);
+void copy(void* to, const void* from, unsigned valid, unsigned bytes) {
+    if (valid > bytes || uintptr_t(to) % bytes != 0 || uintptr_t(from) % bytes != 0)
+        fail("a copy of %u bytes (%u valid) from %p to %p is not aligned", bytes, valid, from, to);
     holder(to);
-    current->copies.all.push_back({to, from, valid, 16});
+    current->copies.all.push_back({to, from, valid, bytes});
     if (cluster(*current->block).eager) land_until(*current, current->copies.all.size());
 }
 

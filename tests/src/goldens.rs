@@ -122,7 +122,7 @@ impl Golden {
         serde_json::from_str(&config).expect("configs are JSON")
     }
 
-    /// A [`synthetic`] golden of its config with heads of 64, the narrowest that a CUDA device keeps in groups.
+    /// A [`synthetic`] golden of its config with heads of 64: the narrowest that CUDA devices keep in groups.
     ///
     /// # Panics
     /// If the directory is not writable.

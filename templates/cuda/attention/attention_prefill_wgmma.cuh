@@ -15,7 +15,8 @@
 // Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
 // consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
 // Codes of fp8 and of groups pass through the gathering threads' registers and become f16 there (a turbo8's bf16), and all products are of
-// that then. Context vectors of values that are kept rotated pass through shared memory, where a warp rotates one after the other back.
+// that then. Those of fp8 are copied to shared memory first, a tile ahead: each thread copies what it converts itself. Context vectors of values
+// that are kept rotated pass through shared memory, where a warp rotates one after the other back.
 #pragma once
 
 #include "attention/attention_prefill.cuh"
@@ -48,6 +49,8 @@ struct WgmmaPrefill {
     // decodes, and of the others.
     static constexpr bool ROTATED_VALUES = is_rotated<Kv, Side::Values>();
     static constexpr int ROTATED_ROWS = D == 256 ? 4 : 8, ROTATED_STRIDE = D + 8, ROTATED = ROTATED_VALUES ? ROTATED_ROWS * ROTATED_STRIDE : 1;
+    // Bytes of a tile's codes of fp8, copied ahead.
+    static constexpr int STAGED_BYTES = std::is_same_v<Kv, E4m3> ? KEYS * D : 0;
     static constexpr int GATHER_REGISTERS = GROUPED<Kv> ? 56 : 40, REGISTERS = GROUPED<Kv> ? 224 : 232;
 };
 
@@ -56,6 +59,7 @@ struct WgmmaShared {
     alignas(1024) unsigned char keys[WGMMA_STAGES][WgmmaPrefill<C>::TILE_BYTES];
     unsigned char values[WGMMA_STAGES][WgmmaPrefill<C>::TILE_BYTES];
     unsigned char q[2][WgmmaPrefill<C>::Q_SHARED ? WgmmaPrefill<C>::Q_BYTES : 8];
+    unsigned char staged[2][WgmmaPrefill<C>::STAGED_BYTES > 0 ? WgmmaPrefill<C>::STAGED_BYTES : 8];  // of keys, of values
     Barrier keys_full[WGMMA_STAGES], keys_empty[WGMMA_STAGES], values_full[WGMMA_STAGES], values_empty[WGMMA_STAGES];
     alignas(16) float rotated[WgmmaPrefill<C>::ROTATED_VALUES ? 8 : 1][WgmmaPrefill<C>::ROTATED];  // of a warp that multiplies
 };
@@ -120,11 +124,35 @@ struct TileGatherer {
         }
     }
 
-    // The same of codes: a thread's eight become 16 bytes. load(held, live, block, token) reads them where they are wanted, and operands(held)
-    // converts them. The loads of BATCH rows are under way before the first is converted.
+    // The place of a thread's 16 bytes of every ROWS-th row, as far from the start of a tile.
+    __device__ __forceinline__ int to_row(int row) const { return (row % 8 == 0 ? to_own : to_own ^ 64) + row * 128; }
+
+    // The copies of a thread's codes of fp8, eight of every ROWS-th row, which it alone reads. One group.
+    __device__ __forceinline__ void stage(unsigned char* staged, const E4m3* from, int first, int begin, int end) const {
+        const unsigned own = shared_address(staged) + threadIdx.x * 8;
+        const int column = from_own % C::HEAD_DIM;
+#pragma unroll
+        for (int row = 0; row < P::KEYS; row += ROWS) {
+            const int piece = row / 16, key = first + row + own_row, token = (first + 16 * piece) % C::BLOCK_TOKENS + row % 16 + own_row;
+            const bool live = key < end && (!Window<C>::THERE || key >= begin);
+            copy_8(own + row / ROWS * 1024, live ? from + block[piece] * AttentionShape<C>::BLOCK_STRIDE + (token * C::HEAD_DIM + column) : from, live ? 8 : 0);
+        }
+        copy_commit();
+    }
+    // They as a tile, and its arrival.
+    __device__ __forceinline__ void fill_staged(unsigned char* to, Barrier* full, const unsigned char* staged) const {
+#pragma unroll
+        for (int row = 0; row < P::KEYS; row += ROWS)
+            *reinterpret_cast<uint4*>(to + to_row(row)) = widen_eight(*reinterpret_cast<const uint2*>(staged + threadIdx.x * 8 + row / ROWS * 1024));
+        fence_async_shared();
+        barrier_arrive(full);
+    }
+
+    // The same of codes of groups: a thread's eight become 16 bytes. load(held, live, block, token) reads them where they are wanted, and
+    // operands(held) converts them. The loads of BATCH rows are under way before the first is converted.
     template <class Held, class Load, class Operands>
     __device__ __forceinline__ void convert(unsigned char* to, int first, int begin, int end, Load load, Operands operands) const {
-        constexpr int BATCH = 4;
+        constexpr int BATCH = 8;
         static_assert(P::KEYS % (ROWS * BATCH) == 0, "batches are whole");
 #pragma unroll
         for (int i = 0; i < P::KEYS; i += ROWS * BATCH) {
@@ -137,8 +165,7 @@ struct TileGatherer {
             }
 #pragma unroll
             for (int j = 0; j < BATCH; ++j) {
-                const int row = i + j * ROWS;
-                *reinterpret_cast<uint4*>(to + (row % 8 == 0 ? to_own : to_own ^ 64) + row * 128) = operands(held[j]);
+                *reinterpret_cast<uint4*>(to + to_row(i + j * ROWS)) = operands(held[j]);
             }
         }
     }
@@ -159,23 +186,15 @@ struct TileGatherer {
 
     // A tile and its arrival.
     __device__ __forceinline__ void fill(unsigned char* to, Barrier* full, const typename C::Kv* from, int first, int begin, int end) const {
-        if constexpr (std::is_same_v<typename C::Kv, E4m3>) {
-            const int column = from_own % C::HEAD_DIM;
-            const auto load = [&](uint2& codes, bool live, int block, int token) {
-                if (live) codes = *reinterpret_cast<const uint2*>(from + block * AttentionShape<C>::BLOCK_STRIDE + (token * C::HEAD_DIM + column));
-            };
-            convert<uint2>(to, first, begin, end, load, [](const uint2& codes) { return widen_eight(codes); });
-            fence_async_shared();
-            barrier_arrive(full);
-        } else {
-            copy(to, from, first, begin, end);
-            copies_arrive(full);
-        }
+        copy(to, from, first, begin, end);
+        copies_arrive(full);
     }
 };
 
 template <class C>
 __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
+    constexpr int KEYS = WgmmaPrefill<C>::KEYS;
+    constexpr bool STAGED = WgmmaPrefill<C>::STAGED_BYTES > 0;
     const int lane = threadIdx.x % 32;
     RingPlace<> at;
     TileGatherer<C> gatherer;
@@ -185,18 +204,41 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
         const int begin = Window<C>::first(tile.position), end = tile.position + tile.tokens;
         const int* blocks = step->blocks() + tile.block_start;
         const typename C::Kv* keys = layer + kv_head * AttentionShape<C>::HEAD_STRIDE;
-        for (int first = begin / WgmmaPrefill<C>::KEYS * WgmmaPrefill<C>::KEYS; first < end; first += WgmmaPrefill<C>::KEYS, at.advance()) {
-            gatherer.find_blocks(blocks, first, begin, end);
-            barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-            if constexpr (GROUPED<typename C::Kv>) {
-                gatherer.template fill_decoded<Side::Keys>(shared.keys[at.stage], &shared.keys_full[at.stage], layer, kv_head, first, begin, end);
-                barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-                gatherer.template fill_decoded<Side::Values>(shared.values[at.stage], &shared.values_full[at.stage], layer, kv_head, first, begin, end);
+        const typename C::Kv* values = keys + AttentionShape<C>::VALUES;
+        const int first_tile = begin / KEYS * KEYS;
+        if constexpr (STAGED) {
+            gatherer.find_blocks(blocks, first_tile, begin, end);
+            gatherer.stage(shared.staged[0], keys, first_tile, begin, end);
+        }
+        for (int first = first_tile; first < end; first += KEYS, at.advance()) {
+            Barrier *keys_empty = &shared.keys_empty[at.stage], *values_empty = &shared.values_empty[at.stage];
+            Barrier *keys_full = &shared.keys_full[at.stage], *values_full = &shared.values_full[at.stage];
+            unsigned char *to_keys = shared.keys[at.stage], *to_values = shared.values[at.stage];
+            if constexpr (STAGED) {
+                gatherer.stage(shared.staged[1], values, first, begin, end);
+                copy_wait<1>();
             } else {
-                gatherer.fill(shared.keys[at.stage], &shared.keys_full[at.stage], keys, first, begin, end);
-                barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-                gatherer.fill(shared.values[at.stage], &shared.values_full[at.stage], keys + AttentionShape<C>::VALUES, first, begin, end);
+                gatherer.find_blocks(blocks, first, begin, end);
             }
+            barrier_wait(keys_empty, at.parity ^ 1);
+            if constexpr (STAGED) {
+                gatherer.fill_staged(to_keys, keys_full, shared.staged[0]);
+                if (first + KEYS < end) {
+                    gatherer.find_blocks(blocks, first + KEYS, begin, end);
+                    gatherer.stage(shared.staged[0], keys, first + KEYS, begin, end);
+                } else {
+                    copy_commit();  // a group as everywhere else
+                }
+                copy_wait<1>();
+            } else if constexpr (GROUPED<typename C::Kv>) {
+                gatherer.template fill_decoded<Side::Keys>(to_keys, keys_full, layer, kv_head, first, begin, end);
+            } else {
+                gatherer.fill(to_keys, keys_full, keys, first, begin, end);
+            }
+            barrier_wait(values_empty, at.parity ^ 1);
+            if constexpr (STAGED) gatherer.fill_staged(to_values, values_full, shared.staged[1]);
+            else if constexpr (GROUPED<typename C::Kv>) gatherer.template fill_decoded<Side::Values>(to_values, values_full, layer, kv_head, first, begin, end);
+            else gatherer.fill(to_values, values_full, values, first, begin, end);
         }
     }
     copy_commit();

@@ -138,6 +138,10 @@ __device__ __forceinline__ void copy_16(unsigned shared_address, const void* glo
 __device__ __forceinline__ void copy_16(unsigned shared_address, const void* global, int valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(global), "r"(valid) : "memory");
 }
+// The same of eight bytes.
+__device__ __forceinline__ void copy_8(unsigned shared_address, const void* global, int valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address), "l"(global), "r"(valid) : "memory");
+}
 
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -48,6 +48,7 @@ inline void fence_async_shared() {}
 
 inline void copy_16(void* shared, const void* global, int valid = 16) { card::copy(shared, global, valid); }
 inline void copy_16(unsigned shared_address, const void* global, int valid = 16) { card::copy(card::shared_at(shared_address, 16), global, valid); }
+inline void copy_8(unsigned shared_address, const void* global, int valid) { card::copy(card::shared_at(shared_address, 8), global, valid, 8); }
 inline void copy_commit() { card::current->copies.commit(); }
 template <int PENDING>
 inline void copy_wait() { card::copy_wait(PENDING); }
