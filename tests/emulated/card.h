@@ -35,6 +35,7 @@ struct Product {  // of a warpgroup; the lane's part
     int columns;
     bool accumulate, bf16, rows;  // rows: B lies as it is (wgmma.cuh, multiply_rows)
     uint64_t a_at = 0;
+    bool e4m3 = false;  // bytes, 32 columns of K; else 16 of two bytes
 };
 // Asynchronous work of one thread: what was begun, where groups end, and how much is done.
 template <class T>

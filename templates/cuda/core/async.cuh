@@ -279,5 +279,8 @@ __device__ __forceinline__ void add_global(float4* to, float4 value) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
                  ::"l"(to), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");
 }
+__device__ __forceinline__ void add_global(float2* to, float2 value) {
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(value.x), "f"(value.y) : "memory");
+}
 
 }  // namespace monomorph

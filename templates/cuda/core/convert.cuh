@@ -47,6 +47,13 @@ __device__ __forceinline__ unsigned char pack_e4m3(float value) {
     return static_cast<unsigned char>(pair);
 }
 
+// Two of them, `low` in the lower byte.
+__device__ __forceinline__ unsigned pack_e4m3_pair(float low, float high) {
+    unsigned short pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 __device__ __forceinline__ unsigned multiply_f16_pairs(unsigned a, unsigned b) {
     unsigned product;
     asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));

@@ -113,6 +113,16 @@ __device__ __forceinline__ void multiply_f16(float (&d)[32], uint64_t a, uint64_
         : "l"(a), "l"(b), "r"(int(accumulate)));
 }
 
+// D[64, 128] += A[64, 32] * B[32, 128] in e4m3, both in shared memory: rows of 128 columns, 128 bytes, in the 128-byte swizzle. Thirty-two
+// columns of K further on is 32 bytes further: add 2 to both.
+__device__ __forceinline__ void multiply_e4m3(float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
+    asm volatile(
+        "{.reg .pred p; setp.ne.b32 p, %66, 0;"
+        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" MONOMORPH_NAMES_64 "}, %64, %65, p, 1, 1;}"
+        : MONOMORPH_SUMS_64(0)
+        : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+
 // D[64, N] += A[64, 16] B[16, N] in bf16, or in f16, with B's rows of N columns as they lie: 128-byte rows of 64 columns in the 128-byte swizzle (eight rows
 // are 1024 bytes), panels of 64 columns as far apart as the descriptor says.
 #define MONOMORPH_ROWS(NAME, TYPE, N, R, A0, A1, A2, A3, B)                                                                 \

@@ -98,9 +98,8 @@ constexpr int expert_blocks(int multiprocessors) {
 
 // A block's pieces of work, in their order: block of rows r of work tile t is piece t * ROW_BLOCKS + r, and tiles of one expert are
 // neighbours, so that those that read the same weights do so at about the same time. The next piece's tile is asked for one ahead.
-template <class C>
+template <class C, class S = GemmShape<C>>
 struct ExpertPieces {
-    using S = GemmShape<C>;
     using Lists = ListsOf<C>;
     const char* lists;
     int piece, pieces;

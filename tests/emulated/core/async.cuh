@@ -104,5 +104,9 @@ inline void add_global(float4* to, float4 value) {
     if (uintptr_t(to) % 16 != 0) card::fail("an addition of 16 bytes to %p is not aligned", static_cast<void*>(to));
     to->x += value.x, to->y += value.y, to->z += value.z, to->w += value.w;
 }
+inline void add_global(float2* to, float2 value) {
+    if (uintptr_t(to) % 8 != 0) card::fail("an addition of 8 bytes to %p is not aligned", static_cast<void*>(to));
+    to->x += value.x, to->y += value.y;
+}
 
 }  // namespace monomorph

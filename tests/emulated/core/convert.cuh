@@ -53,6 +53,7 @@ inline unsigned char pack_e4m3(float value) {
     }
     return static_cast<unsigned char>(code | (std::signbit(value) ? 0x80 : 0));
 }
+inline unsigned pack_e4m3_pair(float low, float high) { return pack_e4m3(low) | unsigned(pack_e4m3(high)) << 8; }
 
 inline unsigned multiply_f16_pairs(unsigned a, unsigned b) {
     const float2 x = unpack_f16(a), y = unpack_f16(b);

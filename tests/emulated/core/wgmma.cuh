@@ -12,9 +12,9 @@ namespace emulated {
 inline unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
 
 // Element (k, n) of the B that a descriptor says (PTX ISA, matrix descriptor; bits 62 and 63: 128-byte swizzle).
-inline unsigned address_of(uint64_t descriptor, bool rows, int k, int n) {
+inline unsigned address_of(uint64_t descriptor, bool rows, int bytes, int k, int n) {
     const unsigned start = unsigned(descriptor & 0x3fff) << 4, leading = unsigned(descriptor >> 16 & 0x3fff) << 4, stride = unsigned(descriptor >> 32 & 0x3fff) << 4;
-    return card::cluster_rank() << 24 | swizzled(rows ? start + n / 64 * leading + k / 8 * stride + k % 8 * 128 + n % 64 * 2 : start + n / 8 * stride + n % 8 * 128 + k * 2);
+    return card::cluster_rank() << 24 | swizzled(rows ? start + n / 64 * leading + k / 8 * stride + k % 8 * 128 + n % 64 * 2 : start + n / 8 * stride + n % 8 * 128 + k * bytes);
 }
 
 // The value of the lower 16 bits.
@@ -24,10 +24,11 @@ inline void multiply(card::Warp& w, size_t number) {
     const auto part = [&](int lane) -> const card::Product& { return w.lane[lane]->products.all[number]; };
     const card::Product& p = part(0);
     if (p.b >> 62 != 1) card::fail("a matrix descriptor without the 128-byte swizzle");
-    float a[16][16], b[16][256], d[16][256];
+    const int depth = p.e4m3 ? 32 : 16, bytes = 32 / depth;
+    float a[16][32], b[32][256], d[16][256];
     for (int lane = 0; lane < 32; lane++) {
         const card::Product& own = part(lane);
-        if (own.b != p.b || own.columns != p.columns || own.accumulate != p.accumulate || own.bf16 != p.bf16 || own.rows != p.rows || own.a_at != p.a_at) card::fail("lanes of a warp multiply by different matrices");
+        if (own.b != p.b || own.columns != p.columns || own.accumulate != p.accumulate || own.bf16 != p.bf16 || own.rows != p.rows || own.e4m3 != p.e4m3 || own.a_at != p.a_at) card::fail("lanes of a warp multiply by different matrices");
         const int g = lane / 4, c = lane % 4;
         for (int i = 0; i < 4; i++) {
             const int row = g + i % 2 * 8, k = 2 * c + i / 2 * 8;
@@ -36,17 +37,17 @@ inline void multiply(card::Warp& w, size_t number) {
         for (int i = 0; i < p.columns / 2; i++) d[g + i / 2 % 2 * 8][i / 4 * 8 + 2 * c + i % 2] = p.accumulate ? own.d[i] : 0.0f;
     }
     const auto shared_operand = [&](uint64_t descriptor, bool rows, int k, int n) {
-        unsigned short bits;
-        std::memcpy(&bits, card::shared_at(address_of(descriptor, rows, k, n), 2), 2);
-        return operand(p, bits);
+        unsigned short bits = 0;
+        std::memcpy(&bits, card::shared_at(address_of(descriptor, rows, bytes, k, n), bytes), bytes);
+        return p.e4m3 ? e4m3_value(bits) : operand(p, bits);
     };
     const int first_row = int(w.lane[0]->thread.x) / 32 % 4 * 16;
     for (int row = 0; row < 16 && !p.a; row++)
-        for (int k = 0; k < 16; k++) a[row][k] = shared_operand(p.a_at, false, k, first_row + row);
-    for (int k = 0; k < 16; k++)
+        for (int k = 0; k < depth; k++) a[row][k] = shared_operand(p.a_at, false, k, first_row + row);
+    for (int k = 0; k < depth; k++)
         for (int n = 0; n < p.columns; n++) b[k][n] = shared_operand(p.b, p.rows, k, n);
     for (int row = 0; row < 16; row++)
-        for (int k = 0; k < 16; k++)
+        for (int k = 0; k < depth; k++)
             for (int n = 0; n < p.columns; n++) d[row][n] += a[row][k] * b[k][n];
     for (int lane = 0; lane < 32; lane++) {
         const card::Product& own = part(lane);
@@ -112,6 +113,9 @@ inline void multiply_f16(float (&d)[32], uint64_t a, uint64_t b, bool accumulate
 template <size_t HALF>
 inline void multiply_rows_f16(float (&d)[HALF], const uint32_t (&a)[4], uint64_t b) {
     card::current->products.all.push_back({d, a, b, int(2 * HALF), true, false, true});
+}
+inline void multiply_e4m3(float (&d)[64], uint64_t a, uint64_t b, bool accumulate) {
+    card::current->products.all.push_back({d, nullptr, b, 128, accumulate, false, false, a, true});
 }
 template <size_t HALF>
 inline void multiply_rows(float (&d)[HALF], const uint32_t (&a)[4], uint64_t b) {
