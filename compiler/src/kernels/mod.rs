@@ -144,6 +144,9 @@ pub(crate) const GEMM: &[Declared] = constants![
     WEIGHT_STAGES: int, STAGES: int, RESIDENT: int, MULTICAST: int, SPLIT: int,
 ];
 
+/// Dimensions and ring of a product in fp8.
+pub(crate) const FP8: &[Declared] = constants![OUTPUTS: int, INPUTS: int, CAPACITY: int, STAGES: int];
+
 /// A sum over ranks: how many of them there are, and rows of a slot of their inboxes.
 pub(crate) const SUM: &[Declared] = constants![RANKS: int, INBOX_ROWS: int];
 /// Where a sum takes the place of what there was, and is not added to it (templates/cuda/core/replaces.cuh).

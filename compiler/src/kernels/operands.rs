@@ -64,6 +64,8 @@ operands! {
     Rows: "float";
     /// Rows staged as f16, or as f32 if nothing is rounded.
     Staged: "void";
+    /// Rows quantised to e4m3, and the scales of their groups.
+    Quantised: "void";
     /// A norm's weights, a bias, or another vector of f32.
     Vector: "float";
     /// Codes of a packed matrix.

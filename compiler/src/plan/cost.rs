@@ -21,6 +21,8 @@ pub struct Cost {
     pub f32_products: f64,
     /// Multiply-adds on bf16.
     pub bf16_products: f64,
+    /// Multiply-adds on e4m3.
+    pub fp8_products: f64,
     /// Multiply-adds on f64: exact products on a CUDA device.
     pub f64_products: f64,
     /// Bytes that a rank sends to each of the others.
@@ -37,7 +39,8 @@ impl Cost {
 
     /// Two operations for each multiply-add.
     pub fn flops(&self) -> f64 {
-        2.0 * (self.int8_products + self.f32_products + self.bf16_products + self.f64_products)
+        let narrow = self.int8_products + self.bf16_products + self.fp8_products;
+        2.0 * (narrow + self.f32_products + self.f64_products)
     }
 
     /// The work of `rows` sequences at once. Weights are read once for all of them, except experts: more rows
@@ -53,6 +56,7 @@ impl Cost {
             int8_products: self.int8_products * rows,
             f32_products: self.f32_products * rows,
             bf16_products: self.bf16_products * rows,
+            fp8_products: self.fp8_products * rows,
             f64_products: self.f64_products * rows,
             exchanged_bytes: self.exchanged_bytes * rows,
             boundaries: self.boundaries,
@@ -67,6 +71,7 @@ impl Cost {
             int8_products: self.int8_products * part,
             f32_products: self.f32_products * part,
             bf16_products: self.bf16_products * part,
+            fp8_products: self.fp8_products * part,
             f64_products: self.f64_products * part,
             ..*self
         }
@@ -81,7 +86,8 @@ impl Cost {
         match &hardware.kind {
             HardwareKind::Cpu(cpu) => self.int8_products / cpu.int8_rate + self.f32_products / cpu.f32_rate,
             HardwareKind::Cuda(cuda) => {
-                self.bf16_products / cuda.bf16_rate
+                // Tensor cores that multiply e4m3 do so at twice the rate.
+                (self.bf16_products + self.fp8_products / 2.0) / cuda.bf16_rate
                     + self.f64_products / cuda.f64_rate
                     + self.f32_products / cuda.f32_rate
             }
@@ -145,6 +151,7 @@ impl std::ops::Add for Cost {
             int8_products: self.int8_products + other.int8_products,
             f32_products: self.f32_products + other.f32_products,
             bf16_products: self.bf16_products + other.bf16_products,
+            fp8_products: self.fp8_products + other.fp8_products,
             f64_products: self.f64_products + other.f64_products,
             exchanged_bytes: self.exchanged_bytes + other.exchanged_bytes,
             boundaries: self.boundaries + other.boundaries,

@@ -2,7 +2,7 @@
 
 use crate::graph::{RotaryFrequencies, Weight};
 use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
-use monomorph_formats::{ACTIVATION_BLOCK, dot, quantise_block, through_halves};
+use monomorph_formats::{ACTIVATION_BLOCK, dot, quantise_block, through_e4m3, through_halves};
 
 pub(super) fn embedding(table: &[f32], width: usize, tokens: &[u32]) -> Vec<f32> {
     tokens.iter().flat_map(|token| table[*token as usize * width..][..width].iter().copied()).collect()
@@ -76,6 +76,7 @@ fn round_activations(x: &[f32], compute: Compute) -> Vec<f32> {
             rounded.flat_map(|block| block.values.map(|q| block.scale * f32::from(q))).collect()
         }
         Compute::F16 => through_halves(x),
+        Compute::Fp8 => through_e4m3(x),
     }
 }
 
@@ -225,7 +226,11 @@ mod tests {
         assert_eq!(product(&[1.0, 2f32.powi(-39)], &[0.0, 1.0], &plain), 0.0);
         // Codes with companions are exact in f16; their scales multiply sums.
         let scales = Scales { form: ScaleForm::Tensor, companions: Vec::new() };
-        assert_eq!(product(&[1.0, 0.0], &[tie, 0.0], &weight(Compute::F16, Some(scales))), tie);
+        assert_eq!(product(&[1.0, 0.0], &[tie, 0.0], &weight(Compute::F16, Some(scales.clone()))), tie);
+        // In fp8 activations have four bits and weights are what codes and scales say.
+        let fp8 = weight(Compute::Fp8, Some(scales));
+        assert_eq!(product(&[448.0, 17.0], &[tie, 0.0], &fp8), 448.0 * tie);
+        assert_eq!(product(&[448.0, 17.0], &[0.0, 1.0], &fp8), 16.0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, apart, draft_tensors, tensors};
 use super::types::*;
 use monomorph_formats::cached::{GROUP, KvFormats, MAX_ROTATED, Rotation};
-use monomorph_formats::{ACTIVATION_BLOCK, Format};
+use monomorph_formats::{ACTIVATION_BLOCK, E4M3_GROUP, Format};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -385,6 +385,26 @@ fn scales_of(
     scales.of(tensor.class, &tensor.name)
 }
 
+/// What keeps one of the tensors from products in fp8: the message, what stands at the place, and help.
+fn fp8_misfit<'a>(
+    key: &str,
+    mut tensors: impl Iterator<Item = &'a TensorDecl>,
+    stored: &PerTensor<Format>,
+) -> Option<(String, &'static str, String)> {
+    tensors.find_map(|it| {
+        let (format, name) = (stored.of(it.class, &it.name)?, &it.name);
+        if format != Format::Fp8E4m3 {
+            let message = format!("`{key}` is \"fp8\", but `{name}` is stored as {format}");
+            let help = "it multiplies codes of fp8-e4m3 weights by codes of activations: say `f16`".to_owned();
+            return Some((message, "for fp8-e4m3 weights only", help));
+        }
+        let columns = it.columns.filter(|columns| !columns.is_multiple_of(E4M3_GROUP))?;
+        let message = format!("`{key}` is \"fp8\", but `{name}` has {columns} columns");
+        let help = format!("{E4M3_GROUP} activations share a scale, and rows must be whole groups: say `f16`");
+        Some((message, "no whole groups of columns", help))
+    })
+}
+
 fn compute(
     source: &Source,
     given: &Said<Compute>,
@@ -402,6 +422,16 @@ fn compute(
             let message = format!("`{key}` is {:?}, but the class is stored as {format}", value.value.name());
             let help = "it is for weights in blocks of 32: others compute in `f32` or `f16`".to_owned();
             source.report(value.span.clone(), &key, message, "for blocks of 32 only", help);
+        }
+        if value.value == Compute::Fp8 {
+            // Not about tensors that say something else themselves.
+            let apart = |it: &&TensorDecl| {
+                let of_it = |subject: &Subject| matches!(subject, Subject::Tensor(name) if *name == it.name);
+                matches!(subject, Subject::Tensor(_)) || !given.iter().any(|(other, _)| of_it(other))
+            };
+            if let Some((message, label, help)) = fp8_misfit(&key, meant(tensors, subject).filter(apart), stored) {
+                source.report(value.span.clone(), &key, message, label, help);
+            }
         }
         if value.value != Compute::F32 && meant(tensors, subject).any(|it| it.class == TensorClass::Router) {
             let message = format!("`{key}` is {:?}: routers compute in f32", value.value.name());

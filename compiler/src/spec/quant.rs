@@ -96,8 +96,8 @@ pub(super) fn read(source: &Source, mut root: Table) -> ReadQuant {
         None => Some((Vec::new(), after_stored())),
         Some(value) => value.table().and_then(|mut table| {
             let span = table.span();
-            let computes =
-                [Compute::F32, Compute::Int8Block32, Compute::F16].map(|compute| (compute.name(), compute));
+            let computes = [Compute::F32, Compute::Int8Block32, Compute::F16, Compute::Fp8]
+                .map(|compute| (compute.name(), compute));
             let compute = classes(&mut table, MATRICES, |value| value.choice(&computes));
             table.finish();
             Some((compute?, span))

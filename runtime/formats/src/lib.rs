@@ -14,7 +14,9 @@ mod quantise;
 mod scales;
 mod small_float;
 
-pub use activation::{ACTIVATION_BLOCK, QuantisedBlock, quantise_block};
+pub use activation::{
+    ACTIVATION_BLOCK, E4M3_GROUP, QuantisedBlock, e4m3_scale, quantise_block, through_e4m3,
+};
 
 pub use block::{decode, encode};
 pub use dot::dot;

@@ -13,7 +13,7 @@ use crate::passes::launch::{
 };
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{BufferId, FieldId, FieldKind};
-use crate::spec::types::{Compute, Cuda, NormWeight, RotaryPairs, TensorClass};
+use crate::spec::types::{Cuda, NormWeight, RotaryPairs, TensorClass};
 use monomorph_abi::kv::Layout;
 use monomorph_formats::cached::{Cached, GROUP, KvFormats};
 
@@ -210,7 +210,7 @@ impl Launcher<'_> {
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
         let exact =
-            self.plan.target.quant.compute.classes.get(&TensorClass::Attention) != Some(&Compute::F16);
+            self.plan.target.quant.compute.classes.get(&TensorClass::Attention).is_none_or(|it| it.is_exact());
         let mut operands = self.attention_operands(site, phase)?;
         if phase.norm_rows {
             launches.push(self.norm_rows(site, phase, &mut operands, exact)?);

@@ -88,7 +88,7 @@ impl Kind for Attention {
         // Decode attention reads the cache for a few queries, without tensor cores; prefill attention is a
         // matrix product.
         match (work.target.hardware.cuda(), quant.compute.classes.get(&TensorClass::Attention)) {
-            (Some(_), Some(Compute::F16)) if tokens > 1 => work.cost.bf16_products = products,
+            (Some(_), Some(Compute::F16 | Compute::Fp8)) if tokens > 1 => work.cost.bf16_products = products,
             (Some(_), Some(Compute::F32 | Compute::Int8Block32)) => work.cost.f64_products = products,
             _ => work.cost.f32_products = products,
         }

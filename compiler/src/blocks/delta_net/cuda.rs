@@ -11,7 +11,7 @@ use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{FieldId, FieldKind};
-use crate::spec::types::{Activation, Compute, Cuda, NormWeight, TensorClass};
+use crate::spec::types::{Activation, Cuda, NormWeight, TensorClass};
 
 /// Width of the heads that the chunked kernels take.
 const CHUNK_DIM: usize = 128;
@@ -141,7 +141,7 @@ impl Launcher<'_> {
     ) -> Result<(), PassError> {
         let operands = self.delta_operands(site, phase)?;
         let shape = operands.shape;
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet) != Some(&Compute::F16);
+        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet).is_none_or(|it| it.is_exact());
         let decode = site.program.regime == Regime::Decode;
         let division = if exact { None } else { Division::new(&shape, site.program.sequences, self.card) };
         match division {

@@ -6,7 +6,7 @@ use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Outline, Site, fixed, integer, no_kernel, value};
 use crate::plan::FieldKind;
 use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Regime};
-use crate::spec::types::{Compute, TensorClass};
+use crate::spec::types::TensorClass;
 
 /// One thread a sequence.
 const ACCEPT_THREADS: usize = MAX_SEQUENCES;
@@ -25,7 +25,7 @@ impl Launcher<'_> {
         }
         let (form, eps) = self.norm(Some(norm));
         let matrix = self.matrix(table);
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Draft) != Some(&Compute::F16);
+        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Draft).is_none_or(|it| it.is_exact());
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns)), ("THREADS", integer(EMBED_THREADS))];
         constants.extend(matrix.names());

@@ -1,8 +1,8 @@
 //! Kernels of mixtures of experts.
 
 use crate::kernels::{
-    ARITHMETIC, Codes, Declared, EPILOGUE, FACTOR, Following, GEMM, Header, LIMIT, Lists, MATRIX, NORM,
-    Products, REPLACES, RING, RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
+    ARITHMETIC, Codes, Declared, EPILOGUE, FACTOR, FP8, Following, GEMM, Header, LIMIT, Lists, MATRIX, NORM,
+    Products, Quantised, REPLACES, RING, RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
 };
 
 const ROUTER: &[Declared] = constants![
@@ -226,6 +226,17 @@ kernels! {
            ExpertShape<{config}>::CLUSTER == {cluster}"
     bytes lists "ListsOf<{config}>::BYTES"
     bytes products "products_bytes<{config}, {config}::OUTPUTS>()";
+
+    /// Products of each expert's quantised rows in fp8.
+    experts_gemm_fp8 => ExpertsGemmFp8 in "experts/experts_gemm_fp8.cuh",
+        [MATRIX, FP8, EPILOGUE, LIMIT, GROUPED, constants![TOKENS: int]];
+    (
+        lists: READ Lists, x: READ Quantised, codes: READ Codes, scales: READ Scales,
+        row_scales: READ RowScales, out: WRITE Products,
+    )
+    check "ExpertsFp8<{config}>::THREADS == {block} && ExpertsFp8<{config}>::SHARED_BYTES <= {shared}"
+    bytes lists "ListsOf<{config}>::BYTES"
+    bytes products "experts_fp8_bytes<{config}>()";
 
     /// Sums the results of each token's experts.
     experts_batch_combine => ExpertsBatchCombine in "experts/experts_batch_combine.cuh",

@@ -11,7 +11,7 @@ use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{BufferId, FieldId};
-use crate::spec::types::{Compute, Cuda, TensorClass};
+use crate::spec::types::{Cuda, TensorClass};
 
 /// Width of the state that the chunked kernels take, and of the heads that they prepare together.
 const CHUNK_DIM: usize = 128;
@@ -110,7 +110,7 @@ impl Launcher<'_> {
     ) -> Result<(), PassError> {
         let operands = self.mamba2_operands(site, phase);
         let shape = operands.shape;
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Mamba2) != Some(&Compute::F16);
+        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Mamba2).is_none_or(|it| it.is_exact());
         let decode = site.program.regime == Regime::Decode;
         if decode && !exact {
             let (sequences, tokens) = (site.program.sequences, site.program.tokens);

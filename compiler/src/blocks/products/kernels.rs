@@ -1,8 +1,8 @@
 //! Matrix products, and the staging of their inputs.
 
 use crate::kernels::{
-    ARITHMETIC, Codes, Declared, EPILOGUE, GEMM, Header, LIMIT, MATRIX, NORM, RING, RowScales, Rows, Scales,
-    Staged, Vector, World, constants, kernels,
+    ARITHMETIC, Codes, Declared, EPILOGUE, FP8, GEMM, Header, LIMIT, MATRIX, NORM, Quantised, RING, RowScales,
+    Rows, Scales, Staged, Vector, World, constants, kernels,
 };
 
 /// A streaming product.
@@ -32,6 +32,23 @@ kernels! {
     )
     check "GemmWgmma<{config}>::THREADS == {block} && GemmShape<{config}>::SHARED_BYTES <= {shared} && \
            GemmShape<{config}>::CLUSTER == {cluster}";
+
+    /// A product of quantised rows in fp8.
+    gemm_fp8 => GemmFp8 in "products/gemm_fp8.cuh", [MATRIX, FP8, EPILOGUE, LIMIT];
+    (
+        step: READ Header, x: READ Quantised, codes: READ Codes, scales: READ Scales,
+        row_scales: READ RowScales, bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
+    )
+    check "GemmFp8<{config}>::THREADS == {block} && GemmFp8<{config}>::SHARED_BYTES <= {shared}";
+
+    /// Quantises a product's input, normed if a norm precedes it, to e4m3, and stages it in f16 if a product of
+    /// it is in f16.
+    quantise => Quantise in "products/quantise.cuh",
+        [NORM, LIMIT, constants![WIDTH: int, CAPACITY: int, HALVES: bool]];
+    (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Quantised, halves: WRITE Staged)
+    check "StageShape<{config}>::THREADS == {block}"
+    bytes quantised "quantised_bytes({config}::CAPACITY, {config}::WIDTH)"
+    bytes staged "{config}::HALVES ? staged_bytes({config}::CAPACITY, {config}::WIDTH) : 0";
 
     /// Stages a product's input, normed if a norm precedes it, as f16 in the tensor cores' order.
     stage => Stage in "products/stage.cuh", [NORM, LIMIT, constants![WIDTH: int, CAPACITY: int]];

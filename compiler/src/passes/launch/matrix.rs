@@ -13,7 +13,7 @@ pub(crate) struct Matrix {
     pub format: Format,
     pub scales: Option<ScaleForm>,
     pub compute: Compute,
-    /// Whether activations stay in f32 rather than f16.
+    /// Whether activations stay in f32 rather than being rounded for tensor cores.
     pub exact: bool,
     pub rows: usize,
     pub columns: usize,

@@ -31,8 +31,8 @@ use crate::plan::{
     Boundaries, Buckets, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, NO_HEADS, PlanBody,
     packed,
 };
-use crate::spec::types::{Compute, Cuda, Knobs, Tuning};
-use monomorph_formats::Format;
+use crate::spec::types::{Cuda, Knobs, Tuning};
+use monomorph_formats::{E4M3_GROUP, Format};
 use std::collections::BTreeSet;
 
 /// Percentage of shared memory while weights are streamed past few rows. All kernels of a program share one
@@ -136,6 +136,8 @@ pub(crate) enum Style {
     Stream,
     /// Stages activations as f16 and multiplies tiles on tensor cores.
     Gemm,
+    /// Quantises activations to e4m3 and multiplies codes by codes.
+    Codes,
 }
 
 pub(crate) struct Launcher<'a> {
@@ -360,7 +362,7 @@ impl<'a> Launcher<'a> {
             unreachable!("products and embeddings have matrices")
         };
         let format = if packed::halves(format, compute) { Format::F16 } else { format };
-        let (exact, routed) = (compute != Compute::F16, field.all_experts(self.plan.target.ranks));
+        let (exact, routed) = (compute.is_exact(), field.all_experts(self.plan.target.ranks));
         Matrix { format, scales, exact, compute, rows, columns, packing, experts, routed }
     }
 
@@ -462,6 +464,11 @@ pub(crate) fn fixed(x: usize, y: usize, z: usize) -> [Extent; 3] {
 /// Bytes of a staged buffer (templates/cuda/core/staged.cuh).
 pub(crate) fn staged_bytes(capacity: usize, width: usize) -> usize {
     (width.div_ceil(64) * 128 + 4) * capacity
+}
+
+/// Bytes of a quantised buffer (templates/cuda/core/quantised.cuh).
+pub(crate) fn quantised_bytes(capacity: usize, width: usize) -> usize {
+    (width + 4 * (width / E4M3_GROUP)) * capacity
 }
 
 /// Whether a block of `shared` bytes fits, and `resident` of them fit a multiprocessor.

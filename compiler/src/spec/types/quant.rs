@@ -207,6 +207,10 @@ pub enum Compute {
     /// For fp8 weights f16 holds the codes exactly, for nvfp4 weights the codes times their block scales;
     /// other scales multiply sums.
     F16,
+    /// For fp8 weights: activations in e4m3 with an f32 scale per 128, `monomorph_formats::through_e4m3`, so
+    /// that codes are multiplied by codes; all scales multiply sums. Kernels of few rows round activations
+    /// less, as [`Compute::F16`] does ([`Compute::quantises`]).
+    Fp8,
 }
 
 impl Compute {
@@ -216,7 +220,21 @@ impl Compute {
             Compute::F32 => "f32",
             Compute::Int8Block32 => "int8-block32",
             Compute::F16 => "f16",
+            Compute::Fp8 => "fp8",
         }
+    }
+
+    /// Whether operands are decoded as the interpreter does and products are exact, where they are not
+    /// rounded for tensor cores.
+    pub fn is_exact(self) -> bool {
+        matches!(self, Compute::F32 | Compute::Int8Block32)
+    }
+
+    /// Whether kernels for so many rows quantise activations to e4m3, and not to f16. Up to 128 rows reading
+    /// the weights is the work, and codes of activations would gain nothing; decode programs and those of
+    /// short prompts, which share their kernels, have no more.
+    pub fn quantises(self, rows: usize) -> bool {
+        self == Compute::Fp8 && rows > 128
     }
 }
 

@@ -4,17 +4,18 @@
 
 use super::shape::{self, Lists};
 use crate::blocks::experts::kernels::{
-    ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
+    ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmFp8, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
     ExpertsSortPart, ExpertsStage,
 };
+use crate::blocks::products::cuda::fp8;
 use crate::blocks::products::cuda::gemm::Gemm;
 use crate::blocks::products::cuda::{Operands, activation, limit};
 use crate::blocks::{Combine, Experts, Judge, Sum};
-use crate::kernels::{self, Operand, Planes, Products, Rows, Staged};
+use crate::kernels::{self, Operand, Planes, Products, Quantised, Rows, Staged};
 use crate::passes::PassError;
 use crate::passes::launch::{
-    Instance, Launcher, Matrix, Member, REPLACING, Site, count, fixed, integer, no_kernel, staged_bytes,
-    value,
+    Instance, Launcher, Matrix, Member, REPLACING, Site, Style, count, fixed, integer, no_kernel,
+    quantised_bytes, staged_bytes, value,
 };
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::packed::TILE_ROWS;
@@ -60,24 +61,41 @@ impl Launcher<'_> {
         let matrix = &self.matrix(operands.matrix);
         let (lists, gemm) = self.lists(site, operands, matrix)?;
         let logits = self.logits(site, logits_stride(operands, &lists));
-        let (launch, mut x) = self.stage(site, operands.x, Some(operands.norm), capacity);
-        launches.push(launch);
+        let style = self.style_of(site, matrix)?;
+        // Experts of another width than the residual stream read rows of their own.
+        let read = operands.shared.map(|it| it.matrix).into_iter();
+        let read = read.chain([operands.latent.map_or(operands.matrix, |it| it.matrix)]);
+        let styles: Vec<Style> =
+            read.map(|id| self.style_of(site, &self.matrix(id))).collect::<Result<_, _>>()?;
+        let mut x = self.inputs(site, operands.x, Some(operands.norm), &styles, launches);
         if let Some(shared) = operands.shared {
             let product = operands.shared_up(shared);
             let matrix = self.matrix(shared.matrix);
             let out = self.buffer(site, shared.out);
-            launches.push(self.gemm(site, "_shared", &product, &matrix, x, out)?);
+            launches.push(self.product_of_many(site, "_shared", &product, &matrix, x, out)?);
         }
         if let Some(latent) = operands.latent {
             let product = operands.latent_in(latent);
             let matrix = self.matrix(latent.matrix);
             let out = self.buffer(site, latent.out);
-            launches.push(self.gemm(site, "_latent", &product, &matrix, x, out)?);
-            let (launch, staged) = self.stage(site, latent.out, None, capacity);
-            launches.push(launch);
-            x = staged;
+            launches.push(self.product_of_many(site, "_latent", &product, &matrix, x, out)?);
+            x = self.inputs(site, latent.out, None, &[style], launches);
         }
         self.sort(site, operands, &lists, logits, launches);
+        if let Some(x) = x.quantised.filter(|_| style == Style::Codes) {
+            let inner = self.quantised_inner(&lists, matrix.outputs());
+            let bytes = quantised_bytes(lists.pair_rows(), matrix.outputs());
+            let constants = vec![
+                ("EPILOGUE", value(format!("Epilogue::{}", operands.epilogue()))),
+                ("ACTIVATION", activation(operands.activation)),
+                ("GATHER", Constant::Flag(true)),
+                ("X_ROWS", integer(capacity)),
+                ("NARROW", Constant::Flag(false)),
+            ];
+            launches.push(self.grouped_fp8(site, operands.matrix, &lists, constants, x, (inner, bytes))?);
+            return Ok(());
+        }
+        let x = x.staged.expect("experts in f16 read staged rows");
         let inner: Products = self.expert_inner(&lists, matrix.outputs());
         let constants = vec![
             ("EPILOGUE", value(format!("Epilogue::{}", operands.epilogue()))),
@@ -103,12 +121,18 @@ impl Launcher<'_> {
         let rows = site.program.rows;
         let matrix = self.matrix(operands.matrix);
         let (lists, _) = self.lists(site, chooser, &self.matrix(chooser.matrix))?;
-        let gemm = self.grouped_shape(site, &matrix, lists.tile)?;
+        let of_up = self.matrix(chooser.matrix);
+        if matrix.compute != of_up.compute {
+            let what = format!(
+                "experts' gate and up compute in `{}` and their down in `{}`: say one for both",
+                of_up.compute.name(),
+                matrix.compute.name()
+            );
+            return Err(no_kernel(site, self.plan, &what));
+        }
         let narrow = !lists.one_chunk();
         let bytes = lists.product_bytes(matrix.rows, narrow);
         let products: Products = self.scratch("expert_products", bytes as u64, false);
-        let (launch, inner) = self.stage_pairs(site, &lists, matrix.columns);
-        launches.push(launch);
         let constants = vec![
             ("EPILOGUE", value("Epilogue::STORE")),
             ("ACTIVATION", activation(Activation::Relu)),
@@ -116,23 +140,24 @@ impl Launcher<'_> {
             ("X_ROWS", integer(lists.pair_rows())),
             ("NARROW", Constant::Flag(narrow)),
         ];
-        let id = operands.matrix;
-        launches.push(self.grouped(
-            site,
-            (id, &matrix),
-            (&gemm, &lists),
-            constants,
-            inner,
-            (products, bytes),
-        ));
+        let (id, out) = (operands.matrix, (products, bytes));
+        if self.style_of(site, &matrix)? == Style::Codes {
+            let inner = self.quantised_inner(&lists, matrix.columns);
+            launches.push(self.grouped_fp8(site, id, &lists, constants, inner, out)?);
+        } else {
+            let gemm = self.grouped_shape(site, &matrix, lists.tile)?;
+            let (launch, inner) = self.stage_pairs(site, &lists, matrix.columns);
+            launches.push(launch);
+            launches.push(self.grouped(site, (id, &matrix), (&gemm, &lists), constants, inner, out));
+        }
         let mut shared_product = Rows::NULL;
         if let Some(shared) = operands.shared {
             let product = Operands::stored(shared.inner, shared.matrix, shared.product);
             let matrix = self.matrix(shared.matrix);
-            let (launch, x) = self.stage(site, shared.inner, None, rows.next_multiple_of(8));
-            launches.push(launch);
+            let style = self.style_of(site, &matrix)?;
+            let x = self.inputs(site, shared.inner, None, &[style], launches);
             shared_product = self.buffer(site, shared.product);
-            launches.push(self.gemm(site, "_shared", &product, &matrix, x, shared_product)?);
+            launches.push(self.product_of_many(site, "_shared", &product, &matrix, x, shared_product)?);
         }
         let stride = logits_stride(chooser, &lists);
         let mut constants = vec![
@@ -178,6 +203,7 @@ impl Launcher<'_> {
     /// The sort of a program's pairs, and the tiling of gate and up.
     fn lists(&self, site: Site, operands: &Experts, matrix: &Matrix) -> Result<(Lists, Gemm), PassError> {
         let tile = match site.program.regime {
+            _ if matrix.compute.quantises(site.program.rows) => fp8::TOKENS,
             Regime::Decode | Regime::Draft => 8,
             // Few tokens leave each expert few rows. Up to 128 tokens, tile as decode programs do: their
             // kernels then serve here too.
@@ -206,6 +232,11 @@ impl Launcher<'_> {
     /// f32 rows of pairs between the two products.
     fn expert_inner<T: Operand>(&mut self, lists: &Lists, width: usize) -> T {
         self.scratch("expert_inner", lists.product_bytes(width, false) as u64, false)
+    }
+
+    /// Quantised rows of pairs between the two products.
+    fn quantised_inner<T: Operand>(&mut self, lists: &Lists, width: usize) -> T {
+        self.scratch("quantised_inner", quantised_bytes(lists.pair_rows(), width) as u64, false)
     }
 
     /// The launch that stages the pairs' rows, and its output.
@@ -275,6 +306,45 @@ impl Launcher<'_> {
         let name = self.kernel_name(site, "_place");
         let instance = Instance { bytes, ..Instance::new(name, constants, PLACE_THREADS) };
         launches.push(self.launch(site, instance, grid, ExpertsPlace { step, lists: memory }));
+    }
+
+    /// A product in fp8 whose matrix depends on the expert of the work tile.
+    fn grouped_fp8(
+        &mut self,
+        site: Site,
+        id: crate::plan::FieldId,
+        lists: &Lists,
+        of_product: Vec<Member>,
+        x: Quantised,
+        (out, bytes): (Products, usize),
+    ) -> Result<Launch, PassError> {
+        let matrix = self.matrix(id);
+        let shape = self.fp8(site, id, &matrix)?;
+        let mut constants: Vec<Member> = matrix.names().into();
+        constants.extend([
+            ("OUTPUTS", integer(matrix.outputs())),
+            ("INPUTS", integer(matrix.columns)),
+            ("CAPACITY", integer(lists.pair_rows())),
+            ("STAGES", integer(shape.stages)),
+            ("EXPERTS", integer(lists.experts)),
+            ("ACTIVE", integer(lists.active)),
+            ("STEP_ROWS", integer(lists.rows)),
+            ("TOKENS", integer(lists.tile)),
+            ("BIAS", Constant::Flag(false)),
+            ("LIMIT", limit(site, false)),
+        ]);
+        constants.extend(of_product);
+        let Planes { codes, scales, row_scales } = self.planes(id);
+        let memory = self.expert_lists(lists);
+        let work = lists.tiles() * fp8::row_blocks(&matrix);
+        let instance = Instance {
+            shared: shape.shared,
+            bytes: vec![("lists", lists.bytes()), ("products", bytes)],
+            ..Instance::new(self.kernel_name(site, ""), constants, shape.threads)
+        };
+        let grid = fixed(work.min(self.card.multiprocessors as usize), 1, 1);
+        let arguments = ExpertsGemmFp8 { lists: memory, x, codes, scales, row_scales, out };
+        Ok(self.launch(site, instance, grid, arguments))
     }
 
     /// A product whose matrix depends on the expert of the work tile.

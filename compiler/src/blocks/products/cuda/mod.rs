@@ -1,5 +1,6 @@
 //! Matrix products on a CUDA device: the choice of kernel, and the staging of its input.
 
+pub(crate) mod fp8;
 pub(crate) mod gemm;
 pub(crate) mod stream;
 
@@ -63,6 +64,9 @@ impl Launcher<'_> {
             return Err(no_kernel(site, self.plan, &what));
         }
         let (knobs, rows) = (self.knobs(site), site.program.rows);
+        if matrix.compute.quantises(rows) {
+            return Ok(Style::Codes);
+        }
         // More than two long rows, or 4-bit floats to decode beside them, need more registers than a thread
         // may have.
         let two = matrix.format == Format::Nvfp4 || matrix.columns > 8192;
@@ -84,6 +88,7 @@ impl Launcher<'_> {
         Ok(match self.style_of(site, &matrix)? {
             Style::Stream => stream::together(&matrix, site.program.rows, &self.knobs(site), self.card),
             Style::Gemm => matrix.outputs().is_multiple_of(PIECE) && self.gemm_may_sum(site, &matrix),
+            Style::Codes => false,
         })
     }
 
@@ -132,26 +137,25 @@ impl Launcher<'_> {
         products: &[(&str, Operands)],
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
-        let mut staged = None;
-        for (suffix, operands) in products {
+        let styles: Vec<Style> = products
+            .iter()
+            .map(|(_, operands)| self.style_of(site, &self.matrix_of(operands)))
+            .collect::<Result<_, _>>()?;
+        let mut inputs = None;
+        for ((suffix, operands), style) in products.iter().zip(&styles) {
             let matrix = self.matrix_of(operands);
             self.check_scales(site, operands.matrix, &matrix)?;
-            if self.style_of(site, &matrix)? == Style::Stream {
+            if *style == Style::Stream {
                 launches.push(self.stream(site, suffix, operands, &matrix)?);
                 continue;
             }
-            let capacity = site.program.rows.next_multiple_of(8);
-            let x = match staged {
-                Some(staged) => staged,
-                None => {
-                    let (launch, staged) = self.stage(site, operands.x, operands.norm, capacity);
-                    launches.push(launch);
-                    staged
-                }
+            let of_rows = match inputs {
+                Some(inputs) => inputs,
+                None => self.inputs(site, operands.x, operands.norm, &styles, launches),
             };
             let out = self.buffer(site, operands.out);
-            launches.push(self.gemm(site, suffix, operands, &matrix, x, out)?);
-            staged = Some(x);
+            launches.push(self.product_of_many(site, suffix, operands, &matrix, of_rows, out)?);
+            inputs = Some(of_rows);
         }
         Ok(())
     }
