@@ -76,7 +76,11 @@ impl Storage {
 
     /// Whether it can compute in `compute`.
     pub fn computes(&self, compute: Compute) -> bool {
-        compute != Compute::Int8Block32 || self.container() == Container::Gguf
+        match compute {
+            Compute::Int8Block32 => self.container() == Container::Gguf,
+            Compute::Fp8 => self.matrices == Format::Fp8E4m3,
+            Compute::F16 | Compute::F32 => true,
+        }
     }
 
     fn of(&self, class: TensorClass) -> (Format, Option<ClassScales>) {
@@ -219,6 +223,8 @@ fn quant_toml(plain: &Target, storage: &Storage, compute: Compute, kv: Format, n
         let class = class.name();
         stored += &format!("{class} = \"{format}\"\n");
         if class != "norm" && class != "router" {
+            // Beside products of codes by codes, those of floats are in f16.
+            let compute = if compute == Compute::Fp8 && format != Format::Fp8E4m3 { Compute::F16 } else { compute };
             computes += &format!("{class} = {:?}\n", compute.name());
         }
         if let Some(ClassScales { form, format }) = scaled {

@@ -19,7 +19,8 @@ const TIMES: f32 = 2.0;
 
 /// By prompt and token, the largest allowed distance from `expected`: `bound`, or twice the distance by which
 /// rounding moves the row, if that is larger. Four variants measure it: the target's own rounding, K/V in f32
-/// and in f16, and products in f32.
+/// and in f16, and products in f32. A target whose products are in fp8 has a fifth: those in f16, as kernels of
+/// few rows have them.
 ///
 /// # Panics
 /// If the checkpoint does not fit the target.
@@ -31,12 +32,16 @@ pub fn bounds(
     bound: f32,
 ) -> Vec<Vec<f32>> {
     let mut bounds: Vec<Vec<f32>> = prompts.iter().map(|prompt| vec![bound; prompt.len()]).collect();
-    if target.quant.compute.classes.values().all(|compute| *compute != Compute::F16) {
+    let computes = || target.quant.compute.classes.values();
+    if computes().all(|compute| compute.is_exact()) {
         return bounds;
     }
     let kv = target.quant.kv_formats;
     let [f32, f16] = [Cached::F32, Cached::F16].map(KvFormats::both);
-    let others = [(Compute::F16, kv), (Compute::F16, f32), (Compute::F16, f16), (Compute::F32, kv)];
+    let mut others = vec![(None, kv), (None, f32), (None, f16), (Some(Compute::F32), kv)];
+    if computes().any(|compute| *compute == Compute::Fp8) {
+        others.push((Some(Compute::F16), kv));
+    }
     for (compute, kv) in others {
         let found = interpret(target, weights, prompts, compute, kv);
         let moved = rows_apart(&found, expected, target.model.vocabulary);
@@ -47,18 +52,19 @@ pub fn bounds(
     bounds
 }
 
-/// The interpreter's logits with a different rounding of K/V and of what the target rounds to f16.
+/// The interpreter's logits with a different rounding of K/V and, if `compute` says one, of what the target
+/// rounds for tensor cores.
 fn interpret(
     target: &Target,
     weights: &Path,
     prompts: &[Vec<u32>],
-    compute: Compute,
+    compute: Option<Compute>,
     kv: KvFormats,
 ) -> Logits {
     let mut quant = target.quant.clone();
     quant.kv_formats = kv;
     let computes = quant.compute.classes.values_mut().chain(quant.compute.tensors.values_mut());
-    computes.filter(|it| **it == Compute::F16).for_each(|it| *it = compute);
+    computes.filter(|it| !it.is_exact()).for_each(|it| *it = compute.unwrap_or(*it));
     let graph = graph::build(&target.model, &quant);
     let checkpoint = Checkpoint::open(weights).unwrap_or_else(|error| panic!("{error}"));
     let interpreter = Interpreter::new(&graph, &quant, &checkpoint);

@@ -56,11 +56,23 @@ fn stored_within(targets: &Path, hardware: &str, golden: &Golden, quant: &str, b
 
 /// A golden's f32 weights in another storage.
 fn restored(targets: &Path, hardware: &str, golden: &Golden, storage: &str, out: &Path) -> Option<Case> {
+    restored_in(Compute::F16, targets, hardware, golden, storage, out)
+}
+
+/// The same with products in `compute`.
+fn restored_in(
+    compute: Compute,
+    targets: &Path,
+    hardware: &str,
+    golden: &Golden,
+    storage: &str,
+    out: &Path,
+) -> Option<Case> {
     golden.import_into(targets, Compute::F16);
     let plain = target(targets, hardware, golden, "f32");
     let storage = Storage::ALL.iter().find(|it| it.name == storage).expect("there is such a storage");
-    let out = out.join(&golden.name).join(storage.name);
-    let quant = requantise(golden, &plain, storage, Compute::F16, Format::Bf16, targets, &out);
+    let out = out.join(&golden.name).join(storage.name).join(compute.name());
+    let quant = requantise(golden, &plain, storage, compute, Format::Bf16, targets, &out);
     case(target(targets, hardware, golden, &quant), golden, &out.join("stored"), None, REQUANTISED)
 }
 
@@ -161,6 +173,28 @@ fn layers_of_one_block_agree_with_the_interpreter_and_with_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Products of codes by codes, of long prompts alone and together, and steps behind them, whose products are in
+/// f16. A code of an activation near the middle of two becomes the other in one of two orders of summation, so
+/// that rows are as far apart as the rounding itself moves them, which `rounding` measures.
+#[test]
+fn products_in_fp8_agree_with_the_interpreter() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let h200 = emulated::hardware(&targets, "h200", Some(emulated::FEW));
+    let mut wide = wide(directory.path());
+    wide.prompts.retain(|prompt| prompt.len() > 128);
+    let mut wrong = Vec::new();
+    for storage in ["fp8-block128", "fp8-tensor"] {
+        let case = planned(restored_in(Compute::Fp8, &targets, &h200, &wide, storage, &out));
+        let weights = case.weights.clone();
+        let rows = rounding::bounds(&case.target, &weights, &case.prompts, &case.expected, REQUANTISED);
+        let furthest = rows.iter().flatten().fold(0.0, |a: f32, b| a.max(*b));
+        println!("{}: rounding moves a row by up to {:.1e}", case.target.name(), furthest / 2.0);
+        run(&Case { rows: Some(rows), ..case }, &mut wrong, &["prompts", "prompts together", "steps behind prompts"]);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 /// Gemma 4: windows, two shapes of heads, keys as values, norms behind blocks, a router by itself. The wide
 /// one's heads have the widths of its releases.
 #[test]
@@ -241,13 +275,14 @@ fn attention_over_latents_agrees_with_the_interpreter() {
 }
 
 /// Kernels alone, against references in f64: the delta-net's and Mamba-2's in every work split, with rejected
-/// drafts and in chunks, those of draft passes, and those of whole rows. Attention's take a minute to compile
+/// drafts and in chunks, those of draft passes, those of whole rows, and products in fp8. Attention's take a minute to compile
 /// here and run on a card.
 #[test]
 fn kernels_agree_with_their_definitions() {
     let recurrent = ["delta_net/delta", "mamba2/mamba2"];
     let recurrent = recurrent.into_iter().flat_map(|name| (0..3).map(move |part| (name, part)));
-    for (name, part) in recurrent.chain([("draft/draft", 0), ("rows/rows", 0)]) {
+    let fp8 = [("products/gemm_fp8", 0), ("experts/experts_fp8", 0)];
+    for (name, part) in recurrent.chain([("draft/draft", 0), ("rows/rows", 0)]).chain(fp8) {
         let begin = Instant::now();
         let program = emulated::program(name, &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
         let output = std::process::Command::new(&program).output().expect("it starts");

@@ -1,6 +1,6 @@
 // Tests of the experts' products in fp8 (experts_gemm_fp8.cuh) against a reference in double precision: gate and up with what they quantise, down in f32 and
 // in f16, each on operands of its own, so that every difference is that kernel's.
-// With the argument `defect` one weight code of the first case is wrong: the program must then fail.
+// With the argument `defect` one weight code of the first case is wrong: the program must then fail. Built with BENCH it measures instead.
 #include "products/gemm_fp8_case.cuh"
 
 #include "kernels/experts_gemm_fp8.cuh"
@@ -124,7 +124,48 @@ constexpr auto STORE = Epilogue::STORE;
 constexpr auto GATED = Epilogue::GATED;
 constexpr auto ACTIVATED = Epilogue::ACTIVATED;
 
+#ifdef BENCH
+// Bytes of the masked words' bits beside those that are set.
+__global__ void fill(unsigned* words, size_t count, unsigned mask, unsigned set) {
+    for (size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x; i < count; i += size_t(gridDim.x) * blockDim.x) {
+        unsigned long long z = (i + 1) * 0x9e3779b97f4a7c15ull;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+        words[i] = (unsigned(z >> 29) & mask) | set;
+    }
+}
+
+template <class C>
+void measure(const char* name, int tokens) {
+    using S = ExpertsFp8<C>;
+    test::Random r(7);
+    std::vector<int> expert_of, pair_of;
+    test::Buffer<char> lists(lists_of<C>(r, tokens, false, expert_of, pair_of)), out(experts_fp8_bytes<C>());
+    const size_t x_bytes = quantised_bytes(C::X_ROWS, C::INPUTS), codes_at = quantised_scales_at(C::X_ROWS, C::INPUTS);
+    test::Buffer<char> x(x_bytes), codes(C::EXPERTS * S::CODE_BYTES);
+    fill<<<1024, 256, 0, stream>>>(reinterpret_cast<unsigned*>(x.pointer), codes_at / 4, 0x8f8f8f8f, 0x30303030);
+    fill<<<1024, 256, 0, stream>>>(reinterpret_cast<unsigned*>(x.pointer + codes_at), (x_bytes - codes_at) / 4, 0x000fffff, 0x3c000000);
+    fill<<<1024, 256, 0, stream>>>(reinterpret_cast<unsigned*>(codes.pointer), codes.count / 4, 0x8f8f8f8f, 0x30303030);
+    test::Buffer<float> scales(std::vector<float>(size_t(C::EXPERTS) * S::TILES * most(S::PANELS, 8), 0.01f));
+    const float ms = test::time_graph(stream, [&] {
+        test::launch(experts_gemm_fp8_kernel<C, S::THREADS, S::SHARED_BYTES>, dim3(experts_fp8_blocks<C>(132)), S::THREADS, S::SHARED_BYTES, stream, lists.pointer,
+                     x.pointer, codes.pointer, scales.pointer, scales.pointer, out.pointer);
+    }, 9);
+    const double flops = 2.0 * tokens * C::ACTIVE * double(S::TILES * 8) * C::INPUTS;
+    std::printf("%-40s %5d tokens  %8.1f us  %7.1f TFLOP/s\n", name, tokens, ms * 1e3, flops / ms * 1e-9);
+}
+#endif
+
 int main(int count, char** arguments) {
+#ifdef BENCH
+    (void)count, (void)arguments;
+    CHECK(cudaStreamCreate(&stream));
+    // The 35B's, of 256 experts.
+    measure<Grouped<BLOCK, 256, 8, 8192, true, 512, 2048, GATED>>("gate and up 512 x 2048", 8192);
+    measure<Grouped<BLOCK, 256, 8, 8192, false, 2048, 512, STORE, true>>("down 2048 x 512, f16", 8192);
+    measure<Grouped<BLOCK, 256, 8, 1024, true, 512, 2048, GATED>>("gate and up 512 x 2048", 1024);
+    measure<Grouped<BLOCK, 256, 8, 1024, false, 2048, 512, STORE, true>>("down 2048 x 512, f16", 1024);
+    return 0;
+#endif
     plant_defect = count > 1 && std::strcmp(arguments[1], "defect") == 0;
 #ifndef MONOMORPH_HOST
     CHECK(cudaStreamCreate(&stream));

@@ -135,7 +135,7 @@ impl Cases {
             .map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All))
             .collect();
         write_logits(&to.join("expected.safetensors"), &logits, target.model.vocabulary);
-        let exact = target.quant.compute.classes.values().all(|compute| *compute != Compute::F16);
+        let exact = target.quant.compute.classes.values().all(|compute| compute.is_exact());
         let bound = if exact { EXACT } else { F16 };
         let bounds = rounding::bounds(&target, checkpoint, &golden.prompts, &logits, bound);
         write_logits(&to.join("bounds.safetensors"), &bounds, 1);

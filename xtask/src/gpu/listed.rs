@@ -64,6 +64,12 @@ pub const PROGRAMS: [Program; 39] = [
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
+    Program {
+        planted: Some(&["defect"]),
+        tools: MEMCHECK,
+        wgmma: true,
+        ..program("gemm_fp8", "products/gemm_fp8")
+    },
     Program { planted: Some(&["planted"]), ..program("embed", "ends/embed") },
     program("draft", "draft/draft"),
     // On a card each, if there are so many; else all ranks are on one, and nothing is timed.
@@ -98,6 +104,12 @@ pub const PROGRAMS: [Program; 39] = [
         ..program("experts_batch", "experts/experts_batch")
     },
     Program {
+        planted: Some(&["defect"]),
+        tools: MEMCHECK,
+        wgmma: true,
+        ..program("experts_fp8", "experts/experts_fp8")
+    },
+    Program {
         defines: &["PART=1", EVERY_LANE],
         ..every_lane("attention-1-every-lane", "attention/attention")
     },
@@ -115,6 +127,7 @@ pub const PROGRAMS: [Program; 39] = [
         ..every_lane("stream-1-every-lane", "products/stream")
     },
     Program { wgmma: true, ..every_lane("gemm-every-lane", "products/gemm") },
+    Program { wgmma: true, ..every_lane("gemm_fp8-every-lane", "products/gemm_fp8") },
     Program { defines: &["PART=2", EVERY_LANE], ..every_lane("delta-2-every-lane", "delta_net/delta") },
     Program { defines: &["PART=2", EVERY_LANE], ..every_lane("mamba2-2-every-lane", "mamba2/mamba2") },
     Program {
@@ -125,6 +138,7 @@ pub const PROGRAMS: [Program; 39] = [
         defines: &["SUITE=2", EVERY_LANE],
         ..every_lane("experts_stream-2-every-lane", "experts/experts_stream")
     },
+    Program { wgmma: true, ..every_lane("experts_fp8-every-lane", "experts/experts_fp8") },
     Program {
         defines: &["SMALL", EVERY_LANE],
         ..every_lane("experts_batch-every-lane", "experts/experts_batch")
@@ -133,10 +147,12 @@ pub const PROGRAMS: [Program; 39] = [
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 16] = [
+pub const INSTRUMENTS: [Program; 17] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
+    Program { wgmma: true, ..program("gemm_fp8-bench", "products/gemm_fp8_bench") },
+    Program { wgmma: true, defines: &["BENCH"], ..program("experts_fp8-bench", "experts/experts_fp8") },
     Program {
         defines: &["SPLIT_COUNT=16", "WARP_COUNT=8", "CHUNK_TOKENS=256", "RESIDENT_COUNT=1", "BEFORE_WAIT"],
         ..program("attention-decode", "attention/attention_bench")
