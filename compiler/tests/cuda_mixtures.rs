@@ -29,12 +29,13 @@ fn program<'a>(cuda: &'a CudaPlan, name: &str) -> &'a Program {
 
 /// Attention alternating with delta-nets, with and without experts; mixtures without a shared expert, one of
 /// which scores experts and norms whole rows; and models with neither, for the checks that apply to all.
-const ALL: [&str; 15] = [
+const ALL: [&str; 16] = [
     "gb10/qwen3.5-35b/nvfp4",
     "gb10/qwen3.5-122b/nvfp4",
     "h200/qwen3.5-35b/nvfp4",
     "h200/qwen3.5-35b/bf16",
     "h200/qwen3.6-35b/fp8",
+    "h200/qwen3.6-35b/fp8a8",
     "h200/qwen3.5-122b/nvfp4",
     "h200/qwen3.5-27b/nvfp4",
     "h200/qwen3.5-0.8b/bf16",
@@ -83,6 +84,51 @@ fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
         body_templates(&plan, program(cuda, "prefill"), "attention")[2..4],
         ["attention_write", "attention_prefill_wgmma"]
     );
+}
+
+#[test]
+fn prompts_of_a_spec_in_fp8_multiply_codes_and_steps_do_not() {
+    let (codes, halves) = (plan("h200/qwen3.6-35b/fp8a8"), plan("h200/qwen3.6-35b/fp8"));
+    let (quantise, gemm, grouped) = ("quantise", "gemm_fp8", "experts_gemm_fp8");
+    let mixture = [
+        &["route_batch", quantise, gemm, "experts_sort", "experts_place", grouped, grouped][..],
+        &[quantise, gemm, "experts_batch_combine"],
+    ]
+    .concat();
+    // The products of the delta-nets' gates are in f16: the launch that quantises their rows stages them too.
+    let delta = [quantise, gemm, "gemm_wgmma", "delta_prepare", "delta_chunks", "delta_gate", quantise, gemm];
+    let attention = [quantise, gemm, "attention_write", "attention_prefill_wgmma", quantise, gemm];
+    for name in ["prefill_1024", "prefill"] {
+        let launches = |body| body_templates(&codes, program(cuda(&codes), name), body);
+        assert_eq!(launches("delta"), [&delta[..], &mixture].concat(), "{name}");
+        assert_eq!(launches("attention"), [&attention[..], &mixture].concat(), "{name}");
+    }
+    // Up to 128 rows the launches are those of f16, and so is the head.
+    for (program, other) in cuda(&codes).programs.iter().zip(&cuda(&halves).programs) {
+        assert_eq!(program.name, other.name);
+        if program.rows <= 128 {
+            for body in ["delta", "attention", "head"]
+                .iter()
+                .filter(|it| codes.bodies.iter().any(|of| of.name == **it))
+            {
+                assert_eq!(
+                    body_templates(&codes, program, body),
+                    body_templates(&halves, other, body),
+                    "{} {body}",
+                    program.name
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_multiply_codes_says_so() {
+    let target = spec::load(&[root().join("targets")], "gb10/qwen3.6-35b/fp8a8");
+    let target = target.unwrap_or_else(|error| panic!("{error}"));
+    let refused = assemble::plan(&target, &graph::build(&target.model, &target.quant)).expect_err("no wgmma");
+    let said = refused.to_string();
+    assert!(said.contains("products in `fp8` need a card with `wgmma`: say `f16` in [compute]"), "{said}");
 }
 
 #[test]

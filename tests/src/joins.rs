@@ -40,7 +40,7 @@ pub struct Stored {
 /// # Panics
 /// If there is no model of that name, or a directory is not writable.
 pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &Path) -> Stored {
-    let out = out.join(name).join(storage);
+    let out = out.join(name).join(storage).join(compute.name());
     let load = |quant: &str| {
         let search = [targets.to_owned(), root().join("targets")];
         spec::load(&search, &format!("h200/{name}/{quant}")).unwrap_or_else(|error| panic!("{error}"))

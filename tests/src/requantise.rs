@@ -224,7 +224,8 @@ fn quant_toml(plain: &Target, storage: &Storage, compute: Compute, kv: Format, n
         stored += &format!("{class} = \"{format}\"\n");
         if class != "norm" && class != "router" {
             // Beside products of codes by codes, those of floats are in f16.
-            let compute = if compute == Compute::Fp8 && format != Format::Fp8E4m3 { Compute::F16 } else { compute };
+            let compute =
+                if compute == Compute::Fp8 && format != Format::Fp8E4m3 { Compute::F16 } else { compute };
             computes += &format!("{class} = {:?}\n", compute.name());
         }
         if let Some(ClassScales { form, format }) = scaled {

@@ -190,7 +190,11 @@ fn products_in_fp8_agree_with_the_interpreter() {
         let rows = rounding::bounds(&case.target, &weights, &case.prompts, &case.expected, REQUANTISED);
         let furthest = rows.iter().flatten().fold(0.0, |a: f32, b| a.max(*b));
         println!("{}: rounding moves a row by up to {:.1e}", case.target.name(), furthest / 2.0);
-        run(&Case { rows: Some(rows), ..case }, &mut wrong, &["prompts", "prompts together", "steps behind prompts"]);
+        run(
+            &Case { rows: Some(rows), ..case },
+            &mut wrong,
+            &["prompts", "prompts together", "steps behind prompts"],
+        );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -48,14 +48,17 @@ fn check(
         .collect()
 }
 
+/// Hardware, model, storage and compute format, and how many prompts.
+type Emulated = (&'static str, &'static str, &'static str, Compute, usize);
+
 /// Builds batch-invariant servers of the models for an emulated card and checks each.
-fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
+fn on_emulated_cards(cases: &[Emulated], tokens: usize) {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let mut wrong = Vec::new();
-    for (hardware, model, storage, count) in cases {
+    for (hardware, model, storage, compute, count) in cases {
         let hardware = emulated::hardware(&targets, hardware, Some(emulated::FEW));
-        let stored = Stored { tokens, ..store(model, storage, Compute::F16, &targets, &out) };
+        let stored = Stored { tokens, ..store(model, storage, *compute, &targets, &out) };
         let options = BuildOptions { batch_invariant: Some(SEQUENCES), ..BuildOptions::default() };
         let search = [targets.clone(), root().join("targets")];
         let target = spec::load_with(&search, &format!("{hardware}/{}", stored.name), &options);
@@ -72,7 +75,7 @@ fn on_emulated_cards(cases: &[(&str, &str, &str, usize)], tokens: usize) {
 /// chunks, a mixture.
 #[test]
 fn sequences_of_an_emulated_card_are_what_they_are_alone() {
-    on_emulated_cards(&[("h200", "slim", "bf16", 8)], 40);
+    on_emulated_cards(&[("h200", "slim", "bf16", Compute::F16, 8)], 40);
 }
 
 /// The rest: dense models, narrow heads, other storages, the other kind of card, more sequences.
@@ -82,16 +85,17 @@ fn sequences_of_an_emulated_card_are_what_they_are_alone() {
 fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let cases = [
-        ("h200", "qwen3-deep", "bf16", 160),
-        ("h200", "qwen3-next", "bf16", 160),
-        ("h200", "qwen35-moe-text", "bf16", 160),
-        ("h200", "slim", "bf16", 160),
-        ("gb10", "slim", "nvfp4-modelopt", 160),
-        ("h200", "wide", "fp8-block128", 40),
-        ("h200", "wide-mistral", "bf16", 40),
-        ("gb10", "wide-mistral", "bf16", 40),
+        ("h200", "qwen3-deep", "bf16", Compute::F16, 160),
+        ("h200", "qwen3-next", "bf16", Compute::F16, 160),
+        ("h200", "qwen35-moe-text", "bf16", Compute::F16, 160),
+        ("h200", "slim", "bf16", Compute::F16, 160),
+        ("gb10", "slim", "nvfp4-modelopt", Compute::F16, 160),
+        ("h200", "wide", "fp8-block128", Compute::F16, 40),
+        ("h200", "wide", "fp8-block128", Compute::Fp8, 40),
+        ("h200", "wide-mistral", "bf16", Compute::F16, 40),
+        ("gb10", "wide-mistral", "bf16", Compute::F16, 40),
     ];
-    let is_wanted = |(hardware, model, storage, _): &&(&str, &str, &str, usize)| {
+    let is_wanted = |(hardware, model, storage, ..): &&Emulated| {
         let name = format!("{hardware}/{model}/{storage}");
         wanted.is_empty() || wanted.split(',').any(|it| name.contains(it))
     };

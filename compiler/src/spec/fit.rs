@@ -395,12 +395,14 @@ fn fp8_misfit<'a>(
         let (format, name) = (stored.of(it.class, &it.name)?, &it.name);
         if format != Format::Fp8E4m3 {
             let message = format!("`{key}` is \"fp8\", but `{name}` is stored as {format}");
-            let help = "it multiplies codes of fp8-e4m3 weights by codes of activations: say `f16`".to_owned();
+            let help =
+                "it multiplies codes of fp8-e4m3 weights by codes of activations: say `f16`".to_owned();
             return Some((message, "for fp8-e4m3 weights only", help));
         }
         let columns = it.columns.filter(|columns| !columns.is_multiple_of(E4M3_GROUP))?;
         let message = format!("`{key}` is \"fp8\", but `{name}` has {columns} columns");
-        let help = format!("{E4M3_GROUP} activations share a scale, and rows must be whole groups: say `f16`");
+        let help =
+            format!("{E4M3_GROUP} activations share a scale, and rows must be whole groups: say `f16`");
         Some((message, "no whole groups of columns", help))
     })
 }
@@ -429,7 +431,9 @@ fn compute(
                 let of_it = |subject: &Subject| matches!(subject, Subject::Tensor(name) if *name == it.name);
                 matches!(subject, Subject::Tensor(_)) || !given.iter().any(|(other, _)| of_it(other))
             };
-            if let Some((message, label, help)) = fp8_misfit(&key, meant(tensors, subject).filter(apart), stored) {
+            if let Some((message, label, help)) =
+                fp8_misfit(&key, meant(tensors, subject).filter(apart), stored)
+            {
                 source.report(value.span.clone(), &key, message, label, help);
             }
         }

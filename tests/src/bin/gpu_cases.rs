@@ -9,7 +9,7 @@ use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Ranks, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_formats::Format;
-use monomorph_tests::goldens::{Golden, on_cards};
+use monomorph_tests::goldens::{Golden, on_cards, wide};
 use monomorph_tests::logits::{Logits, read};
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::{root, rounding};
@@ -73,6 +73,19 @@ fn main() {
                 let out = cases.out.join("stored").join(storage.name).join(compute.name());
                 let quant = requantise(golden, &plain, storage, compute, kv, &cases.targets(), &out);
                 cases.add(golden, &quant, &out.join("stored"));
+            }
+        }
+    }
+    // Products of codes by codes, whose rows are whole groups of columns.
+    if ranks.count == 1 {
+        let wide = wide(&cases.out.join("made-up"));
+        wide.import_into(&cases.targets(), Compute::F16);
+        if let Ok(plain) = cases.target(&wide, "f32") {
+            for storage in Storage::ALL.iter().filter(|storage| storage.computes(Compute::Fp8)) {
+                let out = cases.out.join("stored-wide").join(storage.name);
+                let quant =
+                    requantise(&wide, &plain, storage, Compute::Fp8, Format::Bf16, &cases.targets(), &out);
+                cases.add(&wide, &quant, &out.join("stored"));
             }
         }
     }

@@ -9,13 +9,14 @@ use std::path::Path;
 
 /// Dense, a mixture of experts, delta-nets with a mixture, and the same in the widths that the fast kernels
 /// need.
-const MODELS: [(&str, &str); 6] = [
-    ("qwen3-deep", "bf16"),
-    ("qwen3-moe", "bf16"),
-    ("qwen3-next", "bf16"),
-    ("qwen35-moe-text", "bf16"),
-    ("wide", "bf16"),
-    ("wide", "fp8-block128"),
+const MODELS: [(&str, &str, Compute); 7] = [
+    ("qwen3-deep", "bf16", Compute::F16),
+    ("qwen3-moe", "bf16", Compute::F16),
+    ("qwen3-next", "bf16", Compute::F16),
+    ("qwen35-moe-text", "bf16", Compute::F16),
+    ("wide", "bf16", Compute::F16),
+    ("wide", "fp8-block128", Compute::F16),
+    ("wide", "fp8-block128", Compute::Fp8),
 ];
 const PROMPTS: usize = 160;
 
@@ -26,8 +27,8 @@ fn main() {
         std::process::exit(2);
     };
     let out = Path::new(out);
-    let joins = MODELS.map(|(model, storage)| {
-        let stored = store(model, storage, Compute::F16, &out.join("targets"), &out.join("stored"));
+    let joins = MODELS.map(|(model, storage, compute)| {
+        let stored = store(model, storage, compute, &out.join("targets"), &out.join("stored"));
         json!({
             "name": stored.name, "directory": stored.weights, "longest": stored.longest(), "tight": stored.tight(), "tokens": TOKENS,
             "prompts": stored.prompts(PROMPTS),

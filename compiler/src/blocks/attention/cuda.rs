@@ -209,8 +209,14 @@ impl Launcher<'_> {
         phase: &Attention,
         launches: &mut Vec<Launch>,
     ) -> Result<(), PassError> {
-        let exact =
-            self.plan.target.quant.compute.classes.get(&TensorClass::Attention).is_none_or(|it| it.is_exact());
+        let exact = self
+            .plan
+            .target
+            .quant
+            .compute
+            .classes
+            .get(&TensorClass::Attention)
+            .is_none_or(|it| it.is_exact());
         let mut operands = self.attention_operands(site, phase)?;
         if phase.norm_rows {
             launches.push(self.norm_rows(site, phase, &mut operands, exact)?);

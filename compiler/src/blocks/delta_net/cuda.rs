@@ -141,7 +141,8 @@ impl Launcher<'_> {
     ) -> Result<(), PassError> {
         let operands = self.delta_operands(site, phase)?;
         let shape = operands.shape;
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet).is_none_or(|it| it.is_exact());
+        let exact =
+            self.plan.target.quant.compute.classes.get(&TensorClass::DeltaNet).is_none_or(|it| it.is_exact());
         let decode = site.program.regime == Regime::Decode;
         let division = if exact { None } else { Division::new(&shape, site.program.sequences, self.card) };
         match division {
@@ -261,8 +262,7 @@ impl Launcher<'_> {
             ("SEQUENCES", integer(self.plan.buckets.sequences)),
         ]);
         let shared = prepare_shared(&shape);
-        let resident =
-            (1..=PREPARE_RESIDENT).rev().find(|it| fits(self.card, shared, *it)).unwrap_or(1);
+        let resident = (1..=PREPARE_RESIDENT).rev().find(|it| fits(self.card, shared, *it)).unwrap_or(1);
         let name = self.kernel_name(site, "_prepare");
         let instance = Instance {
             resident,

@@ -25,7 +25,8 @@ impl Launcher<'_> {
         }
         let (form, eps) = self.norm(Some(norm));
         let matrix = self.matrix(table);
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Draft).is_none_or(|it| it.is_exact());
+        let exact =
+            self.plan.target.quant.compute.classes.get(&TensorClass::Draft).is_none_or(|it| it.is_exact());
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns)), ("THREADS", integer(EMBED_THREADS))];
         constants.extend(matrix.names());

@@ -110,7 +110,8 @@ impl Launcher<'_> {
     ) -> Result<(), PassError> {
         let operands = self.mamba2_operands(site, phase);
         let shape = operands.shape;
-        let exact = self.plan.target.quant.compute.classes.get(&TensorClass::Mamba2).is_none_or(|it| it.is_exact());
+        let exact =
+            self.plan.target.quant.compute.classes.get(&TensorClass::Mamba2).is_none_or(|it| it.is_exact());
         let decode = site.program.regime == Regime::Decode;
         if decode && !exact {
             let (sequences, tokens) = (site.program.sequences, site.program.tokens);

@@ -1,8 +1,8 @@
 //! Matrix products, and the staging of their inputs.
 
 use crate::kernels::{
-    ARITHMETIC, Codes, Declared, EPILOGUE, FP8, GEMM, Header, LIMIT, MATRIX, NORM, Quantised, RING, RowScales,
-    Rows, Scales, Staged, Vector, World, constants, kernels,
+    ARITHMETIC, Codes, Declared, EPILOGUE, FP8, GEMM, Header, LIMIT, MATRIX, NORM, Quantised, RING,
+    RowScales, Rows, Scales, Staged, Vector, World, constants, kernels,
 };
 
 /// A streaming product.

@@ -4,8 +4,8 @@
 
 use super::shape::{self, Lists};
 use crate::blocks::experts::kernels::{
-    ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmFp8, ExpertsGemmMma, ExpertsGemmWgmma, ExpertsPlace, ExpertsSort,
-    ExpertsSortPart, ExpertsStage,
+    ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmFp8, ExpertsGemmMma, ExpertsGemmWgmma,
+    ExpertsPlace, ExpertsSort, ExpertsSortPart, ExpertsStage,
 };
 use crate::blocks::products::cuda::fp8;
 use crate::blocks::products::cuda::gemm::Gemm;

@@ -32,11 +32,8 @@ pub(crate) struct Fp8 {
 }
 
 fn shape(card: &Cuda) -> Option<Fp8> {
-    let of = |stages| Fp8 {
-        stages,
-        threads: THREADS,
-        shared: stages * ((TOKENS + BLOCK_ROWS) * E4M3_GROUP + 16),
-    };
+    let of =
+        |stages| Fp8 { stages, threads: THREADS, shared: stages * ((TOKENS + BLOCK_ROWS) * E4M3_GROUP + 16) };
     (3..=4).rev().map(of).find(|it| fits(card, it.shared, 1))
 }
 
@@ -171,8 +168,7 @@ impl Launcher<'_> {
         let work = row_blocks(matrix) * capacity.div_ceil(TOKENS);
         let grid = fixed(work.min(self.card.multiprocessors as usize), 1, 1);
         let name = self.kernel_name(site, suffix);
-        let instance =
-            Instance { shared: shape.shared, ..Instance::new(name, constants, shape.threads) };
+        let instance = Instance { shared: shape.shared, ..Instance::new(name, constants, shape.threads) };
         let arguments = GemmFp8 { step: site.header, x, codes, scales, row_scales, bias, up_bias, out };
         Ok(self.launch(site, instance, grid, arguments))
     }
