@@ -38,8 +38,9 @@ pub fn bounds(
     }
     let kv = target.quant.kv_formats;
     let [f32, f16] = [Cached::F32, Cached::F16].map(KvFormats::both);
+    let codes = computes().any(|compute| *compute == Compute::Fp8);
     let mut others = vec![(None, kv), (None, f32), (None, f16), (Some(Compute::F32), kv)];
-    if computes().any(|compute| *compute == Compute::Fp8) {
+    if codes {
         others.push((Some(Compute::F16), kv));
     }
     for (compute, kv) in others {
@@ -48,6 +49,12 @@ pub fn bounds(
         for (bound, moved) in bounds.iter_mut().flatten().zip(moved) {
             *bound = bound.max(TIMES * moved);
         }
+    }
+    // Rounding to codes moves values over the edge between two, and rows to other experts: not the same ones
+    // in another order of summation. So any row may be moved as far as the one that is moved furthest.
+    if codes {
+        let furthest = bounds.iter().flatten().fold(bound, |a, b| a.max(*b));
+        bounds.iter_mut().flatten().for_each(|it| *it = furthest);
     }
     bounds
 }

@@ -57,16 +57,13 @@ mod tests {
     #[test]
     fn a_group_in_e4m3_keeps_its_largest_and_four_bits_of_each() {
         let mut row = vec![0.0; 2 * E4M3_GROUP + 1];
-        // 448 is the largest code: 1 becomes 448, and the steps below it are 32 wide, up to 256.
-        (row[0], row[1], row[2], row[3]) = (1.0, 400.0 / 448.0, -17.0 / 448.0, 0.4 / 512.0 / 448.0);
+        // 400 is a tie between 384 and 416, twelve and thirteen steps, and 17 one between 16 and 18; 0.4 of the
+        // least step is nothing.
+        row[..4].copy_from_slice(&[448.0, 400.0, -17.0, 0.4 / 512.0]);
         (row[E4M3_GROUP], row[2 * E4M3_GROUP]) = (7e-39, -3.5);
         let found = through_e4m3(&row);
-        // 400 is a tie between 384 and 416, whose codes are 12 and 13 eighths: even is 384. 17 is one
-        // between 16 and 18; 0.4 of the least step is nothing.
-        let near = |found: f32, expected: f32| (found - expected).abs() <= 1e-6 * expected.abs();
-        assert!(near(found[0], 1.0) && near(found[1], 384.0 / 448.0) && near(found[2], -16.0 / 448.0));
-        assert_eq!((found[3], found[E4M3_GROUP], found[2 * E4M3_GROUP]), (0.0, 0.0, -3.5));
-        assert_eq!(e4m3_scale(0.0), (0.0, 0.0));
-        assert_eq!(e4m3_scale(448.0), (1.0, 1.0));
+        assert_eq!(found[..4], [448.0, 384.0, -16.0, 0.0]);
+        assert_eq!((found[E4M3_GROUP], found[2 * E4M3_GROUP], found.len()), (0.0, -3.5, row.len()));
+        assert_eq!((e4m3_scale(0.0), e4m3_scale(448.0)), ((0.0, 0.0), (1.0, 1.0)));
     }
 }

@@ -48,7 +48,7 @@ kernels! {
     (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Quantised, halves: WRITE Staged)
     check "StageShape<{config}>::THREADS == {block}"
     bytes quantised "quantised_bytes({config}::CAPACITY, {config}::WIDTH)"
-    bytes staged "{config}::HALVES ? staged_bytes({config}::CAPACITY, {config}::WIDTH) : 0";
+    bytes staged "({config}::HALVES ? staged_bytes({config}::CAPACITY, {config}::WIDTH) : 0)";
 
     /// Stages a product's input, normed if a norm precedes it, as f16 in the tensor cores' order.
     stage => Stage in "products/stage.cuh", [NORM, LIMIT, constants![WIDTH: int, CAPACITY: int]];
