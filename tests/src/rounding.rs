@@ -17,10 +17,10 @@ use std::path::Path;
 /// effect, and kernels round what the interpreter does not (queries and weights of attention).
 const TIMES: f32 = 2.0;
 
-/// By prompt and token, the largest allowed distance from `expected`: `bound`, or twice the distance by which
-/// rounding moves the row, if that is larger. Four variants measure it: the target's own rounding, K/V in f32
-/// and in f16, and products in f32. A target whose products are in fp8 has a fifth: those in f16, as kernels of
-/// few rows have them.
+/// By prompt and token, the largest allowed distance from `expected`: `bound`, or twice the distance by
+/// which rounding moves the row, if that is larger. Four variants measure it: the target's own
+/// rounding, K/V in f32 and in f16, and products in f32. A target whose products are in fp8 has a
+/// fifth: those in f16, as kernels of few rows have them.
 ///
 /// # Panics
 /// If the checkpoint does not fit the target.

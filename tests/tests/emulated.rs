@@ -173,9 +173,10 @@ fn layers_of_one_block_agree_with_the_interpreter_and_with_transformers() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Products of codes by codes, of long prompts alone and together; and steps behind short ones, whose products
-/// are in f16. A code of an activation near the middle of two becomes the other in another order of summation,
-/// and with a few layers that moves rows as far as rounding to codes does: that distance is the bound.
+/// Products of codes by codes, of long prompts alone and together; and steps behind short ones, whose
+/// products are in f16. A code of an activation near the middle of two becomes the other in another
+/// order of summation, and with a few layers that moves rows as far as rounding to codes does: that
+/// distance is the bound.
 #[test]
 fn products_in_fp8_agree_with_the_interpreter() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
@@ -277,9 +278,9 @@ fn attention_over_latents_agrees_with_the_interpreter() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Kernels alone, against references in f64: the delta-net's and Mamba-2's in every work split, with rejected
-/// drafts and in chunks, those of draft passes, those of whole rows, and products in fp8. Attention's take a minute to compile
-/// here and run on a card.
+/// Kernels alone, against references in f64: the delta-net's and Mamba-2's in every work split, with
+/// rejected drafts and in chunks, those of draft passes, those of whole rows, and products in fp8.
+/// Attention's take a minute to compile here and run on a card.
 #[test]
 fn kernels_agree_with_their_definitions() {
     let recurrent = ["delta_net/delta", "mamba2/mamba2"];

@@ -1,7 +1,7 @@
 //! Checks that a target can draft as a build asks.
 
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
-use super::fit::{kv_block_bytes, weight_bytes};
+use super::memory::{kv_block_bytes, weight_bytes};
 use super::types::{DraftMethod, DraftOption, Drafting, Mixer, Model, Target};
 use std::path::{Path, PathBuf};
 

@@ -8,6 +8,7 @@ mod drafting;
 mod fit;
 mod hardware;
 mod kept;
+mod memory;
 pub(crate) mod model;
 mod quant;
 mod ranks;
@@ -22,8 +23,8 @@ pub use batches::with_batch_invariant;
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
-pub use fit::{kv_block_bytes, weight_bytes};
 pub use kept::with_kv;
+pub use memory::{kv_block_bytes, weight_bytes};
 pub use ranks::{with_hosts, with_ranks};
 pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, has_experts, stored_tensors, tensors};
@@ -123,7 +124,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
     let (model, quant) = model_and_quant(it, sink, &mut specs);
     let ((hardware, source), model, quant) = (hardware?, model?, quant?);
     if sink.is_empty() {
-        fit::memory(&source, &hardware, &model, &quant, ranks);
+        memory::check(&source, &hardware, &model, &quant, ranks);
     }
     let file = Path::new("tuning").join(&it.hardware.as_ref()?.name).join(&model.name);
     let file = file.join(format!("{}.toml", quant.name));

@@ -58,8 +58,8 @@ mod tests {
         let command = cargo();
         let removed =
             |name: &str| command.get_envs().any(|(it, value)| it == OsStr::new(name) && value.is_none());
-        // Cargo sets the first for tests; the second is where dependencies are. Tests of a package with a build
-        // script are told its directory too.
+        // Cargo sets the first for tests; the second is where dependencies are. Tests of a package with a
+        // build script are told its directory too.
         assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some() && removed("CARGO_MANIFEST_DIR"));
         assert!(!removed("CARGO_HOME"));
         assert!(["OUT_DIR", "CARGO_PKG_NAME"].iter().all(|it| is_told(it)) && !is_told("CARGO_TARGET_DIR"));

@@ -57,8 +57,8 @@ mod tests {
     #[test]
     fn a_group_in_e4m3_keeps_its_largest_and_four_bits_of_each() {
         let mut row = vec![0.0; 2 * E4M3_GROUP + 1];
-        // 400 is a tie between 384 and 416, twelve and thirteen steps, and 17 one between 16 and 18; 0.4 of the
-        // least step is nothing.
+        // 400 is a tie between 384 and 416, twelve and thirteen steps, and 17 one between 16 and 18; 0.4 of
+        // the least step is nothing.
         row[..4].copy_from_slice(&[448.0, 400.0, -17.0, 0.4 / 512.0]);
         (row[E4M3_GROUP], row[2 * E4M3_GROUP]) = (7e-39, -3.5);
         let found = through_e4m3(&row);

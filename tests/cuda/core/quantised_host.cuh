@@ -7,13 +7,6 @@
 
 namespace test {
 
-inline uint8_t float_to_e4m3(float value) {   // to nearest even, at most the largest
-    const double magnitude = std::min(std::fabs(double(value)), 448.0);
-    const int exponent = magnitude < 0x1p-6 ? -6 : std::ilogb(magnitude);
-    const int steps = int(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));   // up to 16: the next exponent's first
-    return uint8_t((std::signbit(value) ? 0x80 : 0) | ((exponent + 6) * 8 + steps));
-}
-
 // Where an element's code is.
 inline size_t quantised_at(int capacity, int t, int k) {
     using U = monomorph::Unit<monomorph::Format::FP8_E4M3>;

@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 39] = [
+pub const PROGRAMS: [Program; 43] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -147,7 +147,7 @@ pub const PROGRAMS: [Program; 39] = [
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 17] = [
+pub const INSTRUMENTS: [Program; 18] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },

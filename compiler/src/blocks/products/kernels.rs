@@ -41,8 +41,8 @@ kernels! {
     )
     check "GemmFp8<{config}>::THREADS == {block} && GemmFp8<{config}>::SHARED_BYTES <= {shared}";
 
-    /// Quantises a product's input, normed if a norm precedes it, to e4m3, and stages it in f16 if a product of
-    /// it is in f16.
+    /// Quantises a product's input, normed if a norm precedes it, to e4m3, and stages it in f16 if a
+    /// product of it is in f16.
     quantise => Quantise in "products/quantise.cuh",
         [NORM, LIMIT, constants![WIDTH: int, CAPACITY: int, HALVES: bool]];
     (step: READ Header, x: READ Rows, norm: READ Vector, out: WRITE Quantised, halves: WRITE Staged)

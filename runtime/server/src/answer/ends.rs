@@ -22,7 +22,7 @@ impl Ends {
         Ends { limit, condemned }
     }
 
-    /// Never.
+    /// An end that never comes.
     pub(crate) fn never() -> Ends {
         Ends::new(None, watch::Sender::new(None).subscribe())
     }

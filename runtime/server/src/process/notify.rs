@@ -14,9 +14,9 @@ pub(crate) const WATCHDOG: &str = "WATCHDOG_USEC";
 /// Tells of which process.
 pub(crate) const WATCHDOG_PROCESS: &str = "WATCHDOG_PID";
 
-/// It is ready.
+/// The server answers requests.
 pub(crate) const READY: &str = "READY=1";
-/// It goes on.
+/// The server still works: systemd starts it again when it hears this no more.
 pub(crate) const ALIVE: &str = "WATCHDOG=1";
 /// It ends as it was told to.
 pub(crate) const STOPPING: &str = "STOPPING=1";

@@ -168,8 +168,8 @@ pub struct ServeArgs {
     /// predicted for the largest or was measured recently, and at least 1.5].
     #[arg(long, value_name = "SECONDS", help_heading = "Watching and stopping")]
     pub step_seconds: Option<NonZero<u64>>,
-    /// Keep a server running: this process starts one, and another when one ends by a fault, is dead or wrong,
-    /// hangs, or is not heard of for 10 s. Clients wait meanwhile, or are told to try again.
+    /// Keep a server running: this process starts one, and another when one ends by a fault, is dead or
+    /// wrong, hangs, or is not heard of for 10 s. Clients wait meanwhile, or are told to try again.
     #[arg(long, help_heading = "Watching and stopping")]
     pub supervised: bool,
     /// Its supervisor listens for it.

@@ -35,12 +35,12 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Serves HTTP until a drain begins, then lets accepted requests finish. Meanwhile it keeps listening: new
-    /// requests get an error that the server is draining, instead of a refused connection.
+    /// Serves HTTP until a drain begins, then lets accepted requests finish. Meanwhile it keeps listening:
+    /// new requests get an error that the server is draining, instead of a refused connection.
     ///
     /// # Errors
-    /// When HTTP ends by itself, the device failed, the engine did not end as it should, or a watched server's
-    /// engine does not work.
+    /// When HTTP ends by itself, the device failed, the engine did not end as it should, or a watched
+    /// server's engine does not work.
     pub(super) async fn run(
         self,
         listener: TcpListener,
