@@ -26,11 +26,17 @@ fn every_target_loads_unless_its_hardware_is_too_small() {
                 assert_eq!(target.tuning.is_some(), target.hardware.cuda().is_some(), "{name}");
                 let graph = graph::build(&target.model, &target.quant);
                 // CPUs refuse formats without kernels; every shipped CUDA target has its kernels, unless its
-                // model waits for some.
+                // model waits for some, or its products are in fp8 and the card has none.
                 match assemble::plan(&target, &graph) {
                     Ok(_) => {}
                     Err(why) if target.model.name.starts_with("gemma-4-") => {
                         assert!(why.0.contains(" has no kernels for "), "{name}: {why}");
+                    }
+                    Err(why) if target.hardware.cuda().is_some_and(|cuda| !cuda.wgmma) => {
+                        assert!(
+                            why.0.contains("products in `fp8` need a card with `wgmma`"),
+                            "{name}: {why}"
+                        );
                     }
                     Err(why) => assert!(target.hardware.cuda().is_none(), "{name}: {why}"),
                 }
