@@ -128,7 +128,10 @@ fn what_cannot_multiply_codes_says_so() {
     let target = target.unwrap_or_else(|error| panic!("{error}"));
     let refused = assemble::plan(&target, &graph::build(&target.model, &target.quant)).expect_err("no wgmma");
     let said = refused.to_string();
-    assert!(said.contains("products in `fp8` need a card with `wgmma`: say `f16` in [compute]"), "{said}");
+    assert!(
+        said.contains("no kernels for products in `fp8` on a card without `wgmma`: say `f16` in [compute]"),
+        "{said}"
+    );
 }
 
 #[test]

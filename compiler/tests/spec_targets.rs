@@ -34,7 +34,7 @@ fn every_target_loads_unless_its_hardware_is_too_small() {
                     }
                     Err(why) if target.hardware.cuda().is_some_and(|cuda| !cuda.wgmma) => {
                         assert!(
-                            why.0.contains("products in `fp8` need a card with `wgmma`"),
+                            why.0.contains("has no kernels for products in `fp8` on a card without `wgmma`"),
                             "{name}: {why}"
                         );
                     }

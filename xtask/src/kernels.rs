@@ -155,7 +155,7 @@ fn targets(options: &Options) -> Result<Vec<Target>, String> {
         match spec::load_with(&search, &name, &build) {
             Ok(target) => {
                 let graph = graph::build(&target.model, &target.quant);
-                match unbuilt::lacks(&graph).filter(|_| !options.target.contains(&name)) {
+                match unbuilt::lacks(&target, &graph).filter(|_| !options.target.contains(&name)) {
                     Some(lacks) => eprintln!("{name} is left out: there are no kernels for {lacks}"),
                     None => targets.push(target),
                 }

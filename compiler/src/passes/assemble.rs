@@ -28,7 +28,7 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
             let drafts = target.draft.is_some_and(|draft| draft.has_head());
             precision::cpu(graph, drafts)?;
         }
-        HardwareKind::Cuda(_) => unbuilt::cuda(graph)?,
+        HardwareKind::Cuda(_) => unbuilt::cuda(target, graph)?,
     }
     let (graph, draft) = draft::bodies(target, graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;

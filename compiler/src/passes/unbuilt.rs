@@ -3,22 +3,28 @@
 
 use super::{PassError, pass_error};
 use crate::graph::Graph;
+use crate::spec::types::{Compute, Target};
 use std::collections::BTreeSet;
 
 /// Checks a graph for a CUDA device.
 ///
 /// # Errors
 /// Names everything that there are no kernels for.
-pub(super) fn cuda(graph: &Graph) -> Result<(), PassError> {
-    match lacks(graph) {
+pub(super) fn cuda(target: &Target, graph: &Graph) -> Result<(), PassError> {
+    match lacks(target, graph) {
         None => Ok(()),
         Some(lacks) => Err(pass_error!("the CUDA backend has no kernels for {lacks}")),
     }
 }
 
 /// What the CUDA backend has no kernels for, if there is anything.
-pub fn lacks(graph: &Graph) -> Option<String> {
+pub fn lacks(target: &Target, graph: &Graph) -> Option<String> {
     let ops = graph.bodies.iter().flat_map(|body| &body.nodes);
-    let lacks: BTreeSet<&str> = ops.filter_map(|node| node.op.unbuilt()).collect();
+    let mut lacks: BTreeSet<&str> = ops.filter_map(|node| node.op.unbuilt()).collect();
+    let compute = &target.quant.compute;
+    let codes = compute.classes.values().chain(compute.tensors.values()).any(|it| *it == Compute::Fp8);
+    if codes && target.hardware.cuda().is_some_and(|card| !card.wgmma) {
+        lacks.insert("products in `fp8` on a card without `wgmma`: say `f16` in [compute]");
+    }
     (!lacks.is_empty()).then(|| lacks.into_iter().collect::<Vec<_>>().join(", "))
 }

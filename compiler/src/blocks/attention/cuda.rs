@@ -166,7 +166,9 @@ impl Shape {
             256 => 8 * 4 * (256 + 8) * 4,
             width => 8 * 8 * (width + 8) * 4,
         };
-        let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q + rotated;
+        // Codes of fp8 that are copied ahead.
+        let staged = if self.kv == KvFormats::both(Cached::Fp8) { 2 * keys * self.head_dim } else { 0 };
+        let bytes = WGMMA_STAGES * (2 * keys * self.head_dim * 2 + 4 * 8) + q + staged + rotated;
         takes.then_some(bytes.next_multiple_of(1024))
     }
 

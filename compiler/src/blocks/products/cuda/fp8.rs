@@ -56,10 +56,13 @@ impl Launcher<'_> {
     /// The shape of products in fp8 with a matrix.
     pub(crate) fn fp8(&self, site: Site, id: FieldId, matrix: &Matrix) -> Result<Fp8, PassError> {
         let refused = |what: &str| Err(no_kernel(site, self.plan, what));
-        let Some(shape) = shape(self.card).filter(|_| self.card.wgmma) else {
-            return refused("products in `fp8` need a card with `wgmma`: say `f16` in [compute]");
+        let Some(shape) = shape(self.card) else {
+            return refused(
+                "tiles of products in `fp8` do not fit its shared memory: say `f16` in [compute]",
+            );
         };
-        // The spec has checked both.
+        // The spec has checked the matrix, and a pass the card.
+        assert!(self.card.wgmma);
         assert!(matrix.format == Format::Fp8E4m3 && matrix.columns.is_multiple_of(E4M3_GROUP), "{matrix:?}");
         let least = if matrix.scales == Some(ScaleForm::Block128) { FP8_BLOCK } else { TILE_ROWS };
         match self.plan.field(id).parts.iter().find(|part| !part.rows.is_multiple_of(least)) {
