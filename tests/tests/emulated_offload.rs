@@ -29,7 +29,7 @@ type Case = (&'static str, &'static str, &'static str, Option<usize>, Option<usi
 /// Several layers with an odd block size; steps of two parts.
 const CASE: Case = ("h200", "qwen3-moe-raw", "bf16", Some(8), None, None);
 /// Blocks of codes and their scales, of keys and values of two sizes. Heads are widened to 64.
-const GROUPS: Case = ("h200", "qwen3-deep", "f32", None, None, Some("turbo4/turbo3"));
+const GROUPS: Case = ("h200", "qwen35-quarters", "f32", None, None, Some("turbo4/turbo3"));
 const OTHERS: [Case; 6] = [
     ("gb10", "qwen3-moe-raw", "bf16", Some(8), None, None),
     ("h200", "qwen35-quarters", "f32", Some(4), None, None),

@@ -172,7 +172,7 @@ pub struct ServeArgs {
     /// wrong, hangs, or is not heard of for 10 s. Clients wait meanwhile, or are told to try again.
     #[arg(long, help_heading = "Watching and stopping")]
     pub supervised: bool,
-    /// Its supervisor listens for it.
+    /// Answer on the socket that is standard input: how a supervisor starts a server.
     #[arg(long, hide = true)]
     pub listener_on_stdin: bool,
     /// What to log.
