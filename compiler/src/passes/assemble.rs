@@ -23,12 +23,13 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
+    let drafts = target.draft.is_some_and(|draft| draft.has_head());
     match target.hardware.kind {
-        HardwareKind::Cpu(_) => {
-            let drafts = target.draft.is_some_and(|draft| draft.has_head());
-            precision::cpu(graph, drafts)?;
+        HardwareKind::Cpu(_) => precision::cpu(graph, drafts)?,
+        HardwareKind::Cuda(_) => {
+            unbuilt::cuda(graph)?;
+            precision::cuda(graph, drafts)?;
         }
-        HardwareKind::Cuda(_) => unbuilt::cuda(graph)?,
     }
     let (graph, draft) = draft::bodies(target, graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;
