@@ -8,7 +8,7 @@ use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_tests::emulated::{self, Server};
 use monomorph_tests::feedings::{Case, EXACT, case, run};
 use monomorph_tests::goldens::{
-    Golden, golden, on_cards, slim, wide, wide_gemma4, wide_mamba2, wide_mistral, wide_nemotron,
+    Golden, golden, on_cards, wide, wide_gemma4, wide_mamba2, wide_mistral, wide_nemotron,
 };
 use monomorph_tests::logits::{Spread, read};
 use monomorph_tests::requantise::{Storage, requantise};

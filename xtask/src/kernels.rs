@@ -205,7 +205,8 @@ mod tests {
         }
     }
 
-    /// Every quant spec is paired with every GPU, and none is skipped but what is larger than its memory.
+    /// Every quant spec is paired with every GPU, and none is skipped but what is larger than its memory, and
+    /// products in fp8 where there is no `wgmma`.
     #[test]
     fn every_quant_spec_is_surveyed_on_every_gpu() {
         let options = Options {
@@ -227,7 +228,9 @@ mod tests {
         let mut small = of_h200.clone();
         small.retain(|it| !large.contains(&it.as_str()));
         assert!(all.len() >= 61 && of_h200.len() == small.len() + large.len());
-        assert!(of("h100") == small && of("gb10") == small);
+        assert_eq!(of("h100"), small);
+        small.retain(|it| it != "qwen3.6-35b/fp8a8");
+        assert_eq!(of("gb10"), small);
         let draws = |name: &str| {
             let target = all.iter().find(|it| it.name() == name).expect("it ships");
             variants(target).iter().map(|it| it.build().replace(name, "")).collect::<Vec<_>>()
