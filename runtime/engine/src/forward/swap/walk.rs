@@ -152,8 +152,8 @@ fn every_answer_of_a_model_with_a_window_is_its_lone_plain_one_with_two_drafts()
     walks_of::<Drafting<Windowed<Tight, 9>, 2>>();
 }
 
-/// A walk with a disk of which `decide` says what goes wrong, with other seeds until `enough` happened: how much
-/// is written and read depends on how quick the disk is beside the steps. What was said of the last one.
+/// A walk with a disk of which `decide` says what goes wrong, with other seeds until `enough` happened: how
+/// much is written and read depends on how quick the disk is beside the steps. What was said of the last one.
 fn failing(
     decide: impl FnMut(u64, Kind) -> Option<Fault> + Copy + Send + 'static,
     enough: impl Fn(&SwapStats) -> bool,
