@@ -47,12 +47,7 @@ impl Notifier {
         Ok(Some(Notifier { socket, watchdog: watchdog.filter(|it| !it.is_zero()) }))
     }
 
-    /// Whether it ends or kills a process that it does not hear of.
-    pub(crate) fn watches(&self) -> bool {
-        self.watchdog.is_some()
-    }
-
-    /// Within which time it wants to hear again.
+    /// Within which time it wants to hear again, if it ends or kills a process that it does not hear of.
     pub(crate) fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }

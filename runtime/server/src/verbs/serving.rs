@@ -48,7 +48,7 @@ impl Way {
         cors: CorsLayer,
     ) -> Result<(), Failure> {
         let Way { app, drain, stopping, notifier } = self;
-        let watched = notifier.as_ref().is_some_and(|it| it.watches());
+        let watched = notifier.as_ref().is_some_and(|it| it.watchdog().is_some());
         let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let router = router(Arc::clone(&app)).layer(cors);
