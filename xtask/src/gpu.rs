@@ -21,6 +21,7 @@ mod report;
 
 use crate::draft::DraftOptions;
 use clap::{Args, ValueEnum};
+use monomorph_formats::cached::KvFormats;
 use std::path::PathBuf;
 
 /// What is measured on one card unless `--bench` names others.
@@ -63,6 +64,10 @@ pub struct Options {
     /// sequences.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     batch_invariant: Vec<usize>,
+    /// Measure every target with keys and values in each of these formats as well, as `build --kv` takes
+    /// them, and all of its servers after 32,768 and 131,072 tokens too, with 1 and 8 sequences.
+    #[arg(long, value_name = "FORMAT", value_delimiter = ',', value_parser = KvFormats::from_name)]
+    kv: Vec<KvFormats>,
     /// Build servers for N GPUs: whatever is checked, of sizes that ranks can share, and beside those for
     /// one, what is measured.
     #[arg(long, value_name = "N")]

@@ -332,8 +332,9 @@ impl Gathering {
         plan.map_err(|error| error.to_string())
     }
 
-    /// What is measured on one server, and the figures its limits derive from.
-    pub(super) fn bench(&mut self, name: &str, options: &BuildOptions) -> Result<Value, String> {
+    /// What is measured on one server, and the figures its limits derive from; if `long`, after long contexts
+    /// too, with more than one sequence.
+    pub(super) fn bench(&mut self, name: &str, options: &BuildOptions, long: bool) -> Result<Value, String> {
         let server = self.server(name, options, false);
         let plan = self.planned(name, options)?;
         let target = &plan.target;
@@ -359,7 +360,11 @@ impl Gathering {
         let batches: Vec<usize> = [1, 8, 32, 64, 128].into_iter().filter(|batch| *batch <= most).collect();
         let mut runs = vec![run("at 128", 128, &batches, &[1, most.min(64)], 8192, 3)];
         if target.model.context >= 32_768 {
-            runs.push(run("at 32k", 32_768 - GENERATE, &[1], &[0], 128, 3));
+            let batch: &[usize] = if long { &[1, 8] } else { &[1] };
+            runs.push(run("at 32k", 32_768 - GENERATE, batch, &[0], 128, 3));
+        }
+        if long && target.model.context >= 131_072 {
+            runs.push(run("at 128k", 131_072 - GENERATE, &[1, 8], &[0], 128, 3));
         }
         let weights: serde_json::Map<String, Value> =
             batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();
