@@ -41,7 +41,7 @@ fn unpacked(targets: &Path, target: &str, server: &Path) -> PathBuf {
     system
 }
 
-/// Run by `cargo xtask test` if a cross compiler and an emulator are installed.
+/// Run by `cargo xtask test --slow` if a cross compiler and an emulator are installed.
 #[test]
 #[ignore = "needs a cross compiler and an emulator: xtask/cross/debian.sh"]
 fn a_server_for_arm_agrees_with_transformers_under_an_emulator() {

@@ -126,15 +126,15 @@ fn guards(server: &Server) {
     }
 }
 
-/// Quick enough for every run of the checks: both kinds of card; exact products, bf16, fp8 and nvfp4; narrow
-/// and wide heads; prompts and batches.
+// What takes minutes more, other cards and storages of the same, is ignored: `cargo xtask test --slow`.
+
+/// Both kinds of card; exact products, bf16, fp8 and nvfp4; narrow and wide heads; prompts and batches.
 #[test]
 fn servers_agree_with_the_interpreter_and_with_transformers() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
     let (wide, mut wrong) = (wide(directory.path()), Vec::new());
-    let wide_mamba2 = wide_mamba2(directory.path());
 
     let case = planned(restored(&targets, &h200, &wide, "fp8-block128", &out));
     let server = run(&case, &mut wrong, &["prompts together", "34 and fewer"]);
@@ -146,30 +146,42 @@ fn servers_agree_with_the_interpreter_and_with_transformers() {
     run(&case, &mut wrong, &["prompts", "steps behind prompts", "9 and fewer"]);
     let case = planned(stored(&targets, &h200, &golden("qwen35-moe-wide"), "bf16"));
     run(&case, &mut wrong, &["prompts", "9 and fewer"]);
-    // Norms of whole rows, and experts chosen by scores: streamed, and sorted.
-    let case = planned(stored(&targets, &h200, &golden("minimax-m2"), "bf16"));
-    run(&case, &mut wrong, &["prompts", "9 and fewer"]);
-    let case = planned(restored(&targets, &h200, &wide_mamba2, "bf16", &out));
-    run(&case, &mut wrong, &["prompts together", "9 and fewer"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Nemotron-H: experts and dense blocks without gates, experts of a width of their own, heads that are not
-/// rotated. Experts of the wide ones are streamed for few rows.
+/// The other kind of card, Mamba-2 in f16, latents of experts; norms of whole rows, and experts chosen by
+/// scores: streamed, and sorted.
 #[test]
-fn layers_of_one_block_agree_with_the_interpreter_and_with_transformers() {
+#[ignore = "minutes"]
+fn servers_of_other_cards_and_storages_agree_too() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
-    let [wide, latent] = [false, true].map(|latent| wide_nemotron(directory.path(), latent));
+    let [mamba2, latent] = [wide_mamba2(directory.path()), wide_nemotron(directory.path(), true)];
     let mut wrong = Vec::new();
     for case in [
+        stored(&targets, &h200, &golden("minimax-m2"), "bf16"),
         stored(&targets, &gb10, &golden("nemotron-h-few"), "bf16"),
-        restored(&targets, &h200, &wide, "nvfp4-modelopt", &out),
+        stored_within(&targets, &gb10, &golden("gemma4-few"), "bf16", UNDIVIDED),
+        restored(&targets, &h200, &mamba2, "bf16", &out),
         restored(&targets, &h200, &latent, "bf16", &out),
     ] {
         run(&planned(case), &mut wrong, &["prompts together", "9 and fewer"]);
     }
+    latents(&targets, &gb10, &["prompts together", "9 and fewer"], &mut wrong);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Nemotron-H: experts and dense blocks without gates, experts of a width of their own, heads that are not
+/// rotated. Experts are streamed for few rows.
+#[test]
+fn layers_of_one_block_agree_with_the_interpreter() {
+    let directory = tempfile::tempdir().expect("temporary directories can be made");
+    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
+    let h200 = emulated::hardware(&targets, "h200", Some(emulated::FEW));
+    let (wide, mut wrong) = (wide_nemotron(directory.path(), false), Vec::new());
+    let case = planned(restored(&targets, &h200, &wide, "nvfp4-modelopt", &out));
+    run(&case, &mut wrong, &["prompts together", "9 and fewer"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -179,23 +191,31 @@ fn layers_of_one_block_agree_with_the_interpreter_and_with_transformers() {
 /// distance is the bound.
 #[test]
 fn products_in_fp8_agree_with_the_interpreter() {
+    products_in_fp8("fp8-block128");
+}
+
+#[test]
+#[ignore = "minutes"]
+fn products_in_fp8_of_scaled_tensors_agree_with_the_interpreter() {
+    products_in_fp8("fp8-tensor");
+}
+
+fn products_in_fp8(storage: &str) {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let h200 = emulated::hardware(&targets, "h200", Some(emulated::FEW));
     let mut wide = wide(directory.path());
     wide.prompts.retain(|prompt| prompt.len() > 128);
     let mut wrong = Vec::new();
-    for storage in ["fp8-block128", "fp8-tensor"] {
-        let halves = planned(restored(&targets, &h200, &wide, storage, &out));
-        let case = planned(restored_in(Compute::Fp8, &targets, &h200, &wide, storage, &out));
-        let moved = Spread::of(&halves.expected, &case.expected, case.target.model.vocabulary);
-        println!("{}: rounding to codes moves {moved}", case.target.name());
-        let bound = 1.5 * moved.half.max(moved.most / 2.0);
-        let weights = case.weights.clone();
-        let rows = rounding::bounds(&case.target, &weights, &case.prompts, &case.expected, bound);
-        let case = Case { rows: Some(rows), bound, ..case };
-        run(&case, &mut wrong, &["prompts", "prompts together", "steps behind prompts"]);
-    }
+    let halves = planned(restored(&targets, &h200, &wide, storage, &out));
+    let case = planned(restored_in(Compute::Fp8, &targets, &h200, &wide, storage, &out));
+    let moved = Spread::of(&halves.expected, &case.expected, case.target.model.vocabulary);
+    println!("{}: rounding to codes moves {moved}", case.target.name());
+    let bound = 1.5 * moved.half.max(moved.most / 2.0);
+    let weights = case.weights.clone();
+    let rows = rounding::bounds(&case.target, &weights, &case.prompts, &case.expected, bound);
+    let case = Case { rows: Some(rows), bound, ..case };
+    run(&case, &mut wrong, &["prompts", "prompts together", "steps behind prompts"]);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -205,11 +225,10 @@ fn products_in_fp8_agree_with_the_interpreter() {
 fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transformers() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
-    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
+    let h200 = emulated::hardware(&targets, "h200", Some(emulated::FEW));
     let (wide, mut wrong) = (wide_gemma4(directory.path()), Vec::new());
     for case in [
         stored(&targets, &h200, &golden("gemma4-dense"), "f32"),
-        stored_within(&targets, &gb10, &golden("gemma4-few"), "bf16", UNDIVIDED),
         restored(&targets, &h200, &wide, "bf16", &out),
     ] {
         run(&planned(case), &mut wrong, &["prompts together", "9 and fewer"]);
@@ -217,29 +236,51 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Narrow keys and values. fp8 has a checkpoint's static scales, exact layers beside it, windows, and kernels
-/// of exact arithmetic too; formats with scales of groups are a sample of widths, cards and windows.
+/// A server with narrow keys and values: those of a golden, of a wide model, and of one with windows.
+#[derive(Clone, Copy)]
+enum Kept {
+    Golden(&'static str),
+    Wide,
+    WideWindows,
+}
+
+/// Narrow keys and values: a checkpoint's static scales of fp8 and exact layers beside it, in exact
+/// arithmetic; and scales of groups.
 #[test]
 fn servers_attend_to_what_the_interpreter_reads_back() {
+    attends_to_what_it_keeps(&[
+        (Kept::Golden("qwen3-deep"), "h200", "fp8", 1, NEXT_CODES),
+        (Kept::Wide, "gb10", "nvfp4", 0, REQUANTISED),
+    ]);
+}
+
+/// Windows, wide heads, warpgroups.
+#[test]
+#[ignore = "minutes"]
+fn other_servers_attend_to_what_the_interpreter_reads_back() {
+    attends_to_what_it_keeps(&[
+        (Kept::Golden("gemma4-dense"), "h200", "fp8", 0, NEXT_CODES),
+        (Kept::Wide, "h200", "fp8", 0, F16),
+        (Kept::WideWindows, "h200", "turbo8/turbo4", 0, REQUANTISED),
+    ]);
+}
+
+/// Model, card, format, exact layers at each end, and the largest distance between rows.
+fn attends_to_what_it_keeps(cases: &[(Kept, &str, &str, usize, f32)]) {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
-    let [h200, gb10] = ["h200", "gb10"].map(|name| emulated::hardware(&targets, name, Some(emulated::FEW)));
-    let (wide, mut wrong) = (wide(directory.path()), Vec::new());
-    let [deep, windows] = ["qwen3-deep", "gemma4-dense"].map(golden);
-    let wide_windows = wide_gemma4(directory.path());
-    for (golden, kv, boundary, bound, plain) in [
-        (&deep, "fp8", 1, NEXT_CODES, stored(&targets, &h200, &deep, "f32")),
-        (&windows, "fp8", 0, NEXT_CODES, stored(&targets, &h200, &windows, "f32")),
-        (&wide, "fp8", 0, F16, restored(&targets, &h200, &wide, "bf16", &out)),
-        (&wide, "nvfp4", 0, REQUANTISED, restored(&targets, &gb10, &wide, "bf16", &out)),
-        (
-            &wide_windows,
-            "turbo8/turbo4",
-            0,
-            REQUANTISED,
-            restored(&targets, &h200, &wide_windows, "bf16", &out),
-        ),
-    ] {
+    let mut wrong = Vec::new();
+    for (model, card, kv, boundary, bound) in cases.iter().copied() {
+        let hardware = emulated::hardware(&targets, card, Some(emulated::FEW));
+        let golden = match model {
+            Kept::Golden(name) => golden(name),
+            Kept::Wide => wide(directory.path()),
+            Kept::WideWindows => wide_gemma4(directory.path()),
+        };
+        let plain = match model {
+            Kept::Golden(_) => stored(&targets, &hardware, &golden, "f32"),
+            Kept::Wide | Kept::WideWindows => restored(&targets, &hardware, &golden, "bf16", &out),
+        };
         let Case { target, mut weights, expected: unrounded, .. } = planned(plain);
         let kv = KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}"));
         let mut target = spec::with_kv(target, kv).unwrap_or_else(|error| panic!("{error}"));
@@ -250,40 +291,58 @@ fn servers_attend_to_what_the_interpreter_reads_back() {
             target.quant.kv_scales = Some(with_static_scales(&target, &weights, &scaled));
             weights = scaled;
         }
-        let case = planned(case(target, golden, &weights, None, bound));
+        let case = planned(case(target, &golden, &weights, None, bound));
         assert!(case.sees(&unrounded), "{}: keys and values as they are would pass", case.target.name());
         run(&case, &mut wrong, &["prompts together", "9 and fewer"]);
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Attention over latents, by kernels of warpgroups and without, in every row. Steps after several tiles of
-/// the context take two minutes without.
+/// Attention over latents by kernels of warpgroups, in every row. Those of other cards take two minutes for
+/// steps after several tiles of the context.
 #[test]
 fn attention_over_latents_agrees_with_the_interpreter() {
-    let directory = tempfile::tempdir().expect("temporary directories can be made");
-    let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
-    let mistral = wide_mistral(directory.path());
-    let mut wrong = Vec::new();
-    let feedings = ["prompts together", "9 and fewer", "steps behind prompts"];
-    for (name, feedings) in [("h200", &feedings[..]), ("gb10", &feedings[..2])] {
-        let hardware = emulated::hardware(&targets, name, Some(emulated::FEW));
-        let case = planned(restored(&targets, &hardware, &mistral, "bf16", &out));
-        let rows = case.prompts.iter().map(|prompt| vec![case.bound; prompt.len()]).collect();
-        run(&Case { rows: Some(rows), ..case }, &mut wrong, feedings);
-    }
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let hardware = emulated::hardware(targets.path(), "h200", Some(emulated::FEW));
+    let (feedings, mut wrong) = (["prompts together", "9 and fewer", "steps behind prompts"], Vec::new());
+    latents(targets.path(), &hardware, &feedings, &mut wrong);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Kernels alone, against references in f64: the delta-net's and Mamba-2's in every work split, with
-/// rejected drafts and in chunks, those of draft passes, those of whole rows, and products in fp8.
-/// Attention's take a minute to compile here and run on a card.
+fn latents(targets: &Path, hardware: &str, feedings: &[&str], wrong: &mut Vec<String>) {
+    let made_up = tempfile::tempdir().expect("temporary directories can be made");
+    let mistral = wide_mistral(made_up.path());
+    let case = planned(restored(targets, hardware, &mistral, "bf16", &made_up.path().join("stored")));
+    let rows = case.prompts.iter().map(|prompt| vec![case.bound; prompt.len()]).collect();
+    run(&Case { rows: Some(rows), ..case }, wrong, feedings);
+}
+
+/// Kernels alone, against references in f64: a part of the delta-net's and Mamba-2's work splits, those of
+/// draft passes, those of whole rows, and products in fp8. Attention's take a minute to compile here and run
+/// on a card.
 #[test]
 fn kernels_agree_with_their_definitions() {
+    let programs = [
+        "delta_net/delta",
+        "mamba2/mamba2",
+        "draft/draft",
+        "rows/rows",
+        "products/gemm_fp8",
+        "experts/experts_fp8",
+    ];
+    agree_with_their_definitions(programs.map(|name| (name, 0)));
+}
+
+/// The other work splits of recurrent state, with rejected drafts and in chunks.
+#[test]
+#[ignore = "minutes"]
+fn kernels_of_every_work_split_agree_with_their_definitions() {
     let recurrent = ["delta_net/delta", "mamba2/mamba2"];
-    let recurrent = recurrent.into_iter().flat_map(|name| (0..3).map(move |part| (name, part)));
-    let fp8 = [("products/gemm_fp8", 0), ("experts/experts_fp8", 0)];
-    for (name, part) in recurrent.chain([("draft/draft", 0), ("rows/rows", 0)]).chain(fp8) {
+    agree_with_their_definitions(recurrent.into_iter().flat_map(|name| [(name, 1), (name, 2)]));
+}
+
+fn agree_with_their_definitions(programs: impl IntoIterator<Item = (&'static str, usize)>) {
+    for (name, part) in programs {
         let begin = Instant::now();
         let program = emulated::program(name, &["MONOMORPH_HOST".to_owned(), format!("PART={part}")]);
         let output = std::process::Command::new(&program).output().expect("it starts");
@@ -300,7 +359,7 @@ fn kernels_agree_with_their_definitions() {
 
 /// Every golden in every format, on both kinds of card, fed in every way; too slow for every run.
 #[test]
-#[ignore = "takes hours"]
+#[ignore = "hours"]
 fn every_golden_in_every_format() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));

@@ -71,7 +71,7 @@ fn on_emulated_cards(cases: &[Emulated], tokens: usize) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Quick enough for every run of the checks: heads of the widths that the fast kernels need, delta-nets in
+/// Heads of the widths that the fast kernels need, delta-nets in
 /// chunks, a mixture.
 #[test]
 fn sequences_of_an_emulated_card_are_what_they_are_alone() {
@@ -81,7 +81,7 @@ fn sequences_of_an_emulated_card_are_what_they_are_alone() {
 /// The rest: dense models, narrow heads, other storages, the other kind of card, more sequences.
 /// `MONOMORPH_GOLDENS` as in `emulated.rs`.
 #[test]
-#[ignore = "takes hours"]
+#[ignore = "hours"]
 fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
     let wanted = std::env::var("MONOMORPH_GOLDENS").unwrap_or_default();
     let cases = [

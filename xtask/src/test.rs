@@ -29,6 +29,10 @@ pub struct Options {
     /// Bless: rewrite the committed goldens instead of comparing with them.
     #[arg(long)]
     bless: bool,
+    /// Also the tests that take minutes each and are of kinds that others are a sample of: more models on the
+    /// emulated card, in other storages, cards and work splits, and a server for Arm under an emulator.
+    #[arg(long)]
+    slow: bool,
 }
 
 /// A check's name and its function.
@@ -45,7 +49,7 @@ enum Outcome {
 }
 
 /// A check by ignored tests, which need more than a fresh machine has. Most of them wait for tools of others,
-/// so two such checks are made at a time.
+/// so several such checks are made at a time.
 struct Other {
     name: &'static str,
     /// What has to be there, and where it is to be had.
@@ -61,6 +65,9 @@ pub const CUDA: &str = "--features=monomorph-device/cuda";
 
 /// The test program of the device crate that has every kernel's tests.
 const KERNELS: &str = "kernels";
+
+/// Ignored tests that no check runs: they take hours.
+const HOURS: [&str; 2] = ["every_golden_in_every_format", "many_sequences_of_emulated_cards"];
 
 /// What links and runs servers for another host architecture.
 const CROSS_TOOLS: [&str; 2] = ["aarch64-linux-gnu-gcc", "qemu-aarch64"];
@@ -124,7 +131,11 @@ pub fn test(options: Options) -> Result<(), String> {
     ];
     let mut made = Made::default();
     before.iter().for_each(|check| made.make(check));
-    made.make_others(&others(), built.get().map_or(&[], |it| it.as_deref().unwrap_or(&[])), &with_weights());
+    made.make_others(
+        &others(options.slow),
+        built.get().map_or(&[], |it| it.as_deref().unwrap_or(&[])),
+        &with_weights(),
+    );
     after.iter().for_each(|check| made.make(check));
     times::print(&made.lines, ran.take());
     let Made { lines, failed, skipped } = made;
@@ -149,7 +160,7 @@ impl Made {
         self.end(name, became, start, processor);
     }
 
-    /// Makes these two at a time.
+    /// Makes these several at a time.
     fn make_others(&mut self, others: &[Other], programs: &[Program], environment: &Environment) {
         let made = Mutex::new(self);
         let make = |it: &Other| {
@@ -199,7 +210,7 @@ impl Other {
             return (Ok(Outcome::Skipped(why)), None);
         }
         let before = self.before.map(|command| programs::run_command(self.name, command()?));
-        let tests = self.files.iter().map(|file| programs::run_ignored(file, programs, environment));
+        let tests = self.files.iter().map(|file| programs::run_ignored(file, &HOURS, programs, environment));
         let (mut processor, mut failed) = (Some(0.0), Vec::new());
         for ran in before.into_iter().chain(tests) {
             match ran {
@@ -254,13 +265,27 @@ fn kernels() -> Result<Outcome, String> {
     Ok(Outcome::Passed)
 }
 
-/// Checks by ignored tests, those that take longest first.
-fn others() -> [Other; 6] {
+/// Checks by ignored tests, those that take longest first; if `slow`, also tests that need nothing but time.
+fn others(slow: bool) -> Vec<Other> {
     let x86_64 = cfg!(target_arch = "x86_64");
     let lacks = |is_there: bool, why| (!is_there).then_some(why);
-    [
-        // A server for an Arm host, linked by a cross compiler and run under an emulator. Of a GB10's, which
-        // no emulator runs, the half that drives the GPU has to compile.
+    let emulated = slow.then_some(Other {
+        name: "slow",
+        lacks: None,
+        before: None,
+        files: &[
+            "emulated",
+            "emulated_drafting",
+            "emulated_offload",
+            "emulated_prefix_cache",
+            "emulated_scripts",
+            "emulated_windows",
+            "emulated_world",
+        ],
+    });
+    let of_tools = [
+        // What drives the GPU of a GB10, whose host is an Arm, has to compile for it. If slow, a server for an
+        // Arm, linked by a cross compiler, runs under an emulator.
         Other {
             name: "aarch64",
             lacks: lacks(
@@ -272,7 +297,7 @@ fn others() -> [Other; 6] {
                 check.args(["check", "--quiet", "--package", "monomorph-device", CUDA]);
                 Ok(check)
             }),
-            files: &["aarch64"],
+            files: if slow { &["aarch64"] } else { &[] },
         },
         // Manifests in the hands of others' tools, and servers behind a router of others.
         Other {
@@ -316,7 +341,8 @@ fn others() -> [Other; 6] {
             before: None,
             files: &["agents"],
         },
-    ]
+    ];
+    emulated.into_iter().chain(of_tools).collect()
 }
 
 /// Whether all of these programs are installed.
