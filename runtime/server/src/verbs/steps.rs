@@ -104,8 +104,12 @@ impl<'a, M: Model> Steps<'a, M> {
         Ok(steps)
     }
 
-    /// Decodes until a sequence has `count` tokens more, which without drafts all come to have at once.
-    pub(crate) fn decode(mut self, count: usize) -> Result<Decoded, String> {
+    /// Decodes until a sequence has `count` tokens more, which without drafts all come to have at once; the
+    /// next call does so from the same position again. What it finds of recurrent state has gone on, and so
+    /// have the windows of layers with a sliding one, which cannot go back: of such models this is called
+    /// once.
+    pub(crate) fn decode(&mut self, count: usize) -> Result<Decoded, String> {
+        let begin = (self.step.clone(), self.verified.clone());
         let sequences = self.step.sequences.len();
         let (mut steps, mut tokens) = (0, 0);
         let mut each = vec![0; sequences];
@@ -126,7 +130,9 @@ impl<'a, M: Model> Steps<'a, M> {
             }
         }
         self.drain()?;
-        Ok(Decoded { seconds: started.elapsed().as_secs_f64(), steps, tokens })
+        let seconds = started.elapsed().as_secs_f64();
+        (self.step, self.verified) = begin;
+        Ok(Decoded { seconds, steps, tokens })
     }
 
     /// Gives a sequence's row the tokens to go on with at its position, and the blocks they need.
