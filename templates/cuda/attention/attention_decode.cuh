@@ -136,11 +136,15 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             if constexpr (!S::EARLY) *to = {};
             to->template load<true>(g + 8 * n < live, kept_place<C, Side::Keys>(layer, block, kv_head, tile % TILES * 16 + g + 8 * n), key_at(step), key_scale_at(step));
         } else {
-            const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + 8 * c + 32 * step);
+            const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (g * D + S::key_column(step, c));
 #pragma unroll
-            for (int s = 0; s < S::KEY_PIECE; ++s) {
+            for (int s = 0; s < S::KEY_PIECE; ++s)
                 if constexpr (!S::EARLY) to[s] = {};  // so that the registers are free in between
-                load_chunk<C>(to[s], rows + (8 * n * D + 32 * s), 8 * c + 32 * (step + s), g + 8 * n < live);
+#pragma unroll
+            for (int s = 0; s < S::KEY_PIECE; s += S::KEY_PAIRS ? 2 : 1) {
+                const Kv* from = rows + (8 * n * D + S::key_column(s, 0));
+                if constexpr (S::KEY_PAIRS) load_pair<C>(to[s], to[s + 1], from, g + 8 * n < live);
+                else load_chunk<C>(to[s], from, S::key_column(step + s, c), g + 8 * n < live);
             }
         }
     };
@@ -156,12 +160,19 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                 to.template load<true>(token < live, kept_place<C, Side::Values>(layer, block, kv_head, tile % TILES * 16 + token), value_at(h), value_scale_at(h));
             }
         } else {
-            const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + 8 * g);
+            if (S::VALUE_PAIRS && h % 2 != 0) return;
+            const Kv* rows = cached_row<C, const Kv*>(layer, block, kv_head, tile % TILES * 16) + (A::VALUES + 2 * c * D + S::value_column(h, g));
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int token = 2 * c + i % 2 + i / 2 * 8;
+                const Kv* from = rows + (i % 2 + i / 2 * 8) * D;
                 if constexpr (!S::EARLY) values[h][i] = {};
-                load_chunk<C>(values[h][i], rows + ((i % 2 + i / 2 * 8) * D + 64 * h), 8 * g + 64 * h, token < live);
+                if constexpr (S::VALUE_PAIRS) {
+                    if constexpr (!S::EARLY) values[h + 1][i] = {};
+                    load_pair<C>(values[h][i], values[h + 1][i], from, token < live);
+                } else {
+                    load_chunk<C>(values[h][i], from, S::value_column(h, g), token < live);
+                }
             }
         }
     };
@@ -209,9 +220,9 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
             head.each(lane, [&](int e, float v) {
                 const float scaled = v * (C::SCALE * 1.4426950408889634f);
                 const Operand high = round_to<Operand>(scaled);
-                // Column e is of the lane's chunk (e / 8 % 4), of pair (e / 2 % 4) there: two pairs a fragment.
+                // Column e is of pair (e / 2 % 4) of its lane's eight: two pairs a fragment.
                 auto place = [&](int fragments, int row_half) -> Operand& {
-                    return shared.q[fragments][e / 32 * 2 + e / 4 % 2][item % 8 * 4 + e / 8 % 4][e / 2 % 2 * 4 + row_half * 2 + e % 2];
+                    return shared.q[fragments][S::key_step(e) * 2 + e / 4 % 2][item % 8 * 4 + S::key_lane(e)][e / 2 % 2 * 4 + row_half * 2 + e % 2];
                 };
                 const Operand low = round_to<Operand>(scaled - widen(high));
                 place(0, S::HEAD_SETS == 1 ? 0 : item / 8) = high;
@@ -262,7 +273,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
     }
     __syncthreads();
 
-    float context[S::VALUE_STEPS][4][S::HEAD_SETS][4] = {};  // column 64h + 8g + 2m + i / 2 of head 8r + 2c + i % 2
+    float context[S::VALUE_STEPS][4][S::HEAD_SETS][4] = {};  // column value_column(h, g) + 2m + i / 2 of head 8r + 2c + i % 2
     float maximum[S::HEAD_SETS], sum[S::HEAD_SETS];          // of head 8r + g; the sum is of this lane's tokens
 #pragma unroll
     for (int r = 0; r < S::HEAD_SETS; ++r) maximum[r] = -INFINITY, sum[r] = 0.0f;
@@ -279,7 +290,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                     piece->template load<false>(true, KeptRow<C, Side::Keys>::shared(reinterpret_cast<unsigned char*>(own_row)), key_at(step), key_scale_at(step));
                 } else {
 #pragma unroll
-                    for (int s = 0; s < S::KEY_PIECE; ++s) load_own(piece[s], &own_row[8 * c + 32 * (step + s)]);
+                    for (int s = 0; s < S::KEY_PIECE; ++s) load_own(piece[s], &own_row[S::key_column(step + s, c)]);
                 }
             }
 #pragma unroll
@@ -402,7 +413,7 @@ __device__ __forceinline__ void attention_decode(const Step* step, const float* 
                         if constexpr (GROUPED<Kv>)
                             values[piece][i].template load<false>(true, KeptRow<C, Side::Values>::shared(reinterpret_cast<unsigned char*>(own_row)), value_at(h), value_scale_at(h));
                         else
-                            load_own(values[h][i], &own_row[8 * g + 64 * h]);
+                            load_own(values[h][i], &own_row[S::value_column(h, g)]);
                     }
                     if (token > own) values[piece][i] = {};
                 }

@@ -53,7 +53,7 @@ __device__ __forceinline__ void leave_warp(DecodeShared<C>& shared,
                 for (int h = 0; h < S::VALUE_STEPS; ++h)
 #pragma unroll
                     for (int j = 0; j < 8; ++j) {
-                        const int e = 64 * h + 8 * g + j;
+                        const int e = S::value_column(h, g) + j;
                         if (e < C::HEAD_DIM) shared.context[warp][head_row * C::HEAD_DIM + e] = context[h][j / 2][r][j % 2 * 2 + i];
                     }
             }

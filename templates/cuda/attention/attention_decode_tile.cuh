@@ -38,10 +38,18 @@ struct DecodeShape {
     static constexpr int ITEM_REGISTERS = head_registers(C::HEAD_DIM) + (C::TOKENS == 1 ? 0 : 2 * head_registers(2 * C::ROTARY_PAIRS));
     static constexpr bool TOGETHER = ITEMS * ITEM_REGISTERS <= 160;
     static constexpr int PARTIAL = (GROUP * (C::HEAD_DIM + 2) + 3) / 4 * 4;  // floats: context vectors, maxima, sums
+    // Whether a lane reads two steps of a row at once, 16 bytes of codes: eight at a time, of a key's four lanes, are 32 bytes of memory's 64.
+    static constexpr bool CODES = sizeof(Kv) == 1 && !GROUPED<Kv>;
+    static constexpr bool KEY_PAIRS = CODES && C::HEAD_DIM % 64 == 0, VALUE_PAIRS = CODES && C::HEAD_DIM % 128 == 0;
+    // The first of a lane's eight columns of a step: of key lane c, of value lane g; and back, the step and the lane of a column of a key.
+    static __device__ __forceinline__ int key_column(int step, int c) { return KEY_PAIRS ? step / 2 * 64 + c * 16 + step % 2 * 8 : step * 32 + c * 8; }
+    static __device__ __forceinline__ int value_column(int step, int g) { return VALUE_PAIRS ? step / 2 * 128 + g * 16 + step % 2 * 8 : step * 64 + g * 8; }
+    static __device__ __forceinline__ int key_step(int column) { return KEY_PAIRS ? column / 64 * 2 + column / 8 % 2 : column / 32; }
+    static __device__ __forceinline__ int key_lane(int column) { return KEY_PAIRS ? column / 16 % 4 : column / 8 % 4; }
     // What a warp loads ahead, as registers allow. EARLY: the next tile's keys and values, each as soon as its registers are
     // free. Else a tile's values once its keys are multiplied, the next keys after that. PIECEWISE: nothing ahead.
     static constexpr int KEY_REGISTERS = 2 * Held<C, Side::Keys, KEY_STEPS>::REGISTERS, CONTEXT_REGISTERS = 16 * VALUE_STEPS * HEAD_SETS;
-    static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < 128;
+    static constexpr bool EARLY = CONTEXT_REGISTERS + 2 * KEY_REGISTERS < (CODES ? 129 : 128);
     static constexpr bool PIECEWISE = CONTEXT_REGISTERS + KEY_REGISTERS > 160;
     // Steps of a key whose loads are in flight together. Wide heads' sums leave registers for half of a key.
     static constexpr int KEY_PIECE = PIECEWISE && KEY_STEPS > 8 && KEY_STEPS % 8 == 0 ? 8 : KEY_STEPS;
@@ -85,6 +93,14 @@ __device__ __forceinline__ void load_chunk(Chunk<typename C::Kv>& chunk, const t
                                 static_cast<uint32_t>(*reinterpret_cast<uint16_t*>(&element[2 * i + 1])) << 16;
         }
     }
+}
+
+// The same of two steps of codes side by side.
+template <class C>
+__device__ __forceinline__ void load_pair(Chunk<typename C::Kv>& first, Chunk<typename C::Kv>& second, const typename C::Kv* from, bool live) {
+    uint32_t words[4] = {first.word[0], first.word[1], second.word[0], second.word[1]};
+    load_streamed_if(live, words, reinterpret_cast<const uint32_t*>(from));
+    first.word[0] = words[0], first.word[1] = words[1], second.word[0] = words[2], second.word[1] = words[3];
 }
 
 // The same of the token's own row in shared memory, which is padded.

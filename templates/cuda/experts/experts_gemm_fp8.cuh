@@ -15,8 +15,8 @@
 namespace monomorph {
 
 template <class C>
-struct ExpertsFp8 : GemmFp8<C> {
-    using S = GemmFp8<C>;
+struct ExpertsFp8 : GemmFp8<C, false> {
+    using S = GemmFp8<C, false>;
     using Lists = ListsOf<C>;
     static_assert(C::TOKENS == S::ROWS, "a work tile is a block's rows");
     static_assert(!C::BIAS, "experts have no biases");
@@ -39,7 +39,7 @@ constexpr size_t experts_fp8_bytes() {
 
 template <class C>
 constexpr int experts_fp8_blocks(int multiprocessors) {
-    const int work = ListsOf<C>::TILES * GemmFp8<C>::ROW_BLOCKS;
+    const int work = ListsOf<C>::TILES * ExpertsFp8<C>::ROW_BLOCKS;
     return work < multiprocessors ? work : multiprocessors;
 }
 
@@ -71,8 +71,8 @@ struct Fp8Gatherer {
 };
 
 template <class C>
-struct Fp8ExpertEpilogue : Fp8Epilogue<C> {
-    using Base = Fp8Epilogue<C>;
+struct Fp8ExpertEpilogue : Fp8Epilogue<C, ExpertsFp8<C>> {
+    using Base = Fp8Epilogue<C, ExpertsFp8<C>>;
     using S = ExpertsFp8<C>;
     using Sums = typename Base::Sums;
     using Base::lane;
@@ -169,7 +169,7 @@ struct Fp8ExpertEpilogue : Fp8Epilogue<C> {
 template <class C>
 __device__ __forceinline__ void experts_gemm_fp8(const char* lists, const void* x, const void* codes, const void* scales, const float* row_scales, void* out) {
     using S = ExpertsFp8<C>;
-    using Pieces = ExpertPieces<C, GemmFp8<C>>;
+    using Pieces = ExpertPieces<C, S>;
     MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
     char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
@@ -189,7 +189,7 @@ __device__ __forceinline__ void experts_gemm_fp8(const char* lists, const void* 
     const int* const pairs = reinterpret_cast<const int*>(lists + S::Lists::PAIR_OF_ROW_AT);
     if (warp >= S::CONSUMER_WARPS) {
         registers_release<40>();
-        Fp8Copier<C> copier = {shared, full, empty, warp - S::CONSUMER_WARPS, lane};
+        Fp8Copier<C, S> copier = {shared, full, empty, warp - S::CONSUMER_WARPS, lane};
         wait_for_predecessors();
         for (Pieces work(lists); work.exists(); work.advance()) {
             const char* const of_expert = static_cast<const char*>(codes) + work.expert() * S::CODE_BYTES;
@@ -216,10 +216,10 @@ __device__ __forceinline__ void experts_gemm_fp8(const char* lists, const void* 
     }
     registers_acquire<232>();
     const int warpgroup = warp / 4, row = warp * 16 + lane / 4;   // of the tile
-    Fp8Consumer<C> consumer = {shared, full, empty, warpgroup, lane};
+    Fp8Consumer<C, S> consumer = {shared, full, empty, warpgroup, lane};
     wait_for_predecessors();
     const float* const x_scales = reinterpret_cast<const float*>(own + quantised_scales_at(C::X_ROWS, C::INPUTS));
-    typename Fp8Consumer<C>::Sums sums;
+    typename Fp8Consumer<C, S>::Sums sums;
     for (Pieces work(lists); work.exists(); work.advance()) {
         const int rows = work.rows(), first_row = work.first_row(), expert = work.expert(), row_block = work.row_block();
         int of_x[2];   // where x has the thread's rows

@@ -15,10 +15,12 @@ use crate::plan::{BufferId, FieldId, Packing};
 use crate::spec::types::Cuda;
 use monomorph_formats::{E4M3_GROUP, FP8_BLOCK, Format, ScaleForm};
 
-/// Rows of x of a block's tile, and of a work tile of experts.
+/// Rows of x of a work tile of experts, and packed rows of a block's tile.
 pub(crate) const TOKENS: usize = 128;
-/// Packed rows of a block's tile.
 const BLOCK_ROWS: usize = 256;
+/// The same of other products, unless they are gated: the header says why.
+const TALL_TOKENS: usize = BLOCK_ROWS;
+const TALL_BLOCK_ROWS: usize = TOKENS;
 /// Two warpgroups of consumers, and one that copies.
 const THREADS: usize = 384;
 
@@ -37,10 +39,18 @@ fn shape(card: &Cuda) -> Option<Fp8> {
     (3..=4).rev().map(of).find(|it| fits(card, it.shared, 1))
 }
 
-/// Blocks of packed rows of a matrix.
+/// Blocks of packed rows of an expert's matrix.
 pub(crate) fn row_blocks(matrix: &Matrix) -> usize {
     let parts = if matrix.packing == Packing::Gated { 2 } else { 1 };
     (matrix.outputs() * parts).div_ceil(BLOCK_ROWS)
+}
+
+/// Tiles of a product with so many rows of x.
+fn work(matrix: &Matrix, rows: usize) -> usize {
+    match matrix.packing {
+        Packing::Gated => row_blocks(matrix) * rows.div_ceil(TOKENS),
+        _ => matrix.outputs().div_ceil(TALL_BLOCK_ROWS) * rows.div_ceil(TALL_TOKENS),
+    }
 }
 
 /// What products of a phase read of its rows.
@@ -168,8 +178,7 @@ impl Launcher<'_> {
         constants.push(("LIMIT", limit(site, false)));
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
         let [bias, up_bias] = operands.biases.map(Vector::field);
-        let work = row_blocks(matrix) * capacity.div_ceil(TOKENS);
-        let grid = fixed(work.min(self.card.multiprocessors as usize), 1, 1);
+        let grid = fixed(work(matrix, capacity).min(self.card.multiprocessors as usize), 1, 1);
         let name = self.kernel_name(site, suffix);
         let instance = Instance { shared: shape.shared, ..Instance::new(name, constants, shape.threads) };
         let arguments = GemmFp8 { step: site.header, x, codes, scales, row_scales, bias, up_bias, out };
