@@ -3,6 +3,7 @@
 
 use clap::Args;
 use monomorph_compiler::import::{self, Imported, Seen};
+use monomorph_compiler::spec::VISION_FILE;
 use monomorph_compiler::spec::types::Compute;
 use monomorph_text::{ChatTemplate, ReasoningFormat, ToolFormat};
 use monomorph_weights::Checkpoint;
@@ -51,8 +52,10 @@ pub fn keep(out: &Path, name: &str, imported: &Imported) -> Result<Vec<PathBuf>,
     let directory = out.join("models").join(name);
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let model = ("MODEL.toml".to_owned(), imported.model_toml.clone());
+    let vision = imported.vision_toml.iter().map(|text| (VISION_FILE.to_owned(), text.clone()));
+    let vision: Vec<_> = vision.collect();
     let mut paths = Vec::new();
-    for (file, text) in [&model].into_iter().chain(&imported.quants) {
+    for (file, text) in [&model].into_iter().chain(&vision).chain(&imported.quants) {
         let path = directory.join(file);
         let same = std::fs::read_to_string(&path).is_ok_and(|old| old == *text);
         if path.exists() && !same {

@@ -1,7 +1,7 @@
 //! Options of a build besides its target.
 
 use crate::draft::DraftOptions;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use monomorph_compiler::spec::types::BuildOptions as Asked;
 use monomorph_formats::cached::KvFormats;
 
@@ -30,6 +30,15 @@ pub struct BuildOptions {
     /// nvfp4, turbo8, turbo4, turbo3, or for example turbo8/turbo4 for keys and for values.
     #[arg(long, value_name = "FORMAT", value_parser = KvFormats::from_name)]
     kv: Option<KvFormats>,
+    /// Build the model's vision tower too, so that it takes images.
+    #[arg(long, value_name = "WHETHER", value_enum, default_value_t = Switch::Off)]
+    vision: Switch,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
+enum Switch {
+    On,
+    Off,
 }
 
 impl BuildOptions {
@@ -42,6 +51,7 @@ impl BuildOptions {
             hosts: self.hosts,
             whole_experts: self.ep.is_some(),
             kv: self.kv,
+            vision: self.vision == Switch::On,
         }
     }
 }

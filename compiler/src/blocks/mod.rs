@@ -17,6 +17,7 @@ pub mod mamba2;
 pub mod products;
 pub mod recurrent;
 pub mod rows;
+pub mod vision;
 
 pub use attention::Attention;
 pub use delta_net::{Delta, ProjectDelta};
@@ -31,7 +32,9 @@ pub use rows::{AddNormed, Cap, Scale, SumNormed};
 
 use crate::emit::call::Call;
 use crate::emit::names::{Scratch, Working};
-use crate::graph::{BodyBuilder, Builder, Op, RankPart, RotaryFrequencies, ValueId, Weight, WeightId};
+use crate::graph::{
+    Body, BodyBuilder, Builder, Op, RankPart, RotaryFrequencies, ValueId, VisionGraph, Weight, WeightId,
+};
 use crate::import::names::LayerTensor;
 use crate::kernels::Signature;
 use crate::passes::PassError;
@@ -43,7 +46,7 @@ use crate::reference::Evaluation;
 use crate::spec::LayerTensors;
 use crate::spec::diagnostic::Source;
 use crate::spec::reader::Table;
-use crate::spec::types::{FileTensor, Ranks, Target};
+use crate::spec::types::{FileTensor, Model, Ranks, Target, Vision};
 use monomorph_abi::cut::Segment;
 use monomorph_formats::cached::KvFormats;
 use proc_macro2::TokenStream;
@@ -518,6 +521,21 @@ macro_rules! blocks {
     };
 }
 
+/// The graph of a vision tower of `model`.
+pub(crate) fn tower(graph: &mut Builder, model: &Model, vision: &Vision) -> VisionGraph {
+    vision::tower::build(graph, model, vision)
+}
+
+/// Puts the rows of images in place of embeddings; the result is called `name`.
+pub(crate) fn image_rows(body: &mut BodyBuilder, name: &str, x: ValueId) -> ValueId {
+    vision::tower::image_rows(body, name, x)
+}
+
+/// The body behind a layer of the text model that adds what a tap of its tower gives.
+pub(crate) fn add_image_rows(model: &Model, tap: usize) -> Body {
+    vision::tower::add_image_rows(model, tap)
+}
+
 impl Mixer {
     /// Whether it keeps a recurrent state.
     pub fn recurs(&self) -> bool {
@@ -612,6 +630,11 @@ blocks! {
     }
     draft {
         phases DraftEmbed, Propose;
+    }
+    vision {
+        ops LayerNorm, PatchPositions, PatchRotary, SegmentAttention, MergePatches, Standardise, ImageRows,
+            AddImageRows;
+        phases;
     }
     exchange {
         ops Zeros, Sum, Total, Gather;

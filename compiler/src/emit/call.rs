@@ -53,6 +53,7 @@ impl Call<'_> {
             Rows::Tokens => quote!(batch.tokens()),
             Rows::Outputs => quote!(rows.len()),
             Rows::Slots(_) => unreachable!("phases count tokens"),
+            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
         }
     }
 

@@ -58,6 +58,7 @@ fn buffers(plan: &Plan) -> TokenStream {
             Rows::Tokens => &tokens,
             Rows::Outputs => &sequences,
             Rows::Slots(slots) => &number(slots * plan.buckets.tokens),
+            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
         };
         fields.push((format_ident!("{}", buffer.name), quote!(Rows<#width>), quote!(Rows::new(#rows))));
     }

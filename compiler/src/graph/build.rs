@@ -1,18 +1,34 @@
 //! Model and quant spec to graph.
 
 use super::{
-    Body, BodyId, DraftGraph, Graph, Node, Op, RankPart, Rows, Run, Value, ValueId, Weight, WeightId,
+    Body, BodyId, DraftGraph, Graph, Node, Op, RankPart, RotaryFrequencies, Rows, Run, Value, ValueId,
+    Weight, WeightId,
 };
-use crate::spec::types::{Compute, DRAFT_PREFIX, Draft, LayerKind, Model, Norm, Quant, TensorClass};
+use crate::blocks;
+use crate::spec::types::{
+    Compute, DRAFT_PREFIX, Draft, LayerKind, Model, Norm, Quant, Rotary, TensorClass, VISION_PREFIX, Vision,
+};
 use crate::spec::{LAYER_PREFIX, TensorDecl, stored_tensors};
 use monomorph_formats::cached::KvFormats;
 use std::collections::BTreeSet;
 
-/// Builds the forward pass of `model` with the formats of `quant`.
+/// Builds the forward pass of `model` over text with the formats of `quant`.
 pub fn build(model: &Model, quant: &Quant) -> Graph {
-    let tensors = stored_tensors(model, quant);
+    build_for(model, quant, None)
+}
+
+/// The same over text and images, with the model's vision tower.
+pub fn build_with_vision(model: &Model, quant: &Quant, tower: &Vision) -> Graph {
+    build_for(model, quant, Some(tower))
+}
+
+fn build_for(model: &Model, quant: &Quant, vision: Option<&Vision>) -> Graph {
+    let mut tensors = stored_tensors(model, quant);
+    tensors.extend(vision.iter().flat_map(|vision| vision.tensors(model.hidden)));
     let mut graph = Builder {
         quant,
+        vision,
+        image_spans: false,
         tensors,
         weights: Vec::new(),
         decls: Vec::new(),
@@ -34,12 +50,21 @@ pub fn build(model: &Model, quant: &Quant) -> Graph {
     graph.layer = None;
     let (head, hidden) = head(&mut graph, model, "head", "norm");
     bodies.push(head);
-    let layers = body_of.into_iter().enumerate().map(|(layer, body)| Run { body, layer: Some(layer) });
     let once = |body| Run { body: BodyId(body), layer: None };
+    let last = bodies.len() - 1;
+    // What taps of the tower give is added behind the first layers, by bodies before the head's.
+    let taps = vision.map_or(0, |vision| vision.deepstack().len());
+    bodies.splice(last..last, (0..taps).map(|tap| blocks::add_image_rows(model, tap)));
+    let layers = body_of.into_iter().enumerate().flat_map(|(layer, body)| {
+        let tap = (layer < taps).then(|| once(last + layer));
+        [Run { body, layer: Some(layer) }].into_iter().chain(tap)
+    });
     let schedule = std::iter::once(once(0)).chain(layers).chain([once(bodies.len() - 1)]).collect();
+    // Names of layers are those of the draft head afterwards.
+    let vision = vision.map(|vision| blocks::tower(&mut graph, model, vision));
     let draft = model.draft.as_ref().filter(|_| quant.has_draft());
     let draft = draft.map(|draft| self::draft(&mut graph, model, draft));
-    Graph { weights: graph.weights, schedule, bodies, hidden, draft, ranks: 1 }
+    Graph { weights: graph.weights, schedule, bodies, hidden, draft, vision, ranks: 1 }
 }
 
 fn draft(graph: &mut Builder, model: &Model, it: &Draft) -> DraftGraph {
@@ -78,13 +103,20 @@ fn embed(graph: &mut Builder, model: &Model) -> Body {
     let mut body = BodyBuilder::new("embed", None);
     let table = graph.weight("embedding");
     let op = Op::Embedding { table };
-    let Some(factor) = model.around.embedding_scale else {
-        let residual = body.node("residual", Rows::Tokens, model.hidden, op, &[]);
-        return body.finish(residual);
+    let images = graph.vision.is_some();
+    let [text, residual] = if images { ["text", "residual"] } else { ["residual"; 2] };
+    let mut x = match model.around.embedding_scale {
+        None => body.node(text, Rows::Tokens, model.hidden, op, &[]),
+        Some(factor) => {
+            let embedding = body.node("embedding", Rows::Tokens, model.hidden, op, &[]);
+            body.node(text, Rows::Tokens, model.hidden, Op::Scale { factor }, &[embedding])
+        }
     };
-    let embedding = body.node("embedding", Rows::Tokens, model.hidden, op, &[]);
-    let residual = body.node("residual", Rows::Tokens, model.hidden, Op::Scale { factor }, &[embedding]);
-    body.finish(residual)
+    // Rows of images are not scaled.
+    if images {
+        x = blocks::image_rows(&mut body, residual, x);
+    }
+    body.finish(x)
 }
 
 /// Builds a head; also returns its value of hidden states.
@@ -119,6 +151,7 @@ fn layer(
     let mixer = &model.mixers[&kind.mixer];
     if mixer.mixes() {
         let normed = graph.norm(body, "layers.{layer}.mixer.norm", model.norm, residual, 1);
+        graph.image_spans = graph.vision.is_some_and(|vision| vision.is_bidirectional(&kind.mixer));
         let terms = mixer.build(graph, body, normed);
         let terms = post_normed(graph, body, model, "mixer", terms);
         residual = body.add_all("mixed", residual, &terms);
@@ -154,6 +187,10 @@ fn post_normed(
 /// Collects weights, each of them once.
 pub(crate) struct Builder<'a> {
     quant: &'a Quant,
+    /// The tower, of a graph that takes images.
+    vision: Option<&'a Vision>,
+    /// Whether the tokens of an image attend to all of it in the mixer under construction.
+    image_spans: bool,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
     /// The weights' declarations in `tensors`: layers that store a tensor unlike others, or in another shape,
@@ -172,6 +209,20 @@ impl Builder<'_> {
     /// Formats of the keys and values of the layer under construction.
     pub(crate) fn kv(&self) -> KvFormats {
         self.layer.map_or(self.quant.kv_formats, |layer| self.kv[layer])
+    }
+
+    /// Whether the tokens of an image attend to all of it in the mixer under construction.
+    pub(crate) fn image_spans(&self) -> bool {
+        self.image_spans
+    }
+
+    /// The frequencies of a rotary embedding of the text model.
+    pub(crate) fn frequencies(&self, rotary: &Rotary) -> RotaryFrequencies {
+        let frequencies = RotaryFrequencies::new(rotary);
+        match self.vision.and_then(Vision::mrope) {
+            Some(sections) => frequencies.with_axes(sections),
+            None => frequencies,
+        }
     }
 
     /// The layers of a kind, those together that store all of their tensors alike, and keys and values.
@@ -210,7 +261,10 @@ impl Builder<'_> {
         self.decls.push(at);
         let decl = &self.tensors[at];
         let said = "the spec says it of every tensor";
-        let file = self.quant.checkpoint.names[name].clone();
+        // Of a tower VISION.toml says it.
+        let tower = self.vision.filter(|_| name.starts_with(VISION_PREFIX));
+        let names = tower.map_or(&self.quant.checkpoint.names, |vision| &vision.names);
+        let file = names[name].clone();
         let columns = decl.columns.unwrap_or(1);
         let scales = self.quant.scales_of(decl.class, &decl.name).filter(|_| decl.columns.is_some());
         let experts = decl.experts.filter(|_| file.stacks_experts(name));
@@ -222,10 +276,14 @@ impl Builder<'_> {
             columns,
             experts: decl.experts,
             file_shape: decl.file_shape(&file),
-            stored: self.quant.stored.of(decl.class, &decl.name).expect(said),
-            compute: match decl.class {
-                TensorClass::Norm => Compute::F32,
-                class => self.quant.compute.of(class, &decl.name).expect(said),
+            stored: match tower {
+                Some(vision) => vision.stored,
+                None => self.quant.stored.of(decl.class, &decl.name).expect(said),
+            },
+            compute: match (decl.class, tower) {
+                (TensorClass::Norm, _) => Compute::F32,
+                (_, Some(vision)) => vision.compute,
+                (class, None) => self.quant.compute.of(class, &decl.name).expect(said),
             },
             scales: scales.map(|scales| scales.of(&file.name, file_rows, columns)),
             file,
@@ -271,7 +329,8 @@ impl Builder<'_> {
         let Weight { rows, columns, .. } = self.weights[weight.0];
         debug_assert_eq!(columns, body.values[x.0].width, "{name} fits its input");
         let bias = bias.then(|| self.weight(&format!("{name}.bias")));
-        body.node(value, Rows::Tokens, rows, Op::Linear { weight, bias }, &[x])
+        let of = body.rows(x);
+        body.node(value, of, rows, Op::Linear { weight, bias }, &[x])
     }
 }
 
@@ -287,7 +346,7 @@ pub(crate) struct BodyBuilder {
 
 impl BodyBuilder {
     /// A body whose first value is the incoming residual stream, if `input` gives its width.
-    fn new(name: &str, input: Option<usize>) -> BodyBuilder {
+    pub(crate) fn new(name: &str, input: Option<usize>) -> BodyBuilder {
         let values = input.map(|width| Value { name: "residual".to_owned(), rows: Rows::Tokens, width });
         BodyBuilder {
             name: name.to_owned(),
@@ -296,6 +355,13 @@ impl BodyBuilder {
             nodes: Vec::new(),
             residual: ValueId(0),
         }
+    }
+
+    /// A body whose first value is called `name` and comes in these rows.
+    pub(crate) fn of_rows(body: &str, name: &str, rows: Rows, width: usize) -> BodyBuilder {
+        let mut it = BodyBuilder::new(body, Some(width));
+        it.values[0] = Value { name: name.to_owned(), rows, width };
+        it
     }
 
     /// Adds the result of `op` on its operands, called `name`.
@@ -334,7 +400,13 @@ impl BodyBuilder {
         self.values[value.0].width
     }
 
-    fn finish(self, output: ValueId) -> Body {
+    /// Rows of a value.
+    pub(crate) fn rows(&self, value: ValueId) -> Rows {
+        self.values[value.0].rows
+    }
+
+    /// The body, which passes on `output`.
+    pub(crate) fn finish(self, output: ValueId) -> Body {
         let BodyBuilder { name, values, nodes, input, .. } = self;
         Body { name, values, nodes, input, output }
     }

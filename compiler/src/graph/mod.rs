@@ -4,7 +4,8 @@
 //! over the layers. Inside a body, ops read and write *values*: f32 matrices with a symbolic number of rows
 //! (tokens in the step, or rows that need logits) and a known width.
 //!
-//! A model with a draft head has a second, smaller schedule: [`Graph::draft`].
+//! A model with a draft head has a second, smaller schedule: [`Graph::draft`]. A graph that takes images has
+//! a third one, of the tower that makes rows of them: [`Graph::vision`].
 //!
 //! Invariants: nodes are in topological order; every value has one producer; a body reads no value of its
 //! predecessor but the residual stream, and passes on its last value.
@@ -12,9 +13,9 @@
 mod build;
 mod op;
 
-pub use build::build;
 pub(crate) use build::{BodyBuilder, Builder};
-pub use op::{Op, RotaryFrequencies};
+pub use build::{build, build_with_vision};
+pub use op::{Op, PositionAxis, RotaryFrequencies};
 
 use crate::spec::types::{Compute, FileTensor, Scales, TensorClass};
 use monomorph_abi::cut::{self, Segment};
@@ -49,6 +50,8 @@ pub struct Graph {
     pub hidden: ValueId,
     /// The draft head, if the checkpoint has one.
     pub draft: Option<DraftGraph>,
+    /// The vision tower, if the graph was built with one.
+    pub vision: Option<VisionGraph>,
     /// Ranks that run it together; 1 unless [`shard`](crate::passes::shard) has cut it. Widths and shapes are
     /// those of one rank.
     pub ranks: usize,
@@ -67,6 +70,29 @@ pub struct DraftGraph {
     pub schedule: Vec<Run>,
     /// Value of its last body: takes the place of `h` when it continues from its own drafts.
     pub hidden: ValueId,
+}
+
+/// The forward pass of a vision tower, over the weights of its graph.
+///
+/// Its first body takes rows of pixels, one per patch; its last gives a row per token of an image, as wide as
+/// the text model's residual stream.
+#[derive(Clone, Debug)]
+pub struct VisionGraph {
+    /// The distinct bodies, indexed by [`Run::body`] of its own schedule.
+    pub bodies: Vec<Body>,
+    /// The bodies in execution order.
+    pub schedule: Vec<Run>,
+    /// What further runs make of rows in between, in the order of their results.
+    pub branches: Vec<Branch>,
+}
+
+/// A run whose result leaves the schedule, which goes on as if it had not been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Branch {
+    /// The layer of the tower whose rows it takes.
+    pub after: usize,
+    /// What it runs; its layer counts branches.
+    pub run: Run,
 }
 
 /// A tensor of the model. A name with `{layer}` stands for one tensor per layer, one with `{expert}` for one
@@ -198,6 +224,10 @@ pub enum Rows {
     Outputs,
     /// This many per token, side by side: one for each expert chosen.
     Slots(usize),
+    /// One per patch of the images that a tower is run over.
+    Patches,
+    /// One per token that stands for a part of these images.
+    ImageTokens,
 }
 
 /// An op with its operands.

@@ -60,7 +60,8 @@ pub enum Op {
         /// Added to every row: `[outputs]`.
         bias: Option<WeightId>,
     },
-    /// Rotates pairs of each head by `position * frequency` (Su et al., 2021).
+    /// Rotates pairs of each head by `position * frequency` (Su et al., 2021). The position is the row's index
+    /// in the sequence, unless the step gives others.
     Rotary {
         /// Heads in the row.
         heads: usize,
@@ -168,6 +169,20 @@ pub struct RotaryFrequencies {
     pub factor: f32,
     /// Which two dimensions form a pair.
     pub pairs: RotaryPairs,
+    /// The axis of a position that each pair turns by; empty where a position is one number.
+    pub axes: Vec<PositionAxis>,
+}
+
+/// An axis of the positions of a model that takes images (multimodal rotary embedding: Wang et al., Qwen2-VL,
+/// 2024). Tokens of text are at one number in all three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PositionAxis {
+    /// That of frames.
+    Time,
+    /// That of rows.
+    Height,
+    /// That of columns.
+    Width,
 }
 
 impl RotaryFrequencies {
@@ -196,7 +211,19 @@ impl RotaryFrequencies {
         };
         // What does not turn has cosine 1 and sine 0 at every position.
         inverse.iter_mut().skip(rotary.turning.unwrap_or(usize::MAX)).for_each(|it| *it = 0.0);
-        RotaryFrequencies { inverse, factor, pairs: rotary.pairs }
+        RotaryFrequencies { inverse, factor, pairs: rotary.pairs, axes: Vec::new() }
+    }
+
+    /// The same over three axes, which are interleaved: of `[time, height, width]` pairs, pairs 1, 4, 7, …
+    /// turn by height, pairs 2, 5, 8, … by width as long as these have any, and all others by time.
+    pub fn with_axes(self, [_, height, width]: [usize; 3]) -> RotaryFrequencies {
+        let axis = |pair: usize| match pair % 3 {
+            1 if pair < 3 * height => PositionAxis::Height,
+            2 if pair < 3 * width => PositionAxis::Width,
+            _ => PositionAxis::Time,
+        };
+        let axes = (0..self.inverse.len()).map(axis).collect();
+        RotaryFrequencies { axes, ..self }
     }
 }
 

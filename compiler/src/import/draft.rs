@@ -1,6 +1,7 @@
 //! What a config says, in terms of MODEL.toml.
 
 use super::quantization::Quantization;
+use crate::blocks::vision::import::Tower;
 use crate::spec::types::{Around, Ffn, Mixer, Norm};
 
 /// Names of the mixers in patterns.
@@ -33,6 +34,8 @@ pub(super) struct Draft {
     pub(super) naming: Naming,
     /// Which tensors are codes, if the config says so.
     pub(super) quantization: Option<Quantization>,
+    /// The vision tower of a multimodal config, or why it is left out.
+    pub(super) tower: Option<Result<Tower, Vec<String>>>,
     /// Keys whose absence means transformers' default.
     pub(super) defaulted: Vec<String>,
     /// Sentences for readers of the draft.

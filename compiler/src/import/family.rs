@@ -4,51 +4,16 @@ use super::ImportError;
 use super::dimensions::{activation, all_stop_ids};
 use super::draft::{DENSE, Draft, DraftHead, DraftNames, FULL, LINEAR, Modules, Naming, Stacked};
 use super::families::{FAMILIES, Family, OWN, Reader, WRAPPERS};
-use super::keys::{Findings, Keys};
+use super::keys::{Findings, HARMLESS, Keys};
 use super::layers;
 use super::quantization;
 use crate::blocks::attention::import as attention;
 use crate::blocks::delta_net::import as delta_net;
 use crate::blocks::experts::import as experts;
 use crate::blocks::products::spec::Gated;
+use crate::blocks::vision::import as vision;
 use crate::spec::types::{Activation, Around, Ffn, Norm, NormWeight};
 use serde_json::{Map, Value, json};
-
-/// Keys that do not affect the computation: provenance, training, generation and tokenizer settings.
-const HARMLESS: [&str; 32] = [
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "_commit_hash",
-    "_name_or_path",
-    "attention_dropout",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "decoder_start_token_id",
-    "dtype",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "id2label",
-    "initializer_range",
-    "is_llama_config",
-    "label2id",
-    "model_type",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
-    "prefix",
-    "problem_type",
-    "return_dict",
-    "sep_token_id",
-    "task_specific_params",
-    "tokenizer_class",
-    "torch_dtype",
-    "torchscript",
-    "transformers_version",
-    "transformers.js_config",
-    "use_bfloat16",
-    "use_cache",
-];
 
 /// Reads the config of a known family, or of a multimodal wrapper around one.
 pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
@@ -88,6 +53,7 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
             }
             let (mut outer, keys) = (Keys::new(config, ""), Keys::new(text, "text_config."));
             let draft = part.read(wrapper.text, keys, Some(&mut outer), &mut found);
+            let draft = draft.map(|draft| with_tower(draft, wrapper.name, text, &mut outer));
             let why = format!("only `[{:?}]` is known for this family", wrapper.architecture);
             outer.only(&mut found, "architectures", &[json!([wrapper.architecture]), Value::Null], &why);
             outer.harmless(&["text_config", "vision_config", "image_token_id", "video_token_id"]);
@@ -95,13 +61,22 @@ pub(super) fn read(config: &Map<String, Value>) -> Result<Draft, ImportError> {
             outer.harmless(wrapper.others);
             outer.harmless(&HARMLESS);
             outer.finish(&mut found, &format!("the {} family", wrapper.name));
-            found
-                .notes
-                .push("The vision tower (vision_config) is not built yet: this is the text part.".into());
             draft
         }
     };
     whole(draft, found)
+}
+
+/// A draft with what its wrapper says of the vision tower. One that is not known is left out, and says why.
+fn with_tower(draft: Draft, wrapper: &str, config: &Map<String, Value>, outer: &mut Keys) -> Draft {
+    let windowed = draft.mixers.iter().filter(|(name, mixer)| {
+        let there = draft.pattern.iter().any(|layer| layer.mixer == *name);
+        there && mixer.kv().is_some_and(|kv| kv.window.is_some())
+    });
+    let sliding = windowed.map(|(name, _)| (*name).to_owned()).collect();
+    let text = vision::TextFacts { hidden: draft.hidden, config, sliding };
+    let tower = Some(vision::read(wrapper, outer, &text));
+    Draft { tower, ..draft }
 }
 
 /// How the text part of a config is read.
@@ -222,6 +197,7 @@ fn read_family(
             towers: if vision { &["model.visual.*"] } else { &[] },
         },
         quantization: quantization?,
+        tower: None,
         defaulted: Vec::new(),
         notes: Vec::new(),
     })

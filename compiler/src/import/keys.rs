@@ -3,6 +3,42 @@
 
 use serde_json::{Map, Value};
 
+/// Keys that do not affect the computation: provenance, training, generation and tokenizer settings.
+pub(crate) const HARMLESS: [&str; 32] = [
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_commit_hash",
+    "_name_or_path",
+    "attention_dropout",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "dtype",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "id2label",
+    "initializer_range",
+    "is_llama_config",
+    "label2id",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "prefix",
+    "problem_type",
+    "return_dict",
+    "sep_token_id",
+    "task_specific_params",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers_version",
+    "transformers.js_config",
+    "use_bfloat16",
+    "use_cache",
+];
+
 /// Problems and assumptions collected while a config is read.
 #[derive(Default)]
 pub(crate) struct Findings {

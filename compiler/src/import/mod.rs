@@ -23,6 +23,7 @@ pub use params::FILE as PARAMS_FILE;
 pub use seen::Seen;
 
 use self::draft::{Draft, DraftHead};
+use crate::blocks::vision::import::Tower;
 use crate::spec;
 use crate::spec::types::Compute;
 use monomorph_formats::Format;
@@ -34,6 +35,8 @@ use std::fmt;
 pub struct Imported {
     /// Text of MODEL.toml.
     pub model_toml: String,
+    /// Text of VISION.toml, if the checkpoint has a tower that is known.
+    pub vision_toml: Option<String>,
     /// File name and text of every quant spec. If the config or the files show how the checkpoint is stored,
     /// this is its spec, named after the format of most of its codes, or of its floats if it has no codes.
     /// Otherwise these are `f32.toml` and `bf16.toml`.
@@ -109,11 +112,30 @@ fn drafted(
     let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
     let mut draft = read(config)?;
     draft_head(&mut draft, seen);
+    let tower = vision_tower(&mut draft, origin, name, compute, seen);
     let model_toml = model::write(&draft, name, origin, seen);
     let loader = |diagnostics: spec::Diagnostics| ImportError {
         problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),
     };
-    let model = spec::check(name, &model_toml, &[]).map_err(loader)?;
+    let model = spec::check(name, &model_toml, None, &[]).map_err(loader)?;
+    let tower = tower.map(|tower| {
+        let text = tower?;
+        let checked = spec::check(name, &model_toml, Some(&text), &[]).map_err(loader);
+        checked.map(|_| text).map_err(|error| error.problems)
+    });
+    let vision_toml = match tower {
+        None => None,
+        Some(Ok(text)) => {
+            draft.notes.push("The vision tower stands in VISION.toml: `--vision on` builds it.".to_owned());
+            Some(text)
+        }
+        // The text part is sound without it.
+        Some(Err(problems)) => {
+            draft.notes.push(format!("The vision tower is left out: {}.", problems.join("; ")));
+            None
+        }
+    };
+    let model_toml = model::write(&draft, name, origin, seen);
     let tensors = || spec::tensors(&model).into_iter().chain(spec::draft_tensors(&model)).collect();
     let known = seen.formats() || draft.quantization.is_some();
     let floats: &[Format] = if known { &[Format::Bf16] } else { &[Format::F32, Format::Bf16] };
@@ -125,8 +147,41 @@ fn drafted(
         quants.push((file, quant::write(&draft, name, &all, compute, seen)));
     }
     // Refuse here what the loader would refuse, before anything is written.
-    spec::check(name, &model_toml, &quants).map_err(loader)?;
-    Ok(Imported { model_toml, quants })
+    spec::check(name, &model_toml, vision_toml.as_deref(), &quants).map_err(loader)?;
+    Ok(Imported { model_toml, vision_toml, quants })
+}
+
+/// Drafts VISION.toml, if the config has a tower.
+///
+/// # Errors
+/// Why it is left out: something in it is not known, or the checkpoint does not have it.
+fn vision_tower(
+    draft: &mut Draft,
+    origin: Origin,
+    name: &str,
+    compute: Compute,
+    seen: &Seen,
+) -> Option<Result<String, Vec<String>>> {
+    let Tower { mut vision, defaulted } = match draft.tower.take()? {
+        Ok(tower) => tower,
+        Err(problems) => return Some(Err(problems)),
+    };
+    let patch = &vision.names["vision.patch"].name;
+    if seen.names() && !seen.has(patch, "") {
+        return Some(Err(vec![format!("the checkpoint has no {patch:?}")]));
+    }
+    if let Some(stored) = seen.storage(patch).ok().filter(|_| seen.formats()) {
+        vision.stored = stored.format;
+    }
+    if vision.stored != Format::F32 {
+        vision.compute = compute;
+    }
+    let Origin { maker, file } = origin;
+    let mut comment = format!("# The vision tower of {name}, imported from a {maker} {file}.\n");
+    if !defaulted.is_empty() {
+        comment += &format!("# Not in the config, so as transformers has it: {}.\n", defaulted.join(", "));
+    }
+    Some(Ok(comment + "\n" + &vision.write(draft.hidden)))
 }
 
 /// Decides whether there is a draft head. The checkpoint decides if it was seen, else the config; by default

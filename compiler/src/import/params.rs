@@ -6,6 +6,7 @@ use super::draft::{Draft, Naming};
 use super::families::mistral4;
 use super::family;
 use super::keys::{Findings, Keys};
+use crate::blocks::vision::import as vision;
 use serde_json::{Map, Value, json};
 
 /// The file's name.
@@ -53,7 +54,7 @@ const OBJECTS: [&str; 3] = ["moe", "yarn", "llama_4_scaling"];
 /// Reads the file.
 pub(super) fn read(params: &Map<String, Value>) -> Result<Draft, ImportError> {
     let mut found = Findings::default();
-    let (config, vision) = config_of(params, &mut found);
+    let (config, encoder) = config_of(params, &mut found);
     let draft = family::read(&config);
     let mut problems = found.problems;
     let draft = match draft {
@@ -69,13 +70,20 @@ pub(super) fn read(params: &Map<String, Value>) -> Result<Draft, ImportError> {
     let mut notes: Vec<String> =
         draft.notes.iter().filter(|note| !note.contains("mscale_all_dim")).cloned().collect();
     notes.extend(found.notes);
-    let towers = if vision { mistral4::OWN_TOWERS } else { &[] };
+    let towers = if encoder.is_some() { mistral4::OWN_TOWERS } else { &[] };
+    let tower = encoder.map(|encoder| match encoder {
+        Value::Object(encoder) => vision::read_params(encoder),
+        other => Err(vec![format!("`vision_encoder` is {other}: an object is wanted")]),
+    });
     let naming = Naming { towers, ..mistral4::OWN_NAMES };
-    Ok(Draft { defaulted, notes, naming, ..draft })
+    Ok(Draft { defaulted, notes, naming, tower, ..draft })
 }
 
-/// The config in Hugging Face's words, and whether there is a vision tower.
-fn config_of(params: &Map<String, Value>, found: &mut Findings) -> (Map<String, Value>, bool) {
+/// The config in Hugging Face's words, and what is said of a vision tower.
+fn config_of<'a>(
+    params: &'a Map<String, Value>,
+    found: &mut Findings,
+) -> (Map<String, Value>, Option<&'a Value>) {
     let empty = Map::new();
     let mut outer = Keys::new(params, "");
     let mut objects = OBJECTS.map(|name| {
@@ -120,11 +128,8 @@ fn config_of(params: &Map<String, Value>, found: &mut Findings) -> (Map<String, 
     if let Some(quantisation) = outer.given("quantization") {
         config.insert("quantization_config".to_owned(), hyphenated(quantisation));
     }
-    let vision = outer.given("vision_encoder").is_some();
-    if vision {
-        let note = "The vision tower (vision_encoder) is not built yet: this is the text part.";
-        found.notes.push(note.to_owned());
-    }
+    outer.harmless(&["vision_encoder"]);
+    let encoder = params.get("vision_encoder").filter(|encoder| !encoder.is_null());
     config.insert("model_type".to_owned(), json!(mistral4::NAME));
     // Said by no key: `</s>` of the tokenizer that goes with it ends an answer, and pairs are neighbours.
     config.insert("eos_token_id".to_owned(), json!(2));
@@ -134,7 +139,7 @@ fn config_of(params: &Map<String, Value>, found: &mut Findings) -> (Map<String, 
     outer.harmless(&["model_type"]);
     outer.finish(found, FILE);
     objects.into_iter().for_each(|keys| keys.finish(found, FILE));
-    (config, vision)
+    (config, encoder)
 }
 
 /// What else is said of experts.

@@ -23,6 +23,13 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
+    if graph.vision.is_some() {
+        let backend = match target.hardware.kind {
+            HardwareKind::Cpu(_) => "CPU",
+            HardwareKind::Cuda(_) => "CUDA",
+        };
+        return Err(pass_error!("the {backend} backend has no vision towers yet: build with `--vision off`"));
+    }
     match target.hardware.kind {
         HardwareKind::Cpu(_) => {
             let drafts = target.draft.is_some_and(|draft| draft.has_head());

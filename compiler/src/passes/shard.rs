@@ -28,6 +28,9 @@ pub fn shard(graph: &Graph, ranks: Ranks) -> Result<Graph, PassError> {
     if ranks.count == 1 {
         return Ok(graph.clone());
     }
+    if graph.vision.is_some() {
+        return Err(pass_error!("a vision tower cannot be shared out to {} ranks yet", ranks.count));
+    }
     let mut whole = graph.clone();
     whole.ranks = ranks.count;
     let mut cutter =

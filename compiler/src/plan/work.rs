@@ -48,6 +48,7 @@ impl<'a> Work<'a> {
             Rows::Tokens => self.given.tokens,
             Rows::Outputs => self.given.outputs,
             Rows::Slots(slots) => slots * self.given.tokens,
+            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The draft head, as defined by [`crate::spec::types::Draft`], and the model as its own draft model.
 
-use super::{Cache, Interpreter, Logits, Outcome, Pass};
+use super::{Cache, Fed, Interpreter, Logits, Outcome, Pass};
 use crate::graph::{Graph, Op, Run};
 
 impl Interpreter<'_> {
@@ -18,7 +18,7 @@ impl Interpreter<'_> {
         assert_eq!(hidden.len(), following.len() * first.values[input.0].width, "one token a row");
         let (bodies, schedule) = (&draft.bodies[..], &draft.schedule[..]);
         let pass = Pass { bodies, schedule, hidden: draft.hidden, scaled: false };
-        self.run(&pass, hidden.to_vec(), following, cache, logits)
+        self.run(&pass, hidden.to_vec(), &Fed::text(following), cache, logits)
     }
     /// Like [`forward`](Self::forward), but only through attention layers. The keys and values it adds to
     /// `cache` are valid for no other pass.
@@ -30,6 +30,6 @@ impl Interpreter<'_> {
         };
         let schedule: Vec<Run> = schedule.iter().filter(attends).copied().collect();
         let pass = Pass { bodies, schedule: &schedule, hidden: *hidden, scaled: true };
-        self.run(&pass, Vec::new(), tokens, cache, logits).logits
+        self.run(&pass, Vec::new(), &Fed::text(tokens), cache, logits).logits
     }
 }

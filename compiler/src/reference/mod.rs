@@ -9,14 +9,16 @@
 //! A graph that [`shard`](crate::passes::shard) has cut runs on all its ranks, op by op.
 
 mod draft;
+mod images;
 mod kv;
 pub(crate) mod ops;
 mod weights;
 
+pub use images::{Features, Fed, Grid, ImageSpan, grid_positions};
 pub(crate) use kv::Side;
 
-use crate::graph::{Body, Graph, Node, Op, Run, ValueId, Weight, WeightId};
-use crate::spec::types::{NormWeight, Quant};
+use crate::graph::{Body, Graph, Node, Op, Run, ValueId, VisionGraph, Weight, WeightId};
+use crate::spec::types::{NormWeight, Quant, VISION_PREFIX};
 use kv::StaticScales;
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::any::Any;
@@ -129,49 +131,22 @@ impl<'a> Interpreter<'a> {
 
     /// Like [`forward`](Self::forward), with the hidden states from which a draft continues.
     pub fn forward_with_hidden(&self, tokens: &[u32], cache: &mut Cache, logits: Logits) -> Outcome {
+        self.run(&self.whole(), Vec::new(), &Fed::text(tokens), cache, logits)
+    }
+
+    /// The model's own schedule.
+    fn whole(&self) -> Pass<'a> {
         let Graph { bodies, schedule, hidden, .. } = self.graph;
-        let pass = Pass { bodies, schedule, hidden: *hidden, scaled: true };
-        self.run(&pass, Vec::new(), tokens, cache, logits)
+        Pass { bodies, schedule, hidden: *hidden, scaled: true }
     }
 
     /// Runs a schedule, whose first body takes `residual`.
-    fn run(
-        &self,
-        pass: &Pass,
-        residual: Vec<f32>,
-        tokens: &[u32],
-        cache: &mut Cache,
-        logits: Logits,
-    ) -> Outcome {
+    fn run(&self, pass: &Pass, residual: Vec<f32>, fed: &Fed, cache: &mut Cache, logits: Logits) -> Outcome {
         let mut residual = vec![residual; self.graph.ranks];
         let mut hidden = Vec::new();
         for run in pass.schedule {
             let body = &pass.bodies[run.body.0];
-            let mut values: Vec<Values> = vec![vec![Vec::new(); body.values.len()]; self.graph.ranks];
-            if let Some(input) = body.input {
-                for (of_rank, residual) in values.iter_mut().zip(&mut residual) {
-                    of_rank[input.0] = std::mem::take(residual);
-                }
-            }
-            for node in &body.nodes {
-                for rank in 0..self.graph.ranks {
-                    let (interpreter, layer, of_ranks) = (self, run.layer, &values[..]);
-                    let mut it = Evaluation {
-                        interpreter,
-                        body,
-                        rank,
-                        layer,
-                        scaled: pass.scaled,
-                        node,
-                        values: of_ranks,
-                        tokens,
-                        cache,
-                        logits,
-                    };
-                    let result = it.run();
-                    values[rank][node.output.0] = result;
-                }
-            }
+            let mut values = self.body(pass, run, residual.clone(), fed, cache, logits);
             for (of_rank, residual) in values.iter_mut().zip(&mut residual) {
                 *residual = std::mem::take(&mut of_rank[body.output.0]);
             }
@@ -182,8 +157,47 @@ impl<'a> Interpreter<'a> {
                 hidden = std::mem::take(&mut values[0][pass.hidden.0]);
             }
         }
-        cache.tokens += tokens.len();
+        cache.tokens += fed.tokens.len();
         Outcome { logits: residual.swap_remove(0), hidden }
+    }
+
+    /// Runs a body of a pass, whose input on every rank is `residual`; returns all its values, by rank.
+    fn body(
+        &self,
+        pass: &Pass,
+        run: &Run,
+        residual: Vec<Vec<f32>>,
+        fed: &Fed,
+        cache: &mut Cache,
+        logits: Logits,
+    ) -> Vec<Values> {
+        let body = &pass.bodies[run.body.0];
+        let mut values: Vec<Values> = vec![vec![Vec::new(); body.values.len()]; self.graph.ranks];
+        if let Some(input) = body.input {
+            for (of_rank, residual) in values.iter_mut().zip(residual) {
+                of_rank[input.0] = residual;
+            }
+        }
+        for node in &body.nodes {
+            for rank in 0..self.graph.ranks {
+                let (interpreter, layer, of_ranks) = (self, run.layer, &values[..]);
+                let mut it = Evaluation {
+                    interpreter,
+                    body,
+                    rank,
+                    layer,
+                    scaled: pass.scaled,
+                    node,
+                    values: of_ranks,
+                    fed,
+                    cache,
+                    logits,
+                };
+                let result = it.run();
+                values[rank][node.output.0] = result;
+            }
+        }
+        values
     }
 }
 
@@ -201,7 +215,7 @@ pub(crate) struct Evaluation<'a> {
     node: &'a Node,
     /// By rank.
     values: &'a [Values],
-    tokens: &'a [u32],
+    fed: &'a Fed<'a>,
     cache: &'a mut Cache,
     logits: Logits,
 }
@@ -224,7 +238,7 @@ impl<'a> Evaluation<'a> {
 
     /// Number of tokens in the step.
     pub(crate) fn tokens(&self) -> usize {
-        self.tokens.len()
+        self.fed.tokens.len()
     }
 
     /// Columns of the result.
@@ -285,7 +299,7 @@ impl<'a> Evaluation<'a> {
         let width = self.out_width();
         match &self.node.op {
             Op::Embedding { table } => {
-                ops::embedding(self.weight(*table), self.experts(*table).0.columns, self.tokens)
+                ops::embedding(self.weight(*table), self.experts(*table).0.columns, self.fed.tokens)
             }
             Op::RmsNorm { weight, eps, form, groups, ranks: 1 } => {
                 ops::rms_norm(input(0), self.weight(*weight), *eps, *form, width / groups)
@@ -306,7 +320,7 @@ impl<'a> Evaluation<'a> {
                 ops::linear(input(0), shape, self.weight(*weight), bias)
             }
             Op::Rotary { heads, head_dim, frequencies } => {
-                ops::rotary(input(0), *heads, *head_dim, frequencies, self.first_position())
+                ops::rotary(input(0), *heads, *head_dim, frequencies, |token| self.position(token))
             }
             Op::SigmoidGate => ops::sigmoid_gate(input(0), input(1), self.width(0) / self.width(1)),
             Op::Activate { activation } => ops::activated(input(0), *activation),
@@ -327,13 +341,21 @@ impl<'a> Evaluation<'a> {
 
 /// The layers that have a weight; `[None]` for one outside the layers.
 fn instances(graph: &Graph, weight: WeightId) -> Vec<Option<usize>> {
-    if !graph.weights[weight.0].name.contains("{layer}") {
+    let name = &graph.weights[weight.0].name;
+    if !name.contains("{layer}") {
         return vec![None];
     }
-    let uses = |body: crate::graph::BodyId| {
-        graph.bodies[body.0].nodes.iter().any(|node| node.op.weights().contains(&weight))
-    };
-    graph.schedule.iter().filter(|run| uses(run.body)).map(|run| run.layer).collect()
+    let uses = |body: &Body| body.nodes.iter().any(|node| node.op.weights().contains(&weight));
+    match graph.vision.as_ref().filter(|_| name.starts_with(VISION_PREFIX)) {
+        Some(VisionGraph { bodies, schedule, branches }) => {
+            let runs = schedule.iter().chain(branches.iter().map(|branch| &branch.run));
+            runs.filter(|run| uses(&bodies[run.body.0])).map(|run| run.layer).collect()
+        }
+        None => {
+            let runs = graph.schedule.iter();
+            runs.filter(|run| uses(&graph.bodies[run.body.0])).map(|run| run.layer).collect()
+        }
+    }
 }
 
 /// Index of an instance in [`Interpreter::weights`].

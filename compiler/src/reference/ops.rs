@@ -85,15 +85,16 @@ pub(super) fn rotary(
     heads: usize,
     head_dim: usize,
     frequencies: &RotaryFrequencies,
-    first_position: usize,
+    position_of: impl Fn(usize) -> [usize; 3],
 ) -> Vec<f32> {
     let mut out = x.to_vec();
     let half = frequencies.inverse.len();
     for (token, row) in out.chunks_exact_mut(heads * head_dim).enumerate() {
-        let position = (first_position + token) as f32;
+        let position = position_of(token).map(|axis| axis as f32);
         for head in row.chunks_exact_mut(head_dim) {
             for (i, inverse) in frequencies.inverse.iter().enumerate() {
-                let (sin, cos) = (position * inverse).sin_cos();
+                let axis = frequencies.axes.get(i).map_or(0, |axis| *axis as usize);
+                let (sin, cos) = (position[axis] * inverse).sin_cos();
                 let (sin, cos) = (sin * frequencies.factor, cos * frequencies.factor);
                 let (a, b) = match frequencies.pairs {
                     RotaryPairs::Halves => (i, i + half),
@@ -235,10 +236,14 @@ mod tests {
 
     #[test]
     fn rotary_at_position_zero_is_the_identity_and_keeps_lengths_elsewhere() {
-        let frequencies =
-            RotaryFrequencies { inverse: vec![1.0, 0.1], factor: 1.0, pairs: RotaryPairs::Halves };
+        let frequencies = RotaryFrequencies {
+            inverse: vec![1.0, 0.1],
+            factor: 1.0,
+            pairs: RotaryPairs::Halves,
+            axes: vec![],
+        };
         let x = [1.0, 2.0, 3.0, 4.0, 9.0];
-        let out = rotary(&[x, x].concat(), 1, 5, &frequencies, 0);
+        let out = rotary(&[x, x].concat(), 1, 5, &frequencies, |token| [token; 3]);
         assert_eq!(&out[..5], &x);
         let length = |v: &[f32]| v.iter().map(|v| v * v).sum::<f32>();
         assert!((length(&out[5..]) - length(&x)).abs() < 1e-4);

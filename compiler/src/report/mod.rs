@@ -365,6 +365,8 @@ fn buffer((buffer, bytes): (&crate::plan::Buffer, u64)) -> BufferReport {
         Rows::Tokens => "tokens".to_owned(),
         Rows::Outputs => "outputs".to_owned(),
         Rows::Slots(slots) => format!("{slots} x tokens"),
+        Rows::Patches => "patches".to_owned(),
+        Rows::ImageTokens => "image tokens".to_owned(),
     };
     BufferReport { name: buffer.name.clone(), rows, width: buffer.width, bytes }
 }

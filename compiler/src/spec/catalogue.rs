@@ -1,5 +1,6 @@
 //! The targets of one or several targets directories.
 
+use super::VISION_FILE;
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::reader::{list as join, nearest};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ pub struct ModelEntry {
     pub name: String,
     /// The targets directory it is in.
     pub targets_dir: PathBuf,
-    /// Quant names, ascending: the other `.toml` files beside MODEL.toml.
+    /// Quant names, ascending: the `.toml` files beside MODEL.toml and VISION.toml.
     pub quants: Vec<String>,
 }
 
@@ -86,7 +87,7 @@ fn collect(search: &[PathBuf], sink: &Sink) -> Option<Catalogue> {
             let known = catalogue.models.iter().any(|it| it.name == name);
             if !known && models.join(&name).join("MODEL.toml").is_file() {
                 let files = entries(&models.join(&name), sink)?;
-                let quants = files.iter().filter(|file| *file != "MODEL.toml");
+                let quants = files.iter().filter(|file| !matches!(file.as_str(), "MODEL.toml" | VISION_FILE));
                 let quants =
                     quants.filter_map(|file| file.strip_suffix(".toml")).map(str::to_owned).collect();
                 catalogue.models.push(ModelEntry { name, targets_dir: dir.clone(), quants });

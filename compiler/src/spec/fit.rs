@@ -19,8 +19,8 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         tensors.extend(draft_tensors(model));
     }
     if let Some((names, span)) = names {
-        check_names(source, names, span, &tensors);
-        check_named_once(source, names, &tensors);
+        check_names(source, "checkpoint.names", names, span, &tensors);
+        check_named_once(source, "checkpoint.names", names, &tensors);
     }
     // What is said of some layers is about tensors of their own.
     let named = [
@@ -101,11 +101,18 @@ fn canaries(source: &Source, read: Vec<ReadCanary>, model: &Model) -> Option<Vec
     sound.then_some(canaries)
 }
 
-fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[TensorDecl]) {
+/// Checks that `table` names exactly these tensors.
+pub(crate) fn check_names(
+    source: &Source,
+    table: &str,
+    names: &Names,
+    span: &Range<usize>,
+    tensors: &[TensorDecl],
+) {
     let known = || tensors.iter().map(|tensor| tensor.name.as_str());
     for (name, _) in names {
         if !known().any(|it| it == name.value) {
-            let key = format!("checkpoint.names.{:?}", name.value);
+            let key = format!("{table}.{:?}", name.value);
             let message = format!("the model has no tensor {:?}", name.value);
             let unnamed = known().filter(|it| names.iter().all(|(name, _)| name.value != *it));
             let help = match nearest(&name.value, unnamed) {
@@ -117,7 +124,7 @@ fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[T
     }
     for name in known() {
         if !names.iter().any(|(known, _)| known.value == name) {
-            let key = format!("checkpoint.names.{name:?}");
+            let key = format!("{table}.{name:?}");
             let message = format!("nothing says what {name:?} is called in the checkpoint");
             let help = format!("add `{name:?} = \"...\"`");
             source.report(span.clone(), &key, message, "not in this table", help);
@@ -126,7 +133,7 @@ fn check_names(source: &Source, names: &Names, span: &Range<usize>, tensors: &[T
 }
 
 /// Checks that no layer has two tensors of one name. Layers that are unlike may name theirs alike.
-fn check_named_once(source: &Source, names: &Names, tensors: &[TensorDecl]) {
+pub(crate) fn check_named_once(source: &Source, table: &str, names: &Names, tensors: &[TensorDecl]) {
     let layers = |name: &String| -> Vec<usize> {
         let named = tensors.iter().filter(|it| it.name == *name);
         named.filter_map(|it| it.layers.as_ref()).flatten().copied().collect()
@@ -143,7 +150,7 @@ fn check_named_once(source: &Source, names: &Names, tensors: &[TensorDecl]) {
             .iter()
             .find(|(other, first)| first.value == file.value && share(&name.value, &other.value));
         if let Some((other, first)) = first {
-            let key = format!("checkpoint.names.{:?}", name.value);
+            let key = format!("{table}.{:?}", name.value);
             let help = format!("it is that of `{}` already", other.value);
             let mistake = source.mistake(file.span.clone(), &key, named_twice(&file.value), "again", help);
             source.sink.push(mistake.also(first.span.clone(), "first here"));

@@ -17,25 +17,32 @@ mod tensors;
 mod tuning;
 pub mod types;
 mod variants;
+mod vision;
 pub(crate) mod words;
 
 pub use batches::with_batch_invariant;
 pub use catalogue::{Catalogue, HardwareEntry, ModelEntry, catalogue, list};
 pub use diagnostic::{Diagnostic, Diagnostics};
 pub use drafting::with_draft;
+pub(crate) use fit::{check_named_once, check_names};
 pub use kept::with_kv;
 pub use memory::{kv_block_bytes, weight_bytes};
+pub(crate) use quant::names as file_names;
 pub use ranks::{with_hosts, with_ranks};
 pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, has_experts, stored_tensors, tensors};
 pub use variants::variants;
+pub use vision::with_vision;
 
 use catalogue::Located;
 use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{BuildOptions, Hardware, Model, Provenance, Quant, Ranks, SpecFile, Target, Tuning};
+use types::{BuildOptions, Hardware, Model, Provenance, Quant, Ranks, SpecFile, Target, Tuning, Vision};
+
+/// The file beside MODEL.toml that describes a vision tower.
+pub const VISION_FILE: &str = "VISION.toml";
 
 /// Reads and checks the three specs of `target`, `hardware/model/quant`, and its tuning file
 /// `tuning/hardware/model/quant.toml` if there is one. Hardware, model and tuning are each taken from the
@@ -54,14 +61,15 @@ fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Di
     sink.finish(target)
 }
 
-/// [`load`], followed by [`with_kv`], [`with_ranks`], [`with_hosts`], [`with_draft`] and
+/// [`load`], followed by [`with_kv`], [`with_vision`], [`with_ranks`], [`with_hosts`], [`with_draft`] and
 /// [`with_batch_invariant`] if `options` ask for them.
 ///
 /// # Errors
-/// Those of all six.
+/// Those of all seven.
 pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
     let target = load_for(search, target, options.ranks.unwrap_or(1).max(1))?;
     let target = options.kv.into_iter().try_fold(target, with_kv)?;
+    let target = if options.vision { with_vision(target)? } else { target };
     let ranks = options.ranks.map(|count| Ranks { count, whole_experts: options.whole_experts });
     let target = ranks.into_iter().try_fold(target, with_ranks)?;
     let target = options.hosts.into_iter().try_fold(target, with_hosts)?;
@@ -115,6 +123,15 @@ fn model_and_quant(it: &Located, sink: &Sink, specs: &mut Vec<SpecFile>) -> (Opt
     (model, quant)
 }
 
+/// The vision tower of a model, if a file beside it describes one.
+fn tower(it: &Located, sink: &Sink, model: &Model) -> Option<Vision> {
+    let it = it.model.as_ref()?;
+    let file = Path::new("models").join(&it.name).join(VISION_FILE);
+    let there = it.targets_dir.join(&file).is_file();
+    let read = |source: &Source, root: Table| Vision::read(source, root, model);
+    there.then(|| document(&it.targets_dir, file, sink, read))?.map(|(tower, _)| tower)
+}
+
 fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<Target> {
     let hardware = it.hardware.as_ref().and_then(|it| {
         let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
@@ -122,6 +139,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
     });
     let mut specs: Vec<_> = hardware.iter().map(|(_, source)| source.file()).collect();
     let (model, quant) = model_and_quant(it, sink, &mut specs);
+    let tower = model.as_ref().and_then(|model| tower(it, sink, model));
     let ((hardware, source), model, quant) = (hardware?, model?, quant?);
     if sink.is_empty() {
         memory::check(&source, &hardware, &model, &quant, ranks);
@@ -154,6 +172,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
     Some(Target {
         hardware: hardware.hardware,
         model,
+        tower,
         quant,
         tuning,
         specs,
@@ -163,6 +182,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         hosts: 1,
         whole_experts: false,
         kv: None,
+        vision: false,
         racecheck: false,
     })
 }
@@ -189,13 +209,23 @@ fn document<'s, T>(
     Some((value, source))
 }
 
-/// Checks specs that are not files yet: a model, and quant specs by file name.
-pub(crate) fn check(name: &str, model_toml: &str, quants: &[(String, String)]) -> Result<Model, Diagnostics> {
+/// Checks specs that are not files yet: a model, its vision tower, and quant specs by file name.
+pub(crate) fn check(
+    name: &str,
+    model_toml: &str,
+    vision_toml: Option<&str>,
+    quants: &[(String, String)],
+) -> Result<Model, Diagnostics> {
     let sink = Sink::default();
     let source = |file: &str, text: &str| Source { name: file.into(), text: text.into(), sink: &sink };
     let model_source = source("MODEL.toml", model_toml);
     let root = reader::parse(&model_source, model_toml);
     let model = root.and_then(|root| model::read(&model_source, name, Table::root(&model_source, &root)));
+    if let (Some(text), Some(model)) = (vision_toml, &model) {
+        let source = source(VISION_FILE, text);
+        let root = reader::parse(&source, text);
+        root.and_then(|root| Vision::read(&source, Table::root(&source, &root), model));
+    }
     for (file, text) in quants {
         let source = source(file, text);
         let Some(root) = reader::parse(&source, text) else { continue };

@@ -198,8 +198,10 @@ fn classes<'a, T>(
 ) -> Option<Said<T>> {
     let mut sound = true;
     let mut values = Vec::new();
+    // Of a tower VISION.toml speaks.
     let of_classes = classes
         .iter()
+        .filter(|class| **class != TensorClass::Vision)
         .filter_map(|&class| table.optional(class.name()).map(|value| (Subject::Class(class), value)));
     let mut given: Vec<(Subject, Value)> = of_classes.collect();
     let of_tensors = table.entries_that(|key| key.contains('.'));
@@ -283,7 +285,7 @@ const MOST_CANARY_IDS: usize = 64;
 const MAX_ROWS: u64 = 1 << 32;
 
 /// Pairs of the model's name and the checkpoint's, in the order of the file.
-pub(super) type Names = Vec<(At<String>, At<FileTensor>)>;
+pub(crate) type Names = Vec<(At<String>, At<FileTensor>)>;
 
 fn checkpoint(source: &Source, mut table: Table) -> Option<ReadCheckpoint> {
     let containers = [("gguf", Container::Gguf), ("safetensors", Container::Safetensors)];
@@ -334,7 +336,8 @@ fn canary_ids(value: Value) -> Option<Vec<At<u32>>> {
     value.list_of(1..=MOST_CANARY_IDS, "ids", id).map(|it| it.value)
 }
 
-fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {
+/// Reads a table of names.
+pub(crate) fn names(source: &Source, mut table: Table) -> Option<(Names, Range<usize>)> {
     let span = table.span();
     let mut sound = true;
     let mut names: Names = Vec::new();

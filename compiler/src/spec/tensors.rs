@@ -17,6 +17,8 @@ pub struct TensorDecl {
     pub columns: Option<usize>,
     /// Whether it is a convolution's: in files it has a dimension of 1 between its two.
     pub convolution: bool,
+    /// Its dimensions in files, outermost first, where they are not its rows and columns; empty elsewhere.
+    pub dims: Vec<usize>,
     /// Number of experts that have one of this shape each (`{expert}` in the name stands for the index).
     pub experts: Option<usize>,
     /// The layers that have it, ascending; `None` for a tensor outside the layers.
@@ -41,6 +43,9 @@ impl TensorDecl {
 
     /// Shape of the checkpoint's tensor that contains it, outermost dimension first.
     pub fn file_shape(&self, file: &FileTensor) -> Vec<usize> {
+        if !self.dims.is_empty() {
+            return self.dims.clone();
+        }
         let rows = file.file_rows(self.rows, None);
         match (self.columns, self.experts, file.view) {
             (Some(columns), Some(experts), Some(view)) if file.stacks_experts(&self.name) => {
@@ -217,6 +222,7 @@ impl List {
             rows,
             columns: Some(columns),
             convolution: false,
+            dims: Vec::new(),
             experts: None,
             layers: layers.map(<[usize]>::to_vec),
         });
@@ -229,6 +235,7 @@ impl List {
             rows,
             columns: None,
             convolution: false,
+            dims: Vec::new(),
             experts: None,
             layers: layers.map(<[usize]>::to_vec),
         });
@@ -275,6 +282,7 @@ impl LayerTensors<'_> {
             rows: channels,
             columns: Some(taps),
             convolution: true,
+            dims: Vec::new(),
             experts: None,
             layers: Some(self.layers.to_vec()),
         });
@@ -294,6 +302,7 @@ impl LayerTensors<'_> {
             rows,
             columns: Some(columns),
             convolution: false,
+            dims: Vec::new(),
             experts: Some(experts),
             layers: Some(self.layers.to_vec()),
         });

@@ -273,7 +273,10 @@ pub fn cubins(root: &Path, target: &Target) -> Result<modules::CubinReport, Buil
 /// # Errors
 /// When the model cannot be planned.
 pub fn plan(target: &Target) -> Result<Plan, BuildError> {
-    let graph = crate::graph::build(&target.model, &target.quant);
+    let graph = match target.tower.as_ref().filter(|_| target.vision) {
+        Some(tower) => crate::graph::build_with_vision(&target.model, &target.quant, tower),
+        None => crate::graph::build(&target.model, &target.quant),
+    };
     Ok(passes::assemble::plan(target, &graph)?)
 }
 

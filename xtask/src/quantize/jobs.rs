@@ -215,7 +215,7 @@ mod tests {
 
     fn decl(name: &str, rows: usize, experts: Option<usize>) -> TensorDecl {
         let (name, class, columns) = (name.to_owned(), TensorClass::Experts, Some(32));
-        TensorDecl { name, class, rows, columns, convolution: false, experts, layers: None }
+        TensorDecl { name, class, rows, columns, convolution: false, dims: Vec::new(), experts, layers: None }
     }
 
     fn file(name: &str, view: Option<[usize; 3]>) -> FileTensor {

@@ -2,7 +2,7 @@
 
 use super::spec;
 use crate::blocks::{Built, Operation, Share, Split};
-use crate::graph::{BodyBuilder, Builder, Op, RotaryFrequencies, Rows, ValueId, Weight};
+use crate::graph::{BodyBuilder, Builder, Op, Rows, ValueId, Weight};
 use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
 use monomorph_formats::cached::KvFormats;
@@ -23,6 +23,9 @@ pub struct Attention {
     pub scale: f32,
     /// Positions that a query attends to at most: what a cache may forget is what lies before them.
     pub window: Option<usize>,
+    /// Whether a query that stands for a part of an image attends to positions up to the end of the image, all
+    /// of which are rows of the same step.
+    pub image_spans: bool,
     /// How `k` and `v` are kept: a query attends to what is read back of them.
     pub kv: KvFormats,
 }
@@ -37,7 +40,7 @@ impl Operation for Attention {
     /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
     /// ranks, several ranks have the same one.
     fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<Attention>, String> {
-        let Attention { heads, kv_heads, head_dim, scale, window, kv: formats } = *self;
+        let Attention { heads, kv_heads, head_dim, scale, window, image_spans, kv: formats } = *self;
         let kv = Segment { units: kv_heads, unit: head_dim };
         if !heads.is_multiple_of(ranks) || !kv.divides(ranks) {
             return Err(format!(
@@ -54,6 +57,7 @@ impl Operation for Attention {
                 head_dim,
                 scale,
                 window,
+                image_spans,
                 kv: formats,
             },
             inputs: vec![q.clone(), kv_rows.clone(), kv_rows],
@@ -84,7 +88,7 @@ impl Built for spec::Attention {
             v = body.node("v_normed", Rows::Tokens, width, op, &[v]);
         }
         if let Some(rotary) = &self.rotary {
-            let frequencies = RotaryFrequencies::new(rotary);
+            let frequencies = graph.frequencies(rotary);
             let mut rotate = |name: &str, x, heads| {
                 let op = Op::Rotary { heads, head_dim: self.head_dim, frequencies: frequencies.clone() };
                 body.node(name, Rows::Tokens, heads * self.head_dim, op, &[x])
@@ -98,6 +102,7 @@ impl Built for spec::Attention {
             head_dim: self.head_dim,
             scale: self.scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt()),
             window: self.window,
+            image_spans: graph.image_spans(),
             kv: graph.kv(),
         };
         let width = self.heads * self.head_dim;

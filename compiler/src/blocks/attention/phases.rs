@@ -197,7 +197,14 @@ fn lower(
     norms: [Option<&str>; 2],
     gates: Option<&str>,
 ) -> Result<PhaseKind, PassError> {
-    let graph::Attention { heads, kv_heads, head_dim, scale, window, kv } = *it.block_op(context);
+    let graph::Attention { heads, kv_heads, head_dim, scale, window, image_spans, kv } =
+        *it.block_op(context);
+    if image_spans {
+        return Err(pass_error!(
+            "images of `{}` attend to all of themselves, which no phase does",
+            it.body.name
+        ));
+    }
     let [frequencies, of_keys] = ["qr", "kr"].map(|rotated| match it.given(rotated) {
         Some(Op::Rotary { frequencies, .. }) => Some(frequencies),
         _ => None,

@@ -20,15 +20,26 @@ impl Computed for Attention {
         let [q, k, v] = [0, 1, 2].map(|input| it.input(input));
         let first = it.first_position();
         let (k, v) = (it.stored(Side::Keys, self.head_dim, k), it.stored(Side::Values, self.head_dim, v));
+        let rows = q.len() / (self.heads * self.head_dim);
+        let last = |row| if self.image_spans { it.image_end(row) } else { row };
+        let last: Vec<usize> = (0..rows).map(|row| first + last(row)).collect();
         let State { keys, values } = it.state::<State>();
         keys.extend(k);
         values.extend(v);
-        attend(self, q, keys, values, first)
+        attend(self, q, keys, values, first, &last)
     }
 }
 
-/// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows.
-fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_position: usize) -> Vec<f32> {
+/// `q` is `[tokens, heads * head_dim]`; `keys` and `values` hold `first_position + tokens` rows, of which a
+/// token attends to those up to its `last`.
+fn attend(
+    op: &Attention,
+    q: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    first_position: usize,
+    last: &[usize],
+) -> Vec<f32> {
     let Attention { heads, kv_heads, head_dim, scale, window, .. } = *op;
     let kv_width = kv_heads * head_dim;
     let mut out = Vec::with_capacity(q.len());
@@ -43,7 +54,7 @@ fn attend(op: &Attention, q: &[f32], keys: &[f32], values: &[f32], first_positio
         let own = first_position + token;
         let first = window.map_or(0, |window| (own + 1).saturating_sub(window));
         let scores: Vec<f64> =
-            (first..=own).map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
+            (first..=last[token]).map(|p| f64::from(scale) * dot(q, &keys[row(keys, p)])).collect();
         let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
         let total: f64 = weights.iter().sum();
@@ -67,16 +78,48 @@ mod tests {
 
     #[test]
     fn a_query_sees_nothing_after_itself() {
-        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: None, kv: KV };
-        assert_eq!(attend(&op, &[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], 0), [3.0, 4.0]);
+        let op = Attention {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            scale: 1.0,
+            window: None,
+            image_spans: false,
+            kv: KV,
+        };
+        assert_eq!(attend(&op, &[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], 0, &[0, 1]), [3.0, 4.0]);
     }
 
     #[test]
     fn a_query_sees_itself_and_what_else_its_window_holds() {
-        let op = Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window: Some(2), kv: KV };
+        let op = Attention {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            scale: 1.0,
+            window: Some(2),
+            image_spans: false,
+            kv: KV,
+        };
         let (keys, values) = ([1.0; 4], [1.0, 3.0, 5.0, 9.0]);
-        assert_eq!(attend(&op, &[0.0; 4], &keys, &values, 0), [1.0, 2.0, 4.0, 7.0]);
+        assert_eq!(attend(&op, &[0.0; 4], &keys, &values, 0, &[0, 1, 2, 3]), [1.0, 2.0, 4.0, 7.0]);
         // The same, decoded.
-        assert_eq!(attend(&op, &[0.0], &keys, &values, 3), [7.0]);
+        assert_eq!(attend(&op, &[0.0], &keys, &values, 3, &[3]), [7.0]);
+    }
+
+    #[test]
+    fn an_image_sees_all_of_itself_and_of_what_is_before_only_its_window() {
+        let op = Attention {
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 1,
+            scale: 1.0,
+            window: Some(2),
+            image_spans: true,
+            kv: KV,
+        };
+        let (keys, values) = ([1.0; 4], [1.0, 3.0, 5.0, 9.0]);
+        // Tokens 1 to 3 are an image.
+        assert_eq!(attend(&op, &[0.0; 4], &keys, &values, 0, &[0, 3, 3, 3]), [1.0, 4.5, 17.0 / 3.0, 7.0]);
     }
 }

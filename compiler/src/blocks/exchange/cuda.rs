@@ -232,6 +232,7 @@ impl Launcher<'_> {
         match self.plan.buffer(pushed).rows {
             Rows::Outputs => decode,
             Rows::Tokens | Rows::Slots(_) => decode.max(buckets.tokens),
+            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
         }
     }
 }

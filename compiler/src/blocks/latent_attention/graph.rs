@@ -2,7 +2,7 @@
 
 use super::spec::{self, QueryScale};
 use crate::blocks::{Built, FieldForm, Operation, Share, Split};
-use crate::graph::{BodyBuilder, Builder, Op, RankPart, RotaryFrequencies, Rows, ValueId, Weight, WeightId};
+use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
 use crate::spec::types::Ranks;
 use monomorph_abi::cut::Segment;
 use monomorph_formats::cached::{Cached, KvFormats};
@@ -122,7 +122,7 @@ impl Built for spec::LatentAttention {
         let queries = |graph: &mut Builder, body: &mut BodyBuilder, x| {
             ["q", "q_rotated"].map(|part| project(graph, body, part, x))
         };
-        let frequencies = RotaryFrequencies::new(&self.rotary);
+        let frequencies = graph.frequencies(&self.rotary);
         let rotate = |body: &mut BodyBuilder, name: &str, x, heads: usize| {
             let op = Op::Rotary { heads, head_dim: shape.rotated, frequencies: frequencies.clone() };
             body.node(name, Rows::Tokens, heads * shape.rotated, op, &[x])

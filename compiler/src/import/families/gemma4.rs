@@ -138,6 +138,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
             },
         },
         quantization: quantization?,
+        tower: None,
         defaulted: Vec::new(),
         notes: Vec::new(),
     })

@@ -87,6 +87,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
             towers: &[],
         },
         quantization: quantization?,
+        tower: None,
         defaulted: Vec::new(),
         notes: Vec::new(),
     })

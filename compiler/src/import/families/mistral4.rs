@@ -94,6 +94,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
             towers: if outer.is_some() { &["vision_tower.*", "multi_modal_projector.*"] } else { &[] },
         },
         quantization: quantization?,
+        tower: None,
         defaulted: Vec::new(),
         notes: Vec::new(),
     })

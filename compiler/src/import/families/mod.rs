@@ -78,7 +78,7 @@ pub(crate) struct Wrapper {
     pub(crate) architecture: &'static str,
     /// Name of the family of `text_config`.
     pub(crate) text: &'static str,
-    /// Further keys that do not affect the text part.
+    /// Further keys that do not affect the text part; the tower's reader may read them.
     pub(crate) others: &'static [&'static str],
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
             Rows::Tokens => tokens,
             Rows::Outputs => sequences,
             Rows::Slots(slots) => slots * tokens,
+            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
         });
         return Ok(Launched { rows: rows.collect(), lowered, cuda: None, boundaries });
     };
@@ -264,6 +265,7 @@ impl<'a> Launcher<'a> {
             Rows::Tokens => outline.rows,
             Rows::Outputs => outline.rows,
             Rows::Slots(slots) => slots * outline.rows,
+            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
         }
     }
 

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Largest dimensions accepted: far above any model, and low enough that no product overflows.
-const MAX_HIDDEN: u64 = 1 << 20;
-const MAX_LAYERS: u64 = 1 << 12;
+pub(crate) const MAX_HIDDEN: u64 = 1 << 20;
+pub(crate) const MAX_LAYERS: u64 = 1 << 12;
 const MAX_VOCABULARY: u64 = 1 << 24;
 pub(crate) const MAX_CONTEXT: u64 = 1 << 28;
 pub(crate) const MAX_HEADS: u64 = 1 << 12;

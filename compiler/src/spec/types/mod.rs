@@ -2,14 +2,17 @@
 
 mod batch;
 mod draft;
+mod file;
 mod hardware;
 mod model;
 mod quant;
 mod tuning;
 
+pub use crate::blocks::vision::{ImageTokens, VISION_PREFIX, Vision, VisionFamily};
 pub use crate::blocks::{Ffn, Mixer};
 pub use batch::{BatchInvariant, DECODE_BUCKETS};
 pub use draft::{DraftMethod, DraftOption, Drafting};
+pub use file::SpecFile;
 pub use hardware::{Cpu, Cuda, Hardware, HardwareKind, Peers};
 pub use model::{
     Activation, Around, Draft, LayerKind, Model, Norm, NormWeight, Protocol, REASONING_FORMATS, Rotary,
@@ -41,6 +44,8 @@ pub struct BuildOptions {
     pub whole_experts: bool,
     /// Formats of keys and values in place of the quant spec's.
     pub kv: Option<KvFormats>,
+    /// Whether it takes images.
+    pub vision: bool,
 }
 
 /// Ranks that compute each token together, and how they share a model.
@@ -75,15 +80,6 @@ impl Ranks {
     }
 }
 
-/// A file that a target was read from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecFile {
-    /// Its path below the targets directory.
-    pub name: String,
-    /// SHA-256 of its bytes, in hex.
-    pub sha256: String,
-}
-
 /// A resolved target, `hardware/model/quant`.
 #[derive(Clone, Debug)]
 pub struct Target {
@@ -91,6 +87,8 @@ pub struct Target {
     pub hardware: Hardware,
     /// Model it runs.
     pub model: Model,
+    /// The model's vision tower, if VISION.toml describes one; built where `vision` is set.
+    pub tower: Option<Vision>,
     /// Formats of its weights and products.
     pub quant: Quant,
     /// Tuning of its CUDA kernels; `None` on other hardware.
@@ -110,6 +108,8 @@ pub struct Target {
     pub whole_experts: bool,
     /// Formats of keys and values that the build asked for; `quant` has them too.
     pub kv: Option<KvFormats>,
+    /// Whether it takes images, with the vision tower.
+    pub vision: bool,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
     /// slower, and only for that tool.
     pub racecheck: bool,
@@ -145,7 +145,8 @@ impl Target {
         let ranks = if self.ranks > 1 { format!("+{kind}{}", self.ranks) } else { String::new() };
         let hosts = if self.hosts > 1 { format!("+hosts{}", self.hosts) } else { String::new() };
         let kv = self.kv.map_or(String::new(), |kv| format!("+kv-{}", kv.file_name()));
+        let vision = if self.vision { "+vision" } else { "" };
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
-        self.name() + &draft + &invariant + &ranks + &hosts + &kv + racecheck
+        self.name() + &draft + &invariant + &ranks + &hosts + &kv + vision + racecheck
     }
 }

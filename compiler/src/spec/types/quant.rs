@@ -192,6 +192,8 @@ classes! {
     /// All projections of the draft head but the router's. They are one class because releases store them
     /// unlike the layers': as floats beside quantised layers, or all quantised alike but one.
     Draft: "draft", quantised: true;
+    /// Matrices of a vision tower, whose formats stand in VISION.toml.
+    Vision: "vision", quantised: false;
     /// Norm weights, biases, and other vectors: those of convolutions and decays.
     Norm: "norm", quantised: false;
 }

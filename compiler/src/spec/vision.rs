@@ -1,0 +1,48 @@
+//! Checks that a target can take images as a build asks.
+
+use super::VISION_FILE;
+use super::diagnostic::{Diagnostic, Diagnostics, Sink};
+use super::fit::{kv_block_bytes, weight_bytes};
+use super::types::{Container, Target};
+use std::path::Path;
+
+/// `target`, built to take images.
+///
+/// # Errors
+/// When nothing describes a vision tower of its model, its checkpoint cannot hold one, or the tower does not
+/// fit into memory as well.
+pub fn with_vision(mut target: Target) -> Result<Target, Diagnostics> {
+    let sink = Sink::default();
+    let (model, quant) = (&target.model, &target.quant);
+    let directory = Path::new("models").join(&model.name);
+    let refuse = |file: &Path, message: String, help: &str| {
+        sink.push(Diagnostic::outside(file, message, help.to_owned()));
+    };
+    let Some(vision) = &target.tower else {
+        let message = format!("{} has no {VISION_FILE}, and `--vision on` was given", directory.display());
+        refuse(&directory, message, "build it without: that file describes a tower, if the model has one");
+        return sink.finish(None);
+    };
+    if quant.checkpoint.container == Container::Gguf {
+        let file = directory.join(format!("{}.toml", quant.name));
+        let message =
+            format!("the checkpoint of {} is a GGUF file, and `--vision on` was given", target.name());
+        refuse(&file, message, "a tower is read from safetensors: take a checkpoint of those");
+    }
+    let of_tower = vision.tensors(model.hidden).into_iter().map(|tensor| {
+        let elements = tensor.rows * tensor.columns.unwrap_or(1) * tensor.instances();
+        (elements * vision.stored.block_bytes()) as u128
+    });
+    let needed = weight_bytes(model, quant, false)
+        + kv_block_bytes(model, quant, &target.hardware.kind, false)
+        + of_tower.sum::<u128>();
+    if needed.div_ceil(target.ranks as u128) > u128::from(target.hardware.memory_bytes) {
+        let message = format!("{} does not fit the memory with its vision tower", target.name());
+        let help =
+            format!("it needs {needed} bytes at least, and there are {}", target.hardware.memory_bytes);
+        refuse(Path::new("--vision"), message, &help);
+    }
+    target.specs.push(vision.file.clone());
+    target.vision = true;
+    sink.finish(Some(target))
+}
