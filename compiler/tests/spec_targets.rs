@@ -52,6 +52,40 @@ fn every_target_loads_unless_its_hardware_is_too_small() {
     assert!(loaded >= 30 && refused >= 5, "{loaded} loaded, {refused} refused of {names:?}");
 }
 
+/// Parameters of the tower of every model that ships with one, as counted from the releases' shapes.
+const TOWERS: [(&str, usize); 9] = [
+    ("gemma-4-26b-a4b/bf16", 572_794_416),
+    ("gemma-4-31b/bf16", 575_743_536),
+    ("mistral-small-4/nvfp4", 428_472_320),
+    ("qwen3-vl-30b/nvfp4", 538_631_408),
+    ("qwen3.5-0.8b/bf16", 100_592_896),
+    ("qwen3.5-122b/nvfp4", 451_290_864),
+    ("qwen3.5-27b/nvfp4", 460_730_096),
+    ("qwen3.5-35b/nvfp4", 446_571_248),
+    ("qwen3.6-35b/fp8", 446_571_248),
+];
+
+#[test]
+fn every_tower_that_ships_has_the_parameters_that_were_counted_and_a_graph() {
+    let all = spec::catalogue(&[targets()]).unwrap_or_else(|error| panic!("{error}")).models;
+    let of = |name: &str| targets().join("models").join(name).join(spec::VISION_FILE);
+    let with: Vec<&str> = all.iter().map(|it| it.name.as_str()).filter(|name| of(name).is_file()).collect();
+    assert_eq!(with, TOWERS.map(|(name, _)| name.split_once('/').unwrap().0));
+    for (name, parameters) in TOWERS {
+        let target = load(&format!("h200/{name}"));
+        let tower = target.tower.as_ref().expect("its file was read");
+        let elements = |decl: spec::TensorDecl| decl.elements().unwrap() * decl.instances();
+        let sum: usize = tower.tensors(target.model.hidden).into_iter().map(elements).sum();
+        assert_eq!(sum, parameters, "{name}");
+        let graph = graph::build_with_vision(&target.model, &target.quant, tower);
+        let of_tower = graph.weights.iter().filter(|weight| weight.name.starts_with("vision."));
+        assert_eq!(of_tower.count(), tower.tensors(target.model.hidden).len(), "{name}: each is used");
+        // Nothing of it is read where images are not asked for.
+        let text = graph::build(&target.model, &target.quant);
+        assert!(text.weights.iter().all(|weight| !weight.name.starts_with("vision.")), "{name}");
+    }
+}
+
 #[test]
 fn cuda_hardware_says_what_kernels_may_claim() {
     for (name, capability, wgmma) in
