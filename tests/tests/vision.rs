@@ -1,0 +1,290 @@
+//! Vision towers, and models that take images, against what transformers computed of the same weights
+//! (tests/reference/make_vision_goldens.py).
+
+use monomorph_compiler::emit;
+use monomorph_compiler::graph::{self, Graph};
+use monomorph_compiler::import::{self, Seen};
+use monomorph_compiler::reference::{
+    Cache, Features, Fed, Grid, ImageSpan, Interpreter, Logits, grid_positions,
+};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, Target, Vision};
+use monomorph_compiler::{spec, toolchain};
+use monomorph_tests::logits::distance;
+use monomorph_tests::{fixtures, root};
+use monomorph_weights::Checkpoint;
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Largest difference of a row from transformers', relative to the row's largest magnitude: both compute in
+/// f32 from the same exact weights.
+const BOUND: f32 = 2e-4;
+
+/// A prompt with images, and what transformers makes of it.
+struct Case {
+    tokens: Vec<u32>,
+    grids: Vec<Grid>,
+    /// Of every token, and what is added to the index of a later one; only where positions have three axes.
+    positions: Option<(Vec<[u32; 3]>, i64)>,
+    /// Rows by what made them, and their width.
+    expected: BTreeMap<String, (Vec<f32>, usize)>,
+}
+
+struct Golden {
+    name: String,
+    directory: PathBuf,
+    target: Target,
+    cases: Vec<Case>,
+}
+
+impl Golden {
+    fn vision(&self) -> &Vision {
+        self.target.tower.as_ref().expect("its config has a tower")
+    }
+
+    fn graph(&self) -> Graph {
+        graph::build_with_vision(&self.target.model, &self.target.quant, self.vision())
+    }
+
+    /// An interpreter of its weights over `graph`.
+    fn interpreter<'a>(&self, graph: &'a Graph) -> Interpreter<'a> {
+        let checkpoint = Checkpoint::open(&self.directory.join("f32")).expect("a golden has a checkpoint");
+        Interpreter::new(graph, &self.target.quant, &checkpoint).expect("its tensors fit")
+    }
+}
+
+/// Imports the config of a golden into a targets directory.
+fn import_into(targets: &Path, directory: &Path, name: &str) {
+    let config = fs::read_to_string(directory.join("config.json")).expect("a golden has a config");
+    let seen = Seen::read(&directory.join("f32")).expect("checkpoints are sound");
+    let imported = import::import(&config, name, Compute::F32, &seen);
+    let imported = imported.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let model = targets.join("models").join(name);
+    fs::create_dir_all(&model).expect("a temporary directory is writable");
+    let vision = imported.vision_toml.unwrap_or_else(|| panic!("{name}: {}", imported.model_toml));
+    let files = [("MODEL.toml".to_owned(), imported.model_toml), ("VISION.toml".to_owned(), vision)];
+    for (file, text) in files.into_iter().chain(imported.quants) {
+        fs::write(model.join(file), text).expect("a temporary directory is writable");
+    }
+}
+
+fn load(targets: &Path, name: &str, vision: bool) -> Target {
+    let search = [targets.to_owned(), root().join("targets")];
+    let options = BuildOptions { vision, ..BuildOptions::default() };
+    spec::load_with(&search, &format!("cpu/{name}/f32"), &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Every golden, imported into `targets`.
+fn goldens(targets: &Path) -> Vec<Golden> {
+    let entries = fs::read_dir(fixtures().join("vision")).expect("goldens are committed");
+    let mut directories: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("entries are readable").path()).collect();
+    directories.sort();
+    assert_eq!(directories.len(), 4);
+    let golden = |directory: PathBuf| {
+        let name = directory.file_name().expect("it has a name").to_string_lossy().into_owned();
+        import_into(targets, &directory, &name);
+        let cases = fs::read(directory.join("cases.json")).expect("a golden has cases");
+        let cases: Vec<Value> = serde_json::from_slice(&cases).expect("cases are JSON");
+        let expected = fs::read(directory.join("f32/expected.safetensors")).expect("they have answers");
+        let expected = SafeTensors::deserialize(&expected).expect("these are tensors");
+        let cases = cases.iter().enumerate().map(|(index, case)| read(case, index, &expected)).collect();
+        Golden { target: load(targets, &name, true), name, directory, cases }
+    };
+    directories.into_iter().map(golden).collect()
+}
+
+fn read(case: &Value, index: usize, tensors: &SafeTensors) -> Case {
+    let lists = |value: &Value| -> Vec<Vec<u32>> {
+        serde_json::from_value(value.clone()).expect("lists of whole numbers")
+    };
+    let grid = |grid: Vec<u32>| {
+        let [frames, rows, columns] = grid[..] else { panic!("three numbers a grid") };
+        Grid { frames: frames as usize, rows: rows as usize, columns: columns as usize }
+    };
+    let prefix = format!("{index}.");
+    let expected = tensors.names().into_iter().filter_map(|name| {
+        let what = name.strip_prefix(&prefix)?;
+        let tensor = tensors.tensor(name).expect("it is there");
+        let width = *tensor.shape().last().expect("it has rows");
+        let values = tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        Some((what.to_owned(), (values.collect(), width)))
+    });
+    Case {
+        tokens: serde_json::from_value(case["tokens"].clone()).expect("ids"),
+        grids: lists(&case["grids"]).into_iter().map(grid).collect(),
+        positions: case.get("positions").map(|positions| {
+            let position = |axes: Vec<u32>| axes.try_into().expect("three axes");
+            let shift = case["shift"].as_i64().expect("a shift");
+            (lists(positions).into_iter().map(position).collect(), shift)
+        }),
+        expected: expected.collect(),
+    }
+}
+
+/// What the interpreter's values are called in the golden.
+fn called(body: &str, layer: Option<usize>, value: &str) -> Option<String> {
+    let layer = || layer.expect("it stands in a layer");
+    match (body, value) {
+        ("patches", "embedded" | "placed") => Some(value.to_owned()),
+        ("patches", "vision_normed") => Some("placed".to_owned()),
+        ("block", "residual_out") => Some(format!("block.{}", layer())),
+        ("deepstack", "rows") => Some(format!("deepstack.{}", layer())),
+        ("merger", "rows") => Some(value.to_owned()),
+        _ => None,
+    }
+}
+
+/// The tower's rows of a case, each part compared where `compare` says so.
+fn see(golden: &Golden, interpreter: &Interpreter, case: &Case, compare: bool) -> Features {
+    let mut seen = BTreeMap::new();
+    let (pixels, _) = &case.expected["pixels"];
+    let features = interpreter.see(golden.vision(), pixels, &case.grids, &mut |body, layer, value, rows| {
+        if let Some(what) = called(body, layer, value) {
+            seen.insert(what, rows.to_vec());
+        }
+    });
+    let parts = case.expected.iter().filter(|(what, _)| !["pixels", "logits"].contains(&what.as_str()));
+    for (what, (rows, width)) in parts.filter(|_| compare) {
+        let found = seen.get(what).unwrap_or_else(|| panic!("{}: nothing computes {what}", golden.name));
+        let apart = distance(&vec![found.clone()], &vec![rows.clone()], *width);
+        println!("{} {:?} {what}: {apart:.1e}", golden.name, case.grids);
+        assert!(apart <= BOUND, "{} {what}: {apart:e}", golden.name);
+    }
+    features
+}
+
+#[test]
+fn every_part_of_a_tower_agrees_with_transformers() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    for golden in goldens(targets.path()) {
+        let graph = golden.graph();
+        let interpreter = golden.interpreter(&graph);
+        for case in &golden.cases {
+            let features = see(&golden, &interpreter, case, true);
+            assert_eq!(features.taps.len(), golden.vision().deepstack().len());
+        }
+    }
+}
+
+#[test]
+fn the_frames_of_a_video_do_not_see_each_other() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let goldens = goldens(targets.path());
+    let golden = goldens.iter().find(|golden| golden.name == "qwen35").expect("it is a golden");
+    let graph = golden.graph();
+    let interpreter = golden.interpreter(&graph);
+    let (pixels, values) = &golden.cases[3].expected["pixels"];
+    let frame = Grid { frames: 1, rows: 4, columns: 6 };
+    let patches = frame.rows * frame.columns;
+    let nothing = &mut |_: &str, _: Option<usize>, _: &str, _: &[f32]| {};
+    let mut see = |rows: &[f32], grid| interpreter.see(golden.vision(), rows, &[grid], nothing).rows;
+    let (first, second) = (&pixels[..patches * values], &pixels[patches * values..][..patches * values]);
+    let video = see(&[first, second].concat(), Grid { frames: 2, ..frame });
+    assert_eq!(video, [see(first, frame), see(second, frame)].concat());
+}
+
+#[test]
+fn positions_are_those_of_transformers() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let mut compared = 0;
+    for golden in goldens(targets.path()) {
+        let vision = golden.vision();
+        for case in &golden.cases {
+            assert_eq!(case.positions.is_some(), vision.mrope().is_some(), "{}", golden.name);
+            let Some((positions, shift)) = &case.positions else { continue };
+            let (found, by) = grid_positions(&case.tokens, vision.tokens.image, &case.grids, vision.merge);
+            assert_eq!((&found, by), (positions, *shift), "{} {:?}", golden.name, case.grids);
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 8);
+}
+
+/// Where a prompt may be cut: anywhere, but of models whose images see all of themselves not within one.
+fn cuts(case: &Case, vision: &Vision, bidirectional: bool) -> Vec<usize> {
+    let spans = ImageSpan::all(&case.tokens, vision.tokens.image, 0);
+    let within = |at: &usize| spans.iter().any(|span| (span.at + 1..span.at + span.count).contains(at));
+    (1..case.tokens.len()).filter(|at| !bidirectional || !within(at)).collect()
+}
+
+#[test]
+fn prompts_with_images_agree_with_transformers_in_one_pass_and_in_pieces() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    for golden in goldens(targets.path()) {
+        let (graph, vision) = (golden.graph(), golden.vision());
+        let interpreter = golden.interpreter(&graph);
+        let bidirectional = golden.target.model.mixers.keys().any(|mixer| vision.is_bidirectional(mixer));
+        assert_eq!(bidirectional, golden.name == "gemma4");
+        for case in &golden.cases {
+            let features = see(&golden, &interpreter, case, false);
+            let spans = ImageSpan::all(&case.tokens, vision.tokens.image, 0);
+            let positions = match vision.mrope() {
+                Some(_) => grid_positions(&case.tokens, vision.tokens.image, &case.grids, vision.merge).0,
+                None => Vec::new(),
+            };
+            // Tokens `from .. to`, with the rows that their placeholders count from the prompt's start.
+            let feed = |from: usize, to: usize, cache: &mut Cache| -> Vec<f32> {
+                let tokens = &case.tokens[from..to];
+                let image = vision.tokens.image;
+                let before = case.tokens[..from].iter().filter(|token| **token == image).count();
+                let images = ImageSpan::all(tokens, image, before);
+                let positions = positions.get(from..to).unwrap_or_default();
+                let fed = Fed::with_images(tokens, positions, &images, &features);
+                interpreter.forward_fed(&fed, cache, Logits::All).logits
+            };
+            let (expected, vocabulary) = &case.expected["logits"];
+            let whole = feed(0, case.tokens.len(), &mut Cache::default());
+            let apart = distance(&vec![whole], &vec![expected.clone()], *vocabulary);
+            let mut worst = 0.0f32;
+            // Three tokens at a time, or as many as an image has where it may not be cut.
+            let may_cut = cuts(case, vision, bidirectional);
+            let (mut cache, mut from, mut pieces) = (Cache::default(), 0, Vec::new());
+            while from < case.tokens.len() {
+                let to = may_cut.iter().copied().find(|at| *at >= from + 3).unwrap_or(case.tokens.len());
+                pieces.extend(feed(from, to, &mut cache));
+                from = to;
+            }
+            worst = worst.max(distance(&vec![pieces], &vec![expected.clone()], *vocabulary));
+            println!("{} {spans:?}: {apart:.1e}, in pieces {worst:.1e}", golden.name);
+            assert!(apart <= BOUND && worst <= BOUND, "{}: {apart:e}, {worst:e}", golden.name);
+        }
+    }
+}
+
+/// The emitted text of a build.
+fn emitted(target: &Target) -> Vec<(PathBuf, String)> {
+    let plan = toolchain::plan(target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
+    emit::emit(&plan, &[]).into_iter().map(|file| (file.path, file.text)).collect()
+}
+
+#[test]
+fn a_tower_changes_nothing_of_a_build_without_images() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    for golden in goldens(targets.path()) {
+        let with = emitted(&load(targets.path(), &golden.name, false));
+        let file = targets.path().join("models").join(&golden.name).join("VISION.toml");
+        fs::remove_file(file).expect("it was written");
+        assert!(with == emitted(&load(targets.path(), &golden.name, false)), "{}", golden.name);
+    }
+}
+
+#[test]
+fn builds_that_cannot_take_images_are_refused_by_what_they_lack() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let goldens = goldens(targets.path());
+    let golden = goldens.iter().find(|golden| golden.name == "qwen35").expect("it is a golden");
+    assert!(golden.target.build().ends_with("+vision"));
+    assert!(golden.target.specs.iter().any(|spec| spec.name == "models/qwen35/VISION.toml"));
+    let refused = toolchain::plan(&golden.target).err().map(|error| error.to_string());
+    let why = "the CPU backend has no vision towers yet: build with `--vision off`";
+    assert_eq!(refused.as_deref(), Some(why));
+    let search = [targets.path().to_owned(), root().join("targets")];
+    let options = BuildOptions { vision: true, ..BuildOptions::default() };
+    let refused = spec::load_with(&search, "cpu/smollm2-135m/bf16", &options).err();
+    let refused = refused.expect("it has no tower");
+    let message = "models/smollm2-135m has no VISION.toml, and `--vision on` was given";
+    assert_eq!(refused.list()[0].message, message);
+}
