@@ -21,6 +21,7 @@ processor does has tests of its own. Everything is computed in f32, with eager a
 
 import argparse
 import contextlib
+import copy
 import json
 import sys
 import tempfile
@@ -347,7 +348,8 @@ def of_tower(name):
 def weights(family, rng):
     """Text weights as other goldens have them, and a tower in which every part shows."""
     tensors = {name: x for name, x in family.weights(rng).items() if not of_tower(name)}
-    config = AutoConfig.for_model(**family.config)
+    # It writes into what it is given.
+    config = AutoConfig.for_model(**copy.deepcopy(family.config))
     with torch.device("meta"):
         shapes = AutoModelForImageTextToText.from_config(config).state_dict()
     for name, shape in sorted((name, list(x.shape)) for name, x in shapes.items()):
