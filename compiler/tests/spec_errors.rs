@@ -129,6 +129,7 @@ fn no_cut_of_a_spec_panics() {
         ("box/tied/q4_1", "models/tied/q4_1.toml"),
         ("card/open/fp8", "hardware/card/HARDWARE.toml"),
         ("card/open/fp8", "tuning/card/open/fp8.toml"),
+        ("card/mixed/bf16", "models/mixed/VISION.toml"),
     ] {
         let path = dir.path().join(file);
         let text = fs::read_to_string(&path).unwrap();

@@ -9,6 +9,8 @@ mod mistral;
 mod nemotron;
 #[path = "families/params.rs"]
 mod params;
+#[path = "families/vision.rs"]
+mod vision;
 
 use families::{moe_text, next, place, read, target, text, with, wrapped};
 use monomorph_compiler::blocks::attention::spec::Attention;

@@ -51,6 +51,25 @@ fn read(params: &Value) -> Result<Imported, ImportError> {
     import_params(&params.to_string(), "it", Compute::F16, &Seen::default())
 }
 
+#[test]
+fn its_tower_has_the_makers_names_and_pairs_of_neighbours() {
+    let vision = read(&params(json!({}))).unwrap().vision_toml.unwrap();
+    for line in [
+        "family = \"pixtral\"",
+        "depth = 24",
+        "pairs = \"adjacent\" # of dimensions of a head that turn together",
+        "tokens = { image = 10, end = 13, row_end = 12 }",
+        "\"vision.layers.{layer}.attention.q\" = \"vision_encoder.transformer.layers.{layer}.attention.wq.weight\"",
+        "\"vision.merger.up\" = \"vision_language_adapter.w_in.weight\"",
+    ] {
+        assert!(vision.lines().any(|it| it == line), "{line:?}:\n{vision}");
+    }
+    let clipped = read(&params(json!({ "vision_encoder": { "mm_projector_id": "linear" } }))).unwrap();
+    assert_eq!(clipped.vision_toml, None);
+    let note = "# The vision tower is left out: `vision_encoder.mm_projector_id` = \"linear\": ";
+    assert!(clipped.model_toml.lines().any(|line| line.starts_with(note)), "{}", clipped.model_toml);
+}
+
 fn target(params: &Value, quant: &str) -> Target {
     load(&read(params).unwrap_or_else(|error| panic!("{error}")), quant)
 }
