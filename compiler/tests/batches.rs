@@ -12,6 +12,7 @@ const PLAIN: BuildOptions = BuildOptions {
     hosts: None,
     whole_experts: false,
     kv: None,
+    vision: false,
 };
 
 fn load(name: &str, options: BuildOptions) -> Result<Target, String> {

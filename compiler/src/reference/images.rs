@@ -95,6 +95,9 @@ impl ImageSpan {
     }
 }
 
+/// Sees every value of a tower: body, layer, the value's name, and its rows.
+pub type Trace<'a> = dyn FnMut(&str, Option<usize>, &str, &[f32]) + 'a;
+
 /// What the text model is fed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fed<'a> {
@@ -162,17 +165,11 @@ pub fn grid_positions(tokens: &[u32], image: u32, grids: &[Grid], merge: usize) 
 
 impl Interpreter<'_> {
     /// Runs the tower over images. `pixels` are `[patches, values]` in merge order, all images one after
-    /// another. `trace` sees every value that it computes: body, layer, the value's name, and its rows.
+    /// another. `trace` sees every value that it computes.
     ///
     /// # Panics
     /// If the graph has no tower, or there is not one row a patch.
-    pub fn see(
-        &self,
-        vision: &Vision,
-        pixels: &[f32],
-        grids: &[Grid],
-        trace: &mut dyn FnMut(&str, Option<usize>, &str, &[f32]),
-    ) -> Features {
+    pub fn see(&self, vision: &Vision, pixels: &[f32], grids: &[Grid], trace: &mut Trace) -> Features {
         let tower = self.graph.vision.as_ref().expect("a graph with a vision tower");
         let patches = patches(grids, vision.merge);
         assert_eq!(pixels.len(), patches.len() * vision.values(), "one row a patch");

@@ -14,7 +14,7 @@ mod kv;
 pub(crate) mod ops;
 mod weights;
 
-pub use images::{Features, Fed, Grid, ImageSpan, grid_positions};
+pub use images::{Features, Fed, Grid, ImageSpan, Trace, grid_positions};
 pub(crate) use kv::Side;
 
 use crate::graph::{Body, Graph, Node, Op, Run, ValueId, VisionGraph, Weight, WeightId};

@@ -2,7 +2,7 @@
 
 use super::VISION_FILE;
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
-use super::fit::{kv_block_bytes, weight_bytes};
+use super::memory::{kv_block_bytes, weight_bytes};
 use super::types::{Container, Target};
 use std::path::Path;
 
