@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tiny random multimodal checkpoints, and what transformers computes of images and of prompts with images.
 
-    python make_vision_goldens.py            rewrites tests/fixtures/vision
+    python make_vision_goldens.py            rewrites tests/fixtures/towers
     python make_vision_goldens.py NAME...    rewrites these only
     python make_vision_goldens.py --check    recomputes everything and compares with what is committed
 
@@ -41,7 +41,7 @@ from hybrid import readable, refuse_unless
 from hybrid_catalogue import attention, common, delta, experts, kinds, multimodal, old_rope, qwen3_vl, qwen35, rope
 
 HERE = Path(__file__).resolve().parent
-GOLDENS = HERE.parent / "fixtures" / "vision"
+GOLDENS = HERE.parent / "fixtures" / "towers"
 MOVED = 0.05
 # Grids of cases in merge blocks: one token; tall; wide; two of unequal size.
 CASES = [[(1, 1)], [(3, 1)], [(1, 4)], [(2, 3), (3, 2)]]

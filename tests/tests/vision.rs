@@ -78,7 +78,7 @@ fn load(targets: &Path, name: &str, vision: bool) -> Target {
 
 /// Every golden, imported into `targets`.
 fn goldens(targets: &Path) -> Vec<Golden> {
-    let entries = fs::read_dir(fixtures().join("vision")).expect("goldens are committed");
+    let entries = fs::read_dir(fixtures().join("towers")).expect("goldens are committed");
     let mut directories: Vec<PathBuf> =
         entries.map(|entry| entry.expect("entries are readable").path()).collect();
     directories.sort();
