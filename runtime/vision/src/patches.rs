@@ -1,10 +1,12 @@
-//! Samples cut into patches, in the order of a family's tower.
+//! Samples cut into patches, in the order in which towers take them.
 
 use crate::{Family, Levels, Rgb, Size, VisionSpec};
 
 impl VisionSpec {
-    /// The rows of a resized image, one a patch: `[patches, row_elements]`. The arithmetic is torchvision's
-    /// in f32, by which transformers folds the scale of samples into mean and deviation.
+    /// The rows of a resized image, one a patch: `[patches, row_elements]`. They stand in merge order, the
+    /// patches of a token beside each other: Qwen's processor gives them so, those of Gemma and Pixtral line
+    /// by line. The arithmetic is torchvision's in f32, by which transformers folds the scale of samples into
+    /// mean and deviation.
     ///
     /// # Panics
     /// When a side is not a multiple of [`VisionSpec::unit`], or `patch` or `merge` is 0.
@@ -15,34 +17,19 @@ impl VisionSpec {
         let (rows, columns) = (height / self.patch, width / self.patch);
         let mut out = Vec::with_capacity(rows as usize * columns as usize * self.row_elements());
         let levels = self.levels.table();
-        match self.family {
-            Family::Qwen { frames, .. } => {
-                for row in (0..rows).step_by(self.merge as usize) {
-                    for column in (0..columns).step_by(self.merge as usize) {
-                        for within in 0..self.merge * self.merge {
-                            let (row, column) = (row + within / self.merge, column + within % self.merge);
-                            self.planes(image, &levels, row, column, frames, &mut out);
-                        }
-                    }
-                }
-            }
-            Family::Gemma { .. } => {
-                for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
-                    for line in self.lines(image, row, column) {
-                        let pixels = line.as_chunks::<3>().0.iter();
-                        out.extend(pixels.flat_map(|[red, green, blue]| {
-                            [
-                                levels[0][usize::from(*red)],
-                                levels[1][usize::from(*green)],
-                                levels[2][usize::from(*blue)],
-                            ]
-                        }));
-                    }
-                }
-            }
-            Family::Pixtral { .. } => {
-                for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
-                    self.planes(image, &levels, row, column, 1, &mut out);
+        for (row, column) in merge_order(rows, columns, self.merge) {
+            match self.family {
+                Family::Qwen { frames, .. } => self.planes(image, &levels, row, column, frames, &mut out),
+                Family::Pixtral { .. } => self.planes(image, &levels, row, column, 1, &mut out),
+                Family::Gemma { .. } => {
+                    let pixels = self.lines(image, row, column).flat_map(|line| line.as_chunks::<3>().0);
+                    out.extend(pixels.flat_map(|[red, green, blue]| {
+                        [
+                            levels[0][usize::from(*red)],
+                            levels[1][usize::from(*green)],
+                            levels[2][usize::from(*blue)],
+                        ]
+                    }));
                 }
             }
         }
@@ -78,11 +65,21 @@ impl VisionSpec {
     }
 }
 
+/// Rows and columns of patches: the squares of `merge` a side from left to right and top to bottom, and so
+/// the patches in each.
+fn merge_order(rows: u32, columns: u32, merge: u32) -> impl Iterator<Item = (u32, u32)> {
+    let squares = (0..rows / merge)
+        .flat_map(move |top| (0..columns / merge).map(move |left| (top * merge, left * merge)));
+    squares.flat_map(move |(top, left)| {
+        (0..merge).flat_map(move |row| (0..merge).map(move |column| (top + row, left + column)))
+    })
+}
+
 impl Levels {
     /// What each sample becomes, a table a channel.
     fn table(&self) -> [[f32; 256]; 3] {
         let level = |channel: usize, sample: u8| match self {
-            Self::Unit => f32::from(sample) * (1.0 / 255.0_f64) as f32,
+            Self::Signed => 2.0 * (f32::from(sample) * (1.0 / 255.0_f64) as f32) - 1.0,
             Self::Normalised { mean, deviation } => {
                 (f32::from(sample) - mean[channel] * 255.0) / (deviation[channel] * 255.0)
             }

@@ -16,9 +16,9 @@ pub struct VisionSpec {
 /// From samples of 0 to 255 to what a tower takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Levels {
-    /// 0 to 1.
-    Unit,
-    /// The unit's levels less a mean, over a deviation: red, green, blue.
+    /// -1 to 1. Gemma's processor gives 0 to 1, of which its tower makes these first.
+    Signed,
+    /// 0 to 1, less a mean, over a deviation: red, green, blue.
     Normalised {
         /// Subtracted.
         mean: [f32; 3],
@@ -31,7 +31,7 @@ pub enum Levels {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Family {
     /// Qwen: sides are rounded to whole tokens, half of one to an even number, and scaled where the area is
-    /// out of bounds. Patches of a token are neighbours; a row is `[RGB, frames, patch, patch]`.
+    /// out of bounds. A row of pixels is `[RGB, frames, patch, patch]`.
     Qwen {
         /// Fewest pixels after resizing.
         least_pixels: u64,
@@ -45,8 +45,8 @@ pub enum Family {
         /// The id of an image's token. The template writes one, between ids that stay.
         image: u32,
     },
-    /// Gemma: an image is enlarged or reduced to fill a number of tokens. Patches and rows are
-    /// `[rows, columns]` and `[patch, patch, RGB]`.
+    /// Gemma: an image is enlarged or reduced to fill a number of tokens. A row of pixels is
+    /// `[patch, patch, RGB]`.
     Gemma {
         /// Tokens that the processor fills.
         tokens: u32,
@@ -59,8 +59,8 @@ pub enum Family {
         /// Ends an image.
         end: u32,
     },
-    /// Pixtral: the long side is bounded, both are rounded up to whole tokens. Patches and rows are
-    /// `[rows, columns]` and `[RGB, patch, patch]`.
+    /// Pixtral: the long side is bounded, both are rounded up to whole tokens. A row of pixels is
+    /// `[RGB, patch, patch]`.
     Pixtral {
         /// Most pixels of the long side before rounding.
         longest: u32,

@@ -72,7 +72,8 @@ fn one_colour_stays_that_colour() {
 #[test]
 fn rows_hold_every_sample() {
     for (spec, frames) in [(QWEN, 2), (GEMMA, 1), (PIXTRAL, 1)] {
-        let spec = VisionSpec { levels: Levels::Unit, ..spec };
+        let levels = Levels::Normalised { mean: [0.0; 3], deviation: [1.0; 3] };
+        let spec = VisionSpec { levels, ..spec };
         let size = Size { width: spec.unit() * 3, height: spec.unit() * 2 };
         let samples: Vec<u8> = (0..size.pixels() * 3).map(|it| (it * 7919 % 251) as u8).collect();
         let rows = spec.patches(&Rgb::new(size, samples.clone()));

@@ -16,7 +16,7 @@ pub const fn gemma(tokens: u32) -> VisionSpec {
     VisionSpec {
         patch: 16,
         merge: 3,
-        levels: Levels::Unit,
+        levels: Levels::Signed,
         family: Family::Gemma {
             tokens,
             budgets: &[70, 140, 280, 560, 1120],
@@ -27,6 +27,7 @@ pub const fn gemma(tokens: u32) -> VisionSpec {
     }
 }
 
+#[allow(clippy::excessive_precision, reason = "as published")]
 pub const fn pixtral(longest: u32) -> VisionSpec {
     VisionSpec {
         patch: 14,
