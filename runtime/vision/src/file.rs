@@ -27,6 +27,13 @@ impl FileLimits {
 /// Bytes of its own that a decoder may claim for tables, lines and profiles, however small the image.
 const DECODER_BYTES: u64 = 8 << 20;
 
+/// Most bytes of tables for a byte of a lossless WebP, of which an image of any size may have thousands: the
+/// shortest code that fills a table of 4096 bytes takes ten. Its decoder heeds no limit.
+const WEBP_GROWTH: u64 = 512;
+
+/// What one part of a lossy WebP may say that it has.
+const WEBP_PART: u64 = 16 << 20;
+
 /// A file whose header is within limits.
 #[derive(Debug)]
 pub struct ImageFile<'a> {
@@ -100,7 +107,7 @@ impl<'a> ImageFile<'a> {
     }
 
     /// Bytes that decoders claim beside samples: coefficients of progressive JPEGs, planes and
-    /// transparency of WebPs, a GIF's frame, each in whole blocks; and copies of the file.
+    /// transparency of WebPs, a GIF's frame, each in whole blocks; tables of WebPs; and copies of the file.
     fn decoder_bytes(&self) -> u64 {
         let blocks = |side: u32| u64::from(side.next_multiple_of(32));
         let padded = blocks(self.stored.width) * blocks(self.stored.height);
@@ -109,7 +116,13 @@ impl<'a> ImageFile<'a> {
             MediaType::Gif => 4,
             MediaType::Jpeg | MediaType::WebP => 10,
         };
-        padded * pixel + 3 * self.bytes.len() as u64
+        let length = self.bytes.len() as u64;
+        let tables = match self.media {
+            MediaType::WebP if header::webp_is_lossy(self.bytes) => WEBP_PART,
+            MediaType::WebP => WEBP_PART + length * WEBP_GROWTH,
+            MediaType::Png | MediaType::Jpeg | MediaType::Gif => 0,
+        };
+        padded * pixel + 3 * length + tables
     }
 
     /// The samples: upright, 8-bit RGB, on white.

@@ -52,8 +52,8 @@ pub(crate) fn size(media: MediaType, file: &[u8]) -> Result<Size, ImageError> {
         }
     };
     match found {
-        Some(size) if media == MediaType::WebP && !webp_frames_fit(file, size) => {
-            Err(ImageError::Parse(format!("a frame is larger than its {size} pixels")))
+        Some(size) if media == MediaType::WebP && !webp_fits(file, size) => {
+            Err(ImageError::Parse(format!("a part is larger than its file or its {size} pixels")))
         }
         Some(size) if size.pixels() > 0 => Ok(size),
         Some(size) => Err(ImageError::Parse(format!("its header says {size} pixels"))),
@@ -125,8 +125,16 @@ fn webp_frame(file: &[u8], at: usize) -> Option<Size> {
     }
 }
 
-/// Whether no frame says that it is larger than the canvas: a decoder claims its memory before it compares.
-fn webp_frames_fit(file: &[u8], canvas: Size) -> bool {
+/// Whether nothing of a WebP is lossless: neither its image, nor its transparency, nor a frame.
+pub(crate) fn webp_is_lossy(file: &[u8]) -> bool {
+    let alone = file.get(12..16) == Some(b"VP8 ");
+    let plain = file.get(20).is_some_and(|flags| flags & 0x12 == 0);
+    alone || plain && !file.windows(4).any(|it| it == b"VP8L")
+}
+
+/// Whether no frame says that it is larger than the canvas, nor EXIF that it is longer than the file: a decoder
+/// claims memory for either before it compares.
+fn webp_fits(file: &[u8], canvas: Size) -> bool {
     let fits = |at: usize| {
         webp_frame(file, at).is_none_or(|it| it.width <= canvas.width && it.height <= canvas.height)
     };
@@ -138,7 +146,8 @@ fn webp_frames_fit(file: &[u8], canvas: Size) -> bool {
             Some((b"ALPH", length)) => frames + 8 + length as usize + length as usize % 2,
             _ => frames,
         };
-        if !fits(frames) || !fits(behind) {
+        let whole = kind != b"EXIF" || length as usize <= file.len() - at;
+        if !fits(frames) || !fits(behind) || !whole {
             return false;
         }
         at += 8 + length as usize + length as usize % 2;
@@ -149,6 +158,20 @@ fn webp_frames_fit(file: &[u8], canvas: Size) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_webp_is_lossy_unless_a_part_of_it_is_not() {
+        let file = |first: &[u8; 4], flags: u8, more: &[u8]| {
+            [b"RIFF\0\0\0\0WEBP", &first[..], &[0; 4], &[flags], &[0; 9], more].concat()
+        };
+        assert!(webp_is_lossy(&file(b"VP8 ", 0xff, b"")));
+        assert!(webp_is_lossy(&file(b"VP8X", 0x08, b"VP8 ")));
+        for (first, flags, more) in
+            [(b"VP8L", 0, b"    "), (b"VP8X", 0, b"VP8L"), (b"VP8X", 0x10, b"VP8 "), (b"VP8X", 2, b"ANMF")]
+        {
+            assert!(!webp_is_lossy(&file(first, flags, more)), "{first:?} {flags}");
+        }
+    }
 
     #[test]
     fn segments_before_the_frame_are_skipped() {

@@ -24,16 +24,18 @@ mod positions;
 mod prompt;
 mod resize;
 mod samples;
+mod size;
 mod spec;
 
 pub use error::ImageError;
 pub use file::{FileLimits, ImageFile};
 pub use header::MediaType;
-pub use plan::{Detail, Grid, ImagePlan, Size};
+pub use plan::{Detail, ImagePlan};
 pub use positions::Positions;
 pub use prompt::{Expanded, PlaceholderMismatch, Span};
 pub use resize::resize;
 pub use samples::Rgb;
+pub use size::{Grid, Size};
 pub use spec::{Family, Levels, VisionSpec};
 
 impl VisionSpec {

@@ -87,3 +87,15 @@ impl Levels {
         std::array::from_fn(|channel| std::array::from_fn(|sample| level(channel, sample as u8)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the interpreter's tower has them (`patches` in compiler/src/reference/images.rs).
+    #[test]
+    fn patches_stand_square_by_square() {
+        let places: Vec<_> = merge_order(2, 4, 2).collect();
+        assert_eq!(places, [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)]);
+    }
+}

@@ -20,9 +20,9 @@ pub enum Levels {
     Signed,
     /// 0 to 1, less a mean, over a deviation: red, green, blue.
     Normalised {
-        /// Subtracted.
+        /// What is subtracted.
         mean: [f32; 3],
-        /// Divided by.
+        /// What the rest is divided by.
         deviation: [f32; 3],
     },
 }

@@ -39,8 +39,8 @@ fn hex(bytes: impl AsRef<[u8]>) -> String {
     Sha256::digest(bytes.as_ref()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Rows as a processor gives them: Qwen's are those of its tower. Gemma and Pixtral have patches line by line,
-/// and of Gemma levels are from 0 to 1, from which its tower subtracts a half, and doubles what is left.
+/// Rows as a processor gives them: Qwen's are those of its tower. Gemma and Pixtral have patches line by
+/// line, and of Gemma levels are from 0 to 1: its tower subtracts a half and doubles what is left.
 fn as_given(spec: &VisionSpec, patches: Grid, rows: &[f32]) -> Vec<f32> {
     let merge = spec.merge as usize;
     let columns = patches.columns as usize;

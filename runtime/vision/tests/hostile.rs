@@ -144,6 +144,14 @@ fn lossy() -> Vec<u8> {
     [&[0x10, 0, 0, 0x9d, 0x01, 0x2a, 0xff, 0x3f, 0xff, 0x3f][..], &[0; 40]].concat()
 }
 
+/// A WebP that has EXIF of almost 4 GiB, as it says.
+fn exif_beyond_the_file() -> Vec<u8> {
+    let mut file = webp(&[(b"VP8X", canvas(8, 24, 16)), (b"VP8L", lossless(24, 16)), (b"EXIF", vec![0; 16])]);
+    let at = file.len() - 20;
+    file[at..at + 4].copy_from_slice(&0xffff_fff0u32.to_le_bytes());
+    file
+}
+
 /// A GIF's header, without a table of colours.
 fn screen(width: u16, height: u16) -> Vec<u8> {
     [b"GIF89a", &width.to_le_bytes()[..], &height.to_le_bytes(), &[0, 0, 0]].concat()
@@ -273,6 +281,7 @@ fn files() -> Vec<(String, Vec<u8>, Fate)> {
             webp(&[(b"VP8X", canvas(0, 24, 16)), (b"VP8 ", lossy())]),
             Broken,
         ),
+        ("WebP, EXIF beyond the file", exif_beyond_the_file(), Broken),
         ("WebP, largest lossy", webp(&[(b"VP8 ", lossy())]), TooLarge),
         (
             "WebP, frame larger than its canvas",
