@@ -330,7 +330,7 @@ def catalogue():
         "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
     }
     return {
-        # Hybrid text, two of four pairs turn by time; a table of 7 by 7; heads of 36, of which a quarter is odd.
+        # Hybrid text, two of four pairs turn by time; a table of 7 by 7; heads of 36: a quarter is odd.
         "qwen35": Qwen(multimodal(dense, tied=True) | qwen_vision(dense)),
         # Two taps, experts, mRoPE over whole heads.
         "qwen3-vl": Qwen(multimodal(vl, tied=True) | qwen_vision(vl, deepstack_visual_indexes=[0, 2])),

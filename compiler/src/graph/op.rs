@@ -60,8 +60,8 @@ pub enum Op {
         /// Added to every row: `[outputs]`.
         bias: Option<WeightId>,
     },
-    /// Rotates pairs of each head by `position * frequency` (Su et al., 2021). The position is the row's index
-    /// in the sequence, unless the step gives others.
+    /// Rotates pairs of each head by `position * frequency` (Su et al., 2021). The position is the row's
+    /// index in the sequence, unless the step gives others.
     Rotary {
         /// Heads in the row.
         heads: usize,

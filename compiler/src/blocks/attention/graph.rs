@@ -23,8 +23,8 @@ pub struct Attention {
     pub scale: f32,
     /// Positions that a query attends to at most: what a cache may forget is what lies before them.
     pub window: Option<usize>,
-    /// Whether a query that stands for a part of an image attends to positions up to the end of the image, all
-    /// of which are rows of the same step.
+    /// Whether a query that stands for a part of an image attends to positions up to the end of the image,
+    /// all of which are rows of the same step.
     pub image_spans: bool,
     /// How `k` and `v` are kept: a query attends to what is read back of them.
     pub kv: KvFormats,

@@ -69,9 +69,9 @@ pub struct PatchTurn {
 /// An axis of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchAxis {
-    /// The row of a patch.
+    /// From top to bottom: a patch's row counts along it.
     Row,
-    /// Its column.
+    /// From left to right: its column does.
     Column,
 }
 
