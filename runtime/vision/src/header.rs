@@ -132,8 +132,8 @@ pub(crate) fn webp_is_lossy(file: &[u8]) -> bool {
     alone || plain && !file.windows(4).any(|it| it == b"VP8L")
 }
 
-/// Whether no frame says that it is larger than the canvas, nor EXIF that it is longer than the file: a decoder
-/// claims memory for either before it compares.
+/// Whether no frame says that it is larger than the canvas, nor EXIF that it is longer than the file: a
+/// decoder claims memory for either before it compares.
 fn webp_fits(file: &[u8], canvas: Size) -> bool {
     let fits = |at: usize| {
         webp_frame(file, at).is_none_or(|it| it.width <= canvas.width && it.height <= canvas.height)
