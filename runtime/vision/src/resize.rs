@@ -1,8 +1,9 @@
 //! Bicubic resizing as torchvision does it: antialiased, along the width and then the height, 8-bit between.
 
 use crate::{Rgb, Size};
-use fast_image_resize::images::{Image, ImageRef};
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use fast_image_resize::images::{TypedImage, TypedImageRef};
+use fast_image_resize::pixels::U8x3;
+use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 /// The image in another size. Convolves with Catmull and Rom's kernel (a = -0.5), widened where the image
 /// shrinks. Each direction is a pass of its own: in one call the passes' order is the other, which shows
@@ -22,11 +23,14 @@ fn along(image: Rgb, to: Size) -> Rgb {
     if from == to {
         return image;
     }
-    let source = ImageRef::new(from.width, from.height, image.samples(), PixelType::U8x3)
+    let source = TypedImageRef::<U8x3>::from_buffer(from.width, from.height, image.samples())
         .expect("three samples a pixel");
-    let mut made = Image::new(to.width, to.height, PixelType::U8x3);
+    let mut samples = vec![0; to.pixels() as usize * 3];
+    let mut made =
+        TypedImage::<U8x3>::from_buffer(to.width, to.height, &mut samples).expect("three samples a pixel");
     let options =
         ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::CatmullRom)).use_alpha(false);
-    Resizer::new().resize(&source, &mut made, &options).expect("both are RGB, and neither is empty");
-    Rgb::new(to, made.into_vec())
+    // Of untyped images all 13 kinds of pixels would be compiled.
+    Resizer::new().resize_typed(&source, &mut made, &options).expect("neither is empty");
+    Rgb::new(to, samples)
 }
