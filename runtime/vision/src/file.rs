@@ -150,7 +150,8 @@ fn decoder<'a>(media: MediaType, bytes: &'a [u8], stored: Size) -> ImageResult<B
     Ok(match media {
         MediaType::Png => {
             let mut limits = Limits::no_limits();
-            limits.max_alloc = Some(DECODER_BYTES.max(u64::from(stored.width) * 16));
+            // While a profile is read its buffer doubles, and old and new are there at a time.
+            limits.max_alloc = Some((DECODER_BYTES / 2).max(u64::from(stored.width) * 16));
             Box::new(PngDecoder::with_limits(reader, limits)?)
         }
         MediaType::Jpeg => Box::new(JpegDecoder::new(reader)?),
