@@ -265,7 +265,7 @@ fn kernels() -> Result<Outcome, String> {
     Ok(Outcome::Passed)
 }
 
-/// Checks by ignored tests, those that take longest first; if `slow`, also tests that need nothing but time.
+/// Checks by ignored tests, those that take longest first; if `slow`, also those that need nothing but time.
 fn others(slow: bool) -> Vec<Other> {
     let x86_64 = cfg!(target_arch = "x86_64");
     let lacks = |is_there: bool, why| (!is_there).then_some(why);
@@ -284,8 +284,8 @@ fn others(slow: bool) -> Vec<Other> {
         ],
     });
     let of_tools = [
-        // What drives the GPU of a GB10, whose host is an Arm, has to compile for it. If slow, a server for an
-        // Arm, linked by a cross compiler, runs under an emulator.
+        // What drives the GPU of a GB10, whose host is an Arm, has to compile for it. If slow, a server for
+        // an Arm, linked by a cross compiler, runs under an emulator.
         Other {
             name: "aarch64",
             lacks: lacks(
