@@ -3,7 +3,7 @@
 use crate::{BuildOptions, TargetOptions, paths};
 use clap::Args;
 use monomorph_compiler::toolchain::{self, modules};
-use monomorph_compiler::{graph, passes, report, spec, standing};
+use monomorph_compiler::{report, spec, standing};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -38,8 +38,7 @@ pub fn explain(options: Options) -> Result<(), String> {
         let report = toolchain::cubins(&paths::root(), &target).map_err(|error| error.to_string())?;
         return print(options.json, &report, modules::text);
     }
-    let graph = graph::build(&target.model, &target.quant);
-    let plan = passes::assemble::plan(&target, &graph).map_err(|error| error.to_string())?;
+    let plan = toolchain::plan(&target).map_err(|error| error.to_string())?;
     if let Some(path) = options.html {
         let dirs = search.iter().map(|dir| standing::measured(dir));
         let measured = dirs.collect::<Result<Vec<_>, _>>()?;
