@@ -140,6 +140,7 @@ fn figures_are_those_of_the_plan_and_of_the_server() {
             assert!(has(line) > 0, "{name}: {line}\n{deployment}");
         }
         assert_eq!(deployment.matches("nvidia.com/gpu:").count(), 2 * gpus, "{name}");
+        serde_json::from_str::<serde_json::Value>(&text("grafana.json")).expect("a dashboard");
         let compose = text("compose.yaml");
         assert_eq!(compose.contains("driver: nvidia"), gpus > 0, "{name}");
         assert!(compose.contains(&format!("memory: {}M", report.memory.host.container >> 20)), "{name}");

@@ -9,7 +9,7 @@ use monomorph_compiler::spec::types::{HardwareKind, Target};
 use monomorph_compiler::{report, spec, toolchain};
 use serde_json::{Value, json};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tera::{Context, Tera};
 
 /// Every file, with the template of its text. What is applied together stands in one directory, and what
@@ -33,6 +33,9 @@ const FILES: [(&str, &str); 8] = [
     ),
     ("compose.yaml", include_str!("../../templates/manifests/compose.yaml.tera")),
 ];
+
+/// A dashboard for Grafana of whatever servers a Prometheus scrapes. No template: braces are its own.
+const DASHBOARD: (&str, &str) = ("grafana.json", include_str!("../../templates/manifests/grafana.json"));
 
 /// Seconds between the moment that a pod is to go and the signal that says so to the server: routers and
 /// proxies hear of it meanwhile.
@@ -98,15 +101,20 @@ pub fn manifests(options: Options) -> Result<(), String> {
     let out =
         options.out.unwrap_or_else(|| paths::root().join("dist").join(target.build()).join("manifests"));
     for (file, template) in FILES {
-        let path = out.join(file);
-        let failed = |error: std::io::Error| format!("{}: {error}", path.display());
         let mut tera = Tera::default();
         tera.add_raw_template(file, template).expect("the template is part of the program");
         let text = tera.render(file, &context).expect("every name of the template is in the context");
-        std::fs::create_dir_all(path.parent().expect("a file is in a directory")).map_err(failed)?;
-        std::fs::write(&path, text).map_err(failed)?;
-        println!("{}", path.display());
+        write(&out.join(file), &text)?;
     }
+    let (file, text) = DASHBOARD;
+    write(&out.join(file), text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    std::fs::create_dir_all(path.parent().expect("a file is in a directory")).map_err(failed)?;
+    std::fs::write(path, text).map_err(failed)?;
+    println!("{}", path.display());
     Ok(())
 }
 

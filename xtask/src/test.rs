@@ -49,7 +49,7 @@ enum Outcome {
 }
 
 /// A check by ignored tests, which need more than a fresh machine has. Most of them wait for tools of others,
-/// so several such checks are made at a time.
+/// so two such checks are made at a time.
 struct Other {
     name: &'static str,
     /// What has to be there, and where it is to be had.
@@ -160,7 +160,7 @@ impl Made {
         self.end(name, became, start, processor);
     }
 
-    /// Makes these several at a time.
+    /// Makes these two at a time.
     fn make_others(&mut self, others: &[Other], programs: &[Program], environment: &Environment) {
         let made = Mutex::new(self);
         let make = |it: &Other| {

@@ -229,6 +229,7 @@ fn main() -> ExitCode {
         ("reasoning::a_budget_closes_it", reasoning::budgets),
         ("watching::health_while_loading", watching::loading),
         ("watching::metrics", watching::metrics),
+        ("watching::dashboards", watching::dashboards),
         ("watching::request_ids", watching::request_ids),
         ("watching::logs", watching::logs),
         ("lifecycle::made_up_weights_are_marked", lifecycle::dummy_weights),

@@ -1,5 +1,5 @@
-//! The workspace's test programs, three at a time. `cargo test` runs one after the other, and each leaves
-//! cores idle while it waits for a server, for a clock, or for the last of its tests.
+//! The workspace's test programs, two at a time. `cargo test` runs one after the other, and each leaves a
+//! core idle while it waits for a server, for a clock, or for the last of its tests.
 //!
 //! What cargo tells programs that it runs (`OUT_DIR`, its own `CARGO_PKG_*`) is not told here.
 
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 /// Programs that run side by side. Each has threads for all cores.
-const AT_ONCE: usize = 3;
+const AT_ONCE: usize = 2;
 
 /// The package whose programs take longest, which are begun first.
 const LONGEST: &str = "tests";

@@ -157,14 +157,12 @@ fn cache_config(registry: &mut Registry, block_tokens: usize, stats: &Stats) {
 fn gauges(registry: &mut Registry, stats: &Stats) {
     let seconds = |time: Option<Duration>| time.unwrap_or_default().as_secs_f64();
     let used = stats.total_blocks - stats.free_blocks;
+    let usage = used as f64 / stats.total_blocks.max(1) as f64;
     for (name, help, value) in [
         ("vllm:num_requests_running", "Sequences being answered", stats.running as f64),
         ("vllm:num_requests_waiting", "Requests that wait for blocks or a slot", stats.waiting as f64),
-        (
-            "vllm:kv_cache_usage_perc",
-            "Part of the K/V blocks in use, from 0 to 1",
-            used as f64 / stats.total_blocks.max(1) as f64,
-        ),
+        ("vllm:kv_cache_usage_perc", "Part of the K/V blocks in use, from 0 to 1", usage),
+        ("vllm:gpu_cache_usage_perc", "The same, by the name that it had before", usage),
         ("monomorph:kv_blocks_free", "Free K/V blocks", stats.free_blocks as f64),
         ("monomorph:kv_blocks", "All K/V blocks", stats.total_blocks as f64),
         (

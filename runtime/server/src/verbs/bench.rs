@@ -13,6 +13,9 @@ use monomorph_model::{Model, ModelSpec, StatesWanted};
 use std::num::NonZero;
 use std::time::Instant;
 
+/// A context is long that is so many times the tokens of all rounds of decoding.
+const LONG: usize = 64;
+
 /// Flags of `bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
@@ -132,13 +135,16 @@ impl Work for Bench<'_> {
         let mut batches = Vec::new();
         for count in args.batch.iter().map(|count| count.get()) {
             let mut measured = Measured { count, ..Measured::default() };
+            // Prompts of long contexts take longer than what is measured behind them: there a round goes on
+            // where the one before ended, and the last begins after about `depth` tokens.
+            let ahead = args.repeat.get() * (generate + spec.reach());
+            let (first, at_once) =
+                if depth >= LONG * ahead { (depth - ahead, usize::MAX) } else { (depth, 1) };
             let mut rounds = 0..=args.repeat.get();
             while !rounds.is_empty() {
-                let prompts = (0..count).map(|_| ids.take(depth)).collect();
+                let prompts = (0..count).map(|_| ids.take(first)).collect();
                 let mut steps = Steps::after(&mut model, prompts, depth + generate)?;
-                // Prompts of long contexts take longer than what is measured behind them.
-                let again = if M::SLIDING.is_none() { usize::MAX } else { 1 };
-                for round in rounds.by_ref().take(again) {
+                for round in rounds.by_ref().take(at_once) {
                     let decoded = steps.decode(generate)?;
                     if round > 0 {
                         measured.rates.push(decoded.tokens as f64 / decoded.seconds);

@@ -104,12 +104,9 @@ impl<'a, M: Model> Steps<'a, M> {
         Ok(steps)
     }
 
-    /// Decodes until a sequence has `count` tokens more, which without drafts all come to have at once; the
-    /// next call does so from the same position again. What it finds of recurrent state has gone on, and so
-    /// have the windows of layers with a sliding one, which cannot go back: of such models this is called
-    /// once.
+    /// Decodes until a sequence has `count` tokens more, which without drafts all come to have at once. The
+    /// next call goes on from there.
     pub(crate) fn decode(&mut self, count: usize) -> Result<Decoded, String> {
-        let begin = (self.step.clone(), self.verified.clone());
         let sequences = self.step.sequences.len();
         let (mut steps, mut tokens) = (0, 0);
         let mut each = vec![0; sequences];
@@ -130,9 +127,7 @@ impl<'a, M: Model> Steps<'a, M> {
             }
         }
         self.drain()?;
-        let seconds = started.elapsed().as_secs_f64();
-        (self.step, self.verified) = begin;
-        Ok(Decoded { seconds, steps, tokens })
+        Ok(Decoded { seconds: started.elapsed().as_secs_f64(), steps, tokens })
     }
 
     /// Gives a sequence's row the tokens to go on with at its position, and the blocks they need.

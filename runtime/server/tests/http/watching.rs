@@ -4,6 +4,7 @@ use crate::lifecycle::{CHAT, begin};
 use crate::process::Server;
 use crate::scripted::GREETING;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 fn chat(content: &str) -> Value {
@@ -64,6 +65,58 @@ pub fn metrics() {
     let described = |what: &str| answer.text().lines().filter(|line| line.starts_with(what)).count();
     assert_eq!(described("# TYPE "), described("# HELP "));
     assert!(described("# TYPE ") > 25);
+}
+
+/// What vLLM's own dashboard asks for (examples/online_serving/prometheus_grafana/grafana.json of
+/// 004f771f), but the longest answer of a request with several, `vllm:request_max_num_generation_tokens`.
+const OF_VLLMS_DASHBOARD: [&str; 14] = [
+    "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:time_per_output_token_seconds_bucket",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:time_to_first_token_seconds_bucket",
+    "vllm:gpu_cache_usage_perc",
+    "vllm:request_prompt_tokens_bucket",
+    "vllm:request_generation_tokens_bucket",
+    "vllm:request_success_total",
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_decode_time_seconds_sum",
+];
+
+/// The names of metrics in a dashboard's queries.
+fn asked_for(dashboard: &Value) -> BTreeSet<String> {
+    let panels = dashboard["panels"].as_array().expect("panels").iter();
+    let queries = panels.flat_map(|panel| panel["targets"].as_array().expect("queries"));
+    let of_query = |query: &Value| {
+        let words = query["expr"]
+            .as_str()
+            .expect("a query")
+            .split(|c: char| !(c.is_alphanumeric() || "_:".contains(c)));
+        words.filter(|word| word.contains(':')).map(str::to_owned).collect::<Vec<_>>()
+    };
+    queries.flat_map(of_query).collect()
+}
+
+pub fn dashboards() {
+    let server = Server::start(&["--model-name", "parrot"]);
+    server.post("/v1/completions", &json!({"prompt": "[[say abc]]"}));
+    let answer = server.get("/metrics");
+    let has = |name: &str| {
+        let sample = format!("{name}{{");
+        answer.text().lines().any(|line| line.starts_with(&sample) && line.contains("model_name=\"parrot\""))
+    };
+    for name in OF_VLLMS_DASHBOARD {
+        assert!(has(name), "{name} is not there");
+    }
+    let own = include_str!("../../../../templates/manifests/grafana.json");
+    let own = asked_for(&serde_json::from_str(own).expect("JSON"));
+    assert!(own.len() > 25, "{own:?}");
+    for name in own {
+        assert!(has(&name), "a panel would be empty: {name} is not there");
+    }
 }
 
 pub fn request_ids() {
