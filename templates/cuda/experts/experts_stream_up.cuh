@@ -171,7 +171,7 @@ struct UpTileExact {
         sum.add(codes, scales, 1.0f, x.at[0] + unit * S::CHUNKS * S::CHUNK_BYTES, index, lane);
     }
     __device__ __forceinline__ void leave(double* tile, const float*, int k_warp, int lane) const {
-        const float none[2] = {1.0f, 1.0f};
+        const float none[S::PRODUCTS][2] = {{1.0f, 1.0f}};
         sum.leave(tile, none, k_warp, lane);
     }
 };

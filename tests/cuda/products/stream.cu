@@ -22,7 +22,11 @@ CASE(Plain, CheckDefaults)
 CASE(Awkward, CheckDefaults, IS int OUTPUTS = 45, INPUTS = 57, ROWS = 4; IS Norm NORM = Norm::PLAIN; IS int CONSUMER_WARPS = 4, STAGE_BYTES = 8192;)
 CASE(AwkwardGated, CheckDefaults, IS int OUTPUTS = 45, INPUTS = 57, ROWS = 2; IS Norm NORM = Norm::ONE_PLUS; IS Epilogue EPILOGUE = Epilogue::GATED; IS bool BIAS = true;)
 CASE(OneRow, CheckDefaults, IS int ROWS = 1; IS Norm NORM = Norm::PLAIN; IS bool BIAS = true;)
-CASE(EightRows, CheckDefaults, IS int ALL_ROWS = 8, INPUTS = 2048; IS Epilogue EPILOGUE = Epilogue::ADD; IS bool EVICT_FIRST = true;)
+CASE(TwoFours, CheckDefaults, IS int ALL_ROWS = 8, INPUTS = 2048; IS Epilogue EPILOGUE = Epilogue::ADD; IS bool EVICT_FIRST = true;)
+CASE(EightRows, CheckDefaults, IS int ROWS = 8, INPUTS = 2048; IS Epilogue EPILOGUE = Epilogue::ADD; IS bool EVICT_FIRST = true;)
+CASE(EightAwkward, CheckDefaults, IS Format FORMAT = Format::FP8_E4M3; IS ScaleForm SCALES = ScaleForm::ROWS; IS int OUTPUTS = 45, INPUTS = 57, ROWS = 8, ALL_ROWS = 13; IS Limit LIMIT = Limit::TOKENS; IS Norm NORM = Norm::PLAIN;)
+CASE(EightGated, CheckDefaults, IS Format FORMAT = Format::FP8_E4M3; IS ScaleForm SCALES = ScaleForm::BLOCK128; IS int OUTPUTS = 500, INPUTS = 2048, ROWS = 8, STAGES = 4; IS Norm NORM = Norm::ONE_PLUS; IS Epilogue EPILOGUE = Epilogue::GATED; IS bool BIAS = true;)
+CASE(EightNvfp4, CheckDefaults, IS Format FORMAT = Format::NVFP4; IS ScaleForm SCALES = ScaleForm::ROWS; IS int INPUTS = 4096, ROWS = 8, STAGES = 4; IS Norm NORM = Norm::PLAIN;)
 CASE(Deep, CheckDefaults, IS int OUTPUTS = 300, INPUTS = 14336, ROWS = 4, STAGES = 4; IS Epilogue EPILOGUE = Epilogue::ADD;)
 CASE(Wide, CheckDefaults, IS int OUTPUTS = 9000, INPUTS = 1000, ROWS = 1; IS Norm NORM = Norm::PLAIN; IS Epilogue EPILOGUE = Epilogue::GATED;)
 CASE(ManyTiles, CheckDefaults, IS int OUTPUTS = 20001, INPUTS = 256, ROWS = 2; IS int BLOCKS = 264;)
@@ -59,7 +63,7 @@ int main(int count, char** arguments) {
     if (!bench) {
 #define RUN(name) check<name>(#name);
 #if SUITE == 0 || SUITE == 1
-        RUN(Plain) RUN(Awkward) RUN(AwkwardGated) RUN(OneRow) RUN(EightRows) RUN(Deep) RUN(Wide) RUN(ManyTiles) RUN(ThreeBlocks)
+        RUN(Plain) RUN(Awkward) RUN(AwkwardGated) RUN(OneRow) RUN(TwoFours) RUN(EightRows) RUN(EightAwkward) RUN(EightGated) RUN(EightNvfp4) RUN(Deep) RUN(Wide) RUN(ManyTiles) RUN(ThreeBlocks)
         RUN(TwoGroups) RUN(Gelu) RUN(Nvfp4Narrow) RUN(Fp8Narrow) RUN(Fp8) RUN(Fp8Deep) RUN(Fp8Awkward) RUN(Fp8Block) RUN(Fp8BlockSmall) RUN(Nvfp4) RUN(Nvfp4Awkward)
         check_beside<Beside>("Beside");
 #endif
