@@ -74,33 +74,21 @@ mod tests {
     use super::*;
     use monomorph_formats::cached::{Cached, KvFormats};
 
-    const KV: KvFormats = KvFormats::both(Cached::F32);
+    /// One head of one element.
+    fn one_wide(window: Option<usize>, image_spans: bool) -> Attention {
+        let kv = KvFormats::both(Cached::F32);
+        Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window, image_spans, kv }
+    }
 
     #[test]
     fn a_query_sees_nothing_after_itself() {
-        let op = Attention {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 1,
-            scale: 1.0,
-            window: None,
-            image_spans: false,
-            kv: KV,
-        };
+        let op = one_wide(None, false);
         assert_eq!(attend(&op, &[0.0, 0.0], &[1.0, 1.0], &[3.0, 5.0], 0, &[0, 1]), [3.0, 4.0]);
     }
 
     #[test]
     fn a_query_sees_itself_and_what_else_its_window_holds() {
-        let op = Attention {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 1,
-            scale: 1.0,
-            window: Some(2),
-            image_spans: false,
-            kv: KV,
-        };
+        let op = one_wide(Some(2), false);
         let (keys, values) = ([1.0; 4], [1.0, 3.0, 5.0, 9.0]);
         assert_eq!(attend(&op, &[0.0; 4], &keys, &values, 0, &[0, 1, 2, 3]), [1.0, 2.0, 4.0, 7.0]);
         // The same, decoded.
@@ -109,15 +97,7 @@ mod tests {
 
     #[test]
     fn an_image_sees_all_of_itself_and_of_what_is_before_only_its_window() {
-        let op = Attention {
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 1,
-            scale: 1.0,
-            window: Some(2),
-            image_spans: true,
-            kv: KV,
-        };
+        let op = one_wide(Some(2), true);
         let (keys, values) = ([1.0; 4], [1.0, 3.0, 5.0, 9.0]);
         // Tokens 1 to 3 are an image.
         assert_eq!(attend(&op, &[0.0; 4], &keys, &values, 0, &[0, 3, 3, 3]), [1.0, 4.5, 17.0 / 3.0, 7.0]);
