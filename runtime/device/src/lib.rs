@@ -5,6 +5,8 @@
 //! GPU calls [`cuda`], which launches the kernels that were emitted and compiled with it. A server enables
 //! the one feature it needs.
 
+#[cfg(any(feature = "cpu", feature = "cuda"))]
+mod companions;
 #[cfg(feature = "cpu")]
 pub mod cpu;
 #[cfg(feature = "cuda")]

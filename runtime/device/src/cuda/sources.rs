@@ -5,6 +5,7 @@ use super::pack::{Source, SourceScales};
 use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::slice::{Share, SourceColumns, SourceRows};
 use super::weights::Part;
+use crate::companions::{Companions, companions};
 use crate::rows_of::FileRows;
 use monomorph_formats::{FP8_BLOCK, Format, ScaleForm, decode};
 use monomorph_weights::{Checkpoint, Tensor, WeightsError};
@@ -121,51 +122,13 @@ fn load_companions<'a>(
     file_rows: usize,
     file_columns: usize,
 ) -> Result<SourceScales<'a>, WeightsError> {
-    let expected = form.companions(file_rows, file_columns);
-    let mut tensors: Vec<Tensor<'a>> = Vec::new();
-    for (name, (_, dimensions)) in part.companions.iter().zip(&expected) {
-        let tensor = checkpoint.tensor(name)?;
-        // Some files store a scalar as one element.
-        let scalar = dimensions.is_empty() && tensor.shape == [1];
-        if tensor.shape != dimensions && !scalar {
-            let what = format!("tensor `{name}` should be {dimensions:?} and is {:?}", tensor.shape);
-            return Err(mismatch(checkpoint, what));
-        }
-        tensors.push(tensor);
-    }
-    if tensors.len() != expected.len() {
-        let what = format!("tensor `{}` has {} of {} companions", part.name, tensors.len(), expected.len());
-        return Err(mismatch(checkpoint, what));
-    }
-    let floats = |tensor: &Tensor| -> Result<Vec<f32>, WeightsError> {
-        let mut values = vec![0.0; tensor.shape.iter().product()];
-        if tensor.format.is_quantised() {
-            let what = format!("tensor `{}` should hold floats and is {}", tensor.name, tensor.format);
-            return Err(mismatch(checkpoint, what));
-        }
-        decode(tensor.format, &tensor.bytes.read()?, &mut values);
-        match values.iter().all(|value| value.is_finite()) {
-            true => Ok(values),
-            false => Err(mismatch(
-                checkpoint,
-                format!("tensor `{}` holds a scale that is not finite", tensor.name),
-            )),
-        }
-    };
-    let last = floats(tensors.last().expect("every form has companions"))?;
-    Ok(match form {
-        ScaleForm::Tensor => SourceScales::Tensor(form.row_scale(last[0])),
-        ScaleForm::Block128 => SourceScales::blocks(last),
-        ScaleForm::Modelopt | ScaleForm::CompressedTensors => {
-            if tensors[0].format != Format::Fp8E4m3 {
-                let (name, format) = (tensors[0].name, tensors[0].format);
-                return Err(mismatch(
-                    checkpoint,
-                    format!("tensor `{name}` should be fp8-e4m3 and is {format}"),
-                ));
-            }
-            SourceScales::Groups { codes: tensors[0].bytes, tensor: form.row_scale(last[0]) }
-        }
+    let tensors = part.companions.iter().map(|name| checkpoint.tensor(name));
+    let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
+    let fault = |what| mismatch(checkpoint, what);
+    Ok(match companions(form, &part.name, &tensors, (file_rows, file_columns), fault)? {
+        Companions::Tensor(scale) => SourceScales::Tensor(scale),
+        Companions::Blocks(scales) => SourceScales::blocks(scales),
+        Companions::Groups { codes, tensor } => SourceScales::Groups { codes, tensor },
     })
 }
 
