@@ -12,6 +12,7 @@ pub mod serve;
 pub mod sliding;
 pub mod state;
 pub mod step;
+pub mod tiles;
 mod wire;
 pub mod world;
 

@@ -23,7 +23,7 @@ pub use dot::dot;
 pub use halves::{encode_halves, half_scale, through_halves};
 pub use quantise::{QUANTISED_MIN, Quantised, QuantisedRows, Quantiser, magnitude, quantise};
 pub use scales::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};
-pub use small_float::{E2M1_MAX, E4M3_MAX, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
+pub use small_float::{E2M1, E2M1_MAX, E4M3_MAX, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 
 /// The storage format of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,8 +1,9 @@
 //! The 8-bit and 4-bit floats (OCP FP8 specification 1.0, "E4M3"; OCP Microscaling specification 1.0,
 //! "E2M1").
 
-/// Magnitudes by the lower three bits of an E2M1 code.
-const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+/// The values of the E2M1 codes: 1 sign bit, 2 exponent bits, 1 mantissa bit; no infinities, no NaN.
+pub const E2M1: [f32; 16] =
+    [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0];
 
 /// The largest magnitude of E4M3.
 pub const E4M3_MAX: f32 = 448.0;
@@ -35,11 +36,9 @@ pub fn f32_to_e4m3(value: f32) -> u8 {
     sign | ((exponent + 7) * 8 + steps - 8) as u8
 }
 
-/// The value of an E2M1 code in the lower four bits: 1 sign bit, 2 exponent bits, 1 mantissa bit; no
-/// infinities, no NaN.
+/// The value of an E2M1 code in the lower four bits.
 pub fn e2m1_to_f32(code: u8) -> f32 {
-    let magnitude = E2M1[usize::from(code & 7)];
-    if code & 8 == 0 { magnitude } else { -magnitude }
+    E2M1[usize::from(code & 15)]
 }
 
 /// The nearest E2M1 code, ties to even. Magnitudes beyond 6 become 6; NaN, which has no code, becomes 0.

@@ -11,10 +11,11 @@
 use super::memory::Plain;
 use super::normalise::Normalise;
 use super::rows::{Int8Block, Int8Rows, Rows};
-use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut, unrolled};
+use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut, halves, unrolled};
 use half::{bf16, f16};
+use monomorph_abi::tiles::tile_bytes;
 use monomorph_formats::cached::Cached;
-use monomorph_formats::{ACTIVATION_BLOCK, Format};
+use monomorph_formats::{ACTIVATION_BLOCK, Format, ScaleForm};
 
 /// A weight format, as a type.
 pub trait WeightFormat: Sized + Send + Sync + 'static {
@@ -24,20 +25,26 @@ pub trait WeightFormat: Sized + Send + Sync + 'static {
     /// Activations `[capacity, N]` in the form that products with this format take.
     type Input<const N: usize>: Input<N>;
 
-    /// Bytes of a tile's 16 rows over one block of columns.
-    const TILE_BLOCK: usize = TILE * Self::FORMAT.block_bytes();
+    /// The form of the scales beside the codes, if there are some. One form stands for those that differ in
+    /// nothing but what a file says of them.
+    const SCALES: Option<ScaleForm> = None;
 
     /// Bytes of a tile of `columns` columns (whole blocks).
     #[doc(hidden)]
     fn tile_bytes(columns: usize) -> usize {
-        columns / Self::FORMAT.block_elements() * Self::TILE_BLOCK
+        tile_bytes(Self::FORMAT, Self::SCALES, columns)
     }
 
     /// Copies one row's bytes, as in the checkpoint, to its place in a tile.
     #[doc(hidden)]
     fn pack(row: &[u8], lane: usize, tile: &mut [u8]);
 
-    /// Decodes row `lane` of a tile, bit for bit as [`monomorph_formats::decode`] does.
+    /// Copies the scales beside one row to their place in a tile of `columns` columns.
+    #[doc(hidden)]
+    fn pack_scales(_: &RowScales, _: usize, _: usize, _: &mut [u8]) {}
+
+    /// Decodes row `lane` of a tile, bit for bit as [`monomorph_formats::decode`] does, and with the scales
+    /// beside it as [`ScaleForm::apply`] does.
     #[doc(hidden)]
     fn unpack(tile: &[u8], lane: usize, out: &mut [f32]);
 
@@ -49,6 +56,18 @@ pub trait WeightFormat: Sized + Send + Sync + 'static {
         part: usize,
         input: &[<Self::Input<N> as Input<N>>::Element],
     ) -> [F32s; M];
+}
+
+/// The scales beside the codes of one row.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum RowScales<'a> {
+    /// One for all columns.
+    Row(f32),
+    /// One for every 128 columns.
+    Blocks(&'a [f32]),
+    /// E4M3 codes, one for every 16 columns, and one for all.
+    Groups(&'a [u8], f32),
 }
 
 /// Activations in the form that a format's products take.
@@ -162,18 +181,6 @@ impl<const N: usize> Input<N> for Int8Rows<N> {
     }
 }
 
-/// Weights in f32.
-#[derive(Clone, Copy, Debug)]
-pub struct F32;
-
-/// Weights in bf16; activations and sums stay f32.
-#[derive(Clone, Copy, Debug)]
-pub struct Bf16;
-
-/// Weights in f16; activations and sums stay f32.
-#[derive(Clone, Copy, Debug)]
-pub struct F16;
-
 /// Weights in q8_0, multiplied with int8 activations.
 #[derive(Clone, Copy, Debug)]
 pub struct Q8_0;
@@ -181,65 +188,6 @@ pub struct Q8_0;
 /// Weights in q4_1, multiplied with int8 activations.
 #[derive(Clone, Copy, Debug)]
 pub struct Q4_1;
-
-/// The float formats differ in how a vector of weights is loaded.
-macro_rules! float_format {
-    ($name:ident, $format:ident, $bytes:literal, $load:expr, $one:expr) => {
-        impl WeightFormat for $name {
-            const FORMAT: Format = Format::$format;
-            type Input<const N: usize> = Rows<N>;
-
-            fn pack(row: &[u8], lane: usize, tile: &mut [u8]) {
-                let elements = row.as_chunks::<$bytes>().0;
-                let places = tile.as_chunks_mut::<{ $bytes * TILE }>().0;
-                for (element, place) in elements.iter().zip(places) {
-                    place[$bytes * lane..$bytes * lane + $bytes].copy_from_slice(element);
-                }
-            }
-
-            fn unpack(tile: &[u8], lane: usize, out: &mut [f32]) {
-                for (column, out) in tile.as_chunks::<{ $bytes * TILE }>().0.iter().zip(out) {
-                    *out = $one(*at(column, $bytes * lane));
-                }
-            }
-
-            #[inline(always)]
-            fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[f32]) -> [F32s; M] {
-                // The compiler knows this one length, so that no index below needs a check.
-                let input = &input[..M * Rows::<N>::STRIDE];
-                let columns = &tile.as_chunks::<{ $bytes * TILE }>().0[..N];
-                let mut sums = [F32s::zero(); M];
-                for (k, column) in columns.iter().enumerate() {
-                    let weights = $load(at(column, part * $bytes * LANES));
-                    unrolled!(t < M, {
-                        sums[t] = weights.mul_add(F32s::splat(input[t * Rows::<N>::STRIDE + k]), sums[t]);
-                    });
-                }
-                sums
-            }
-        }
-    };
-}
-
-float_format!(F32, F32, 4, |bytes: &[u8; 4 * LANES]| F32s::load(&words(bytes)), f32::from_le_bytes);
-float_format!(Bf16, Bf16, 2, |bytes: &[u8; 2 * LANES]| F32s::from_bf16(&halves(bytes)), |bytes| {
-    bf16::from_le_bytes(bytes).to_f32()
-});
-float_format!(F16, F16, 2, |bytes: &[u8; 2 * LANES]| F32s::from_f16(&halves(bytes)), |bytes| {
-    f16::from_le_bytes(bytes).to_f32()
-});
-
-/// Little-endian 16-bit values.
-#[inline(always)]
-fn halves(bytes: &[u8; 2 * LANES]) -> [u16; LANES] {
-    std::array::from_fn(|i| u16::from_le_bytes(*at(bytes, 2 * i)))
-}
-
-/// Little-endian f32 values.
-#[inline(always)]
-fn words(bytes: &[u8; 4 * LANES]) -> [f32; LANES] {
-    std::array::from_fn(|i| f32::from_le_bytes(*at(bytes, 4 * i)))
-}
 
 /// The scales (or minima) of a part, which begin at `from` in a tile block.
 #[inline(always)]

@@ -1,11 +1,13 @@
 //! Packs a checkpoint's tensors into the matrices that kernels read.
 
-use super::format::WeightFormat;
+use super::format::{RowScales, WeightFormat};
 use super::memory::Memory;
 use super::simd::TILE;
 use super::team::Team;
+use crate::companions::{Companions, companions};
 use crate::rows_of::FileRows;
-use monomorph_formats::Format;
+use monomorph_abi::tiles::tile_bytes;
+use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm};
 use monomorph_model::Progress;
 use monomorph_weights::{Tensor, WeightsError, Windows};
 use std::marker::PhantomData;
@@ -38,27 +40,34 @@ pub struct Part<'a> {
     /// count as rows.
     pub tensor: Tensor<'a>,
     rows: FileRows,
+    /// The form of the scales beside it, and the tensors that hold them.
+    scales: Option<(ScaleForm, &'a [Tensor<'a>])>,
 }
 
 impl<'a> Part<'a> {
     /// A tensor with its rows in the model's order.
     pub fn new(tensor: Tensor<'a>) -> Part<'a> {
-        Part { tensor, rows: FileRows::All }
+        Part { tensor, rows: FileRows::All, scales: None }
     }
 
     /// A tensor with its rows in GGUF's order for rotary heads of `head_dim` rows.
     pub fn interleaved(tensor: Tensor<'a>, head_dim: usize) -> Part<'a> {
-        Part { tensor, rows: FileRows::Interleaved(head_dim) }
+        Part { rows: FileRows::Interleaved(head_dim), ..Part::new(tensor) }
     }
 
     /// The `take` rows from `first` on, out of each group of `of` rows.
     pub fn of_groups(tensor: Tensor<'a>, first: usize, take: usize, of: usize) -> Part<'a> {
-        Part { tensor, rows: FileRows::Groups { first, take, of, group: None } }
+        Part { rows: FileRows::Groups { first, take, of, group: None }, ..Part::new(tensor) }
     }
 
     /// The `take` rows from `first` on, out of group `group` of `of` rows.
     pub fn of_group(tensor: Tensor<'a>, first: usize, take: usize, of: usize, group: usize) -> Part<'a> {
-        Part { tensor, rows: FileRows::Groups { first, take, of, group: Some(group) } }
+        Part { rows: FileRows::Groups { first, take, of, group: Some(group) }, ..Part::new(tensor) }
+    }
+
+    /// The same, of codes whose scales these tensors hold, in the order of the form.
+    pub fn scaled(self, form: ScaleForm, companions: &'a [Tensor<'a>]) -> Part<'a> {
+        Part { scales: Some((form, companions)), ..self }
     }
 
     /// Whether the model uses all rows of the file, in order.
@@ -104,36 +113,102 @@ pub(super) struct Stack<'p, 'a> {
     parts: &'p [Part<'a>],
     /// Number of rows of each part.
     rows: Vec<usize>,
+    /// Scales beside each part, if there are some.
+    scales: Vec<Option<Companions<'a>>>,
+    columns: usize,
     pub(super) row_bytes: usize,
 }
 
 impl<'a> Stack<'_, 'a> {
-    /// The bytes of row `row`; `None` past the last.
-    pub(super) fn row<'w>(
-        &self,
-        mut row: usize,
-        windows: &'w mut Windows<'a>,
-    ) -> Result<Option<&'w [u8]>, WeightsError> {
-        for (part, &rows) in self.parts.iter().zip(&self.rows) {
+    /// The part that has row `row`, and the row of its file; `None` past the last.
+    fn place(&self, mut row: usize) -> Option<(usize, usize)> {
+        for (index, (part, &rows)) in self.parts.iter().zip(&self.rows).enumerate() {
             if row < rows {
-                let at = part.rows.file_row(row);
-                let start = at * self.row_bytes;
-                let Tensor { name, format, bytes, .. } = part.tensor;
-                let row = windows.read(bytes, start..start + self.row_bytes)?;
-                // Kernels that round their activations would read such a number as 0, and the answer would
-                // not show it.
-                if !format.is_finite(row) {
-                    let what = format!(
-                        "tensor {name}: row {at} has numbers that are not finite: the file is damaged"
-                    );
-                    return Err(WeightsError::Mismatch { path: self.path.to_owned(), what });
-                }
-                return Ok(Some(row));
+                return Some((index, part.rows.file_row(row)));
             }
             row -= rows;
         }
-        Ok(None)
+        None
     }
+
+    /// Kernels that round their activations would read such a number as 0, and the answer would not show it.
+    fn check_finite(&self, name: &str, row: usize, format: Format, bytes: &[u8]) -> Result<(), WeightsError> {
+        if format.is_finite(bytes) {
+            return Ok(());
+        }
+        let what = format!("tensor {name}: row {row} has numbers that are not finite: the file is damaged");
+        Err(WeightsError::Mismatch { path: self.path.to_owned(), what })
+    }
+
+    /// The bytes of row `row`; `None` past the last.
+    pub(super) fn row<'w>(
+        &self,
+        row: usize,
+        windows: &'w mut Windows<'a>,
+    ) -> Result<Option<&'w [u8]>, WeightsError> {
+        let Some((part, at)) = self.place(row) else { return Ok(None) };
+        let Tensor { name, format, bytes, .. } = self.parts[part].tensor;
+        let row = windows.read(bytes, at * self.row_bytes..(at + 1) * self.row_bytes)?;
+        self.check_finite(name, at, format, row)?;
+        Ok(Some(row))
+    }
+
+    /// Packs row `row`, with the scales beside it, to row `lane` of a tile; nothing past the last.
+    fn pack<F: WeightFormat>(
+        &self,
+        row: usize,
+        windows: &mut Windows<'a>,
+        lane: usize,
+        tile: &mut [u8],
+    ) -> Result<(), WeightsError> {
+        let Some((part, at)) = self.place(row) else { return Ok(()) };
+        if let Some(bytes) = self.row(row, windows)? {
+            F::pack(bytes, lane, tile);
+        }
+        let scales = match &self.scales[part] {
+            None => return Ok(()),
+            Some(Companions::Tensor(scale)) => RowScales::Row(*scale),
+            Some(Companions::Blocks(scales)) => {
+                let across = self.columns.div_ceil(FP8_BLOCK);
+                RowScales::Blocks(&scales[at / FP8_BLOCK * across..][..across])
+            }
+            Some(Companions::Groups { codes, tensor }) => {
+                let across = self.columns / NVFP4_BLOCK;
+                let codes = windows.read(*codes, at * across..(at + 1) * across)?;
+                let name = self.parts[part].tensor.name;
+                self.check_finite(&format!("{name}, its scales"), at, Format::Fp8E4m3, codes)?;
+                RowScales::Groups(codes, *tensor)
+            }
+        };
+        F::pack_scales(&scales, self.columns, lane, tile);
+        Ok(())
+    }
+}
+
+/// The scales beside a part, where format `F` has some.
+fn scales<'a, F: WeightFormat>(
+    loader: &Loader,
+    part: &Part<'a>,
+    columns: usize,
+) -> Result<Option<Companions<'a>>, WeightsError> {
+    let Tensor { name, bytes, .. } = part.tensor;
+    let fault = |what: String| Err(loader.mismatch(format!("tensor {name}: {what}")));
+    let found = part.scales.map(|(form, _)| form);
+    let (form, tensors) = match (F::SCALES, part.scales) {
+        (None, None) => return Ok(None),
+        (Some(form), Some(found)) if alike(form, found.0) => found,
+        (wanted, _) => {
+            let name = |form: Option<ScaleForm>| form.map_or("none", ScaleForm::name);
+            return fault(format!("expected scales of form {}, found {}", name(wanted), name(found)));
+        }
+    };
+    let rows = bytes.len() / F::FORMAT.bytes(columns).unwrap_or(1).max(1);
+    companions(form, name, tensors, (rows, columns), |what| loader.mismatch(what)).map(Some)
+}
+
+/// Whether scales of both forms are kept alike.
+fn alike(a: ScaleForm, b: ScaleForm) -> bool {
+    a == b || (a.codes() == Format::Nvfp4 && b.codes() == Format::Nvfp4)
 }
 
 /// `parts` stacked into a matrix `[rows, columns]` in `F`.
@@ -155,7 +230,8 @@ pub(super) fn stack<'p, 'a, F: WeightFormat>(
     let row_bytes = F::FORMAT.bytes(columns).ok_or_else(|| {
         loader.mismatch(format!("rows of {columns} columns do not fill {} blocks", F::FORMAT))
     })?;
-    Ok(Stack { path: loader.path, parts, rows: of_parts, row_bytes })
+    let scales = parts.iter().map(|part| scales::<F>(loader, part, columns)).collect::<Result<_, _>>()?;
+    Ok(Stack { path: loader.path, parts, rows: of_parts, scales, columns, row_bytes })
 }
 
 /// Packs stacks of `rows` rows on all lanes: groups of `together` stacks, whose tiles alternate, back to
@@ -181,13 +257,12 @@ pub(super) fn pack<F: WeightFormat>(
         let stack = &stacks[tile / group * together + tile % together];
         for i in 0..TILE {
             // Rows past the last stay zero, and so do their sums.
-            if let Some(row) = stack.row(tile % group / together * TILE + i, windows)? {
-                F::pack(row, i, out);
-            }
+            stack.pack::<F>(tile % group / together * TILE + i, windows, i, out)?;
         }
         Ok(())
     })?;
-    let read = |stack: &Stack| stack.rows.iter().sum::<usize>() * stack.row_bytes;
+    // Without the rows of zeros.
+    let read = |stack: &Stack| stack.rows.iter().sum::<usize>() * bytes / TILE;
     loader.progress.advance(stacks.iter().map(read).sum::<usize>() as u64);
     Ok(data)
 }
@@ -224,7 +299,7 @@ impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS
     pub(crate) const TILES: usize = ROWS.div_ceil(TILE);
 
     /// Bytes the packed matrix takes.
-    pub const BYTES: usize = Self::TILES * (COLS / F::FORMAT.block_elements()) * F::TILE_BLOCK;
+    pub const BYTES: usize = Self::TILES * tile_bytes(F::FORMAT, F::SCALES, COLS);
 
     /// Packs `parts`, stacked by row, on the loader's team.
     ///
@@ -263,7 +338,7 @@ impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDT
     pub(crate) const TILES: usize = WIDTH.div_ceil(TILE);
 
     /// Bytes the packed matrices take.
-    pub const BYTES: usize = 2 * Self::TILES * (COLS / F::FORMAT.block_elements()) * F::TILE_BLOCK;
+    pub const BYTES: usize = 2 * Self::TILES * tile_bytes(F::FORMAT, F::SCALES, COLS);
 
     /// Packs both on the loader's team.
     ///

@@ -9,6 +9,8 @@
 
 mod attention;
 mod batch;
+mod codes;
+mod decoded;
 mod delta;
 mod draft;
 mod epilogue;
@@ -31,6 +33,7 @@ mod outputs;
 mod pack;
 mod recurrent;
 mod rotary;
+mod rounded;
 mod rows;
 mod sample;
 mod shape;
@@ -44,6 +47,8 @@ pub use attention::{
     AttentionScratch, BareNorm, HeadNorm, SegmentScratch, attention, attention_within, norm_rows,
 };
 pub use batch::Batch;
+pub use codes::{Fp8Block128, Fp8Tensor, Nvfp4Groups};
+pub use decoded::{Bf16, Decoded, F16, F32};
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
 pub use draft::Forced;
@@ -56,7 +61,7 @@ pub use experts::{
     ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated,
     expert_sum, expert_up, route, route_by_scores, scale_chosen,
 };
-pub use format::{Bf16, F16, F32, Input, KvElement, Q4_1, Q8_0, WeightFormat};
+pub use format::{Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, embed_scaled, gather};
 pub use half::{bf16, f16};
 pub use keeps::Keeps;
@@ -73,6 +78,7 @@ pub use normalise::NoNorm;
 pub use outputs::Outputs;
 pub use recurrent::{Convolution, RecurrentState};
 pub use rotary::{Adjacent, Halves, RotaryPairs, rotary_angles};
+pub use rounded::{InE4m3, InF16};
 pub use rows::{Int8Rows, Rows};
 pub use shape::BatchLimits;
 pub use team::{Lane, Team};

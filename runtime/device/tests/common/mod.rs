@@ -1,8 +1,11 @@
 //! What the kernel tests share: random numbers, tensors, steps.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use monomorph_device::cpu::Rows;
-use monomorph_formats::Format;
+use monomorph_device::cpu::{
+    Bf16, Decoded, F16, F32, Fp8Block128, Fp8Tensor, InE4m3, InF16, Nvfp4Groups, Part, Q4_1, Q8_0, Rows,
+    WeightFormat,
+};
+use monomorph_formats::{Format, ScaleForm};
 use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot, Tokens};
 use monomorph_weights::Tensor;
 
@@ -37,19 +40,20 @@ impl Random {
     }
 }
 
-/// A tensor that owns what [`Tensor`] borrows.
+/// A tensor that owns what [`Tensor`] borrows, and the scales beside it.
 pub struct Owned {
     pub name: String,
     pub shape: Vec<usize>,
     pub format: Format,
     pub bytes: Vec<u8>,
+    pub scales: Option<(ScaleForm, Vec<Owned>)>,
 }
 
 impl Owned {
     pub fn new(name: &str, shape: &[usize], format: Format, values: &[f32]) -> Owned {
         assert_eq!(values.len(), shape.iter().product::<usize>());
         let bytes = monomorph_formats::encode(format, values);
-        Owned { name: name.into(), shape: shape.into(), format, bytes }
+        Owned { name: name.into(), shape: shape.into(), format, bytes, scales: None }
     }
 
     pub fn random(random: &mut Random, name: &str, shape: &[usize], format: Format) -> Owned {
@@ -57,30 +61,130 @@ impl Owned {
         Owned::new(name, shape, format, &values)
     }
 
+    /// As [`Self::random`], for products with `F`: a matrix with the scales of that format beside it. Each
+    /// row, and each run of columns, has numbers of another size.
+    pub fn of<F: WeightFormat>(random: &mut Random, name: &str, shape: &[usize; 2]) -> Owned {
+        let Some(form) = F::SCALES else { return Owned::random(random, name, shape, F::FORMAT) };
+        let mut values = random.vector(shape.iter().product(), 1.0);
+        for (at, value) in values.iter_mut().enumerate() {
+            let (row, column) = (at / shape[1], at % shape[1]);
+            *value *= 0.5 + ((row / 3 + column / 16) % 7) as f32;
+        }
+        Owned::scaled(name, shape, form, &values)
+    }
+
+    /// A matrix of codes with scales of this form beside it.
+    pub fn scaled(name: &str, shape: &[usize; 2], form: ScaleForm, values: &[f32]) -> Owned {
+        let quantised = monomorph_formats::quantise(form, Format::F32, values, shape[1]);
+        let companions = form.companions(shape[0], shape[1]).into_iter().zip(&quantised.scales);
+        let companion = |(index, ((suffix, shape), values)): (usize, ((&str, Vec<usize>), &Vec<f32>))| {
+            let of_groups = form.codes() == Format::Nvfp4 && index == 0;
+            let format = if of_groups { Format::Fp8E4m3 } else { Format::F32 };
+            Owned::new(&format!("{name}.{suffix}"), &shape, format, values)
+        };
+        let scales = companions.enumerate().map(companion).collect();
+        Owned {
+            name: name.into(),
+            shape: shape.to_vec(),
+            format: form.codes(),
+            bytes: quantised.codes,
+            scales: Some((form, scales)),
+        }
+    }
+
     pub fn tensor(&self) -> Tensor<'_> {
         Tensor { name: &self.name, shape: &self.shape, format: self.format, bytes: self.bytes[..].into() }
+    }
+
+    /// The tensors that hold its scales.
+    pub fn companions(&self) -> Vec<Tensor<'_>> {
+        self.scales.iter().flat_map(|(_, companions)| companions.iter().map(Owned::tensor)).collect()
+    }
+
+    /// The tensor with its scales, which are [`Self::companions`].
+    pub fn part<'a>(&'a self, companions: &'a [Tensor<'a>]) -> Part<'a> {
+        let part = Part::new(self.tensor());
+        self.scales.as_ref().map_or(part, |(form, _)| part.scaled(*form, companions))
     }
 
     /// What the stored values mean.
     pub fn values(&self) -> Vec<f32> {
         let mut values = vec![0.0; self.shape.iter().product()];
         monomorph_formats::decode(self.format, &self.bytes, &mut values);
+        if let Some((form, companions)) = &self.scales {
+            let scales: Vec<Vec<f32>> = companions.iter().map(Owned::values).collect();
+            form.apply(&mut values, self.shape[1], &scales);
+        }
         values
     }
 }
 
-/// `weights [rows, columns] · x` as the precision contract defines it, in f64: activations are rounded to
-/// int8 first where the format is quantised.
-pub fn product(weights: &Owned, x: &[f32]) -> Vec<f64> {
-    let mut x: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
-    if weights.format.is_quantised() {
-        for block in x.as_chunks_mut::<32>().0 {
-            let rounded = monomorph_formats::quantise_block(&block.map(|v| v as f32));
-            *block = rounded.values.map(|q| f64::from(rounded.scale) * f64::from(q));
+/// How a kernel rounds what it multiplies, as the precision contract has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounds {
+    Nothing,
+    ToInt8,
+    ToF16,
+    ToE4m3,
+}
+
+/// A format, and what its products round.
+pub trait Rounded: WeightFormat {
+    const ROUNDS: Rounds;
+}
+
+macro_rules! rounds {
+    ($rounds:ident: $($format:ident),*) => {
+        $(impl Rounded for $format {
+            const ROUNDS: Rounds = Rounds::$rounds;
+        })*
+    };
+}
+rounds!(Nothing: F32, Bf16, F16, Fp8Tensor, Fp8Block128, Nvfp4Groups);
+rounds!(ToInt8: Q8_0, Q4_1);
+
+impl<D: Decoded> Rounded for InF16<D> {
+    const ROUNDS: Rounds = Rounds::ToF16;
+}
+
+impl<D: Decoded> Rounded for InE4m3<D> {
+    const ROUNDS: Rounds = Rounds::ToE4m3;
+}
+
+impl Rounds {
+    /// How far a row of sums may be from the exact ones, as a part of their largest. Rounding is a step
+    /// function: where the last bit of what is rounded falls on a step, one activation moves by a step.
+    pub fn tolerance(self, exact: f64) -> f64 {
+        match self {
+            Rounds::Nothing => exact,
+            Rounds::ToF16 => 5e-4,
+            Rounds::ToInt8 => 4e-3,
+            Rounds::ToE4m3 => 3e-2,
         }
     }
-    let values = weights.values();
-    values.chunks(x.len()).map(|row| row.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum()).collect()
+
+    fn activations(self, x: &[f32]) -> Vec<f32> {
+        match self {
+            Rounds::Nothing => x.to_vec(),
+            Rounds::ToF16 => monomorph_formats::through_halves(x),
+            Rounds::ToE4m3 => monomorph_formats::through_e4m3(x),
+            Rounds::ToInt8 => {
+                let blocks = x.as_chunks::<32>().0.iter().map(monomorph_formats::quantise_block);
+                blocks.flat_map(|block| block.values.map(|q| block.scale * f32::from(q))).collect()
+            }
+        }
+    }
+}
+
+/// `weights [rows, columns] · x` as the precision contract defines it, in f64.
+pub fn product(weights: &Owned, rounds: Rounds, x: &[f32]) -> Vec<f64> {
+    let (columns, x) = (x.len(), rounds.activations(x));
+    let rounded = |row: &[f32]| match rounds {
+        Rounds::ToF16 if weights.scales.is_none() => monomorph_formats::through_halves(row),
+        _ => row.to_vec(),
+    };
+    let dot = |row: Vec<f32>| row.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+    weights.values().chunks(columns).map(|row| dot(rounded(row))).collect()
 }
 
 /// Asserts that `found` is `expected` within `tolerance` of the largest magnitude of `expected`.

@@ -1,9 +1,9 @@
 //! A mixture of experts against f64: routing, ties, every format, rows alone and among others.
 
-use crate::common::{Owned, Random, close, product, progress};
+use crate::common::{Owned, Random, Rounded, close, product, progress};
 use monomorph_device::cpu::*;
 use monomorph_formats::Format;
-use monomorph_weights::WeightsError;
+use monomorph_weights::{Tensor, WeightsError};
 use std::path::Path;
 
 /// The last has experts with more rows than are multiplied at a time.
@@ -43,9 +43,9 @@ struct Layer {
 }
 
 impl Layer {
-    fn random(random: &mut Random, experts: usize, width: usize, hidden: usize, format: Format) -> Layer {
+    fn random<F: Rounded>(random: &mut Random, experts: usize, width: usize, hidden: usize) -> Layer {
         let mut tensors = |name: &str, shape: [usize; 2]| -> Vec<Owned> {
-            (0..experts).map(|e| Owned::random(random, &format!("{name}.{e}"), &shape, format)).collect()
+            (0..experts).map(|e| Owned::of::<F>(random, &format!("{name}.{e}"), &shape)).collect()
         };
         let gate = tensors("gate", [width, hidden]);
         let up = tensors("up", [width, hidden]);
@@ -58,12 +58,21 @@ fn parts(tensors: &[Owned]) -> Vec<Part<'_>> {
     tensors.iter().map(|tensor| Part::new(tensor.tensor())).collect()
 }
 
+/// The scales beside each.
+fn scales(tensors: &[Owned]) -> Vec<Vec<Tensor<'_>>> {
+    tensors.iter().map(Owned::companions).collect()
+}
+
+fn scaled<'a>(tensors: &'a [Owned], scales: &'a [Vec<Tensor<'a>>]) -> Vec<Part<'a>> {
+    tensors.iter().zip(scales).map(|(tensor, scales)| tensor.part(scales)).collect()
+}
+
 /// Activations of a step, by row: routing, each slot's inner row, and what was added to the residual.
 type Found = Vec<(Vec<f32>, Vec<Vec<f32>>, Vec<f32>)>;
 
 /// `LOGITS` is one more than `EXPERTS`: the last is the shared expert's gate.
 fn check<
-    F: WeightFormat,
+    F: Rounded,
     const EXPERTS: usize,
     const LOGITS: usize,
     const ROUTING: usize,
@@ -74,9 +83,10 @@ fn check<
     shared: bool,
 ) {
     let active = ROUTING / 2;
-    let what = format!("{} {active} of {EXPERTS}, {WIDTH} of {HIDDEN}", F::FORMAT);
+    let what = format!("{} {active} of {EXPERTS}, {WIDTH} of {HIDDEN}", std::any::type_name::<F>());
     let mut random = Random((EXPERTS * WIDTH) as u64);
-    let layer = Layer::random(&mut random, EXPERTS, WIDTH, HIDDEN, F::FORMAT);
+    let layer = Layer::random::<F>(&mut random, EXPERTS, WIDTH, HIDDEN);
+    let of_each = [&layer.gate, &layer.up, &layer.down].map(|it| scales(it));
     let (mut x, mut logits) = (Rows::<HIDDEN>::new(MOST), Rows::<LOGITS>::new(MOST));
     let (mut output, mut before) = (Rows::<HIDDEN>::new(MOST), Rows::<HIDDEN>::new(MOST));
     random.fill(&mut x, MOST, 2.0);
@@ -89,12 +99,13 @@ fn check<
     for lanes in [1, 2, 3] {
         let (team, progress) = (Team::new(lanes).unwrap(), progress());
         let loader = Loader::new(&team, Path::new("checkpoint"), &progress);
-        let gated =
-            GatedExperts::<F, EXPERTS, WIDTH, HIDDEN>::load(&loader, &parts(&layer.gate), &parts(&layer.up))
-                .unwrap();
-        let down = Experts::<F, EXPERTS, HIDDEN, WIDTH>::load(&loader, &parts(&layer.down)).unwrap();
-        let stored = [&layer.gate, &layer.up, &layer.down].into_iter().flatten();
-        assert_eq!(progress.read().0, stored.map(|tensor| tensor.bytes.len() as u64).sum::<u64>());
+        let [gate, up] =
+            [(&layer.gate, &of_each[0]), (&layer.up, &of_each[1])].map(|(it, of)| scaled(it, of));
+        let gated = GatedExperts::<F, EXPERTS, WIDTH, HIDDEN>::load(&loader, &gate, &up).unwrap();
+        let down = scaled(&layer.down, &of_each[2]);
+        let down = Experts::<F, EXPERTS, HIDDEN, WIDTH>::load(&loader, &down).unwrap();
+        let counted = 2 * WIDTH * F::tile_bytes(HIDDEN) + HIDDEN * F::tile_bytes(WIDTH);
+        assert_eq!(progress.read().0, (EXPERTS * counted / 16) as u64);
         let norm = RmsNorm::<OnePlus, HIDDEN>::load(&loader, &Part::new(layer.gains.tensor()), 1e-6).unwrap();
         let staging = Staging::<F, HIDDEN>::new(lanes, MOST);
         let gated_scratch = ExpertScratch::<F, HIDDEN>::new(lanes, MOST * active);
@@ -152,7 +163,7 @@ fn check<
         assert!(run(5, 12) == alone[5..17], "{what}: bits of rows 5 to 16 on {lanes} lanes");
     }
 
-    let inexact = if F::FORMAT.is_quantised() { 1e-2 } else { 1e-5 };
+    let inexact = 3.0 * F::ROUNDS.tolerance(3e-6);
     for (row, (routing, inner, residual)) in alone.iter().enumerate().take(40) {
         let expected = choices(&logits.row(row)[..EXPERTS], active, renormalise);
         let ids: Vec<usize> = routing[active..].iter().map(|id| *id as usize).collect();
@@ -162,12 +173,12 @@ fn check<
         let normed = normalised(x.row(row), &layer.gains.values());
         let mut sum = vec![0.0; HIDDEN];
         for ((weight, expert), inner) in expected.iter().zip(inner) {
-            let pairs = product(&layer.gate[*expert], &normed).into_iter();
-            let pairs = pairs.zip(product(&layer.up[*expert], &normed));
+            let pairs = product(&layer.gate[*expert], F::ROUNDS, &normed).into_iter();
+            let pairs = pairs.zip(product(&layer.up[*expert], F::ROUNDS, &normed));
             let wanted: Vec<f64> = pairs.map(|(gate, up)| gate * sigmoid(gate) * up).collect();
             close(inner, &wanted, inexact, &format!("{what}: inner of row {row}"));
             // From the kernel's own inner rows: whatever rounded them does not count twice.
-            for (sum, product) in sum.iter_mut().zip(product(&layer.down[*expert], inner)) {
+            for (sum, product) in sum.iter_mut().zip(product(&layer.down[*expert], F::ROUNDS, inner)) {
                 *sum += weight * product;
             }
         }
@@ -192,6 +203,12 @@ fn quantised_experts() {
     check::<Q8_0, 40, 41, 16, 96, 160>(true, true);
     check::<Q8_0, 3, 4, 4, 32, 64>(false, false);
     check::<Q4_1, 12, 13, 8, 160, 96>(true, true);
+}
+
+#[test]
+fn experts_of_codes_with_scales_beside_them() {
+    check::<InF16<Nvfp4Groups>, 17, 18, 6, 48, 80>(true, true);
+    check::<InF16<Fp8Block128>, 5, 6, 4, 132, 144>(true, false);
 }
 
 #[test]

@@ -27,8 +27,9 @@ fn embeddings_are_the_decoded_rows() {
     fn check<F: WeightFormat>() {
         let (team, progress) = (Team::new(2).unwrap(), progress());
         let loader = Loader::new(&team, Path::new("checkpoint"), &progress);
-        let table = Owned::random(&mut Random(3), "embedding", &[37, 64], F::FORMAT);
-        let matrix = Matrix::<F, 37, 64>::load(&loader, &[Part::new(table.tensor())]).unwrap();
+        let table = Owned::of::<F>(&mut Random(3), "embedding", &[37, 64]);
+        let scales = table.companions();
+        let matrix = Matrix::<F, 37, 64>::load(&loader, &[table.part(&scales)]).unwrap();
         let ids = vec![36, 0, 16, 15, 36];
         let batch = batch(ids.clone(), 0);
         let (mut out, mut gathered) = (Rows::<64>::new(5), Rows::<64>::new(2));
@@ -49,6 +50,10 @@ fn embeddings_are_the_decoded_rows() {
     check::<F16>();
     check::<Q8_0>();
     check::<Q4_1>();
+    check::<Fp8Tensor>();
+    check::<Fp8Block128>();
+    check::<Nvfp4Groups>();
+    check::<InF16<Bf16>>();
 }
 
 #[test]

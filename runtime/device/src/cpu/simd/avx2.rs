@@ -49,6 +49,19 @@ impl F32s {
             let signs = _mm256_and_si256(_mm256_slli_epi32::<28>(codes), _mm256_set1_epi32(i32::MIN));
             F32s(_mm256_xor_ps(sizes, _mm256_castsi256_ps(signs)))
         }
+        /// The same for the low four bits of each byte, then for the high ones.
+        pub(crate) fn pair_from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> [F32s; 2] {
+            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.as_ptr().cast()));
+            let (levels, sign) = (_mm256_loadu_ps(levels.as_ptr()), _mm256_set1_epi32(i32::MIN));
+            let low = _mm256_permutevar8x32_ps(levels, codes);
+            let high = _mm256_permutevar8x32_ps(levels, _mm256_srli_epi32::<4>(codes));
+            let low_sign = _mm256_and_si256(_mm256_slli_epi32::<28>(codes), sign);
+            let high_sign = _mm256_and_si256(_mm256_slli_epi32::<24>(codes), sign);
+            [
+                F32s(_mm256_xor_ps(low, _mm256_castsi256_ps(low_sign))),
+                F32s(_mm256_xor_ps(high, _mm256_castsi256_ps(high_sign))),
+            ]
+        }
         pub(super) fn plus(self, other: F32s) -> F32s { F32s(_mm256_add_ps(self.0, other.0)) }
         pub(super) fn minus(self, other: F32s) -> F32s { F32s(_mm256_sub_ps(self.0, other.0)) }
         pub(super) fn times(self, other: F32s) -> F32s { F32s(_mm256_mul_ps(self.0, other.0)) }

@@ -47,6 +47,13 @@ impl F32s {
             let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
             F32s(_mm512_permutexvar_ps(codes, _mm512_loadu_ps(levels.as_ptr())))
         }
+        /// The same for the low four bits of each byte, then for the high ones.
+        pub(crate) fn pair_from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> [F32s; 2] {
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+            let levels = _mm512_loadu_ps(levels.as_ptr());
+            let high = _mm512_srli_epi32::<4>(codes);
+            [F32s(_mm512_permutexvar_ps(codes, levels)), F32s(_mm512_permutexvar_ps(high, levels))]
+        }
         pub(super) fn plus(self, other: F32s) -> F32s { F32s(_mm512_add_ps(self.0, other.0)) }
         pub(super) fn minus(self, other: F32s) -> F32s { F32s(_mm512_sub_ps(self.0, other.0)) }
         pub(super) fn times(self, other: F32s) -> F32s { F32s(_mm512_mul_ps(self.0, other.0)) }

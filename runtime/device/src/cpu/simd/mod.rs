@@ -82,6 +82,18 @@ pub(crate) fn at_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; 
     slice[at..at + N].first_chunk_mut().expect("N elements were cut out")
 }
 
+/// Little-endian 16-bit values.
+#[inline(always)]
+pub(crate) fn halves(bytes: &[u8; 2 * LANES]) -> [u16; LANES] {
+    std::array::from_fn(|i| u16::from_le_bytes(*at(bytes, 2 * i)))
+}
+
+/// Little-endian f32 values.
+#[inline(always)]
+pub(crate) fn words(bytes: &[u8; 4 * LANES]) -> [f32; LANES] {
+    std::array::from_fn(|i| f32::from_le_bytes(*at(bytes, 4 * i)))
+}
+
 /// `for $i in 0..$count` for a constant count of at most 12, written out. Sums indexed by `$i` stay in
 /// registers only if the index is constant, and compilers do not unroll bodies of this size.
 macro_rules! unrolled {

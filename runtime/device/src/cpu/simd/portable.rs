@@ -68,6 +68,12 @@ impl F32s {
         F32s(codes.map(|code| levels[usize::from(code & 15)]))
     }
 
+    /// The same for the low four bits of each byte, then for the high ones.
+    #[inline(always)]
+    pub(crate) fn pair_from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> [F32s; 2] {
+        [F32s::from_levels(levels, codes), F32s::from_levels(levels, &codes.map(|code| code >> 4))]
+    }
+
     #[inline(always)]
     pub(super) fn plus(self, other: F32s) -> F32s {
         self.zip(other, |a, b| a + b)

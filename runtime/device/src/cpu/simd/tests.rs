@@ -107,6 +107,8 @@ fn codes_become_the_numbers_that_they_are() {
     for code in 0..=255u8 {
         let found = F32s::from_levels(&levels, &[code; LANES]).to_array();
         assert_eq!(found, [levels[usize::from(code & 15)]; LANES], "{code}");
+        let pair = F32s::pair_from_levels(&levels, &[code; LANES]).map(F32s::to_array);
+        assert_eq!(pair, [code & 15, code >> 4].map(|it| [levels[usize::from(it)]; LANES]), "{code}");
         let exact = monomorph_formats::e4m3_to_f32(code) / 256.0;
         let found = F32s::from_e4m3(&[code; LANES]).to_array();
         // The two that are no numbers count as the ones above the largest.

@@ -1,0 +1,34 @@
+//! Tiles of 16 rows, in which a CPU keeps a matrix.
+
+use crate::VECTOR;
+use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm};
+
+/// Bytes of a tile of `columns` columns, which are whole blocks: its codes, and the scales beside them. Each
+/// of its rows has a scale of its own as an f32, of all columns or of every 128; the e4m3 scales of nvfp4 are
+/// kept as they are, and the scale on top of them is the row's.
+pub const fn tile_bytes(format: Format, scales: Option<ScaleForm>, columns: usize) -> usize {
+    let codes = columns / format.block_elements() * format.block_bytes();
+    let scales = match scales {
+        None => 0,
+        Some(ScaleForm::Tensor) => size_of::<f32>(),
+        Some(ScaleForm::Block128) => columns.div_ceil(FP8_BLOCK) * size_of::<f32>(),
+        Some(ScaleForm::Modelopt | ScaleForm::CompressedTensors) => columns / NVFP4_BLOCK + size_of::<f32>(),
+    };
+    VECTOR * (codes + scales)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tile_holds_what_the_file_does_and_a_row_s_scales() {
+        assert_eq!(tile_bytes(Format::Q4_1, None, 96), 16 * 60);
+        assert_eq!(tile_bytes(Format::Bf16, None, 7), 16 * 14);
+        assert_eq!(tile_bytes(Format::Fp8E4m3, Some(ScaleForm::Tensor), 300), 16 * 304);
+        assert_eq!(tile_bytes(Format::Fp8E4m3, Some(ScaleForm::Block128), 300), 16 * 312);
+        for form in [ScaleForm::Modelopt, ScaleForm::CompressedTensors] {
+            assert_eq!(tile_bytes(Format::Nvfp4, Some(form), 48), 16 * (24 + 3 + 4));
+        }
+    }
+}
