@@ -299,7 +299,7 @@ impl<'a> Evaluation<'a> {
         let width = self.out_width();
         match &self.node.op {
             Op::Embedding { table } => {
-                ops::embedding(self.weight(*table), self.experts(*table).0.columns, self.fed.tokens)
+                ops::embedding(self.experts(*table).0, self.weight(*table), self.fed.tokens)
             }
             Op::RmsNorm { weight, eps, form, groups, ranks: 1 } => {
                 ops::rms_norm(input(0), self.weight(*weight), *eps, *form, width / groups)

@@ -4,8 +4,19 @@ use crate::graph::{RotaryFrequencies, Weight};
 use crate::spec::types::{Activation, Compute, NormWeight, RotaryPairs};
 use monomorph_formats::{ACTIVATION_BLOCK, dot, quantise_block, through_e4m3, through_halves};
 
-pub(super) fn embedding(table: &[f32], width: usize, tokens: &[u32]) -> Vec<f32> {
-    tokens.iter().flat_map(|token| table[*token as usize * width..][..width].iter().copied()).collect()
+/// Rows of a table, as they are kept for products with it.
+pub(super) fn embedding(table: &Weight, values: &[f32], tokens: &[u32]) -> Vec<f32> {
+    let row = |token: &u32| &values[*token as usize * table.columns..][..table.columns];
+    match rounds_weights(table) {
+        true => tokens.iter().map(row).flat_map(through_halves).collect(),
+        false => tokens.iter().flat_map(row).copied().collect(),
+    }
+}
+
+/// Whether a matrix is rounded to f16. With scales beside the codes, f16 holds the codes exactly and the
+/// scales multiply sums.
+fn rounds_weights(weight: &Weight) -> bool {
+    weight.compute == Compute::F16 && weight.scales.is_none()
 }
 
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, form: NormWeight, width: usize) -> Vec<f32> {
@@ -51,8 +62,7 @@ fn normed(x: &[f32], mean: f64, weight: &[f32], eps: f32, form: NormWeight) -> V
 /// Computes a product; `values` are the weight's, decoded and scaled.
 pub(crate) fn linear(x: &[f32], weight: &Weight, values: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
     let (rows, columns) = (weight.rows, weight.columns);
-    // With scales beside the codes, f16 holds the codes exactly and the scales multiply sums.
-    let rounded = (weight.compute == Compute::F16 && weight.scales.is_none())
+    let rounded = rounds_weights(weight)
         .then(|| values.chunks_exact(columns).flat_map(through_halves).collect::<Vec<_>>());
     let values = rounded.as_deref().unwrap_or(values);
     let mut out = Vec::with_capacity(x.len() / columns * rows);
@@ -228,6 +238,9 @@ mod tests {
         // Codes with companions are exact in f16; their scales multiply sums.
         let scales = Scales { form: ScaleForm::Tensor, companions: Vec::new() };
         assert_eq!(product(&[1.0, 0.0], &[tie, 0.0], &weight(Compute::F16, Some(scales.clone()))), tie);
+        // A table is read as it is kept for products with it.
+        assert_eq!(embedding(&plain, &[tie, 0.0, 0.0, above], &[1, 0])[1..3], [1.0 + 2f32.powi(-9), 1.0]);
+        assert_eq!(embedding(&weight(Compute::F32, None), &[tie, 0.0], &[0]), [tie, 0.0]);
         // In fp8 activations have four bits and weights are what codes and scales say.
         let fp8 = weight(Compute::Fp8, Some(scales));
         assert_eq!(product(&[448.0, 17.0], &[tie, 0.0], &fp8), 448.0 * tie);
