@@ -150,17 +150,16 @@ fn a_cpu_refuses_to_compute_otherwise_than_it_does() {
         assert!(error.contains("`ffn`") && error.contains("in `int8-block32` only"), "{error}");
     }
     let error = refusal(&storing(Format::Bf16));
-    assert!(error.contains("computes bf16 weights in `f32` only"), "{error}");
-    for format in [Format::Fp8E4m3, Format::Nvfp4] {
-        let error = refusal(&storing(format));
-        assert_eq!(error, format!("the CPU backend has no kernels for {format} (`attention`)"));
-    }
+    assert!(error.contains("bf16 weights in `f32` or `f16` only, not in `int8-block32`"), "{error}");
     // Everything missing is named at once, and each class once.
     let error = refusal(&|quant: &mut Quant| {
-        quant.stored.classes.insert(TensorClass::Attention, Format::Fp8E4m3);
-        quant.stored.classes.insert(TensorClass::Ffn, Format::Nvfp4);
+        quant.stored.classes.insert(TensorClass::Attention, Format::Nvfp4);
+        quant.stored.classes.insert(TensorClass::Ffn, Format::F16);
+        quant.compute.classes.insert(TensorClass::Ffn, Compute::Fp8);
     });
-    assert_eq!(error, "the CPU backend has no kernels for fp8-e4m3 (`attention`), nvfp4 (`ffn`)");
+    let expected = "the CPU backend computes f16 weights in `f32` or `f16` only, not in `fp8` (`ffn`), nvfp4 weights in \
+                    `f32` or `f16` only, not in `int8-block32` (`attention`)";
+    assert_eq!(error, expected);
 }
 
 #[test]

@@ -22,10 +22,12 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let contract = contract(plan);
     let draft = cpu_draft::passes(plan);
     let [vocabulary, drafts] = [logits_width(plan), plan.drafts()].map(number);
+    let scaled = plan.fields.iter().flat_map(|field| &field.parts).any(|part| part.scales.is_some());
+    let formats = if scaled { quote!({Format, ScaleForm}) } else { quote!(Format) };
     quote! {
         use crate::spec::SPEC;
         use monomorph_device::cpu::{self, *};
-        use monomorph_formats::Format;
+        use monomorph_formats::#formats;
         use monomorph_model::{LoadError, ModelSpec};
         use monomorph_weights::Checkpoint;
         use std::ops::Range;

@@ -1,9 +1,10 @@
 //! Names that more than one part of a stack is written with.
 
 use super::{format_ident, number, quote, variant};
-use crate::plan::{FieldId, FieldKind, KvHeads, Plan, PlanBody};
-use monomorph_formats::Format;
+use crate::plan::{Field, FieldId, FieldKind, KvHeads, Plan, PlanBody};
+use crate::spec::types::Compute;
 use monomorph_formats::cached::{Cached, KvFormats};
+use monomorph_formats::{Format, ScaleForm};
 use proc_macro2::{Ident, TokenStream, TokenTree};
 
 /// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
@@ -73,17 +74,36 @@ pub fn cache_name(heads: KvHeads) -> Ident {
 }
 
 /// A format's name as part of an identifier.
-pub fn format_name(format: Format) -> String {
+fn format_name(format: Format) -> String {
     format.name().replace('-', "_")
+}
+
+/// The type of a matrix's format on a CPU, which says what its products compute in, and its name as part of
+/// an identifier.
+pub fn kernels(field: &Field) -> (TokenStream, String) {
+    let FieldKind::Matrix { format, scales, compute, .. } = field.kind else {
+        unreachable!("a product has a matrix")
+    };
+    let (kind, name) = match scales {
+        None => (variant(format), format_name(format)),
+        Some(ScaleForm::Tensor) => ("Fp8Tensor", "fp8_tensor".to_owned()),
+        Some(ScaleForm::Block128) => ("Fp8Block128", "fp8_block128".to_owned()),
+        Some(ScaleForm::Modelopt | ScaleForm::CompressedTensors) => ("Nvfp4Groups", format_name(format)),
+    };
+    let kind = format_ident!("{kind}");
+    match compute {
+        Compute::F32 | Compute::Int8Block32 => (quote!(#kind), name),
+        Compute::F16 => (quote!(InF16<#kind>), format!("{name}_in_f16")),
+        Compute::Fp8 => (quote!(InE4m3<#kind>), format!("{name}_in_e4m3")),
+    }
 }
 
 /// The staging buffer of a product's input, one for each format and width.
 pub fn staging(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
-    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
-        unreachable!("a product has a matrix")
-    };
-    let (kind, width) = (format_ident!("{}", variant(format)), number(columns));
-    (format_ident!("staged_{}_{columns}", format_name(format)), quote!(Staging<#kind, #width>))
+    let field = plan.field(matrix);
+    let FieldKind::Matrix { columns, .. } = field.kind else { unreachable!("a product has a matrix") };
+    let ((kind, name), width) = (kernels(field), number(columns));
+    (format_ident!("staged_{name}_{columns}"), quote!(Staging<#kind, #width>))
 }
 
 pub fn logits_name(plan: &Plan) -> &str {

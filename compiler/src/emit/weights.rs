@@ -1,9 +1,11 @@
 //! The structs that hold weights, and the code that loads them.
 
-use super::spec::{format, variant};
+use super::names::kernels;
+use super::spec::variant;
 use super::{float, format_ident, layer_type, number, quote};
 use crate::plan::{Field, FieldKind, Packing, Plan, PlanBody, TensorPart};
-use crate::spec::types::{NormWeight, RotaryRows};
+use crate::spec::types::{NormWeight, RotaryRows, Scales};
+use monomorph_formats::Format;
 use proc_macro2::{Ident, TokenStream};
 
 /// A field's Rust type.
@@ -30,8 +32,8 @@ fn field_type(field: &Field) -> TokenStream {
             let sizes = [heads, key_dim, value_dim, latent].map(number);
             quote!(LatentHeads<#format, #(#sizes),*>)
         }
-        FieldKind::Matrix { format, rows, columns, packing, experts, .. } => {
-            let (format, columns) = (format_ident!("{}", variant(format)), number(columns));
+        FieldKind::Matrix { rows, columns, packing, experts, .. } => {
+            let ((format, _), columns) = (kernels(field), number(columns));
             let rows = number(match packing {
                 Packing::Stacked => rows,
                 Packing::Gated => rows / 2,
@@ -103,11 +105,9 @@ fn local(part: &TensorPart) -> Ident {
     format_ident!("{}", name.replace('.', "_"))
 }
 
-/// The statement that finds a part's tensor, or one per expert. `checkpoint` is in scope, and `layer` in a
-/// layer.
+/// The statements that find a part's tensor and the scales beside it, or those of each expert. `checkpoint`
+/// is in scope, and `layer` in a layer.
 fn tensor(field: &Field, part: &TensorPart) -> TokenStream {
-    let name = &part.file.name;
-    let name = if name.contains('{') { quote!(&format!(#name)) } else { quote!(#name) };
     let stored = match field.kind {
         FieldKind::Matrix { format, .. }
         | FieldKind::Vector { format, .. }
@@ -115,16 +115,36 @@ fn tensor(field: &Field, part: &TensorPart) -> TokenStream {
         | FieldKind::Heads { format, .. }
         | FieldKind::Norm { format, .. } => format,
     };
-    let shape = part.file_shape.iter().map(|size| number(*size));
-    let (local, stored) = (local(part), format(stored));
-    let find = quote!(checkpoint.expect(#name, &[#(#shape),*], #stored));
-    match part.experts.filter(|_| part.file.name.contains("{expert}")) {
-        None => quote!(let #local = #find?;),
-        Some(experts) => {
-            let experts = number(experts);
-            quote!(let #local = (0..#experts).map(|expert| #find).collect::<Result<Vec<_>, _>>()?;)
-        }
-    }
+    let local = local(part);
+    let found = find(&part.file.name, &part.file_shape, stored);
+    let of_each = part.experts.filter(|_| part.file.name.contains("{expert}")).map(number);
+    let each = |found: TokenStream| match &of_each {
+        None => quote!(#found?),
+        Some(experts) => quote!((0..#experts).map(|expert| #found).collect::<Result<Vec<_>, _>>()?),
+    };
+    let weight = each(found);
+    let scales = part.scales.as_ref().map(|scales| {
+        let name = companions(part);
+        let found = scales.companions.iter().map(|it| find(&it.name, &it.shape, it.format));
+        let found = match &of_each {
+            None => quote!([#(#found?),*]),
+            Some(_) => each(quote!(Ok::<_, LoadError>([#(#found?),*]))),
+        };
+        quote!(let #name = #found;)
+    });
+    quote!(let #local = #weight; #scales)
+}
+
+/// The local variable of the scales beside a part.
+fn companions(part: &TensorPart) -> Ident {
+    format_ident!("{}_scales", local(part))
+}
+
+/// The expression that finds a tensor, or says why it is not there.
+fn find(name: &str, shape: &[usize], format: Format) -> TokenStream {
+    let name = if name.contains('{') { quote!(&format!(#name)) } else { quote!(#name) };
+    let (shape, format) = (shape.iter().map(|size| number(*size)), super::spec::format(format));
+    quote!(checkpoint.expect(#name, &[#(#shape),*], #format))
 }
 
 /// The expression that packs a field's tensors; `loader` is in scope.
@@ -156,6 +176,17 @@ fn load(plan: &Plan, field: &Field) -> TokenStream {
 fn part(part: &TensorPart, interleaved: bool) -> TokenStream {
     let local = local(part);
     let view = part.file.view.map(|view| [view.first, view.take, view.of].map(number));
+    let scaled =
+        part.scales.as_ref().map(|Scales { form, .. }| (format_ident!("{form:?}"), companions(part)));
+    let of_all = scaled.as_ref().map(|(form, scales)| quote!(.scaled(ScaleForm::#form, &#scales)));
+    // A list's tensor, and its scales beside it.
+    let (list, it, of_it) = match &scaled {
+        None => (quote!(#local.iter()), quote!(it), None),
+        Some((form, scales)) => {
+            let of_it = quote!(.scaled(ScaleForm::#form, scales));
+            (quote!(#local.iter().zip(&#scales)), quote!((it, scales)), Some(of_it))
+        }
+    };
     match (part.experts.map(number), view) {
         (Some(experts), Some([first, take, of])) if part.file.stacks_experts(&part.weight) => {
             quote! {
@@ -163,13 +194,13 @@ fn part(part: &TensorPart, interleaved: bool) -> TokenStream {
             }
         }
         (Some(_), Some([first, take, of])) => {
-            quote!(#local.iter().map(|it| Part::of_groups(*it, #first, #take, #of)).collect::<Vec<_>>())
+            quote!(#list.map(|#it| Part::of_groups(*it, #first, #take, #of)#of_it).collect::<Vec<_>>())
         }
-        (Some(_), None) => quote!(#local.iter().map(|it| Part::new(*it)).collect::<Vec<_>>()),
-        (None, Some([first, take, of])) => quote!(Part::of_groups(#local, #first, #take, #of)),
+        (Some(_), None) => quote!(#list.map(|#it| Part::new(*it)#of_it).collect::<Vec<_>>()),
+        (None, Some([first, take, of])) => quote!(Part::of_groups(#local, #first, #take, #of)#of_all),
         (None, None) => match part.rotary_head_dim.filter(|_| interleaved).map(number) {
-            Some(head_dim) => quote!(Part::interleaved(#local, #head_dim)),
-            None => quote!(Part::new(#local)),
+            Some(head_dim) => quote!(Part::interleaved(#local, #head_dim)#of_all),
+            None => quote!(Part::new(#local)#of_all),
         },
     }
 }

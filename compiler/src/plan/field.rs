@@ -5,6 +5,7 @@ use super::packed::{self, Packing};
 use crate::graph::{BodyId, Graph, RankPart, WeightId};
 use crate::spec::types::{Compute, FileTensor, HardwareKind, NormWeight, Scales, TensorClass};
 use monomorph_abi::VECTOR;
+use monomorph_abi::tiles::tile_bytes;
 use monomorph_formats::{Format, ScaleForm};
 
 /// A weight in memory: a field of a generated struct.
@@ -27,7 +28,7 @@ pub enum FieldKind {
     Matrix {
         /// Stored format; a CUDA device stores some formats as others ([`packed::halves`]).
         format: Format,
-        /// Granularity of an fp8 matrix's scales.
+        /// Form of the scales beside its codes, if there are some.
         scales: Option<ScaleForm>,
         /// Compute format, to which activations are rounded.
         compute: Compute,
@@ -171,10 +172,8 @@ impl Field {
     /// Bytes of one matrix, or of one expert's if experts have one each. 0 for other fields.
     pub fn matrix_bytes(&self, hardware: &HardwareKind) -> u64 {
         match (&self.kind, hardware) {
-            (FieldKind::Matrix { format, rows, columns, packing, .. }, HardwareKind::Cpu(_)) => {
-                let tiles = packing.tiles(*rows, VECTOR);
-                format.bytes(tiles * VECTOR * columns).expect("the spec checks that rows fill whole blocks")
-                    as u64
+            (FieldKind::Matrix { format, scales, rows, columns, packing, .. }, HardwareKind::Cpu(_)) => {
+                (packing.tiles(*rows, VECTOR) * tile_bytes(*format, *scales, *columns)) as u64
             }
             _ => self.planes().map_or(0, |planes| planes.total()),
         }

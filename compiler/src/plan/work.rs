@@ -119,11 +119,14 @@ impl<'a> Work<'a> {
     fn multiplied(&mut self, compute: Compute, products: f64) {
         let (cost, many) = (&mut self.cost, compute.quantises(self.given.tokens));
         match (&self.target.hardware.kind, compute) {
-            (_, Compute::Fp8) if many => cost.fp8_products += products,
-            (_, Compute::F16 | Compute::Fp8) => cost.bf16_products += products,
+            (HardwareKind::Cuda(_), Compute::Fp8) if many => cost.fp8_products += products,
+            (HardwareKind::Cuda(_), Compute::F16 | Compute::Fp8) => cost.bf16_products += products,
             (HardwareKind::Cuda(_), Compute::F32 | Compute::Int8Block32) => cost.f64_products += products,
-            (HardwareKind::Cpu(_), Compute::F32) => cost.f32_products += products,
             (HardwareKind::Cpu(_), Compute::Int8Block32) => cost.int8_products += products,
+            // Rounded activations are multiplied as f32.
+            (HardwareKind::Cpu(_), Compute::F32 | Compute::F16 | Compute::Fp8) => {
+                cost.f32_products += products;
+            }
         }
     }
 }

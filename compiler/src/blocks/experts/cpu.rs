@@ -3,8 +3,8 @@
 use super::graph::Weighing;
 use super::{Choice, Chosen, Combine, Experts, Judge};
 use crate::emit::call::{Call, activation};
-use crate::emit::names::{Working, format_name};
-use crate::emit::{float, number, variant};
+use crate::emit::names::{Working, kernels};
+use crate::emit::{float, number};
 use crate::plan::{FieldId, FieldKind, Plan};
 use proc_macro2::{Ident, Literal, TokenStream};
 use quote::{format_ident, quote};
@@ -174,9 +174,8 @@ fn gathered(plan: &Plan, matrix: FieldId, active: usize) -> Working {
 
 /// Rows gathered for an expert: one scratch buffer for each format and width.
 fn gathering(plan: &Plan, matrix: FieldId) -> (Ident, TokenStream) {
-    let FieldKind::Matrix { format, columns, .. } = plan.field(matrix).kind else {
-        unreachable!("a product has a matrix")
-    };
-    let (kind, width) = (format_ident!("{}", variant(format)), number(columns));
-    (format_ident!("gathered_{}_{columns}", format_name(format)), quote!(ExpertScratch<#kind, #width>))
+    let field = plan.field(matrix);
+    let FieldKind::Matrix { columns, .. } = field.kind else { unreachable!("a product has a matrix") };
+    let ((kind, name), width) = (kernels(field), number(columns));
+    (format_ident!("gathered_{name}_{columns}"), quote!(ExpertScratch<#kind, #width>))
 }
