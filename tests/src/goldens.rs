@@ -446,6 +446,31 @@ pub fn shared_slim(directory: &Path) -> Golden {
 /// # Panics
 /// If the directory is not writable.
 pub fn slim(directory: &Path) -> Golden {
+    synthetic(directory, "slim", &slim_config(), Vec::new())
+}
+
+/// [`slim`] with prompts: a hybrid with a mixture whose rows fill blocks of 16.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn slim_with_prompts(directory: &Path) -> Golden {
+    let prompt = |length: u32| (0..length).map(|i| (i * 37 + i * i % 11 + length) % 199).collect();
+    synthetic(directory, "slim-prompts", &slim_config(), [1, 9, 40].map(prompt).to_vec())
+}
+
+/// A dense model of several blocks of 128 each way, with partial last blocks, and rows of whole blocks of 32.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn blocks(directory: &Path) -> Golden {
+    let config = serde_json::json!({
+        "model_type": "qwen3", "vocab_size": 211, "hidden_size": 288, "intermediate_size": 416, "num_hidden_layers": 2,
+        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128,
+    });
+    synthetic(directory, "blocks", &config, vec![(0..24).map(|i| i * 37 % 211).collect()])
+}
+
+fn slim_config() -> serde_json::Value {
     let mut config = wide_config();
     for (key, value) in [
         ("vocab_size", 200),
@@ -460,7 +485,7 @@ pub fn slim(directory: &Path) -> Golden {
     ] {
         config[key] = value.into();
     }
-    synthetic(directory, "slim", &config, Vec::new())
+    config
 }
 
 fn wide_config() -> serde_json::Value {

@@ -5,10 +5,12 @@ use monomorph_compiler::passes::shard::shard;
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Ranks};
 use monomorph_compiler::{graph, spec, toolchain};
+use monomorph_formats::Format;
 use monomorph_formats::cached::{Cached, KvFormats};
-use monomorph_tests::goldens::{Golden, UNBUILT, goldens};
+use monomorph_tests::goldens::{Golden, UNBUILT, blocks, goldens, slim_with_prompts};
 use monomorph_tests::logits::{Logits, distance, read};
 use monomorph_tests::makers::in_the_makers_form;
+use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::scaled::with_static_scales;
 use monomorph_tests::{check_golden, fixtures, root, server, stacks};
 use monomorph_weights::Checkpoint;
@@ -298,6 +300,49 @@ fn cpu_stacks_attend_to_what_the_interpreter_reads_back_of_keys_and_values() {
         assert!(apart <= 2e-3, "{what}: {apart:e}");
         // A format that was not applied would be as far away as it moves results.
         assert!(moved >= 4.0 * apart.max(1e-3), "{what}: {moved:e}");
+        assert!(found[0] == found[1], "{what}: a prompt and single tokens differ");
+    }
+}
+
+/// How models are stored whose products decode codes with scales beside them: a hybrid with a mixture, and a
+/// dense model. Both round activations to f16, and what is stored in bf16 too.
+const CODES: [(&str, fn(&Path) -> Golden); 2] =
+    [("nvfp4-compressed-tensors", slim_with_prompts), ("fp8-block128", blocks)];
+
+#[test]
+fn cpu_stacks_compute_in_f16_of_codes_and_scales_what_the_interpreter_does() {
+    let [targets, out] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
+    let (mut built, mut cases) = (Vec::new(), Vec::new());
+    for (storage, golden) in CODES {
+        let golden = golden(out.path());
+        golden.import_into(targets.path(), Compute::F32);
+        let plain = target(targets.path(), &golden, "f32");
+        let storage = Storage::ALL.iter().find(|it| it.name == storage).expect("there is such a storage");
+        let to = out.path().join(storage.name);
+        let of = |compute| {
+            let quant = requantise(&golden, &plain, storage, compute, Format::F32, targets.path(), &to);
+            target(targets.path(), &golden, &quant)
+        };
+        let (exact, rounded) = (of(Compute::F32), of(Compute::F16));
+        built.push(rounded);
+        cases.push((golden, exact, to.join("stored")));
+    }
+    let binaries = stacks::build("codes", &built);
+    for ((binary, target), (golden, exact, weights)) in binaries.iter().zip(&built).zip(cases) {
+        let checkpoint = Checkpoint::open(&weights).expect("it was just written");
+        let [expected, exact] = [target, &exact].map(|target| -> Logits {
+            let graph = graph::build(&target.model, &target.quant);
+            let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
+            let prompts = golden.prompts.iter();
+            prompts.map(|prompt| interpreter.forward(prompt, &mut Cache::default(), Which::All)).collect()
+        });
+        let found =
+            [&[][..], &["--decode"]].map(|mode: &[&str]| logits(binary, &weights, &golden, out.path(), mode));
+        let (what, vocabulary) = (target.build(), target.model.vocabulary);
+        let apart = distance(&found[0], &expected, vocabulary);
+        let moved = distance(&expected, &exact, vocabulary);
+        println!("{what}: {apart:.1e} from the interpreter, which rounding moves by {moved:.1e}");
+        assert!(apart <= 1e-3, "{what}: {apart:e}");
         assert!(found[0] == found[1], "{what}: a prompt and single tokens differ");
     }
 }

@@ -4,12 +4,11 @@ use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_compiler::{graph, spec};
 use monomorph_formats::Format;
-use monomorph_tests::goldens::{Golden, goldens, synthetic};
+use monomorph_tests::goldens::{Golden, blocks, goldens};
 use monomorph_tests::logits::{Logits, Spread, read};
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::root;
 use monomorph_weights::Checkpoint;
-use serde_json::json;
 use std::path::Path;
 
 fn target(targets: &Path, golden: &Golden, quant: &str) -> Target {
@@ -87,13 +86,8 @@ fn weights_apart(found: &Path, original: &Path) -> f64 {
 fn every_storage_means_what_its_codes_and_scales_say() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, mut seen) = (directory.path().join("targets"), 0);
-    // Several blocks of 128 each way, with partial last blocks, and rows of whole blocks of 32.
-    let wide = json!({
-        "model_type": "qwen3", "vocab_size": 211, "hidden_size": 288, "intermediate_size": 416, "num_hidden_layers": 2,
-        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128,
-    });
-    let wide = synthetic(directory.path(), "wide", &wide, vec![(0..24).map(|i| i * 37 % 211).collect()]);
-    for golden in goldens().into_iter().chain([wide]) {
+    let blocks = blocks(directory.path());
+    for golden in goldens().into_iter().chain([blocks]) {
         golden.import_into(&targets, Compute::F32);
         let plain = target(&targets, &golden, "f32");
         let vocabulary = plain.model.vocabulary;
