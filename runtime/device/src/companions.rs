@@ -12,7 +12,7 @@ pub(crate) enum Companions<'a> {
     Blocks(Vec<f32>),
     /// nvfp4: E4M3 codes `[rows, columns / 16]`, and one scale for the tensor.
     Groups {
-        /// The codes.
+        /// Row-major, one for every 16 columns.
         codes: Bytes<'a>,
         /// Multiplies every element.
         tensor: f32,

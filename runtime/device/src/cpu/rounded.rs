@@ -49,7 +49,7 @@ fn nearest<const BITS: i32, const LEAST: i32>(x: f32) -> f32 {
     (x + big) - big
 }
 
-/// The largest magnitude of whole vectors. NaN counts for nothing, as in the definitions.
+/// The largest magnitude of whole vectors. NaN counts for nothing.
 #[inline(always)]
 fn largest(row: &[f32]) -> f32 {
     let mut largest = F32s::zero();
@@ -73,7 +73,8 @@ impl Rounding for ToE4m3 {
     #[inline(always)]
     fn round(row: &mut [f32]) {
         for group in row.chunks_mut(E4M3_GROUP) {
-            let (scale, inverse) = e4m3_scale(largest(group));
+            let nan = group.iter().fold(false, |nan, x| nan | x.is_nan());
+            let (scale, inverse) = e4m3_scale(if nan { f32::NAN } else { largest(group) });
             group.iter_mut().for_each(|x| *x = scale * nearest::<4, -6>(*x * inverse));
         }
     }
