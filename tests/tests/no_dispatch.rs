@@ -16,7 +16,7 @@ const CRATES: [&str; 6] = ["device", "world", "sampling", "engine", "cache", "mo
 
 /// Code that deals with names and formats because it runs once, at load, or in no server: the end of a file's
 /// path, an item of it (or all: `*`), and when it runs. Everything else is walked, whatever its name.
-const EXEMPT: [(&str, &str, &str); 20] = [
+const EXEMPT: [(&str, &str, &str); 19] = [
     ("device/src/companions.rs", "companions", "load: a weight's scales in the checkpoint"),
     ("device/src/cpu/loader.rs", "alike", "load: a weight's scales in the checkpoint"),
     ("device/src/cpu/rounded.rs", "is_f16_already", "load: packs a row of a weight"),
@@ -24,7 +24,6 @@ const EXEMPT: [(&str, &str, &str); 20] = [
     ("device/src/cuda/pack.rs", "pack_row", "load: packs a row of a weight"),
     ("device/src/cuda/fill.rs", "Filler::matrix", "load: dummy weights"),
     ("device/src/cuda/fill.rs", "launches", "load: dummy weights"),
-    ("device/src/cuda/sources.rs", "load_companions", "load: a weight's scales in the checkpoint"),
     ("device/src/cuda/sources.rs", "load_check_blocks", "load: a weight's scales in the checkpoint"),
     ("device/src/cuda/slice.rs", "SourceColumns::new", "load: a rank's columns of a weight"),
     ("device/src/cuda/module.rs", "Module::any_kernel", "load: a kernel's address by its name"),
