@@ -265,7 +265,7 @@ fn write_checkpoint(directory: &Path, container: Container, tensors: Vec<Stored>
                 *shape.last_mut().expect("a matrix") /= 2;
                 Dtype::U8
             }
-            Format::Q8_0 | Format::Q4_1 => unreachable!("a format of GGUF"),
+            _ => unreachable!("a format of GGUF"),
         };
         (name, TensorView::new(dtype, shape, bytes).expect("shape and bytes agree"))
     });

@@ -64,6 +64,7 @@ fn bound(storage: &Storage) -> f64 {
         // just above a power of two.
         Format::Fp8E4m3 => 3.7e-2,
         Format::Nvfp4 | Format::Q4_1 => 0.12,
+        other => panic!("no storage has {other}"),
     }
 }
 

@@ -295,6 +295,12 @@ pub fn variant(format: Format) -> &'static str {
         Format::F16 => "F16",
         Format::Q8_0 => "Q8_0",
         Format::Q4_1 => "Q4_1",
+        Format::Q4_0 => "Q4_0",
+        Format::Q5_0 => "Q5_0",
+        Format::Q5_1 => "Q5_1",
+        Format::Q4K => "Q4K",
+        Format::Q5K => "Q5K",
+        Format::Q6K => "Q6K",
         Format::Fp8E4m3 => "Fp8E4m3",
         Format::Nvfp4 => "Nvfp4",
     }

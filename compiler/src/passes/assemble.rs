@@ -30,12 +30,13 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
         };
         return Err(pass_error!("the {backend} backend has no vision towers yet: build with `--vision off`"));
     }
+    let drafts = target.draft.is_some_and(|draft| draft.has_head());
     match target.hardware.kind {
-        HardwareKind::Cpu(_) => {
-            let drafts = target.draft.is_some_and(|draft| draft.has_head());
-            precision::cpu(graph, drafts)?;
+        HardwareKind::Cpu(_) => precision::cpu(graph, drafts)?,
+        HardwareKind::Cuda(_) => {
+            unbuilt::cuda(target, graph)?;
+            precision::cuda(graph, drafts)?;
         }
-        HardwareKind::Cuda(_) => unbuilt::cuda(target, graph)?,
     }
     let (graph, draft) = draft::bodies(target, graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;

@@ -1,9 +1,9 @@
-//! Precision on the CPU backend: the compute formats that it has kernels for, and a refusal by name of any
-//! other.
+//! Precision: the formats that each backend has kernels for, and a refusal by name of any other.
 
 use super::{PassError, pass_error};
 use crate::graph::Graph;
 use crate::spec::types::{Compute, DRAFT_PREFIX, TensorClass};
+use monomorph_abi::ON_CARDS;
 use monomorph_formats::Format;
 use std::collections::BTreeMap;
 
@@ -36,8 +36,32 @@ fn computes(class: TensorClass, stored: Format) -> &'static [Compute] {
         Format::F32 | Format::Bf16 | Format::F16 if class == TensorClass::LatentHeads => &[Compute::F32],
         Format::F32 | Format::Bf16 | Format::F16 | Format::Nvfp4 => &[Compute::F32, Compute::F16],
         Format::Fp8E4m3 => &[Compute::F32, Compute::F16, Compute::Fp8],
-        Format::Q8_0 | Format::Q4_1 => &[Compute::Int8Block32],
+        Format::Q8_0
+        | Format::Q4_1
+        | Format::Q4_0
+        | Format::Q5_0
+        | Format::Q5_1
+        | Format::Q4K
+        | Format::Q5K
+        | Format::Q6K => &[Compute::Int8Block32],
     }
+}
+
+/// Checks the stored format of every weight of a graph for a CUDA device, those of the draft head only if
+/// `drafts` is set.
+///
+/// # Errors
+/// Names every format that cards have no kernels for, with its classes.
+pub fn cuda(graph: &Graph, drafts: bool) -> Result<(), PassError> {
+    let mut lacks = Classes::new();
+    let built = graph.weights.iter().filter(|weight| drafts || !weight.name.starts_with(DRAFT_PREFIX));
+    for weight in built.filter(|weight| !ON_CARDS.contains(&weight.stored)) {
+        add(&mut lacks, weight.stored.to_string(), weight.class.name());
+    }
+    if lacks.is_empty() {
+        return Ok(());
+    }
+    Err(pass_error!("the CUDA backend has no kernels for {}", named(&lacks)))
 }
 
 /// Tensor classes by their problem, each class once.

@@ -16,7 +16,7 @@ pub mod tiles;
 mod wire;
 pub mod world;
 
-pub use format::{code_bits, scaled_run};
+pub use format::{ON_CARDS, code_bits, scaled_run};
 pub use wire::{Wire, bytes_of};
 
 /// f32 elements of the widest vector of any CPU. Rows that are read in whole vectors are padded to a multiple

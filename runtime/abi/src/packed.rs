@@ -5,7 +5,8 @@
 //! If each expert has a matrix, a plane holds those of all experts back to back, without gaps: first all
 //! codes, then all scales, then all row scales.
 
-use crate::{code_bits, scaled_run};
+use crate::format::NOT_ON_CARDS;
+use crate::{ON_CARDS, code_bits, scaled_run};
 use monomorph_formats::{FP8_BLOCK, Format, ScaleForm};
 
 /// Rows per tile.
@@ -162,13 +163,15 @@ pub const fn cuda_name(format: Format) -> &'static str {
         Format::Nvfp4 => "NVFP4",
         Format::Q8_0 => "Q8_0",
         Format::Q4_1 => "Q4_1",
+        Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+            panic!("{}", NOT_ON_CARDS)
+        }
     }
 }
 
 /// The text of `templates/cuda/core/packed.cuh`.
 pub fn header() -> String {
-    use Format::{Bf16, F16, F32, Fp8E4m3, Nvfp4, Q4_1, Q8_0};
-    let formats = [F32, Bf16, F16, Fp8E4m3, Nvfp4, Q8_0, Q4_1];
+    let formats = ON_CARDS;
     let names = formats.map(cuda_name).join(", ");
     let sizes = formats.map(|format| {
         format!(

@@ -1,6 +1,6 @@
 //! Straightforward decoding and encoding: the definition of each format.
 
-use crate::{Format, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
+use crate::{Format, IntegerBlock, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 use half::{bf16, f16};
 
 /// Decodes `bytes` into `out`; codes with companion scales are not scaled.
@@ -27,6 +27,10 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
                     out[i] = d * f32::from(q & 0x0f) + m;
                     out[i + 16] = d * f32::from(q >> 4) + m;
                 }
+            }
+            Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+                let form = format.integers().expect("a format of small integers");
+                IntegerBlock::new(format, block).decode(form, out);
             }
             Format::Fp8E4m3 => out[0] = e4m3_to_f32(block[0]),
             Format::Nvfp4 => {
@@ -66,6 +70,9 @@ pub fn encode(format: Format, values: &[f32]) -> Vec<u8> {
                 out.extend(m.to_le_bytes());
                 let code = |v: f32| nearest(v - m.to_f32(), d.to_f32(), 0.0, 15.0) as u8;
                 out.extend((0..16).map(|i| code(block[i]) | code(block[i + 16]) << 4));
+            }
+            Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+                out.extend(IntegerBlock::encode(format, block));
             }
             Format::Fp8E4m3 => out.push(f32_to_e4m3(block[0])),
             Format::Nvfp4 => {

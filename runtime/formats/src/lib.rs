@@ -2,7 +2,7 @@
 //!
 //! A format has a name, a block (the smallest group of elements that is decoded together) and a number of
 //! bytes per block. `decode` and `encode` define its meaning and are the oracle for every kernel. The blocks
-//! of q8_0 and q4_1 contain their own scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are
+//! of GGUF's formats contain their own scales. fp8-e4m3 and nvfp4 tensors are bare codes: their scales are
 //! separate tensors, *companions*, which [`ScaleForm`] lists and applies, and [`quantise`] makes.
 
 mod activation;
@@ -10,6 +10,7 @@ mod block;
 pub mod cached;
 mod dot;
 mod halves;
+mod integers;
 mod quantise;
 mod scales;
 mod small_float;
@@ -21,6 +22,7 @@ pub use activation::{
 pub use block::{decode, encode};
 pub use dot::dot;
 pub use halves::{encode_halves, half_scale, through_halves};
+pub use integers::{IntegerBlock, Integers};
 pub use quantise::{QUANTISED_MIN, Quantised, QuantisedRows, Quantiser, magnitude, quantise};
 pub use scales::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};
 pub use small_float::{E2M1, E2M1_MAX, E4M3_MAX, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
@@ -39,6 +41,21 @@ pub enum Format {
     /// 32 elements: f16 scale `d`, f16 minimum `m`, 16 bytes of nibbles `q` (low nibbles are elements
     /// 0..16, high nibbles 16..32); element = `d * q + m`.
     Q4_1,
+    /// As q4_1, but element = `d * (q - 8)`.
+    Q4_0,
+    /// As q4_0 with codes of five bits: after `d` four bytes of fifth bits, of element `i` bit `i`; element =
+    /// `d * (q - 16)`.
+    Q5_0,
+    /// As q4_1 with codes of five bits, as q5_0 has them.
+    Q5_1,
+    /// 256 elements: f16 `d` and `m`, 12 bytes of a scale and a minimum of six bits for every 32 elements,
+    /// 128 bytes of nibbles (of each 64 elements the first 32 low); element = `d * scale * q - m * minimum`.
+    Q4K,
+    /// As q4_k with codes of five bits: 32 bytes of fifth bits before the nibbles.
+    Q5K,
+    /// 256 elements: 128 bytes of nibbles, 64 of two higher bits, 16 signed bytes, a scale for every 16
+    /// elements, f16 `d`; element = `d * scale * (q - 32)`.
+    Q6K,
     /// One 8-bit float (E4M3, no infinities) per element, to be multiplied by the scales of a [`ScaleForm`].
     Fp8E4m3,
     /// 16 elements: 8 bytes of 4-bit floats (E2M1), the even element of each pair in the low nibble, to be
@@ -48,8 +65,21 @@ pub enum Format {
 
 impl Format {
     /// Every format, in declaration order.
-    pub const ALL: [Format; 7] =
-        [Format::F32, Format::Bf16, Format::F16, Format::Q8_0, Format::Q4_1, Format::Fp8E4m3, Format::Nvfp4];
+    pub const ALL: [Format; 13] = [
+        Format::F32,
+        Format::Bf16,
+        Format::F16,
+        Format::Q8_0,
+        Format::Q4_1,
+        Format::Q4_0,
+        Format::Q5_0,
+        Format::Q5_1,
+        Format::Q4K,
+        Format::Q5K,
+        Format::Q6K,
+        Format::Fp8E4m3,
+        Format::Nvfp4,
+    ];
 
     /// The name used in TOML files, reports and errors.
     pub const fn name(self) -> &'static str {
@@ -59,6 +89,12 @@ impl Format {
             Format::F16 => "f16",
             Format::Q8_0 => "q8_0",
             Format::Q4_1 => "q4_1",
+            Format::Q4_0 => "q4_0",
+            Format::Q5_0 => "q5_0",
+            Format::Q5_1 => "q5_1",
+            Format::Q4K => "q4_k",
+            Format::Q5K => "q5_k",
+            Format::Q6K => "q6_k",
             Format::Fp8E4m3 => "fp8-e4m3",
             Format::Nvfp4 => "nvfp4",
         }
@@ -73,7 +109,8 @@ impl Format {
     pub const fn block_elements(self) -> usize {
         match self {
             Format::F32 | Format::Bf16 | Format::F16 | Format::Fp8E4m3 => 1,
-            Format::Q8_0 | Format::Q4_1 => 32,
+            Format::Q8_0 | Format::Q4_1 | Format::Q4_0 | Format::Q5_0 | Format::Q5_1 => 32,
+            Format::Q4K | Format::Q5K | Format::Q6K => 256,
             Format::Nvfp4 => NVFP4_BLOCK,
         }
     }
@@ -85,6 +122,12 @@ impl Format {
             Format::Bf16 | Format::F16 => 2,
             Format::Q8_0 => 34,
             Format::Q4_1 => 20,
+            Format::Q4_0 => 18,
+            Format::Q5_0 => 22,
+            Format::Q5_1 => 24,
+            Format::Q4K => 144,
+            Format::Q5K => 176,
+            Format::Q6K => 210,
             Format::Fp8E4m3 => 1,
             Format::Nvfp4 => NVFP4_BLOCK / 2,
         }
@@ -112,6 +155,12 @@ impl Format {
             Format::F16 => f16s(bytes),
             Format::Q8_0 => bytes.chunks_exact(34).all(|block| f16s(&block[..2])),
             Format::Q4_1 => bytes.chunks_exact(20).all(|block| f16s(&block[..4])),
+            Format::Q4_0 => bytes.chunks_exact(18).all(|block| f16s(&block[..2])),
+            Format::Q5_0 => bytes.chunks_exact(22).all(|block| f16s(&block[..2])),
+            Format::Q5_1 => bytes.chunks_exact(24).all(|block| f16s(&block[..4])),
+            Format::Q4K => bytes.chunks_exact(144).all(|block| f16s(&block[..4])),
+            Format::Q5K => bytes.chunks_exact(176).all(|block| f16s(&block[..4])),
+            Format::Q6K => bytes.chunks_exact(210).all(|block| f16s(&block[208..])),
             Format::Fp8E4m3 => bytes.iter().all(|code| code & 0x7f != 0x7f),
             Format::Nvfp4 => true,
         }

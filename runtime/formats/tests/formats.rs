@@ -102,7 +102,7 @@ fn quantised_values_lie_within_half_a_step() {
         // Below 1e-2 the f16 scales of q8_0 are subnormal and lose digits.
         let scale = 10f32.powi(seed as i32 % 6 - 2);
         let values = random(seed, 96, scale);
-        for (format, steps) in [(Format::Q8_0, 254.0), (Format::Q4_1, 15.0)] {
+        for (format, steps) in [(Format::Q8_0, 254.0), (Format::Q4_1, 15.0), (Format::Q5_1, 31.0)] {
             let bytes = encode(format, &values);
             let back = decoded(format, &bytes, values.len());
             for (v, b) in values.iter().zip(&back) {
@@ -173,6 +173,10 @@ fn what_is_not_finite_is_found_in_every_format() {
             (Format::Q8_0, [&two[..], &[3; 32]].concat()),
             (Format::Q4_1, [&two[..], &[0; 2], &[0x35; 16]].concat()),
             (Format::Q4_1, [&[0; 2], &two[..], &[0x35; 16]].concat()),
+            (Format::Q4_0, [&two[..], &[0x35; 16]].concat()),
+            (Format::Q5_1, [&[0; 2], &two[..], &[0x35; 20]].concat()),
+            (Format::Q4K, [&[0; 2], &two[..], &[0x35; 140]].concat()),
+            (Format::Q6K, [&[0x35; 208], &two[..]].concat()),
         ];
         for (format, block) in cases {
             let mut values = vec![0.0; format.block_elements()];
@@ -180,5 +184,47 @@ fn what_is_not_finite_is_found_in_every_format() {
             let finite = values.iter().all(|value| value.is_finite());
             assert_eq!(format.is_finite(&block), finite, "{format} {block:?}");
         }
+    }
+}
+
+/// Blocks of every pattern of codes and scales, and what ggml's own package makes of them.
+#[test]
+fn blocks_mean_what_ggml_says() {
+    let bytes = |hex: &str| -> Vec<u8> {
+        (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
+    };
+    let mut seen = 0;
+    for line in include_str!("ggml_blocks.txt").lines() {
+        let [name, blocks, values] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("three fields") };
+        let format = Format::from_name(name).unwrap_or_else(|| panic!("no format {name}"));
+        let (blocks, values) = (bytes(blocks), bytes(values));
+        let found = decoded(format, &blocks, values.len() / 4);
+        for (i, (found, expected)) in found.iter().zip(values.as_chunks::<4>().0).enumerate() {
+            assert_eq!(*found, f32::from_le_bytes(*expected), "{name}, element {i}");
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 8);
+}
+
+/// Within half a step of the codes, and of the scales and minima; without minima within a whole one, since
+/// there are fewer codes on one side of zero.
+#[test]
+fn blocks_of_small_integers_are_near_what_they_were_made_of() {
+    for (format, part) in [
+        (Format::Q4_0, 0.14),
+        (Format::Q5_0, 0.07),
+        (Format::Q4K, 0.1),
+        (Format::Q5K, 0.06),
+        (Format::Q6K, 0.045),
+    ] {
+        for seed in 1..20 {
+            let values = random(seed, 512, 0.3);
+            let back = decoded(format, &encode(format, &values), values.len());
+            for (value, back) in values.iter().zip(&back) {
+                assert!((value - back).abs() <= 0.3 * part, "{format}: {value} became {back}");
+            }
+        }
+        assert_eq!(decoded(format, &encode(format, &[0.0; 256]), 256), [0.0; 256]);
     }
 }

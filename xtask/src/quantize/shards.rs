@@ -28,7 +28,7 @@ impl Stored {
             Format::F16 => ("F16", 2),
             Format::Fp8E4m3 => ("F8_E4M3", 1),
             Format::Nvfp4 => ("U8", 1),
-            Format::Q8_0 | Format::Q4_1 => unreachable!("the spec has no GGUF format in safetensors"),
+            _ => unreachable!("the spec has no GGUF format in safetensors"),
         };
         let mut shape = shape.to_vec();
         if let (Format::Nvfp4, Some(columns)) = (format, shape.last_mut()) {

@@ -17,6 +17,7 @@ mod epilogue;
 mod experts;
 mod format;
 mod gather;
+mod integers;
 mod keeps;
 mod kept;
 mod kv;
@@ -64,6 +65,7 @@ pub use experts::{
 pub use format::{Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, embed_scaled, gather};
 pub use half::{bf16, f16};
+pub use integers::{Q4_0, Q4K, Q5_0, Q5_1, Q5K, Q6K};
 pub use keeps::Keeps;
 pub use kept::{Fp8, KvCodes, KvKept, Nvfp4, Turbo3, Turbo4, Turbo8, Unit};
 pub use kv::{KvCache, LatentCache, PagedCache};

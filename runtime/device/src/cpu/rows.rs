@@ -125,9 +125,11 @@ pub struct Int8Block {
     pub(crate) scaled_sum: f32,
     /// -128 times the sum of the values.
     pub(crate) bias: i32,
+    /// The sums of the first and of the last 16 values.
+    pub(crate) halves: [i16; 2],
 }
 
-// SAFETY: `repr(C)` of numbers; its padding (4 bytes) is never read as such.
+// SAFETY: `repr(C)` of numbers without padding.
 unsafe impl Plain for Int8Block {}
 
 impl Int8Block {
@@ -142,7 +144,7 @@ impl Int8Block {
         }
         let largest = largest.largest();
         if largest == 0.0 {
-            return Int8Block { words: [0; _], scale: 0.0, scaled_sum: 0.0, bias: 0 };
+            return Int8Block { words: [0; _], scale: 0.0, scaled_sum: 0.0, bias: 0, halves: [0; 2] };
         }
         let inverse = 127.0 / largest;
         let mut values = [0; ACTIVATION_BLOCK];
@@ -158,7 +160,9 @@ impl Int8Block {
             let [a, b, c, d] = *at(&values, 4 * i);
             i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
         });
-        Int8Block { words, scale, scaled_sum: scale * sum as f32, bias: -128 * sum }
+        let first: i32 = values[..ACTIVATION_BLOCK / 2].iter().map(|v| i32::from(*v)).sum();
+        let halves = [first as i16, (sum - first) as i16];
+        Int8Block { words, scale, scaled_sum: scale * sum as f32, bias: -128 * sum, halves }
     }
 
     #[cfg(test)]
@@ -240,6 +244,8 @@ mod tests {
             assert_eq!(block.scale.to_bits(), expected.scale.to_bits(), "{case:?}");
             let sum: i32 = expected.values.iter().map(|v| i32::from(*v)).sum();
             assert_eq!(block.bias, -128 * sum);
+            let first: i32 = expected.values[..16].iter().map(|v| i32::from(*v)).sum();
+            assert_eq!(block.halves.map(i32::from), [first, sum - first]);
             assert_eq!(block.scaled_sum.to_bits(), (expected.scale * sum as f32).to_bits());
         }
     }

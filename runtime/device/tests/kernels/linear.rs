@@ -108,6 +108,16 @@ fn q4_1_products() {
     check_shapes::<Q4_1>();
 }
 
+#[test]
+fn products_of_small_integers() {
+    check::<Q4_0, 17, 96>(3);
+    check::<Q5_0, 5, 32>(1);
+    check::<Q5_1, 17, 96>(2);
+    check::<Q4K, 17, 512>(2);
+    check::<Q5K, 5, 256>(1);
+    check::<Q6K, 17, 512>(2);
+}
+
 /// Scales of several blocks of rows, and of columns that fill none.
 #[test]
 fn products_of_codes_with_scales_beside_them() {

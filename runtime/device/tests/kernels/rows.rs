@@ -24,36 +24,41 @@ fn batch(tokens: Vec<u32>, position: usize) -> Batch {
 
 #[test]
 fn embeddings_are_the_decoded_rows() {
-    fn check<F: WeightFormat>() {
+    fn check<F: WeightFormat, const COLS: usize>() {
         let (team, progress) = (Team::new(2).unwrap(), progress());
         let loader = Loader::new(&team, Path::new("checkpoint"), &progress);
-        let table = Owned::of::<F>(&mut Random(3), "embedding", &[37, 64]);
+        let table = Owned::of::<F>(&mut Random(3), "embedding", &[37, COLS]);
         let scales = table.companions();
-        let matrix = Matrix::<F, 37, 64>::load(&loader, &[table.part(&scales)]).unwrap();
+        let matrix = Matrix::<F, 37, COLS>::load(&loader, &[table.part(&scales)]).unwrap();
         let ids = vec![36, 0, 16, 15, 36];
         let batch = batch(ids.clone(), 0);
-        let (mut out, mut gathered) = (Rows::<64>::new(5), Rows::<64>::new(2));
+        let (mut out, mut gathered) = (Rows::<COLS>::new(5), Rows::<COLS>::new(2));
         team.run(|lane| {
             embed(lane, &batch, &matrix, &out);
             gather(lane, &[4, 1], &out, &gathered);
         });
         for (row, id) in ids.iter().enumerate() {
-            assert_eq!(out.row(row), &table.values()[*id as usize * 64..][..64], "{}", F::FORMAT);
+            assert_eq!(out.row(row), &table.values()[*id as usize * COLS..][..COLS], "{}", F::FORMAT);
         }
         assert_eq!(gathered.row(0), out.row(4));
         assert_eq!(gathered.row(1), out.row(1));
         team.run(|lane| each_row(lane, 2, &gathered, |row, values| values.fill(row as f32)));
-        assert_eq!((gathered.row(0)[63], gathered.row(1)[0]), (0.0, 1.0));
+        assert_eq!((gathered.row(0)[COLS - 1], gathered.row(1)[0]), (0.0, 1.0));
     }
-    check::<F32>();
-    check::<Bf16>();
-    check::<F16>();
-    check::<Q8_0>();
-    check::<Q4_1>();
-    check::<Fp8Tensor>();
-    check::<Fp8Block128>();
-    check::<Nvfp4Groups>();
-    check::<InF16<Bf16>>();
+    check::<F32, 64>();
+    check::<Bf16, 64>();
+    check::<F16, 64>();
+    check::<Q8_0, 64>();
+    check::<Q4_1, 64>();
+    check::<Q4_0, 64>();
+    check::<Q5_1, 64>();
+    check::<Q4K, 256>();
+    check::<Q5K, 256>();
+    check::<Q6K, 256>();
+    check::<Fp8Tensor, 64>();
+    check::<Fp8Block128, 64>();
+    check::<Nvfp4Groups, 64>();
+    check::<InF16<Bf16>, 64>();
 }
 
 #[test]

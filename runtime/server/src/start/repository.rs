@@ -123,7 +123,7 @@ fn choose<'a>(spec: &ModelSpec, files: &'a [Entry]) -> Result<Chosen<'a>, String
     let stem = [Safetensors::HUGGING_FACE, Safetensors::MISTRAL].into_iter().find(|stem| {
         there(&format!("{stem}.safetensors")) || there(&format!("{stem}.safetensors.index.json"))
     });
-    let of_gguf = spec.formats.iter().any(|it| matches!(it.stored, Format::Q4_1 | Format::Q8_0));
+    let of_gguf = spec.formats.iter().any(|it| it.stored.is_quantised() && !it.stored.has_companions());
     if let Some(stem) = stem.filter(|_| !of_gguf) {
         let whole = format!("{stem}.safetensors");
         let (index, shards) = (format!("{whole}.index.json"), format!("{stem}-"));

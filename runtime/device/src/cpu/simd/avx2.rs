@@ -41,6 +41,10 @@ impl F32s {
             let wide = _mm_slli_epi16::<7>(_mm_cvtepi8_epi16(_mm_loadl_epi64(x.as_ptr().cast())));
             F32s(_mm256_cvtph_ps(_mm_and_si128(wide, _mm_set1_epi16(0xbfff_u16 as i16))))
         }
+        /// From bytes.
+        pub(crate) fn from_u8(x: &[u8; LANES]) -> F32s {
+            F32s(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()))))
+        }
         /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
         /// negated.
         pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
@@ -127,13 +131,14 @@ impl F32s {
 impl I32s {
     intrinsics! {
         pub(crate) fn zero() -> I32s { I32s(_mm256_setzero_si256()) }
+        pub(crate) fn splat(x: i32) -> I32s { I32s(_mm256_set1_epi32(x)) }
         pub(crate) fn to_f32(self) -> F32s { F32s(_mm256_cvtepi32_ps(self.0)) }
     }
 
-    /// Adds, in each lane, the products of four codes in 0..=15 with the four i8 of `x`.
+    /// Adds, in each lane, the products of four codes in 0..=63 with the four i8 of `x`.
     #[inline(always)]
     pub(crate) fn dot_nibbles(self, codes: U8s, x: i32) -> I32s {
-        // Pairs stay within ±2 * 15 * 127, far from the saturation of maddubs.
+        // Pairs stay within ±2 * 63 * 127, far from the saturation of maddubs.
         // SAFETY: as in `intrinsics`.
         I32s(unsafe {
             let pairs = _mm256_maddubs_epi16(codes.0, _mm256_set1_epi32(x));
@@ -170,6 +175,13 @@ impl U8s {
         /// The high nibble of each byte.
         pub(crate) fn high(self) -> U8s {
             U8s(_mm256_and_si256(_mm256_srli_epi16::<4>(self.0), _mm256_set1_epi8(15)))
+        }
+        /// Codes with further bits from their fifth on: those of the words `high`, shifted right, under a
+        /// mask that is the same in each byte.
+        pub(crate) fn with_bits(self, high: U8s, shift: i32, mask: i32) -> U8s {
+            let bits = _mm256_srl_epi32(high.0, _mm_cvtsi32_si128(shift));
+            let bits = _mm256_slli_epi32::<4>(_mm256_and_si256(bits, _mm256_set1_epi32(mask)));
+            U8s(_mm256_or_si256(self.0, bits))
         }
     }
 }

@@ -41,6 +41,10 @@ impl F32s {
             let wide = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(_mm_loadu_si128(x.as_ptr().cast())));
             F32s(_mm512_cvtph_ps(_mm256_and_si256(wide, _mm256_set1_epi16(0xbfff_u16 as i16))))
         }
+        /// From bytes.
+        pub(crate) fn from_u8(x: &[u8; LANES]) -> F32s {
+            F32s(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
+        }
         /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
         /// negated.
         pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
@@ -101,10 +105,11 @@ impl F32s {
 impl I32s {
     intrinsics! {
         pub(crate) fn zero() -> I32s { I32s(_mm512_setzero_si512()) }
+        pub(crate) fn splat(x: i32) -> I32s { I32s(_mm512_set1_epi32(x)) }
         pub(crate) fn to_f32(self) -> F32s { F32s(_mm512_cvtepi32_ps(self.0)) }
     }
 
-    /// Adds, in each lane, the products of four codes in 0..=15 with the four i8 of `x`.
+    /// Adds, in each lane, the products of four codes in 0..=63 with the four i8 of `x`.
     #[inline(always)]
     #[cfg(target_feature = "avx512vnni")]
     pub(crate) fn dot_nibbles(self, codes: U8s, x: i32) -> I32s {
@@ -112,11 +117,11 @@ impl I32s {
         I32s(unsafe { _mm512_dpbusd_epi32(self.0, codes.0, _mm512_set1_epi32(x)) })
     }
 
-    /// Adds, in each lane, the products of four codes in 0..=15 with the four i8 of `x`.
+    /// Adds, in each lane, the products of four codes in 0..=63 with the four i8 of `x`.
     #[inline(always)]
     #[cfg(not(target_feature = "avx512vnni"))]
     pub(crate) fn dot_nibbles(self, codes: U8s, x: i32) -> I32s {
-        // Pairs stay within ±2 * 15 * 127, far from the saturation of maddubs.
+        // Pairs stay within ±2 * 63 * 127, far from the saturation of maddubs.
         // SAFETY: as in `intrinsics`.
         I32s(unsafe {
             let pairs = _mm512_maddubs_epi16(codes.0, _mm512_set1_epi32(x));
@@ -172,6 +177,13 @@ impl U8s {
         /// The high nibble of each byte.
         pub(crate) fn high(self) -> U8s {
             U8s(_mm512_and_si512(_mm512_srli_epi16::<4>(self.0), _mm512_set1_epi8(15)))
+        }
+        /// Codes with further bits from their fifth on: those of the words `high`, shifted right, under a
+        /// mask that is the same in each byte.
+        pub(crate) fn with_bits(self, high: U8s, shift: i32, mask: i32) -> U8s {
+            let bits = _mm512_srl_epi32(high.0, _mm_cvtsi32_si128(shift));
+            let bits = _mm512_slli_epi32::<4>(_mm512_and_si512(bits, _mm512_set1_epi32(mask)));
+            U8s(_mm512_or_si512(self.0, bits))
         }
     }
 }

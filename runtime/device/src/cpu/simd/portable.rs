@@ -61,6 +61,12 @@ impl F32s {
         F32s(x.map(|code| f16::from_bits((i16::from(code as i8) << 7) as u16 & 0xbfff).to_f32()))
     }
 
+    /// From bytes.
+    #[inline(always)]
+    pub(crate) fn from_u8(x: &[u8; LANES]) -> F32s {
+        F32s(x.map(f32::from))
+    }
+
     /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
     /// negated.
     #[inline(always)]
@@ -168,7 +174,7 @@ impl I32s {
         F32s(self.0.map(|x| x as f32))
     }
 
-    /// Adds, in each lane, the products of four codes in 0..=15 with the four i8 of `x`.
+    /// Adds, in each lane, the products of four codes in 0..=63 with the four i8 of `x`.
     #[inline(always)]
     pub(crate) fn dot_nibbles(self, codes: U8s, x: i32) -> I32s {
         let x = x.to_le_bytes().map(|b| i32::from(b as i8));
@@ -176,6 +182,11 @@ impl I32s {
             let w = &codes.0[4 * i..4 * i + 4];
             self.0[i] + (0..4).map(|c| i32::from(w[c]) * x[c]).sum::<i32>()
         }))
+    }
+
+    #[inline(always)]
+    pub(crate) fn splat(x: i32) -> I32s {
+        I32s([x; LANES])
     }
 
     /// The initial value of sums of [`I32s::dot_biased`]; `bias` is -128 times the sum of the activations.
@@ -208,6 +219,14 @@ impl U8s {
     #[inline(always)]
     pub(crate) fn high(self) -> U8s {
         U8s(self.0.map(|b| b >> 4))
+    }
+
+    /// Codes with further bits from their fifth on: those of the words `high`, shifted right, under a mask
+    /// that is the same in each byte.
+    #[inline(always)]
+    pub(crate) fn with_bits(self, high: U8s, shift: i32, mask: i32) -> U8s {
+        let mask = mask as u8;
+        U8s(std::array::from_fn(|i| self.0[i] | (high.0[i] >> shift & mask) << 4))
     }
 }
 
