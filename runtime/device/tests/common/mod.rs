@@ -77,12 +77,12 @@ impl Owned {
     pub fn scaled(name: &str, shape: &[usize; 2], form: ScaleForm, values: &[f32]) -> Owned {
         let quantised = monomorph_formats::quantise(form, Format::F32, values, shape[1]);
         let companions = form.companions(shape[0], shape[1]).into_iter().zip(&quantised.scales);
-        let companion = |(index, ((suffix, shape), values)): (usize, ((&str, Vec<usize>), &Vec<f32>))| {
+        let scales = companions.enumerate().map(|(index, ((suffix, shape), values))| {
             let of_groups = form.codes() == Format::Nvfp4 && index == 0;
             let format = if of_groups { Format::Fp8E4m3 } else { Format::F32 };
             Owned::new(&format!("{name}.{suffix}"), &shape, format, values)
-        };
-        let scales = companions.enumerate().map(companion).collect();
+        });
+        let scales = scales.collect();
         Owned {
             name: name.into(),
             shape: shape.to_vec(),

@@ -1,7 +1,6 @@
 //! Weights by the name of a repository on a hub: `owner/name`, or `owner/name@revision`.
 
 use crate::process::out;
-use monomorph_formats::Format;
 use monomorph_hub::{Entry, File, Hub, Shown};
 use monomorph_model::ModelSpec;
 use monomorph_weights::Safetensors;
@@ -152,6 +151,7 @@ fn choose<'a>(spec: &ModelSpec, files: &'a [Entry]) -> Result<Chosen<'a>, String
 mod tests {
     use super::*;
     use monomorph_engine::scripted::{Shape, Small};
+    use monomorph_formats::Format;
     use monomorph_model::{ClassFormat, FileSpec};
 
     #[test]

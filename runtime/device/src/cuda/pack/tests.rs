@@ -93,6 +93,7 @@ fn read(shape: &MatrixShape, planes: &Planes, tile: usize, g: usize, wanted: usi
             };
             e2m1_to_f32((magnitude & 7 | (sign & 1) << 3) as u8) * scale * row_scale()
         }
+        other => panic!("cards have no {other}"),
     }
 }
 
