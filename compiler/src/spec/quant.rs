@@ -237,24 +237,20 @@ fn class_scales(value: Value) -> Option<At<ClassScales>> {
 /// Checks that the container can hold these formats.
 fn check_container(source: &Source, container: Container, stored: &[(Subject, At<Format>)]) {
     for (subject, format) in stored {
-        let (misfit, kind, help, label) = match container {
-            Container::Safetensors => (
-                format.value.is_quantised() && !format.value.has_companions(),
-                "safetensors",
-                "store it as `f32`, `bf16`, `f16`, `fp8-e4m3` or `nvfp4`, or make the container `gguf`",
-                "a format of GGUF",
-            ),
-            Container::Gguf => (
-                format.value.has_companions(),
-                "gguf",
-                "store it as `f32`, `bf16`, `f16`, `q8_0` or `q4_1`, or make the container `safetensors`",
-                "a format of safetensors",
-            ),
+        let holds = |format: &Format| match container {
+            Container::Safetensors => !format.is_quantised() || format.has_companions(),
+            Container::Gguf => !format.has_companions(),
         };
-        if misfit {
+        let (kind, other, label) = match container {
+            Container::Safetensors => ("safetensors", "gguf", "a format of GGUF"),
+            Container::Gguf => ("gguf", "safetensors", "a format of safetensors"),
+        };
+        if !holds(&format.value) {
             let key = format!("stored.{}", subject.key());
             let message = format!("{kind} files cannot hold {}", format.value);
-            source.report(format.span.clone(), &key, message, label, help.to_owned());
+            let held = list(Format::ALL.into_iter().filter(holds));
+            let help = format!("store it as one of {held}, or make the container `{other}`");
+            source.report(format.span.clone(), &key, message, label, help);
         }
     }
 }
