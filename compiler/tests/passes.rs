@@ -163,6 +163,16 @@ fn a_cpu_refuses_to_compute_otherwise_than_it_does() {
 }
 
 #[test]
+fn a_card_refuses_the_formats_that_it_has_no_kernels_for() {
+    let target = spec::load(&[targets()], "h200/smollm2-135m/q4_1").unwrap_or_else(|error| panic!("{error}"));
+    let mut quant = target.quant.clone();
+    quant.stored.classes.insert(TensorClass::Attention, Format::Q5_0);
+    quant.stored.classes.insert(TensorClass::Ffn, Format::Q6K);
+    let error = assemble::plan(&target, &graph::build(&target.model, &quant)).unwrap_err().0;
+    assert_eq!(error, "the CUDA backend has no kernels for q5_0 (`attention`), q6_k (`ffn`)");
+}
+
+#[test]
 fn a_tuning_file_for_a_phase_that_is_not_in_the_plan_is_refused() {
     let name = "h200/smollm2-135m/q4_1";
     let mut target = spec::load(&[targets()], name).unwrap_or_else(|error| panic!("{error}"));
