@@ -470,6 +470,19 @@ pub fn blocks(directory: &Path) -> Golden {
     synthetic(directory, "blocks", &config, vec![(0..24).map(|i| i * 37 % 211).collect()])
 }
 
+/// A dense model whose rows are whole blocks of 256.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn whole_blocks(directory: &Path) -> Golden {
+    let config = serde_json::json!({
+        "model_type": "qwen3", "vocab_size": 211, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128,
+    });
+    let prompt = |length: u32| (0..length).map(|i| (i * 37 + length) % 211).collect();
+    synthetic(directory, "whole-blocks", &config, [1, 24].map(prompt).to_vec())
+}
+
 fn slim_config() -> serde_json::Value {
     let mut config = wide_config();
     for (key, value) in [

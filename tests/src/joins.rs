@@ -56,7 +56,7 @@ pub fn store(name: &str, storage: &str, compute: Compute, targets: &Path, out: &
     let (quant, weights) = if let Some(golden) = made_up {
         // As stored, there are no codes to multiply codes by.
         golden.import_into(targets, if compute == Compute::Fp8 { Compute::F16 } else { compute });
-        let found = Storage::ALL.iter().find(|it| it.name == storage).expect("there is such a storage");
+        let found = Storage::called(storage);
         let quant = requantise(&golden, &load("f32"), found, compute, Format::Bf16, targets, &out);
         (quant, out.join("stored"))
     } else {

@@ -24,18 +24,25 @@ pub struct Storage {
     pub rest: Format,
     /// Scales of the projections.
     pub scales: Option<ClassScales>,
+    /// Formats of the projections of ffn, and of embedding and head, where these have others.
+    pub mixed: Option<[Format; 2]>,
 }
 
 const fn scaled(name: &'static str, form: ScaleForm, format: Format) -> Storage {
-    Storage { name, matrices: form.codes(), rest: Format::Bf16, scales: Some(ClassScales { form, format }) }
+    let scales = Some(ClassScales { form, format });
+    Storage { name, matrices: form.codes(), rest: Format::Bf16, scales, mixed: None }
 }
 
 const fn plain(name: &'static str, matrices: Format, rest: Format) -> Storage {
-    Storage { name, matrices, rest, scales: None }
+    Storage { name, matrices, rest, scales: None, mixed: None }
+}
+
+const fn mixed(name: &'static str, [attention, ffn, ends]: [Format; 3]) -> Storage {
+    Storage { mixed: Some([ffn, ends]), ..plain(name, attention, Format::F32) }
 }
 
 impl Storage {
-    /// Every storage.
+    /// Every storage that cards have, too.
     pub const ALL: [Storage; 9] = [
         plain("f32", Format::F32, Format::F32),
         plain("bf16", Format::Bf16, Format::Bf16),
@@ -47,6 +54,21 @@ impl Storage {
         plain("q8_0", Format::Q8_0, Format::F32),
         plain("q4_1", Format::Q4_1, Format::F32),
     ];
+
+    /// Those that only CPUs have: each format of GGUF is in one of them.
+    pub const ON_CPUS: [Storage; 2] = [
+        mixed("q4_0-q5", [Format::Q4_0, Format::Q5_0, Format::Q5_1]),
+        mixed("q4_k-q6_k", [Format::Q4K, Format::Q5K, Format::Q6K]),
+    ];
+
+    /// The storage of a name.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn called(name: &str) -> &'static Storage {
+        let all = Storage::ALL.iter().chain(&Storage::ON_CPUS);
+        all.into_iter().find(|it| it.name == name).unwrap_or_else(|| panic!("no storage is called {name}"))
+    }
 
     /// The container that can hold it.
     pub fn container(&self) -> Container {
@@ -84,10 +106,12 @@ impl Storage {
     }
 
     fn of(&self, class: TensorClass) -> (Format, Option<ClassScales>) {
-        match class {
-            class if class.is_quantised() => (self.matrices, self.scales),
+        match (class, self.mixed) {
+            (TensorClass::Ffn, Some([ffn, _])) => (ffn, None),
+            (TensorClass::Embedding | TensorClass::Head, Some([_, ends])) => (ends, None),
+            (class, _) if class.is_quantised() => (self.matrices, self.scales),
             // A GGUF's embedding and head are quantised too: to 8 bits, as in files with 4-bit matrices.
-            TensorClass::Embedding | TensorClass::Head if self.container() == Container::Gguf => {
+            (TensorClass::Embedding | TensorClass::Head, None) if self.container() == Container::Gguf => {
                 (Format::Q8_0, None)
             }
             _ => (self.rest, None),

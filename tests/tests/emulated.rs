@@ -70,7 +70,7 @@ fn restored_in(
 ) -> Option<Case> {
     golden.import_into(targets, Compute::F16);
     let plain = target(targets, hardware, golden, "f32");
-    let storage = Storage::ALL.iter().find(|it| it.name == storage).expect("there is such a storage");
+    let storage = Storage::called(storage);
     let out = out.join(&golden.name).join(storage.name).join(compute.name());
     let quant = requantise(golden, &plain, storage, compute, Format::Bf16, targets, &out);
     case(target(targets, hardware, golden, &quant), golden, &out.join("stored"), None, REQUANTISED)

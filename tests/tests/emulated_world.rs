@@ -69,7 +69,7 @@ fn two_ranks(directory: &Path, kind: &Kind) -> Case {
     let (target, weights) = if kind.exact {
         (load(&targets, &name("f32"), &several), golden.directory.join("f32"))
     } else {
-        let storage = Storage::ALL.iter().find(|it| it.name == "bf16").expect("there is such a storage");
+        let storage = Storage::called("bf16");
         let out = directory.join("stored").join(kind.golden);
         let quant = requantise(&golden, &plain, storage, Compute::F16, Format::Bf16, &targets, &out);
         (load(&targets, &name(&quant), &several), out.join("stored"))
