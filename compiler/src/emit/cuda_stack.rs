@@ -10,9 +10,9 @@ use crate::blocks::PhaseKind;
 use crate::graph::BodyId;
 use crate::plan::cuda::{CudaPlan, Program, Regime};
 use crate::plan::traffic::traffic;
-use crate::plan::{Keeps, Plan, PlanBody};
+use crate::plan::{Keeps, KvHeads, Plan, PlanBody};
 use monomorph_abi::world::{Exchanged, Traffic};
-use monomorph_formats::cached::KvFormats;
+use monomorph_formats::cached::{Cached, KvFormats};
 use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
@@ -392,7 +392,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
                 };
                 kept.push(quote!(let #cache = from.memory.#new?;));
                 if ahead {
-                    kept.push(static_scales(body, &cache, heads.heads, formats));
+                    kept.push(static_scales(body, &cache, heads, formats));
                     ahead_bytes += layout.ahead_bytes() * body.layers.len().max(1);
                 }
                 names.push(cache);
@@ -474,9 +474,11 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
 }
 
 /// The statement that writes the static scales of a body's layers. A draft head has none of the checkpoint's.
-fn static_scales(body: &PlanBody, cache: &Ident, heads: usize, formats: KvFormats) -> TokenStream {
-    let heads = number(heads);
-    let [keys, values] = [formats.keys, formats.values].map(|it| format_ident!("{}", format!("{it:?}")));
+fn static_scales(body: &PlanBody, cache: &Ident, heads: KvHeads, formats: KvFormats) -> TokenStream {
+    // What is key and value at once has one scale, that of keys.
+    let values = if heads.latent.is_some() { Cached::Bf16 } else { formats.values };
+    let [keys, values] = [formats.keys, values].map(|it| format_ident!("{}", format!("{it:?}")));
+    let heads = number(heads.heads);
     let layers = body.layers.iter().map(|layer| number(*layer));
     let layers: Vec<_> = match body.layers.is_empty() {
         true => vec![quote!(None)],

@@ -47,10 +47,10 @@ pub fn cache_type(plan: &Plan, heads: KvHeads, formats: KvFormats) -> TokenStrea
     };
     let [kv_heads, head_dim, block] = [heads.heads, heads.head_dim, plan.target.quant.kv_block].map(number);
     let cache = cache_name(heads);
-    match heads.own_values {
-        true => quote!(#cache<#kv, #kv_heads, #head_dim, #block>),
+    match heads.latent.map(number) {
+        None => quote!(#cache<#kv, #kv_heads, #head_dim, #block>),
         // Of one head.
-        false => quote!(#cache<#kv, #head_dim, #block>),
+        Some(latent) => quote!(#cache<#kv, #latent, #head_dim, #block>),
     }
 }
 
@@ -70,7 +70,7 @@ fn kept(format: Cached) -> TokenStream {
 
 /// The name of the type of a K/V cache.
 pub fn cache_name(heads: KvHeads) -> Ident {
-    format_ident!("{}", if heads.own_values { "KvCache" } else { "LatentCache" })
+    format_ident!("{}", if heads.latent.is_none() { "KvCache" } else { "LatentCache" })
 }
 
 /// A format's name as part of an identifier.

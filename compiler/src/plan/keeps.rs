@@ -23,8 +23,9 @@ pub struct KvHeads {
     pub heads: usize,
     /// Width of one head.
     pub head_dim: usize,
-    /// Whether values are stored beside keys; without, a value is the leading part of its key.
-    pub own_values: bool,
+    /// Width of latents: the leading part of a key that is its value too, which is not stored besides. `None`
+    /// of heads with values of their own.
+    pub latent: Option<usize>,
     /// Positions that a token attends to at most, its own among them, of layers that give back the blocks
     /// behind these. `None` of layers that keep all blocks of a sequence.
     pub window: Option<usize>,
@@ -38,7 +39,15 @@ impl KvHeads {
             HardwareKind::Cuda(_) => Layout::cuda,
         };
         let layout = layout(self.heads, self.head_dim, tokens, formats);
-        if self.own_values { layout } else { layout.without_values() }
+        match self.latent {
+            None => layout,
+            Some(latent) => layout.of_latents(latent),
+        }
+    }
+
+    /// Elements of a token's keys and values.
+    pub fn elements(self) -> usize {
+        self.heads * self.head_dim * (1 + usize::from(self.latent.is_none()))
     }
 }
 
@@ -135,7 +144,7 @@ impl<P: AsRef<LoweredPhase>> Structure<P> {
     pub fn kv_elements(&self) -> usize {
         let each = |body: &PlanBody<P>| {
             let heads = self.kv_heads(body).filter(|heads| heads.window.is_none());
-            heads.map_or(0, |heads| heads.heads * heads.head_dim * (1 + usize::from(heads.own_values)))
+            heads.map_or(0, KvHeads::elements)
         };
         self.of_layers(each) as usize
     }

@@ -5,7 +5,7 @@ use super::quant::{Boundary, Names, ReadCanary, ReadKv, ReadQuant, Said, Subject
 use super::reader::{At, list, nearest};
 use super::tensors::{TensorDecl, apart, draft_tensors, tensors};
 use super::types::*;
-use monomorph_formats::cached::{GROUP, KvFormats, MAX_ROTATED, Rotation};
+use monomorph_formats::cached::{Cached, GROUP, KvFormats, MAX_ROTATED, Rotation};
 use monomorph_formats::{ACTIVATION_BLOCK, E4M3_GROUP, Format};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         canaries: canaries(source, checkpoint.canaries?, model)?,
     };
     let kv = read.kv?;
-    if let Some(KvMisfit { of_values, message, help }) = kv_misfit(kv.formats, model) {
+    if let Some(KvMisfit { of_values, message, help }) = kv_misfit(kv.formats, kv.scales.is_some(), model) {
         let span = kv.spans[usize::from(of_values)].clone();
         source.report(span, "kv", message, "does not fit the model", help);
     }
@@ -545,30 +545,34 @@ pub(super) struct KvMisfit {
     pub(super) help: String,
 }
 
-/// Why keys and values of a model cannot be kept in these formats; `None` if they can.
-pub(super) fn kv_misfit(formats: KvFormats, model: &Model) -> Option<KvMisfit> {
+/// Why keys and values of a model cannot be kept in these formats, and by the checkpoint's static scales if
+/// it has some; `None` if they can.
+pub(super) fn kv_misfit(formats: KvFormats, scaled: bool, model: &Model) -> Option<KvMisfit> {
     let [keys, values] = [formats.keys, formats.values];
     model.mixers.iter().find_map(|(name, mixer)| {
         let kv = mixer.kv()?;
-        if !kv.own_values && formats != KvFormats::both(keys) {
+        if kv.latent.is_some() && formats != KvFormats::both(keys) {
             let message = format!("latents of {name:?} are keys and values at once, and cannot be {formats}");
             return Some(KvMisfit { of_values: true, message, help: "one `format` for both".to_owned() });
         }
-        if !kv.own_values && keys.is_narrow() {
-            let message = format!("latents of {name:?} cannot be kept as {keys}");
-            let help = "no kernel keeps them so: f32, bf16 or f16".to_owned();
+        if kv.latent.is_some() && scaled && keys == Cached::Fp8 {
+            let message = format!("`kv.scales` are named, and latents of {name:?} are kept without them");
+            let help = "their scale is 1, or measured: list the tensors under `unused` instead".to_owned();
             return Some(KvMisfit { of_values: false, message, help });
         }
+        let (what, width) = match kv.latent {
+            None => ("heads", kv.head_dim),
+            Some(latent) => ("latents", latent),
+        };
         [(false, keys), (true, values)].into_iter().find_map(|(of_values, format)| {
-            let help = if format.is_rotated() && Rotation::new(kv.head_dim).is_err() {
-                format!("it rotates heads of a power of two, from 16 to {MAX_ROTATED}: fp8 takes any")
-            } else if format.scales().is_some() && !kv.head_dim.is_multiple_of(GROUP) {
+            let help = if format.is_rotated() && Rotation::new(width).is_err() {
+                format!("it rotates {what} of a power of two, from 16 to {MAX_ROTATED}: fp8 takes any")
+            } else if format.scales().is_some() && !width.is_multiple_of(GROUP) {
                 format!("its groups are {GROUP} elements: fp8 takes any width")
             } else {
                 return None;
             };
-            let message =
-                format!("heads of {name:?} are {} wide, and cannot be kept as {format}", kv.head_dim);
+            let message = format!("{what} of {name:?} are {width} wide, and cannot be kept as {format}");
             Some(KvMisfit { of_values, message, help })
         })
     })

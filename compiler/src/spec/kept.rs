@@ -13,7 +13,9 @@ use std::path::Path;
 /// When the model's heads cannot be kept so.
 pub fn with_kv(mut target: Target, formats: KvFormats) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
-    if let Some(KvMisfit { message, help, .. }) = kv_misfit(formats, &target.model) {
+    if let Some(KvMisfit { message, help, .. }) =
+        kv_misfit(formats, target.quant.kv_scales.is_some(), &target.model)
+    {
         sink.push(Diagnostic::outside(Path::new("--kv"), message, help));
     }
     if formats != target.quant.kv_formats {

@@ -15,7 +15,9 @@
 //! largest magnitudes in the same order, and in front of these a word: whether something is being measured.
 //!
 //! Where values are the leading elements of keys, as with a latent, they are stored once: a block has no
-//! values (codes `[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU).
+//! values (codes `[tokens][head_dim]` on a CUDA device, `[head_dim][tokens]` on a CPU). If their format is of
+//! fewer bits than bf16, what follows a latent is not in it: planes of codes and scales are those of latents,
+//! and behind them is a plane of bf16, `[tokens][tail]` on a CUDA device and `[tail][tokens]` on a CPU.
 
 use crate::VECTOR;
 use crate::packed::ALIGNMENT;
@@ -31,6 +33,8 @@ pub struct Layout {
     pub head_dim: usize,
     /// Elements between the starts of consecutive values; 0 if values are the leading elements of keys.
     pub value_stride: usize,
+    /// Trailing elements of a key that are no codes of its format but bf16, in a plane of their own.
+    pub tail: usize,
     /// Tokens per block.
     pub tokens: usize,
     /// Formats of keys and values.
@@ -40,23 +44,26 @@ pub struct Layout {
 impl Layout {
     /// The layout on a CUDA device.
     pub const fn cuda(heads: usize, head_dim: usize, tokens: usize, formats: KvFormats) -> Layout {
-        Layout { heads, head_dim, value_stride: head_dim, tokens, formats }
+        Layout { heads, head_dim, value_stride: head_dim, tail: 0, tokens, formats }
     }
 
     /// The layout on a CPU.
     pub const fn cpu(heads: usize, head_dim: usize, tokens: usize, formats: KvFormats) -> Layout {
-        Layout { heads, head_dim, value_stride: head_dim.next_multiple_of(VECTOR), tokens, formats }
+        let value_stride = head_dim.next_multiple_of(VECTOR);
+        Layout { heads, head_dim, value_stride, tail: 0, tokens, formats }
     }
 
-    /// The layout without values of their own: a value is the leading part of its key.
+    /// The layout of latents of so many elements, each followed by the rest of its key: they are the values
+    /// too, which are not stored besides.
     #[must_use]
-    pub const fn without_values(self) -> Layout {
-        Layout { value_stride: 0, ..self }
+    pub const fn of_latents(self, latent: usize) -> Layout {
+        let tail = if self.formats.keys.is_narrow() { self.head_dim - latent } else { 0 };
+        Layout { value_stride: 0, tail, ..self }
     }
 
-    /// Elements of one head's keys in a block.
+    /// Elements of one head's keys in a block, but for their tails.
     pub const fn keys(&self) -> usize {
-        self.tokens * self.head_dim
+        self.tokens * (self.head_dim - self.tail)
     }
 
     /// Elements of one head's values in a block.
@@ -74,9 +81,14 @@ impl Layout {
         self.values() * self.formats.values.code_bits() / 8
     }
 
-    /// Bytes of one head's keys, codes and scales.
-    pub const fn key_bytes(&self) -> usize {
+    /// Bytes of the codes and scales of one head's keys; their tails, if any, begin here.
+    pub const fn key_tails(&self) -> usize {
         self.key_codes() + self.scales(self.formats.keys)
+    }
+
+    /// Bytes of one head's keys, codes, scales and tails.
+    pub const fn key_bytes(&self) -> usize {
+        self.key_tails() + self.tokens * self.tail * size_of::<u16>()
     }
 
     /// Bytes of one head's values, codes and scales.
@@ -115,7 +127,7 @@ impl Layout {
     /// Bytes of the scales of one head's keys, or of its values, in this format.
     const fn scales(&self, format: Cached) -> usize {
         match format.scales() {
-            Some(scale) => self.tokens * self.head_dim.div_ceil(GROUP) * scale.block_bytes(),
+            Some(scale) => self.tokens * (self.head_dim - self.tail).div_ceil(GROUP) * scale.block_bytes(),
             None => 0,
         }
     }
@@ -202,13 +214,36 @@ mod tests {
 
     #[test]
     fn what_is_key_and_value_at_once_is_stored_once() {
-        let cuda = Layout::cuda(1, 320, 16, both(Cached::Bf16)).without_values();
+        let cuda = Layout::cuda(1, 320, 16, both(Cached::Bf16)).of_latents(256);
         assert_eq!(
             (cuda.keys(), cuda.values(), cuda.block_bytes(), cuda.token_bytes()),
             (5120, 0, 10240, 640)
         );
-        let cpu = Layout::cpu(1, 20, 16, both(Cached::F32)).without_values();
+        let cpu = Layout::cpu(1, 20, 16, both(Cached::F32)).of_latents(12);
         assert_eq!((cpu.keys(), cpu.values(), cpu.block_bytes(), cpu.token_bytes()), (320, 0, 1280, 80));
+    }
+
+    #[test]
+    fn what_follows_a_latent_of_codes_is_bf16() {
+        // 64 rotated elements of 2 bytes behind 256 codes, and scales of 16 groups.
+        for (format, codes, scales) in [
+            (Cached::Fp8, 256, 0),
+            (Cached::Nvfp4, 128, 16),
+            (Cached::Turbo8, 256, 32),
+            (Cached::Turbo4, 128, 16),
+            (Cached::Turbo3, 96, 16),
+        ] {
+            for layout in [Layout::cuda, Layout::cpu] {
+                let it = layout(1, 320, 16, both(format)).of_latents(256);
+                assert_eq!((it.tail, it.keys(), it.key_codes()), (64, 16 * 256, 16 * codes), "{format}");
+                assert_eq!(it.key_tails(), 16 * (codes + scales), "{format}");
+                assert_eq!(it.block_bytes(), 16 * (codes + scales + 128), "{format}");
+                assert_eq!(it.token_bytes(), codes + scales + 128, "{format}");
+            }
+        }
+        // Groups of latents that no 16 divides are not stored; fp8 has none.
+        let odd = Layout::cpu(1, 26, 16, both(Cached::Fp8)).of_latents(20);
+        assert_eq!((odd.tail, odd.key_tails(), odd.block_bytes()), (6, 320, 512));
     }
 
     #[test]

@@ -104,7 +104,7 @@ impl Kind for Attention {
 
     fn keeps(&self, target: &Target) -> Option<Keeps> {
         let (heads, head_dim, window) = (self.kv_heads, self.head_dim, self.behind(target));
-        Some(Keeps::Blocks(KvHeads { heads, head_dim, own_values: true, window }, self.kv))
+        Some(Keeps::Blocks(KvHeads { heads, head_dim, latent: None, window }, self.kv))
     }
 
     fn frequencies(&self) -> Option<&RotaryFrequencies> {

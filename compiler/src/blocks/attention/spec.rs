@@ -164,6 +164,6 @@ impl MixerSpec for Attention {
 
     fn kv(&self) -> Option<KvHeads> {
         let (heads, head_dim) = (self.kv_heads, self.head_dim);
-        Some(KvHeads { heads, head_dim, own_values: true, window: self.window })
+        Some(KvHeads { heads, head_dim, latent: None, window: self.window })
     }
 }

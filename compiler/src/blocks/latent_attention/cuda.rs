@@ -198,8 +198,8 @@ impl Launcher<'_> {
             (true, splits) => splits,
         };
         let row_tiles = if decode { 1 } else { PROMPT_TILES };
-        let layout =
-            Layout::cuda(1, shape.width(), quant.kv_block, KvFormats::both(phase.format)).without_values();
+        let layout = Layout::cuda(1, shape.width(), quant.kv_block, KvFormats::both(phase.format))
+            .of_latents(shape.latent);
         let constants = vec![
             ("HEADS", integer(shape.heads)),
             ("KEY_DIM", integer(shape.key_dim)),

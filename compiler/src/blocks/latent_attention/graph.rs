@@ -24,8 +24,15 @@ pub struct LatentAttention {
     pub scale: f32,
     /// What multiplies queries, if anything does.
     pub query_scale: Option<QueryScale>,
-    /// How `c` and `k_r` are kept.
+    /// How `c` is kept, and `k_r` unless that is narrow ([`Self::rotated_format`]).
     pub format: Cached,
+}
+
+impl LatentAttention {
+    /// How `k_r` is kept: bf16 beside latents of fewer bits. It is neither normed nor rotated with them.
+    pub fn rotated_format(&self) -> Cached {
+        if self.format.is_narrow() { Cached::Bf16 } else { self.format }
+    }
 }
 
 /// Heads and widths.

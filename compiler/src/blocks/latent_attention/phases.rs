@@ -62,7 +62,7 @@ impl Kind for LatentAttention {
         let width = self.shape.width();
         let quant = &work.target.quant;
         let layout =
-            kv::Layout::cuda(1, width, quant.kv_block, KvFormats::both(self.format)).without_values();
+            kv::Layout::cuda(1, width, quant.kv_block, KvFormats::both(self.format)).of_latents(latent);
         work.cost.kv_bytes = ((context + tokens) * layout.token_bytes()) as f64;
         work.cost.weight_bytes += work.field(self.made).bytes(&work.target.hardware.kind) as f64;
         // Queries are multiplied by what makes keys, sums of latents by what makes values; all heads read the
@@ -81,7 +81,8 @@ impl Kind for LatentAttention {
     }
 
     fn keeps(&self, _: &Target) -> Option<Keeps> {
-        let heads = KvHeads { heads: 1, head_dim: self.shape.width(), own_values: false, window: None };
+        let Shape { latent, .. } = self.shape;
+        let heads = KvHeads { heads: 1, head_dim: self.shape.width(), latent: Some(latent), window: None };
         Some(Keeps::Blocks(heads, KvFormats::both(self.format)))
     }
 

@@ -6,6 +6,7 @@ use super::spec::QueryScale;
 use crate::blocks::Computed;
 use crate::reference::ops::linear;
 use crate::reference::{Evaluation, Side};
+use monomorph_formats::cached::{Codec, stored};
 use monomorph_formats::dot;
 
 /// What is made of the latents of a sequence in one layer, and their rotated keys.
@@ -24,7 +25,7 @@ impl Computed for LatentAttention {
         let first = it.first_position();
         let ((weight, _), values) = (it.experts(self.made), it.weight(self.made));
         let of_latents = linear(&it.stored(Side::Keys, self.shape.latent, latent), weight, values, None);
-        let keys = it.stored(Side::Keys, self.shape.rotated, k_rotated);
+        let keys = stored(Codec::unscaled(self.rotated_format()), self.shape.rotated, k_rotated);
         let State { made, rotated } = it.state::<State>();
         made.extend(of_latents);
         rotated.extend(keys);

@@ -131,7 +131,7 @@ impl MixerSpec for LatentAttention {
     }
 
     fn kv(&self) -> Option<KvHeads> {
-        Some(KvHeads { heads: 1, head_dim: self.width(), own_values: false, window: None })
+        Some(KvHeads { heads: 1, head_dim: self.width(), latent: Some(self.latent), window: None })
     }
 }
 

@@ -68,23 +68,32 @@ impl<K: KvCodes, V: KvCodes> KvKept for (K, V) {
 pub struct Unit<'a, F: KvCodes> {
     pub(super) codes: &'a [F::Code],
     pub(super) scales: &'a [F::Scale],
+    /// What follows the codes of keys, if anything does.
+    pub(super) tails: &'a [bf16],
 }
 
 impl<'a, F: KvCodes> Unit<'a, F> {
     /// Of no token.
-    pub(super) const NONE: Unit<'static, F> = Unit { codes: &[], scales: &[] };
+    pub(super) const NONE: Unit<'static, F> = Unit { codes: &[], scales: &[], tails: &[] };
 
-    /// The unit in these bytes, of which so many are codes.
+    /// The unit in these bytes, of which so many are codes, and in those of tails.
     #[inline(always)]
-    pub(super) fn new(bytes: &'a [u8], codes: usize) -> Unit<'a, F> {
+    pub(super) fn new(bytes: &'a [u8], codes: usize, tails: &'a [u8]) -> Unit<'a, F> {
         let (codes, scales) = bytes.split_at(codes);
-        Unit { codes: typed(codes), scales: typed(scales) }
+        Unit { codes: typed(codes), scales: typed(scales), tails: typed(tails) }
     }
 
     /// Keys from the one at `slot` on, which becomes the first.
     #[inline(always)]
     pub(super) fn keys_from(self, slot: usize) -> Unit<'a, F> {
-        Unit { codes: &self.codes[slot..], scales: self.scales.get(slot..).unwrap_or_default() }
+        let scales = self.scales.get(slot..).unwrap_or_default();
+        Unit { codes: &self.codes[slot..], scales, tails: self.tails.get(slot..).unwrap_or_default() }
+    }
+
+    /// Element `d` of the tails of keys `token .. token + LANES` in a block of `tokens`.
+    #[inline(always)]
+    pub(super) fn tails(&self, tokens: usize, d: usize, token: usize) -> F32s {
+        F32s::from_bf16(&at::<_, LANES>(self.tails, d * tokens + token).map(bf16::to_bits))
     }
 
     /// Values of `width` elements from the one at `slot` on, which becomes the first.
@@ -92,7 +101,7 @@ impl<'a, F: KvCodes> Unit<'a, F> {
     pub(super) fn values_from(self, slot: usize, width: usize) -> Unit<'a, F> {
         let codes = slot * width * F::FORMAT.code_bits() / (8 * size_of::<F::Code>());
         let scales = self.scales.get(slot * (width / GROUP)..).unwrap_or_default();
-        Unit { codes: &self.codes[codes..], scales }
+        Unit { codes: &self.codes[codes..], scales, tails: &[] }
     }
 }
 

@@ -7,10 +7,10 @@ use super::kv_offload::{KvOffload, Staged, Stream};
 use super::memory::Memory;
 use super::pack;
 use super::shape::{BlockTable, Sequence};
-use super::simd::TILE;
+use super::simd::{TILE, at};
 use super::static_scales::StaticScales;
 use monomorph_abi::kv::Layout;
-use monomorph_formats::cached::{Cached, Codec, GROUP, Group, Rotation};
+use monomorph_formats::cached::{Cached, Codec, GROUP, Group, KvFormats, Rotation};
 use monomorph_model::{BlockId, KvScaleSpec, KvScales, LoadError, OffloadSlot, SlidingId};
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::marker::PhantomData;
@@ -20,19 +20,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Keys and values of all layers in blocks of `BLOCK` tokens (a multiple of 16), kept as `E`.
 pub type KvCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize> =
-    PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, true>;
+    PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, 0>;
 
 /// Latents of all layers, each followed by its rotated key: the keys of one head, whose leading elements are
 /// the values.
-pub type LatentCache<E, const WIDTH: usize, const BLOCK: usize> = PagedCache<E, 1, WIDTH, BLOCK, false>;
+pub type LatentCache<E, const LATENT: usize, const WIDTH: usize, const BLOCK: usize> =
+    PagedCache<E, 1, WIDTH, BLOCK, LATENT>;
 
-/// A cache of blocks. Without `VALUES` a value is the leading part of its key, and stored once: then `E` is a
-/// float.
+/// A cache of blocks. A value is the `LATENT` leading elements of its key, and stored once; with 0 of them
+/// values are stored beside keys.
 ///
 /// A block has a part for each layer ([`Layout::cpu`]). Pages become resident when first written.
 #[derive(Debug)]
-pub struct PagedCache<E, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
-{
+pub struct PagedCache<
+    E,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const LATENT: usize,
+> {
     data: Memory<u8>,
     kept: PhantomData<E>,
     scales: StaticScales,
@@ -57,19 +63,21 @@ impl StagedWindow<'_> {
     pub(crate) const NONE: StagedWindow<'static> = StagedWindow { staged: Staged::NONE, first: 0 };
 }
 
-impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool>
-    PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, VALUES>
+impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const LATENT: usize>
+    PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, LATENT>
 {
     /// The layout of a block in one layer.
     const LAYOUT: Layout = {
         assert!(BLOCK > 0 && BLOCK.is_multiple_of(TILE), "a K/V block holds a multiple of 16 tokens");
         let formats = E::FORMATS;
         let grouped = formats.keys.scales().is_some() || formats.values.scales().is_some();
-        assert!(!grouped || HEAD_DIM.is_multiple_of(GROUP), "groups of scales divide a head");
-        assert!(VALUES || !formats.is_narrow(), "what is key and value at once is a float");
         let layout = Layout::cpu(KV_HEADS, HEAD_DIM, BLOCK, formats);
-        if VALUES { layout } else { layout.without_values() }
+        let layout = if LATENT == 0 { layout } else { layout.of_latents(LATENT) };
+        assert!(!grouped || (HEAD_DIM - layout.tail).is_multiple_of(GROUP), "groups divide what has codes");
+        layout
     };
+    /// Trailing elements of a key that are kept as bf16, beside codes.
+    pub(super) const TAIL: usize = Self::LAYOUT.tail;
     /// Bytes of one head's keys in a block.
     const KEYS: usize = Self::LAYOUT.key_bytes();
     /// Bytes of one head's keys and values in a block.
@@ -103,7 +111,10 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
     }
 
     fn unscaled(layers: usize) -> StaticScales {
-        StaticScales::new(E::FORMATS, layers, KV_HEADS)
+        let KvFormats { keys, values } = E::FORMATS;
+        // What is key and value at once has one scale, that of keys.
+        let values = if LATENT == 0 { values } else { Cached::Bf16 };
+        StaticScales::new(KvFormats { keys, values }, layers, KV_HEADS)
     }
 
     /// With the static scales of a checkpoint, if it has some, where keys or values are [`Cached::Fp8`]: they
@@ -131,13 +142,14 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
         Ok(self)
     }
 
-    /// What multiplies the codes of a head's keys besides the scales of groups.
+    /// What multiplies the codes of a head's keys besides the scales of groups: scores, or where keys have a
+    /// tail the codes themselves.
     #[inline(always)]
     pub(super) fn key_scale(&self, layer: usize, head: usize) -> f32 {
         self.scales.of(layer, head)[0].scale()
     }
 
-    /// The same of values.
+    /// The same of values; 1 where keys have a tail.
     #[inline(always)]
     pub(super) fn value_scale(&self, layer: usize, head: usize) -> f32 {
         self.scales.of(layer, head)[1].scale()
@@ -223,7 +235,8 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
     ) -> Unit<'a, E::Keys> {
         // SAFETY: the caller's promise.
         let bytes = unsafe { self.part((layer, block, head), 0..Self::KEYS, window) };
-        Unit::new(bytes, Self::LAYOUT.key_codes())
+        let (bytes, tails) = bytes.split_at(Self::LAYOUT.key_tails());
+        Unit::new(bytes, Self::LAYOUT.key_codes(), tails)
     }
 
     /// The values of a head in a block, of the cache or of `window`.
@@ -240,7 +253,7 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
     ) -> Unit<'a, E::Values> {
         // SAFETY: the caller's promise.
         let bytes = unsafe { self.part((layer, block, head), Self::KEYS..Self::HEAD, window) };
-        Unit::new(bytes, Self::LAYOUT.value_codes())
+        Unit::new(bytes, Self::LAYOUT.value_codes(), &[])
     }
 
     /// Bytes of what a head has in a block of a layer.
@@ -282,13 +295,18 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
         let start = self.start(layer, block, head);
         let codec = self.scales.of(layer, head)[0].known(E::Keys::FORMAT);
         let measured = self.scales.measured(layer, head).map(|it| &it[0]);
-        each_group(codec, measured, key, |first, len, group| {
-            // A code at a time: other lanes may be writing the keys of other tokens in between.
-            pack::key(&Self::LAYOUT, (slot, first, len), group, |at, bytes| {
-                // SAFETY: the caller's promise.
-                unsafe { self.data.slice_mut(start + at, bytes.len()).copy_from_slice(bytes) };
-            });
-        });
+        // A code at a time: other lanes may be writing the keys of other tokens in between.
+        let put = |at: usize, bytes: &[u8]| {
+            // SAFETY: the caller's promise.
+            unsafe { self.data.slice_mut(start + at, bytes.len()).copy_from_slice(bytes) };
+        };
+        let store = |first, len, group: &Group| pack::key(&Self::LAYOUT, (slot, first, len), group, put);
+        if Self::TAIL == 0 {
+            each_group(codec, measured, key, store);
+        } else {
+            each_group::<LATENT>(codec, measured, at(key, 0), store);
+            pack::tail(&Self::LAYOUT, slot, &key[LATENT..], put);
+        }
     }
 
     /// Writes the key and value of one token (at `slot` of the block) for one head.
@@ -303,7 +321,7 @@ impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize
         key: &[f32; HEAD_DIM],
         value: &[f32; HEAD_DIM],
     ) {
-        const { assert!(VALUES, "the cache stores values") };
+        const { assert!(LATENT == 0, "the cache stores values") };
         // SAFETY: the caller's promise.
         unsafe { self.write_key(place, slot, key) };
         let (layer, block, head) = place;
@@ -353,8 +371,8 @@ pub(super) fn rotation<const WIDTH: usize>(format: Cached) -> Option<Rotation> {
     format.is_rotated().then(|| Rotation::new(WIDTH).expect("the spec was checked"))
 }
 
-impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const VALUES: bool> Keeps
-    for PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, VALUES>
+impl<E: KvKept, const KV_HEADS: usize, const HEAD_DIM: usize, const BLOCK: usize, const LATENT: usize> Keeps
+    for PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, LATENT>
 {
     fn parts(&self, parts: &mut Vec<(usize, &'static [usize])>) {
         if !self.slides {
@@ -415,14 +433,14 @@ mod tests {
     #[test]
     fn a_block_is_put_back_where_it_is_wanted_and_nowhere_else() {
         put_back(KvCache::<f32, 2, 8, 16>::new(&[0, 1, 2], 4).unwrap(), 2 * (8 + 16));
-        put_back(LatentCache::<f32, 20, 16>::new(&[0, 1, 2], 4).unwrap(), 20);
+        put_back(LatentCache::<f32, 12, 20, 16>::new(&[0, 1, 2], 4).unwrap(), 20);
     }
 
-    fn put_back<const HEADS: usize, const DIM: usize, const VALUES: bool>(
-        mut cache: PagedCache<f32, HEADS, DIM, 16, VALUES>,
+    fn put_back<const HEADS: usize, const DIM: usize, const LATENT: usize>(
+        mut cache: PagedCache<f32, HEADS, DIM, 16, LATENT>,
         token: usize,
     ) {
-        let bytes = PagedCache::<f32, HEADS, DIM, 16, VALUES>::block_bytes(3);
+        let bytes = PagedCache::<f32, HEADS, DIM, 16, LATENT>::block_bytes(3);
         assert_eq!(bytes, 3 * 16 * 4 * token);
         let pattern: Vec<u8> = (0..bytes + 2).map(|at| (at % 251) as u8).collect();
         assert_eq!(cache.write_block(BlockId(2), &pattern), &pattern[bytes..]);

@@ -46,7 +46,16 @@ pub(super) fn key(
     }
 }
 
-/// The same of a value; `put` takes a byte of the head's values.
+/// What `put` writes of the tail of the key at `slot` of the block; it takes a byte of the head's keys.
+#[inline(always)]
+pub(super) fn tail(layout: &Layout, slot: usize, tail: &[f32], mut put: impl FnMut(usize, &[u8])) {
+    for (d, value) in tail.iter().enumerate() {
+        let bytes = half::bf16::from_f32(*value).to_ne_bytes();
+        put(layout.key_tails() + (d * layout.tokens + slot) * bytes.len(), &bytes);
+    }
+}
+
+/// As [`key`], of a value; `put` takes a byte of the head's values.
 #[inline(always)]
 pub(super) fn value(
     layout: &Layout,

@@ -64,6 +64,14 @@ pub(super) struct Cached<'a, E: KvKept, const BLOCK: usize> {
     pub(super) width: usize,
 }
 
+impl<E: KvKept, const BLOCK: usize> Cached<'_, E, BLOCK> {
+    /// Element `d` of what follows the codes of keys `key .. key + LANES`.
+    #[inline(always)]
+    pub(super) fn tails(&self, d: usize, key: usize) -> F32s {
+        self.keys[key / TILE].tails(BLOCK, d, key % TILE)
+    }
+}
+
 impl<E: KvKept, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
     type By = <E::Keys as KvCodes>::By;
 

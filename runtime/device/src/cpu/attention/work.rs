@@ -13,8 +13,8 @@ use super::segment::{Cached, Gathered, KeyValues, Tile, merge};
 use super::{GATHER_ROWS, LaneScratch, SEGMENT, SegmentScratch};
 use monomorph_formats::cached::GROUP;
 
-/// The arguments of [`super::attention`] that the second half needs. Values have `VALUE` elements; without
-/// `OWN` they are the leading ones of their keys.
+/// The arguments of [`super::attention`] that the second half needs. Values have `VALUE` elements; with
+/// `LATENT`, which is as many, they are the leading ones of their keys.
 pub(in super::super) struct Work<
     'a,
     E: KvKept,
@@ -23,7 +23,7 @@ pub(in super::super) struct Work<
     const HEAD_DIM: usize,
     const VALUE: usize,
     const BLOCK: usize,
-    const OWN: bool,
+    const LATENT: usize,
     const QKV: usize,
     const OUT: usize,
 > {
@@ -33,7 +33,7 @@ pub(in super::super) struct Work<
     pub(in super::super) scale: f32,
     /// Positions that a row attends to at most, its own among them.
     pub(in super::super) window: usize,
-    pub(in super::super) cache: &'a PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, OWN>,
+    pub(in super::super) cache: &'a PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, LATENT>,
     pub(in super::super) scratch: &'a SegmentScratch<HEADS, KV_HEADS, HEAD_DIM, VALUE>,
     pub(in super::super) out: &'a Rows<OUT>,
 }
@@ -45,15 +45,19 @@ impl<
     const HEAD_DIM: usize,
     const VALUE: usize,
     const BLOCK: usize,
-    const OWN: bool,
+    const LATENT: usize,
     const QKV: usize,
     const OUT: usize,
-> Work<'_, E, HEADS, KV_HEADS, HEAD_DIM, VALUE, BLOCK, OWN, QKV, OUT>
+> Work<'_, E, HEADS, KV_HEADS, HEAD_DIM, VALUE, BLOCK, LATENT, QKV, OUT>
 {
     const GROUP: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::GROUP;
     const STATE: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::STATE;
     const WIDTH: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::WIDTH;
     const TOKENS: usize = SegmentScratch::<HEADS, KV_HEADS, HEAD_DIM, VALUE>::TOKENS;
+    /// Whether values are stored beside keys.
+    const OWN: bool = LATENT == 0;
+    /// Trailing elements of a key that are kept as bf16, beside codes.
+    const TAIL: usize = PagedCache::<E, KV_HEADS, HEAD_DIM, BLOCK, LATENT>::TAIL;
     /// Whether the query heads are followed by a gate for each.
     const GATED: bool = QKV > (HEADS + 2 * KV_HEADS) * HEAD_DIM;
 
@@ -237,7 +241,7 @@ impl<
         });
         let values = std::array::from_fn(|group| {
             let (block, slot) = place(group);
-            match OWN {
+            match Self::OWN {
                 // SAFETY: as for the keys.
                 true => unsafe { self.cache.values(self.layer, block, item.head, window) }
                     .values_from(slot, Self::WIDTH),
@@ -252,18 +256,21 @@ impl<
         let current = unsafe { scratch.states.slice_mut(from, QUERY_ROWS * Self::STATE) };
         let mut rows = Rowwise { item, start, states, scores, current, merging };
         // What is stored by dimension is summed by token.
-        if !OWN || rows.states.len() / Self::STATE >= GATHER_ROWS {
-            self.attend_rows(&mut rows, &self.gather(&source, seen, scratch));
+        if !Self::OWN || rows.states.len() / Self::STATE >= GATHER_ROWS {
+            let scale = self.cache.key_scale(self.layer, item.head);
+            self.attend_rows(&mut rows, &self.gather(&source, seen, scale, scratch));
         } else {
             self.attend_rows(&mut rows, &source);
         }
     }
 
-    /// Widens the first `seen` keys and values of a segment.
+    /// Widens the first `seen` keys and values of a segment. Where keys have a tail their codes are multiplied
+    /// by `scale`, which does not multiply tails.
     fn gather<'s>(
         &self,
         source: &Cached<E, BLOCK>,
         seen: usize,
+        scale: f32,
         scratch: &'s LaneScratch,
     ) -> Gathered<'s, HEAD_DIM, VALUE> {
         // SAFETY: only this lane uses its scratch, and each part of it has one use.
@@ -271,18 +278,26 @@ impl<
         let keys: &mut [[f32; SEGMENT]; HEAD_DIM] = at_mut(keys.as_chunks_mut().0, 0);
         // SAFETY: as above.
         let values = unsafe { scratch.values.slice_mut(0, SEGMENT * Self::WIDTH) };
+        let scale = F32s::splat(scale);
         for group in (0..seen).step_by(TILE) {
-            for (at, keys) in keys.chunks_mut(GROUP).enumerate() {
+            let (coded, tails) = keys.split_at_mut(HEAD_DIM - Self::TAIL);
+            for (at, keys) in coded.chunks_mut(GROUP).enumerate() {
                 for key in (group..group + TILE).step_by(LANES) {
                     let by = source.scales(at, key);
                     for (d, keys) in keys.iter_mut().enumerate() {
-                        source.keys(at * GROUP + d, key, by).store(at_mut(keys, key));
+                        let x = source.keys(at * GROUP + d, key, by);
+                        (if Self::TAIL == 0 { x } else { x * scale }).store(at_mut(keys, key));
                     }
+                }
+            }
+            for (d, keys) in tails.iter_mut().enumerate() {
+                for key in (group..group + TILE).step_by(LANES) {
+                    source.tails(d, key).store(at_mut(keys, key));
                 }
             }
             for key in group..group + TILE {
                 let value = &mut values[key * Self::WIDTH..][..Self::WIDTH];
-                if OWN {
+                if Self::OWN {
                     for d in (0..Self::WIDTH).step_by(LANES) {
                         source.values(key, d).store(at_mut(value, d));
                     }
@@ -334,7 +349,8 @@ impl<
             let first = (self.position(of.item, first + r) + 1).saturating_sub(self.window);
             first.saturating_sub(of.start).min(reach[r])
         });
-        let scale = self.scale * self.cache.key_scale(self.layer, of.item.head);
+        let of_keys = self.cache.key_scale(self.layer, of.item.head);
+        let scale = self.scale * if Self::TAIL == 0 { of_keys } else { 1.0 };
         let tile: Tile<R, HEAD_DIM, VALUE> = Tile { queries, reach, skip, scale };
         let states = &mut of.states[first * Self::STATE..][..R * Self::STATE];
         if of.merging {

@@ -6,6 +6,9 @@
 //! keys, which are the latents with their rotated keys behind them, and whose leading part are the values;
 //! that is attention with one K/V head, whose segments and merges it shares. In prefill as in decode, so that
 //! a row's result does not depend on how a prompt is cut.
+//!
+//! In formats of codes only latents have codes: rotated keys are kept as bf16 beside them. Where latents are
+//! stored rotated so are the products `K^T q`, and sums of latents are rotated back before `V`.
 
 mod heads;
 mod products;
@@ -13,8 +16,8 @@ mod products;
 use super::attention::{SegmentScratch, Work};
 use super::batch::Batch;
 use super::format::WeightFormat;
-use super::kept::KvKept;
-use super::kv::LatentCache;
+use super::kept::{KvCodes, KvKept};
+use super::kv::{LatentCache, rotation};
 use super::norm::{NormWeight, RmsNorm};
 use super::rotary::RotaryPairs;
 use super::rows::Rows;
@@ -120,7 +123,7 @@ pub fn latent_attention<
     pairs: P,
     (growth, scale): (QueryScale, f32),
     heads: &LatentHeads<F, HEADS, KEY, VALUE, LATENT>,
-    cache: &LatentCache<E, WIDTH, BLOCK>,
+    cache: &LatentCache<E, LATENT, WIDTH, BLOCK>,
     scratch: &LatentScratch<HEADS, KEY, WIDTH, LATENT, QUERIES, CONTEXTS>,
     out: &Rows<OUT>,
 ) where
@@ -153,6 +156,14 @@ pub fn latent_attention<
         Heads { rows: queries, first: 0, stride: WIDTH },
     );
     lane.barrier();
+    // Scores are those of the latents as they are stored.
+    if let Some(stored) = rotation::<LATENT>(E::Keys::FORMAT) {
+        for unit in lane.share(tokens * HEADS) {
+            // SAFETY: each head of a row belongs to one lane.
+            stored.apply(unsafe { queries.part_mut(unit / HEADS, unit % HEADS * WIDTH, LATENT) });
+        }
+        lane.barrier();
+    }
 
     let (qkv, window) = (queries, usize::MAX);
     Work { batch, layer, qkv, scale, window, cache, scratch: segments, out: contexts }.run(lane);
@@ -187,7 +198,7 @@ fn write<
     norm: &RmsNorm<K, LATENT>,
     angles: &Rows<ROTATED>,
     _: &P,
-    cache: &LatentCache<E, WIDTH, BLOCK>,
+    cache: &LatentCache<E, LATENT, WIDTH, BLOCK>,
 ) {
     for row in lane.share(batch.tokens()) {
         // SAFETY: no lane writes angles or latents in this phase.
