@@ -4,8 +4,9 @@ use monomorph_compiler::emit;
 use monomorph_compiler::graph;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::Plan;
+use monomorph_compiler::plan::cuda::Constant;
 use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{BuildOptions, Target};
+use monomorph_compiler::spec::types::{BuildOptions, KvScaleNames, Target};
 use monomorph_formats::cached::{Cached, KvFormats};
 use std::path::{Path, PathBuf};
 
@@ -106,4 +107,64 @@ fn a_checkpoints_static_scales_are_those_of_fp8() {
     let [spec, stack] = emitted("format = \"turbo4\"");
     assert!(spec.contains("kv_scales:None") && spec.contains(names), "the checkpoint may hold them: {spec}");
     assert!(!stack.contains(".scaled("), "{stack}");
+}
+
+/// Latents of Mistral Small 4: 36 layers of 256 elements and 64 rotated ones.
+fn of_latents(kv: &str) -> Result<Plan, String> {
+    let kv = Some(KvFormats::from_name(kv).unwrap());
+    let options = BuildOptions { kv, ..BuildOptions::default() };
+    let target = spec::load_with(&[targets()], "h200/mistral-small-4/nvfp4", &options);
+    let target = target.map_err(|error| error.to_string())?;
+    assemble::plan(&target, &graph::build(&target.model, &target.quant)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn latents_have_codes_and_their_rotated_keys_none() {
+    let [bf16, fp8] = ["bf16", "fp8"].map(|kv| of_latents(kv).unwrap());
+    assert_eq!([&bf16, &fp8].map(|plan| plan.kv_elements()), [36 * 320; 2]);
+    assert_eq!(bf16.memory.kv_block as usize, 36 * 16 * 640);
+    assert_eq!(fp8.memory.kv_block as usize, 36 * 16 * (256 + 2 * 64));
+    let elements = |plan: &Plan| -> Vec<Constant> {
+        let kernels = plan.cuda.as_ref().unwrap().modules.iter().flat_map(|module| &module.kernels);
+        let kernels = kernels.filter(|it| it.function().starts_with("latent_"));
+        kernels
+            .filter_map(|it| Some(it.constants.iter().find(|(name, _)| *name == "Kv")?.1.clone()))
+            .collect()
+    };
+    for (plan, element) in [(&bf16, "__nv_bfloat16"), (&fp8, "E4m3")] {
+        let found = elements(plan);
+        assert!(!found.is_empty() && found.iter().all(|it| *it == Constant::Type(element.to_owned())));
+    }
+    let functions = |plan: &Plan| -> Vec<String> {
+        let modules = &plan.cuda.as_ref().unwrap().modules;
+        modules.iter().flat_map(|it| &it.kernels).map(|it| it.function().to_owned()).collect()
+    };
+    for name in ["latent_decode_wgmma", "latent_prefill_wgmma"] {
+        assert!(functions(&fp8).iter().any(|it| it == name), "{name}");
+    }
+    // They have one static scale, that of keys.
+    let stack = emit::emit(&fp8, &[]).into_iter().find(|file| file.path.ends_with("stack.rs")).unwrap().text;
+    let stack: String = stack.split_whitespace().collect();
+    assert!(stack.contains("cache_behind(256,"), "{stack}");
+    assert!(stack.contains("Cached::Fp8,monomorph_formats::cached::Cached::Bf16"));
+}
+
+#[test]
+fn what_latents_cannot_be_kept_as_is_refused_by_name() {
+    for format in ["nvfp4", "turbo8", "turbo4", "turbo3"] {
+        let refused = of_latents(format).unwrap_err();
+        let wanted =
+            format!("the CUDA backend has no kernels for latents kept as {format}: bf16, f16 or fp8");
+        assert!(refused.contains(&wanted), "{refused}");
+    }
+    let refused = of_latents("turbo8/turbo4").unwrap_err();
+    assert!(refused.contains("latents of \"latent\" are keys and values at once"), "{refused}");
+    // A checkpoint's static scales would be read for nothing.
+    let search = [targets()];
+    let mut target =
+        spec::load(&search, "h200/mistral-small-4/nvfp4").unwrap_or_else(|error| panic!("{error}"));
+    let [keys, values] = ["l.{layer}.k", "l.{layer}.v"].map(str::to_owned);
+    target.quant.kv_scales = Some(KvScaleNames { keys, values });
+    let refused = spec::with_kv(target, KvFormats::both(Cached::Fp8)).unwrap_err().to_string();
+    assert!(refused.contains("`kv.scales` are named, and latents of \"latent\""), "{refused}");
 }

@@ -236,12 +236,14 @@ fn windows_and_heads_of_two_shapes_agree_with_the_interpreter_and_with_transform
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A server with narrow keys and values: those of a golden, of a wide model, and of one with windows.
+/// A server with narrow keys and values: those of a golden, of a wide model, of one with windows, and of one
+/// with latents.
 #[derive(Clone, Copy)]
 enum Kept {
     Golden(&'static str),
     Wide,
     WideWindows,
+    WideLatents,
 }
 
 /// Narrow keys and values: a checkpoint's static scales of fp8 and exact layers beside it, in exact
@@ -254,7 +256,7 @@ fn servers_attend_to_what_the_interpreter_reads_back() {
     ]);
 }
 
-/// Windows, wide heads, warpgroups.
+/// Windows, wide heads, warpgroups; latents by warpgroups and by other cards.
 #[test]
 #[ignore = "minutes"]
 fn other_servers_attend_to_what_the_interpreter_reads_back() {
@@ -262,6 +264,8 @@ fn other_servers_attend_to_what_the_interpreter_reads_back() {
         (Kept::Golden("gemma4-dense"), "h200", "fp8", 0, NEXT_CODES),
         (Kept::Wide, "h200", "fp8", 0, F16),
         (Kept::WideWindows, "h200", "turbo8/turbo4", 0, REQUANTISED),
+        (Kept::WideLatents, "h200", "fp8", 0, REQUANTISED),
+        (Kept::WideLatents, "gb10", "fp8", 0, REQUANTISED),
     ]);
 }
 
@@ -276,16 +280,19 @@ fn attends_to_what_it_keeps(cases: &[(Kept, &str, &str, usize, f32)]) {
             Kept::Golden(name) => golden(name),
             Kept::Wide => wide(directory.path()),
             Kept::WideWindows => wide_gemma4(directory.path()),
+            Kept::WideLatents => wide_mistral(directory.path()),
         };
         let plain = match model {
             Kept::Golden(_) => stored(&targets, &hardware, &golden, "f32"),
-            Kept::Wide | Kept::WideWindows => restored(&targets, &hardware, &golden, "bf16", &out),
+            Kept::Wide | Kept::WideWindows | Kept::WideLatents => {
+                restored(&targets, &hardware, &golden, "bf16", &out)
+            }
         };
         let Case { target, mut weights, expected: unrounded, .. } = planned(plain);
         let kv = KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}"));
         let mut target = spec::with_kv(target, kv).unwrap_or_else(|error| panic!("{error}"));
         target.quant.kv_boundary = boundary;
-        if kv == KvFormats::both(Cached::Fp8) {
+        if kv == KvFormats::both(Cached::Fp8) && !matches!(model, Kept::WideLatents) {
             let scaled = directory.path().join(format!("{}-{}-scaled", golden.name, target.hardware.name));
             std::fs::create_dir(&scaled).expect("it is writable");
             target.quant.kv_scales = Some(with_static_scales(&target, &weights, &scaled));
@@ -339,6 +346,13 @@ fn kernels_agree_with_their_definitions() {
 fn kernels_of_every_work_split_agree_with_their_definitions() {
     let recurrent = ["delta_net/delta", "mamba2/mamba2"];
     agree_with_their_definitions(recurrent.into_iter().flat_map(|name| [(name, 1), (name, 2)]));
+}
+
+/// Attention over latents that are kept as codes, with and without warpgroups.
+#[test]
+#[ignore = "minutes"]
+fn kernels_of_coded_latents_agree_with_their_definitions() {
+    agree_with_their_definitions([2, 3].map(|part| ("latent/latent", part)));
 }
 
 fn agree_with_their_definitions(programs: impl IntoIterator<Item = (&'static str, usize)>) {

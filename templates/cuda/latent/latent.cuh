@@ -15,7 +15,8 @@
 //   int HEADS, KEY_DIM, VALUE_DIM, LATENT, ROTATED   heads, and widths: of a head's key and value, of a latent, of the rotated key;
 //                                                    multiples of 8, ROTATED of 2 with LATENT + ROTATED a multiple of 8
 //   int BLOCK_TOKENS                                 tokens a block of the cache holds
-//   using Kv                                         element of the cache: __nv_bfloat16 or __half, also what tensor cores multiply
+//   using Kv                                         element of the cache: __nv_bfloat16 or __half, also what tensor cores multiply; or
+//                                                    E4m3, of latents alone, which are gathered as bf16 (latent_codes.cuh)
 //   bool ROTARY_HALVES                               pairs are (i, i + ROTATED / 2), or (2i, 2i + 1)
 //   HeadNorm NORM; float EPS                         norm of latents
 //   float SCALE                                      multiplies scores
@@ -28,7 +29,9 @@
 //   bool CONTEXT_BEFORE_WAIT                         kernels read the step header, and latent_decode earlier steps' cache, before they wait (attention.cuh)
 //
 // Cache of a layer: [blocks][BLOCK_TOKENS][WIDTH] of Kv, a row the normed latent and behind it the rotated
-// key.
+// key. Of a Kv of codes a block is a plane of the latents' codes [BLOCK_TOKENS][LATENT], and one of the rotated
+// keys as bf16 [BLOCK_TOKENS][ROTATED]; the latents' static scale stands in front of the first block as that of
+// a head's keys (attention.cuh). Queries are of what tensor cores multiply (Operand), whatever the cache keeps.
 // made: packed f16 (formats.cuh) of HEADS (KEY_DIM + VALUE_DIM) rows, K_h above V_h, of LATENT columns;
 // row_scales multiplies its rows.
 #pragma once
@@ -55,22 +58,29 @@ struct LatentShape {
     static constexpr int MADE = C::KEY_DIM + C::VALUE_DIM;                // rows of a head in `made`
     static constexpr int UNITS = (C::LATENT + 31) / 32;                   // of a packed row of `made`
     static constexpr int Q_WIDTH = C::HEADS * (C::KEY_DIM + C::ROTATED);  // of a row of q: all heads' queries, then their rotated parts
-    static constexpr size_t BLOCK_STRIDE = static_cast<size_t>(C::BLOCK_TOKENS) * WIDTH;
+    using Kv = typename C::Kv;
+    static constexpr bool CODES = sizeof(Kv) == 1;
+    using Operand = std::conditional_t<CODES, __nv_bfloat16, Kv>;
+    // Elements of Kv of a block; of codes bytes, up to the rotated keys and of all.
+    static constexpr size_t LATENTS = static_cast<size_t>(C::BLOCK_TOKENS) * C::LATENT;
+    static constexpr size_t BLOCK_STRIDE = CODES ? LATENTS + static_cast<size_t>(C::BLOCK_TOKENS) * C::ROTATED * 2 : static_cast<size_t>(C::BLOCK_TOKENS) * WIDTH;
+    static_assert(!CODES || (C::LATENT % 16 == 0 && C::ROTATED % 8 == 0), "a thread reads 16 codes at once");
     // Floats of a (row, head) of partials: SPLITS sums of latents (PartScale), then SPLITS pairs of (maximum,
     // sum of weights).
     static constexpr int PART_FLOATS = UNITS * 16, PARTIAL = (C::SPLITS * (PART_FLOATS + 2) + 3) / 4 * 4;
 };
 
-// Bytes of a row of `queries`: Kv [TERMS][HEADS][WIDTH], and of `partials` for ROWS rows.
+// Bytes of a row of `queries`: Operand [TERMS][HEADS][WIDTH], and of `partials` for ROWS rows.
 template <class C>
-constexpr size_t latent_query_row() { return sizeof(typename C::Kv) * C::TERMS * C::HEADS * LatentShape<C>::WIDTH; }
+constexpr size_t latent_query_row() { return sizeof(typename LatentShape<C>::Operand) * C::TERMS * C::HEADS * LatentShape<C>::WIDTH; }
 template <class C>
 constexpr size_t latent_partials_bytes() { return sizeof(float) * C::ROWS * C::HEADS * LatentShape<C>::PARTIAL; }
 
 // What rotary.cuh turns and norms: the latent of a row, and a rotated part.
 template <class C>
 struct OfLatent {
-    static constexpr int HEAD_DIM = C::LATENT, ROTARY_PAIRS = 0;
+    static constexpr int HEAD_DIM = C::LATENT, ROTARY_PAIRS = 0, KV_HEADS = 1;
+    using Kv = typename C::Kv;
     static constexpr bool ROTARY_HALVES = C::ROTARY_HALVES;
 };
 template <class C>

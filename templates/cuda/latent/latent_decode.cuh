@@ -16,11 +16,11 @@
 // of the heads), queries WIDTH 4, values LATENT 2, weights 512: 4.3 KB.
 //
 // Shared memory (LatentShared): STAGES x keys [panels of 64 columns][TILE][128 bytes], q and weights alike,
-// the rows of 8 swizzled (panel_chunk). Barriers: three a tile, one more at the end. Registers are to allow two
-// blocks an SM.
+// the rows of 8 swizzled (panel_chunk). Codes come through registers, a tile ahead of the copies. Barriers:
+// three a tile, one more at the end. Registers are to allow two blocks an SM.
 #pragma once
 
-#include "latent/latent.cuh"
+#include "latent/latent_codes.cuh"
 
 namespace monomorph {
 
@@ -41,7 +41,7 @@ struct LatentTile {
     static constexpr int COLUMN_TILES = (C::LATENT + 15) / 16;             // of 16 latents
     static constexpr int WARP_TILES = (COLUMN_TILES + LATENT_WARPS - 1) / LATENT_WARPS;
     static constexpr int PANEL_BYTES = C::TILE * 128, STAGE_BYTES = PANELS * PANEL_BYTES, Q_BYTES = PANELS * ROWS * 128;
-    static_assert(sizeof(typename C::Kv) == 2, "tensor cores read the cache as it lies");
+    static_assert(sizeof(typename S::Operand) == 2, "tensor cores read what is gathered as it lies");
 };
 
 template <class C>
@@ -60,11 +60,12 @@ constexpr size_t latent_decode_shared_bytes() { return sizeof(LatentShared<C>); 
 // step; tokens: null in decode; queries: latent_queries'; layer: the cache's base of this layer; partials:
 // LatentShape.
 template <class C>
-__device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* tokens, const typename C::Kv* queries,
+__device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* tokens, const typename C::Kv* queries_,
                                               const typename C::Kv* layer, float* partials) {
     using S = LatentShape<C>;
     using T = LatentTile<C>;
-    using Kv = typename C::Kv;
+    using Kv = typename S::Operand;
+    const Kv* const queries = reinterpret_cast<const Kv*>(queries_);
     constexpr int TILE = C::TILE, ROWS = T::ROWS, THREADS = LATENT_THREADS, TERMS = C::TERMS, TILES = T::HEAD_TILES;
     constexpr int CHUNKS = S::WIDTH / 8, HALVES = TILE / 32;
     MONOMORPH_DYNAMIC_SHARED(latent_shared_bytes, 128);
@@ -107,11 +108,54 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
             for (int h = 0; h < HALVES; ++h) {
                 const int token = own_token + 32 * h, key = tile * TILE + token;
                 const int valid = key <= position ? 16 : 0;
-                const Kv* from = layer + next_block[h] * S::BLOCK_STRIDE + key % C::BLOCK_TOKENS * S::WIDTH + own_chunk * 8;
+                const auto* from = layer + next_block[h] * S::BLOCK_STRIDE + key % C::BLOCK_TOKENS * S::WIDTH + own_chunk * 8;
                 unsigned char* to = shared.keys[stage] + token * 128 + (own_chunk ^ (token % 8)) * 16;
 #pragma unroll
                 for (int p = 0; p < T::PANELS; ++p)
                     if (CHUNKS % 8 == 0 || own_chunk + 8 * p < CHUNKS) copy_16(to + p * T::PANEL_BYTES, from + 64 * p, valid);
+            }
+        }
+        copy_commit();
+    };
+
+    // Of codes: a tile's in registers, and what they and the rotated keys become in a stage.
+    using Part = LatentPart<C>;
+    uint4 held[S::CODES ? HALVES : 1][S::CODES ? Part::EACH : 1];
+    int held_block[HALVES];
+    float scale = 1.0f;
+    auto hold = [&](int tile) {
+#pragma unroll
+        for (int h = 0; h < HALVES; ++h) {
+            const int key = tile * TILE + own_token + 32 * h;
+            const KeptLatent<C> from(layer, held_block[h] = next_block[h], key % C::BLOCK_TOKENS);
+#pragma unroll
+            for (int i = 0; i < Part::EACH; ++i) {
+                const int piece = own_chunk + 8 * i;
+                const bool live = tile < last && key <= position && Part::has(piece);
+                held[h][i] = live ? *reinterpret_cast<const uint4*>(from.codes + 16 * piece) : make_uint4(0, 0, 0, 0);
+            }
+        }
+    };
+    auto place = [&](int tile, int stage) {
+        if (tile < last) {
+#pragma unroll
+            for (int h = 0; h < HALVES; ++h) {
+                const int token = own_token + 32 * h, key = tile * TILE + token;
+                const KeptLatent<C> from(layer, held_block[h], key % C::BLOCK_TOKENS);
+                unsigned char* const to = shared.keys[stage];
+#pragma unroll
+                for (int i = 0; i < Part::KEY_EACH; ++i) {
+                    const int chunk = own_chunk + 8 * i;
+                    if (Part::has_key(chunk))
+                        copy_16(to + panel_chunk<TILE>(token, C::LATENT / 8 + chunk), from.rotated + 16 * chunk, key <= position ? 16 : 0);
+                }
+#pragma unroll
+                for (int i = 0; i < Part::EACH; ++i) {
+                    const int piece = own_chunk + 8 * i;
+                    if (!Part::has(piece)) continue;
+                    *reinterpret_cast<uint4*>(to + panel_chunk<TILE>(token, 2 * piece)) = latent_operands(held[h][i].x, held[h][i].y, scale);
+                    *reinterpret_cast<uint4*>(to + panel_chunk<TILE>(token, 2 * piece + 1)) = latent_operands(held[h][i].z, held[h][i].w, scale);
+                }
             }
         }
         copy_commit();
@@ -133,11 +177,22 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
     const int cached = tokens == nullptr ? position - (C::TOKENS == 1 ? 0 : row % C::TOKENS) : 0;
     bool waited = !C::CONTEXT_BEFORE_WAIT;
     look_up(first);
+    if constexpr (S::CODES) {
+        scale = latent_scale<C>(layer);
 #pragma unroll
-    for (int s = 0; s < C::STAGES - 1; ++s) {
-        if (!waited && (first + s + 1) * TILE > cached && first + s < last) wait_for_predecessors(), waited = true;
-        copy_tile(first + s, s);
-        look_up(first + s + 1);
+        for (int s = 0; s < C::STAGES; ++s) {
+            if (!waited && (first + s + 1) * TILE > cached && first + s < last) wait_for_predecessors(), waited = true;
+            if (s > 0) place(first + s - 1, s - 1);
+            hold(first + s);
+            look_up(first + s + 1);
+        }
+    } else {
+#pragma unroll
+        for (int s = 0; s < C::STAGES - 1; ++s) {
+            if (!waited && (first + s + 1) * TILE > cached && first + s < last) wait_for_predecessors(), waited = true;
+            copy_tile(first + s, s);
+            look_up(first + s + 1);
+        }
     }
     if (!waited) wait_for_predecessors();
 
@@ -167,8 +222,14 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
     for (int tile = first; tile < last; ++tile) {
         copy_wait<C::STAGES - 2>();
         __syncthreads();   // the tile is there, and nobody reads the one before
-        copy_tile(tile + C::STAGES - 1, stage == 0 ? C::STAGES - 1 : stage - 1);
-        look_up(tile + C::STAGES);
+        if constexpr (S::CODES) {
+            place(tile + C::STAGES - 1, stage == 0 ? C::STAGES - 1 : stage - 1);
+            hold(tile + C::STAGES);
+            look_up(tile + C::STAGES + 1);
+        } else {
+            copy_tile(tile + C::STAGES - 1, stage == 0 ? C::STAGES - 1 : stage - 1);
+            look_up(tile + C::STAGES);
+        }
 
         // Scores of 16 heads and the warp's tokens.
         const unsigned keys = keys_at + stage * T::STAGE_BYTES;

@@ -18,18 +18,24 @@
 
 namespace monomorph {
 
-constexpr int LATENT_GATHERING = 128, LATENT_WGMMA_THREADS = 128 + LATENT_GATHERING, LATENT_STEP_STAGES = 4;
+constexpr int LATENT_GATHERING = 128, LATENT_WGMMA_THREADS = 128 + LATENT_GATHERING;
+// Of codes two tiles are on their way, and three converted.
+template <class C>
+constexpr int LATENT_STEP_STAGES = LatentShape<C>::CODES ? 3 : 4;
+constexpr int LATENT_STEP_AHEAD = 2;
 
 template <class C>
-using LatentDecodeShared = LatentWgmmaShared<C, 1, LATENT_STEP_STAGES, C::HEADS <= 32 ? 32 : 64>;
+using LatentDecodeShared = LatentWgmmaShared<C, 1, LATENT_STEP_STAGES<C>, LATENT_STEP_AHEAD, C::HEADS <= 32 ? 32 : 64>;
 template <class C>
 constexpr size_t latent_decode_wgmma_shared_bytes() { return sizeof(LatentDecodeShared<C>); }
 
 // Arguments as latent_decode's.
 template <class C>
-__device__ __forceinline__ void latent_decode_wgmma(const Step* step, const TokenRow* tokens, const typename C::Kv* queries,
+__device__ __forceinline__ void latent_decode_wgmma(const Step* step, const TokenRow* tokens, const typename C::Kv* queries_,
                                                     const typename C::Kv* layer, float* partials) {
     using S = LatentShape<C>;
+    using Operand = typename S::Operand;
+    const Operand* const queries = reinterpret_cast<const Operand*>(queries_);
     static_assert(C::TILE == LatentWgmma<C>::KEYS, "parts are whole tiles");
     constexpr int CHUNKS = S::WIDTH / 8, Q_ROWS = LatentDecodeShared<C>::Q_ROWS;
     MONOMORPH_DYNAMIC_SHARED(latent_swizzled_bytes, 1024);
@@ -47,13 +53,18 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
             const LatentSplits<C> parts(at.position);
             const int cached = at.position - (C::TOKENS == 1 ? 0 : row % C::TOKENS), last = parts.begin(split + 1);
             const int* blocks = step->blocks() + at.block_start;
-            for (int tile = parts.begin(split); tile < last; ++tile) {
-                const int start = tile * C::TILE, end = at.position + 1;
-                if (waited || start + C::TILE <= cached) {
-                    gather_latents<C, LATENT_GATHERING>(shared, place, thread - 128, blocks, layer, start, end);
-                } else {
-                    gather_and_wait<C, LATENT_GATHERING>(shared, place, thread - 128, blocks, layer, start, cached, end);
-                    waited = true;
+            if constexpr (S::CODES) {
+                const int start = parts.begin(split) * C::TILE, end = min(at.position + 1, last * C::TILE);
+                gather_codes<C, LATENT_GATHERING>(shared, place, thread - 128, blocks, layer, start, end, cached, waited);
+            } else {
+                for (int tile = parts.begin(split); tile < last; ++tile) {
+                    const int start = tile * C::TILE, end = at.position + 1;
+                    if (waited || start + C::TILE <= cached) {
+                        gather_latents<C, LATENT_GATHERING>(shared, place, thread - 128, blocks, layer, start, end);
+                    } else {
+                        gather_and_wait<C, LATENT_GATHERING>(shared, place, thread - 128, blocks, layer, start, cached, end);
+                        waited = true;
+                    }
                 }
             }
         }
@@ -70,7 +81,7 @@ __device__ __forceinline__ void latent_decode_wgmma(const Step* step, const Toke
         const int first = parts.begin(split), last = parts.begin(split + 1);
         if (!waited) wait_for_predecessors(), waited = true;
         if (first >= last) continue;
-        const typename C::Kv* from = queries + (static_cast<size_t>(row) * C::HEADS + group * 64) * S::WIDTH;
+        const Operand* from = queries + (static_cast<size_t>(row) * C::HEADS + group * 64) * S::WIDTH;
         named_barrier(1, 128);   // products of the row before have read the queries
 #pragma unroll 4
         for (int i = thread; i < Q_ROWS * CHUNKS; i += 128) {

@@ -12,11 +12,11 @@
 
 namespace monomorph {
 
-constexpr int LATENT_PROMPT_STAGES = 3;
+constexpr int LATENT_PROMPT_STAGES = 3, LATENT_PROMPT_AHEAD = 1;
 template <class C>
 constexpr int LATENT_PROMPT_TOKENS = 128 / C::HEADS;   // of a unit
 template <class C>
-using LatentPromptShared = LatentWgmmaShared<C, 2, LATENT_PROMPT_STAGES>;
+using LatentPromptShared = LatentWgmmaShared<C, 2, LATENT_PROMPT_STAGES, LATENT_PROMPT_AHEAD>;
 template <class C>
 constexpr size_t latent_prefill_shared_bytes() { return sizeof(LatentPromptShared<C>); }
 
@@ -26,15 +26,20 @@ __device__ __forceinline__ void gather_prompt(LatentPromptShared<C>& shared, con
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
         const PrefillTile tile = find_tile<C, LATENT_PROMPT_TOKENS<C>>(step, units - 1 - unit, threadIdx.x % 32);
         const int end = tile.position + tile.tokens;
-        for (int first = 0; first < end; first += LatentWgmma<C>::KEYS)
-            gather_latents<C, 128>(shared, at, threadIdx.x, step->blocks() + tile.block_start, layer, first, end);
+        if constexpr (LatentShape<C>::CODES) {
+            bool waited = true;
+            gather_codes<C, 128>(shared, at, threadIdx.x, step->blocks() + tile.block_start, layer, 0, end, end, waited);
+        } else {
+            for (int first = 0; first < end; first += LatentWgmma<C>::KEYS)
+                gather_latents<C, 128>(shared, at, threadIdx.x, step->blocks() + tile.block_start, layer, first, end);
+        }
     }
     copy_commit();
     copy_wait<0>();
 }
 
 template <class C>
-__device__ __forceinline__ void attend_prompt(LatentPromptShared<C>& shared, const Step* step, const typename C::Kv* queries, float* partials,
+__device__ __forceinline__ void attend_prompt(LatentPromptShared<C>& shared, const Step* step, const typename LatentShape<C>::Operand* queries, float* partials,
                                               int units) {
     using S = LatentShape<C>;
     constexpr int HEADS = C::HEADS, CHUNKS = S::WIDTH / 8;
@@ -85,7 +90,7 @@ __device__ __forceinline__ void latent_prefill_wgmma(const Step* step, const typ
         gather_prompt<C>(shared, step, layer, units);
     } else {
         registers_acquire<232>();
-        attend_prompt<C>(shared, step, queries, partials, units);
+        attend_prompt<C>(shared, step, reinterpret_cast<const typename LatentShape<C>::Operand*>(queries), partials, units);
     }
 }
 

@@ -7,7 +7,7 @@
 // transposition between lanes (movmatrix). A query is scaled to f16 as staged activations are (staged.cuh),
 // times the row scales of K_h: it is these rows' sum. Blocks behind the last head take the latents, a warp a
 // row.
-// queries: Kv [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights
+// queries: Operand [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights
 // are powers of two.
 // The step header, and rotations by it, are read before the wait where they may be.
 // Bytes: K_h once a block; q and kv once; queries once.
@@ -24,11 +24,11 @@ constexpr int LATENT_QUERY_THREADS = 32 * LatentShape<C>::UNITS;
 
 // An element of `queries` as its terms.
 template <class C>
-__device__ __forceinline__ void store_query(typename C::Kv* to, float value) {
-    using Kv = typename C::Kv;
-    const Kv high = round_to<Kv>(value);
+__device__ __forceinline__ void store_query(typename LatentShape<C>::Operand* to, float value) {
+    using Operand = typename LatentShape<C>::Operand;
+    const Operand high = round_to<Operand>(value);
     to[0] = high;
-    if constexpr (C::TERMS == 2) to[C::HEADS * LatentShape<C>::WIDTH] = round_to<Kv>(value - widen(high));
+    if constexpr (C::TERMS == 2) to[C::HEADS * LatentShape<C>::WIDTH] = round_to<Operand>(value - widen(high));
 }
 
 // A row's latent and key into the cache.
@@ -45,9 +45,19 @@ __device__ __forceinline__ void write_latent(const LatentRow& at, const int* blo
     rotation.load(rotary, at.position, lane);
     norm_head<OfLatent<C>, C::NORM, false>(latent, weight, C::EPS);
     rotate_head<OfRotated<C>>(key, rotation, lane);
-    Kv* to = layer + blocks[at.block_start + at.position / C::BLOCK_TOKENS] * S::BLOCK_STRIDE + at.position % C::BLOCK_TOKENS * S::WIDTH;
-    latent.each(lane, [&](int e, float v) { to[e] = round_to<Kv>(v); });
-    key.each(lane, [&](int e, float v) { to[C::LATENT + e] = round_to<Kv>(v); });
+    if constexpr (S::CODES) {
+        measure_head<OfLatent<C>>(layer, Side::Keys, 0, latent, lane);
+        const float scale = static_scale<OfLatent<C>>(layer, Side::Keys, 0);
+        const int token = at.position % C::BLOCK_TOKENS;
+        Kv* block = layer + blocks[at.block_start + at.position / C::BLOCK_TOKENS] * S::BLOCK_STRIDE;
+        auto* rotated = reinterpret_cast<__nv_bfloat16*>(block + S::LATENTS) + token * C::ROTATED;
+        latent.each(lane, [&](int e, float v) { block[token * C::LATENT + e] = keep<Kv>(v, scale); });
+        key.each(lane, [&](int e, float v) { rotated[e] = round_to<__nv_bfloat16>(v); });
+    } else {
+        Kv* to = layer + blocks[at.block_start + at.position / C::BLOCK_TOKENS] * S::BLOCK_STRIDE + at.position % C::BLOCK_TOKENS * S::WIDTH;
+        latent.each(lane, [&](int e, float v) { to[e] = round_to<Kv>(v); });
+        key.each(lane, [&](int e, float v) { to[C::LATENT + e] = round_to<Kv>(v); });
+    }
 }
 
 // step; tokens: null in decode; q f32 [rows, Q_WIDTH]; kv f32 [rows, WIDTH]; norm f32 [LATENT] or null;
@@ -55,8 +65,10 @@ __device__ __forceinline__ void write_latent(const LatentRow& at, const int* blo
 template <class C>
 __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow* tokens, const float* q, const float* kv, const float* norm,
                                                const float* rotary, const void* codes, const float* row_scales, typename C::Kv* layer,
-                                               typename C::Kv* queries) {
+                                               typename C::Kv* queries_) {
     using S = LatentShape<C>;
+    using Operand = typename S::Operand;
+    Operand* const queries = reinterpret_cast<Operand*>(queries_);
     constexpr int KEY_TILES = C::KEY_DIM / 8, STEPS = (KEY_TILES + 1) / 2, STRIDE = 16 * STEPS + 8, WARPS = S::UNITS;
     constexpr int EACH = (16 + WARPS - 1) / WARPS;   // rows of a tile that a warp has
     MONOMORPH_SHARED(staged, __half[16][STRIDE]);
@@ -136,7 +148,7 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
             HeadVector<OfRotated<C>> turned;
             turned.load(mine + C::HEADS * C::KEY_DIM + head * C::ROTATED, lane);
             rotate_head<OfRotated<C>>(turned, rotation[j], lane);
-            typename C::Kv* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH + C::LATENT;
+            Operand* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH + C::LATENT;
             turned.each(lane, [&](int e, float v) { store_query<C>(to + e, v * factor); });
         }
         __syncthreads();
@@ -157,13 +169,13 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
             const int row = from + g + 8 * i;
             if (row < rows) {
                 const float factor = factors[g + 8 * i];
-                typename C::Kv* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH;
+                Operand* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH;
 #pragma unroll
                 for (int n = 0; n < 4; ++n) {
                     const int column = 32 * warp + 8 * n + 2 * c;
                     if (column < C::LATENT) {
                         unsigned high, low;
-                        split_pair<typename C::Kv>(sums[n][2 * i] * factor, sums[n][2 * i + 1] * factor, high, low);
+                        split_pair<Operand>(sums[n][2 * i] * factor, sums[n][2 * i + 1] * factor, high, low);
                         *reinterpret_cast<unsigned*>(to + column) = high;
                         if constexpr (C::TERMS == 2) *reinterpret_cast<unsigned*>(to + C::HEADS * S::WIDTH + column) = low;
                     }

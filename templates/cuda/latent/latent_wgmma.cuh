@@ -1,17 +1,18 @@
 // What latent_decode_wgmma and latent_prefill_wgmma share: 64 rows (token, head) of a warpgroup over tiles of
-// the cache's rows, which are keys, and in their leading columns values. For a bf16 cache, latents of 256 and
-// rows of whole panels of 64 columns.
+// the cache's rows, which are keys, and in their leading columns values. For a cache of bf16, or of latents as
+// codes, latents of 256 and rows of whole panels of 64 columns.
 //
 // One or more warps gather tiles into STAGES stages, [WIDTH / 64 panels][KEYS][128 bytes] in the 128-byte
 // swizzle. A consumer warpgroup issues a tile's scores before the values of the tile before are multiplied,
 // so it holds two tiles. Queries stand in shared memory likewise, Q_ROWS rows of 64: a product's other rows
 // are whatever follows (of the last panel, the first stage's rows), and nobody reads what comes of them.
 // Barriers of a stage: full (each gathering thread's copies arrive when they have landed) and empty (an
-// arrival a consumer warpgroup).
+// arrival a consumer warpgroup). Codes are copied ahead, AHEAD tiles of them, into shared memory that is the
+// gathering thread's own, from where it converts them into stages.
 #pragma once
 
 #include "attention/attention_prefill_wgmma.cuh"
-#include "latent/latent.cuh"
+#include "latent/latent_codes.cuh"
 
 namespace monomorph {
 
@@ -19,7 +20,7 @@ namespace monomorph {
 template <class C>
 struct OfPrompt : AttentionDefaults {
     static constexpr int HEADS = 1, KV_HEADS = 1, HEAD_DIM = C::LATENT, BLOCK_TOKENS = C::BLOCK_TOKENS;
-    using Kv = typename C::Kv;
+    using Kv = typename LatentShape<C>::Operand;
     static constexpr float SCALE = 0.6931471805599453f;   // WgmmaRows multiplies by log2(e)
 };
 
@@ -29,16 +30,20 @@ struct LatentWgmma {
     static_assert(C::LATENT == 256 && LatentShape<C>::WIDTH % 64 == 0 && C::TERMS == 1, "else latent_decode");
     static constexpr int KEYS = P::KEYS, PANELS = LatentShape<C>::WIDTH / 64;
     static constexpr int TILE_BYTES = PANELS * P::PANEL_BYTES;
+    // Bytes of a tile as codes, with its rotated keys.
+    static constexpr int CODED_BYTES = LatentShape<C>::CODES ? KEYS * (C::LATENT + 2 * C::ROTATED) : 0;
 };
 
-template <class C, int GROUPS, int STAGES, int ROWS = 64>
+template <class C, int GROUPS, int STAGES, int AHEAD_, int ROWS = 64>
 struct LatentWgmmaShared {
     using Place = RingPlace<STAGES>;
+    static constexpr int AHEAD = AHEAD_;
     static constexpr int Q_ROWS = ROWS, Q_PANEL_BYTES = ROWS * 128;
     static_assert(ROWS == 64 || GROUPS == 1, "the rows that follow are there");
     alignas(1024) unsigned char q[GROUPS][LatentWgmma<C>::PANELS * Q_PANEL_BYTES];
     unsigned char keys[STAGES][LatentWgmma<C>::TILE_BYTES];
     Barrier full[STAGES], empty[STAGES];
+    alignas(16) unsigned char coded[AHEAD][LatentWgmma<C>::CODED_BYTES > 0 ? LatentWgmma<C>::CODED_BYTES : 8];
 
     // By thread 0, before a barrier of the block.
     __device__ __forceinline__ void begin(int gathering) {
@@ -99,6 +104,65 @@ __device__ __forceinline__ void gather_and_wait(Shared& shared, typename Shared:
     copy(true);
     copies_arrive(&shared.full[at.stage]);
     at.advance();
+}
+
+// The same of codes by THREADS threads, tile after tile from `first` on, up to row `end`. Rows from `cached` on
+// come after the wait, if that has not been `waited` for.
+template <class C, int THREADS, class Shared>
+__device__ __forceinline__ void gather_codes(Shared& shared, typename Shared::Place& at, int thread, const int* blocks, const typename C::Kv* layer, int first,
+                                             int end, int cached, bool& waited) {
+    using L = LatentWgmma<C>;
+    using Part = LatentPart<C>;
+    constexpr int KEYS = L::KEYS, BETWEEN = THREADS / 8, ROWS = KEYS / BETWEEN, EACH = Part::EACH + 1, AHEAD = Shared::AHEAD;
+    static_assert(Part::PIECES % 8 == 0 && Part::KEY_CHUNKS == 8 && ROWS * EACH * THREADS * 16 == L::CODED_BYTES, "threads have whole rows");
+    const int chunk = thread % 8;
+    const float scale = latent_scale<C>(layer);
+    // A thread's own places are THREADS of 16 bytes apart.
+    const auto own = [&](int slot, int row, int i) { return shared.coded[slot] + ((row * EACH + i) * THREADS + thread) * 16; };
+    const auto copy = [&](int tile, int slot) {
+        if (tile < end) {
+            if (!waited && tile + KEYS > cached) wait_for_predecessors(), waited = true;
+#pragma unroll
+            for (int row = 0; row < ROWS; ++row) {
+                const int key = tile + row * BETWEEN + thread / 8, live = key < end ? 16 : 0;
+                const KeptLatent<C> from(layer, live ? blocks[key / C::BLOCK_TOKENS] : 0, key % C::BLOCK_TOKENS);
+#pragma unroll
+                for (int i = 0; i < Part::EACH; ++i) copy_16(own(slot, row, i), from.codes + 16 * (chunk + 8 * i), live);
+                copy_16(own(slot, row, Part::EACH), from.rotated + 16 * chunk, live);
+            }
+        }
+        copy_commit();
+    };
+#pragma unroll
+    for (int slot = 0; slot < AHEAD; ++slot) copy(first + slot * KEYS, slot);
+    int slot = 0;
+#pragma unroll 1
+    for (int tile = first; tile < end; tile += KEYS) {
+        copy_wait<AHEAD - 1>();
+        barrier_wait(&shared.empty[at.stage], at.parity ^ 1);
+        unsigned char* const to = shared.keys[at.stage];
+#pragma unroll 1   // what other rows would want of registers is not there
+        for (int row = 0; row < ROWS; ++row) {
+            const int token = row * BETWEEN + thread / 8;
+#pragma unroll
+            for (int i = 0; i < Part::EACH; ++i) {
+                const int piece = chunk + 8 * i;
+                // Four of a row's eight threads begin with the second half, so that no bank is met twice.
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    const int half = j ^ chunk / 4;
+                    const uint2 codes = *reinterpret_cast<const uint2*>(own(slot, row, i) + 8 * half);
+                    *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, 2 * piece + half)) = latent_operands(codes.x, codes.y, scale);
+                }
+            }
+            *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, C::LATENT / 8 + chunk)) = *reinterpret_cast<const uint4*>(own(slot, row, Part::EACH));
+        }
+        fence_async_shared();
+        barrier_arrive(&shared.full[at.stage]);
+        at.advance();
+        copy(tile + AHEAD * KEYS, slot);
+        if (++slot == AHEAD) slot = 0;
+    }
 }
 
 // A consumer warpgroup's rows.

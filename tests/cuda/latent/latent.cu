@@ -1,6 +1,7 @@
 // Attention over latents against its definition in double precision, in which keys and values are made:
 // decode (parts, formats, odd widths, uneven batches, heads of a rank), prefill (mixed sequences, cached
-// prefixes). nvcc as in common.cuh; PART 1 has the kernels of warpgroups, PART 0 the others.
+// prefixes). nvcc as in common.cuh; PARTs 1 and 3 have the kernels of warpgroups, 0 and 2 the others; 2 and 3
+// those of latents that are kept as codes.
 #include "latent/latent_case.cuh"
 
 using namespace test;
@@ -26,8 +27,8 @@ void check(const char* name, std::vector<Fed> fed, uint64_t seed, bool decode, P
         if (planted == Planted::VALUE) problem.made[(size_t(C::KEY_DIM) + 3) * C::LATENT + 1] += 8.0f;
         if (planted == Planted::ROTATED)
             for (int e = 0; e < C::ROTATED; e++) {
-                auto& v = after[problem.at(0, half) + C::LATENT + e];
-                v = host_round<typename C::Kv>(-4.0f * host_widen(v));
+                const int element = C::LATENT + e;
+                problem.put(after, 0, half, element, -4.0f * problem.get(after, 0, half, element));
             }
         const auto difference = compare(raw, problem.reference(after));
         const bool seen = difference.relative > limit;
@@ -95,7 +96,7 @@ void check_continuation(const char* name, int length, uint64_t seed) {
     decode.run();
     const auto row = decode.result(1);
     const auto cache = decode.cache.download();
-    if (std::memcmp(cache.data(), expected.data(), cache.size() * sizeof cache[0]) != 0) std::printf("FAIL %s: caches differ\n", name), failures++;
+    if (std::memcmp(cache.data() + Problem<P>::AHEAD, expected.data() + Problem<P>::AHEAD, (cache.size() - Problem<P>::AHEAD) * sizeof cache[0]) != 0) std::printf("FAIL %s: caches differ\n", name), failures++;
     report(name, compare(row, std::vector<double>(all.end() - row.size(), all.end())), limit_of<P>());
 }
 
@@ -127,9 +128,13 @@ using One = Latents<1, 16, 8, 24, 40>;          // a row of 48: half a panel, an
 using Five = Latents<5, 24, 16, 40, 72, f16>;   // an odd number of key tiles
 using Seek = Latents<40, 128, 64, 128, 512>;    // two groups of heads, the second of 8
 using Many = Latents<40, 64, 64, 128, 256>;
+using Coded = Latents<32, 64, 64, 128, 256, E4m3>;
+using CodedRank = Latents<8, 64, 64, 128, 256, E4m3>;
+using CodedFive = Latents<5, 24, 24, 40, 80, E4m3>;   // neither panels nor pieces of a token are whole
+using CodedMany = Latents<40, 64, 64, 128, 256, E4m3>;
 
 #ifndef PART
-#error "compile with -DPART=0 and 1"
+#error "compile with -DPART=0 to 3"
 #endif
 
 int main() {
@@ -156,6 +161,26 @@ int main() {
     check<Prefill<Five, 160, 8>>("prefill 5 heads, long prefix", {{90, 700}, {1, 255}, {40, 31}}, 22, false);
     check<Prefill<One, 70, 1>>("prefill 1 head", {{33, 0}, {37, 100}}, 23, false);
     check_continuation<Prefill<Mistral, 300, 4>, Decode<Mistral, 1, 8>>("decode after prefill", 300, 24);
+#elif PART == 2
+    check<Decode<Coded, 1, 1>>("fp8 decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 50, true);
+    check<Decode<Coded, 8, 16, 64, 2, 1, true>>("fp8 decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 51, true);
+    check<Decode<Blocks<Coded, 64>, 2, 3, 32, 3>>("fp8 decode, blocks of 64, tiles of 32", {{1, 1000}, {1, 32}}, 52, true);
+    check<Decode<CodedFive, 3, 5, 32, 2, 2>>("fp8 decode 5 x 24+24/40 of 80, 2 terms", {{1, 500}, {1, 63}, {1, 128}}, 53, true);
+    check<Decode<Coded, 1, 4, 64, 2, 1, true>>("planted: a wrong rotated key, fp8", {{1, 300}}, 54, true, Planted::ROTATED);
+    check_alone<Decode<Coded, 8, 16, 64, 2, 1, true>>("a row's bits are its own, fp8", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 2, 55);
+    check<Prefill<Coded, 128, 2>>("fp8 prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 56, false);
+    check_continuation<Prefill<CodedFive, 150, 4>, Decode<CodedFive, 1, 8>>("fp8 decode after prefill", 150, 57);
+#elif PART == 3
+    constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
+    check<Decode<Coded, 1, 1>, STEP>("fp8 wgmma decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 60, true);
+    check<Decode<Coded, 8, 16, 64, 2, 1, true>, STEP>("fp8 wgmma decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 61, true);
+    check<Decode<CodedMany, 2, 3, 64, 2, 1, true>, STEP>("fp8 wgmma decode, 40 heads, 6 tiles a part", {{1, 1100}, {1, 128}}, 62, true);
+    check<Decode<Blocks<CodedRank, 64>, 2, 2>, STEP>("fp8 wgmma decode, 8 heads of a rank, blocks of 64", {{1, 1000}, {1, 32}}, 63, true);
+    check<Decode<Coded, 1, 4, 64, 2, 1, true>, STEP>("planted: a wrong rotated key, fp8 wgmma", {{1, 300}}, 64, true, Planted::ROTATED);
+    check_alone<Decode<Coded, 8, 1, 64, 2, 1, true>, STEP>("a row's bits are its own, fp8 wgmma, 1 part", {{1, 640}, {1, 0}, {1, 320}}, 2, 65);
+    check<Prefill<Coded, 128, 2>, PROMPT>("fp8 wgmma prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 66, false);
+    check<Prefill<CodedRank, 300, 8>, PROMPT>("fp8 wgmma prefill, 8 heads of a rank, long prefix", {{90, 700}, {1, 255}, {200, 31}}, 67, false);
+    check_continuation<Prefill<Coded, 300, 4>, Decode<Coded, 1, 8>, PROMPT, STEP>("fp8 wgmma decode after wgmma prefill", 300, 68);
 #else
     constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
     check<Decode<Mistral, 1, 1>, STEP>("wgmma decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 30, true);

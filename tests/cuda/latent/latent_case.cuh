@@ -46,6 +46,8 @@ Kv host_round(float v) {
     else
         return __float2bfloat16_rn(v);
 }
+// The static scale of latents that are kept as codes.
+constexpr float LATENT_SCALE = 0.5f;
 inline float host_widen(__half v) { return __half2float(v); }
 inline float host_widen(__nv_bfloat16 v) { return __bfloat162float(v); }
 
@@ -110,7 +112,8 @@ struct Problem {
     Table table;
     std::vector<float> q, kv, norm, rotary, made, row_scales;
     std::vector<uint16_t> codes;
-    std::vector<Kv> cache;   // before the step
+    std::vector<Kv> cache;   // before the step; what stands in front of a layer of codes is its first AHEAD elements
+    static constexpr size_t AHEAD = S::CODES ? 256 : 0;
 
     Problem(std::vector<Fed> fed_, uint64_t seed) : fed(std::move(fed_)), table(fed, C::BLOCK_TOKENS, seed) {
         Random random(seed + 1000);
@@ -125,13 +128,47 @@ struct Problem {
                 const float angle = float(p) * std::pow(10000.0f, -float(i) / float(PAIRS));
                 rotary[(size_t(p) * PAIRS + i) * 2] = std::cos(angle), rotary[(size_t(p) * PAIRS + i) * 2 + 1] = std::sin(angle);
             }
-        cache.resize(size_t(table.blocks) * S::BLOCK_STRIDE);
+        cache.resize(AHEAD + size_t(table.blocks) * S::BLOCK_STRIDE);
         std::memset(static_cast<void*>(cache.data()), 0xff, cache.size() * sizeof(Kv));
+        if (S::CODES) {  // nothing is measured; scales of keys and of values, which are none
+            std::memset(static_cast<void*>(cache.data()), 0, AHEAD);
+            const float scales[2] = {LATENT_SCALE, NAN};
+            std::memcpy(reinterpret_cast<char*>(cache.data()) + AHEAD - sizeof scales, scales, sizeof scales);
+        }
         for (size_t s = 0; s < fed.size(); s++)
             for (int p = 0; p < fed[s].position; p++)
-                for (int e = 0; e < W; e++) cache[at(int(s), p) + e] = host_round<Kv>(random.normal());
+                for (int e = 0; e < W; e++) put(cache, int(s), p, e, random.normal());
     }
-    size_t at(int sequence, int position) const { return table.at(sequence, position, C::BLOCK_TOKENS) * W; }
+    // Where element e of a token is kept; of codes a byte, and a rotated element's first.
+    size_t at(int sequence, int position, int e) const {
+        const size_t row = table.at(sequence, position, C::BLOCK_TOKENS);
+        if (!S::CODES) return row * W + e;
+        const size_t token = row % C::BLOCK_TOKENS, block = AHEAD + row / C::BLOCK_TOKENS * S::BLOCK_STRIDE;
+        return block + (e < L ? token * L + e : S::LATENTS + (token * C::ROTATED + e - L) * 2);
+    }
+    void put(std::vector<Kv>& to, int sequence, int position, int e, float v) const {
+        Kv* place = &to[at(sequence, position, e)];
+        if constexpr (!S::CODES) {
+            *place = host_round<Kv>(v);
+        } else if (e < L) {
+            place->code = float_to_e4m3(v / LATENT_SCALE);
+        } else {
+            const uint16_t bits = float_to_bf16(v);
+            std::memcpy(place, &bits, 2);
+        }
+    }
+    float get(const std::vector<Kv>& from, int sequence, int position, int e) const {
+        const Kv* place = &from[at(sequence, position, e)];
+        if constexpr (!S::CODES) {
+            return host_widen(*place);
+        } else if (e < L) {
+            return e4m3_to_float(place->code) * LATENT_SCALE;
+        } else {
+            uint16_t bits;
+            std::memcpy(&bits, place, 2);
+            return bf16_to_float(bits);
+        }
+    }
 
     void turn(std::vector<double>& x, int position) const {
         for (int i = 0; i < PAIRS; i++) {
@@ -143,7 +180,7 @@ struct Problem {
     }
 
     // Every place but the fed tokens' must be bit for bit what it was, theirs within half a unit of the
-    // cache's format of the reference.
+    // cache's format of the reference: of codes each, of others rows.
     void check_cache(const std::vector<Kv>& after) const {
         std::vector<Kv> expected = cache;
         size_t wrong = 0;
@@ -158,13 +195,15 @@ struct Problem {
                 for (int e = 0; e < L; e++) x.push_back(mine[e] * inverse * norm[e]);
                 turn(key, position);
                 x.insert(x.end(), key.begin(), key.end());
-                const size_t to = at(int(s), position);
+                bool coded = true;
                 for (int e = 0; e < W; e++) {
-                    const double got = host_widen(after[to + e]);
-                    error += (got - x[e]) * (got - x[e]), size += x[e] * x[e];
+                    const double got = get(after, int(s), position, e);
+                    if (S::CODES && e < L) coded = coded && std::abs(got - x[e]) <= 1.001 * std::max(std::abs(x[e]) / 16, LATENT_SCALE / 1024.0);
+                    else error += (got - x[e]) * (got - x[e]), size += x[e] * x[e];
+                    const size_t to = at(int(s), position, e);
+                    std::copy_n(after.begin() + to, S::CODES && e >= L ? 2 : 1, expected.begin() + to);
                 }
-                if (!(std::sqrt(error) <= 3e-3 * std::sqrt(size))) wrong++;
-                std::copy_n(after.begin() + to, W, expected.begin() + to);
+                if (!coded || !(std::sqrt(error) <= 3e-3 * std::sqrt(size))) wrong++;
             }
         const bool elsewhere = std::memcmp(expected.data(), after.data(), after.size() * sizeof(Kv)) != 0;
         if (wrong || elsewhere) std::printf("FAIL cache: %zu rows wrong%s\n", wrong, elsewhere ? ", written elsewhere" : ""), failures++;
@@ -181,10 +220,9 @@ struct Problem {
                 std::vector<double> expanded(size_t(length) * S::MADE);
                 for (int p = 0; p < length; p++)
                     for (int m = 0; m < S::MADE; m++) {
-                        const Kv* latent = &after[at(int(s), p)];
                         const float* weights = &made[(size_t(head) * S::MADE + m) * L];
                         double dot = 0;
-                        for (int e = 0; e < L; e++) dot += double(weights[e]) * double(host_widen(latent[e]));
+                        for (int e = 0; e < L; e++) dot += double(weights[e]) * double(get(after, int(s), p, e));
                         expanded[size_t(p) * S::MADE + m] = dot;
                     }
                 for (int t = 0; t < fed[s].count; t++) {
@@ -196,10 +234,9 @@ struct Problem {
                     std::vector<double> weights(position + 1);
                     double largest = -INFINITY, total = 0;
                     for (int p = 0; p <= position; p++) {
-                        const Kv* key = &after[at(int(s), p) + L];
                         double dot = 0;
                         for (int e = 0; e < K; e++) dot += double(mine[head * K + e]) * expanded[size_t(p) * S::MADE + e];
-                        for (int e = 0; e < C::ROTATED; e++) dot += turned[e] * double(host_widen(key[e]));
+                        for (int e = 0; e < C::ROTATED; e++) dot += turned[e] * double(get(after, int(s), p, L + e));
                         weights[p] = factor * dot;
                         largest = std::max(largest, weights[p]);
                     }
@@ -246,13 +283,14 @@ struct Device {
         q.upload(p.q);
         kv.upload(p.kv);
     }
+    Kv* layer() const { return cache.pointer + Problem<C>::AHEAD; }
     void run(cudaStream_t stream = 0) {
         const Step* header = reinterpret_cast<const Step*>(step.pointer);
         const TokenRow* rows = decode ? nullptr : tokens.pointer;
         const int tile = 16 * C::ROW_TILES, values = LatentValues<C>::TILE_ROWS * C::ROW_TILES;
         launch(queries_kernel<C>, dim3((C::ROWS + tile - 1) / tile, C::HEADS + 1), LATENT_QUERY_THREADS<C>, 0, stream, header, rows, q.pointer, kv.pointer,
-               norm.pointer, rotary.pointer, codes.pointer, row_scales.pointer, cache.pointer, queries.pointer);
-        attend<C, BY>(stream, header, rows, queries.pointer, cache.pointer, partials.pointer);
+               norm.pointer, rotary.pointer, codes.pointer, row_scales.pointer, layer(), queries.pointer);
+        attend<C, BY>(stream, header, rows, queries.pointer, layer(), partials.pointer);
         launch(values_kernel<C>, dim3((C::ROWS + values - 1) / values, C::HEADS), VALUES_THREADS, 0, stream, header, rows, partials.pointer, codes.pointer,
                row_scales.pointer, out.pointer);
     }

@@ -51,8 +51,13 @@ const WALKS: [Walk; 3] = [
     Walk { wgmma: false, group: 32, tile: 32, stages: 2, resident: 1 },
 ];
 const BY_WARPGROUPS: Walk = Walk { wgmma: true, group: 64, tile: 64, stages: 4, resident: 1 };
+/// The same of latents that are kept as codes: tiles converted, beside [`STEP_AHEAD`] on their way.
+const CODED_STAGES: usize = 3;
 /// Tiles in flight in prompts.
 const PROMPT_STAGES: usize = 3;
+/// Tiles of codes that gathering threads copy ahead, in decode and in prompts.
+const STEP_AHEAD: usize = 2;
+const PROMPT_AHEAD: usize = 1;
 /// Parts whose ends latent_values reads at once.
 const ENDS: usize = 32;
 
@@ -71,29 +76,36 @@ impl Shape {
         (keys + TERMS * (self.panels() + 1) * rows * 128 + agreed).next_multiple_of(128)
     }
 
-    /// `sizeof(LatentWgmmaShared<C, GROUPS, STAGES, ROWS>)`, with `queries` rows of all groups.
-    fn wgmma_shared(&self, queries: usize, stages: usize) -> usize {
-        let keys = stages * BY_WARPGROUPS.tile;
-        (self.panels() * 128 * (keys + queries) + stages * 2 * 8).next_multiple_of(1024)
+    /// `sizeof(LatentWgmmaShared<C, GROUPS, STAGES, AHEAD, ROWS>)`, with `queries` rows of all groups.
+    fn wgmma_shared(&self, queries: usize, stages: usize, ahead: usize, kv: Cached) -> usize {
+        let tile = BY_WARPGROUPS.tile;
+        let coded = if kv.is_narrow() { ahead * tile * (self.latent + 2 * self.rotated) } else { 0 };
+        (self.panels() * 128 * (stages * tile + queries) + stages * 2 * 8 + coded).next_multiple_of(1024)
     }
 
     /// `latent_decode_wgmma_shared_bytes<C>()`.
-    fn step_shared(&self) -> usize {
-        self.wgmma_shared(if self.heads <= 32 { 32 } else { 64 }, BY_WARPGROUPS.stages)
+    fn step_shared(&self, kv: Cached) -> usize {
+        let stages = if kv.is_narrow() { CODED_STAGES } else { BY_WARPGROUPS.stages };
+        self.wgmma_shared(if self.heads <= 32 { 32 } else { 64 }, stages, STEP_AHEAD, kv)
     }
 
     /// `latent_prefill_shared_bytes<C>()`.
-    fn prompt_shared(&self) -> usize {
-        self.wgmma_shared(2 * 64, PROMPT_STAGES)
+    fn prompt_shared(&self, kv: Cached) -> usize {
+        self.wgmma_shared(2 * 64, PROMPT_STAGES, PROMPT_AHEAD, kv)
     }
 
     /// The walk that the card is best at; `None` if not even the smallest fits it.
     fn walk(&self, kv: Cached, block_tokens: usize, card: &Cuda) -> Option<Walk> {
         let most = card.shared_per_block as usize;
-        let takes = self.latent == 256 && self.width().is_multiple_of(64) && self.heads <= 128 && TERMS == 1;
+        let elements = match kv {
+            Cached::Bf16 => self.width().is_multiple_of(64),
+            Cached::Fp8 => self.rotated == 64,
+            _ => false,
+        };
+        let takes = elements && self.latent == 256 && self.heads <= 128 && TERMS == 1;
         let nests = BY_WARPGROUPS.tile.is_multiple_of(block_tokens);
-        let fits = self.step_shared().max(self.prompt_shared()) <= most;
-        if card.wgmma && kv == Cached::Bf16 && takes && nests && fits {
+        let fits = self.step_shared(kv).max(self.prompt_shared(kv)) <= most;
+        if card.wgmma && takes && nests && fits {
             return Some(BY_WARPGROUPS);
         }
         WALKS.into_iter().find(|walk| {
@@ -102,7 +114,7 @@ impl Shape {
         })
     }
 
-    /// `latent_query_row<C>()`, for a cache of 16-bit elements.
+    /// `latent_query_row<C>()`: 16 bits an element, whatever the cache keeps.
     fn query_row(&self) -> usize {
         2 * TERMS * self.heads * self.width()
     }
@@ -131,6 +143,7 @@ fn values_rows(rows: usize) -> usize {
 /// What the launches of the phase share.
 struct Operands {
     shape: Shape,
+    kv: Cached,
     walk: Walk,
     splits: usize,
     tokens: Tokens,
@@ -180,11 +193,10 @@ impl Launcher<'_> {
         let element = match phase.format {
             Cached::Bf16 => "__nv_bfloat16",
             Cached::F16 => "__half",
+            Cached::Fp8 => "E4m3",
             kept => {
-                return Err(refusal(
-                    self,
-                    &format!("no kernel keeps latents as {kept}, only as bf16 or f16"),
-                ));
+                let what = format!("no kernel keeps latents as {kept}, only as bf16, f16 or fp8");
+                return Err(refusal(self, &what));
             }
         };
         let Some(walk) = shape.walk(phase.format, quant.kv_block, self.card) else {
@@ -217,6 +229,7 @@ impl Launcher<'_> {
         let (query_row, partials) = (shape.query_row(), shape.partials(splits, rows));
         Ok(Operands {
             shape,
+            kv: phase.format,
             walk,
             splits,
             tokens: if decode { Tokens::NULL } else { Tokens::STEP },
@@ -289,7 +302,7 @@ impl Launcher<'_> {
         if walk.wgmma && !decode {
             let arguments = LatentPrefillWgmma { step, queries, layer, partials };
             let instance = Instance {
-                shared: shape.prompt_shared(),
+                shared: shape.prompt_shared(operands.kv),
                 bytes,
                 ..Instance::new(name, operands.with(&[]), PREFILL_WGMMA_THREADS)
             };
@@ -301,7 +314,7 @@ impl Launcher<'_> {
         if walk.wgmma {
             let arguments = LatentDecodeWgmma { step, tokens, queries, layer, partials };
             let instance = Instance {
-                shared: shape.step_shared(),
+                shared: shape.step_shared(operands.kv),
                 bytes,
                 ..Instance::new(name, operands.with(&more), DECODE_WGMMA_THREADS)
             };

@@ -70,6 +70,16 @@ impl Operation for LatentAttention {
     }
 
     fn unbuilt(&self) -> Option<&'static str> {
+        match self.format {
+            Cached::Nvfp4 => return Some("latents kept as nvfp4: bf16, f16 or fp8"),
+            Cached::Turbo8 => return Some("latents kept as turbo8: bf16, f16 or fp8"),
+            Cached::Turbo4 => return Some("latents kept as turbo4: bf16, f16 or fp8"),
+            Cached::Turbo3 => return Some("latents kept as turbo3: bf16, f16 or fp8"),
+            Cached::Fp8 if !self.shape.latent.is_multiple_of(16) => {
+                return Some("latents kept as fp8 of a width that no 16 divides: bf16 or f16");
+            }
+            Cached::F32 | Cached::Bf16 | Cached::F16 | Cached::Fp8 => {}
+        }
         let Shape { key_dim, value_dim, latent, .. } = self.shape;
         let whole = [key_dim, value_dim, latent, self.shape.width()].iter().all(|it| it.is_multiple_of(8));
         // A block of latent_queries has a warp for each 32 latents, and holds a head's keys of them.

@@ -193,9 +193,13 @@ impl<const LATENT: usize> Case<LATENT> {
 /// [`Case::found`] for latents of [`ODD`] and [`EVEN`].
 macro_rules! found {
     ($case:expr, $latent:expr, $format:ty, $kept:ty, $lanes:expr, $most:expr) => {
-        $case.found::<$format, $kept, { $latent + ROTATED }, { HEADS * ($latent + ROTATED) }, { HEADS * $latent }>(
-            $lanes, $most,
-        )
+        $case.found::<
+                            $format,
+                            $kept,
+                            { $latent + ROTATED },
+                            { HEADS * ($latent + ROTATED) },
+                            { HEADS * $latent },
+                        >($lanes, $most)
     };
 }
 

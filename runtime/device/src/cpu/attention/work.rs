@@ -264,8 +264,8 @@ impl<
         }
     }
 
-    /// Widens the first `seen` keys and values of a segment. Where keys have a tail their codes are multiplied
-    /// by `scale`, which does not multiply tails.
+    /// Widens the first `seen` keys and values of a segment. Where keys have a tail their codes are
+    /// multiplied by `scale`, which does not multiply tails.
     fn gather<'s>(
         &self,
         source: &Cached<E, BLOCK>,
