@@ -18,8 +18,8 @@ fn the_document_is_valid_and_true() {
     let own = root().join("tests/openapi");
     let python = python::environment(&root().join("target/venv-openapi"), &own.join("requirements.txt"))
         .unwrap_or_else(|error| panic!("{error}"));
-    // An answer to a request without a limit fills the context. A short one keeps it within the ten seconds that
-    // schemathesis allows, beside other tests too.
+    // An answer to a request without a limit fills the context. A short one keeps it within the ten seconds
+    // that schemathesis allows, beside other tests too.
     let talking = scripted::talk(&["--api-key", KEY, "--max-body", "1000000", "--context", "1024"]);
     let address = &talking.serving.address;
     // Keeps the tools' files out of the source tree.

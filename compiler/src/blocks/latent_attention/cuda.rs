@@ -51,7 +51,7 @@ const WALKS: [Walk; 3] = [
     Walk { wgmma: false, group: 32, tile: 32, stages: 2, resident: 1 },
 ];
 const BY_WARPGROUPS: Walk = Walk { wgmma: true, group: 64, tile: 64, stages: 4, resident: 1 };
-/// The same of latents that are kept as codes: tiles converted, beside [`STEP_AHEAD`] on their way.
+/// The same of latents that are kept as codes: tiles converted, beside [`STEP_AHEAD`] in flight.
 const CODED_STAGES: usize = 3;
 /// Tiles in flight in prompts.
 const PROMPT_STAGES: usize = 3;
