@@ -135,10 +135,11 @@ fn features() -> BTreeSet<String> {
     let names = detected! {
         is_x86_feature_detected:
         "avx" "avx2" "avx512bf16" "avx512bitalg" "avx512bw" "avx512cd" "avx512dq" "avx512f" "avx512fp16"
-        "avx512ifma" "avx512vbmi" "avx512vbmi2" "avx512vl" "avx512vnni" "avx512vpopcntdq" "avxvnni" "bmi1"
-        "bmi2" "cmpxchg16b" "f16c" "fma" "fxsr" "gfni" "lzcnt" "movbe" "popcnt" "sse" "sse2" "sse3" "sse4.1"
-        "sse4.2" "ssse3" "vaes" "vpclmulqdq" "xsave" "adx" "aes" "pclmulqdq" "rdrand" "rdseed" "sha"
-        "sse4a" "xsavec" "xsaveopt" "xsaves"
+        "avx512ifma" "avx512vbmi" "avx512vbmi2" "avx512vl" "avx512vnni" "avx512vp2intersect" "avx512vpopcntdq"
+        "avxifma" "avxneconvert" "avxvnni" "avxvnniint16" "avxvnniint8" "bmi1" "bmi2" "cmpxchg16b" "f16c" "fma"
+        "fxsr" "gfni" "kl" "lzcnt" "movbe" "popcnt" "sse" "sse2" "sse3" "sse4.1" "sse4.2" "ssse3" "vaes"
+        "vpclmulqdq" "xsave" "adx" "aes" "pclmulqdq" "rdrand" "rdseed" "sha" "sha512" "sm3" "sm4" "sse4a"
+        "widekl" "xsavec" "xsaveopt" "xsaves"
     };
     #[cfg(target_arch = "aarch64")]
     let names = detected! {
