@@ -1,19 +1,19 @@
-//! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json, or from the params.json
-//! of Mistral's own releases.
+//! `cargo xtask import`: MODEL.toml and quant specs from a Hugging Face config.json, from the params.json of
+//! Mistral's own releases, or from a GGUF file.
 
 use clap::Args;
 use monomorph_compiler::import::{self, Imported, Seen};
 use monomorph_compiler::spec::VISION_FILE;
 use monomorph_compiler::spec::types::Compute;
-use monomorph_text::{ChatTemplate, ReasoningFormat, ToolFormat};
+use monomorph_text::{ChatTemplate, ReasoningFormat, Tokenizer, ToolFormat};
 use monomorph_weights::Checkpoint;
 use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Options {
-    /// The config.json (or params.json, in the form of Mistral's own releases), or its directory. Other files
-    /// of the checkpoint there (safetensors, their index) tell which tensors it has and how they are stored;
-    /// a chat template, how its answers are marked up.
+    /// The config.json (or params.json, in the form of Mistral's own releases), or its directory; or a GGUF
+    /// file, which is one. Other files of the checkpoint there (safetensors, their index) tell which tensors
+    /// it has and how they are stored; a chat template, how its answers are marked up.
     config: PathBuf,
     /// Name of the model.
     #[arg(long)]
@@ -21,7 +21,7 @@ pub struct Options {
     /// Targets directory to write into: DIR/models/NAME/.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// What weights other than f32 compute in: f32, or f16 for tensor cores.
+    /// What weights other than f32 compute in: f32, or f16 for tensor cores. Blocks of GGUF compute in int8.
     #[arg(long, default_value = "f32", value_parser = ["f32", "f16"])]
     compute: String,
 }
@@ -38,12 +38,32 @@ pub fn import(options: Options) -> Result<(), String> {
 
 /// Drafts the specs of a config by what stands beside it. `called` is what errors call it.
 pub fn draft(config: &Path, called: &str, name: &str, compute: Compute) -> Result<Imported, String> {
+    if is_gguf(config) {
+        return of_gguf(config, called, name, compute);
+    }
     let text = std::fs::read_to_string(config).map_err(|error| format!("{called}: {error}"))?;
     let (tools, reasoning) = formats(config)?;
     let seen = Seen::beside(config)?.with_formats(tools, reasoning);
     let own = config.file_name().is_some_and(|name| name == import::PARAMS_FILE);
     let import = if own { import::import_params } else { import::import };
     import(&text, name, compute, &seen).map_err(|error| format!("{called}: {error}"))
+}
+
+/// Whether a file is called as GGUF files are.
+pub fn is_gguf(file: &Path) -> bool {
+    file.extension().is_some_and(|it| it == "gguf")
+}
+
+/// Drafts the specs of a GGUF file, whose tokenizer must be a known one if it has one.
+fn of_gguf(file: &Path, called: &str, name: &str, compute: Compute) -> Result<Imported, String> {
+    let checkpoint = Checkpoint::open(file).map_err(|error| error.to_string())?;
+    let metadata = checkpoint.gguf_metadata();
+    if metadata.is_some_and(|it| it.kind("tokenizer.ggml.model").is_some()) {
+        Tokenizer::from_checkpoint(&checkpoint).map_err(|error| error.to_string())?;
+    }
+    let (tools, reasoning) = formats(file)?;
+    let seen = Seen::of(&checkpoint).with_formats(tools, reasoning);
+    import::import_gguf(&checkpoint, name, compute, &seen).map_err(|error| format!("{called}: {error}"))
 }
 
 /// Writes specs into a targets directory and returns their paths. A file that differs is never overwritten:
@@ -67,11 +87,13 @@ pub fn keep(out: &Path, name: &str, imported: &Imported) -> Result<Vec<PathBuf>,
     Ok(paths)
 }
 
-/// The formats of calls and reasoning by the chat template beside a config, if there is one.
+/// The formats of calls and reasoning by the chat template beside a config, or in a GGUF file, if there is
+/// one.
 fn formats(config: &Path) -> Result<(Option<&'static str>, Option<&'static str>), String> {
     let directory = config.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let place = if is_gguf(config) { config } else { directory };
     // Without a tokenizer and without weights nothing is there to be served, and no template either.
-    let Ok(checkpoint) = Checkpoint::open_text(directory) else { return Ok((None, None)) };
+    let Ok(checkpoint) = Checkpoint::open_text(place) else { return Ok((None, None)) };
     let source = ChatTemplate::source_in(&checkpoint).map_err(|error| error.to_string())?;
     let Some(source) = source else { return Ok((None, None)) };
     let (tools, reasoning) = (ToolFormat::of_template(&source), ReasoningFormat::of_template(&source));

@@ -13,13 +13,14 @@ use monomorph_compiler::spec::types::{Compute, Source, Target};
 use monomorph_compiler::{graph, passes, spec};
 use monomorph_hub::{File, Hub, free};
 use monomorph_weights::{cache_directory, weights_directory};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Which model, where the command line names no target.
 #[derive(Args)]
 pub struct ModelOptions {
-    /// A model of the hub, `owner/name` or `owner/name@revision`, or a directory with a checkpoint: its
-    /// target where specs name it, else one imported from it.
+    /// A model of the hub, `owner/name` or `owner/name@revision`, or a directory with a checkpoint, or a GGUF
+    /// file: its target where specs name it, else one imported from it.
     #[arg(long, value_name = "NAME", conflicts_with = "target")]
     pub model: Option<String>,
     /// Hardware to build for [default: what this machine has].
@@ -58,7 +59,8 @@ struct Found {
 /// Chooses the target of the model called `name`, says what it needs, and refuses what this machine cannot
 /// hold. `targets_dir` is where specs are looked up first, and where imported ones go.
 pub fn choose(options: &ModelOptions, name: &str, targets_dir: Option<&Path>) -> Result<Chosen, String> {
-    let named = decide::named(name, Path::new(name).is_dir())?;
+    let path = Path::new(name);
+    let named = decide::named(name, path.is_dir() || path.is_file() && import::is_gguf(path))?;
     let mut search = paths::search(targets_dir);
     let workshop = Workshop::look(&paths::root());
     let candidates = doctor::fitness(&search, &workshop.machine)?;
@@ -66,7 +68,7 @@ pub fn choose(options: &ModelOptions, name: &str, targets_dir: Option<&Path>) ->
     let on_gpu = candidates.iter().any(|it| it.hardware.name == hardware && it.hardware.cuda().is_some());
     let known = match &named {
         Named::Hub { id, revision } => known(&search, &hardware, id, revision.as_deref())?,
-        Named::Directory(_) => Vec::new(),
+        Named::Local(_) => Vec::new(),
     };
     let found = if known.is_empty() {
         // What each is fast at.
@@ -133,11 +135,13 @@ fn imported(named: &Named, compute: Compute, targets_dir: Option<&Path>) -> Resu
         targets_dir.map_or_else(own, Path::to_owned)
     };
     let (drafted, out, weights, bytes) = match named {
-        Named::Directory(directory) => {
-            let config = import::config_of(directory);
+        Named::Local(directory) => {
+            let config = if directory.is_dir() { import::config_of(directory) } else { directory.clone() };
+            // Blocks of GGUF are fast in int8 everywhere.
+            let compute = if import::is_gguf(&config) { Compute::F32 } else { compute };
             let drafted = import::draft(&config, &config.display().to_string(), &model, compute)?;
-            let text = std::fs::read(&config).map_err(|error| format!("{}: {error}", config.display()))?;
-            (drafted, kept(&decide::version(&text)), Some(directory.clone()), None)
+            let version = version(&config).map_err(|error| format!("{}: {error}", config.display()))?;
+            (drafted, kept(&version), Some(directory.clone()), None)
         }
         Named::Hub { id, revision } => {
             let revision = revision.as_deref().unwrap_or("main");
@@ -158,6 +162,21 @@ fn imported(named: &Named, compute: Compute, targets_dir: Option<&Path>) -> Resu
         weights,
         bytes,
     })
+}
+
+/// What tells a config from another of its name: its text; of a GGUF file, its beginning and its length.
+fn version(config: &Path) -> std::io::Result<String> {
+    const BEGINNING: u64 = 1 << 20;
+    let mut file = std::fs::File::open(config)?;
+    let length = file.metadata()?.len();
+    let mut text = Vec::new();
+    if import::is_gguf(config) {
+        file.take(BEGINNING).read_to_end(&mut text)?;
+        text.extend(length.to_le_bytes());
+    } else {
+        file.read_to_end(&mut text)?;
+    }
+    Ok(decide::version(&text))
 }
 
 /// What a target takes, and what this machine has of it.

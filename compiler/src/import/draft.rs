@@ -1,5 +1,6 @@
 //! What a config says, in terms of MODEL.toml.
 
+use super::gguf::names::Architecture;
 use super::quantization::Quantization;
 use crate::blocks::vision::import::Tower;
 use crate::spec::types::{Around, Ffn, Mixer, Norm};
@@ -32,6 +33,8 @@ pub(super) struct Draft {
     pub(super) head: DraftHead,
     pub(super) stop_ids: Vec<u64>,
     pub(super) naming: Naming,
+    /// Of a GGUF file: its architecture, which has other names for tensors.
+    pub(super) gguf: Option<&'static Architecture>,
     /// Which tensors are codes, if the config says so.
     pub(super) quantization: Option<Quantization>,
     /// The vision tower of a multimodal config, or why it is left out.

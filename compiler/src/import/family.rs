@@ -196,6 +196,7 @@ fn read_family(
             stacked: family.experts.map_or(Stacked::No, |experts| experts.stacked),
             towers: if vision { &["model.visual.*"] } else { &[] },
         },
+        gguf: None,
         quantization: quantization?,
         tower: None,
         defaulted: Vec::new(),

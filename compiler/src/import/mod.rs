@@ -1,4 +1,4 @@
-//! Hugging Face `config.json`, or Mistral's own `params.json`, to MODEL.toml and quant specs.
+//! Hugging Face `config.json`, Mistral's own `params.json`, or a GGUF file, to MODEL.toml and quant specs.
 //!
 //! Keys and their defaults mean what they do in transformers 5.23. An unknown family, key or value is an
 //! error that names it: a model that computes something else is never guessed.
@@ -7,6 +7,7 @@ pub(crate) mod dimensions;
 pub(crate) mod draft;
 pub(crate) mod families;
 mod family;
+mod gguf;
 pub(crate) mod keys;
 mod layers;
 mod model;
@@ -27,6 +28,7 @@ use crate::blocks::vision::import::Tower;
 use crate::spec;
 use crate::spec::types::Compute;
 use monomorph_formats::Format;
+use monomorph_weights::Checkpoint;
 use serde_json::{Map, Value};
 use std::fmt;
 
@@ -93,6 +95,25 @@ pub fn import_params(
     drafted(params_json, params::read, origin, name, compute, seen)
 }
 
+/// [`import`] from the metadata and the tensors of a GGUF file.
+///
+/// # Errors
+/// As [`import`], and when it is no GGUF file, or one of an architecture that is not known.
+pub fn import_gguf(
+    checkpoint: &Checkpoint,
+    name: &str,
+    compute: Compute,
+    seen: &Seen,
+) -> Result<Imported, ImportError> {
+    let origin = Origin { maker: "llama.cpp", file: "GGUF file" };
+    named(name)?;
+    if compute != Compute::F32 && checkpoint.tensors().any(|tensor| quant::is_of_blocks(tensor.format)) {
+        let what = "blocks of GGUF are multiplied in int8: `--compute f16` is for floats";
+        return Err(refusal(what.to_owned()));
+    }
+    written(gguf::read(checkpoint, seen)?, origin, name, compute, seen)
+}
+
 fn drafted(
     json: &str,
     read: impl Fn(&Map<String, Value>) -> Result<Draft, ImportError>,
@@ -101,16 +122,36 @@ fn drafted(
     compute: Compute,
     seen: &Seen,
 ) -> Result<Imported, ImportError> {
-    let refuse = |problem: String| ImportError { problems: vec![problem] };
+    named(name)?;
+    let config: Value =
+        serde_json::from_str(json).map_err(|error| refusal(format!("not valid JSON: {error}")))?;
+    let config = config.as_object().ok_or_else(|| refusal("not a JSON object".to_owned()))?;
+    written(read(config)?, origin, name, compute, seen)
+}
+
+fn refusal(problem: String) -> ImportError {
+    ImportError { problems: vec![problem] }
+}
+
+/// # Errors
+/// When a model cannot be called so.
+fn named(name: &str) -> Result<(), ImportError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) || !name.chars().all(plain) {
         let rule = "letters, digits, `.`, `_` and `-`, the first a letter or digit";
-        return Err(refuse(format!("{name:?} cannot name a model: {rule}")));
+        return Err(refusal(format!("{name:?} cannot name a model: {rule}")));
     }
-    let config: Value =
-        serde_json::from_str(json).map_err(|error| refuse(format!("not valid JSON: {error}")))?;
-    let config = config.as_object().ok_or_else(|| refuse("not a JSON object".to_owned()))?;
-    let mut draft = read(config)?;
+    Ok(())
+}
+
+/// Writes the specs of a draft, and checks them.
+fn written(
+    mut draft: Draft,
+    origin: Origin,
+    name: &str,
+    compute: Compute,
+    seen: &Seen,
+) -> Result<Imported, ImportError> {
     draft_head(&mut draft, seen);
     let tower = vision_tower(&mut draft, origin, name, compute, seen);
     let model_toml = model::write(&draft, name, origin, seen);

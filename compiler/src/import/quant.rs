@@ -1,13 +1,15 @@
 //! Writes the storage of a checkpoint as a readable quant spec.
 
 use super::draft::{Draft, DraftHead, FULL};
+use super::gguf::names::FREQUENCIES;
 use super::seen::Seen;
 use super::storage::{Placed, classes};
-use crate::spec::types::{ClassScales, Compute, FileTensor, ScaleForm, TensorClass};
+use crate::spec::types::{ClassScales, Compute, FileTensor, RotaryRows, ScaleForm, TensorClass};
 use monomorph_formats::Format;
 use std::collections::BTreeSet;
 
-/// Writes a quant spec. All tensors not in f32 compute in `compute`, except norms and the router.
+/// Writes a quant spec. All tensors not in f32 compute in `compute`, except norms and the router, and blocks
+/// of GGUF, which have their own.
 pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute, seen: &Seen) -> String {
     let classes = classes(all);
     let stored_of_all: Vec<&str> =
@@ -26,7 +28,7 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute,
         }
         let exact = [TensorClass::Norm, TensorClass::Router].contains(class);
         if !exact && (rounds(storage.format) || storage.format.is_quantised()) {
-            computes += &format!("{} = {:?}\n", class.name(), compute.name());
+            computes += &format!("{} = {:?}\n", class.name(), compute_of(storage.format, compute).name());
         }
     }
     for placed in all {
@@ -46,24 +48,36 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute,
         computes = format!("\n# What both operands of a product are rounded to.\n[compute]\n{computes}");
     }
     let any = all.iter().any(|it| rounds(it.storage.format));
-    let kv = if any && compute == Compute::F16 { "bf16" } else { "f32" };
+    let blocks = all.iter().any(|it| is_of_blocks(it.storage.format));
+    let kv = match compute {
+        _ if blocks => "f16",
+        Compute::F16 if any => "bf16",
+        _ => "f32",
+    };
+    let container = if draft.gguf.is_some() { "gguf" } else { "safetensors" };
+    let article = if draft.gguf.is_some() { "file" } else { "checkpoint" };
+    let rotary_rows = match draft.gguf.map(|it| it.rotary_rows) {
+        Some(RotaryRows::Interleaved) => "interleaved",
+        Some(RotaryRows::AsModel) | None => "as-model",
+    };
     let kv_scales = kv_scales(all, seen);
-    let unused = unused(draft, all, kv_scales.is_some());
+    let unused = unused(draft, all, seen, kv_scales.is_some());
     let unused: String = unused.iter().map(|name| format!("    {name:?},\n")).collect();
+    let unused = match unused.as_str() {
+        "" => String::new(),
+        names => format!("# What checkpoints also hold; nothing reads it.\nunused = [\n{names}]\n"),
+    };
     let kv_scales = kv_scales.map_or(String::new(), |[keys, values]| {
         format!("scales = {{ keys = {keys:?}, values = {values:?} }} # of fp8\n")
     });
     format!(
         "\
-# {name} as a safetensors checkpoint stored in {formats}; products in {compute}, keys and values in {kv}.
+# {name} as a {container} {article} stored in {formats}; products in {compute}, keys and values in {kv}.
 
 [checkpoint]
-container = \"safetensors\"
-rotary_rows = \"as-model\"
-# What checkpoints also hold; nothing reads it.
-unused = [
-{unused}]
-
+container = \"{container}\"
+rotary_rows = \"{rotary_rows}\"
+{unused}
 [checkpoint.names]
 {names}
 [stored]
@@ -73,8 +87,22 @@ format = \"{kv}\"
 {kv_scales}block = 16
 ",
         formats = stored_of_all.join(", "),
-        compute = if computes.is_empty() { "f32" } else { compute.name() }
+        compute = match computes.is_empty() {
+            true => "f32",
+            false if blocks => Compute::Int8Block32.name(),
+            false => compute.name(),
+        }
     )
+}
+
+/// Whether its scales are in blocks of codes: a format of GGUF.
+pub(super) fn is_of_blocks(format: Format) -> bool {
+    format.is_quantised() && !format.has_companions()
+}
+
+/// What products with a stored format compute in, where floats compute in `floats`.
+fn compute_of(format: Format, floats: Compute) -> Compute {
+    if is_of_blocks(format) { Compute::Int8Block32 } else { floats }
 }
 
 fn file(file: &FileTensor) -> String {
@@ -119,8 +147,12 @@ fn kv_scales(all: &[Placed], seen: &Seen) -> Option<[String; 2]> {
 
 /// Tensors that a checkpoint may contain besides, in the order of the file. Where it was seen to have static
 /// scales of keys and values, they are none of them.
-fn unused(draft: &Draft, all: &[Placed], scaled: bool) -> Vec<String> {
+fn unused(draft: &Draft, all: &[Placed], seen: &Seen, scaled: bool) -> Vec<String> {
     let mut unused = Vec::new();
+    if draft.gguf.is_some() {
+        unused.extend(seen.has(FREQUENCIES, "").then(|| FREQUENCIES.to_owned()));
+        return unused;
+    }
     let (prefix, naming) = (draft.naming.prefix, &draft.naming);
     unused.extend(naming.towers.iter().map(|tower| (*tower).to_owned()));
     match draft.head {

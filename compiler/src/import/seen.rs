@@ -52,7 +52,7 @@ impl Seen {
     }
 
     fn files(directory: &Path, files: Option<Safetensors>) -> Result<Seen, String> {
-        let mut tensors = BTreeMap::new();
+        let mut seen = Seen::default();
         let whole = match files {
             None => None,
             Some(Safetensors::Whole(file)) => Some(file),
@@ -61,19 +61,23 @@ impl Seen {
                 let text = std::fs::read_to_string(&index).map_err(|error| fault(&error))?;
                 let shards: Index = serde_json::from_str(&text).map_err(|error| fault(&error))?;
                 let there = shards.weight_map.values().all(|shard| directory.join(shard).is_file());
-                tensors = shards.weight_map.into_keys().map(|name| (name, Stored::Unknown)).collect();
+                seen.tensors = shards.weight_map.into_keys().map(|name| (name, Stored::Unknown)).collect();
                 there.then_some(index)
             }
         };
         if let Some(path) = whole {
             let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
-            let known = checkpoint.tensors().map(|it| (it.name.to_owned(), Stored::Known(it.format)));
-            let other = checkpoint
-                .unsupported()
-                .map(|(name, dtype)| (name.to_owned(), Stored::Other(dtype.to_owned())));
-            tensors = known.chain(other).collect();
+            seen = Seen::of(&checkpoint);
         }
-        Ok(Seen { tensors, ..Seen::default() })
+        Ok(seen)
+    }
+
+    /// The tensors of an opened checkpoint.
+    pub fn of(checkpoint: &Checkpoint) -> Seen {
+        let known = checkpoint.tensors().map(|it| (it.name.to_owned(), Stored::Known(it.format)));
+        let other =
+            checkpoint.unsupported().map(|(name, dtype)| (name.to_owned(), Stored::Other(dtype.to_owned())));
+        Seen { tensors: known.chain(other).collect(), ..Seen::default() }
     }
 
     /// The same with the formats of calls and of reasoning, by their names in MODEL.toml, that the chat
@@ -90,6 +94,11 @@ impl Seen {
     /// Whether formats are known.
     pub(super) fn formats(&self) -> bool {
         self.names() && !self.tensors.values().any(|stored| matches!(stored, Stored::Unknown))
+    }
+
+    /// The names of all tensors.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
+        self.tensors.keys().map(String::as_str)
     }
 
     /// Whether a tensor's name has this beginning and end.
@@ -131,12 +140,10 @@ impl Seen {
                     (None, None) => Err(format!("{name:?} is fp8, and no scales stand beside it")),
                 }
             }
-            Some(Stored::Known(format @ (Format::F32 | Format::Bf16 | Format::F16))) => {
-                Ok(Storage::plain(*format))
-            }
-            Some(Stored::Known(format)) => {
+            Some(Stored::Known(format)) if format.has_companions() => {
                 Err(format!("{name:?} is {format}, and no known scales stand beside it"))
             }
+            Some(Stored::Known(format)) => Ok(Storage::plain(*format)),
             Some(Stored::Other(dtype)) => Err(format!("{name:?} is {dtype}, which is no known format")),
             Some(Stored::Unknown) => Err(format!("nothing says how {name:?} is stored")),
         }

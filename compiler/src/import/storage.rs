@@ -1,6 +1,7 @@
 //! Storage of every tensor of a model, summarised by class for a quant spec.
 
 use super::draft::{Draft, Stacked};
+use super::gguf::names::FREQUENCIES;
 use super::names::place;
 use super::quantization::Storage;
 use super::seen::Seen;
@@ -8,7 +9,7 @@ use crate::graph::instance;
 use crate::spec::TensorDecl;
 use crate::spec::types::{DRAFT_PREFIX, FileTensor, ScaleForm, TensorClass};
 use monomorph_formats::Format;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One tensor of the model (one per layer, one per expert) and its place in the checkpoint.
 pub(super) struct Placed {
@@ -49,6 +50,15 @@ pub(super) fn all(
     for decl in by_name(tensors) {
         let stacked = if decl.name.starts_with(DRAFT_PREFIX) { of_draft } else { of_layers };
         let mut file = place(draft, stacked, &decl);
+        if let Some(architecture) = draft.gguf {
+            match architecture.file(file, decl.rows) {
+                Ok(renamed) => file = renamed,
+                Err(problem) => {
+                    problems.push(problem);
+                    continue;
+                }
+            }
+        }
         match storage(draft, &decl, &file, seen, floats) {
             Ok(storages) => {
                 let packed =
@@ -69,7 +79,27 @@ pub(super) fn all(
             Err(problem) => problems.push(problem),
         }
     }
+    if draft.gguf.is_some() {
+        problems.extend(surplus(&all, seen));
+    }
     if problems.is_empty() { Ok(all) } else { Err(problems) }
+}
+
+/// Problems about tensors that no part of the model is.
+fn surplus(all: &[Placed], seen: &Seen) -> Option<String> {
+    let known: BTreeSet<&str> = all.iter().map(|it| it.file.name.as_str()).collect();
+    let in_layers = |name: &str| {
+        let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
+        layer.parse::<usize>().ok().map(|_| format!("blk.{{layer}}.{part}"))
+    };
+    let is_known = |name: &str| known.contains(&*in_layers(name).unwrap_or_else(|| name.to_owned()));
+    let mut others = seen.all().filter(|name| *name != FREQUENCIES && !is_known(name));
+    let first = others.next()?;
+    let more = match others.count() {
+        0 => String::new(),
+        count => format!(", nor are {count} more"),
+    };
+    Some(format!("the tensor {first:?} is no part of the model{more}"))
 }
 
 /// Tensors of one name as one, with the layers of all: what is said of how a tensor is stored is said by

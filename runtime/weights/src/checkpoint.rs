@@ -3,7 +3,7 @@
 use crate::entry::{Encoding, Entry};
 use crate::file::{Bytes, WeightsFile};
 use crate::metadata::Metadata;
-use crate::{Tensor, WeightsError, gguf, safetensors};
+use crate::{Tensor, WeightsError, gguf, safetensors, split};
 use monomorph_formats::Format;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,8 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// Opens a `.gguf` file, a `.safetensors` file, an index of shards, or a directory. It holds
     /// `model.safetensors`, or else `consolidated.safetensors` (or an index of that name and its shards),
-    /// beside `tokenizer.json` and friends; or exactly one `.gguf` file.
+    /// beside `tokenizer.json` and friends; or exactly one `.gguf` file. Of one in parts, any part is all of
+    /// it, and so is a directory of its parts.
     ///
     /// # Errors
     /// When nothing readable is there, or a file is malformed.
@@ -102,7 +103,40 @@ impl Checkpoint {
 
     fn open_gguf(path: &Path, file: WeightsFile) -> Result<Checkpoint, WeightsError> {
         let (metadata, tensors) = gguf::read(&file, 0)?;
-        Checkpoint::assemble(path, None, vec![file], tensors, Some(metadata))
+        match metadata.u32("split.count")? {
+            Some(count @ 2..) => Checkpoint::open_parts(path, split::parts(file.path(), count)?),
+            _ => Checkpoint::assemble(path, None, vec![file], tensors, Some(metadata)),
+        }
+    }
+
+    /// Opens the parts of a GGUF file.
+    fn open_parts(path: &Path, parts: Vec<PathBuf>) -> Result<Checkpoint, WeightsError> {
+        let (mut files, mut tensors, mut first) = (Vec::new(), Vec::new(), None);
+        let count = parts.len();
+        for (number, part) in parts.iter().enumerate() {
+            if !part.exists() {
+                let what = format!("is part {} of {count}, and missing", number + 1);
+                return Err(WeightsError::malformed(part, what));
+            }
+            let file = WeightsFile::open(part)?;
+            let (metadata, found) = gguf::read(&file, number)?;
+            let said = (metadata.u32("split.no")?, metadata.u32("split.count")?);
+            let wanted = (Some(number as u32), Some(count as u32));
+            if said != wanted {
+                let what = format!("has `split.no` and `split.count` {said:?}: its name wants {wanted:?}");
+                return Err(WeightsError::malformed(part, what));
+            }
+            first = first.or(Some(metadata));
+            files.push(file);
+            tensors.extend(found);
+        }
+        if let Some(all) = first.as_ref().map_or(Ok(None), |it| it.u32("split.tensors.count"))?
+            && all as usize != tensors.len()
+        {
+            let what = format!("says that there are {all} tensors, and its parts have {}", tensors.len());
+            return Err(WeightsError::malformed(path, what));
+        }
+        Checkpoint::assemble(path, None, files, tensors, first)
     }
 
     fn open_directory(path: &Path) -> Result<Checkpoint, WeightsError> {
@@ -122,14 +156,14 @@ impl Checkpoint {
                 ggufs.push(file);
             }
         }
-        match &ggufs[..] {
-            [one] => Checkpoint::open_gguf(path, WeightsFile::open(one)?),
-            [] => Err(WeightsError::malformed(
+        match (split::only_gguf(&ggufs), &ggufs[..]) {
+            (Some(one), _) => Checkpoint::open_gguf(path, WeightsFile::open(one)?),
+            (None, []) => Err(WeightsError::malformed(
                 path,
                 "holds neither model.safetensors nor consolidated.safetensors, nor an index of either \
                  (.safetensors.index.json), nor a .gguf file",
             )),
-            several => Err(WeightsError::malformed(
+            (None, several) => Err(WeightsError::malformed(
                 path,
                 format!("holds {} .gguf files; name the one to read", several.len()),
             )),

@@ -68,11 +68,6 @@ fn read_header(
     }
     let metadata = Metadata { path: cursor.path.to_owned(), header: Arc::clone(header), entries };
 
-    if let Some(parts) = metadata.u32("split.count")?
-        && parts > 1
-    {
-        return Err(cursor.error(format!("is one of {parts} parts of a split GGUF; merge them first")));
-    }
     let alignment = match metadata.u32("general.alignment")? {
         None => DEFAULT_ALIGNMENT,
         Some(alignment) if alignment.is_power_of_two() => alignment as usize,

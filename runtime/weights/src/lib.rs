@@ -16,6 +16,7 @@ mod metadata;
 mod places;
 mod safetensors;
 mod scales;
+mod split;
 #[cfg(feature = "test-support")]
 pub mod test_support;
 
@@ -24,6 +25,7 @@ pub use error::WeightsError;
 pub use file::{Bytes, WeightsFile, Windows};
 pub use metadata::{Metadata, MetadataType};
 pub use places::{cache_directory, weights_directory};
+pub use split::only_gguf;
 
 use monomorph_formats::Format;
 

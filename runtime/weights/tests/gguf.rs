@@ -18,7 +18,7 @@ fn sample() -> GgufWriter {
         .metadata("scores", Value::F32s(vec![0.25, -1.0]))
         .tensor("embedding", &[2, 3], Format::F32, (0..24).collect())
         .tensor("block.0.q", &[3, 32], Format::Q4_1, vec![9; 60])
-        .tensor_of_type("block.0.k", &[1, 256], 14, vec![1; 210])
+        .tensor_of_type("block.0.k", &[2, 256], 18, vec![1; 196])
         .tensor("norm", &[5], Format::Bf16, vec![7; 10])
 }
 
@@ -75,7 +75,7 @@ fn a_sound_file_reads_as_written() {
     let q = checkpoint.tensor("block.0.q").unwrap();
     assert_eq!((q.shape, q.format), (&[3, 32][..], Format::Q4_1));
     assert_eq!(q.bytes.read().unwrap()[..], [9; 60]);
-    assert_eq!(checkpoint.unsupported().collect::<Vec<_>>(), [("block.0.k", "Q6_K (ggml type 14)")]);
+    assert_eq!(checkpoint.unsupported().collect::<Vec<_>>(), [("block.0.k", "IQ3_XXS (ggml type 18)")]);
 
     checkpoint.check_unchanged().unwrap();
     assert_eq!(checkpoint.tensor("norm").unwrap().bytes.read().unwrap()[..], [7; 10]);
@@ -114,7 +114,7 @@ fn a_mismatch_names_what_was_expected_and_found() {
     );
     assert_eq!(
         mismatch(checkpoint.tensor("block.0.k")),
-        "tensor `block.0.k` is stored as Q6_K (ggml type 14), which is not supported"
+        "tensor `block.0.k` is stored as IQ3_XXS (ggml type 18), which is not supported"
     );
     assert!(checkpoint.refuse_surplus(|_| true).is_ok());
     let error =
@@ -177,7 +177,7 @@ fn hostile_files_are_refused_by_name() {
         (patched(b"block.0.k", b"block.0.q"), "tensor `block.0.q` occurs twice"),
         (sample().metadata("general.alignment", Value::U32(48)).finish(), "`general.alignment` is 48"),
         (sample().metadata("general.alignment", Value::U32(0)).finish(), "`general.alignment` is 0"),
-        (sample().metadata("split.count", Value::U32(3)).finish(), "one of 3 parts"),
+        (sample().metadata("split.count", Value::U32(3)).finish(), "is one of 3 parts, which are found by"),
         (b"GGUF".to_vec(), "ends inside version"),
         (b"hello, this is a text file".to_vec(), "does not begin with `GGUF`"),
     ];
@@ -250,4 +250,43 @@ proptest! {
             read_all(&checkpoint);
         }
     }
+}
+
+/// Part `number` of `count`, with the tensor `t<number>`.
+fn part(number: u32, count: u32) -> GgufWriter {
+    GgufWriter::new()
+        .metadata("split.no", Value::U32(number))
+        .metadata("split.count", Value::U32(count))
+        .metadata("split.tensors.count", Value::I32(count as i32))
+        .tensor(&format!("t{number}"), &[2], Format::F32, vec![number as u8; 8])
+}
+
+#[test]
+fn any_part_of_a_split_file_is_all_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |number: u32| directory.path().join(format!("a-b-{:05}-of-00003.gguf", number + 1));
+    let write = |number: u32, part: &GgufWriter| std::fs::write(place(number), part.finish()).unwrap();
+    (0..3).for_each(|number| write(number, &part(number, 3).metadata("general.name", "it")));
+    for path in [place(0), place(2), directory.path().to_owned()] {
+        let checkpoint = Checkpoint::open(&path).unwrap();
+        assert_eq!(checkpoint.files().len(), 3);
+        assert_eq!(checkpoint.gguf_metadata().unwrap().u32("split.no").unwrap(), Some(0));
+        for number in 0..3 {
+            let tensor = checkpoint.tensor(&format!("t{number}")).unwrap();
+            assert_eq!(&*tensor.bytes.read().unwrap(), &[number as u8; 8]);
+        }
+    }
+    let refused = |wanted: &str| {
+        let error = Checkpoint::open(&place(0)).err().expect(wanted).to_string();
+        assert!(error.contains(wanted), "{error}");
+    };
+    write(1, &part(2, 3));
+    refused("has `split.no` and `split.count` (Some(2), Some(3)): its name wants (Some(1), Some(3))");
+    write(1, &part(1, 3).tensor("t0", &[1], Format::F32, vec![0; 4]));
+    refused("says that there are 3 tensors, and its parts have 4");
+    std::fs::remove_file(place(1)).unwrap();
+    refused("is part 2 of 3, and missing");
+    std::fs::write(directory.path().join("other.gguf"), part(0, 2).finish()).unwrap();
+    let error = Checkpoint::open(&directory.path().join("other.gguf")).err().unwrap().to_string();
+    assert!(error.contains("is one of 2 parts, which are found by names like"), "{error}");
 }

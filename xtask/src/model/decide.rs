@@ -15,14 +15,14 @@ pub enum Named {
         /// None is the main branch, or what a spec says.
         revision: Option<String>,
     },
-    /// A checkpoint on this machine.
-    Directory(PathBuf),
+    /// A checkpoint on this machine: a directory, or a GGUF file.
+    Local(PathBuf),
 }
 
-/// Reads a name; `directory` says whether there is a directory of it.
-pub fn named(name: &str, directory: bool) -> Result<Named, String> {
-    if directory {
-        return Ok(Named::Directory(name.into()));
+/// Reads a name; `local` says whether a directory or a GGUF file is called so.
+pub fn named(name: &str, local: bool) -> Result<Named, String> {
+    if local {
+        return Ok(Named::Local(name.into()));
     }
     let (id, revision) = match name.split_once('@') {
         Some((id, revision)) => (id, Some(revision.to_owned())),
@@ -32,7 +32,7 @@ pub fn named(name: &str, directory: bool) -> Result<Named, String> {
     let right = parts.len() == 2 && parts.iter().all(|part| !part.is_empty() && !part.starts_with('.'));
     if !right || revision.as_ref().is_some_and(String::is_empty) {
         return Err(format!(
-            "--model {name:?} is neither a directory nor a model of the hub: write owner/name or owner/name@revision"
+            "--model {name:?} is neither a directory, nor a GGUF file, nor a model of the hub: write owner/name or owner/name@revision"
         ));
     }
     Ok(Named::Hub { id: id.to_owned(), revision })
@@ -42,7 +42,7 @@ pub fn named(name: &str, directory: bool) -> Result<Named, String> {
 pub fn model_name(named: &Named) -> String {
     let name = match named {
         Named::Hub { id, .. } => id.replace('/', "--"),
-        Named::Directory(path) => {
+        Named::Local(path) => {
             let path = path.canonicalize().unwrap_or_else(|_| path.clone());
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
             format!("local--{name}")
@@ -176,12 +176,12 @@ mod tests {
         };
         assert_eq!(named("o/n", false), hub("o/n", None));
         assert_eq!(named("o/n@v1", false), hub("o/n", Some("v1")));
-        assert_eq!(named("o/n", true), Ok(Named::Directory("o/n".into())));
+        assert_eq!(named("o/n", true), Ok(Named::Local("o/n".into())));
         for wrong in ["", "n", "o/n@", "o/", "./o", "../o", "/o/n", "a/b/c", "@v1"] {
             assert!(named(wrong, false).unwrap_err().contains("owner/name"), "{wrong}");
         }
         assert_eq!(model_name(&named("Owner/Na.me-1", false).unwrap()), "owner--na.me-1");
-        assert_eq!(model_name(&Named::Directory("/no/such/My model".into())), "local--my-model");
+        assert_eq!(model_name(&Named::Local("/no/such/My model".into())), "local--my-model");
         assert_ne!(version(b"{}"), version(b"{ }"));
     }
 

@@ -137,6 +137,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
                 None => &[],
             },
         },
+        gguf: None,
         quantization: quantization?,
         tower: None,
         defaulted: Vec::new(),

@@ -86,6 +86,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
             stacked: Stacked::No,
             towers: &[],
         },
+        gguf: None,
         quantization: quantization?,
         tower: None,
         defaulted: Vec::new(),

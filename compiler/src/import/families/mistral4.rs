@@ -93,6 +93,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
             stacked: Stacked::Yes,
             towers: if outer.is_some() { &["vision_tower.*", "multi_modal_projector.*"] } else { &[] },
         },
+        gguf: None,
         quantization: quantization?,
         tower: None,
         defaulted: Vec::new(),

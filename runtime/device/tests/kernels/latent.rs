@@ -194,12 +194,12 @@ impl<const LATENT: usize> Case<LATENT> {
 macro_rules! found {
     ($case:expr, $latent:expr, $format:ty, $kept:ty, $lanes:expr, $most:expr) => {
         $case.found::<
-                            $format,
-                            $kept,
-                            { $latent + ROTATED },
-                            { HEADS * ($latent + ROTATED) },
-                            { HEADS * $latent },
-                        >($lanes, $most)
+                                                                            $format,
+                                                                            $kept,
+                                                                            { $latent + ROTATED },
+                                                                            { HEADS * ($latent + ROTATED) },
+                                                                            { HEADS * $latent },
+                                                                        >($lanes, $most)
     };
 }
 

@@ -1,6 +1,7 @@
 //! Where weights are looked for.
 
 use monomorph_model::ModelSpec;
+use monomorph_weights::only_gguf;
 pub use monomorph_weights::weights_directory;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ pub fn default_weights(spec: &ModelSpec) -> PathBuf {
 }
 
 /// Turns what a person gave (or the default) into what `Checkpoint::open` takes: a file, or a directory
-/// that holds safetensors. A directory with exactly one GGUF file stands for that file.
+/// that holds safetensors. A directory with exactly one GGUF file, or the parts of one, stands for that file.
 ///
 /// # Errors
 /// When nothing is there, or a directory holds several GGUF files or neither kind.
@@ -37,9 +38,11 @@ pub fn resolve_weights(path: &Path) -> Result<PathBuf, String> {
             _ => {}
         }
     }
+    if let (Some(file), false) = (only_gguf(&ggufs), safetensors) {
+        return Ok(file.clone());
+    }
     match (ggufs.len(), safetensors) {
         (0, true) => Ok(path.to_owned()),
-        (1, false) => Ok(ggufs.remove(0)),
         (0, false) => Err(format!("{} holds neither a .gguf nor a .safetensors file", path.display())),
         _ => Err(format!("{} holds several checkpoints; name one file with --weights", path.display())),
     }
@@ -60,6 +63,12 @@ mod tests {
         assert_eq!(resolve_weights(&gguf), Ok(gguf));
         std::fs::write(directory.path().join("b.gguf"), b"").expect("written");
         assert!(resolve_weights(directory.path()).expect_err("two").contains("several"));
+        let parts = tempfile::tempdir().expect("a temporary directory");
+        let [first, second] =
+            ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| parts.path().join(name));
+        std::fs::write(&second, b"").expect("written");
+        std::fs::write(&first, b"").expect("written");
+        assert_eq!(resolve_weights(parts.path()), Ok(first));
         let missing = resolve_weights(&directory.path().join("c")).expect_err("missing");
         assert!(missing.contains("--weights"), "{missing}");
     }

@@ -1,0 +1,139 @@
+//! Metadata read key by key: as [`super::super::keys::Keys`] reads a config.
+
+use monomorph_weights::{Metadata, WeightsError};
+use std::collections::BTreeSet;
+
+/// Counts with a key in configs, and below the architecture's name.
+pub(super) const COUNTS: [(&str, &str); 5] = [
+    ("hidden_size", "embedding_length"),
+    ("num_hidden_layers", "block_count"),
+    ("max_position_embeddings", "context_length"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_attention_heads", "attention.head_count"),
+];
+
+/// Other keys of configs that problems may be about.
+const OTHERS: [(&str, &str); 9] = [
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_scaling.factor", "rope.scaling.factor"),
+    ("rope_scaling.original_max_position_embeddings", "rope.scaling.original_context_length"),
+    ("num_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+];
+
+/// A problem of a config, by the names that metadata has for its keys.
+pub(super) fn own_words(problem: &str, architecture: &str) -> String {
+    COUNTS.iter().chain(&OTHERS).fold(problem.to_owned(), |problem, (theirs, own)| {
+        problem.replace(&format!("`{theirs}`"), &format!("`{architecture}.{own}`"))
+    })
+}
+
+/// The keys below an architecture's name, and those read so far.
+pub(super) struct Keys<'a> {
+    metadata: &'a Metadata,
+    architecture: &'a str,
+    asked: BTreeSet<String>,
+    problems: Vec<String>,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn new(metadata: &'a Metadata, architecture: &'a str) -> Keys<'a> {
+        Keys { metadata, architecture, asked: BTreeSet::new(), problems: Vec::new() }
+    }
+
+    /// The full name of a key.
+    pub(super) fn path(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    pub(super) fn refuse(&mut self, problem: String) {
+        self.problems.push(problem);
+    }
+
+    fn read<T>(
+        &mut self,
+        key: &str,
+        get: impl Fn(&'a Metadata, &str) -> Result<Option<T>, WeightsError>,
+    ) -> Option<T> {
+        let path = self.path(key);
+        let read = get(self.metadata, &path);
+        self.asked.insert(path);
+        read.unwrap_or_else(|error| {
+            self.problems.push(error.to_string());
+            None
+        })
+    }
+
+    /// A whole number, if it is there.
+    pub(super) fn optional(&mut self, key: &str) -> Option<usize> {
+        self.read(key, Metadata::u32).map(|count| count as usize)
+    }
+
+    /// A whole number that must be there; 0 where it is not, which is then a problem.
+    pub(super) fn count(&mut self, key: &str) -> usize {
+        let before = self.problems.len();
+        let count = self.optional(key);
+        self.required(key, count, before).unwrap_or(0)
+    }
+
+    /// A number, or the default.
+    pub(super) fn number(&mut self, key: &str, default: Option<f64>) -> f64 {
+        let before = self.problems.len();
+        // As it was written before it became an f32.
+        let number = self.read(key, Metadata::f32).and_then(|number| number.to_string().parse().ok());
+        let number = number.or(default);
+        self.required(key, number, before).unwrap_or(0.0)
+    }
+
+    fn required<T>(&mut self, key: &str, value: Option<T>, before: usize) -> Option<T> {
+        if value.is_none() && self.problems.len() == before {
+            let problem = format!("metadata `{}` is missing", self.path(key));
+            if !self.problems.contains(&problem) {
+                self.problems.push(problem);
+            }
+        }
+        value
+    }
+
+    /// A string, if it is there.
+    pub(super) fn word(&mut self, key: &str) -> Option<String> {
+        self.read(key, |metadata, path| Ok(metadata.str(path)?.map(str::to_owned)))
+    }
+
+    /// A key that, where it is there, has one value only.
+    pub(super) fn only(&mut self, key: &str, value: usize, why: &str) {
+        if let Some(found) = self.optional(key).filter(|found| *found != value) {
+            let problem = format!("metadata `{}` is {found}: {value}, {why}", self.path(key));
+            self.problems.push(problem);
+        }
+    }
+
+    /// Ids that end an answer, by what they are called among the tokenizer's.
+    pub(super) fn stop_ids(&mut self) -> Vec<u32> {
+        let mut ids = Vec::new();
+        for key in ["eos_token_id", "eot_token_id", "eom_token_id"] {
+            match self.metadata.u32(&format!("tokenizer.ggml.{key}")) {
+                Ok(id) => ids.extend(id),
+                Err(error) => self.problems.push(error.to_string()),
+            }
+        }
+        ids
+    }
+
+    /// Reports every key below the architecture's name that was never read, and every problem.
+    pub(super) fn finish(mut self) -> Vec<String> {
+        let below = format!("{}.", self.architecture);
+        let mut unknown: Vec<&str> = self.metadata.keys().filter(|key| key.starts_with(&below)).collect();
+        unknown.retain(|key| !self.asked.contains(*key) && *key != format!("{below}rope.scaling.finetuned"));
+        unknown.sort_unstable();
+        let of = self.architecture;
+        let unknown =
+            unknown.iter().map(|key| format!("metadata `{key}` is not known of the {of} architecture"));
+        self.problems.extend(unknown);
+        self.problems
+    }
+}
