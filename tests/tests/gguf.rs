@@ -16,12 +16,15 @@ use std::path::Path;
 
 /// Goldens that the known architectures can say: biases, one K/V head, heads of their own width, scaled
 /// frequencies, tied heads.
-const SAID: [(&str, &str); 9] = [
+const SAID: [(&str, &str); 12] = [
     ("llama", "llama-aligned"),
     ("llama", "llama-grouped"),
     ("llama", "llama-linear"),
     ("llama", "llama-llama3"),
     ("llama", "llama-multi-query"),
+    ("minimax-m2", "minimax-m2"),
+    ("minimax-m2", "minimax-m2-few"),
+    ("minimax-m2", "minimax-m2-whole"),
     ("qwen3", "qwen3-deep"),
     ("qwen3", "qwen3-multi-query"),
     ("qwen3", "qwen3-tied"),
@@ -29,7 +32,7 @@ const SAID: [(&str, &str); 9] = [
 ];
 
 /// Names of modules, in the order in which they are to be replaced.
-const MODULES: [(&str, &str); 18] = [
+const MODULES: [(&str, &str); 24] = [
     ("model.embed_tokens.", "token_embd."),
     ("model.norm.", "output_norm."),
     ("lm_head.", "output."),
@@ -46,8 +49,14 @@ const MODULES: [(&str, &str); 18] = [
     (".mlp.up_proj.", ".ffn_up."),
     (".mlp.down_proj.", ".ffn_down."),
     (".mlp.gate.", ".ffn_gate_inp."),
+    (".block_sparse_moe.e_score_correction_bias", ".exp_probs_b.bias"),
+    (".block_sparse_moe.gate.", ".ffn_gate_inp."),
+    (".block_sparse_moe.", "."),
     (".mlp.experts.", ".experts."),
     ("_proj.weight", "_exps.weight"),
+    (".w1.weight", ".gate_exps.weight"),
+    (".w2.weight", ".down_exps.weight"),
+    (".w3.weight", ".up_exps.weight"),
 ];
 
 fn config(golden: &Golden) -> serde_json::Value {
@@ -85,7 +94,7 @@ fn converted(architecture: &str, golden: &Golden, plain: &Target, stored: Format
     let mut file = GgufWriter::new()
         .metadata("general.architecture", architecture)
         .metadata("general.name", golden.name.as_str())
-        .metadata("tokenizer.ggml.eos_token_id", Value::U32(count("eos_token_id")));
+        .metadata("tokenizer.ggml.eos_token_id", Value::U32(number("eos_token_id").unwrap_or(2)));
     let of = |key: &str| format!("{architecture}.{key}");
     let counts = [
         ("embedding_length", count("hidden_size")),
@@ -96,18 +105,22 @@ fn converted(architecture: &str, golden: &Golden, plain: &Target, stored: Format
         ("attention.head_count_kv", number("num_key_value_heads").unwrap_or(heads)),
         ("attention.key_length", head_dim),
         ("attention.value_length", head_dim),
-        ("rope.dimension_count", head_dim),
+        ("rope.dimension_count", number("rotary_dim").unwrap_or(head_dim)),
     ];
     for (key, value) in counts {
         file = file.metadata(&of(key), Value::U32(value));
     }
     file = file.metadata(&of("attention.layer_norm_rms_epsilon"), Value::F32(eps as f32));
     file = file.metadata(&of("rope.freq_base"), Value::F32(theta as f32));
-    if architecture == "qwen3moe" {
+    if let Some(experts) = number("num_experts").or(number("num_local_experts")) {
+        let width = number("moe_intermediate_size").unwrap_or(count("intermediate_size"));
         file = file
-            .metadata(&of("expert_count"), Value::U32(count("num_experts")))
+            .metadata(&of("expert_count"), Value::U32(experts))
             .metadata(&of("expert_used_count"), Value::U32(count("num_experts_per_tok")))
-            .metadata(&of("expert_feed_forward_length"), Value::U32(count("moe_intermediate_size")));
+            .metadata(&of("expert_feed_forward_length"), Value::U32(width));
+    }
+    if architecture == "minimax-m2" {
+        file = file.metadata(&of("expert_gating_func"), Value::U32(2));
     }
     let factor = rope["factor"].as_f64().unwrap_or(1.0);
     match rope["rope_type"].as_str() {

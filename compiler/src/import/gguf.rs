@@ -6,7 +6,7 @@ mod metadata;
 pub(super) mod names;
 
 use self::metadata::Keys;
-use self::names::{ARCHITECTURES, Architecture, FREQUENCIES};
+use self::names::{ARCHITECTURES, Architecture, FREQUENCIES, Mixture};
 use super::draft::Draft;
 use super::family;
 use super::seen::Seen;
@@ -14,6 +14,9 @@ use super::{ImportError, refusal};
 use monomorph_formats::{Format, decode};
 use monomorph_weights::Checkpoint;
 use serde_json::{Map, Value, json};
+
+/// The number of a function by which experts are scored.
+const SIGMOID: usize = 2;
 
 /// Reads a file of a known architecture; `seen` are its tensors.
 pub(super) fn read(checkpoint: &Checkpoint, seen: &Seen) -> Result<Draft, ImportError> {
@@ -60,7 +63,13 @@ fn config(
     });
     put("num_key_value_heads", json!(keys.optional("attention.head_count_kv").unwrap_or(heads)));
     put("head_dim", json!(head_dim));
-    for key in ["attention.value_length", "rope.dimension_count"] {
+    let mut whole = vec!["attention.value_length"];
+    if architecture.experts == Mixture::MiniMax {
+        put("rotary_dim", json!(keys.count("rope.dimension_count")));
+    } else {
+        whole.push("rope.dimension_count");
+    }
+    for key in whole {
         keys.only(key, head_dim, "as wide as a head's key, of which all is rotated, is known");
     }
     put("rms_norm_eps", json!(keys.number("attention.layer_norm_rms_epsilon", None)));
@@ -81,10 +90,18 @@ fn config(
     if architecture.family == "llama" {
         put("mlp_bias", json!(seen.has("blk.0.ffn_gate.bias", "")));
     }
-    if architecture.mixture {
-        put("num_experts", json!(keys.count("expert_count")));
-        put("num_experts_per_tok", json!(keys.count("expert_used_count")));
-        put("moe_intermediate_size", json!(keys.count("expert_feed_forward_length")));
+    if architecture.experts == Mixture::None {
+        return config;
+    }
+    let (experts, width) = (keys.count("expert_count"), keys.count("expert_feed_forward_length"));
+    put("num_experts_per_tok", json!(keys.count("expert_used_count")));
+    if architecture.experts == Mixture::MiniMax {
+        put("num_local_experts", json!(experts));
+        put("intermediate_size", json!(width));
+        keys.only("expert_gating_func", SIGMOID, "sigmoid, is known");
+    } else {
+        put("num_experts", json!(experts));
+        put("moe_intermediate_size", json!(width));
         // As llama.cpp computes this architecture.
         put("norm_topk_prob", json!(true));
         put("decoder_sparse_step", json!(1));

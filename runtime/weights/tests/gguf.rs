@@ -277,7 +277,7 @@ fn any_part_of_a_split_file_is_all_of_it() {
         }
     }
     let refused = |wanted: &str| {
-        let error = Checkpoint::open(&place(0)).err().expect(wanted).to_string();
+        let error = Checkpoint::open(&place(0)).expect_err(wanted).to_string();
         assert!(error.contains(wanted), "{error}");
     };
     write(1, &part(2, 3));

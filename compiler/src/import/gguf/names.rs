@@ -10,14 +10,33 @@ pub(in super::super) struct Architecture {
     pub(super) family: &'static str,
     /// Order of the rows of queries and keys.
     pub(in super::super) rotary_rows: RotaryRows,
-    /// Whether there are experts.
-    pub(super) mixture: bool,
+    pub(super) experts: Mixture,
 }
 
-pub(super) const ARCHITECTURES: [Architecture; 3] = [
-    Architecture { name: "llama", family: "llama", rotary_rows: RotaryRows::Interleaved, mixture: false },
-    Architecture { name: "qwen3", family: "qwen3", rotary_rows: RotaryRows::AsModel, mixture: false },
-    Architecture { name: "qwen3moe", family: "qwen3_moe", rotary_rows: RotaryRows::AsModel, mixture: true },
+/// The experts of an architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixture {
+    None,
+    /// Chosen by softmax.
+    Qwen,
+    /// Chosen by sigmoid and a correction.
+    MiniMax,
+}
+
+const fn known(
+    name: &'static str,
+    family: &'static str,
+    rotary_rows: RotaryRows,
+    experts: Mixture,
+) -> Architecture {
+    Architecture { name, family, rotary_rows, experts }
+}
+
+pub(super) const ARCHITECTURES: [Architecture; 4] = [
+    known("llama", "llama", RotaryRows::Interleaved, Mixture::None),
+    known("qwen3", "qwen3", RotaryRows::AsModel, Mixture::None),
+    known("qwen3moe", "qwen3_moe", RotaryRows::AsModel, Mixture::Qwen),
+    known("minimax-m2", "minimax_m2", RotaryRows::AsModel, Mixture::MiniMax),
 ];
 
 /// Names of Hugging Face's form, and what the converters make of them. What is between `{layer}.` and
@@ -27,7 +46,7 @@ const NAMES: [(&str, &str); 3] = [
     ("model.norm.weight", "output_norm.weight"),
     ("lm_head.weight", "output.weight"),
 ];
-const IN_LAYERS: [(&str, &str); 15] = [
+const IN_LAYERS: [(&str, &str); 19] = [
     ("input_layernorm", "attn_norm"),
     ("self_attn.q_proj", "attn_q"),
     ("self_attn.k_proj", "attn_k"),
@@ -44,6 +63,10 @@ const IN_LAYERS: [(&str, &str); 15] = [
     ("mlp.experts.{expert}.gate_proj", "ffn_gate_exps"),
     ("mlp.experts.{expert}.up_proj", "ffn_up_exps"),
     ("mlp.experts.{expert}.down_proj", "ffn_down_exps"),
+    ("block_sparse_moe.gate", "ffn_gate_inp"),
+    ("block_sparse_moe.experts.{expert}.w1", "ffn_gate_exps"),
+    ("block_sparse_moe.experts.{expert}.w3", "ffn_up_exps"),
+    ("block_sparse_moe.experts.{expert}.w2", "ffn_down_exps"),
 ];
 
 /// Factors that divide rotary frequencies: a scaling of Llama 3, which the converter computed.
@@ -61,6 +84,9 @@ impl Architecture {
         };
         let renamed = match file.name.strip_prefix("model.layers.{layer}.") {
             None => called(&NAMES, &file.name),
+            Some("block_sparse_moe.e_score_correction_bias") => {
+                Some("blk.{layer}.exp_probs_b.bias".to_owned())
+            }
             Some(part) => part.rsplit_once('.').and_then(|(module, kind)| {
                 called(&IN_LAYERS, module).map(|own| format!("blk.{{layer}}.{own}.{kind}"))
             }),
