@@ -28,15 +28,15 @@ pub trait KvCodes: Copy + Send + Sync + 'static {
     type Scale: Plain;
     /// What multiplies the codes of some keys in a group.
     #[doc(hidden)]
-    type By: Copy;
+    type By: Copy + Default;
 
     /// The scales of group `group` of keys `token .. token + LANES` in a block of `tokens`.
     #[doc(hidden)]
     fn key_scales(unit: &Unit<Self>, tokens: usize, group: usize, token: usize) -> Self::By;
 
-    /// Dimension `d` of keys `token .. token + LANES`, whose scales are `by`.
+    /// Dimensions `d` (which is even) and `d + 1` of keys `token .. token + LANES`, whose scales are `by`.
     #[doc(hidden)]
-    fn keys(unit: &Unit<Self>, tokens: usize, d: usize, token: usize, by: Self::By) -> F32s;
+    fn keys(unit: &Unit<Self>, tokens: usize, d: usize, token: usize, by: Self::By) -> [F32s; 2];
 
     /// Elements `d .. d + LANES` of the value of `token`, where values are `width` elements.
     #[doc(hidden)]
@@ -125,8 +125,9 @@ impl<E: KvElement> KvCodes for E {
     fn key_scales(_: &Unit<E>, _: usize, _: usize, _: usize) {}
 
     #[inline(always)]
-    fn keys(unit: &Unit<E>, tokens: usize, d: usize, token: usize, (): ()) -> F32s {
-        E::widen(at::<_, LANES>(unit.codes, d * tokens + token))
+    fn keys(unit: &Unit<E>, tokens: usize, d: usize, token: usize, (): ()) -> [F32s; 2] {
+        let from = d * tokens + token;
+        [E::widen(at::<_, LANES>(unit.codes, from)), E::widen(at::<_, LANES>(unit.codes, from + tokens))]
     }
 
     #[inline(always)]
@@ -149,8 +150,8 @@ impl KvCodes for Fp8 {
     fn key_scales(_: &Unit<Fp8>, _: usize, _: usize, _: usize) {}
 
     #[inline(always)]
-    fn keys(unit: &Unit<Fp8>, tokens: usize, d: usize, token: usize, (): ()) -> F32s {
-        F32s::from_e4m3(at(unit.codes, d * tokens + token)) * F32s::splat(E4M3_FACTOR)
+    fn keys(unit: &Unit<Fp8>, tokens: usize, d: usize, token: usize, (): ()) -> [F32s; 2] {
+        e4m3_pair(unit.codes, tokens, d, token, F32s::splat(E4M3_FACTOR))
     }
 
     #[inline(always)]
@@ -176,8 +177,8 @@ impl KvCodes for Turbo8 {
     }
 
     #[inline(always)]
-    fn keys(unit: &Unit<Turbo8>, tokens: usize, d: usize, token: usize, by: F32s) -> F32s {
-        F32s::from_e4m3(at(unit.codes, d * tokens + token)) * by
+    fn keys(unit: &Unit<Turbo8>, tokens: usize, d: usize, token: usize, by: F32s) -> [F32s; 2] {
+        e4m3_pair(unit.codes, tokens, d, token, by)
     }
 
     #[inline(always)]
@@ -186,6 +187,13 @@ impl KvCodes for Turbo8 {
         let by = F32s::splat(f32::from_bits(u32::from(scale.to_bits()) << 16) * E4M3_FACTOR);
         F32s::from_e4m3(at(unit.codes, token * width + d)) * by
     }
+}
+
+/// Two dimensions of keys whose codes are E4M3.
+#[inline(always)]
+fn e4m3_pair(codes: &[u8], tokens: usize, d: usize, token: usize, by: F32s) -> [F32s; 2] {
+    let from = d * tokens + token;
+    [F32s::from_e4m3(at(codes, from)) * by, F32s::from_e4m3(at(codes, from + tokens)) * by]
 }
 
 /// The scales of a group of keys, where they are E4M3.
@@ -200,8 +208,8 @@ fn e4m3_scale(scales: &[u8], width: usize, token: usize, d: usize) -> F32s {
     F32s::splat(E4M3[usize::from(scales[token * (width / GROUP) + d / GROUP])])
 }
 
-/// Formats of 16 codes: two dimensions of a key in a byte, the lower one in the lower bits; elements of a
-/// value eight apart.
+/// Formats of 16 codes: two dimensions of a key in a byte, the lower one in the lower bits; a group of a
+/// value in two words, elements in turn, so that a shift by lane brings each to the low bits of its own.
 macro_rules! nibbles {
     ($($name:ident),*) => {$(
         #[doc = concat!("[`Cached::", stringify!($name), "`].")]
@@ -220,19 +228,17 @@ macro_rules! nibbles {
             }
 
             #[inline(always)]
-            fn keys(unit: &Unit<$name>, tokens: usize, d: usize, token: usize, by: F32s) -> F32s {
+            fn keys(unit: &Unit<$name>, tokens: usize, d: usize, token: usize, by: F32s) -> [F32s; 2] {
                 const LEVELS: [f32; 16] = Cached::$name.signed_levels();
-                let bytes: &[u8; LANES] = at(unit.codes, d / 2 * tokens + token);
-                F32s::from_levels(&LEVELS, &bytes.map(|it| it >> (d % 2 * 4))) * by
+                let [low, high] = F32s::pair_from_levels(&LEVELS, at(unit.codes, d / 2 * tokens + token));
+                [low * by, high * by]
             }
 
             #[inline(always)]
             fn values(unit: &Unit<$name>, width: usize, token: usize, d: usize) -> F32s {
                 const LEVELS: [f32; 16] = Cached::$name.signed_levels();
-                let bytes = u64::from_le_bytes(*at(unit.codes, (token * width + d / GROUP * GROUP) / 2));
-                let apart = [bytes.to_le_bytes(), (bytes >> 4).to_le_bytes()];
-                let codes = at(apart.as_flattened(), d % GROUP);
-                F32s::from_levels(&LEVELS, codes) * e4m3_scale(unit.scales, width, token, d)
+                let words = at(unit.codes, (token * width + d / GROUP * GROUP) / 2);
+                F32s::group_from_levels(&LEVELS, words, d % GROUP) * e4m3_scale(unit.scales, width, token, d)
             }
         }
     )*};
@@ -241,7 +247,7 @@ macro_rules! nibbles {
 nibbles!(Nvfp4, Turbo4);
 
 /// [`Cached::Turbo3`]: eight dimensions of a key in three bytes, each of another plane: magnitudes of the
-/// first four, of the others, and signs.
+/// first four, of the others, and signs. A group of a value is a word of magnitudes and half a word of signs.
 #[derive(Clone, Copy, Debug)]
 pub struct Turbo3;
 
@@ -261,24 +267,19 @@ impl KvCodes for Turbo3 {
     }
 
     #[inline(always)]
-    fn keys(unit: &Unit<Turbo3>, tokens: usize, d: usize, token: usize, by: F32s) -> F32s {
+    fn keys(unit: &Unit<Turbo3>, tokens: usize, d: usize, token: usize, by: F32s) -> [F32s; 2] {
         let plane = |plane: usize| -> &[u8; LANES] { at(unit.codes, (d / 8 * 3 + plane) * tokens + token) };
-        let (magnitudes, signs) = (plane(d % 8 / 4), plane(2));
-        let codes: [u8; LANES] =
-            std::array::from_fn(|i| magnitudes[i] >> (d % 4 * 2) & 3 | (signs[i] >> (d % 8) & 1) << 3);
-        F32s::from_levels(&Turbo3::LEVELS, &codes) * by
+        let [even, odd] = F32s::pair_from_planes(&Turbo3::LEVELS, plane(d % 8 / 4), plane(2), d as u32 % 8);
+        [even * by, odd * by]
     }
 
     #[inline(always)]
     fn values(unit: &Unit<Turbo3>, width: usize, token: usize, d: usize) -> F32s {
         let bytes: &[u8; 6] = at(unit.codes, (token * width + d / GROUP * GROUP) * 3 / 8);
         let magnitudes = u32::from_le_bytes(*at(bytes, 0));
-        let signs = u16::from_le_bytes(*at(bytes, 4));
-        let magnitudes: [[u8; 4]; 4] = std::array::from_fn(|by| (magnitudes >> (2 * by)).to_le_bytes());
-        let signs: [[u8; 2]; 8] = std::array::from_fn(|by| (signs >> by).to_le_bytes());
-        let (magnitudes, signs) = (magnitudes.as_flattened(), signs.as_flattened());
-        let codes: [u8; GROUP] = std::array::from_fn(|i| magnitudes[i] & 3 | (signs[i] & 1) << 3);
-        F32s::from_levels(&Turbo3::LEVELS, at(&codes, d % GROUP)) * e4m3_scale(unit.scales, width, token, d)
+        let signs = u32::from(u16::from_le_bytes(*at(bytes, 4)));
+        let value = F32s::group_from_planes(&Turbo3::LEVELS, magnitudes, signs, d % GROUP);
+        value * e4m3_scale(unit.scales, width, token, d)
     }
 }
 

@@ -67,16 +67,17 @@ pub(super) fn value(
     let from = slot * layout.value_stride + first;
     match format.code_bits() {
         4 => {
-            let (low, high) = codes.split_at(GROUP / 2);
-            for (at, (low, high)) in low.iter().zip(high).enumerate() {
-                put(from / 2 + at, &[(low | high << 4) as u8]);
+            let mut words = [0u32; 2];
+            for (at, code) in codes.iter().enumerate() {
+                words[at % 2] |= code << (at / 2 * 4);
             }
+            put(from / 2, words.map(u32::to_le_bytes).as_flattened());
         }
         3 => {
             let (mut magnitudes, mut signs) = (0u32, 0u16);
             for (at, code) in codes.iter().enumerate() {
-                magnitudes |= (code & 3) << (at % 4 * 8 + at / 4 * 2);
-                signs |= ((code >> 2) as u16) << (at % 2 * 8 + at / 2);
+                magnitudes |= (code & 3) << (2 * at);
+                signs |= ((code >> 2) as u16) << at;
             }
             put(from * 3 / 8, &magnitudes.to_le_bytes());
             put(from * 3 / 8 + 4, &signs.to_le_bytes());

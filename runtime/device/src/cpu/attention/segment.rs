@@ -16,14 +16,14 @@ const KEY_VECTORS: usize = if LANES == 16 { 4 } else { 2 };
 /// Keys and values of a segment, as vectors of f32.
 pub(super) trait KeyValues {
     /// What multiplies codes of some keys in a group of dimensions.
-    type By: Copy;
+    type By: Copy + Default;
 
     /// What multiplies the codes of keys `key .. key + LANES` (a multiple of `LANES`) of the segment in group
     /// `group` of dimensions.
     fn scales(&self, group: usize, key: usize) -> Self::By;
 
-    /// Dimension `d` of the same keys.
-    fn keys(&self, d: usize, key: usize, by: Self::By) -> F32s;
+    /// Dimensions `d` (which is even) and `d + 1` of the same keys.
+    fn keys(&self, d: usize, key: usize, by: Self::By) -> [F32s; 2];
 
     /// Elements `d .. d + LANES` of the value at `key`.
     fn values(&self, key: usize, d: usize) -> F32s;
@@ -44,8 +44,8 @@ impl<const HEAD_DIM: usize, const VALUE: usize> KeyValues for Gathered<'_, HEAD_
     fn scales(&self, _: usize, _: usize) {}
 
     #[inline(always)]
-    fn keys(&self, d: usize, key: usize, (): ()) -> F32s {
-        F32s::load(at(&self.keys[d], key))
+    fn keys(&self, d: usize, key: usize, (): ()) -> [F32s; 2] {
+        [F32s::load(at(&self.keys[d], key)), F32s::load(at(&self.keys[d + 1], key))]
     }
 
     #[inline(always)]
@@ -81,7 +81,7 @@ impl<E: KvKept, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
     }
 
     #[inline(always)]
-    fn keys(&self, d: usize, key: usize, by: Self::By) -> F32s {
+    fn keys(&self, d: usize, key: usize, by: Self::By) -> [F32s; 2] {
         E::Keys::keys(&self.keys[key / TILE], BLOCK, d, key % TILE, by)
     }
 
@@ -135,19 +135,27 @@ impl<const R: usize, const HEAD_DIM: usize, const VALUE: usize> Tile<'_, R, HEAD
     /// Scores of the first `most` keys, and possibly of some more, which are meaningless.
     #[inline(always)]
     fn scores(&self, source: &impl KeyValues, most: usize, scores: &mut [f32]) {
+        const { assert!(HEAD_DIM.is_multiple_of(2), "dimensions of keys are read in pairs") };
         let scores = &mut scores[..R * SEGMENT];
         for key in (0..most).step_by(KEY_VECTORS * LANES) {
             let mut sums = [[F32s::zero(); KEY_VECTORS]; R];
             for first in (0..HEAD_DIM).step_by(GROUP) {
-                let by: [_; KEY_VECTORS] =
-                    std::array::from_fn(|j| source.scales(first / GROUP, key + j * LANES));
-                for d in first..HEAD_DIM.min(first + GROUP) {
-                    let keys: [F32s; KEY_VECTORS] =
-                        std::array::from_fn(|j| source.keys(d, key + j * LANES, by[j]));
+                // Not by `array::from_fn`, which is called for each vector where what it calls is large.
+                let mut by = [Default::default(); KEY_VECTORS];
+                unrolled!(j < KEY_VECTORS, {
+                    by[j] = source.scales(first / GROUP, key + j * LANES);
+                });
+                for d in (first..HEAD_DIM.min(first + GROUP)).step_by(2) {
+                    let mut keys = [[F32s::zero(); 2]; KEY_VECTORS];
+                    unrolled!(j < KEY_VECTORS, {
+                        keys[j] = source.keys(d, key + j * LANES, by[j]);
+                    });
                     unrolled!(r < R, {
-                        let query = F32s::splat(self.queries[r][d]);
-                        for j in 0..KEY_VECTORS {
-                            sums[r][j] = keys[j].mul_add(query, sums[r][j]);
+                        for i in 0..2 {
+                            let query = F32s::splat(self.queries[r][d + i]);
+                            for j in 0..KEY_VECTORS {
+                                sums[r][j] = keys[j][i].mul_add(query, sums[r][j]);
+                            }
                         }
                     });
                 }
@@ -174,7 +182,10 @@ impl<const R: usize, const HEAD_DIM: usize, const VALUE: usize> Tile<'_, R, HEAD
         let scores: [&[f32; SEGMENT]; R] = std::array::from_fn(|r| at(scores, r * SEGMENT));
         let mut sums = [[F32s::zero(); V]; R];
         for key in 0..most.min(SEGMENT) {
-            let values: [F32s; V] = std::array::from_fn(|j| source.values(key, d + j * LANES));
+            let mut values = [F32s::zero(); V];
+            unrolled!(j < V, {
+                values[j] = source.values(key, d + j * LANES);
+            });
             unrolled!(r < R, {
                 let weight = F32s::splat(scores[r][key]);
                 for j in 0..V {

@@ -284,9 +284,11 @@ impl<
             for (at, keys) in coded.chunks_mut(GROUP).enumerate() {
                 for key in (group..group + TILE).step_by(LANES) {
                     let by = source.scales(at, key);
-                    for (d, keys) in keys.iter_mut().enumerate() {
-                        let x = source.keys(at * GROUP + d, key, by);
-                        (if Self::TAIL == 0 { x } else { x * scale }).store(at_mut(keys, key));
+                    for (pair, keys) in keys.as_chunks_mut::<2>().0.iter_mut().enumerate() {
+                        let pair = source.keys(at * GROUP + 2 * pair, key, by);
+                        for (keys, x) in keys.iter_mut().zip(pair) {
+                            (if Self::TAIL == 0 { x } else { x * scale }).store(at_mut(keys, key));
+                        }
                     }
                 }
             }

@@ -45,15 +45,8 @@ impl F32s {
         pub(crate) fn from_u8(x: &[u8; LANES]) -> F32s {
             F32s(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(x.as_ptr().cast()))))
         }
-        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
-        /// negated.
-        pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
-            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.as_ptr().cast()));
-            let sizes = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels.as_ptr()), codes);
-            let signs = _mm256_and_si256(_mm256_slli_epi32::<28>(codes), _mm256_set1_epi32(i32::MIN));
-            F32s(_mm256_xor_ps(sizes, _mm256_castsi256_ps(signs)))
-        }
-        /// The same for the low four bits of each byte, then for the high ones.
+        /// `levels[code]` for the low four bits of each byte, then for the high ones; the upper half of
+        /// `levels` is the lower one negated.
         pub(crate) fn pair_from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> [F32s; 2] {
             let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(codes.as_ptr().cast()));
             let (levels, sign) = (_mm256_loadu_ps(levels.as_ptr()), _mm256_set1_epi32(i32::MIN));
@@ -65,6 +58,58 @@ impl F32s {
                 F32s(_mm256_xor_ps(low, _mm256_castsi256_ps(low_sign))),
                 F32s(_mm256_xor_ps(high, _mm256_castsi256_ps(high_sign))),
             ]
+        }
+        /// `levels[code]` for the codes of a group from `first` on: code `i` of 16 is four bits of word
+        /// `i % 2`, from `i / 2 * 4` on.
+        pub(crate) fn group_from_levels(levels: &[f32; 16], words: &[u8; 8], first: usize) -> F32s {
+            let shifts = _mm256_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12);
+            let shifts = _mm256_add_epi32(shifts, _mm256_set1_epi32(2 * first as i32));
+            let codes = _mm256_srlv_epi32(_mm256_set1_epi64x(i64::from_le_bytes(*words)), shifts);
+            let sizes = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels.as_ptr()), codes);
+            let signs = _mm256_and_si256(_mm256_slli_epi32::<28>(codes), _mm256_set1_epi32(i32::MIN));
+            F32s(_mm256_xor_ps(sizes, _mm256_castsi256_ps(signs)))
+        }
+        /// As [`F32s::pair_from_levels`] for codes `d` (which is even) and `d + 1` of eight that share three
+        /// bytes: bit `d` of `signs`, and two bits of `magnitudes` from `2 * (d % 4)` on. The lower half of
+        /// `levels` repeats four of them.
+        pub(crate) fn pair_from_planes(
+            levels: &[f32; 16],
+            magnitudes: &[u8; LANES],
+            signs: &[u8; LANES],
+            d: u32
+        ) -> [F32s; 2] {
+            let sizes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(magnitudes.as_ptr().cast()));
+            let signs = _mm256_cvtepu8_epi32(_mm_loadl_epi64(signs.as_ptr().cast()));
+            // Of three bits that choose, the highest makes no difference.
+            let sizes = _mm256_srl_epi32(sizes, _mm_cvtsi32_si128(2 * (d as i32 % 4)));
+            let signs = _mm256_sll_epi32(signs, _mm_cvtsi32_si128(30 - d as i32));
+            let (levels, sign) = (_mm256_loadu_ps(levels.as_ptr()), _mm256_set1_epi32(i32::MIN));
+            let low = _mm256_permutevar8x32_ps(levels, sizes);
+            let high = _mm256_permutevar8x32_ps(levels, _mm256_srli_epi32::<2>(sizes));
+            let low_sign = _mm256_and_si256(_mm256_slli_epi32::<1>(signs), sign);
+            let high_sign = _mm256_and_si256(signs, sign);
+            [
+                F32s(_mm256_xor_ps(low, _mm256_castsi256_ps(low_sign))),
+                F32s(_mm256_xor_ps(high, _mm256_castsi256_ps(high_sign))),
+            ]
+        }
+        /// The same for the codes of a group from `first` on: bit `i` of `signs`, which has 16, and two bits
+        /// of `magnitudes` from `2 * i` on.
+        pub(crate) fn group_from_planes(
+            levels: &[f32; 16],
+            magnitudes: u32,
+            signs: u32,
+            first: usize
+        ) -> F32s {
+            let lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let lanes = _mm256_add_epi32(lanes, _mm256_set1_epi32(first as i32));
+            let sizes = _mm256_set1_epi32(magnitudes as i32);
+            let sizes = _mm256_srlv_epi32(sizes, _mm256_slli_epi32::<1>(lanes));
+            let sizes = _mm256_permutevar8x32_ps(_mm256_loadu_ps(levels.as_ptr()), sizes);
+            let top = _mm256_sub_epi32(_mm256_set1_epi32(31), lanes);
+            let signs = _mm256_sllv_epi32(_mm256_set1_epi32(signs as i32), top);
+            let signs = _mm256_and_si256(signs, _mm256_set1_epi32(i32::MIN));
+            F32s(_mm256_xor_ps(sizes, _mm256_castsi256_ps(signs)))
         }
         pub(super) fn plus(self, other: F32s) -> F32s { F32s(_mm256_add_ps(self.0, other.0)) }
         pub(super) fn minus(self, other: F32s) -> F32s { F32s(_mm256_sub_ps(self.0, other.0)) }

@@ -45,18 +45,50 @@ impl F32s {
         pub(crate) fn from_u8(x: &[u8; LANES]) -> F32s {
             F32s(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(x.as_ptr().cast()))))
         }
-        /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
-        /// negated.
-        pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
-            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
-            F32s(_mm512_permutexvar_ps(codes, _mm512_loadu_ps(levels.as_ptr())))
-        }
-        /// The same for the low four bits of each byte, then for the high ones.
+        /// `levels[code]` for the low four bits of each byte, then for the high ones; the upper half of
+        /// `levels` is the lower one negated.
         pub(crate) fn pair_from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> [F32s; 2] {
             let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
             let levels = _mm512_loadu_ps(levels.as_ptr());
             let high = _mm512_srli_epi32::<4>(codes);
             [F32s(_mm512_permutexvar_ps(codes, levels)), F32s(_mm512_permutexvar_ps(high, levels))]
+        }
+        /// `levels[code]` for the 16 codes of a group from `first` on, which is 0: code `i` is four bits of
+        /// word `i % 2`, from `i / 2 * 4` on.
+        pub(crate) fn group_from_levels(levels: &[f32; 16], words: &[u8; 8], _: usize) -> F32s {
+            let shifts = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+            let codes = _mm512_srlv_epi32(_mm512_set1_epi64(i64::from_le_bytes(*words)), shifts);
+            F32s(_mm512_permutexvar_ps(codes, _mm512_loadu_ps(levels.as_ptr())))
+        }
+        /// As [`F32s::pair_from_levels`] for codes `d` (which is even) and `d + 1` of eight that share three
+        /// bytes: bit `d` of `signs`, and two bits of `magnitudes` from `2 * (d % 4)` on. The lower half of
+        /// `levels` repeats four of them.
+        pub(crate) fn pair_from_planes(
+            levels: &[f32; 16],
+            magnitudes: &[u8; LANES],
+            signs: &[u8; LANES],
+            d: u32
+        ) -> [F32s; 2] {
+            let sizes = _mm512_cvtepu8_epi32(_mm_loadu_si128(magnitudes.as_ptr().cast()));
+            let signs = _mm512_cvtepu8_epi32(_mm_loadu_si128(signs.as_ptr().cast()));
+            let sizes = _mm512_srl_epi32(sizes, _mm_cvtsi32_si128(2 * (d as i32 % 4)));
+            let signs = _mm512_srl_epi32(_mm512_slli_epi32::<3>(signs), _mm_cvtsi32_si128(d as i32));
+            let next = [_mm512_srli_epi32::<2>(sizes), _mm512_srli_epi32::<1>(signs)];
+            let (three, levels) = (_mm512_set1_epi32(3), _mm512_loadu_ps(levels.as_ptr()));
+            // The second where the first has ones, else the third.
+            let low = _mm512_ternarylogic_epi32::<0xca>(three, sizes, signs);
+            let high = _mm512_ternarylogic_epi32::<0xca>(three, next[0], next[1]);
+            [F32s(_mm512_permutexvar_ps(low, levels)), F32s(_mm512_permutexvar_ps(high, levels))]
+        }
+        /// The same for the 16 codes of a group from `first` on, which is 0: bit `i` of `signs`, which has
+        /// 16, and two bits of `magnitudes` from `2 * i` on.
+        pub(crate) fn group_from_planes(levels: &[f32; 16], magnitudes: u32, signs: u32, _: usize) -> F32s {
+            let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let sizes = _mm512_set1_epi32(magnitudes as i32);
+            let sizes = _mm512_srlv_epi32(sizes, _mm512_slli_epi32::<1>(lanes));
+            let signs = _mm512_srlv_epi32(_mm512_set1_epi32((signs << 3) as i32), lanes);
+            let codes = _mm512_ternarylogic_epi32::<0xca>(_mm512_set1_epi32(3), sizes, signs);
+            F32s(_mm512_permutexvar_ps(codes, _mm512_loadu_ps(levels.as_ptr())))
         }
         pub(super) fn plus(self, other: F32s) -> F32s { F32s(_mm512_add_ps(self.0, other.0)) }
         pub(super) fn minus(self, other: F32s) -> F32s { F32s(_mm512_sub_ps(self.0, other.0)) }

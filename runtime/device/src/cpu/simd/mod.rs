@@ -124,6 +124,13 @@ macro_rules! operators {
 }
 operators!(Add add plus, Sub sub minus, Mul mul times, Div div over);
 
+impl Default for F32s {
+    #[inline(always)]
+    fn default() -> F32s {
+        F32s::zero()
+    }
+}
+
 impl F32s {
     /// Zero in every lane.
     #[inline(always)]

@@ -67,17 +67,47 @@ impl F32s {
         F32s(x.map(f32::from))
     }
 
-    /// `levels[code]` for the low four bits of each byte; the upper half of `levels` is the lower one
-    /// negated.
-    #[inline(always)]
-    pub(crate) fn from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> F32s {
-        F32s(codes.map(|code| levels[usize::from(code & 15)]))
-    }
-
-    /// The same for the low four bits of each byte, then for the high ones.
+    /// `levels[code]` for the low four bits of each byte, then for the high ones; the upper half of `levels`
+    /// is the lower one negated.
     #[inline(always)]
     pub(crate) fn pair_from_levels(levels: &[f32; 16], codes: &[u8; LANES]) -> [F32s; 2] {
-        [F32s::from_levels(levels, codes), F32s::from_levels(levels, &codes.map(|code| code >> 4))]
+        [0, 4].map(|shift| F32s(codes.map(|code| levels[usize::from(code >> shift & 15)])))
+    }
+
+    /// `levels[code]` for the codes of a group from `first` on: code `i` of 16 is four bits of word `i % 2`,
+    /// from `i / 2 * 4` on.
+    #[inline(always)]
+    pub(crate) fn group_from_levels(levels: &[f32; 16], words: &[u8; 8], first: usize) -> F32s {
+        let words = u64::from_le_bytes(*words) >> (2 * first);
+        F32s(std::array::from_fn(|i| levels[(words >> (i % 2 * 32 + i / 2 * 4) & 15) as usize]))
+    }
+
+    /// As [`F32s::pair_from_levels`] for codes `d` (which is even) and `d + 1` of eight that share three
+    /// bytes: bit `d` of `signs`, and two bits of `magnitudes` from `2 * (d % 4)` on. The lower half of
+    /// `levels` repeats four of them.
+    #[inline(always)]
+    pub(crate) fn pair_from_planes(
+        levels: &[f32; 16],
+        magnitudes: &[u8; LANES],
+        signs: &[u8; LANES],
+        d: u32,
+    ) -> [F32s; 2] {
+        [d, d + 1].map(|d| {
+            F32s(std::array::from_fn(|i| {
+                let code = magnitudes[i] >> (d % 4 * 2) & 3 | (signs[i] >> d & 1) << 3;
+                levels[usize::from(code)]
+            }))
+        })
+    }
+
+    /// The same for the codes of a group from `first` on: bit `i` of `signs`, which has 16, and two bits of
+    /// `magnitudes` from `2 * i` on.
+    #[inline(always)]
+    pub(crate) fn group_from_planes(levels: &[f32; 16], magnitudes: u32, signs: u32, first: usize) -> F32s {
+        F32s(std::array::from_fn(|i| {
+            let at = first + i;
+            levels[(magnitudes >> (2 * at) & 3 | (signs >> at & 1) << 3) as usize]
+        }))
     }
 
     #[inline(always)]

@@ -114,8 +114,6 @@ fn nibbles_reductions_and_masks() {
 fn codes_become_the_numbers_that_they_are() {
     let levels = monomorph_formats::cached::Cached::Turbo4.signed_levels();
     for code in 0..=255u8 {
-        let found = F32s::from_levels(&levels, &[code; LANES]).to_array();
-        assert_eq!(found, [levels[usize::from(code & 15)]; LANES], "{code}");
         let pair = F32s::pair_from_levels(&levels, &[code; LANES]).map(F32s::to_array);
         assert_eq!(pair, [code & 15, code >> 4].map(|it| [levels[usize::from(it)]; LANES]), "{code}");
         let exact = monomorph_formats::e4m3_to_f32(code) / 256.0;
@@ -123,5 +121,42 @@ fn codes_become_the_numbers_that_they_are() {
         // The two that are no numbers count as the ones above the largest.
         let expected = if exact.is_nan() { 1.875f32.copysign(found[0]) } else { exact };
         assert_eq!(found.map(f32::to_bits), [expected.to_bits(); LANES], "{code}");
+    }
+}
+
+#[test]
+fn codes_of_groups_and_planes_become_their_levels() {
+    use monomorph_formats::cached::Cached::{Turbo3, Turbo4};
+    let levels = Turbo4.signed_levels();
+    for turn in 0..16 {
+        let codes: [u32; 16] = std::array::from_fn(|i| (i as u32 * 7 + turn) % 16);
+        let mut words = [0u32; 2];
+        codes.iter().enumerate().for_each(|(i, code)| words[i % 2] |= code << (i / 2 * 4));
+        let words = (u64::from(words[1]) << 32 | u64::from(words[0])).to_le_bytes();
+        for first in (0..16).step_by(LANES) {
+            let found = F32s::group_from_levels(&levels, &words, first).to_array();
+            assert_eq!(found, std::array::from_fn(|i| levels[codes[first + i] as usize]), "{turn}");
+        }
+    }
+    let levels = Turbo3.signed_levels();
+    let level = |magnitude: u32, sign: u32| levels[(magnitude & 3 | (sign & 1) << 3) as usize];
+    for turn in 0..=255u8 {
+        let (sizes, signs) = (u32::from_le_bytes([turn, !turn, 0x1b, 0xe4]), 0xa7_00 | u32::from(turn));
+        for first in (0..16).step_by(LANES) {
+            let found = F32s::group_from_planes(&levels, sizes, signs, first).to_array();
+            let expected = std::array::from_fn(|i| level(sizes >> (2 * (first + i)), signs >> (first + i)));
+            assert_eq!(found, expected, "{turn}");
+        }
+        let planes: [[u8; LANES]; 2] =
+            [37, 101].map(|by| std::array::from_fn(|i| turn.wrapping_add(i as u8).wrapping_mul(by)));
+        for d in (0..8).step_by(2) {
+            let found = F32s::pair_from_planes(&levels, &planes[0], &planes[1], d).map(F32s::to_array);
+            let expected = [d, d + 1].map(|d| {
+                std::array::from_fn(|i| {
+                    level(u32::from(planes[0][i]) >> (d % 4 * 2), u32::from(planes[1][i]) >> d)
+                })
+            });
+            assert_eq!(found, expected, "{turn}");
+        }
     }
 }
