@@ -19,7 +19,7 @@ pub const GROUP: usize = 16;
 
 /// Scales that the search tries: the smallest that clips nothing, and those just below it. Clipping the
 /// largest element a little is worth finer steps for the others.
-const SEARCHED: u8 = 4;
+const SEARCHED: usize = 4;
 
 /// The format of cached keys, or of cached values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,16 +64,46 @@ impl Levels {
         self.magnitudes[self.magnitudes.len() - 1]
     }
 
-    /// The nearest code of `value` at a scale that is positive; between two, the even one.
+    /// The nearest codes at a scale that is positive; between two, the even ones.
     #[inline]
-    fn code(&self, value: f32, scale: f32) -> u8 {
-        let (magnitude, mut code) = (value.abs(), 0);
-        for threshold in &self.thresholds[..self.magnitudes.len() - 1] {
+    fn codes(&self, values: &[f32; GROUP], scale: f32) -> [u32; GROUP] {
+        let sign = self.magnitudes.len() as u32;
+        let mut codes = values.map(|it| if it.is_sign_negative() { sign } else { 0 });
+        for (at, threshold) in self.thresholds[..self.magnitudes.len() - 1].iter().enumerate() {
             let threshold = threshold * scale;
-            code += u8::from(magnitude > threshold || (magnitude == threshold && code % 2 == 1));
+            for (code, value) in codes.iter_mut().zip(values) {
+                *code += u32::from(is_above(value.abs(), threshold, at));
+            }
         }
-        let sign = self.magnitudes.len() as u8;
-        if value.is_sign_negative() { code | sign } else { code }
+        codes
+    }
+
+    /// The squared errors of a group at each of these scales. Errors are squared and summed in order, each
+    /// operation rounded to f32: elements stand side by side until they are summed.
+    #[inline]
+    fn errors(&self, values: &[f32; GROUP], scales: &[f32; SEARCHED]) -> [f32; SEARCHED] {
+        let magnitudes = values.map(f32::abs);
+        let mut squares = [[0.0; GROUP]; SEARCHED];
+        for (squares, scale) in squares.iter_mut().zip(scales) {
+            let mut nearest = [self.magnitudes[0] * scale; GROUP];
+            for (at, threshold) in self.thresholds[..self.magnitudes.len() - 1].iter().enumerate() {
+                let (threshold, level) = (threshold * scale, self.magnitudes[at + 1] * scale);
+                for (nearest, magnitude) in nearest.iter_mut().zip(&magnitudes) {
+                    *nearest = if is_above(*magnitude, threshold, at) { level } else { *nearest };
+                }
+            }
+            for ((square, nearest), magnitude) in squares.iter_mut().zip(&nearest).zip(&magnitudes) {
+                let off = magnitude - nearest;
+                *square = off * off;
+            }
+        }
+        let mut sums = [0.0; SEARCHED];
+        for at in 0..GROUP {
+            for (sum, squares) in sums.iter_mut().zip(&squares) {
+                *sum += squares[at];
+            }
+        }
+        sums
     }
 
     fn value(&self, code: u8) -> f32 {
@@ -81,6 +111,13 @@ impl Levels {
         let magnitude = self.magnitudes[usize::from(code) % count];
         if usize::from(code) < count { magnitude } else { -magnitude }
     }
+}
+
+/// Whether the code of a magnitude is above code `at`, behind which the threshold is: between two codes the
+/// even one is taken.
+#[inline(always)]
+fn is_above(magnitude: f32, threshold: f32, at: usize) -> bool {
+    if at % 2 == 1 { magnitude >= threshold } else { magnitude > threshold }
 }
 
 /// E2M1: a bit of mantissa, and halves below 1.
@@ -350,8 +387,8 @@ impl Codec {
                 let levels = self.format.levels().expect("a format of levels");
                 let scale = self.searched(levels, values);
                 let by = e4m3_to_f32(scale) * self.scale;
-                let code = |it| if scale > 0 { levels.code(it, by).into() } else { 0 };
-                Group { codes: values.map(code), scale: scale.into() }
+                let codes = if scale > 0 { levels.codes(values, by) } else { [0; GROUP] };
+                Group { codes, scale: scale.into() }
             }
         }
     }
@@ -377,7 +414,6 @@ impl Codec {
     }
 
     /// The E4M3 scale of least squared error among those searched, the larger of two alike; 0 for zeros.
-    /// Errors are squared and summed in order, each operation rounded to f32.
     #[inline]
     fn searched(&self, levels: &Levels, values: &[f32; GROUP]) -> u8 {
         let largest = largest(values);
@@ -388,21 +424,16 @@ impl Codec {
         let nearest = f32_to_e4m3(exact);
         let covers = e4m3_to_f32(nearest) >= exact;
         // 0x7e is the largest, 0x7f not a number.
-        let first = if covers { nearest } else { (nearest + 1).min(0x7e) };
-        let last = first.saturating_sub(SEARCHED - 1).max(1);
-        let error = |scale: u8| {
-            let by = e4m3_to_f32(scale) * self.scale;
-            let off = values.map(|it| it - levels.value(levels.code(it, by)) * by);
-            off.into_iter().fold(0.0, |sum: f32, it| sum + it * it)
-        };
-        let mut best = (first.max(1), error(first.max(1)));
-        for scale in (last..first).rev() {
-            let error = error(scale);
-            if error < best.1 {
-                best = (scale, error);
+        let first = if covers { nearest.max(1) } else { (nearest + 1).min(0x7e) };
+        let scales: [u8; SEARCHED] = std::array::from_fn(|at| first.saturating_sub(at as u8).max(1));
+        let errors = levels.errors(values, &scales.map(|scale| e4m3_to_f32(scale) * self.scale));
+        let mut best = 0;
+        for at in 1..SEARCHED {
+            if errors[at] < errors[best] {
+                best = at;
             }
         }
-        best.0
+        scales[best]
     }
 }
 
