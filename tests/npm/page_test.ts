@@ -102,7 +102,11 @@ onPage("reasoning is open while it comes and folded afterwards", async (page) =>
   equal(messages[1], { role: "assistant", content: "So it is, and so it was." });
 }, { before: pace });
 
+/** Waits until the page knows the model's name, without which it asks too. */
+const known = (page: Page) => page.waitForFunction(() => document.querySelector("#model")?.textContent !== "Monomorph");
+
 onPage("settings are sent and kept", async (page) => {
+  await known(page);
   const plain = await sent(page);
   equal(Object.keys(plain), ["model", "messages", "stream", "stream_options"]);
   await page.click("#open-settings");
@@ -118,6 +122,7 @@ onPage("settings are sent and kept", async (page) => {
   };
   check(await sent(page));
   await page.reload();
+  await known(page);
   check(await sent(page));
   await page.click("#open-settings");
   equal(await page.inputValue("#max-tokens"), "77");
