@@ -12,8 +12,8 @@ pub const MAX_FIXED: usize = 1024;
 /// Most biases of a row: those of the request, and the strongest penalties.
 pub const MAX_BIASES: usize = 2 * MAX_FIXED;
 
-// Each penalty alone fits.
-const _: () = assert!(MAX_LZ_WINDOW <= MAX_FIXED);
+// Each penalty fits beside the biases of a request.
+const _: () = assert!(MAX_LZ_WINDOW <= MAX_FIXED && MAX_FIXED + MAX_LZ_WINDOW <= MAX_BIASES);
 
 /// An addition to the logit of a token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,6 +160,11 @@ mod tests {
         Dry { multiplier: 0.5, base: 2.0, allowed, window, breakers }
     }
 
+    /// Without breakers, and over all tokens.
+    fn dry_of_all(allowed: usize) -> Dry {
+        dry(allowed, usize::MAX, &[])
+    }
+
     /// Straight from the definition: for every token and every length, whether the end repeats something that
     /// the token followed.
     fn by_definition(dry: &Dry, tokens: &[u32], vocabulary: u32) -> Vec<(u32, f32)> {
@@ -209,6 +214,7 @@ mod tests {
         let both = Biases { fixed, dry: Some(dry(2, usize::MAX, &[])), lz: None };
         let made: Vec<_> = both.after(&[1, 2, 1, 2]).iter().map(|one| (one.id, one.bias)).collect();
         assert_eq!(made, [(1, 2.5), (5, -1.0)]);
+        assert!(both.needs_tokens() && !both.is_none());
         let mut logits = [0.0; 3];
         apply(&mut logits, &both.after(&[1, 2, 1, 2]));
         assert_eq!(logits, [0.0, 2.5, 0.0]);
@@ -227,6 +233,18 @@ mod tests {
         let window = usize::MAX;
         let many = Biases { lz: Some(Lz { window, vocabulary: 1 << 20, ..lz }), ..three }.after(&many);
         assert!(many.len() <= MAX_BIASES && many.is_sorted_by_key(|one| one.id));
+        // 0 came before each of 1,100 tokens, and 1 0 before the last 60 of them: these lose most, and all
+        // the others alike, so the smallest ids are kept.
+        let after_zero = (2..1_042).flat_map(|id| [0, id]);
+        let tokens: Vec<u32> =
+            after_zero.chain((1_042..1_102).flat_map(|id| [1, 0, id])).chain([1, 0]).collect();
+        let few: Vec<u32> = Biases { fixed: Arc::default(), dry: Some(dry_of_all(1)), lz: None }
+            .after(&tokens)
+            .iter()
+            .map(|one| one.id)
+            .collect();
+        let expected: Vec<u32> = (2..2 + MAX_FIXED as u32 - 60).chain(1_042..1_102).collect();
+        assert_eq!(few, expected);
         // The penalty is finite for any repetition.
         let long = [7; 2_000];
         let bias = both.after(&long).iter().find(|one| one.id == 7).unwrap().bias;

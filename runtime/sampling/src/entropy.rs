@@ -77,6 +77,15 @@ mod tests {
         low + (temperature + range - low) * even.max(0.0).powf(exponent)
     }
 
+    /// Infinite logits share what there is: the others weigh nothing, however far below they are.
+    #[test]
+    fn infinite_logits_are_alike() {
+        let row = [f32::INFINITY, 0.0, f32::INFINITY];
+        let wanted = 2.0f64.ln() / 3.0f64.ln();
+        assert!((evenness(&row, f32::INFINITY) - wanted).abs() < 1e-12);
+        assert_eq!(evenness(&[f32::INFINITY, 0.0], f32::INFINITY), 0.0);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 

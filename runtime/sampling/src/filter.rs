@@ -16,18 +16,19 @@ fn heaviest_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id))
 }
 
-/// The `k` largest of a row without NaN (all of it if it has no more than `k`), in no particular order.
+/// The `k` largest of a row without NaN (all of it if it has no more than `k`), in no particular order; `k`
+/// is at least 1.
 pub(crate) fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
     const BLOCK: usize = 64;
     // k blocks contain a value of at least the k-th largest block maximum, so the k-th largest value is no
     // smaller.
     let mut maxima: Vec<f32> = logits.chunks(BLOCK).map(largest).collect();
     let bound = match maxima.len().checked_sub(k) {
-        Some(below) if k > 0 => *maxima.select_nth_unstable_by(below, f32::total_cmp).1,
-        _ => f32::NEG_INFINITY,
+        Some(below) => *maxima.select_nth_unstable_by(below, f32::total_cmp).1,
+        None => f32::NEG_INFINITY,
     };
     let mut candidates = at_least(logits, bound);
-    if k > 0 && k < candidates.len() {
+    if k < candidates.len() {
         candidates.select_nth_unstable_by(k - 1, heaviest_first);
         candidates.truncate(k);
     }
@@ -153,4 +154,40 @@ pub(crate) fn draw_row(weights: &[f32], uniform: f64) -> u32 {
         }
     }
     (chosen * BLOCK + last) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One favourite, and a crowd that weighs as much together.
+    #[test]
+    fn the_heaviest_reach_their_target() {
+        let mut weights = vec![1e-3; 1_001];
+        weights[7] = 1.0;
+        for (target, wanted) in [(0.9, 1), (1.0, 1), (1.1, 1_001), (2.5, 1_001)] {
+            let heaviest = heaviest(&weights, target);
+            assert_eq!(heaviest.len(), wanted, "{target}");
+            assert!(heaviest.iter().any(|it| it.id == 7));
+        }
+    }
+
+    /// Parts of `[0, 1)` are closed below and open above; a walk past the end finds the last that may be
+    /// drawn.
+    #[test]
+    fn a_draw_at_a_boundary_is_the_token_behind_it() {
+        let mut few = [(4, 1.0), (9, 0.0), (12, 1.0), (13, 0.0)].map(|(id, weight)| Candidate { id, weight });
+        let mut row = vec![0.0; 600];
+        (row[4], row[12]) = (1.0, 1.0);
+        for (uniform, wanted) in [(0.0, 4), (0.25, 4), (0.5, 12), (0.75, 12)] {
+            assert_eq!(draw(&mut few, uniform), wanted, "{uniform}");
+            assert_eq!(draw_row(&row, uniform), wanted, "{uniform}");
+        }
+        assert_eq!(draw(&mut few, 1.0), 12);
+        // In blocks of their own.
+        (row[12], row[300]) = (0.0, 1.0);
+        for (uniform, wanted) in [(0.25, 4), (0.5, 300), (0.75, 300)] {
+            assert_eq!(draw_row(&row, uniform), wanted, "{uniform}");
+        }
+    }
 }

@@ -167,12 +167,22 @@ mod tests {
         }
     }
 
+    /// Below the smallest normal number a base counts as 0.
+    #[test]
+    fn powers_of_the_smallest_bases() {
+        assert_eq!([power(0.0, 0.01), power(1e-40, 0.01)], [0.0; 2]);
+        let smallest = f64::from(f32::MIN_POSITIVE).powf(0.01);
+        assert!((f64::from(power(f32::MIN_POSITIVE, 0.01)) - smallest).abs() < 1e-6);
+    }
+
     #[test]
     fn largest_and_argmax() {
         assert_eq!(argmax(&[]), 0);
         assert_eq!(argmax(&[f32::NAN, f32::NEG_INFINITY]), 0);
         assert_eq!(argmax(&[f32::NAN, -3.0, -2.0, -2.0]), 2);
         assert_eq!(argmax(&[0.0, f32::INFINITY, f32::INFINITY]), 1);
+        // The first of many alike, whatever is behind them.
+        assert_eq!(argmax(&[[5.0; 64], [-5.0; 64]].concat()), 0);
         for length in [1, 15, 16, 17, 63, 64, 65, 1000] {
             for at in 0..length {
                 let mut row = vec![-1.0; length];

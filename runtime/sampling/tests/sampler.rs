@@ -319,3 +319,19 @@ fn validation_names_the_field() {
         assert_eq!(sampling.validate().map_err(|error| error.0), Err(field));
     }
 }
+
+#[test]
+fn what_a_sampler_needs_to_know_follows_from_what_is_asked_for() {
+    let plain = Sampling { temperature: 1.0, ..Sampling::default() };
+    assert!(!plain.needs_history() && !plain.is_adaptive());
+    for penalised in [
+        Sampling { repetition_penalty: 1.1, ..plain.clone() },
+        Sampling { presence_penalty: 0.5, ..plain.clone() },
+        Sampling { frequency_penalty: -0.5, ..plain.clone() },
+    ] {
+        assert!(penalised.needs_history());
+    }
+    let adaptive = Sampling { dynatemp_range: 0.5, ..plain };
+    assert!(adaptive.is_adaptive());
+    assert!(!Sampling { temperature: 0.0, ..adaptive }.is_adaptive());
+}
