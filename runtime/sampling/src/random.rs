@@ -52,6 +52,12 @@ mod tests {
     }
 
     #[test]
+    fn draws_beyond_a_word_are_others() {
+        let of = |draw| uniform(7, draw);
+        assert!(of(1 << 32) != of(0) && of(1 << 33) != of(1 << 32));
+    }
+
+    #[test]
     fn uniform_is_in_range_and_spread() {
         let mut buckets = [0u32; 16];
         for draw in 0..16_000 {
