@@ -194,19 +194,26 @@ fn imported(file: &GgufWriter, name: &str, directory: &Path) -> Result<Imported,
     import_gguf(&checkpoint, name, Compute::F32, &Seen::of(&checkpoint))
 }
 
-/// The target of a golden's import, and that of the file's, which is called after the golden and `gguf`.
-fn targets(golden: &Golden, imported: &Imported, directory: &Path) -> [Target; 2] {
+fn loaded(name: &str, directory: &Path) -> Target {
+    let search = [directory.to_owned(), root().join("targets")];
+    spec::load(&search, name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The target of a golden's own import, in f32.
+fn plain(golden: &Golden, directory: &Path) -> Target {
     golden.import_into(directory, Compute::F32);
+    loaded(&format!("cpu/{}/f32", golden.name), directory)
+}
+
+/// The target of a file's import, which is called after the golden and `gguf`.
+fn own(golden: &Golden, imported: &Imported, directory: &Path) -> Target {
     let name = format!("{}-gguf", golden.name);
     let models = directory.join("models").join(&name);
     std::fs::create_dir_all(&models).expect("a temporary directory is writable");
     std::fs::write(models.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
     let (file, quant) = &imported.quants[0];
     std::fs::write(models.join(file), quant).expect("it is writable");
-    let search = [directory.to_owned(), root().join("targets")];
-    let quant = file.trim_end_matches(".toml");
-    [format!("cpu/{}/f32", golden.name), format!("cpu/{name}/{quant}")]
-        .map(|target| spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")))
+    loaded(&format!("cpu/{name}/{}", file.trim_end_matches(".toml")), directory)
 }
 
 fn logits(target: &Target, weights: &Path, prompts: &[Vec<u32>]) -> Logits {
@@ -231,15 +238,11 @@ fn a_file_is_the_model_that_it_was_converted_from() {
     said.push(("qwen3moe", moe));
     let mut biased = None;
     for (architecture, golden) in said {
-        let plain = {
-            golden.import_into(directory.path(), Compute::F32);
-            let search = [directory.path().to_owned(), root().join("targets")];
-            spec::load(&search, &format!("cpu/{}/f32", golden.name)).unwrap_or_else(|error| panic!("{error}"))
-        };
+        let plain = plain(&golden, directory.path());
         let file = converted(architecture, &golden, &plain, Format::F32);
         let imported = imported(&file, &golden.name, directory.path())
             .unwrap_or_else(|error| panic!("{}: {error}", golden.name));
-        let [plain, own] = targets(&golden, &imported, directory.path());
+        let own = own(&golden, &imported, directory.path());
         let weights = directory.path().join(format!("{}.gguf", golden.name));
         let expected = logits(&plain, &golden.directory.join("f32"), &golden.prompts);
         let found = logits(&own, &weights, &golden.prompts);
@@ -264,9 +267,7 @@ fn a_file_is_the_model_that_it_was_converted_from() {
 fn blocks_compute_in_int8_and_mixed_formats_are_named() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let golden = golden("llama-aligned");
-    golden.import_into(directory.path(), Compute::F32);
-    let search = [directory.path().to_owned(), root().join("targets")];
-    let plain = spec::load(&search, "cpu/llama-aligned/f32").unwrap_or_else(|error| panic!("{error}"));
+    let plain = plain(&golden, directory.path());
     let file = converted("llama", &golden, &plain, Format::Q8_0);
     let imported = imported(&file, "blocks", directory.path()).unwrap_or_else(|error| panic!("{error}"));
     let (name, text) = &imported.quants[0];
@@ -276,7 +277,7 @@ fn blocks_compute_in_int8_and_mixed_formats_are_named() {
     {
         assert!(text.contains(line), "{line}: {text}");
     }
-    let [_, own] = targets(&golden, &imported, directory.path());
+    let own = own(&golden, &imported, directory.path());
     monomorph_compiler::toolchain::plan(&own).unwrap_or_else(|error| panic!("{error}"));
     let checkpoint = Checkpoint::open(&directory.path().join("blocks.gguf")).expect("it was just written");
     let halves = import_gguf(&checkpoint, "blocks", Compute::F16, &Seen::of(&checkpoint));
@@ -288,9 +289,7 @@ fn blocks_compute_in_int8_and_mixed_formats_are_named() {
 fn what_is_unknown_of_a_file_is_refused_by_name() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let golden = golden("llama-aligned");
-    golden.import_into(directory.path(), Compute::F32);
-    let search = [directory.path().to_owned(), root().join("targets")];
-    let plain = spec::load(&search, "cpu/llama-aligned/f32").unwrap_or_else(|error| panic!("{error}"));
+    let plain = plain(&golden, directory.path());
     let sound = || converted("llama", &golden, &plain, Format::F32);
     let vector = |count: usize| encode(Format::F32, &vec![3.0; count]);
     let cases: [(GgufWriter, &str); 6] = [

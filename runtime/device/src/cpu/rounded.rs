@@ -13,20 +13,28 @@ use monomorph_formats::{
 };
 use std::marker::PhantomData;
 
+/// Weights in format `D` multiplied by activations that `R` rounds.
+#[derive(Clone, Copy, Debug)]
+pub struct In<R, D>(PhantomData<(R, D)>);
+
 /// Weights in format `D` multiplied in f16: activations are rounded, and so are weights stored as floats, as
 /// [`through_halves`] says. Codes with scales beside them are exact in f16.
-#[derive(Clone, Copy, Debug)]
-pub struct InF16<D>(PhantomData<D>);
+pub type InF16<D> = In<ToF16, D>;
 
 /// Weights in format `D` multiplied by activations in e4m3, as [`monomorph_formats::through_e4m3`] says.
-#[derive(Clone, Copy, Debug)]
-pub struct InE4m3<D>(PhantomData<D>);
+pub type InE4m3<D> = In<ToE4m3, D>;
 
-/// Rounds rows of activations.
+/// Rounds what products multiply.
 pub trait Rounding: Send + Sync + 'static {
-    /// Rounds a row in place, padding of zeros included.
+    /// Rounds a row of activations in place, padding of zeros included.
     #[doc(hidden)]
     fn round(row: &mut [f32]);
+
+    /// As [`WeightFormat::pack`], of weights as they are multiplied: as stored, where nothing else is said.
+    #[doc(hidden)]
+    fn pack<D: Decoded>(row: &[u8], lane: usize, tile: &mut [u8]) {
+        D::pack(row, lane, tile);
+    }
 }
 
 /// To f16, under a power of two.
@@ -66,6 +74,17 @@ impl Rounding for ToF16 {
         let scale = half_scale(largest(row));
         let back = 1.0 / scale;
         row.iter_mut().for_each(|x| *x = nearest::<11, -14>(*x * scale) * back);
+    }
+
+    fn pack<D: Decoded>(row: &[u8], lane: usize, tile: &mut [u8]) {
+        if D::SCALES.is_some() || is_f16_already(D::FORMAT, row) {
+            return D::pack(row, lane, tile);
+        }
+        // What a row of any stored float becomes is a float of that format again: rounding leaves no more
+        // bits than there were.
+        let mut values = vec![0.0; row.len() / D::FORMAT.block_bytes()];
+        decode(D::FORMAT, row, &mut values);
+        D::pack(&encode(D::FORMAT, &through_halves(&values)), lane, tile);
     }
 }
 
@@ -120,20 +139,13 @@ impl<R: Rounding, const N: usize> Input<N> for RoundedRows<R, N> {
     }
 }
 
-impl<D: Decoded> WeightFormat for InF16<D> {
+impl<R: Rounding, D: Decoded> WeightFormat for In<R, D> {
     const FORMAT: Format = D::FORMAT;
     const SCALES: Option<ScaleForm> = D::SCALES;
-    type Input<const N: usize> = RoundedRows<ToF16, N>;
+    type Input<const N: usize> = RoundedRows<R, N>;
 
     fn pack(row: &[u8], lane: usize, tile: &mut [u8]) {
-        if D::SCALES.is_some() || is_f16_already(D::FORMAT, row) {
-            return D::pack(row, lane, tile);
-        }
-        // What a row of any stored float becomes is a float of that format again: rounding leaves no more
-        // bits than there were.
-        let mut values = vec![0.0; row.len() / D::FORMAT.block_bytes()];
-        decode(D::FORMAT, row, &mut values);
-        D::pack(&encode(D::FORMAT, &through_halves(&values)), lane, tile);
+        R::pack::<D>(row, lane, tile);
     }
 
     fn pack_scales(scales: &RowScales, columns: usize, lane: usize, tile: &mut [u8]) {
@@ -161,29 +173,6 @@ fn is_f16_already(format: Format, row: &[u8]) -> bool {
         least = if is_zero(bytes) { least } else { exponent(bytes).min(least) };
     }
     format == Format::Bf16 && (least > most || (least > 0 && most - least <= 31))
-}
-
-impl<D: Decoded> WeightFormat for InE4m3<D> {
-    const FORMAT: Format = D::FORMAT;
-    const SCALES: Option<ScaleForm> = D::SCALES;
-    type Input<const N: usize> = RoundedRows<ToE4m3, N>;
-
-    fn pack(row: &[u8], lane: usize, tile: &mut [u8]) {
-        D::pack(row, lane, tile);
-    }
-
-    fn pack_scales(scales: &RowScales, columns: usize, lane: usize, tile: &mut [u8]) {
-        D::pack_scales(scales, columns, lane, tile);
-    }
-
-    fn unpack(tile: &[u8], lane: usize, out: &mut [f32]) {
-        D::unpack(tile, lane, out);
-    }
-
-    #[inline(always)]
-    fn product<const M: usize, const N: usize>(tile: &[u8], part: usize, input: &[f32]) -> [F32s; M] {
-        D::product::<M, N>(tile, part, input)
-    }
 }
 
 #[cfg(test)]
