@@ -16,7 +16,8 @@
 //                                                    multiples of 8, ROTATED of 2 with LATENT + ROTATED a multiple of 8
 //   int BLOCK_TOKENS                                 tokens a block of the cache holds
 //   using Kv                                         element of the cache: __nv_bfloat16 or __half, also what tensor cores multiply; or
-//                                                    E4m3, of latents alone, which are gathered as bf16 (latent_codes.cuh)
+//                                                    E4m3 or a format of groups (grouped.cuh), of latents alone, which are gathered
+//                                                    as bf16 (latent_codes.cuh)
 //   bool ROTARY_HALVES                               pairs are (i, i + ROTATED / 2), or (2i, 2i + 1)
 //   HeadNorm NORM; float EPS                         norm of latents
 //   float SCALE                                      multiplies scores
@@ -31,7 +32,9 @@
 // Cache of a layer: [blocks][BLOCK_TOKENS][WIDTH] of Kv, a row the normed latent and behind it the rotated
 // key. Of a Kv of codes a block is a plane of the latents' codes [BLOCK_TOKENS][LATENT], and one of the rotated
 // keys as bf16 [BLOCK_TOKENS][ROTATED]; the latents' static scale stands in front of the first block as that of
-// a head's keys (attention.cuh). Queries are of what tensor cores multiply (Operand), whatever the cache keeps.
+// a head's keys (attention.cuh). Of a format of groups codes and scales are a unit of grouped.cuh, in the order of
+// a head's values, which eight lanes read. Where it keeps latents rotated, queries are rotated too, and sums of
+// latents back. Queries are of what tensor cores multiply (Operand), whatever the cache keeps.
 // made: packed f16 (formats.cuh) of HEADS (KEY_DIM + VALUE_DIM) rows, K_h above V_h, of LATENT columns;
 // row_scales multiplies its rows.
 #pragma once
@@ -49,6 +52,30 @@ struct LatentDefaults {
     static constexpr bool CONTEXT_BEFORE_WAIT = false, ROTARY_HALVES = false;
 };
 
+// What rotary.cuh turns and norms, and grouped.cuh keeps: the latent of a row, and a rotated part.
+template <class C>
+struct OfLatent {
+    static constexpr int HEAD_DIM = C::LATENT, ROTARY_PAIRS = 0, KV_HEADS = 1, BLOCK_TOKENS = C::BLOCK_TOKENS;
+    using Kv = typename C::Kv;
+    static constexpr bool ROTARY_HALVES = C::ROTARY_HALVES;
+};
+template <class C>
+struct OfRotated {
+    static constexpr int HEAD_DIM = C::ROTATED, ROTARY_PAIRS = C::ROTATED / 2;
+    static constexpr bool ROTARY_HALVES = C::ROTARY_HALVES;
+};
+
+// A token's latent in groups: eight lanes have a chunk of each panel of 64 columns.
+template <class C>
+using LatentGroups = KeptRow<OfLatent<C>, Side::Values>;
+
+// Elements, of groups bytes, of a block's latents.
+template <class C>
+constexpr size_t latent_plane() {
+    if constexpr (GROUPED<typename C::Kv>) return LatentGroups<C>::UNIT;
+    else return static_cast<size_t>(C::BLOCK_TOKENS) * C::LATENT;
+}
+
 // Constants that follow from a Config.
 template <class C>
 struct LatentShape {
@@ -59,12 +86,13 @@ struct LatentShape {
     static constexpr int UNITS = (C::LATENT + 31) / 32;                   // of a packed row of `made`
     static constexpr int Q_WIDTH = C::HEADS * (C::KEY_DIM + C::ROTATED);  // of a row of q: all heads' queries, then their rotated parts
     using Kv = typename C::Kv;
-    static constexpr bool CODES = sizeof(Kv) == 1;
+    static constexpr bool CODES = sizeof(Kv) == 1, GROUPS = GROUPED<Kv>, STORED_ROTATED = is_rotated<Kv, Side::Values>();
     using Operand = std::conditional_t<CODES, __nv_bfloat16, Kv>;
     // Elements of Kv of a block; of codes bytes, up to the rotated keys and of all.
-    static constexpr size_t LATENTS = static_cast<size_t>(C::BLOCK_TOKENS) * C::LATENT;
+    static constexpr size_t LATENTS = latent_plane<C>();
     static constexpr size_t BLOCK_STRIDE = CODES ? LATENTS + static_cast<size_t>(C::BLOCK_TOKENS) * C::ROTATED * 2 : static_cast<size_t>(C::BLOCK_TOKENS) * WIDTH;
     static_assert(!CODES || (C::LATENT % 16 == 0 && C::ROTATED % 8 == 0), "a thread reads 16 codes at once");
+    static_assert(!GROUPS || C::BLOCK_TOKENS % 16 == 0, "planes begin where 16 bytes do");
     // Floats of a (row, head) of partials: SPLITS sums of latents (PartScale), then SPLITS pairs of (maximum,
     // sum of weights).
     static constexpr int PART_FLOATS = UNITS * 16, PARTIAL = (C::SPLITS * (PART_FLOATS + 2) + 3) / 4 * 4;
@@ -75,19 +103,6 @@ template <class C>
 constexpr size_t latent_query_row() { return sizeof(typename LatentShape<C>::Operand) * C::TERMS * C::HEADS * LatentShape<C>::WIDTH; }
 template <class C>
 constexpr size_t latent_partials_bytes() { return sizeof(float) * C::ROWS * C::HEADS * LatentShape<C>::PARTIAL; }
-
-// What rotary.cuh turns and norms: the latent of a row, and a rotated part.
-template <class C>
-struct OfLatent {
-    static constexpr int HEAD_DIM = C::LATENT, ROTARY_PAIRS = 0, KV_HEADS = 1;
-    using Kv = typename C::Kv;
-    static constexpr bool ROTARY_HALVES = C::ROTARY_HALVES;
-};
-template <class C>
-struct OfRotated {
-    static constexpr int HEAD_DIM = C::ROTATED, ROTARY_PAIRS = C::ROTATED / 2;
-    static constexpr bool ROTARY_HALVES = C::ROTARY_HALVES;
-};
 
 // Where a row of the step stands. Without token rows (decode) row i is the one token of sequence i.
 struct LatentRow {

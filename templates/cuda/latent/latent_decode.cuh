@@ -120,7 +120,8 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
 
     // Of codes: a tile's in registers, and what they and the rotated keys become in a stage.
     using Part = LatentPart<C>;
-    uint4 held[S::CODES ? HALVES : 1][S::CODES ? Part::EACH : 1];
+    using Held = std::conditional_t<S::GROUPS, HeldGroups<C>, uint4[S::CODES ? Part::EACH : 1]>;
+    Held held[S::CODES ? HALVES : 1];
     int held_block[HALVES];
     float scale = 1.0f;
     auto hold = [&](int tile) {
@@ -128,11 +129,15 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
         for (int h = 0; h < HALVES; ++h) {
             const int key = tile * TILE + own_token + 32 * h;
             const KeptLatent<C> from(layer, held_block[h] = next_block[h], key % C::BLOCK_TOKENS);
+            if constexpr (S::GROUPS) {
+                held[h].load(tile < last && key <= position, from, own_chunk);
+            } else {
 #pragma unroll
-            for (int i = 0; i < Part::EACH; ++i) {
-                const int piece = own_chunk + 8 * i;
-                const bool live = tile < last && key <= position && Part::has(piece);
-                held[h][i] = live ? *reinterpret_cast<const uint4*>(from.codes + 16 * piece) : make_uint4(0, 0, 0, 0);
+                for (int i = 0; i < Part::EACH; ++i) {
+                    const int piece = own_chunk + 8 * i;
+                    const bool live = tile < last && key <= position && Part::has(piece);
+                    held[h][i] = live ? *reinterpret_cast<const uint4*>(from.codes + 16 * piece) : make_uint4(0, 0, 0, 0);
+                }
             }
         }
     };
@@ -149,12 +154,16 @@ __device__ __forceinline__ void latent_decode(const Step* step, const TokenRow* 
                     if (Part::has_key(chunk))
                         copy_16(to + panel_chunk<TILE>(token, C::LATENT / 8 + chunk), from.rotated + 16 * chunk, key <= position ? 16 : 0);
                 }
+                if constexpr (S::GROUPS) {
+                    held[h].each(own_chunk, scale, [&](int chunk, const uint4& operands) { *reinterpret_cast<uint4*>(to + panel_chunk<TILE>(token, chunk)) = operands; });
+                } else {
 #pragma unroll
-                for (int i = 0; i < Part::EACH; ++i) {
-                    const int piece = own_chunk + 8 * i;
-                    if (!Part::has(piece)) continue;
-                    *reinterpret_cast<uint4*>(to + panel_chunk<TILE>(token, 2 * piece)) = latent_operands(held[h][i].x, held[h][i].y, scale);
-                    *reinterpret_cast<uint4*>(to + panel_chunk<TILE>(token, 2 * piece + 1)) = latent_operands(held[h][i].z, held[h][i].w, scale);
+                    for (int i = 0; i < Part::EACH; ++i) {
+                        const int piece = own_chunk + 8 * i;
+                        if (!Part::has(piece)) continue;
+                        *reinterpret_cast<uint4*>(to + panel_chunk<TILE>(token, 2 * piece)) = latent_operands(held[h][i].x, held[h][i].y, scale);
+                        *reinterpret_cast<uint4*>(to + panel_chunk<TILE>(token, 2 * piece + 1)) = latent_operands(held[h][i].z, held[h][i].w, scale);
+                    }
                 }
             }
         }

@@ -10,12 +10,15 @@
 // queries: Operand [rows][TERMS][HEADS][WIDTH], times SCALE log2(e) and the query scale: latent_decode's weights
 // are powers of two.
 // The step header, and rotations by it, are read before the wait where they may be.
+// A cache that keeps latents rotated has queries rotated: what warps have of the tile's queries goes to shared
+// memory as f32, where a warp takes whole ones.
 // Bytes: K_h once a block; q and kv once; queries once.
-// Shared memory: 16 queries. Barriers: two a tile. Grid: (ceil(rows / (16 ROW_TILES)), HEADS + 1); more are
-// harmless.
+// Shared memory: 16 queries; of formats of groups 16 latents as f32 too, of rotated queries or of a warp's to be
+// encoded. Barriers: two a tile, three where queries are rotated. Grid: (ceil(rows / (16 ROW_TILES)), HEADS + 1);
+// more are harmless.
 #pragma once
 
-#include "latent/latent.cuh"
+#include "latent/latent_codes.cuh"
 
 namespace monomorph {
 
@@ -31,10 +34,10 @@ __device__ __forceinline__ void store_query(typename LatentShape<C>::Operand* to
     if constexpr (C::TERMS == 2) to[C::HEADS * LatentShape<C>::WIDTH] = round_to<Operand>(value - widen(high));
 }
 
-// A row's latent and key into the cache.
+// A row's latent and key into the cache. values: of formats of groups LATENT floats of shared memory, the warp's own.
 template <class C>
 __device__ __forceinline__ void write_latent(const LatentRow& at, const int* blocks, const float* kv, const HeadVector<OfLatent<C>>& weight,
-                                             const float* rotary, typename C::Kv* layer, int lane) {
+                                             const float* rotary, typename C::Kv* layer, float* values, int lane) {
     using S = LatentShape<C>;
     using Kv = typename C::Kv;
     HeadVector<OfLatent<C>> latent;
@@ -45,7 +48,13 @@ __device__ __forceinline__ void write_latent(const LatentRow& at, const int* blo
     rotation.load(rotary, at.position, lane);
     norm_head<OfLatent<C>, C::NORM, false>(latent, weight, C::EPS);
     rotate_head<OfRotated<C>>(key, rotation, lane);
-    if constexpr (S::CODES) {
+    if constexpr (S::GROUPS) {
+        if constexpr (S::STORED_ROTATED) rotate_kept(latent, lane);
+        measure_head<OfLatent<C>>(layer, Side::Keys, 0, latent, lane);
+        const KeptLatent<C> to(layer, blocks[at.block_start + at.position / C::BLOCK_TOKENS], at.position % C::BLOCK_TOKENS);
+        keep_groups<OfLatent<C>, Side::Values>(latent, latent_scale<C>(layer), values, lane, to);
+        key.each(lane, [&](int e, float v) { reinterpret_cast<__nv_bfloat16*>(to.rotated)[e] = round_to<__nv_bfloat16>(v); });
+    } else if constexpr (S::CODES) {
         measure_head<OfLatent<C>>(layer, Side::Keys, 0, latent, lane);
         const float scale = static_scale<OfLatent<C>>(layer, Side::Keys, 0);
         const int token = at.position % C::BLOCK_TOKENS;
@@ -73,6 +82,13 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
     constexpr int EACH = (16 + WARPS - 1) / WARPS;   // rows of a tile that a warp has
     MONOMORPH_SHARED(staged, __half[16][STRIDE]);
     MONOMORPH_SHARED(factors, float[16]);
+    float* whole = nullptr;   // of formats of groups 16 latents, WHOLE floats apart
+    constexpr int WHOLE = 32 * WARPS + 8;
+    if constexpr (S::GROUPS) {
+        static_assert(WARPS <= 16, "a warp has a latent");
+        MONOMORPH_SHARED(latents, float4[16][WHOLE / 4]);
+        whole = reinterpret_cast<float*>(latents);
+    }
     launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, head = blockIdx.y;
     const int first = blockIdx.x * (16 * C::ROW_TILES);
@@ -87,7 +103,8 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
             if (first + warp < end) at = LatentRow(step, tokens, first + warp);
         });
         for (int row = first + warp; row < end; row += WARPS)
-            write_latent<C>(row < first + WARPS ? at : LatentRow(step, tokens, row), step->blocks(), kv + static_cast<size_t>(row) * S::WIDTH, weight, rotary, layer, lane);
+            write_latent<C>(row < first + WARPS ? at : LatentRow(step, tokens, row), step->blocks(), kv + static_cast<size_t>(row) * S::WIDTH, weight, rotary, layer,
+                            whole + warp * WHOLE, lane);
         return;
     }
 
@@ -169,6 +186,12 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
             const int row = from + g + 8 * i;
             if (row < rows) {
                 const float factor = factors[g + 8 * i];
+                if constexpr (S::STORED_ROTATED) {
+#pragma unroll
+                    for (int n = 0; n < 4; ++n)
+                        *reinterpret_cast<float2*>(whole + (g + 8 * i) * WHOLE + 32 * warp + 8 * n + 2 * c) = make_float2(sums[n][2 * i] * factor, sums[n][2 * i + 1] * factor);
+                    continue;
+                }
                 Operand* to = queries + (static_cast<size_t>(row) * C::TERMS * C::HEADS + head) * S::WIDTH;
 #pragma unroll
                 for (int n = 0; n < 4; ++n) {
@@ -180,6 +203,16 @@ __device__ __forceinline__ void latent_queries(const Step* step, const TokenRow*
                         if constexpr (C::TERMS == 2) *reinterpret_cast<unsigned*>(to + C::HEADS * S::WIDTH + column) = low;
                     }
                 }
+            }
+        }
+        if constexpr (S::STORED_ROTATED) {
+            __syncthreads();
+            for (int i = warp; i < 16 && from + i < rows; i += WARPS) {
+                HeadVector<OfLatent<C>> query;
+                query.load(whole + i * WHOLE, lane);
+                rotate_kept(query, lane);
+                Operand* to = queries + (static_cast<size_t>(from + i) * C::TERMS * C::HEADS + head) * S::WIDTH;
+                query.each(lane, [&](int e, float v) { store_query<C>(to + e, v); });
             }
         }
         __syncthreads();

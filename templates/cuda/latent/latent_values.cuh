@@ -5,11 +5,11 @@
 // before the wait (tiles of 8 values, as packed: B of the products). Then the warps share out the tile's
 // rows, and each row's parts where rows are fewer than warps: a lane has 8 columns of every 256 of the latent
 // (PartScale says which), parts come BATCH at a time, and are added in their order, warps' shares in the order
-// of the warps. The sum over the total weight goes to f16 as staged activations do (staged.cuh), a row scaled
-// by itself.
+// of the warps. The sum, rotated back where the cache keeps latents rotated, over the total weight goes to f16 as
+// staged activations do (staged.cuh), a row scaled by itself.
 // Bytes: V_h once a block (64 KB of 128 values), and partials once: 66 KB a head of 128 parts, which is what
 // one SM takes in in 0.6 us.
-// Shared memory: 16 rows of latents as f16, a warp's share of a sum. Barriers: two a tile, three where more
+// Shared memory: 16 rows of latents as f16, a warp's share of a sum or its sum that is rotated. Barriers: two a tile, three where more
 // follow. Grid: (ceil(rows / (TILE_ROWS ROW_TILES)), HEADS); more are harmless.
 #pragma once
 
@@ -30,6 +30,26 @@ struct LatentValues {
     static constexpr int BATCH = 8 / CHUNKS < 1 ? 1 : 8 / CHUNKS;         // parts on their way
     static constexpr int ENDS = (C::SPLITS + 31) / 32;                    // a lane's
 };
+
+// A row's sums in a warp, rotated back. column(j, n): of sum[j][2n]; row: shared memory of the warp's own.
+template <class C, int CHUNKS, class Column>
+__device__ __forceinline__ void rotate_sums(float (&sum)[CHUNKS][8], float* row, int lane, Column column) {
+    const auto each = [&](auto&& move) {
+#pragma unroll
+        for (int j = 0; j < CHUNKS; ++j)
+#pragma unroll
+            for (int n = 0; n < 4; ++n)
+                if (column(j, n) < C::LATENT) move(*reinterpret_cast<float2*>(row + column(j, n)), sum[j][2 * n], sum[j][2 * n + 1]);
+        __syncwarp();
+    };
+    each([](float2& pair, float first, float second) { pair = make_float2(first, second); });
+    HeadVector<OfLatent<C>> latent;
+    latent.load(row, lane);
+    rotate_back(latent, lane);
+    latent.each(lane, [&](int e, float v) { row[e] = v; });
+    __syncwarp();
+    each([](const float2& pair, float& first, float& second) { first = pair.x, second = pair.y; });
+}
 
 // step; partials: latent_decode's; codes, row_scales: `made`; out f32 [rows, HEADS * VALUE_DIM].
 template <class C>
@@ -131,6 +151,7 @@ __device__ __forceinline__ void latent_values(const Step* step, const TokenRow* 
                         for (int i = 0; i < 8; ++i) sum[j][i] += shares[warp + w][256 * j + i / 4 * 128 + 4 * lane + i % 4];
             }
             const auto column = [&](int j, int n) { return (32 * j + lane) / 4 * 32 + 8 * n + lane % 4 * 2; };   // first of pair n
+            if constexpr (S::STORED_ROTATED) rotate_sums<C>(sum, shares[warp], lane, column);
             float largest = 0.0f;
 #pragma unroll
             for (int j = 0; j < V::CHUNKS; ++j)

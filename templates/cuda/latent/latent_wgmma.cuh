@@ -24,6 +24,13 @@ struct OfPrompt : AttentionDefaults {
     static constexpr float SCALE = 0.6931471805599453f;   // WgmmaRows multiplies by log2(e)
 };
 
+// Bytes of a row of codes and its rotated key in the memory of gathering threads.
+template <class C>
+constexpr int coded_row_bytes() {
+    if constexpr (LatentShape<C>::GROUPS) return 8 * StagedGroups<C, 128>::BYTES;
+    else return C::LATENT + 2 * C::ROTATED;
+}
+
 template <class C>
 struct LatentWgmma {
     using P = WgmmaPrefill<OfPrompt<C>>;
@@ -31,7 +38,7 @@ struct LatentWgmma {
     static constexpr int KEYS = P::KEYS, PANELS = LatentShape<C>::WIDTH / 64;
     static constexpr int TILE_BYTES = PANELS * P::PANEL_BYTES;
     // Bytes of a tile as codes, with its rotated keys.
-    static constexpr int CODED_BYTES = LatentShape<C>::CODES ? KEYS * (C::LATENT + 2 * C::ROTATED) : 0;
+    static constexpr int CODED_BYTES = LatentShape<C>::CODES ? KEYS * coded_row_bytes<C>() : 0;
 };
 
 template <class C, int GROUPS, int STAGES, int AHEAD_, int ROWS = 64>
@@ -114,7 +121,9 @@ __device__ __forceinline__ void gather_codes(Shared& shared, typename Shared::Pl
     using L = LatentWgmma<C>;
     using Part = LatentPart<C>;
     constexpr int KEYS = L::KEYS, BETWEEN = THREADS / 8, ROWS = KEYS / BETWEEN, EACH = Part::EACH + 1, AHEAD = Shared::AHEAD;
-    static_assert(Part::PIECES % 8 == 0 && Part::KEY_CHUNKS == 8 && ROWS * EACH * THREADS * 16 == L::CODED_BYTES, "threads have whole rows");
+    constexpr int ROW_BYTES = L::CODED_BYTES / ROWS;   // of all threads
+    constexpr bool GROUPS = LatentShape<C>::GROUPS;
+    static_assert(Part::PIECES % 8 == 0 && Part::KEY_CHUNKS == 8 && (GROUPS || ROWS * EACH * THREADS * 16 == L::CODED_BYTES), "threads have whole rows");
     const int chunk = thread % 8;
     const float scale = latent_scale<C>(layer);
     // A thread's own places are THREADS of 16 bytes apart.
@@ -126,9 +135,13 @@ __device__ __forceinline__ void gather_codes(Shared& shared, typename Shared::Pl
             for (int row = 0; row < ROWS; ++row) {
                 const int key = tile + row * BETWEEN + thread / 8, live = key < end ? 16 : 0;
                 const KeptLatent<C> from(layer, live ? blocks[key / C::BLOCK_TOKENS] : 0, key % C::BLOCK_TOKENS);
+                if constexpr (GROUPS) {
+                    StagedGroups<C, THREADS>(shared.coded[slot] + row * ROW_BYTES, thread).copy(live, from, chunk);
+                } else {
 #pragma unroll
-                for (int i = 0; i < Part::EACH; ++i) copy_16(own(slot, row, i), from.codes + 16 * (chunk + 8 * i), live);
-                copy_16(own(slot, row, Part::EACH), from.rotated + 16 * chunk, live);
+                    for (int i = 0; i < Part::EACH; ++i) copy_16(own(slot, row, i), from.codes + 16 * (chunk + 8 * i), live);
+                    copy_16(own(slot, row, Part::EACH), from.rotated + 16 * chunk, live);
+                }
             }
         }
         copy_commit();
@@ -144,18 +157,24 @@ __device__ __forceinline__ void gather_codes(Shared& shared, typename Shared::Pl
 #pragma unroll 1   // what other rows would want of registers is not there
         for (int row = 0; row < ROWS; ++row) {
             const int token = row * BETWEEN + thread / 8;
+            if constexpr (GROUPS) {
+                const StagedGroups<C, THREADS> staged(shared.coded[slot] + row * ROW_BYTES, thread);
+                staged.read(chunk).each(chunk, scale, [&](int at, const uint4& operands) { *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, at)) = operands; });
+                *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, C::LATENT / 8 + chunk)) = *reinterpret_cast<const uint4*>(staged.key());
+            } else {
 #pragma unroll
-            for (int i = 0; i < Part::EACH; ++i) {
-                const int piece = chunk + 8 * i;
-                // Four of a row's eight threads begin with the second half, so that no bank is met twice.
+                for (int i = 0; i < Part::EACH; ++i) {
+                    const int piece = chunk + 8 * i;
+                    // Four of a row's eight threads begin with the second half, so that no bank is met twice.
 #pragma unroll
-                for (int j = 0; j < 2; ++j) {
-                    const int half = j ^ chunk / 4;
-                    const uint2 codes = *reinterpret_cast<const uint2*>(own(slot, row, i) + 8 * half);
-                    *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, 2 * piece + half)) = latent_operands(codes.x, codes.y, scale);
+                    for (int j = 0; j < 2; ++j) {
+                        const int half = j ^ chunk / 4;
+                        const uint2 codes = *reinterpret_cast<const uint2*>(own(slot, row, i) + 8 * half);
+                        *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, 2 * piece + half)) = latent_operands(codes.x, codes.y, scale);
+                    }
                 }
+                *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, C::LATENT / 8 + chunk)) = *reinterpret_cast<const uint4*>(own(slot, row, Part::EACH));
             }
-            *reinterpret_cast<uint4*>(to + panel_chunk<KEYS>(token, C::LATENT / 8 + chunk)) = *reinterpret_cast<const uint4*>(own(slot, row, Part::EACH));
         }
         fence_async_shared();
         barrier_arrive(&shared.full[at.stage]);

@@ -1,7 +1,7 @@
 // Attention over latents against its definition in double precision, in which keys and values are made:
 // decode (parts, formats, odd widths, uneven batches, heads of a rank), prefill (mixed sequences, cached
-// prefixes). nvcc as in common.cuh; PARTs 1 and 3 have the kernels of warpgroups, 0 and 2 the others; 2 and 3
-// those of latents that are kept as codes.
+// prefixes). nvcc as in common.cuh; PARTs 1, 3 and 5 have the kernels of warpgroups, 0, 2 and 4 the others; 2 and
+// 3 those of latents that are kept in fp8, 4 and 5 in formats of groups.
 #include "latent/latent_case.cuh"
 
 using namespace test;
@@ -9,7 +9,8 @@ using namespace test;
 template <class C>
 constexpr double limit_of() { return C::TERMS == 2 ? 1e-3 : std::is_same_v<typename C::Kv, __half> ? 1.5e-3 : 8e-3; }
 
-enum class Planted { NONE, KEY, VALUE, ROTATED };
+// What the reference reads otherwise; a wrong sign of the rotation, and scales of two groups in each other's place.
+enum class Planted { NONE, KEY, VALUE, ROTATED, SIGN, SCALES };
 
 // decode: a row each sequence.
 template <class C, By BY = By::MMA>
@@ -26,9 +27,13 @@ void check(const char* name, std::vector<Fed> fed, uint64_t seed, bool decode, P
         if (planted == Planted::KEY) problem.made[3 * C::LATENT + 1] += 8.0f;
         if (planted == Planted::VALUE) problem.made[(size_t(C::KEY_DIM) + 3) * C::LATENT + 1] += 8.0f;
         if (planted == Planted::ROTATED)
-            for (int e = 0; e < C::ROTATED; e++) {
-                const int element = C::LATENT + e;
-                problem.put(after, 0, half, element, -4.0f * problem.get(after, 0, half, element));
+            for (int e = 0; e < C::ROTATED; e++) problem.write_key(after, 0, half, e, -4.0f * problem.stored(after, 0, half)[C::LATENT + e]);
+        if (planted == Planted::SIGN)
+            for (size_t i = 1; i < problem.made.size(); i += C::LATENT) problem.made[i] = -problem.made[i];
+        if (planted == Planted::SCALES)
+            for (int p = 0; p < fed[0].position; p++) {
+                uint8_t* scales = problem.bytes(after, problem.places(0, p)[1]);
+                std::swap(scales[0], scales[1]);
             }
         const auto difference = compare(raw, problem.reference(after));
         const bool seen = difference.relative > limit;
@@ -133,8 +138,15 @@ using CodedRank = Latents<8, 64, 64, 128, 256, E4m3>;
 using CodedFive = Latents<5, 24, 24, 40, 80, E4m3>;   // neither panels nor pieces of a token are whole
 using CodedMany = Latents<40, 64, 64, 128, 256, E4m3>;
 
+template <class Kv>
+using In = Latents<32, 64, 64, 128, 256, Kv>;
+template <class Kv>
+using FewIn = Latents<5, 24, 24, 40, 64, Kv>;     // a chunk a thread
+template <class Kv>
+using SeekIn = Latents<40, 128, 64, 128, 512, Kv>;
+
 #ifndef PART
-#error "compile with -DPART=0 to 3"
+#error "compile with -DPART=0 to 5"
 #endif
 
 int main() {
@@ -181,6 +193,34 @@ int main() {
     check<Prefill<Coded, 128, 2>, PROMPT>("fp8 wgmma prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 66, false);
     check<Prefill<CodedRank, 300, 8>, PROMPT>("fp8 wgmma prefill, 8 heads of a rank, long prefix", {{90, 700}, {1, 255}, {200, 31}}, 67, false);
     check_continuation<Prefill<Coded, 300, 4>, Decode<Coded, 1, 8>, PROMPT, STEP>("fp8 wgmma decode after wgmma prefill", 300, 68);
+#elif PART == 4
+    check<Decode<In<Nvfp4>, 8, 16, 64, 2, 1, true>>("nvfp4 decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 70, true);
+    check<Decode<Blocks<In<Turbo4>, 64>, 2, 3, 32, 3>>("turbo4 decode, blocks of 64, tiles of 32", {{1, 1000}, {1, 32}}, 71, true);
+    check<Decode<In<Turbo3>, 2, 4>>("turbo3 decode, 4 parts", {{1, 300}, {1, 64}}, 72, true);
+    check<Decode<In<Turbo8>, 2, 4>>("turbo8 decode, 4 parts", {{1, 300}, {1, 64}}, 73, true);
+    check<Decode<FewIn<Nvfp4>, 3, 5, 32, 2, 2>>("nvfp4 decode 5 x 24+24/40 of 64, 2 terms", {{1, 500}, {1, 63}, {1, 128}}, 74, true);
+    check<Decode<FewIn<Turbo3>, 3, 5, 32, 2, 2>>("turbo3 decode 5 x 24+24/40 of 64, 2 terms", {{1, 500}, {1, 63}, {1, 128}}, 75, true);
+    check<Decode<SeekIn<Turbo4>, 2, 4, 32, 2>>("turbo4 decode 40 x 128+64/128 of 512", {{1, 200}, {1, 31}}, 76, true);
+    check<Decode<In<Nvfp4>, 1, 4>>("planted: scales of two groups, nvfp4", {{1, 300}}, 77, true, Planted::SCALES);
+    check<Decode<In<Turbo4>, 1, 4>>("planted: a wrong sign of the rotation, turbo4", {{1, 300}}, 78, true, Planted::SIGN);
+    check<Decode<In<Turbo4>, 1, 4>>("planted: a wrong rotated key, turbo4", {{1, 300}}, 79, true, Planted::ROTATED);
+    check_alone<Decode<In<Turbo4>, 8, 16, 64, 2, 1, true>>("a row's bits are its own, turbo4", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 2, 80);
+    check<Prefill<In<Turbo4>, 128, 2>>("turbo4 prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 81, false);
+    check_continuation<Prefill<FewIn<Turbo8>, 150, 4>, Decode<FewIn<Turbo8>, 1, 8>>("turbo8 decode after prefill", 150, 82);
+    check_continuation<Prefill<FewIn<Nvfp4>, 150, 4>, Decode<FewIn<Nvfp4>, 1, 8>>("nvfp4 decode after prefill", 150, 83);
+#elif PART == 5
+    constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
+    check<Decode<In<Nvfp4>, 8, 16, 64, 2, 1, true>, STEP>("nvfp4 wgmma decode, 16 parts, 0..1500 tokens, 7 of 8 rows", {{1, 0}, {1, 1}, {1, 15}, {1, 63}, {1, 64}, {1, 300}, {1, 1500}}, 90, true);
+    check<Decode<Latents<40, 64, 64, 128, 256, Turbo4>, 2, 3, 64, 2, 1, true>, STEP>("turbo4 wgmma decode, 40 heads, 6 tiles a part", {{1, 1100}, {1, 128}}, 91, true);
+    check<Decode<Blocks<Latents<8, 64, 64, 128, 256, Turbo3>, 64>, 2, 2>, STEP>("turbo3 wgmma decode, 8 heads of a rank, blocks of 64", {{1, 1000}, {1, 32}}, 92, true);
+    check<Decode<In<Turbo4>, 1, 4, 64, 2, 1, true>, STEP>("planted: a wrong sign of the rotation, turbo4 wgmma", {{1, 300}}, 93, true, Planted::SIGN);
+    check<Decode<In<Nvfp4>, 1, 4, 64, 2, 1, true>, STEP>("planted: scales of two groups, nvfp4 wgmma", {{1, 300}}, 94, true, Planted::SCALES);
+    check_alone<Decode<In<Turbo4>, 8, 1, 64, 2, 1, true>, STEP>("a row's bits are its own, turbo4 wgmma, 1 part", {{1, 640}, {1, 0}, {1, 320}}, 2, 95);
+    check<Prefill<In<Nvfp4>, 128, 2>, PROMPT>("nvfp4 wgmma prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 96, false);
+    check<Prefill<Latents<8, 64, 64, 128, 256, Turbo3>, 300, 8>, PROMPT>("turbo3 wgmma prefill, 8 heads of a rank, long prefix", {{90, 700}, {1, 255}, {200, 31}}, 97, false);
+    check<Decode<In<Turbo8>, 2, 3, 64, 2, 1, true>, STEP>("turbo8 wgmma decode, 3 parts", {{1, 700}, {1, 128}}, 99, true);
+    check<Prefill<In<Turbo8>, 128, 2>, PROMPT>("turbo8 wgmma prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {17, 0}, {5, 3}}, 100, false);
+    check_continuation<Prefill<In<Turbo4>, 300, 4>, Decode<In<Turbo4>, 1, 8>, PROMPT, STEP>("turbo4 wgmma decode after wgmma prefill", 300, 98);
 #else
     constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
     check<Decode<Mistral, 1, 1>, STEP>("wgmma decode 32 x 64+64/128 of 256, 1 part, 128 tokens", {{1, 127}}, 30, true);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/common.cuh"
+#include "core/kept.cuh"
 
 #include "kernels/latent_decode.cuh"
 #include "kernels/latent_decode_wgmma.cuh"
@@ -112,8 +113,8 @@ struct Problem {
     Table table;
     std::vector<float> q, kv, norm, rotary, made, row_scales;
     std::vector<uint16_t> codes;
-    std::vector<Kv> cache;   // before the step; what stands in front of a layer of codes is its first AHEAD elements
-    static constexpr size_t AHEAD = S::CODES ? 256 : 0;
+    std::vector<Kv> cache;   // before the step; what stands in front of a layer with a static scale is its first AHEAD elements
+    static constexpr size_t AHEAD = STATIC_SCALES<Kv> ? 256 : 0;
 
     Problem(std::vector<Fed> fed_, uint64_t seed) : fed(std::move(fed_)), table(fed, C::BLOCK_TOKENS, seed) {
         Random random(seed + 1000);
@@ -130,45 +131,91 @@ struct Problem {
             }
         cache.resize(AHEAD + size_t(table.blocks) * S::BLOCK_STRIDE);
         std::memset(static_cast<void*>(cache.data()), 0xff, cache.size() * sizeof(Kv));
-        if (S::CODES) {  // nothing is measured; scales of keys and of values, which are none
+        if (AHEAD > 0) {  // nothing is measured; scales of keys and of values, which are none
             std::memset(static_cast<void*>(cache.data()), 0, AHEAD);
             const float scales[2] = {LATENT_SCALE, NAN};
             std::memcpy(reinterpret_cast<char*>(cache.data()) + AHEAD - sizeof scales, scales, sizeof scales);
         }
         for (size_t s = 0; s < fed.size(); s++)
-            for (int p = 0; p < fed[s].position; p++)
-                for (int e = 0; e < W; e++) put(cache, int(s), p, e, random.normal());
+            for (int p = 0; p < fed[s].position; p++) {
+                std::vector<float> x(W);
+                for (auto& v : x) v = random.normal();
+                write(cache, int(s), p, x);
+            }
     }
-    // Where element e of a token is kept; of codes a byte, and a rotated element's first.
-    size_t at(int sequence, int position, int e) const {
-        const size_t row = table.at(sequence, position, C::BLOCK_TOKENS);
-        if (!S::CODES) return row * W + e;
-        const size_t token = row % C::BLOCK_TOKENS, block = AHEAD + row / C::BLOCK_TOKENS * S::BLOCK_STRIDE;
-        return block + (e < L ? token * L + e : S::LATENTS + (token * C::ROTATED + e - L) * 2);
+    // Where a token is kept: all of it; or codes, and scales if there are such, and the rotated key behind them.
+    struct Range {
+        size_t from, length;
+    };
+    std::vector<Range> places(int sequence, int position) const {
+        const size_t row = table.at(sequence, position, C::BLOCK_TOKENS), token = row % C::BLOCK_TOKENS;
+        if (!S::CODES) return {{row * W, W}};
+        const size_t block = AHEAD + row / C::BLOCK_TOKENS * S::BLOCK_STRIDE, key = 2 * C::ROTATED;
+        const Range tail = {block + S::LATENTS + token * key, key};
+        if constexpr (S::GROUPS) {
+            using Row = LatentGroups<C>;
+            return {{block + token * Row::CODES, Row::CODES}, {block + C::BLOCK_TOKENS * Row::CODES + token * Row::SCALES, Row::SCALES}, tail};
+        }
+        return {{block + token * L, L}, tail};
     }
-    void put(std::vector<Kv>& to, int sequence, int position, int e, float v) const {
-        Kv* place = &to[at(sequence, position, e)];
-        if constexpr (!S::CODES) {
-            *place = host_round<Kv>(v);
-        } else if (e < L) {
-            place->code = float_to_e4m3(v / LATENT_SCALE);
+    static uint8_t* bytes(const std::vector<Kv>& of, const Range& range) { return reinterpret_cast<uint8_t*>(const_cast<Kv*>(of.data()) + range.from); }
+    // Keeps a latent and its rotated key.
+    void write(std::vector<Kv>& to, int sequence, int position, const std::vector<float>& x) const {
+        const auto ranges = places(sequence, position);
+        std::vector<float> latent(x.begin(), x.begin() + L);
+        if constexpr (S::GROUPS) {
+            if (S::STORED_ROTATED) rotate_host(latent, false);
+            for (int group = 0; group < L / 16; group++) {
+                HostGroup it = encode_host<typename LatentGroups<C>::E>(&latent[16 * group], scale());
+                place_group<LatentGroups<C>>(bytes(to, ranges[0]), bytes(to, ranges[1]), group, it, true);
+            }
+        } else if constexpr (S::CODES) {
+            for (int e = 0; e < L; e++) to[ranges[0].from + e].code = float_to_e4m3(x[e] / scale());
         } else {
+            for (int e = 0; e < W; e++) to[ranges[0].from + e] = host_round<Kv>(x[e]);
+        }
+        for (int e = 0; S::CODES && e < C::ROTATED; e++) write_key(to, sequence, position, e, x[L + e]);
+    }
+    // Element e of a rotated key.
+    void write_key(std::vector<Kv>& to, int sequence, int position, int e, float v) const {
+        const Range place = places(sequence, position).back();
+        if constexpr (S::CODES) {
             const uint16_t bits = float_to_bf16(v);
-            std::memcpy(place, &bits, 2);
-        }
-    }
-    float get(const std::vector<Kv>& from, int sequence, int position, int e) const {
-        const Kv* place = &from[at(sequence, position, e)];
-        if constexpr (!S::CODES) {
-            return host_widen(*place);
-        } else if (e < L) {
-            return e4m3_to_float(place->code) * LATENT_SCALE;
+            std::memcpy(bytes(to, place) + 2 * e, &bits, 2);
         } else {
-            uint16_t bits;
-            std::memcpy(&bits, place, 2);
-            return bf16_to_float(bits);
+            to[place.from + L + e] = host_round<Kv>(v);
         }
     }
+    // They, the latent as it is stored: rotated, if it is.
+    std::vector<float> stored(const std::vector<Kv>& from, int sequence, int position) const {
+        const auto ranges = places(sequence, position);
+        std::vector<float> x(W);
+        if constexpr (S::GROUPS) {
+            for (int group = 0; group < L / 16; group++) {
+                HostGroup it;
+                place_group<LatentGroups<C>>(bytes(from, ranges[0]), bytes(from, ranges[1]), group, it, false);
+                decode_host<typename LatentGroups<C>::E>(it, scale(), &x[16 * group]);
+            }
+        } else if constexpr (S::CODES) {
+            for (int e = 0; e < L; e++) x[e] = e4m3_to_float(from[ranges[0].from + e].code) * scale();
+        } else {
+            for (int e = 0; e < W; e++) x[e] = host_widen(from[ranges[0].from + e]);
+        }
+        for (int e = 0; S::CODES && e < C::ROTATED; e++) {
+            uint16_t bits;
+            std::memcpy(&bits, bytes(from, ranges.back()) + 2 * e, 2);
+            x[L + e] = bf16_to_float(bits);
+        }
+        return x;
+    }
+    std::vector<double> read(const std::vector<Kv>& from, int sequence, int position) const {
+        const std::vector<float> x = stored(from, sequence, position);
+        std::vector<double> latent(x.begin(), x.begin() + L);
+        if (S::STORED_ROTATED) rotate_host(latent, true);
+        latent.insert(latent.end(), x.begin() + L, x.end());
+        return latent;
+    }
+    static float scale() { return STATIC_SCALES<Kv> ? LATENT_SCALE : 1.0f; }
 
     void turn(std::vector<double>& x, int position) const {
         for (int i = 0; i < PAIRS; i++) {
@@ -179,11 +226,12 @@ struct Problem {
         }
     }
 
-    // Every place but the fed tokens' must be bit for bit what it was, theirs within half a unit of the
-    // cache's format of the reference: of codes each, of others rows.
+    // Every place but the fed tokens' must be bit for bit what it was, theirs within half a unit of the cache's
+    // format of the reference: of fp8 each, of others rows. Codes of groups are the reference's, but for another
+    // code or scale where the last bit of a norm decides.
     void check_cache(const std::vector<Kv>& after) const {
         std::vector<Kv> expected = cache;
-        size_t wrong = 0;
+        size_t wrong = 0, groups = 0, others = 0;
         for (size_t s = 0; s < fed.size(); s++)
             for (int t = 0; t < fed[s].count; t++) {
                 const int row = table.header().sequence[s].first_token + t, position = fed[s].position + t;
@@ -195,16 +243,26 @@ struct Problem {
                 for (int e = 0; e < L; e++) x.push_back(mine[e] * inverse * norm[e]);
                 turn(key, position);
                 x.insert(x.end(), key.begin(), key.end());
+                const std::vector<float> got = stored(after, int(s), position);
                 bool coded = true;
+                if (S::GROUPS) {
+                    write(expected, int(s), position, std::vector<float>(x.begin(), x.end()));
+                    const std::vector<float> kept = stored(expected, int(s), position);
+                    for (int e = 0; e < L; e += 16) groups++, others += !std::equal(&kept[e], &kept[e] + 16, &got[e]);
+                    std::copy_n(kept.begin(), L, x.begin());
+                    double off = 0, all = 0;
+                    for (int e = 0; e < L; e++) off += (got[e] - x[e]) * (got[e] - x[e]), all += x[e] * x[e];
+                    coded = std::sqrt(off) <= 0.2 * std::sqrt(all);
+                }
                 for (int e = 0; e < W; e++) {
-                    const double got = get(after, int(s), position, e);
-                    if (S::CODES && e < L) coded = coded && std::abs(got - x[e]) <= 1.001 * std::max(std::abs(x[e]) / 16, LATENT_SCALE / 1024.0);
-                    else error += (got - x[e]) * (got - x[e]), size += x[e] * x[e];
-                    const size_t to = at(int(s), position, e);
-                    std::copy_n(after.begin() + to, S::CODES && e >= L ? 2 : 1, expected.begin() + to);
+                    const bool code = S::CODES && e < L;
+                    if (code && !S::GROUPS) coded = coded && std::abs(got[e] - x[e]) <= 1.001 * std::max(std::abs(x[e]) / 16, LATENT_SCALE / 1024.0);
+                    if (!code) error += (got[e] - x[e]) * (got[e] - x[e]), size += x[e] * x[e];
                 }
                 if (!coded || !(std::sqrt(error) <= 3e-3 * std::sqrt(size))) wrong++;
+                for (const Range& it : places(int(s), position)) std::copy_n(after.begin() + it.from, it.length, expected.begin() + it.from);
             }
+        if (others * 100 > groups) wrong += others;
         const bool elsewhere = std::memcmp(expected.data(), after.data(), after.size() * sizeof(Kv)) != 0;
         if (wrong || elsewhere) std::printf("FAIL cache: %zu rows wrong%s\n", wrong, elsewhere ? ", written elsewhere" : ""), failures++;
     }
@@ -216,13 +274,15 @@ struct Problem {
         std::vector<double> out(size_t(table.rows) * C::HEADS * V);
         for (size_t s = 0; s < fed.size(); s++) {
             const int length = fed[s].position + fed[s].count;
+            std::vector<std::vector<double>> rows;
+            for (int p = 0; p < length; p++) rows.push_back(read(after, int(s), p));
             for (int head = 0; head < C::HEADS; head++) {
                 std::vector<double> expanded(size_t(length) * S::MADE);
                 for (int p = 0; p < length; p++)
                     for (int m = 0; m < S::MADE; m++) {
                         const float* weights = &made[(size_t(head) * S::MADE + m) * L];
                         double dot = 0;
-                        for (int e = 0; e < L; e++) dot += double(weights[e]) * double(get(after, int(s), p, e));
+                        for (int e = 0; e < L; e++) dot += double(weights[e]) * rows[p][e];
                         expanded[size_t(p) * S::MADE + m] = dot;
                     }
                 for (int t = 0; t < fed[s].count; t++) {
@@ -236,7 +296,7 @@ struct Problem {
                     for (int p = 0; p <= position; p++) {
                         double dot = 0;
                         for (int e = 0; e < K; e++) dot += double(mine[head * K + e]) * expanded[size_t(p) * S::MADE + e];
-                        for (int e = 0; e < C::ROTATED; e++) dot += turned[e] * double(get(after, int(s), p, L + e));
+                        for (int e = 0; e < C::ROTATED; e++) dot += turned[e] * rows[p][L + e];
                         weights[p] = factor * dot;
                         largest = std::max(largest, weights[p]);
                     }

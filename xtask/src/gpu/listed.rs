@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 45] = [
+pub const PROGRAMS: [Program; 47] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -87,6 +87,8 @@ pub const PROGRAMS: [Program; 45] = [
     Program { defines: &["PART=1"], tools: MEMCHECK, wgmma: true, ..program("latent-1", "latent/latent") },
     Program { defines: &["PART=2"], tools: BOTH, ..program("latent-2", "latent/latent") },
     Program { defines: &["PART=3"], tools: MEMCHECK, wgmma: true, ..program("latent-3", "latent/latent") },
+    Program { defines: &["PART=4"], tools: BOTH, ..program("latent-4", "latent/latent") },
+    Program { defines: &["PART=5"], tools: MEMCHECK, wgmma: true, ..program("latent-5", "latent/latent") },
     Program { defines: &["PART=0"], tools: BOTH, ..program("mamba2-0", "mamba2/mamba2") },
     Program { defines: &["PART=1"], tools: BOTH, ..program("mamba2-1", "mamba2/mamba2") },
     Program { defines: &["PART=2"], tools: MEMCHECK, ..program("mamba2-2", "mamba2/mamba2") },
