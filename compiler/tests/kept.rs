@@ -1,5 +1,6 @@
 //! Formats of keys and values: in a quant spec, in the graph and in the plan.
 
+use monomorph_compiler::blocks::Mixer;
 use monomorph_compiler::emit;
 use monomorph_compiler::graph;
 use monomorph_compiler::passes::assemble;
@@ -111,19 +112,30 @@ fn a_checkpoints_static_scales_are_those_of_fp8() {
 
 /// Latents of Mistral Small 4: 36 layers of 256 elements and 64 rotated ones.
 fn of_latents(kv: &str) -> Result<Plan, String> {
-    let kv = Some(KvFormats::from_name(kv).unwrap());
-    let options = BuildOptions { kv, ..BuildOptions::default() };
-    let target = spec::load_with(&[targets()], "h200/mistral-small-4/nvfp4", &options);
-    let target = target.map_err(|error| error.to_string())?;
+    of_latents_of(256, kv)
+}
+
+/// The same of latents of a width.
+fn of_latents_of(width: usize, kv: &str) -> Result<Plan, String> {
+    let mut target = spec::load(&[targets()], "h200/mistral-small-4/nvfp4").unwrap();
+    let Some(Mixer::LatentAttention(it)) = target.model.mixers.get_mut("latent") else { panic!("latents") };
+    it.latent = width;
+    let kv = KvFormats::from_name(kv).unwrap();
+    let target = spec::with_kv(target, kv).map_err(|error| error.to_string())?;
     assemble::plan(&target, &graph::build(&target.model, &target.quant)).map_err(|error| error.to_string())
 }
 
 #[test]
 fn latents_have_codes_and_their_rotated_keys_none() {
-    let [bf16, fp8] = ["bf16", "fp8"].map(|kv| of_latents(kv).unwrap());
-    assert_eq!([&bf16, &fp8].map(|plan| plan.kv_elements()), [36 * 320; 2]);
-    assert_eq!(bf16.memory.kv_block as usize, 36 * 16 * 640);
-    assert_eq!(fp8.memory.kv_block as usize, 36 * 16 * (256 + 2 * 64));
+    let plan = |kv| of_latents(kv).unwrap();
+    let [bf16, fp8, nvfp4, turbo8, turbo4, turbo3] =
+        ["bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"].map(plan);
+    for (plan, latent) in
+        [(&bf16, 512), (&fp8, 256), (&nvfp4, 144), (&turbo8, 288), (&turbo4, 144), (&turbo3, 112)]
+    {
+        assert_eq!(plan.kv_elements(), 36 * 320);
+        assert_eq!(plan.memory.kv_block as usize, 36 * 16 * (latent + 2 * 64));
+    }
     let elements = |plan: &Plan| -> Vec<Constant> {
         let kernels = plan.cuda.as_ref().unwrap().modules.iter().flat_map(|module| &module.kernels);
         let kernels = kernels.filter(|it| it.function().starts_with("latent_"));
@@ -131,7 +143,14 @@ fn latents_have_codes_and_their_rotated_keys_none() {
             .filter_map(|it| Some(it.constants.iter().find(|(name, _)| *name == "Kv")?.1.clone()))
             .collect()
     };
-    for (plan, element) in [(&bf16, "__nv_bfloat16"), (&fp8, "E4m3")] {
+    for (plan, element) in [
+        (&bf16, "__nv_bfloat16"),
+        (&fp8, "E4m3"),
+        (&nvfp4, "Nvfp4"),
+        (&turbo8, "Turbo8"),
+        (&turbo4, "Turbo4"),
+        (&turbo3, "Turbo3"),
+    ] {
         let found = elements(plan);
         assert!(!found.is_empty() && found.iter().all(|it| *it == Constant::Type(element.to_owned())));
     }
@@ -140,23 +159,34 @@ fn latents_have_codes_and_their_rotated_keys_none() {
         modules.iter().flat_map(|it| &it.kernels).map(|it| it.function().to_owned()).collect()
     };
     for name in ["latent_decode_wgmma", "latent_prefill_wgmma"] {
-        assert!(functions(&fp8).iter().any(|it| it == name), "{name}");
+        for plan in [&fp8, &nvfp4, &turbo8, &turbo4, &turbo3] {
+            assert!(functions(plan).iter().any(|it| it == name), "{name}");
+        }
     }
-    // They have one static scale, that of keys.
-    let stack = emit::emit(&fp8, &[]).into_iter().find(|file| file.path.ends_with("stack.rs")).unwrap().text;
-    let stack: String = stack.split_whitespace().collect();
-    assert!(stack.contains("cache_behind(256,"), "{stack}");
-    assert!(stack.contains("Cached::Fp8,monomorph_formats::cached::Cached::Bf16"));
+    // They have one static scale, that of keys; turbo8 has none.
+    let stack = |plan: &Plan| -> String {
+        let files = emit::emit(plan, &[]);
+        files.iter().find(|file| file.path.ends_with("stack.rs")).unwrap().text.split_whitespace().collect()
+    };
+    for (plan, name) in [(&fp8, "Fp8"), (&nvfp4, "Nvfp4"), (&turbo3, "Turbo3")] {
+        let stack = stack(plan);
+        assert!(stack.contains("cache_behind(256,"), "{stack}");
+        assert!(stack.contains(&format!("Cached::{name},monomorph_formats::cached::Cached::Bf16")));
+    }
+    assert!(!stack(&turbo8).contains("cache_behind("));
 }
 
 #[test]
 fn what_latents_cannot_be_kept_as_is_refused_by_name() {
-    for format in ["nvfp4", "turbo8", "turbo4", "turbo3"] {
-        let refused = of_latents(format).unwrap_err();
-        let wanted =
-            format!("the CUDA backend has no kernels for latents kept as {format}: bf16, f16 or fp8");
-        assert!(refused.contains(&wanted), "{refused}");
+    // Widths that lanes do not share out.
+    for (format, width) in [("nvfp4", 192), ("turbo4", 32), ("turbo3", 16)] {
+        let refused = of_latents_of(width, format).unwrap_err();
+        let wanted = "the CUDA backend has no kernels for latents of another width than 64, 128, 256 and 512";
+        assert!(refused.contains(wanted), "{refused}");
     }
+    assert!(of_latents_of(192, "turbo4").unwrap_err().contains("latents of \"latent\" are 192 wide"));
+    let refused = of_latents("f32").unwrap_err();
+    assert!(refused.contains("no kernel keeps latents as f32"), "{refused}");
     let refused = of_latents("turbo8/turbo4").unwrap_err();
     assert!(refused.contains("latents of \"latent\" are keys and values at once"), "{refused}");
     // A checkpoint's static scales would be read for nothing.

@@ -266,6 +266,8 @@ fn other_servers_attend_to_what_the_interpreter_reads_back() {
         (Kept::WideWindows, "h200", "turbo8/turbo4", 0, REQUANTISED),
         (Kept::WideLatents, "h200", "fp8", 0, REQUANTISED),
         (Kept::WideLatents, "gb10", "fp8", 0, REQUANTISED),
+        (Kept::WideLatents, "h200", "nvfp4", 0, REQUANTISED),
+        (Kept::WideLatents, "gb10", "turbo4", 0, REQUANTISED),
     ]);
 }
 
@@ -352,7 +354,7 @@ fn kernels_of_every_work_split_agree_with_their_definitions() {
 #[test]
 #[ignore = "minutes"]
 fn kernels_of_coded_latents_agree_with_their_definitions() {
-    agree_with_their_definitions([2, 3].map(|part| ("latent/latent", part)));
+    agree_with_their_definitions([2, 3, 4, 5].map(|part| ("latent/latent", part)));
 }
 
 fn agree_with_their_definitions(programs: impl IntoIterator<Item = (&'static str, usize)>) {

@@ -48,7 +48,7 @@ struct Shape {
 }
 
 /// The type that kernels know a cache by: an element, or a format whose elements share scales.
-fn cache_type(formats: KvFormats) -> Option<String> {
+pub(in crate::blocks) fn cache_type(formats: KvFormats) -> Option<String> {
     let one = |format: Cached| match format {
         Cached::F32 => "float",
         Cached::Bf16 => "__nv_bfloat16",
@@ -66,6 +66,9 @@ fn cache_type(formats: KvFormats) -> Option<String> {
             .then(|| format!("GroupedPair<{}, {}>", one(keys), one(values))),
     }
 }
+
+/// Widths of what is kept in formats with scales of groups (`KeptRow`).
+pub(in crate::blocks) const GROUPED_WIDTHS: [usize; 4] = [64, 128, 256, 512];
 
 /// Whether elements share scales.
 fn is_grouped(format: Cached) -> bool {
@@ -259,7 +262,7 @@ impl Launcher<'_> {
             let what = format!("no kernel keeps keys and values as {formats}");
             return Err(no_kernel(site, self.plan, &what));
         };
-        if is_grouped(formats.keys) && ![64, 128, 256, 512].contains(head_dim) {
+        if is_grouped(formats.keys) && !GROUPED_WIDTHS.contains(head_dim) {
             let what = format!(
                 "no kernel keeps heads of {head_dim} as {formats}, only those of 64, 128, 256 and 512"
             );

@@ -7,6 +7,7 @@ use super::kernels::{
     AbsorbedQueries, LatentDecode, LatentDecodeWgmma, LatentPrefillWgmma, LatentQueries, LatentValues,
 };
 use super::spec::QueryScale;
+use crate::blocks::attention::cuda::cache_type;
 use crate::graph::BodyId;
 use crate::kernels::{Cache, Planes, Rotary, Rows, Tokens, Vector};
 use crate::passes::PassError;
@@ -58,6 +59,10 @@ const PROMPT_STAGES: usize = 3;
 /// Tiles of codes that gathering threads copy ahead, in decode and in prompts.
 const STEP_AHEAD: usize = 2;
 const PROMPT_AHEAD: usize = 1;
+/// Bytes of a row of groups in gathering threads' memory: eight have 16 of codes, 16 of a rotated key and 8
+/// of scales each; of turbo8 32, 16 and 4 (`StagedGroups`).
+const GROUPED_ROW: usize = 8 * (16 + 16 + 8);
+const TURBO8_ROW: usize = 8 * (32 + 16 + 4);
 /// Parts whose ends latent_values reads at once.
 const ENDS: usize = 32;
 
@@ -76,10 +81,20 @@ impl Shape {
         (keys + TERMS * (self.panels() + 1) * rows * 128 + agreed).next_multiple_of(128)
     }
 
+    /// `coded_row_bytes<C>()`; 0 of a cache without codes.
+    fn coded_row(&self, kv: Cached) -> usize {
+        match kv {
+            Cached::F32 | Cached::Bf16 | Cached::F16 => 0,
+            Cached::Fp8 => self.latent + 2 * self.rotated,
+            Cached::Nvfp4 | Cached::Turbo4 | Cached::Turbo3 => GROUPED_ROW,
+            Cached::Turbo8 => TURBO8_ROW,
+        }
+    }
+
     /// `sizeof(LatentWgmmaShared<C, GROUPS, STAGES, AHEAD, ROWS>)`, with `queries` rows of all groups.
     fn wgmma_shared(&self, queries: usize, stages: usize, ahead: usize, kv: Cached) -> usize {
         let tile = BY_WARPGROUPS.tile;
-        let coded = if kv.is_narrow() { ahead * tile * (self.latent + 2 * self.rotated) } else { 0 };
+        let coded = ahead * tile * self.coded_row(kv);
         (self.panels() * 128 * (stages * tile + queries) + stages * 2 * 8 + coded).next_multiple_of(1024)
     }
 
@@ -99,8 +114,8 @@ impl Shape {
         let most = card.shared_per_block as usize;
         let elements = match kv {
             Cached::Bf16 => self.width().is_multiple_of(64),
-            Cached::Fp8 => self.rotated == 64,
-            _ => false,
+            Cached::F32 | Cached::F16 => false,
+            _ => self.rotated == 64,
         };
         let takes = elements && self.latent == 256 && self.heads <= 128 && TERMS == 1;
         let nests = BY_WARPGROUPS.tile.is_multiple_of(block_tokens);
@@ -190,15 +205,14 @@ impl Launcher<'_> {
             return Err(refusal(self, what));
         }
         let quant = &self.plan.target.quant;
-        let element = match phase.format {
-            Cached::Bf16 => "__nv_bfloat16",
-            Cached::F16 => "__half",
-            Cached::Fp8 => "E4m3",
-            kept => {
-                let what = format!("no kernel keeps latents as {kept}, only as bf16, f16 or fp8");
-                return Err(refusal(self, &what));
-            }
-        };
+        if phase.format == Cached::F32 {
+            return Err(refusal(self, "no kernel keeps latents as f32: bf16 or f16 is the nearest"));
+        }
+        let kv = KvFormats::both(phase.format);
+        let element = cache_type(kv).expect("there is a type for one format of both");
+        if phase.format.scales().is_some() && !quant.kv_block.is_multiple_of(16) {
+            return Err(refusal(self, "groups of latents are in blocks of whole 16 tokens"));
+        }
         let Some(walk) = shape.walk(phase.format, quant.kv_block, self.card) else {
             return Err(refusal(self, "two tiles of 32 latents do not fit the card's shared memory"));
         };
@@ -210,8 +224,7 @@ impl Launcher<'_> {
             (true, splits) => splits,
         };
         let row_tiles = if decode { 1 } else { PROMPT_TILES };
-        let layout = Layout::cuda(1, shape.width(), quant.kv_block, KvFormats::both(phase.format))
-            .of_latents(shape.latent);
+        let layout = Layout::cuda(1, shape.width(), quant.kv_block, kv).of_latents(shape.latent);
         let constants = vec![
             ("HEADS", integer(shape.heads)),
             ("KEY_DIM", integer(shape.key_dim)),
@@ -219,7 +232,7 @@ impl Launcher<'_> {
             ("LATENT", integer(shape.latent)),
             ("ROTATED", integer(shape.rotated)),
             ("BLOCK_TOKENS", integer(quant.kv_block)),
-            ("Kv", Constant::Type(element.to_owned())),
+            ("Kv", Constant::Type(element)),
             ("TERMS", integer(TERMS)),
             ("ROWS", integer(rows)),
             ("ROW_TILES", integer(row_tiles)),

@@ -1,6 +1,7 @@
 //! The op of attention over latents and the layers built from it.
 
 use super::spec::{self, QueryScale};
+use crate::blocks::attention::cuda::GROUPED_WIDTHS;
 use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
 use crate::spec::types::Ranks;
@@ -71,14 +72,18 @@ impl Operation for LatentAttention {
 
     fn unbuilt(&self) -> Option<&'static str> {
         match self.format {
-            Cached::Nvfp4 => return Some("latents kept as nvfp4: bf16, f16 or fp8"),
-            Cached::Turbo8 => return Some("latents kept as turbo8: bf16, f16 or fp8"),
-            Cached::Turbo4 => return Some("latents kept as turbo4: bf16, f16 or fp8"),
-            Cached::Turbo3 => return Some("latents kept as turbo3: bf16, f16 or fp8"),
+            Cached::Nvfp4 | Cached::Turbo8 | Cached::Turbo4 | Cached::Turbo3
+                if !GROUPED_WIDTHS.contains(&self.shape.latent) =>
+            {
+                return Some(
+                    "latents of another width than 64, 128, 256 and 512 in formats with scales of groups: \
+                     bf16, f16 or fp8",
+                );
+            }
             Cached::Fp8 if !self.shape.latent.is_multiple_of(16) => {
                 return Some("latents kept as fp8 of a width that no 16 divides: bf16 or f16");
             }
-            Cached::F32 | Cached::Bf16 | Cached::F16 | Cached::Fp8 => {}
+            _ => {}
         }
         let Shape { key_dim, value_dim, latent, .. } = self.shape;
         let whole = [key_dim, value_dim, latent, self.shape.width()].iter().all(|it| it.is_multiple_of(8));
