@@ -105,6 +105,28 @@ void check_continuation(const char* name, int length, uint64_t seed) {
     report(name, compare(row, std::vector<double>(all.end() - row.size(), all.end())), limit_of<P>());
 }
 
+// The largest magnitude of what is to be kept, which is rotated if the cache keeps it so; nothing else is measured.
+template <class C>
+void check_measured(const char* name, std::vector<Fed> fed, uint64_t seed) {
+    Problem<C> problem(fed, seed);
+    auto before = Problem<C>::ahead(problem.cache);
+    before.measures = 1;
+    Problem<C>::put_ahead(problem.cache, before);
+    Device<C> device(problem, false);
+    device.run();
+    CHECK(cudaDeviceSynchronize());
+    const auto after = Problem<C>::ahead(device.cache.download());
+    double largest = 0;
+    for (int row = 0; row < problem.table.rows; row++) {
+        auto latent = problem.normed(row);
+        if (LatentShape<C>::STORED_ROTATED) rotate_host(latent, false);
+        for (double v : latent) largest = std::max(largest, std::abs(v));
+    }
+    const bool right = std::abs(after.largest[0] - largest) <= 1e-5 * largest && after.largest[1] == 0 && after.scales[0] == before.scales[0];
+    std::printf("%s %-58s %.6f of %.6f\n", right ? "ok  " : "FAIL", name, after.largest[0], largest);
+    failures += !right;
+}
+
 using bf16 = __nv_bfloat16;
 using f16 = __half;
 
@@ -181,6 +203,7 @@ int main() {
     check<Decode<Coded, 1, 4, 64, 2, 1, true>>("planted: a wrong rotated key, fp8", {{1, 300}}, 54, true, Planted::ROTATED);
     check_alone<Decode<Coded, 8, 16, 64, 2, 1, true>>("a row's bits are its own, fp8", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 2, 55);
     check<Prefill<Coded, 128, 2>>("fp8 prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 56, false);
+    check_measured<Prefill<CodedFive, 70, 1>>("measured, fp8", {{33, 0}, {37, 100}}, 58);
     check_continuation<Prefill<CodedFive, 150, 4>, Decode<CodedFive, 1, 8>>("fp8 decode after prefill", 150, 57);
 #elif PART == 3
     constexpr By STEP = By::DECODE_WGMMA, PROMPT = By::PREFILL_WGMMA;
@@ -206,6 +229,8 @@ int main() {
     check<Decode<In<Turbo4>, 1, 4>>("planted: a wrong rotated key, turbo4", {{1, 300}}, 79, true, Planted::ROTATED);
     check_alone<Decode<In<Turbo4>, 8, 16, 64, 2, 1, true>>("a row's bits are its own, turbo4", {{1, 700}, {1, 63}, {1, 999}, {1, 64}}, 2, 80);
     check<Prefill<In<Turbo4>, 128, 2>>("turbo4 prefill, mixed", {{1, 0}, {1, 77}, {33, 100}, {64, 0}, {5, 3}}, 81, false);
+    check_measured<Prefill<FewIn<Turbo4>, 70, 1>>("measured, turbo4", {{33, 0}, {37, 100}}, 84);
+    check_measured<Prefill<FewIn<Nvfp4>, 70, 1>>("measured, nvfp4", {{33, 0}, {37, 100}}, 85);
     check_continuation<Prefill<FewIn<Turbo8>, 150, 4>, Decode<FewIn<Turbo8>, 1, 8>>("turbo8 decode after prefill", 150, 82);
     check_continuation<Prefill<FewIn<Nvfp4>, 150, 4>, Decode<FewIn<Nvfp4>, 1, 8>>("nvfp4 decode after prefill", 150, 83);
 #elif PART == 5

@@ -131,10 +131,9 @@ struct Problem {
             }
         cache.resize(AHEAD + size_t(table.blocks) * S::BLOCK_STRIDE);
         std::memset(static_cast<void*>(cache.data()), 0xff, cache.size() * sizeof(Kv));
-        if (AHEAD > 0) {  // nothing is measured; scales of keys and of values, which are none
+        if (AHEAD > 0) {  // nothing is measured; values have no scale
             std::memset(static_cast<void*>(cache.data()), 0, AHEAD);
-            const float scales[2] = {LATENT_SCALE, NAN};
-            std::memcpy(reinterpret_cast<char*>(cache.data()) + AHEAD - sizeof scales, scales, sizeof scales);
+            put_ahead(cache, {0, {0, 0}, {LATENT_SCALE, NAN}});
         }
         for (size_t s = 0; s < fed.size(); s++)
             for (int p = 0; p < fed[s].position; p++) {
@@ -226,6 +225,30 @@ struct Problem {
         }
     }
 
+    // A row's latent after its norm.
+    std::vector<double> normed(int row) const {
+        const float* mine = &kv[size_t(row) * W];
+        double squares = 0;
+        for (int e = 0; e < L; e++) squares += double(mine[e]) * mine[e];
+        const double inverse = 1 / std::sqrt(squares / L + double(C::EPS));
+        std::vector<double> x;
+        for (int e = 0; e < L; e++) x.push_back(mine[e] * inverse * norm[e]);
+        return x;
+    }
+
+    // What stands in front of a layer with a static scale: whether a step measures, the largest magnitudes and
+    // the scales of keys and of values.
+    struct Ahead {
+        uint32_t measures;
+        float largest[2], scales[2];
+    };
+    static Ahead ahead(const std::vector<Kv>& from) {
+        Ahead it;
+        std::memcpy(&it, reinterpret_cast<const char*>(from.data()) + AHEAD - sizeof it, sizeof it);
+        return it;
+    }
+    static void put_ahead(std::vector<Kv>& to, const Ahead& it) { std::memcpy(reinterpret_cast<char*>(to.data()) + AHEAD - sizeof it, &it, sizeof it); }
+
     // Every place but the fed tokens' must be bit for bit what it was, theirs within half a unit of the cache's
     // format of the reference: of fp8 each, of others rows. Codes of groups are the reference's, but for another
     // code or scale where the last bit of a norm decides.
@@ -236,11 +259,8 @@ struct Problem {
             for (int t = 0; t < fed[s].count; t++) {
                 const int row = table.header().sequence[s].first_token + t, position = fed[s].position + t;
                 const float* mine = &kv[size_t(row) * W];
-                double squares = 0, error = 0, size = 0;
-                for (int e = 0; e < L; e++) squares += double(mine[e]) * mine[e];
-                const double inverse = 1 / std::sqrt(squares / L + double(C::EPS));
-                std::vector<double> x, key(mine + L, mine + W);
-                for (int e = 0; e < L; e++) x.push_back(mine[e] * inverse * norm[e]);
+                double error = 0, size = 0;
+                std::vector<double> x = normed(row), key(mine + L, mine + W);
                 turn(key, position);
                 x.insert(x.end(), key.begin(), key.end());
                 const std::vector<float> got = stored(after, int(s), position);
