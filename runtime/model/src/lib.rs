@@ -12,6 +12,7 @@ mod sliding;
 mod spec;
 mod states;
 mod step;
+mod vision;
 
 pub use fault::{device_fault, set_device_fault};
 pub use kv::{KvScaleSpec, KvScales};
@@ -28,6 +29,7 @@ pub use step::{
     BlockId, NOT_NUMBERS, OffloadSlot, Output, RowOutput, SequenceStep, SlidingId, SlidingTable, Slot,
     SnapshotId, StateCopy, StatePlace, Step, StepOutput, Ticket, Tokens, Verified,
 };
+pub use vision::{FeatureSlot, Grid, ImageTokens, Patches, VisionFamily, VisionSpec};
 
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::num::NonZero;
@@ -47,6 +49,9 @@ pub trait Model: Sized + Send + 'static {
     /// Its layers with a sliding window, where these give back blocks that they read no more; `None` where
     /// all layers keep all blocks of a sequence.
     const SLIDING: Option<SlidingSpec> = None;
+
+    /// Its vision tower, of a build that takes images.
+    const VISION: Option<VisionSpec> = None;
 
     /// Most steps in flight: submitted and not collected; at least 1. A stack that computes the step within
     /// `submit` says 1: more would gain nothing and compute rows that are discarded. One that only launches
@@ -237,6 +242,16 @@ pub trait Model: Sized + Send + 'static {
     /// When that fails.
     fn record(&mut self) -> Result<(), String> {
         Ok(())
+    }
+
+    /// Starts a step that runs the [tower](Self::VISION) over one image and leaves the rows of its tokens in
+    /// `slot`, over what that held. It is collected like any other step, and returns nothing.
+    ///
+    /// # Panics
+    /// When there is no such slot, the image has more patches than a pass takes or other than whole merge
+    /// blocks, or there is not one row of pixels a patch; of a model without a tower.
+    fn see(&mut self, patches: &Patches, slot: FeatureSlot) -> Ticket {
+        panic!("{:?} for {slot:?} of a model without a vision tower", patches.grid);
     }
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.

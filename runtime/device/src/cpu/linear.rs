@@ -4,7 +4,6 @@
 use super::epilogue::{Epilogue, GatedEpilogue};
 use super::format::{Input, WeightFormat};
 use super::loader::{GatedMatrix, Matrix};
-use super::norm::{NormWeight, RmsNorm};
 use super::normalise::{NoNorm, Normalise};
 use super::rows::Rows;
 use super::simd::{LANES, MAX_TOKENS, PARTS, TILE};
@@ -36,17 +35,17 @@ impl<F: WeightFormat, const N: usize> std::fmt::Debug for Staging<F, N> {
 }
 
 /// `epilogue(weights · norm(x))` for the first `rows` rows of `x`.
-pub fn norm_linear<F, K, E, const ROWS: usize, const COLS: usize>(
+pub fn norm_linear<F, P, E, const ROWS: usize, const COLS: usize>(
     lane: &Lane,
     rows: usize,
     x: &Rows<COLS>,
-    norm: &RmsNorm<K, COLS>,
+    norm: &P,
     staging: &Staging<F, COLS>,
     weights: &Matrix<F, ROWS, COLS>,
     epilogue: E,
 ) where
     F: WeightFormat,
-    K: NormWeight,
+    P: Normalise<COLS>,
     E: Epilogue<ROWS>,
 {
     let input = stage(lane, rows, x, norm, staging);
@@ -54,17 +53,17 @@ pub fn norm_linear<F, K, E, const ROWS: usize, const COLS: usize>(
 }
 
 /// `epilogue(weights · norm(x))` with the first `TOP` rows of the weights, for the first `rows` rows of `x`.
-pub fn norm_linear_top<F, K, E, const ROWS: usize, const COLS: usize, const TOP: usize>(
+pub fn norm_linear_top<F, P, E, const ROWS: usize, const COLS: usize, const TOP: usize>(
     lane: &Lane,
     rows: usize,
     x: &Rows<COLS>,
-    norm: &RmsNorm<K, COLS>,
+    norm: &P,
     staging: &Staging<F, COLS>,
     weights: &Matrix<F, ROWS, COLS>,
     epilogue: E,
 ) where
     F: WeightFormat,
-    K: NormWeight,
+    P: Normalise<COLS>,
     E: Epilogue<TOP>,
 {
     const { assert!(TOP <= ROWS, "the weights have these rows") };
@@ -89,17 +88,17 @@ pub fn linear<F, E, const ROWS: usize, const COLS: usize>(
 }
 
 /// `epilogue(gate · norm(x), up · norm(x))` for the first `rows` rows of `x`.
-pub fn norm_gated<F, K, E, const WIDTH: usize, const COLS: usize>(
+pub fn norm_gated<F, P, E, const WIDTH: usize, const COLS: usize>(
     lane: &Lane,
     rows: usize,
     x: &Rows<COLS>,
-    norm: &RmsNorm<K, COLS>,
+    norm: &P,
     staging: &Staging<F, COLS>,
     weights: &GatedMatrix<F, WIDTH, COLS>,
     epilogue: E,
 ) where
     F: WeightFormat,
-    K: NormWeight,
+    P: Normalise<COLS>,
     E: GatedEpilogue<WIDTH>,
 {
     let input = stage(lane, rows, x, norm, staging);

@@ -41,6 +41,7 @@ mod shape;
 mod simd;
 mod static_scales;
 mod team;
+mod vision;
 mod whole;
 mod windows;
 
@@ -84,4 +85,8 @@ pub use rounded::{InE4m3, InF16};
 pub use rows::{Int8Rows, Rows};
 pub use shape::BatchLimits;
 pub use team::{Lane, Team};
+pub use vision::{
+    AsPooled, LayerNorm, PatchAttentionScratch, PatchTurn, Patches, PooledRow, Standardise, keep_image_rows,
+    merge_channels, merge_patches, norm_in_place, patch_axes, patch_square, pool_patches, segment_attention,
+};
 pub use whole::{add_normed, cap, scale, scale_by, sum_normed};

@@ -70,6 +70,7 @@ impl<K: NormWeight, const N: usize> RmsNorm<K, N> {
 
 impl<K: NormWeight, const N: usize> Normalise<N> for RmsNorm<K, N> {
     const IDENTITY: bool = false;
+    type Scale = f32;
 
     #[inline(always)]
     fn scale(&self, x: &[f32]) -> f32 {

@@ -8,11 +8,14 @@ pub trait Normalise<const N: usize>: Sync {
     /// Whether rows pass unchanged.
     const IDENTITY: bool;
 
-    /// The property of the whole (padded) row that [`Normalise::apply`] needs.
-    fn scale(&self, x: &[f32]) -> f32;
+    /// What [`Normalise::apply`] needs to know of the whole row.
+    type Scale: Copy;
+
+    /// Finds it out of the (padded) row.
+    fn scale(&self, x: &[f32]) -> Self::Scale;
 
     /// The vector at `at` of the row, normalised.
-    fn apply(&self, x: F32s, at: usize, scale: f32) -> F32s;
+    fn apply(&self, x: F32s, at: usize, scale: Self::Scale) -> F32s;
 }
 
 /// Rows pass unchanged.
@@ -21,14 +24,13 @@ pub struct NoNorm;
 
 impl<const N: usize> Normalise<N> for NoNorm {
     const IDENTITY: bool = true;
+    type Scale = ();
 
     #[inline(always)]
-    fn scale(&self, _: &[f32]) -> f32 {
-        1.0
-    }
+    fn scale(&self, _: &[f32]) {}
 
     #[inline(always)]
-    fn apply(&self, x: F32s, _: usize, _: f32) -> F32s {
+    fn apply(&self, x: F32s, _: usize, (): ()) -> F32s {
         x
     }
 }

@@ -12,4 +12,5 @@ mod latent;
 mod linear;
 mod mamba2;
 mod rows;
+mod vision;
 mod windows;

@@ -22,6 +22,7 @@ use super::shape::SEGMENT;
 use super::simd::{QUERY_ROWS, TILE};
 use super::team::Lane;
 pub use rotate::{BareNorm, HeadNorm, norm_rows};
+pub(super) use segment::{Gathered, Tile, merge};
 pub(super) use work::Work;
 
 /// Most query rows (tokens times heads of a group) of an item, unless one token has more.

@@ -14,7 +14,7 @@ const OUTSIDE: f32 = -1e30;
 const KEY_VECTORS: usize = if LANES == 16 { 4 } else { 2 };
 
 /// Keys and values of a segment, as vectors of f32.
-pub(super) trait KeyValues {
+pub(in super::super) trait KeyValues {
     /// What multiplies codes of some keys in a group of dimensions.
     type By: Copy + Default;
 
@@ -30,11 +30,11 @@ pub(super) trait KeyValues {
 }
 
 /// A segment widened to f32 in advance.
-pub(super) struct Gathered<'a, const HEAD_DIM: usize, const VALUE: usize> {
+pub(in super::super) struct Gathered<'a, const HEAD_DIM: usize, const VALUE: usize> {
     /// `[HEAD_DIM][SEGMENT]`.
-    pub(super) keys: &'a [[f32; SEGMENT]; HEAD_DIM],
+    pub(in super::super) keys: &'a [[f32; SEGMENT]; HEAD_DIM],
     /// `[SEGMENT][VALUE rounded up to 16]`.
-    pub(super) values: &'a [f32],
+    pub(in super::super) values: &'a [f32],
 }
 
 impl<const HEAD_DIM: usize, const VALUE: usize> KeyValues for Gathered<'_, HEAD_DIM, VALUE> {
@@ -92,15 +92,15 @@ impl<E: KvKept, const BLOCK: usize> KeyValues for Cached<'_, E, BLOCK> {
 }
 
 /// A tile of `R` query rows, of which each sums values of `VALUE` elements.
-pub(super) struct Tile<'a, const R: usize, const HEAD_DIM: usize, const VALUE: usize> {
+pub(in super::super) struct Tile<'a, const R: usize, const HEAD_DIM: usize, const VALUE: usize> {
     /// One query vector a row.
-    pub(super) queries: [&'a [f32; HEAD_DIM]; R],
+    pub(in super::super) queries: [&'a [f32; HEAD_DIM]; R],
     /// How many keys of the segment each row sees, at most [`SEGMENT`].
-    pub(super) reach: [usize; R],
+    pub(in super::super) reach: [usize; R],
     /// How many of these, the first ones, stand before its window.
-    pub(super) skip: [usize; R],
+    pub(in super::super) skip: [usize; R],
     /// Multiplies the scores.
-    pub(super) scale: f32,
+    pub(in super::super) scale: f32,
 }
 
 impl<const R: usize, const HEAD_DIM: usize, const VALUE: usize> Tile<'_, R, HEAD_DIM, VALUE> {
@@ -110,7 +110,7 @@ impl<const R: usize, const HEAD_DIM: usize, const VALUE: usize> Tile<'_, R, HEAD
     /// Writes each row's state to `states` (`R` of them); the state of a row that sees nothing is undefined.
     /// `scores` has room for `[R][SEGMENT]`.
     #[inline]
-    pub(super) fn attend(&self, source: &impl KeyValues, scores: &mut [f32], states: &mut [f32]) {
+    pub(in super::super) fn attend(&self, source: &impl KeyValues, scores: &mut [f32], states: &mut [f32]) {
         let most = self.reach.into_iter().max().unwrap_or(0);
         let state = Self::STATE;
         self.scores(source, most, scores);
@@ -232,7 +232,7 @@ fn weigh(scores: &mut [f32], reach: usize, most: usize) -> (f32, f32) {
 
 /// Adds a later segment's state to the running one.
 #[inline]
-pub(super) fn merge(total: &mut [f32], segment: &[f32]) {
+pub(in super::super) fn merge(total: &mut [f32], segment: &[f32]) {
     let largest = total[0].max(segment[0]);
     let factors = exp(F32s::splat(total[0] - largest)).to_array()[0];
     let (old, new) = (factors, exp(F32s::splat(segment[0] - largest)).to_array()[0]);
