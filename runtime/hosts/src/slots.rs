@@ -149,6 +149,7 @@ impl Slots {
             offloaded: call.offloaded.iter().map(|place| OffloadSlot(*place)).collect(),
             sequences: rows.collect::<Result<_, String>>()?,
             sliding: call.rows.iter().filter_map(|row| row.sliding.as_ref()).map(table).collect(),
+            images: Vec::new(),
             sampling_follows: call.sampling_follows,
         })
     }

@@ -26,8 +26,9 @@ pub use spec::{
 };
 pub use states::{StateRoom, States, StatesWanted};
 pub use step::{
-    BlockId, NOT_NUMBERS, OffloadSlot, Output, RowOutput, SequenceStep, SlidingId, SlidingTable, Slot,
-    SnapshotId, StateCopy, StatePlace, Step, StepOutput, Ticket, Tokens, Verified,
+    BlockId, ImageSpan, NOT_NUMBERS, OffloadSlot, Output, Positions, RowOutput, SequenceImages, SequenceStep,
+    SlidingId, SlidingTable, Slot, SnapshotId, StateCopy, StatePlace, Step, StepOutput, Ticket, Tokens,
+    Verified,
 };
 pub use vision::{FeatureSlot, Grid, ImageTokens, Patches, VisionFamily, VisionSpec};
 

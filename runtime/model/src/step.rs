@@ -1,5 +1,6 @@
 //! One batched forward step: what goes in, what comes out.
 
+use crate::FeatureSlot;
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask, TokenUse};
 use std::sync::Arc;
 
@@ -52,6 +53,42 @@ pub struct StateCopy {
     pub to: StatePlace,
 }
 
+/// What images are in a sequence's part of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SequenceImages {
+    /// The tokens fed that take rows of images in place of embeddings, ascending.
+    pub spans: Vec<ImageSpan>,
+    /// By what rotary embeddings turn the tokens fed.
+    pub positions: Positions,
+}
+
+/// Adjacent tokens that stand for parts of one image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ImageSpan {
+    /// The first of them, counted from the first token fed.
+    pub at: usize,
+    /// How many they are.
+    pub count: usize,
+    /// The slot with the image's rows.
+    pub slot: FeatureSlot,
+    /// The row that the first one takes.
+    pub first: usize,
+}
+
+/// Positions by which rotary embeddings turn tokens. Everything else goes by the token's index in its
+/// sequence: blocks, lengths, and what is seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Positions {
+    /// The index.
+    #[default]
+    Index,
+    /// The index, and so much more: what images before have saved, which is less than none.
+    Shifted(i32),
+    /// Time, height and width of each token fed. Only of a model whose positions have
+    /// [three axes](crate::VisionSpec::grid_positions), as is `Shifted`.
+    Grid(Vec<[u32; 3]>),
+}
+
 /// One batched forward over some sequences.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
@@ -69,6 +106,8 @@ pub struct Step {
     /// of a model that has no such layers. Each begins no later than with the first block that the sequence's
     /// row [attends to](monomorph_abi::sliding::Sliding::first).
     pub sliding: Vec<SlidingTable>,
+    /// What images are in each of `sequences`; none where no sequence of the step has any, or had any before.
+    pub images: Vec<SequenceImages>,
     /// Whether the histories, biases and masks of all its rows follow with [`sample`](crate::Model::sample),
     /// because they depend on tokens not known yet or take long to compute. Those in `sequences` mean nothing
     /// then. Only for models with [split sampling](crate::Model::SPLIT_SAMPLING).

@@ -1,10 +1,11 @@
 //! Flattens a step to what the kernels index.
 
+use super::images::StepImages;
 use super::outputs::Outputs;
 use super::shape::{BatchLimits, BlockTable, Sequence};
 use super::windows::{Stretch, Window, Windows};
 use monomorph_abi::sliding::Sliding;
-use monomorph_model::{Output, SlidingTable, Step, Tokens};
+use monomorph_model::{Output, SlidingTable, Step, Tokens, VisionSpec};
 use std::ops::Range;
 
 /// The tokens of a step as rows, with the blocks of their keys and values.
@@ -32,6 +33,8 @@ pub struct Batch {
     slots_differ: bool,
     /// Positions after the tokens of a sampled sequence that its blocks also cover.
     ahead: usize,
+    /// Images among the tokens, of a stack with a vision tower.
+    images: Option<StepImages>,
 }
 
 impl Batch {
@@ -54,6 +57,7 @@ impl Batch {
             owned: vec![false; limits.sequences],
             slots_differ: true,
             ahead: 0,
+            images: None,
         }
     }
 
@@ -69,13 +73,19 @@ impl Batch {
         Batch { slides, ..self }
     }
 
+    /// The batch, for a stack with this vision tower.
+    #[must_use]
+    pub fn sees(self, vision: Option<VisionSpec>) -> Batch {
+        Batch { images: vision.map(StepImages::new), ..self }
+    }
+
     /// Flattens a step. Tokens that only the device knows are those that `outputs` recorded as sampled last.
     ///
     /// # Panics
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
     /// token id, position or block id out of range, too few blocks, a table of layers with a sliding window
-    /// without what they attend to, or of none, a sampled token where none was, or drafts where there can be
-    /// none. Kernels index by these without further checks.
+    /// without what they attend to, or of none, a sampled token where none was, drafts where there can be
+    /// none, or images where the stack has no tower or that have no such rows. Kernels index by these without further checks.
     pub fn fill<const DRAFTS: usize>(&mut self, step: &Step, outputs: &Outputs<DRAFTS>) {
         let limits = self.limits;
         assert!(
@@ -191,6 +201,12 @@ impl Batch {
             step.offloaded.len()
         );
         self.streams = offloaded > 0;
+        match &mut self.images {
+            Some(images) => {
+                images.fill(step, self.sequences.iter().map(|it| it.rows.clone()), &self.positions)
+            }
+            None => assert!(step.images.is_empty(), "a step with images, and the stack has no vision tower"),
+        }
         self.end();
     }
 
@@ -271,6 +287,14 @@ impl Batch {
     /// Positions, one per row.
     pub(crate) fn positions(&self) -> &[u32] {
         &self.positions
+    }
+
+    /// Images among the tokens.
+    ///
+    /// # Panics
+    /// Of a stack without a vision tower.
+    pub(crate) fn images(&self) -> &StepImages {
+        self.images.as_ref().expect("only a stack with a vision tower has such phases")
     }
 
     /// Whether the step's sequences have distinct slots, as phases that write slot state require.

@@ -36,8 +36,8 @@ impl<'a> Loader<'a> {
 /// A tensor, or some of its rows, alone or stacked with others.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or more dimensions, of which all but the last
-    /// count as rows.
+    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or more dimensions, of which the last ones are
+    /// columns and the others count as rows.
     pub tensor: Tensor<'a>,
     rows: FileRows,
     /// The form of the scales beside it, and the tensors that hold them.
@@ -90,12 +90,11 @@ impl<'a> Part<'a> {
             return fault(format!("expected format {expected}, found {found}"));
         }
         let rows = match (shape, columns) {
-            ([rows @ .., width], Some(columns)) if *width == columns && !rows.is_empty() => rows
-                .iter()
-                .try_fold(1, |product: usize, size| product.checked_mul(*size))
-                .unwrap_or(usize::MAX),
+            (_, Some(columns)) => match rows_of(shape, columns) {
+                Some(rows) => rows,
+                None => return fault(format!("expected shape [_, {columns}], found {shape:?}")),
+            },
             ([rows], None) => *rows,
-            (_, Some(columns)) => return fault(format!("expected shape [_, {columns}], found {shape:?}")),
             (_, None) => return fault(format!("expected one dimension, found {shape:?}")),
         };
         let elements = rows.checked_mul(columns.unwrap_or(1));
@@ -104,6 +103,20 @@ impl<'a> Part<'a> {
         }
         self.rows.count(rows).or_else(fault)
     }
+}
+
+/// Rows of a tensor whose last dimensions, the fewest that do, make `columns` columns; `None` where there are
+/// none such, or no dimension is left.
+fn rows_of(shape: &[usize], columns: usize) -> Option<usize> {
+    let mut wide = 1usize;
+    for at in (1..shape.len()).rev() {
+        wide = wide.checked_mul(shape[at])?;
+        if wide == columns {
+            let product = shape[..at].iter().try_fold(1, |product: usize, size| product.checked_mul(*size));
+            return Some(product.unwrap_or(usize::MAX));
+        }
+    }
+    None
 }
 
 /// Tensors stacked by row, checked.
@@ -378,7 +391,8 @@ impl<const N: usize> Vector<N> {
                 );
             }
             let rows = part.check(loader, None, None)?;
-            let mut values = vec![0.0; rows];
+            // Of rows of a tensor, all of it.
+            let mut values = vec![0.0; bytes.len() / format.block_bytes()];
             monomorph_formats::decode(format, &bytes.read()?, &mut values);
             data.extend((0..rows).map(|row| values[part.rows.file_row(row)]));
             loader.progress.advance(bytes.len() as u64);

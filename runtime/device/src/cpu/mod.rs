@@ -17,6 +17,7 @@ mod epilogue;
 mod experts;
 mod format;
 mod gather;
+mod images;
 mod integers;
 mod keeps;
 mod kept;
@@ -46,7 +47,8 @@ mod whole;
 mod windows;
 
 pub use attention::{
-    AttentionScratch, BareNorm, HeadNorm, SegmentScratch, attention, attention_within, norm_rows,
+    AttentionScratch, BareNorm, HeadNorm, Seen, SegmentScratch, WholeImages, attention, attention_within,
+    norm_rows,
 };
 pub use batch::Batch;
 pub use codes::{Fp8Block128, Fp8Tensor, Nvfp4Groups};
@@ -86,7 +88,8 @@ pub use rows::{Int8Rows, Rows};
 pub use shape::BatchLimits;
 pub use team::{Lane, Team};
 pub use vision::{
-    AsPooled, LayerNorm, PatchAttentionScratch, PatchTurn, Patches, PooledRow, Standardise, keep_image_rows,
-    merge_channels, merge_patches, norm_in_place, patch_axes, patch_square, pool_patches, segment_attention,
+    AsPooled, LayerNorm, PatchAttentionScratch, PatchTurn, Patches, PooledRow, Standardise, add_image_rows,
+    image_rows, keep_image_rows, merge_channels, merge_patches, norm_in_place, patch_axes, patch_square,
+    pool_patches, rotary_grid_angles, segment_attention,
 };
 pub use whole::{add_normed, cap, scale, scale_by, sum_normed};

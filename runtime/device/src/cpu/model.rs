@@ -9,9 +9,10 @@ use super::outputs::Outputs;
 use super::rows::Rows;
 use super::shape::BatchLimits;
 use super::team::{Lane, Team};
+use super::vision::Patches;
 use monomorph_model::{
-    BlockId, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress, SlidingId,
-    SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, Weights,
+    BlockId, FeatureSlot, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress,
+    SlidingId, SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, VisionSpec, Weights,
 };
 use monomorph_weights::Checkpoint;
 use std::ops::Range;
@@ -24,6 +25,9 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
 
     /// Its layers with a sliding window, if it has some.
     const SLIDING: Option<SlidingSpec> = None;
+
+    /// Its vision tower, if it was built with one. Then it also has the four functions at the end.
+    const VISION: Option<VisionSpec> = None;
 
     /// The parts of a K/V block that the layers attend to, but for those with a sliding window.
     const PARTS: Range<usize>;
@@ -48,7 +52,26 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
 
     /// The logits that [`Self::head`] computed.
     fn logits(&mut self) -> &mut Rows<VOCABULARY>;
+
+    /// Where the pixels of a patch go.
+    fn pixels(&mut self, _patch: usize) -> &mut [f32] {
+        unreachable!("{NO_TOWER}")
+    }
+
+    /// Runs the tower over an image, whose pixels are there, and keeps the rows of its tokens in a slot: those
+    /// of the last layer, then those of each tap.
+    fn see(&self, _lane: &Lane, _patches: &Patches, _slot: usize) {
+        unreachable!("{NO_TOWER}")
+    }
+
+    /// A row that is kept: of slot, then of the image's own or a tap, then of token.
+    fn image_row(&mut self, _row: usize) -> &[f32] {
+        unreachable!("{NO_TOWER}")
+    }
 }
+
+/// Why a stack without a tower is never asked for what only towers have.
+const NO_TOWER: &str = "a model without a vision tower is not asked to see";
 
 /// The room that a stack claims.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +98,8 @@ pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DR
     snapshots: usize,
     /// K/V blocks of layers with a sliding window.
     sliding: usize,
+    /// The patches that the tower works on.
+    patches: Patches,
 }
 
 impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> monomorph_model::Model
@@ -82,6 +107,7 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
 {
     const SPEC: &'static ModelSpec = S::SPEC;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         let (spec, checkpoint) = (S::SPEC, weights.checkpoint()?);
@@ -109,11 +135,16 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
             blocks,
         };
         let slides = S::SLIDING.map(|it| (it.of(spec), sliding));
-        let batch = Batch::new(limits).streamed(&offload).ahead(spec.ahead(DRAFTS)).slides(slides);
+        let batch =
+            Batch::new(limits).streamed(&offload).ahead(spec.ahead(DRAFTS)).slides(slides).sees(S::VISION);
         let (outputs, drafts) = (Outputs::default(), S::Drafts::new(limits));
         // A stack without recurrent state has no snapshots, even if some were asked for.
         let snapshots = if spec.state_bytes > 0 { states.snapshots } else { 0 };
-        Ok(Model { team, offload, batch, outputs, drafts, stack, snapshots, sliding })
+        let patches = Patches::new(
+            S::VISION.map_or(1, |vision| vision.merge),
+            S::VISION.map_or(0, |vision| vision.most_patches),
+        );
+        Ok(Model { team, offload, batch, outputs, drafts, stack, snapshots, sliding, patches })
     }
 
     fn blocks(&self) -> usize {
@@ -180,6 +211,26 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         Ok(set)
     }
 
+    fn see(&mut self, image: &monomorph_model::Patches, slot: FeatureSlot) -> Ticket {
+        let Model { team, outputs, stack, patches, .. } = self;
+        let vision = S::VISION.expect(NO_TOWER);
+        assert!((slot.0 as usize) < vision.slots, "there is no {slot:?}");
+        patches.fill(image.grid);
+        let (count, values) = (patches.count(), vision.values);
+        assert!(
+            image.pixels.len() == count * values,
+            "{} numbers are not {values} a patch of {count}",
+            image.pixels.len()
+        );
+        for (patch, pixels) in image.pixels.chunks_exact(values).enumerate() {
+            stack.pixels(patch).copy_from_slice(pixels);
+        }
+        team.pin_caller();
+        team.run(|lane| stack.see(lane, patches, slot.0 as usize));
+        outputs.begin(&Step::default());
+        outputs.end()
+    }
+
     fn submit(&mut self, step: &Step) -> Ticket {
         let Model { team, offload, batch, outputs, drafts, stack, .. } = self;
         team.pin_caller();
@@ -204,5 +255,19 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
         self.outputs.collect(ticket)
+    }
+}
+
+impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
+    Model<S, VOCABULARY, DRAFTS>
+{
+    /// The row of a token of the image in a slot: the tower's, or a tap's. For tests.
+    ///
+    /// # Panics
+    /// When there is none, or no tower.
+    pub fn image_row(&mut self, slot: FeatureSlot, token: usize, tap: Option<usize>) -> &[f32] {
+        let vision = S::VISION.expect(NO_TOWER);
+        let part = slot.0 as usize * (1 + vision.taps) + tap.map_or(0, |tap| 1 + tap);
+        self.stack.image_row(part * vision.most_tokens() + token)
     }
 }

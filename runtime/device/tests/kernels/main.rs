@@ -7,6 +7,7 @@ mod common;
 mod delta;
 mod experts;
 mod gate;
+mod images;
 mod kept;
 mod latent;
 mod linear;

@@ -1,5 +1,5 @@
-//! The phases of towers against their definitions in f64: odd widths, one block, long and wide images, frames,
-//! more patches than a segment of keys has, and any number of lanes.
+//! The phases of towers against their definitions in f64: odd widths, one block, long and wide images,
+//! frames, more patches than a segment of keys has, and any number of lanes.
 
 use crate::common::{Owned, Random, Rounds, close, product, progress};
 use monomorph_device::cpu::*;

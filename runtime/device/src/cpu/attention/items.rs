@@ -30,6 +30,8 @@ pub(super) struct Item<'a> {
 /// All items of some stretches of a batch. Every lane computes the same list.
 pub(super) struct Items<'a> {
     batch: &'a Batch,
+    /// By row: the last position that it attends to.
+    ends: &'a [u32],
     stretches: &'a [Stretch],
     kv_heads: usize,
     /// Tokens of an item.
@@ -49,6 +51,7 @@ impl<'a> Items<'a> {
     pub(super) fn new(
         lanes: usize,
         batch: &'a Batch,
+        ends: &'a [u32],
         stretches: &'a [Stretch],
         kv_heads: usize,
         group: usize,
@@ -56,7 +59,8 @@ impl<'a> Items<'a> {
         window: usize,
         room: usize,
     ) -> Items<'a> {
-        let mut items = Items { batch, stretches, kv_heads, tokens, group, window, whole: 0, split: false };
+        let mut items =
+            Items { batch, ends, stretches, kv_heads, tokens, group, window, whole: 0, split: false };
         items.whole = stretches.iter().map(|stretch| items.count(stretch)).sum();
         let whole = items.whole;
         // Few items would leave lanes idle, and few are quickly counted.
@@ -126,7 +130,8 @@ impl<'a> Items<'a> {
         let start = sequence.rows.start + index / self.kv_heads * self.tokens;
         let end = (start + self.tokens).min(sequence.rows.end);
         let position = |row: usize| sequence.position + (row - sequence.rows.start);
-        let seen = position(end - 1) / SEGMENT + 1;
+        // No row attends further than a later one.
+        let seen = self.ends[end - 1] as usize / SEGMENT + 1;
         let first = (position(start) + 1).saturating_sub(self.window) / SEGMENT;
         let last = stretch.segments.end.min(seen);
         Item {

@@ -162,6 +162,42 @@ pub fn attention<
     );
 }
 
+/// What a row attends to.
+pub trait Seen: Copy {
+    /// Positions up to its own, its own among them.
+    #[doc(hidden)]
+    fn window(self) -> usize;
+
+    /// By row of the batch: the last position.
+    #[doc(hidden)]
+    fn ends(batch: &Batch) -> &[u32];
+}
+
+/// So many of the last positions.
+impl Seen for usize {
+    fn window(self) -> usize {
+        self
+    }
+
+    fn ends(batch: &Batch) -> &[u32] {
+        batch.positions()
+    }
+}
+
+/// The same, and those behind that stand for the same image.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeImages(pub usize);
+
+impl Seen for WholeImages {
+    fn window(self) -> usize {
+        self.0
+    }
+
+    fn ends(batch: &Batch) -> &[u32] {
+        batch.images().ends()
+    }
+}
+
 /// [`attention`] over the last `window` positions of a sequence, a row's own among them, with a norm of
 /// values. Of a [sliding](KvCache::sliding) cache it reads only the blocks that hold these.
 ///
@@ -177,6 +213,7 @@ pub fn attention_within<
     K,
     V,
     P,
+    S,
     const HEADS: usize,
     const KV_HEADS: usize,
     const HEAD_DIM: usize,
@@ -195,7 +232,7 @@ pub fn attention_within<
     angles: &Rows<DIMS>,
     pairs: P,
     scale: f32,
-    window: usize,
+    window: S,
     cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
     scratch: &AttentionScratch<HEADS, KV_HEADS, HEAD_DIM>,
     out: &Rows<OUT>,
@@ -205,6 +242,7 @@ pub fn attention_within<
     K: HeadNorm<HEAD_DIM>,
     V: HeadNorm<HEAD_DIM>,
     P: RotaryPairs,
+    S: Seen,
 {
     const {
         assert!(
@@ -220,6 +258,7 @@ pub fn attention_within<
     rotate::rotate_and_write::<E, Q, K, V, P, HEADS, KV_HEADS, HEAD_DIM, BLOCK, QKV, DIMS>(
         lane, batch, layer, qkv, q_norm, k_norm, v_norm, angles, &pairs, cache,
     );
-    let work = Work { batch, layer, qkv, scale, window, cache, scratch, out };
+    let (ends, window) = (S::ends(batch), window.window());
+    let work = Work { batch, layer, qkv, scale, ends, window, cache, scratch, out };
     work.run(lane);
 }

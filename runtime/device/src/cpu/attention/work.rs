@@ -31,6 +31,8 @@ pub(in super::super) struct Work<
     pub(in super::super) layer: usize,
     pub(in super::super) qkv: &'a Rows<QKV>,
     pub(in super::super) scale: f32,
+    /// By row of the batch: the last position that it attends to, its own or a later one.
+    pub(in super::super) ends: &'a [u32],
     /// Positions that a row attends to at most, its own among them.
     pub(in super::super) window: usize,
     pub(in super::super) cache: &'a PagedCache<E, KV_HEADS, HEAD_DIM, BLOCK, LATENT>,
@@ -84,6 +86,7 @@ impl<
         let items = Items::new(
             lane.lanes(),
             self.batch,
+            self.ends,
             stretches,
             KV_HEADS,
             Self::GROUP,
@@ -158,7 +161,7 @@ impl<
                     // SAFETY: only this lane uses its scratch.
                     unsafe { self.scratch.lanes[lane.index()].states.slice_mut(0, Self::STATE) }
                 };
-                let seen = self.position(&item, row) / SEGMENT + 1;
+                let seen = self.end(&item, row) / SEGMENT + 1;
                 for segment in item.segments.start..item.segments.end.min(seen) {
                     let at = segment - item.segments.start;
                     let start = (item.partial + at * rows + row) * Self::STATE;
@@ -182,6 +185,12 @@ impl<
     #[inline(always)]
     fn position(&self, item: &Item, row: usize) -> usize {
         self.batch.positions()[item.tokens.start + row / Self::GROUP] as usize
+    }
+
+    /// The last position that a row of an item attends to.
+    #[inline(always)]
+    fn end(&self, item: &Item, row: usize) -> usize {
+        self.ends[item.tokens.start + row / Self::GROUP] as usize
     }
 
     /// Divides a row's weighted sum of codes by the sum of its weights, multiplies it by the values' static
@@ -224,7 +233,7 @@ impl<
     ) {
         let rows = item.tokens.len() * Self::GROUP;
         let start = segment * SEGMENT;
-        let seen = (self.position(item, rows - 1) + 1 - start).min(SEGMENT);
+        let seen = (self.end(item, rows - 1) + 1 - start).min(SEGMENT);
         let table = self.cache.table(self.batch, item.sequence);
         // In whole groups of the segment: those before were given back.
         let there = (table.first * BLOCK).saturating_sub(start) / TILE;
@@ -335,9 +344,8 @@ impl<
     /// Attends with rows `first .. first + R`.
     #[inline(always)]
     fn attend_tile<const R: usize>(&self, of: &mut Rowwise, source: &impl KeyValues, first: usize) {
-        let reach = std::array::from_fn(|r| {
-            (self.position(of.item, first + r) + 1).saturating_sub(of.start).min(SEGMENT)
-        });
+        let reach =
+            std::array::from_fn(|r| (self.end(of.item, first + r) + 1).saturating_sub(of.start).min(SEGMENT));
         if reach == [0; R] {
             return;
         }

@@ -166,7 +166,8 @@ pub fn latent_attention<
     }
 
     let (qkv, window) = (queries, usize::MAX);
-    Work { batch, layer, qkv, scale, window, cache, scratch: segments, out: contexts }.run(lane);
+    let ends = batch.positions();
+    Work { batch, layer, qkv, scale, ends, window, cache, scratch: segments, out: contexts }.run(lane);
 
     multiply_heads::<F, LATENT, VALUE, CONTEXTS, OUT>(
         lane,

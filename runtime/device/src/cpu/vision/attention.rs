@@ -9,7 +9,7 @@ use super::super::rows::Rows;
 use super::super::shape::SEGMENT;
 use super::super::simd::{QUERY_ROWS, TILE, at, at_mut};
 use super::super::team::Lane;
-use super::Patches;
+use super::rows::Patches;
 
 /// Queries that share the keys and values gathered for them.
 const ITEM_ROWS: usize = 96;

@@ -5,7 +5,7 @@ use super::super::normalise::Normalise;
 use super::super::rows::Rows;
 use super::super::simd::{F32s, LANES, TILE, at, at_mut};
 use super::super::team::Lane;
-use super::Patches;
+use super::rows::Patches;
 
 /// Writes the rows of each block's patches, normed, to one row of `out` (`WIDE = MERGED * N`), side by side.
 pub fn merge_patches<P: Normalise<N>, const N: usize, const WIDE: usize>(

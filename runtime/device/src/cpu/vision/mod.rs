@@ -8,9 +8,11 @@ mod merge;
 mod norm;
 mod positions;
 mod rows;
+mod text;
 
 pub use attention::{PatchAttentionScratch, PatchTurn, segment_attention};
 pub use merge::{AsPooled, PooledRow, Standardise, merge_channels, merge_patches, pool_patches};
 pub use norm::{LayerNorm, norm_in_place};
 pub use positions::{patch_axes, patch_square};
 pub use rows::{Patches, keep_image_rows};
+pub use text::{add_image_rows, image_rows, rotary_grid_angles};

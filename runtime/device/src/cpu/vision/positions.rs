@@ -5,7 +5,7 @@ use super::super::loader::Matrix;
 use super::super::rows::Rows;
 use super::super::simd::TILE;
 use super::super::team::Lane;
-use super::Patches;
+use super::rows::Patches;
 
 /// Adds to each patch's row of `x` the entries for its column and for its row: `table` has `ENTRIES` for
 /// columns, then as many for rows, `ALL` together.
