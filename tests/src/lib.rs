@@ -19,6 +19,7 @@ pub mod served;
 pub mod server;
 pub mod shipped;
 pub mod stacks;
+pub mod towers;
 
 use monomorph_compiler::toolchain;
 use std::path::{Path, PathBuf};

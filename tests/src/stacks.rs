@@ -27,10 +27,18 @@ const LEVELS: Levels = Levels { generated: 0, ..server::LEVELS };
 /// # Panics
 /// If any step fails.
 pub fn build(name: &str, targets: &[Target]) -> Vec<PathBuf> {
-    compile(name, targets).unwrap_or_else(|error| panic!("{name}: {error}"))
+    build_with(name, targets, MAIN)
 }
 
-fn compile(name: &str, targets: &[Target]) -> Result<Vec<PathBuf>, BuildError> {
+/// The same with another `main.rs`, whose arguments are its own, and which has no server.
+///
+/// # Panics
+/// If any step fails.
+pub fn build_with(name: &str, targets: &[Target], main: &str) -> Vec<PathBuf> {
+    compile(name, targets, main).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn compile(name: &str, targets: &[Target], main: &str) -> Result<Vec<PathBuf>, BuildError> {
     let Some(first) = targets.first() else { return Ok(Vec::new()) };
     let (root, package) = (root(), format!("monomorph-stacks-{name}"));
     let directory = root.join("generated/stacks").join(name);
@@ -47,8 +55,12 @@ fn compile(name: &str, targets: &[Target]) -> Result<Vec<PathBuf>, BuildError> {
             let text = std::fs::read(written.join("src").join(file)).expect("it was just written");
             toolchain::write_if_changed(&sources.join(file), &text)?;
         }
-        toolchain::write_if_changed(&sources.join("main.rs"), MAIN.as_bytes())?;
-        toolchain::workspace(&root, &directory, &emit::manifest(&plan, &package))?;
+        toolchain::write_if_changed(&sources.join("main.rs"), main.as_bytes())?;
+        let manifest = emit::manifest(&plan, &package);
+        // Whoever has no server need not compile what it is made of.
+        let needed = |line: &&str| main == MAIN || !line.starts_with("monomorph-server");
+        let lines: Vec<&str> = manifest.lines().filter(needed).collect();
+        toolchain::workspace(&root, &directory, &(lines.join("\n") + "\n"))?;
     }
     let start = Instant::now();
     let linking = Linking { levels: LEVELS, ..server::linking(&first.hardware.name) };

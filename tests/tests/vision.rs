@@ -10,7 +10,7 @@ use monomorph_compiler::reference::{
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target, Vision};
 use monomorph_compiler::{spec, toolchain};
 use monomorph_tests::logits::distance;
-use monomorph_tests::{fixtures, root};
+use monomorph_tests::{fixtures, root, towers};
 use monomorph_weights::Checkpoint;
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 const BOUND: f32 = 2e-4;
 
 /// A prompt with images, and what transformers makes of it.
+#[derive(Clone)]
 struct Case {
     tokens: Vec<u32>,
     grids: Vec<Grid>,
@@ -32,6 +33,7 @@ struct Case {
     expected: BTreeMap<String, (Vec<f32>, usize)>,
 }
 
+#[derive(Clone)]
 struct Golden {
     name: String,
     directory: PathBuf,
@@ -53,6 +55,33 @@ impl Golden {
         let checkpoint = Checkpoint::open(&self.directory.join("f32")).expect("a golden has a checkpoint");
         Interpreter::new(graph, &self.target.quant, &checkpoint).expect("its tensors fit")
     }
+}
+
+/// Its prompts as a stack takes them, fed a second time three tokens at a time, or as many as an image has
+/// where it may not be cut, and the last one alone.
+fn fed(golden: &Golden) -> Vec<towers::Case> {
+    let vision = golden.vision();
+    let bidirectional = golden.target.model.mixers.keys().any(|mixer| vision.is_bidirectional(mixer));
+    let one = |case: &Case| {
+        let (pixels, values) = &case.expected["pixels"];
+        let mut pixels = &pixels[..];
+        let images = case.grids.iter().map(|grid| {
+            let (of_image, rest) = pixels.split_at(grid.frames * grid.rows * grid.columns * values);
+            pixels = rest;
+            (*grid, of_image.to_vec())
+        });
+        let images = images.collect();
+        let may_cut = cuts(case, vision, bidirectional);
+        let (last, mut cuts, mut from) = (case.tokens.len(), Vec::new(), 0);
+        while from < last {
+            let ends = |at: &usize| *at >= from + 3 || (*at > from && at + 1 == last);
+            from = may_cut.iter().copied().find(ends).unwrap_or(last);
+            cuts.push(from);
+        }
+        let positions = case.positions.clone().map_or(Vec::new(), |(positions, _)| positions);
+        towers::Case { tokens: case.tokens.clone(), images, positions, cuts }
+    };
+    golden.cases.iter().map(one).collect()
 }
 
 /// Imports the config of a golden into a targets directory.
@@ -277,13 +306,91 @@ fn builds_that_cannot_take_images_are_refused_by_what_they_lack() {
     let golden = goldens.iter().find(|golden| golden.name == "qwen35").expect("it is a golden");
     assert!(golden.target.build().ends_with("+vision"));
     assert!(golden.target.specs.iter().any(|spec| spec.name == "models/qwen35/VISION.toml"));
-    let refused = toolchain::plan(&golden.target).err().map(|error| error.to_string());
-    let why = "the CPU backend has no vision towers yet: build with `--vision off`";
-    assert_eq!(refused.as_deref(), Some(why));
     let search = [targets.path().to_owned(), root().join("targets")];
     let options = BuildOptions { vision: true, ..BuildOptions::default() };
+    let on_a_card = spec::load_with(&search, "h200/qwen35/f32", &options);
+    let on_a_card = on_a_card.unwrap_or_else(|error| panic!("{error}"));
+    let refused = toolchain::plan(&on_a_card).err().map(|error| error.to_string());
+    let why = "the CUDA backend has no vision towers yet: build with `--vision off`";
+    assert_eq!(refused.as_deref(), Some(why));
     let refused = spec::load_with(&search, "cpu/smollm2-135m/bf16", &options).err();
     let refused = refused.expect("it has no tower");
     let message = "models/smollm2-135m has no VISION.toml, and `--vision on` was given";
     assert_eq!(refused.list()[0].message, message);
 }
+
+/// The root of the mean square of differences.
+fn spread(a: &[f32], b: &[f32]) -> f32 {
+    let squares: f32 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();
+    (squares / a.len() as f32).sqrt()
+}
+
+/// Towers of all families and the models behind them, from the same exact weights.
+///
+/// Planted: rows kept from the slot before; taps added behind the layer after theirs; a piece's rows counted
+/// from its own first.
+#[test]
+fn cpu_stacks_see_what_transformers_and_the_interpreter_do() {
+    let [targets, out] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
+    let goldens = goldens(targets.path());
+    let rounding = in_f16(targets.path(), &goldens);
+    let built = goldens.iter().chain([&rounding]).map(|golden| golden.target.clone());
+    let binaries = towers::build("towers", &built.collect::<Vec<_>>());
+    for (golden, binary) in goldens.iter().zip(&binaries) {
+        let (graph, target) = (golden.graph(), &golden.target);
+        let interpreter = golden.interpreter(&graph);
+        let weights = golden.directory.join("f32");
+        let answers = towers::answers(binary, target, &weights, &fed(golden), out.path());
+        for (case, answer) in golden.cases.iter().zip(answers) {
+            let features = see(golden, &interpreter, case, false);
+            let (hidden, vocabulary) = (target.model.hidden, target.model.vocabulary);
+            for (part, expected) in std::iter::once(&features.rows).chain(&features.taps).enumerate() {
+                let apart = distance(&vec![answer.part(part)], &vec![expected.clone()], hidden);
+                println!("{} {:?} rows {part}: {apart:.1e}", golden.name, case.grids);
+                assert!(apart <= BOUND, "{} rows {part}: {apart:e}", golden.name);
+            }
+            let expected = vec![case.expected["logits"].0.clone()];
+            let apart = distance(&vec![answer.whole.clone()], &expected, vocabulary);
+            println!("{} {:?} logits: {apart:.1e} from transformers", golden.name, case.grids);
+            assert!(apart <= BOUND, "{}: {apart:e}", golden.name);
+            assert!(answer.whole == answer.pieces, "{}: a prompt and its pieces differ", golden.name);
+        }
+    }
+    rounds_alike(&rounding, binaries.last().expect("it was built last"), out.path());
+}
+
+/// A golden whose tower has one layer, behind which differences are not rounded many times more, and products
+/// that round to f16, which transformers does not.
+fn in_f16(targets: &Path, goldens: &[Golden]) -> Golden {
+    let golden = goldens.iter().find(|golden| golden.name == "qwen35").expect("it is a golden");
+    let name = format!("{}-in-f16", golden.name);
+    import_into(targets, &golden.directory, &name);
+    let file = targets.join("models").join(&name).join("VISION.toml");
+    let text = fs::read_to_string(&file).expect("it was just written");
+    let rounded = text.replace("compute = \"f32\"", "compute = \"f16\"").replace("depth = 3", "depth = 1");
+    assert_eq!(rounded.len(), text.len());
+    fs::write(&file, rounded).expect("a temporary directory is writable");
+    Golden { target: load(targets, &name, true), name, ..golden.clone() }
+}
+
+/// Compares a stack with the interpreter that rounds as it does, and with one that rounds nothing.
+fn rounds_alike(golden: &Golden, binary: &Path, out: &Path) {
+    let target = &golden.target;
+    let exact = Vision { compute: Compute::F32, ..golden.vision().clone() };
+    assert_eq!((golden.vision().compute, golden.vision().depth), (Compute::F16, 1));
+    let graphs = [golden.graph(), graph::build_with_vision(&target.model, &target.quant, &exact)];
+    let interpreters = graphs.each_ref().map(|graph| golden.interpreter(graph));
+    let answers = towers::answers(binary, target, &golden.directory.join("f32"), &fed(golden), out);
+    for (case, answer) in golden.cases.iter().zip(answers) {
+        let [rounded, exact] =
+            interpreters.each_ref().map(|interpreter| see(golden, interpreter, case, false).rows);
+        let [apart, by] = [spread(&answer.part(0), &rounded), spread(&rounded, &exact)];
+        println!("{} is {apart:.1e} away, which rounding moves by {by:.1e}", golden.name);
+        // A stack that rounds nothing is as far away. One that does is not there, either: a number on the
+        // edge of a step falls to the other side.
+        assert!(ROUNDED * apart <= by, "{}: {apart:e} and {by:e}", golden.name);
+    }
+}
+
+/// How much nearer the rounding interpreter is at least.
+const ROUNDED: f32 = 1.5;

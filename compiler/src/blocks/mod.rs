@@ -29,6 +29,10 @@ pub use latent_attention::LatentAttention;
 pub use mamba2::Mamba2;
 pub use products::{Accumulate, Gated, Linear, Project};
 pub use rows::{AddNormed, Cap, Scale, SumNormed};
+pub use vision::{
+    Activate, AddImageRows, AttendPatches, EmbedImages, EmbedPatches, MergePatches, PoolPatches,
+    ProjectPatches,
+};
 
 use crate::emit::call::Call;
 use crate::emit::names::{Scratch, Working};
@@ -221,6 +225,8 @@ pub(crate) trait Computed {
 pub(crate) enum FieldForm {
     /// As stored, a vector of f32.
     Vector,
+    /// As stored, rows of a table that nothing multiplies.
+    Table,
     /// `[channels, taps]`.
     Convolution,
     /// What makes keys and values of a latent: the rows of each head's keys, then those of its values.
@@ -634,7 +640,8 @@ blocks! {
     vision {
         ops LayerNorm, PatchPositions, PatchRotary, SegmentAttention, MergePatches, Standardise, ImageRows,
             AddImageRows;
-        phases;
+        phases EmbedPatches, ProjectPatches, Activate, AttendPatches, MergePatches, PoolPatches, EmbedImages,
+            AddImageRows;
     }
     exchange {
         ops Zeros, Sum, Total, Gather;

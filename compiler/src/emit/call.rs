@@ -16,7 +16,7 @@ pub enum WeightOwner {
     Stack,
 }
 
-/// The call of a phase's function. In scope are `self`, `lane`, `batch` or `rows`, and in a layer `layer` and
+/// The call of a phase's function. In scope are `self`, `lane`, `batch` or `rows`, in a tower `patches`, and in a layer `layer` and
 /// `weights`.
 pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, owner: WeightOwner) -> TokenStream {
     phase.kind.kind().cpu(&Call { plan, body, owner })
@@ -53,7 +53,8 @@ impl Call<'_> {
             Rows::Tokens => quote!(batch.tokens()),
             Rows::Outputs => quote!(rows.len()),
             Rows::Slots(_) => unreachable!("phases count tokens"),
-            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
+            Rows::Patches => quote!(patches.count()),
+            Rows::ImageTokens => quote!(patches.tokens()),
         }
     }
 

@@ -1,15 +1,15 @@
 //! `stack.rs` for a CPU: the layer stack as a sequence of phase functions of `monomorph_device::cpu`.
 
 use super::call::{WeightOwner, phase};
-use super::layers::{angles, frequency_table, layer_loop, layer_order, run_layer, sliding};
+use super::layers::{angles, frequency_table, sliding};
 use super::names::{
-    Scratch, Working, body_ident, cache_name, cache_type, layer_parameter, logits_name, staging,
+    IMAGE_ROWS, Scratch, Working, body_ident, cache_name, cache_type, layer_parameter, logits_name, staging,
 };
-use super::{cpu_draft, format_ident, kv_offload, layer_type, number, quote, weights};
-use crate::graph::Rows;
-use crate::plan::{Keeps, KvHeads, Plan, PlanBody, State};
+use super::{cpu_draft, cpu_tower, format_ident, kv_offload, layer_type, number, quote, weights};
+use crate::graph::{BodyId, Rows};
+use crate::plan::{Keeps, KvHeads, Plan, PlanBody, State, TowerPlan};
 use monomorph_formats::cached::{Cached, KvFormats};
-use proc_macro2::TokenStream;
+use proc_macro2::{Ident, TokenStream};
 
 /// The items of `stack.rs`.
 pub fn stack(plan: &Plan) -> TokenStream {
@@ -18,17 +18,26 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let parts = kv_offload::numbers(plan);
     let buffers = buffers(plan);
     let stack = stack_struct(plan);
-    let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|it| layer(plan, it));
+    let in_layers = plan.bodies.iter().enumerate().filter(|(_, body)| !body.layers.is_empty());
+    let bodies = in_layers.map(|(index, body)| match plan.in_tower(BodyId(index)) {
+        true => cpu_tower::layer(plan, body),
+        false => layer(plan, body),
+    });
+    let behind = cpu_tower::behind_layers(plan);
     let contract = contract(plan);
     let draft = cpu_draft::passes(plan);
     let [vocabulary, drafts] = [logits_width(plan), plan.drafts()].map(number);
     let scaled = plan.fields.iter().flat_map(|field| &field.parts).any(|part| part.scales.is_some());
     let formats = if scaled { quote!({Format, ScaleForm}) } else { quote!(Format) };
+    let (spec, vision) = match plan.tower {
+        None => (quote!(SPEC), None),
+        Some(_) => (quote!({SPEC, VISION}), Some(quote!(, VisionSpec))),
+    };
     quote! {
-        use crate::spec::SPEC;
+        use crate::spec::#spec;
         use monomorph_device::cpu::{self, *};
         use monomorph_formats::#formats;
-        use monomorph_model::{LoadError, ModelSpec};
+        use monomorph_model::{LoadError, ModelSpec #vision};
         use monomorph_weights::Checkpoint;
         use std::ops::Range;
 
@@ -40,6 +49,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
 
         impl Stack {
             #(#bodies)*
+            #behind
         }
 
         #contract
@@ -60,14 +70,16 @@ fn buffers(plan: &Plan) -> TokenStream {
             Rows::Tokens => &tokens,
             Rows::Outputs => &sequences,
             Rows::Slots(slots) => &number(slots * plan.buckets.tokens),
-            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
+            Rows::Patches => &number(plan.tower.as_ref().map_or(0, |tower| tower.most_patches)),
+            Rows::ImageTokens => &number(plan.tower.as_ref().map_or(0, TowerPlan::most_tokens)),
         };
         fields.push((format_ident!("{}", buffer.name), quote!(Rows<#width>), quote!(Rows::new(#rows))));
     }
     let phases = || plan.bodies.iter().flat_map(|body| &body.phases);
     let staged = phases().flat_map(|phase| phase.kind.kind().staged()).map(|matrix| {
         let (name, kind) = staging(plan, matrix);
-        (name, kind, quote!(Staging::new(lanes, #tokens)))
+        let rows = number(staged_rows(plan, &name));
+        (name, kind, quote!(Staging::new(lanes, #rows)))
     });
     let working = phases().flat_map(|phase| phase.kind.kind().working(plan));
     for (name, kind, init) in staged.chain(working) {
@@ -97,6 +109,15 @@ fn buffers(plan: &Plan) -> TokenStream {
     }
 }
 
+/// Rows of a staging buffer: those of a step, or of the largest image where a tower shares it.
+fn staged_rows(plan: &Plan, name: &Ident) -> usize {
+    let Some(tower) = &plan.tower else { return plan.buckets.tokens };
+    let mut of_tower = plan.bodies[tower.first.0..].iter().flat_map(|body| &body.phases);
+    let staged = of_tower
+        .any(|phase| phase.kind.kind().staged().into_iter().any(|matrix| staging(plan, matrix).0 == *name));
+    if staged { tower.most_patches.max(plan.buckets.tokens) } else { plan.buckets.tokens }
+}
+
 fn stack_struct(plan: &Plan) -> TokenStream {
     let fields = plan.bodies.iter().filter(|body| !body.layers.is_empty()).map(|body| {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
@@ -120,12 +141,17 @@ fn stack_struct(plan: &Plan) -> TokenStream {
         let (cache, kind) = (body_ident(layer, "_cache"), cache_type(plan, heads, formats));
         quote!(#cache: #kind,)
     });
+    let images = plan.tower.as_ref().map(|_| {
+        let (kept, hidden) = (format_ident!("{IMAGE_ROWS}"), number(plan.target.model.hidden));
+        quote!(#kept: Rows<#hidden>,)
+    });
     quote! {
         /// Weights, what layers keep, and activations.
         pub struct Stack {
             globals: Globals,
             #(#fields,)*
             #draft
+            #images
             buffers: Buffers,
         }
     }
@@ -186,13 +212,19 @@ fn contract(plan: &Plan) -> TokenStream {
         kept.push(name);
     }
     let keeps = kept.iter().rev().fold(quote!(()), |behind, name| quote!((&mut self.#name, #behind)));
+    let images = plan.tower.as_ref().map(|tower| {
+        let (kept, rows) = (format_ident!("{IMAGE_ROWS}"), number(tower.kept_rows()));
+        (quote!(let #kept = Rows::new(#rows);), quote!(#kept,))
+    });
+    let (image_rows, images): (Option<TokenStream>, Option<TokenStream>) = images.unzip();
+    let tower = cpu_tower::contract(plan);
     let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
     let angles = in_layers.filter_map(angles);
     let of_body = |body: &PlanBody| -> Vec<TokenStream> {
         body.phases.iter().map(|it| phase(plan, body, it, WeightOwner::Stack)).collect()
     };
     let (embed, head) = (of_body(&plan.bodies[0]), of_body(&plan.bodies[plan.head().0]));
-    let layers = layer_loop(plan, &layer_order(plan), run_layer);
+    let layers = cpu_tower::model_layers(plan);
     let logits = format_ident!("{}", logits_name(plan));
     let [vocabulary, drafts, parts] =
         [logits_width(plan), plan.drafts(), kv_offload::parts_of_model(plan)].map(number);
@@ -209,8 +241,9 @@ fn contract(plan: &Plan) -> TokenStream {
             fn load(loader: &Loader, checkpoint: &Checkpoint, room: Room) -> Result<Self, LoadError> {
                 let globals = Globals::load(loader, checkpoint)?;
                 #(#locals)*
+                #image_rows
                 let buffers = Buffers::new(room.lanes);
-                Ok(Stack { globals, #(#names,)* #(#kept,)* buffers })
+                Ok(Stack { globals, #(#names,)* #(#kept,)* #images buffers })
             }
 
             fn keeps(&mut self) -> impl Keeps {
@@ -230,6 +263,8 @@ fn contract(plan: &Plan) -> TokenStream {
             fn logits(&mut self) -> &mut Rows<#vocabulary> {
                 &mut self.buffers.#logits
             }
+
+            #tower
         }
     }
 }

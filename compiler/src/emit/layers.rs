@@ -19,9 +19,16 @@ pub fn frequency_table(body: &PlanBody, frequencies: &RotaryFrequencies) -> Toke
 /// The statement that finds rotary cosines and sines for a batch's positions; only for bodies with rotary
 /// heads.
 pub fn angles(body: &PlanBody) -> Option<TokenStream> {
-    let factor = float(body.frequencies()?.factor);
+    let frequencies = body.frequencies()?;
+    let factor = float(frequencies.factor);
     let table = format_ident!("{}", body_ident(body, "_frequencies").to_string().to_uppercase());
     let angles = body_ident(body, "_angles");
+    if !frequencies.axes.is_empty() {
+        let axes = frequencies.axes.iter().map(|axis| number(*axis as usize));
+        return Some(quote!(
+            rotary_grid_angles(lane, batch, &#table, &[#(#axes),*], #factor, &self.buffers.#angles);
+        ));
+    }
     Some(quote!(rotary_angles(lane, batch, &#table, #factor, &self.buffers.#angles);))
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod call;
 mod cpu;
 mod cpu_draft;
+mod cpu_tower;
 pub mod cuda;
 mod cuda_programs;
 mod cuda_stack;

@@ -7,6 +7,9 @@ use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_formats::{Format, ScaleForm};
 use proc_macro2::{Ident, TokenStream, TokenTree};
 
+/// The field of a stack that keeps rows of images.
+pub const IMAGE_ROWS: &str = "image_rows";
+
 /// Scratch of phases: the name among the buffers, its type, and the expression that makes it.
 pub type Working = (Ident, TokenStream, TokenStream);
 

@@ -3,7 +3,10 @@
 use super::{float, number};
 use crate::plan::{FieldKind, Plan};
 use crate::spec::draft_tensors;
-use crate::spec::types::{DraftMethod, Drafting, KvScaleNames, Provenance, Source, SpecFile};
+use crate::spec::types::{
+    DraftMethod, Drafting, ImageTokens, KvScaleNames, Provenance, Source, SpecFile, TensorClass, Vision,
+    VisionFamily,
+};
 use monomorph_formats::Format;
 use monomorph_formats::cached::Cached;
 use proc_macro2::{Literal, TokenStream};
@@ -31,7 +34,10 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     let cuda = cuda(plan);
     let [kv_exact_layers, kv_elements] = [plan.kv_exact_layers(), plan.kv_elements()].map(number);
     let [keys, values] = [quant.kv_formats.keys, quant.kv_formats.values].map(cached);
-    let formats = quant.formats(plan.draft_layer().is_some()).into_iter().map(|(class, stored, compute)| {
+    let of_tower = target.tower.as_ref().filter(|_| plan.tower.is_some());
+    let of_tower = of_tower.map(|it| (TensorClass::Vision.name(), it.stored, it.compute));
+    let formats = quant.formats(plan.draft_layer().is_some()).into_iter().chain(of_tower);
+    let formats = formats.map(|(class, stored, compute)| {
         let (stored, compute) = (format(stored), compute.name());
         quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
     });
@@ -109,11 +115,13 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     let invariant_type = target.batch_invariant.map(|_| quote!(BatchInvariantSpec,));
     let draft_type = plan.target.draft.map(|_| quote!(DraftSpec, Drafter,));
     let cuda_type = plan.target.hardware.cuda().map(|_| quote!(CudaSpec,));
+    let vision = vision(plan);
+    let vision_types = vision.as_ref().map(|_| quote!(ImageTokens, VisionFamily, VisionSpec,));
     quote! {
         use monomorph_formats::Format;
         use monomorph_formats::cached::{Cached, KvFormats};
         use monomorph_model::{
-            #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, FileSpec, HardwareSpec, #kv_scales_type ModelSpec, Protocol, SamplingPreset, TensorSpec,
+            #invariant_type #canary_type ClassFormat, #cuda_type #draft_type Figures, FileSpec, HardwareSpec, #kv_scales_type ModelSpec, Protocol, SamplingPreset, TensorSpec, #vision_types
         };
 
         /// Everything the rest of the server may ask for.
@@ -160,7 +168,47 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
             draft: #draft,
             batch_invariant: #invariant,
         };
+
+        #vision
     }
+}
+
+/// The `VISION` constant of a build with a tower.
+fn vision(plan: &Plan) -> Option<TokenStream> {
+    let tower = plan.tower.as_ref()?;
+    let it = plan.target.tower.as_ref()?;
+    let Vision { patch, merge, tokens: ImageTokens { image, start, end, row_end }, .. } = *it;
+    let family = match it.family {
+        VisionFamily::Qwen { .. } => quote!(Qwen),
+        VisionFamily::Gemma { .. } => quote!(Gemma),
+        VisionFamily::Pixtral { .. } => quote!(Pixtral),
+    };
+    let whole_spans = plan.target.model.mixers.keys().any(|mixer| it.is_bidirectional(mixer));
+    let grid_positions = it.mrope().is_some();
+    let sizes =
+        [patch, it.frames(), merge, it.values(), tower.branches.len(), tower.most_patches, tower.slots];
+    let [patch, frames, merge, values, taps, most_patches, slots] = sizes.map(number);
+    let image = Literal::u32_unsuffixed(image);
+    let [start, end, row_end] = [start, end, row_end].map(|id| match id.map(Literal::u32_unsuffixed) {
+        None => quote!(None),
+        Some(id) => quote!(Some(#id)),
+    });
+    Some(quote! {
+        /// The vision tower.
+        pub const VISION: VisionSpec = VisionSpec {
+            family: VisionFamily::#family,
+            patch: #patch,
+            frames: #frames,
+            merge: #merge,
+            values: #values,
+            taps: #taps,
+            grid_positions: #grid_positions,
+            whole_spans: #whole_spans,
+            tokens: ImageTokens { image: #image, start: #start, end: #end, row_end: #row_end },
+            most_patches: #most_patches,
+            slots: #slots,
+        };
+    })
 }
 
 /// The GPU a stack is compiled for.

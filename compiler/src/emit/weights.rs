@@ -102,6 +102,7 @@ fn weight_struct(
 /// The local variable of a part's tensor: its model name without the layer.
 fn local(part: &TensorPart) -> Ident {
     let name = part.weight.trim_start_matches("layers.{layer}.").replace("{expert}.", "");
+    let name = name.replace("{layer}.", "");
     format_ident!("{}", name.replace('.', "_"))
 }
 

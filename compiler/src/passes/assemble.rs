@@ -6,11 +6,12 @@ use super::lower::Group;
 use super::lower::Lowering;
 use super::memory::Assignment;
 use super::{
-    PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules, shard, unbuilt,
+    PassError, buckets, draft, fuse, launch, layout, memory, pass_error, precision, rules, shard, tower,
+    unbuilt,
 };
 use crate::blocks;
 use crate::graph::{BodyId, Graph};
-use crate::plan::{Lowered, LoweredPhase, PhaseKind, Plan, PlanBody};
+use crate::plan::{Lowered, LoweredPhase, PhaseKind, Plan, PlanBody, TowerPlan};
 use crate::spec::types::{HardwareKind, Target};
 
 /// Plans `graph` for `target`.
@@ -23,13 +24,9 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
-    if graph.vision.is_some() {
-        let backend = match target.hardware.kind {
-            HardwareKind::Cpu(_) => "CPU",
-            HardwareKind::Cuda(_) => "CUDA",
-        };
-        return Err(pass_error!("the {backend} backend has no vision towers yet: build with `--vision off`"));
-    }
+    let mut graph = graph.clone();
+    let tower = tower::bodies(target, &mut graph)?;
+    let graph = &graph;
     let drafts = target.draft.is_some_and(|draft| draft.has_head());
     match target.hardware.kind {
         HardwareKind::Cpu(_) => precision::cpu(graph, drafts)?,
@@ -43,8 +40,8 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
     let layout = layout::layout(&graph, &fused, &target.hardware.kind)?;
     let buckets = buckets::buckets(target);
-    let assignment = memory::assign(&graph, &fused)?;
-    let mut bodies = bodies(&graph, &fused, &layout, &assignment)?;
+    let assignment = memory::assign(&graph, &fused, tower.as_ref())?;
+    let mut bodies = bodies(&graph, tower.as_ref(), &fused, &layout, &assignment)?;
     if let Some(draft) = &draft {
         draft::begin_again(draft, &mut bodies);
     }
@@ -62,11 +59,13 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
         bodies,
         schedule: graph.schedule.iter().map(|run| (run.body, run.layer)).collect(),
         draft,
+        tower,
     })
 }
 
 fn bodies(
     graph: &Graph,
+    tower: Option<&TowerPlan>,
     fused: &Fused,
     layout: &Layout,
     assignment: &Assignment,
@@ -75,20 +74,28 @@ fn bodies(
     let head_groups = 0..fused.bodies[model_head.0].len();
     let norms = head_groups.filter_map(|at| layout.uses[&(model_head, at)].norms.values().next());
     let final_norm = norms.copied().next_back();
+    let in_tower = |id: BodyId| tower.is_some_and(|tower| id >= tower.first);
     let body = |(index, groups): (usize, &Vec<Group>)| {
         let id = BodyId(index);
         let body = &graph.bodies[index];
         let mut phases: Vec<LoweredPhase> = Vec::new();
         for (at, group) in groups.iter().enumerate() {
             let (uses, slices) = (&layout.uses[&(id, at)], &assignment.slices[index]);
-            let lowering = Lowering { body, group, uses, slices, final_norm, in_draft: index > model_head.0 };
+            let in_draft = index > model_head.0 && !in_tower(id);
+            let lowering = Lowering { body, group, uses, slices, final_norm, in_draft };
             let kind = lowering.kind()?;
             let name = phase_name(&kind, layout, &phases);
             let ops = group.nodes.iter().map(|node| body.nodes[node.0].op.name()).collect();
             phases.push(LoweredPhase { name, kind, ops });
         }
-        let layers = graph.schedule.iter().filter(|run| run.body == id).filter_map(|run| run.layer);
-        Ok(PlanBody { name: body.name.clone(), layers: layers.collect(), phases })
+        let layers = match tower.filter(|_| in_tower(id)) {
+            Some(tower) => tower.layers(id),
+            None => {
+                let runs = graph.schedule.iter().filter(|run| run.body == id);
+                runs.filter_map(|run| run.layer).collect()
+            }
+        };
+        Ok(PlanBody { name: body.name.clone(), layers, phases })
     };
     fused.bodies.iter().enumerate().map(body).collect()
 }

@@ -6,7 +6,7 @@ use super::{PassError, pass_error};
 use crate::blocks::FieldForm;
 use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
 use crate::plan::{Field, FieldId, FieldKind, Packing, TensorPart};
-use crate::spec::types::HardwareKind;
+use crate::spec::types::{Compute, HardwareKind};
 use std::collections::BTreeMap;
 
 /// The fields of the generated structs, and the groups that read them.
@@ -142,6 +142,13 @@ impl Layout {
     fn own(&mut self, graph: &Graph, body: BodyId, (weight, form): (WeightId, FieldForm)) -> FieldId {
         match form {
             FieldForm::Vector => self.vector(graph, body, &[weight]),
+            FieldForm::Table => {
+                let mut kind = stacked(graph, &[weight], Packing::Stacked);
+                if let FieldKind::Matrix { compute, .. } = &mut kind {
+                    *compute = Compute::F32;
+                }
+                self.field(graph, body, &[weight], kind)
+            }
             FieldForm::Convolution => {
                 let Weight { stored, rows, columns, .. } = graph.weights[weight.0];
                 let kind = FieldKind::Convolution { format: stored, channels: rows, taps: columns };
@@ -194,10 +201,12 @@ fn stacked(graph: &Graph, weights: &[WeightId], packing: Packing) -> FieldKind {
     }
 }
 
-/// Turns `layers.{layer}.ffn.{gate,up}` into `ffn_gate_up`; names of one letter are joined.
+/// Turns `layers.{layer}.ffn.{gate,up}` into `ffn_gate_up`; names of one letter are joined. Of a tower
+/// `vision.layers` stays.
 fn field_name(weights: &[&str]) -> String {
     let stripped: Vec<&str> = weights.iter().map(|name| name.trim_start_matches("layers.{layer}.")).collect();
-    let stripped: Vec<String> = stripped.iter().map(|name| name.replace("{expert}.", "")).collect();
+    let stripped: Vec<String> =
+        stripped.iter().map(|name| name.replace("{expert}.", "").replace("{layer}.", "")).collect();
     let (stem, bias) = match stripped[0].strip_suffix(".bias") {
         Some(stem) => (stem, "_bias"),
         None => (stripped[0].as_str(), ""),

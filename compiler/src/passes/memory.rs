@@ -5,7 +5,7 @@ use super::fuse::Fused;
 use super::lower::{Group, Slice};
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, Op, Rows, Value, ValueId};
-use crate::plan::{Buffer, BufferId};
+use crate::plan::{Buffer, BufferId, TowerPlan};
 use std::collections::BTreeMap;
 
 /// Buffers, and the slices of each body's values.
@@ -22,33 +22,64 @@ pub struct Assignment {
 /// The buffer that bodies pass on.
 const RESIDUAL: BufferId = BufferId(0);
 
+/// What a body takes and passes on.
+#[derive(Clone, Copy)]
+struct Stream {
+    /// The buffer of its input, if it has one.
+    input: BufferId,
+    /// The residual stream, which no other value of the body may overwrite.
+    residual: BufferId,
+    /// Whether it passes nothing on.
+    last: bool,
+}
+
 /// Assigns buffers.
 ///
 /// # Errors
 /// When a body does not keep the residual stream in place.
-pub fn assign(graph: &Graph, fused: &Fused) -> Result<Assignment, PassError> {
+pub fn assign(graph: &Graph, fused: &Fused, tower: Option<&TowerPlan>) -> Result<Assignment, PassError> {
     let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
     let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, width };
     let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new(), alone: Vec::new() };
     // The heads of the model and of the draft, which pass nothing on.
     let heads = [graph.schedule.last().map(|run| run.body.0), graph.bodies.len().checked_sub(1)];
+    let of_tower = tower.map(|tower| (tower.first.0, assignment.streams(graph, tower.first.0)));
     for (index, (body, groups)) in graph.bodies.iter().zip(&fused.bodies).enumerate() {
-        let last = heads.contains(&Some(index));
-        let slices = assignment.body(body, groups, last)?;
+        let stream = match of_tower {
+            Some((first, [pixels, residual])) if index >= first => Stream {
+                input: if index == first { pixels } else { residual },
+                residual,
+                // What merges patches.
+                last: body.values[body.output.0].rows != Rows::Patches,
+            },
+            _ => Stream { input: RESIDUAL, residual: RESIDUAL, last: heads.contains(&Some(index)) },
+        };
+        let slices = assignment.body(body, groups, stream)?;
         assignment.slices.push(slices);
     }
     Ok(assignment)
 }
 
 impl Assignment {
+    /// The buffers of a tower's pixels and of its residual stream, whose first body is `first`.
+    fn streams(&mut self, graph: &Graph, first: usize) -> [BufferId; 2] {
+        let body = &graph.bodies[first];
+        let input = body.input.expect("a tower takes pixels");
+        [(input, "pixels"), (body.output, "tower_residual")].map(|(value, name)| {
+            let Value { rows, width, .. } = body.values[value.0];
+            self.buffers.push(Buffer { name: name.to_owned(), rows, width });
+            BufferId(self.buffers.len() - 1)
+        })
+    }
+
     fn body(
         &mut self,
         body: &Body,
         groups: &[Group],
-        last: bool,
+        Stream { input, residual: stream, last }: Stream,
     ) -> Result<BTreeMap<ValueId, Slice>, PassError> {
         let mut slices = BTreeMap::new();
-        slices.extend(body.input.map(|input| (input, Slice { buffer: RESIDUAL, column: 0 })));
+        slices.extend(body.input.map(|value| (value, Slice { buffer: input, column: 0 })));
         for (at, group) in groups.iter().enumerate() {
             let outputs = outputs(body, group);
             if group.values.contains_key("residual") {
@@ -71,7 +102,7 @@ impl Assignment {
             let hands_on = outputs == [body.output] && !last;
             for outputs in side_by_side(group, outputs) {
                 let buffer = if hands_on {
-                    RESIDUAL
+                    stream
                 } else if outputs.iter().any(|value| is_alone(body, *value)) {
                     self.alone(body, &outputs)
                 } else {
@@ -81,7 +112,7 @@ impl Assignment {
                             || group.kept.contains(value)
                     });
                     let mut busy: Vec<BufferId> = busy.map(|(_, slice)| slice.buffer).collect();
-                    busy.push(RESIDUAL);
+                    busy.push(stream);
                     self.buffer(body, &outputs, &busy)
                 };
                 let mut column = 0;
@@ -92,7 +123,7 @@ impl Assignment {
             }
         }
         let end = slices[&body.output].buffer;
-        if !last && end != RESIDUAL {
+        if !last && end != stream {
             return Err(pass_error!("body `{}` does not hand on the residual stream", body.name));
         }
         Ok(slices)

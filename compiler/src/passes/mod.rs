@@ -2,6 +2,7 @@
 //!
 //! `shard` cuts the graph for several ranks, `rules` reads the blocks' fusion rules, `fuse` covers the graph
 //! with them, `layout` decides how fused weights are stored, `draft` adds the passes of a draft head,
+//! `tower` those of a vision tower,
 //! `buckets` fixes the limits of a step, `memory` gives every value a buffer, `lower` turns groups into
 //! phases, `launch` turns phases into kernel launches on a CUDA device, and `assemble` runs them in order.
 //! `unbuilt` and `precision` refuse what a CUDA device and a CPU have no code for.
@@ -17,6 +18,7 @@ pub mod memory;
 mod precision;
 pub mod rules;
 pub mod shard;
+mod tower;
 pub mod unbuilt;
 
 /// Why a graph cannot be planned for a backend: no rule covers an op, or a phase cannot take a shape.

@@ -17,8 +17,8 @@ impl Plan {
             phases: body.phases.iter().zip(boundaries).map(|(it, of)| phase(&lowered, it, *of)).collect(),
         });
         let bodies = bodies.collect();
-        let Lowered { target, buckets, buffers, fields, bodies: _, schedule, draft } = lowered;
-        let structure = Structure { target, buckets, buffers, fields, bodies, schedule, draft };
+        let Lowered { target, buckets, buffers, fields, bodies: _, schedule, draft, tower } = lowered;
+        let structure = Structure { target, buckets, buffers, fields, bodies, schedule, draft, tower };
         let memory = memory(&structure, &rows, cuda.as_ref());
         let (prediction, speculation) = (predict(&structure), speculate(&structure));
         Plan(Figures { structure, rows, memory, prediction, speculation, cuda })
@@ -58,9 +58,10 @@ fn memory(plan: &Structure<Phase>, rows: &[usize], cuda: Option<&cuda::CudaPlan>
     let hardware = &plan.target.hardware.kind;
     let weights = plan.fields.iter().map(|field| field.bytes(hardware) * plan.instances(field) as u64);
     let scratch = cuda.iter().flat_map(|cuda| &cuda.scratch).map(|scratch| scratch.bytes);
+    let images = plan.tower.iter().map(|tower| 4 * (tower.kept_rows() * plan.target.model.hidden) as u64);
     Memory {
         weights: weights.sum(),
-        scratch: sizes(&plan.buffers, rows).map(|(_, bytes)| bytes).chain(scratch).sum(),
+        scratch: sizes(&plan.buffers, rows).map(|(_, bytes)| bytes).chain(scratch).chain(images).sum(),
         kv_block: plan.kv_block_bytes(),
         state: plan.state_bytes(),
     }

@@ -10,6 +10,7 @@ mod figures;
 mod id;
 mod keeps;
 pub mod packed;
+mod tower;
 pub mod traffic;
 mod work;
 
@@ -20,6 +21,7 @@ pub use field::{Field, FieldKind, NO_HEADS, TensorPart};
 pub use id::{BufferId, FieldId};
 pub use keeps::{Keeps, KvHeads, State, StatePart};
 pub use packed::Packing;
+pub use tower::TowerPlan;
 pub use work::{Given, Work};
 
 pub use crate::blocks::PhaseKind;
@@ -39,12 +41,14 @@ pub struct Structure<P> {
     pub buffers: Vec<Buffer>,
     /// Weights as they are stored in memory.
     pub fields: Vec<Field>,
-    /// The distinct bodies: the model's, then those that only draft passes run.
+    /// The distinct bodies: the model's, those that only draft passes run, then those of a tower.
     pub bodies: Vec<PlanBody<P>>,
     /// Execution order of the model: body, and layer if it has one.
     pub schedule: Vec<(BodyId, Option<usize>)>,
     /// The draft passes that follow the schedule, if the stack drafts itself.
     pub draft: Option<DraftPlan>,
+    /// The vision tower, if the stack takes images.
+    pub tower: Option<TowerPlan>,
 }
 
 /// Ops have become phases over fields and buffers. The number of launches and their cost are not known yet.

@@ -23,6 +23,8 @@ pub struct Work<'a> {
     pub target: &'a Target,
     fields: &'a [Field],
     buffers: &'a [Buffer],
+    /// Patches that become one token.
+    merged: usize,
     /// Input size of the phase.
     pub given: Given,
     /// Cost so far.
@@ -33,7 +35,8 @@ impl<'a> Work<'a> {
     /// The work of a phase: its activations and boundaries, and what its kind adds.
     pub fn of<P>(kind: &PhaseKind, plan: &'a Structure<P>, given: Given, boundaries: f64) -> Cost {
         let Structure { target, fields, buffers, .. } = plan;
-        let mut work = Work { target, fields, buffers, given, cost: Cost::default() };
+        let merged = plan.tower.as_ref().map_or(1, |tower| tower.merged);
+        let mut work = Work { target, fields, buffers, merged, given, cost: Cost::default() };
         let (read, written) = kind.buffers();
         let bytes = |id: &BufferId| 4 * work.rows(*id) * work.width(*id);
         let activations = read.iter().chain(&written).map(bytes).sum::<usize>();
@@ -42,13 +45,14 @@ impl<'a> Work<'a> {
         work.cost
     }
 
-    /// Rows of a buffer.
+    /// Rows of a buffer. A tower's are those of an image of as many tokens.
     pub fn rows(&self, buffer: BufferId) -> usize {
         match self.buffers[buffer.0].rows {
             Rows::Tokens => self.given.tokens,
             Rows::Outputs => self.given.outputs,
             Rows::Slots(slots) => slots * self.given.tokens,
-            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
+            Rows::Patches => self.merged * self.given.tokens,
+            Rows::ImageTokens => self.given.tokens,
         }
     }
 

@@ -46,7 +46,7 @@ impl Attention {
         let [angles, cache, scratch] = ["_angles", "_cache", "_scratch"].map(|suffix| it.own(suffix));
         let angles = if self.frequencies.is_some() { angles } else { format_ident!("{NO_ANGLES}") };
         let scale = float(self.scale);
-        if self.v_norm.is_some() || self.keys_as_values || self.window.is_some() {
+        if self.v_norm.is_some() || self.keys_as_values || self.window.is_some() || self.image_spans {
             let v_norm = self.v_norm.map_or_else(
                 || quote!(&NoNorm),
                 |eps| {
@@ -55,6 +55,7 @@ impl Attention {
                 },
             );
             let window = number(self.window.unwrap_or(it.plan.target.model.context));
+            let window = if self.image_spans { quote!(WholeImages(#window)) } else { quote!(#window) };
             return quote! {
                 #rows
                 attention_within(

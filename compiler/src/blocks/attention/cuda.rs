@@ -256,7 +256,11 @@ impl Launcher<'_> {
             gated,
             norm_rows: _,
             norm_ranks: _,
+            image_spans,
         } = phase;
+        if *image_spans {
+            return Err(no_kernel(site, self.plan, "no kernel attends to all of an image"));
+        }
         let quant = &self.plan.target.quant;
         let Some(kv) = cache_type(*formats) else {
             let what = format!("no kernel keeps keys and values as {formats}");

@@ -39,6 +39,8 @@ pub struct Attention {
     pub keys_as_values: bool,
     /// Positions that a query attends to at most.
     pub window: Option<usize>,
+    /// Whether the tokens of an image attend to all of it.
+    pub image_spans: bool,
     /// Formats of keys and values.
     pub kv: KvFormats,
     /// Rotary frequencies, if heads are rotated.
@@ -199,12 +201,6 @@ fn lower(
 ) -> Result<PhaseKind, PassError> {
     let graph::Attention { heads, kv_heads, head_dim, scale, window, image_spans, kv } =
         *it.block_op(context);
-    if image_spans {
-        return Err(pass_error!(
-            "images of `{}` attend to all of themselves, which no phase does",
-            it.body.name
-        ));
-    }
     let [frequencies, of_keys] = ["qr", "kr"].map(|rotated| match it.given(rotated) {
         Some(Op::Rotary { frequencies, .. }) => Some(frequencies),
         _ => None,
@@ -252,6 +248,7 @@ fn lower(
         v_norm,
         keys_as_values,
         window,
+        image_spans,
         kv,
         frequencies,
         heads,

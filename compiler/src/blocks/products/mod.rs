@@ -8,4 +8,4 @@ mod phases;
 pub mod spec;
 
 pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project};
-pub(crate) use phases::{cut, project};
+pub(crate) use phases::{cut, project, stored};

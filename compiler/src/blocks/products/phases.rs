@@ -106,7 +106,7 @@ impl Kind for Accumulate {
     }
 
     fn work(&self, work: &mut Work) {
-        work.product(self.matrix, work.given.tokens);
+        work.product(self.matrix, work.rows(self.residual));
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -156,7 +156,7 @@ impl Kind for Gated {
     }
 
     fn work(&self, work: &mut Work) {
-        work.product(self.matrix, work.given.tokens);
+        work.product(self.matrix, work.rows(self.out));
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -203,7 +203,7 @@ impl Kind for Linear {
     }
 
     fn work(&self, work: &mut Work) {
-        work.product(self.matrix, work.given.tokens);
+        work.product(self.matrix, work.rows(self.out));
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -327,7 +327,8 @@ pub const FUSIONS: &[Fusion] = &[
     },
 ];
 
-fn stored(it: &Lowering) -> Result<PhaseKind, PassError> {
+/// A product that is stored: `out` of `x`.
+pub(crate) fn stored(it: &Lowering) -> Result<PhaseKind, PassError> {
     let (x, matrix, bias, out) = (it.whole("x")?, it.matrix("out"), it.bias("out"), it.whole("out")?);
     Ok(Linear { x, matrix, bias, out }.into())
 }

@@ -3,7 +3,7 @@
 //! Rows of patches stand in merge order: the merge blocks of an image from left to right and top to bottom,
 //! and so the patches in each. Every patch has a row and a column in its image, from 0.
 
-use crate::blocks::Operation;
+use crate::blocks::{FieldForm, Operation};
 use crate::graph::WeightId;
 use crate::spec::types::{RotaryPairs, Vision, VisionFamily};
 
@@ -177,16 +177,16 @@ pub struct AddImageRows {
 impl Operation for LayerNorm {
     const NAME: &'static str = "layer-norm";
 
-    fn weights(&self) -> Vec<WeightId> {
-        vec![self.weight, self.bias]
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        [self.weight, self.bias].map(|it| (it, FieldForm::Vector)).to_vec()
     }
 }
 
 impl Operation for PatchPositions {
     const NAME: &'static str = "patch-positions";
 
-    fn weights(&self) -> Vec<WeightId> {
-        vec![self.table]
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        vec![(self.table, FieldForm::Table)]
     }
 }
 
@@ -205,8 +205,8 @@ impl Operation for MergePatches {
 impl Operation for Standardise {
     const NAME: &'static str = "standardise";
 
-    fn weights(&self) -> Vec<WeightId> {
-        vec![self.bias, self.scale]
+    fn fields(&self) -> Vec<(WeightId, FieldForm)> {
+        [self.bias, self.scale].map(|it| (it, FieldForm::Vector)).to_vec()
     }
 }
 

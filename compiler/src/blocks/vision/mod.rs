@@ -1,6 +1,7 @@
 //! Vision towers: rows of pixels to rows of a text model's residual stream, and where the text model takes
 //! these.
 
+mod cpu;
 pub mod graph;
 pub(crate) mod import;
 pub mod kernels;
@@ -9,5 +10,8 @@ mod reference;
 pub mod spec;
 pub(in crate::blocks) mod tower;
 
-pub use phases::FUSIONS;
+pub use phases::{
+    Activate, AddImageRows, AttendPatches, EmbedImages, EmbedPatches, FUSIONS, MergePatches, PoolPatches,
+    ProjectPatches,
+};
 pub use spec::{ImageTokens, VISION_PREFIX, Vision, VisionFamily};

@@ -29,7 +29,7 @@ use crate::plan::cuda::{
 };
 use crate::plan::{
     Boundaries, Buckets, BufferId, FieldId, FieldKind, Launched, Lowered, LoweredPhase, NO_HEADS, PlanBody,
-    packed,
+    TowerPlan, packed,
 };
 use crate::spec::types::{Cuda, Knobs, Tuning};
 use monomorph_formats::{E4M3_GROUP, Format};
@@ -58,7 +58,8 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
             Rows::Tokens => tokens,
             Rows::Outputs => sequences,
             Rows::Slots(slots) => slots * tokens,
-            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
+            Rows::Patches => lowered.tower.as_ref().map_or(0, |tower| tower.most_patches),
+            Rows::ImageTokens => lowered.tower.as_ref().map_or(0, TowerPlan::most_tokens),
         });
         return Ok(Launched { rows: rows.collect(), lowered, cuda: None, boundaries });
     };

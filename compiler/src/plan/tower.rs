@@ -1,0 +1,79 @@
+//! The vision tower of a target that takes images.
+
+use super::{BufferId, Structure};
+use crate::graph::BodyId;
+use crate::spec::types::Vision;
+
+/// Most patches of a pass on a CPU: 1024 x 1024 pixels in patches of 16. Attention to all of an image takes
+/// seconds there, and what a pass works in a tenth of a megabyte a patch.
+const MOST_PATCHES: usize = 4096;
+
+/// Images whose rows are kept, beside those of steps that wait: as many as a prompt usually has.
+const SLOTS: usize = 8;
+
+/// The schedule of a tower, whose bodies follow the model's. A pass takes the patches of one image, and
+/// leaves a row for each of its tokens in a slot, followed by those of each branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TowerPlan {
+    /// The first of its bodies; all behind it are its own.
+    pub first: BodyId,
+    /// Execution order: body, and layer if it has one.
+    pub schedule: Vec<(BodyId, Option<usize>)>,
+    /// What further runs make of rows in between, in the order of their results: the layer behind which they
+    /// run, and their body.
+    pub branches: Vec<(usize, BodyId)>,
+    /// Most patches of a pass.
+    pub most_patches: usize,
+    /// Patches that become one token.
+    pub merged: usize,
+    /// Images whose rows are kept.
+    pub slots: usize,
+}
+
+impl TowerPlan {
+    /// The plan of a tower with these bodies and this schedule. A pass takes whole tokens.
+    pub(crate) fn new(
+        vision: &Vision,
+        first: BodyId,
+        schedule: Vec<(BodyId, Option<usize>)>,
+        branches: Vec<(usize, BodyId)>,
+    ) -> TowerPlan {
+        let merged = vision.merged();
+        let most_patches = (MOST_PATCHES / merged).max(1) * merged;
+        TowerPlan { first, schedule, branches, most_patches, merged, slots: SLOTS }
+    }
+
+    /// The layers that run a body, in order; of a branch's, branches.
+    pub fn layers(&self, body: BodyId) -> Vec<usize> {
+        let layers = self.schedule.iter().filter(|(of, _)| *of == body).filter_map(|(_, layer)| *layer);
+        let taps = self.branches.iter().enumerate().filter(|(_, (_, of))| *of == body).map(|(tap, _)| tap);
+        layers.chain(taps).collect()
+    }
+
+    /// Most tokens of an image.
+    pub fn most_tokens(&self) -> usize {
+        self.most_patches / self.merged
+    }
+
+    /// Rows that are kept: of each slot those of its tokens, then those of each branch.
+    pub fn kept_rows(&self) -> usize {
+        self.slots * (1 + self.branches.len()) * self.most_tokens()
+    }
+}
+
+impl<P: AsRef<super::LoweredPhase>> Structure<P> {
+    /// Whether a body is the tower's.
+    pub fn in_tower(&self, body: BodyId) -> bool {
+        self.tower.as_ref().is_some_and(|tower| body >= tower.first)
+    }
+
+    /// The buffers of a tower's pixels, and of the rows that a body of it gives.
+    ///
+    /// # Panics
+    /// If there is no tower.
+    pub fn pixels(&self) -> BufferId {
+        let first = self.tower.as_ref().expect("a plan with a tower").first;
+        let phase = self.bodies[first.0].phases.first().expect("a tower begins with its patches").as_ref();
+        phase.kind.buffers().0[0]
+    }
+}
