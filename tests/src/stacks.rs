@@ -57,7 +57,7 @@ fn compile(name: &str, targets: &[Target], main: &str) -> Result<Vec<PathBuf>, B
         }
         toolchain::write_if_changed(&sources.join("main.rs"), main.as_bytes())?;
         let manifest = emit::manifest(&plan, &package);
-        // Whoever has no server need not compile what it is made of.
+        // A binary without a server need not wait for what servers are made of.
         let needed = |line: &&str| main == MAIN || !line.starts_with("monomorph-server");
         let lines: Vec<&str> = manifest.lines().filter(needed).collect();
         toolchain::workspace(&root, &directory, &(lines.join("\n") + "\n"))?;

@@ -327,8 +327,7 @@ fn spread(a: &[f32], b: &[f32]) -> f32 {
 
 /// Towers of all families and the models behind them, from the same exact weights.
 ///
-/// Planted: rows kept from the slot before; taps added behind the layer after theirs; a piece's rows counted
-/// from its own first.
+/// It caught biases of queries that were read as those of keys and values too, which are one tensor.
 #[test]
 fn cpu_stacks_see_what_transformers_and_the_interpreter_do() {
     let [targets, out] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));

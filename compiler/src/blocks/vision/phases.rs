@@ -17,9 +17,9 @@ use proc_macro2::TokenStream;
 /// The fields of a layer norm, and what is added to its variance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
-    /// Multiplies.
+    /// Multiplies what is normed.
     pub weight: FieldId,
-    /// Is added.
+    /// Added behind that.
     pub bias: FieldId,
     /// Added to the variance.
     pub eps: f32,
@@ -125,7 +125,7 @@ pub struct MergePatches {
 /// What norms a patch's row before it is merged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MergeNorm {
-    /// Nothing.
+    /// It is merged as it is.
     None,
     /// A layer norm.
     Layer(LayerNorm),
@@ -428,14 +428,16 @@ pub const FUSIONS: &[Fusion] = &[
     },
     Fusion {
         name: "project-patches",
-        pattern: "n = layer-norm(x); q = linear(n); k = linear(n); v = linear(n) where v feeds segment-attention",
+        pattern: "n = layer-norm(x); q = linear(n); k = linear(n); v = linear(n) \
+                  where v feeds segment-attention",
         matrices: &[(&["q", "k", "v"], Stacked)],
         buffers: &[],
         lower: |it| project(it, "q", None, "q"),
     },
     Fusion {
         name: "project-patches-by-rms-norm",
-        pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n) where v feeds segment-attention",
+        pattern: "n = rms-norm(x); q = linear(n); k = linear(n); v = linear(n) \
+                  where v feeds segment-attention",
         matrices: &[(&["q", "k", "v"], Stacked)],
         buffers: &[],
         lower: |it| products::project(it, "q"),

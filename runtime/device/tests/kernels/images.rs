@@ -92,7 +92,7 @@ fn rows_of_images_stand_where_their_tokens_do_and_those_of_taps_are_added() {
     }
 }
 
-/// Planted: the shift taken from the sequence before; heights for widths.
+/// Planted: a shift of the sequence before; heights for widths.
 #[test]
 fn pairs_turn_by_the_axis_that_they_have() {
     let team = Team::new(2).unwrap();

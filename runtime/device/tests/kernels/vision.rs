@@ -61,8 +61,8 @@ fn layer_normed(x: &[f32], weight: &[f32], bias: &[f32], eps: f64) -> Vec<f64> {
     unit.zip(wide(weight)).zip(wide(bias)).map(|((x, w), b)| x * w + b).collect()
 }
 
-/// Rows far from zero: squares of the numbers themselves would leave no digit of the variance. Planted: the
-/// variance of a padded row over all its lanes, which counts the mean of the padding (0.13 of 2e-5).
+/// Rows far from zero: squares of the numbers themselves would leave no digit of the variance. Planted: a
+/// variance that counts the padding of a row.
 #[test]
 fn layer_norms_are_those_of_their_definition_alone_and_before_products() {
     fn check<const N: usize, const ROWS: usize>() {
@@ -100,7 +100,7 @@ fn layer_norms_are_those_of_their_definition_alone_and_before_products() {
     check::<21, 7>();
 }
 
-/// Planted: places counted to the last entry plus one, not on it; rows and columns exchanged.
+/// Planted: a place's part of the patches of a side, not of those but one; rows and columns exchanged.
 #[test]
 fn tables_of_positions_are_read_by_the_places_of_patches() {
     fn check<F: WeightFormat, const N: usize>() {
@@ -247,8 +247,8 @@ fn attend<
     }
 }
 
-/// Planted: keys of the segment before where a video has frames; the last keys of an image left out where
-/// they are no whole vector; queries that turn and keys that do not.
+/// Planted: keys of the first frame for all; the last keys of an image left out where they are no whole
+/// vector; queries that turn and keys that do not.
 #[test]
 fn patches_attend_to_all_of_their_segment_and_to_nothing_else() {
     attend::<_, _, 2, 72, 36, 432, 144>(&NoNorm, &NoNorm, 0.12, false);

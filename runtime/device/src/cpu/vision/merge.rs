@@ -69,7 +69,7 @@ pub trait PooledRow<const N: usize>: Sync {
     fn apply(&self, x: F32s, from: usize) -> F32s;
 }
 
-/// Nothing.
+/// It stays as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct AsPooled;
 
