@@ -3,6 +3,7 @@
 mod sliding;
 
 use crate::admission::blocks_for;
+use crate::content::Content;
 use crate::index::{Index, Node, Removed};
 use crate::offload::{BlockPlace, OffloadPlace, Share};
 use crate::pool::{Block, BlockPool, PoolError};
@@ -200,16 +201,16 @@ impl PrefixCache {
     }
 
     /// How much of a prompt is cached and can be gone on from. Changes nothing, not even recency.
-    pub fn lookup(&self, prompt: &[u32]) -> Match {
-        self.find(prompt).0
+    pub fn lookup<'a>(&self, prompt: impl Into<Content<'a>>) -> Match {
+        self.find(prompt.into()).0
     }
 
     /// A lease of what [`Self::lookup`] finds. It takes no other blocks, so it cannot run out of them.
     ///
     /// # Errors
     /// On an accounting error.
-    pub fn admit(&mut self, prompt: &[u32]) -> Result<(Lease, Match), PoolError> {
-        let (found, nodes) = self.find(prompt);
+    pub fn admit<'a>(&mut self, prompt: impl Into<Content<'a>>) -> Result<(Lease, Match), PoolError> {
+        let (found, nodes) = self.find(prompt.into());
         let (mut lease, found) = self.lease(found, &nodes)?;
         self.lease_windows(&mut lease, &nodes)?;
         Ok((lease, found))
@@ -217,16 +218,16 @@ impl PrefixCache {
 
     /// How many of the blocks of `tokens` are cached, for a sequence that restores the rest, and its state,
     /// from a copy. Changes nothing.
-    pub fn lookup_blocks(&self, tokens: &[u32]) -> Match {
-        self.find_blocks(tokens).0
+    pub fn lookup_blocks<'a>(&self, tokens: impl Into<Content<'a>>) -> Match {
+        self.find_blocks(tokens.into()).0
     }
 
     /// A lease of what [`Self::lookup_blocks`] finds; [`Self::restore_sliding`] follows.
     ///
     /// # Errors
     /// On an accounting error.
-    pub fn admit_blocks(&mut self, tokens: &[u32]) -> Result<(Lease, Match), PoolError> {
-        let (found, nodes) = self.find_blocks(tokens);
+    pub fn admit_blocks<'a>(&mut self, tokens: impl Into<Content<'a>>) -> Result<(Lease, Match), PoolError> {
+        let (found, nodes) = self.find_blocks(tokens.into());
         self.lease(found, &nodes)
     }
 
@@ -247,10 +248,11 @@ impl PrefixCache {
     }
 
     /// The full blocks of `tokens` that the index knows.
-    fn find_blocks(&self, tokens: &[u32]) -> (Match, Vec<Node>) {
+    fn find_blocks(&self, content: Content<'_>) -> (Match, Vec<Node>) {
         let (mut nodes, mut in_use): (Vec<Node>, _) = (Vec::new(), 0);
-        for tokens in tokens.chunks_exact(self.block_tokens) {
-            let Some(node) = self.index.child(nodes.last().copied(), tokens) else { break };
+        for at in 0..content.len() / self.block_tokens {
+            let (tokens, images) = content.block(at, self.block_tokens);
+            let Some(node) = self.index.child(nodes.last().copied(), tokens, &images) else { break };
             nodes.push(node);
             in_use += usize::from(self.index.is_pinned(node));
         }
@@ -258,13 +260,13 @@ impl PrefixCache {
     }
 
     /// The match, and the nodes on its path.
-    fn find(&self, prompt: &[u32]) -> (Match, Vec<Node>) {
-        let whole = prompt.len().saturating_sub(1) / self.block_tokens * self.block_tokens;
+    fn find(&self, prompt: Content<'_>) -> (Match, Vec<Node>) {
         let (mut nodes, mut found, mut in_use): (Vec<Node>, _, _) = (Vec::new(), Match::default(), 0);
         // Blocks up to here in a row whose windows are kept.
         let mut windows = 0;
-        for tokens in prompt[..whole].chunks_exact(self.block_tokens) {
-            let Some(node) = self.index.child(nodes.last().copied(), tokens) else { break };
+        for at in 0..prompt.len().saturating_sub(1) / self.block_tokens {
+            let (tokens, images) = prompt.block(at, self.block_tokens);
+            let Some(node) = self.index.child(nodes.last().copied(), tokens, &images) else { break };
             nodes.push(node);
             in_use += usize::from(self.index.is_pinned(node));
             let snapshot = self.index.snapshot(node);
@@ -334,18 +336,18 @@ impl PrefixCache {
     ///
     /// # Errors
     /// On an accounting error.
-    pub fn extend(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
-        if self.reuse == Reuse::Blocks { self.index_blocks(lease, tokens) } else { Ok(()) }
+    pub fn extend<'a>(&mut self, lease: &mut Lease, tokens: impl Into<Content<'a>>) -> Result<(), PoolError> {
+        if self.reuse == Reuse::Blocks { self.index_blocks(lease, tokens.into()) } else { Ok(()) }
     }
 
-    fn index_blocks(&mut self, lease: &mut Lease, tokens: &[u32]) -> Result<(), PoolError> {
+    fn index_blocks(&mut self, lease: &mut Lease, content: Content<'_>) -> Result<(), PoolError> {
         let size = self.block_tokens;
         // Blocks that may be offloaded are not indexed.
-        let full = (tokens.len() / size).min(lease.blocks().len()).min(self.share.kept);
+        let full = (content.len() / size).min(lease.blocks().len()).min(self.share.kept);
         while lease.indexed < full {
             let at = lease.indexed;
-            let tokens = &tokens[at * size..(at + 1) * size];
-            let node = match self.index.child(lease.path, tokens) {
+            let (tokens, images) = content.block(at, size);
+            let node = match self.index.child(lease.path, tokens, &images) {
                 // Blocks that two sequences computed are stored once.
                 Some(node) => {
                     lease.table.replace(at, self.index.block(node), &mut self.pool)?;
@@ -354,7 +356,7 @@ impl PrefixCache {
                 None => {
                     let block = lease.blocks()[at];
                     self.pool.share(block)?;
-                    self.index.insert(lease.path, tokens, block)
+                    self.index.insert(lease.path, tokens, &images, block)
                 }
             };
             self.index.pin_one(node);
@@ -383,7 +385,13 @@ impl PrefixCache {
     ///
     /// # Errors
     /// On an accounting error.
-    pub fn keep(&mut self, lease: &mut Lease, tokens: &[u32], place: Snapshot) -> Result<bool, PoolError> {
+    pub fn keep<'a>(
+        &mut self,
+        lease: &mut Lease,
+        tokens: impl Into<Content<'a>>,
+        place: Snapshot,
+    ) -> Result<bool, PoolError> {
+        let tokens = tokens.into();
         self.index_blocks(lease, tokens)?;
         let node = lease.path.filter(|_| lease.indexed_tokens() == tokens.len());
         let node = node.filter(|node| self.index.snapshot(*node).is_none());

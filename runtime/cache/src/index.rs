@@ -2,10 +2,12 @@
 //! sequences use them, and when they were used last.
 //!
 //! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root
-//! to it. A node's tokens are compared one by one; hashes only say where to look.
+//! to it. A node's tokens and images are compared one by one; hashes only say where to look.
 
+use crate::content::ImageKey;
 use crate::pool::{Block, SlidingBlock};
 use crate::reuse::Snapshot;
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -15,9 +17,24 @@ pub(crate) struct Node(u32);
 
 type Children = HashMap<Arc<[u32]>, Node>;
 
+/// A block's ids, followed by the words of its images, if it has some. All blocks have equally many ids, so
+/// what is longer has images, and no two blocks of other images have one key.
+fn key<'a>(tokens: &'a [u32], images: &[ImageKey]) -> Cow<'a, [u32]> {
+    if images.is_empty() {
+        return Cow::Borrowed(tokens);
+    }
+    let words = |image: &ImageKey| {
+        let digest = image.digest.0;
+        let words = digest.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+        words.chain([image.first]).collect::<Vec<u32>>()
+    };
+    tokens.iter().copied().chain(images.iter().flat_map(words)).collect()
+}
+
 #[derive(Debug)]
 struct Entry {
-    tokens: Arc<[u32]>,
+    /// Of its tokens and images.
+    key: Arc<[u32]>,
     block: Block,
     parent: Option<Node>,
     children: Children,
@@ -102,20 +119,26 @@ impl Index {
         self.entry(node).pins > 0
     }
 
-    /// The node behind `parent` whose block holds exactly these tokens.
-    pub fn child(&self, parent: Option<Node>, tokens: &[u32]) -> Option<Node> {
-        self.children(parent).get(tokens).copied()
+    /// The node behind `parent` whose block holds exactly these tokens, of these images.
+    pub fn child(&self, parent: Option<Node>, tokens: &[u32], images: &[ImageKey]) -> Option<Node> {
+        self.children(parent).get(&*key(tokens, images)).copied()
     }
 
-    /// Adds the block behind `parent`, which has no child of these tokens. It is not pinned.
-    pub fn insert(&mut self, parent: Option<Node>, tokens: &[u32], block: Block) -> Node {
+    /// Adds the block behind `parent`, which has no child of these tokens and images. It is not pinned.
+    pub fn insert(
+        &mut self,
+        parent: Option<Node>,
+        tokens: &[u32],
+        images: &[ImageKey],
+        block: Block,
+    ) -> Node {
         let node = self.vacant.pop().unwrap_or_else(|| {
             self.entries.push(None);
             Node((self.entries.len() - 1) as u32)
         });
         let used = self.tick();
-        let tokens: Arc<[u32]> = tokens.into();
-        self.children_mut(parent).insert(Arc::clone(&tokens), node);
+        let key: Arc<[u32]> = key(tokens, images).into();
+        self.children_mut(parent).insert(Arc::clone(&key), node);
         let mut depth = 1;
         if let Some(parent) = parent {
             let entry = self.entry(parent);
@@ -124,7 +147,7 @@ impl Index {
             self.leaves.remove(&place);
         }
         self.entries[node.0 as usize] = Some(Entry {
-            tokens,
+            key,
             block,
             parent,
             children: HashMap::new(),
@@ -192,7 +215,7 @@ impl Index {
             return None;
         }
         let entry = self.entries[node.0 as usize].take()?;
-        let Entry { tokens, block, parent, depth, used, snapshot, window, .. } = entry;
+        let Entry { key, block, parent, depth, used, snapshot, window, .. } = entry;
         self.leaves.remove(&(used, node));
         if let Some((_, used)) = snapshot {
             self.snapshots.remove(&(used, node));
@@ -203,7 +226,7 @@ impl Index {
         }
         self.unpinned -= 1;
         self.vacant.push(node);
-        self.children_mut(parent).remove(&tokens);
+        self.children_mut(parent).remove(&key);
         if let Some(parent) = parent {
             let entry = self.entry(parent);
             if entry.is_free_leaf() {

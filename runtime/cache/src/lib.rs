@@ -13,11 +13,16 @@
 //! Layers with a sliding window have blocks of their own, which sequences give back as they go on; a prefix
 //! is cached no further than what the next token attends to is kept too.
 //!
+//! All images have the same ids, so prefixes are compared by [`Content`]: ids, and which images stand among
+//! them. [`FeaturePlaces`] says which images have their rows on the device.
+//!
 //! Blocks have use counts, and the index is one more user. Blocks that only the index uses are evicted when
 //! sequences need room.
 
 pub mod admission;
 mod cache;
+mod content;
+mod features;
 mod index;
 mod offload;
 mod pool;
@@ -27,6 +32,8 @@ pub mod swap;
 mod table;
 
 pub use cache::{Lease, PrefixCache};
+pub use content::{Content, ImageDigest, ImageKey, PlacedImage};
+pub use features::{Claim, FeaturePlace, FeaturePlaces};
 pub use offload::{BlockPlace, OffloadPlace, Share};
 pub use pool::{Block, PoolError, SlidingBlock};
 pub use reuse::{Evicted, Match, Reuse, Snapshot};

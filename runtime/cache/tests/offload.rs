@@ -116,7 +116,7 @@ fn walk(seed: u64, blocks: usize, places: usize, group: usize, resident: usize, 
             } else {
                 tokens.extend((done..done + fed).map(|at| (at / 9 + random.below(2)) as u32));
                 memory.write(lease, done, tokens);
-                cache.extend(lease, tokens).unwrap();
+                cache.extend(lease, &*tokens).unwrap();
                 longest = longest.max(lease.offloaded_blocks() + lease.blocks().len());
                 assert!(lease.blocks().len() <= resident, "more than its share");
             }

@@ -13,6 +13,10 @@
 //! snapshot used again that keeps its age (`evicted` differs); a place that is not given back when there is a
 //! snapshot of the same tokens (`free_places` differs).
 //!
+//! Images are among the tokens. The map knows each of their tokens by its image and its place in that; the
+//! cache is given one id for all of them, and where the images are. Planted, and caught: keys without images,
+//! without the first token of each, with the first half of digests only (`lookup` differs).
+//!
 //! Of layers with a sliding window, likewise: a block given back one token too early (what is attended to was
 //! given back); a prefix gone on from without its windows (`lookup` differs); a window in use counted as idle
 //! (`sliding_available` differs); the window used last evicted first (a block has another use).
@@ -22,7 +26,7 @@ mod random;
 mod truth;
 
 use monomorph_abi::sliding::Sliding;
-use monomorph_cache::{Match, PrefixCache, Reuse, Shortage};
+use monomorph_cache::{Content, ImageDigest, Match, PlacedImage, PrefixCache, Reuse, Shortage};
 use random::Random;
 use truth::{HeldSequence, Truth};
 
@@ -32,9 +36,66 @@ const STEPS: usize = 1_000_000;
 const KINDS: usize = 3;
 const SEQUENCES: usize = 6;
 
+/// The id of all tokens of images.
+const IMAGE: u32 = 9;
+/// Tokens of each image.
+const IMAGES: [u32; 3] = [1, 4, 7];
+/// What the map knows an image's token by: this, a number for each image, and its place.
+const MARK: u32 = 100;
+
+/// The token at a place of an image, as the map knows it.
+fn marked(image: usize, place: u32) -> u32 {
+    MARK * (1 + image as u32) + place
+}
+
+/// Which image a token is of, and its place there.
+fn of_image(token: u32) -> Option<(usize, u32)> {
+    token.checked_sub(MARK).map(|it| ((it / MARK) as usize, it % MARK))
+}
+
 impl Random {
-    fn tokens(&mut self, count: usize) -> impl Iterator<Item = u32> {
-        (0..count).map(|_| self.below(KINDS) as u32)
+    /// Tokens to follow these: an image that has begun goes on.
+    fn tokens(&mut self, behind: &[u32], count: usize) -> Vec<u32> {
+        let mut last = behind.last().copied();
+        let next = |_| {
+            let on = last.and_then(of_image).filter(|(image, place)| place + 1 < IMAGES[*image]);
+            let token = match on {
+                Some((image, place)) => marked(image, place + 1),
+                None if self.below(6) == 0 => marked(self.below(IMAGES.len()), 0),
+                None => self.below(KINDS) as u32,
+            };
+            last = Some(token);
+            token
+        };
+        (0..count).map(next).collect()
+    }
+}
+
+/// What the cache is given of tokens that the map knows.
+struct Given {
+    ids: Vec<u32>,
+    images: Vec<PlacedImage>,
+}
+
+impl Given {
+    fn new(tokens: &[u32]) -> Given {
+        let mut images: Vec<PlacedImage> = Vec::new();
+        for (at, token) in tokens.iter().enumerate() {
+            let Some((image, place)) = of_image(*token) else { continue };
+            if place == 0 {
+                // They differ in their last bytes only.
+                let mut digest = [7; 32];
+                digest[31] = image as u8;
+                images.push(PlacedImage { digest: ImageDigest(digest), start: at, end: at });
+            }
+            images.last_mut().expect("an image begins with its first token").end = at + 1;
+        }
+        let ids = tokens.iter().map(|token| if *token < MARK { *token } else { IMAGE }).collect();
+        Given { ids, images }
+    }
+
+    fn all(&self) -> Content<'_> {
+        Content::new(&self.ids, &self.images)
     }
 }
 
@@ -92,7 +153,8 @@ impl Walk {
         }
         prompt.truncate(random.below(2 * prompt.len() + 1));
         let more = 1 + random.below(2 * truth.size + 2);
-        prompt.extend(random.tokens(more));
+        let more = random.tokens(&prompt, more);
+        prompt.extend(more);
         prompt
     }
 
@@ -101,10 +163,12 @@ impl Walk {
         // One in four has a copy of its state and restores what is not cached.
         let restores = self.random.below(4) == 0;
         let expected = if restores { self.truth.lookup_blocks(&prompt) } else { self.truth.lookup(&prompt) };
-        let found = if restores { self.cache.lookup_blocks(&prompt) } else { self.cache.lookup(&prompt) };
+        let given = Given::new(&prompt);
+        let given = given.all();
+        let found = if restores { self.cache.lookup_blocks(given) } else { self.cache.lookup(given) };
         assert_eq!(found, expected, "{prompt:?} among {:?}", self.truth);
         let before = self.cache.available();
-        let admitted = if restores { self.cache.admit_blocks(&prompt) } else { self.cache.admit(&prompt) };
+        let admitted = if restores { self.cache.admit_blocks(given) } else { self.cache.admit(given) };
         let (lease, found) = admitted.expect("the books balance");
         assert_eq!(found, expected);
         let Match { tokens, in_use, snapshot } = found;
@@ -278,7 +342,8 @@ impl Walk {
         let Walk { random, cache, truth, .. } = self;
         let tokens = random.below(truth.held[at].tokens.len() + 1);
         let one = &mut truth.held[at];
-        cache.extend(&mut one.lease, &one.tokens[..tokens]).expect("the books balance");
+        let given = Given::new(&one.tokens);
+        cache.extend(&mut one.lease, given.all().first(tokens)).expect("the books balance");
         if truth.reuse == Reuse::Blocks {
             truth.learn(at, tokens);
         }
@@ -311,7 +376,8 @@ impl Walk {
         if random.below(4) == 0 {
             return cache.forget(place);
         }
-        let kept = cache.keep(&mut one.lease, &one.tokens[..tokens], place).expect("the books balance");
+        let given = Given::new(&one.tokens);
+        let kept = cache.keep(&mut one.lease, given.all().first(tokens), place).expect("the books balance");
         truth.learn(at, tokens);
         let now = truth.now();
         let known = truth.known.get_mut(&truth.held[at].tokens[..tokens]).expect("it was learnt");
@@ -349,7 +415,7 @@ impl Walk {
             _ if sequences == 0 => {}
             3..=5 => {
                 let count = self.random.below(self.truth.size + 2);
-                let more: Vec<u32> = self.random.tokens(count).collect();
+                let more = self.random.tokens(&self.truth.held[at].tokens, count);
                 self.feed(at, &more);
             }
             6 | 7 => self.extend(at),
@@ -360,7 +426,8 @@ impl Walk {
             11 | 12 => self.slide(at),
             _ => {
                 let prompt = self.prompt();
-                assert_eq!(self.cache.lookup(&prompt), self.truth.lookup(&prompt), "{prompt:?}");
+                let found = self.cache.lookup(Given::new(&prompt).all());
+                assert_eq!(found, self.truth.lookup(&prompt), "{prompt:?}");
             }
         }
         self.truth.balance(&self.cache);
