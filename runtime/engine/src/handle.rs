@@ -6,12 +6,13 @@ use crate::latencies::Latencies;
 use crate::options::{EngineOptions, OffloadShare, PrefixOptions, ScheduleOptions, SlidingPool};
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
 use crate::sequence::{
-    AnswerConstraint, Asked, Client, Lookup, LookupOptions, Reporter, SamplingState, Scoring, Sequence,
-    Signals,
+    AnswerConstraint, Asked, Client, Images as SequenceImages, Lookup, LookupOptions, Reporter,
+    SamplingState, Scoring, Sequence, Signals,
 };
 use crate::shared::{Health, QueuePlace, Shared, Stats};
 use crate::swap::SwapOptions;
-use monomorph_model::{Drafter, Model, ModelSpec, RankCounts, RankMeter};
+use monomorph_cache::Share;
+use monomorph_model::{Drafter, Model, ModelSpec, RankCounts, RankMeter, VisionSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -47,7 +48,7 @@ impl std::error::Error for StartError {}
 /// When an option or a limit of the model is zero, the room to swap to cannot be had, or the system refuses a
 /// thread.
 pub fn start<M: Model>(model: M, options: EngineOptions) -> Result<EngineHandle, StartError> {
-    let options = EngineOptions { sliding: SlidingPool::of(&model), ..options };
+    let options = EngineOptions { sliding: SlidingPool::of(&model), vision: M::VISION, ..options };
     let (handle, forward) = prepare(M::SPEC, options)?;
     let handle = EngineHandle { ranks: model.meters().into(), ..handle };
     std::thread::Builder::new()
@@ -84,7 +85,11 @@ pub(crate) fn prepare(
         ref swap,
         offload,
         sliding,
+        vision,
     } = options;
+    if let Some(vision) = &vision {
+        check_vision(spec, vision).map_err(StartError::Spec)?;
+    }
     lookup.check().map_err(StartError::Options)?;
     let refused = |error| format!("prefill_tokens {}: {error}", schedule.prefill_tokens);
     schedule.check(spec).map_err(|error| StartError::Options(refused(error)))?;
@@ -148,7 +153,37 @@ pub(crate) fn prepare(
     let forward = Forward::new(spec, &options, images, inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
     let options = EngineOptions { context, sequences: forward.most_running(), ..options };
-    Ok((EngineHandle { spec, options, commands, shared, numbers, ranks: Arc::default() }, forward))
+    let most_whole = most_whole(spec, &options, forward.most_whole());
+    let ranks = Arc::default();
+    Ok((EngineHandle { spec, options, most_whole, commands, shared, numbers, ranks }, forward))
+}
+
+/// Checks that a model with a vision tower can be fed what its tower sees.
+///
+/// # Errors
+/// When it has no place for rows, or it does what does not go with images yet.
+fn check_vision(spec: &ModelSpec, vision: &VisionSpec) -> Result<(), String> {
+    let name = spec.target;
+    if vision.slots == 0 {
+        return Err(format!("{name} has a vision tower and no place for its rows"));
+    }
+    if spec.drafted() > 0 {
+        return Err(format!("{name} drafts and takes images, and drafts do not see images yet"));
+    }
+    if vision.whole_spans && spec.batch_invariant.is_some() {
+        return Err(format!(
+            "{name} ends chunks at fixed places, and the tokens of its images have to be fed together"
+        ));
+    }
+    Ok(())
+}
+
+/// Most tokens of an image that has to be fed whole: of a step that may carry `step` in any case, less where
+/// a sequence has a share of the device.
+fn most_whole(spec: &ModelSpec, options: &EngineOptions, step: usize) -> usize {
+    let Some(OffloadShare { room, resident }) = options.offload else { return step };
+    let least = |fed: usize| Share::least(room.group, spec.block_tokens, fed, spec.reach());
+    (0..=step).rev().find(|fed| least(*fed) <= resident).unwrap_or(0)
 }
 
 /// The engine, for any number of threads. It stops when it is drained, or when the last handle is dropped and
@@ -158,6 +193,8 @@ pub struct EngineHandle {
     spec: &'static ModelSpec,
     /// The usable context, and the sequences that may run.
     options: EngineOptions,
+    /// Most tokens of an image that has to be fed whole.
+    most_whole: usize,
     commands: Sender<Command>,
     shared: Arc<Shared>,
     numbers: Arc<AtomicU64>,
@@ -169,6 +206,19 @@ impl EngineHandle {
     /// The blocks of layers with a sliding window, of a model that has such layers.
     pub fn sliding(&self) -> Option<SlidingPool> {
         self.options.sliding
+    }
+
+    /// The model's vision tower, if it takes images.
+    pub fn vision(&self) -> Option<VisionSpec> {
+        self.options.vision
+    }
+
+    /// Most tokens that an image may have.
+    pub fn most_image_tokens(&self) -> usize {
+        self.options.vision.map_or(0, |vision| match vision.whole_spans {
+            true => self.most_whole.min(vision.most_tokens()),
+            false => vision.most_tokens(),
+        })
     }
 
     /// Queues a request. Never blocks, so that async code may call it.
@@ -195,7 +245,8 @@ impl EngineHandle {
             Health::Stopped | Health::Poisoned(_) | Health::Dead(_) => return Err(SubmitError::Stopped),
         }
         let Request { prompt: tokens, max_tokens, sampling, mut stop_ids, .. } = request;
-        let Request { ignore_eos, prompt_logprobs, constraint, priority, client, biases, .. } = request;
+        let Request { ignore_eos, prompt_logprobs, constraint, priority, client, biases, images, .. } =
+            request;
         let (prompt, context, vocabulary) = (tokens.len(), self.context(), self.spec.vocabulary);
         if prompt == 0 {
             return Err(SubmitError::PromptEmpty);
@@ -206,6 +257,13 @@ impl EngineHandle {
         if let Some(&id) = tokens.iter().chain(&stop_ids).find(|&&id| id as usize >= vocabulary) {
             return Err(SubmitError::TokenOutOfVocabulary { id, vocabulary });
         }
+        let vision = self.options.vision;
+        images.check(&tokens, vision.as_ref(), self.most_whole).map_err(SubmitError::Image)?;
+        if prompt_logprobs.is_some() && !images.images.is_empty() && vision.is_some_and(|it| it.whole_spans) {
+            let why = "this model gives no log-probabilities of a prompt with images";
+            return Err(SubmitError::Image(why.to_owned()));
+        }
+        let images = SequenceImages::new(images, vision);
         if !ignore_eos {
             stop_ids.extend_from_slice(self.spec.protocol.stop_ids);
         }
@@ -260,6 +318,7 @@ impl EngineHandle {
             stop_ids,
             sampling: SamplingState::new(&tokens, sampling, biases, constraint, lookup.is_some()),
             tokens,
+            images,
             lookup,
             scoring,
             block_tokens: self.spec.block_tokens,

@@ -24,6 +24,7 @@
 mod forward;
 mod generation;
 mod handle;
+mod images;
 mod latencies;
 mod options;
 mod request;
@@ -36,6 +37,7 @@ mod swap;
 
 pub use generation::Generation;
 pub use handle::{EngineHandle, StartError, start};
+pub use images::{PromptImage, PromptImages};
 pub use latencies::Latencies;
 pub use options::{
     EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, SlidingPool, TBT,

@@ -4,7 +4,7 @@ use crate::scheduler::Policy;
 use crate::sequence::LookupOptions;
 use crate::swap::SwapOptions;
 use monomorph_cache::Share;
-use monomorph_model::{Model, ModelSpec, OffloadRoom, SlidingSpec};
+use monomorph_model::{Model, ModelSpec, OffloadRoom, SlidingSpec, VisionSpec};
 use std::time::Duration;
 
 /// What an engine is started with.
@@ -33,6 +33,8 @@ pub struct EngineOptions {
     /// The blocks of layers with a sliding window; `None` where the model has no such layers. The caller may
     /// leave it out: the engine asks its model.
     pub sliding: Option<SlidingPool>,
+    /// The model's vision tower, if it has one. The caller may leave it out, as `sliding`.
+    pub vision: Option<VisionSpec>,
 }
 
 /// The blocks of a model's layers with a sliding window.
@@ -86,6 +88,7 @@ impl EngineOptions {
             swap,
             offload: None,
             sliding: None,
+            vision: None,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Requests, and the events that answer them.
 
+use crate::images::PromptImages;
 use monomorph_grammar::{Constraint, Stopped};
 use monomorph_sampling::{Biases, Sampled, Sampling};
 use std::time::Duration;
@@ -9,6 +10,8 @@ use std::time::Duration;
 pub struct Request {
     /// Token ids; at least one, all below the vocabulary.
     pub prompt: Vec<u32>,
+    /// The images that stand in it.
+    pub images: PromptImages,
     /// Most tokens to generate. Clipped to the context less the prompt; 0 ends at once with
     /// [`FinishReason::Length`], or when its prompt's log-probabilities are told.
     pub max_tokens: usize,
@@ -36,6 +39,7 @@ impl Request {
     pub fn new(prompt: Vec<u32>, max_tokens: usize) -> Request {
         Request {
             prompt,
+            images: PromptImages::default(),
             max_tokens,
             sampling: Sampling::default(),
             biases: Biases::default(),
@@ -68,6 +72,8 @@ pub enum SubmitError {
         /// Tokens of the vocabulary.
         vocabulary: usize,
     },
+    /// An image does not suit the model, the prompt or what is asked for; the message says which, and why.
+    Image(String),
     /// The constraint allows no answer; the message says why.
     Constraint(String),
     /// As many requests wait as are allowed.
@@ -94,6 +100,7 @@ impl std::fmt::Display for SubmitError {
             SubmitError::TokenOutOfVocabulary { id, vocabulary } => {
                 write!(f, "token {id} is outside the vocabulary of {vocabulary}")
             }
+            SubmitError::Image(why) => f.write_str(why),
             SubmitError::Constraint(why) => write!(f, "no answer is possible: {why}"),
             SubmitError::QueueFull { waiting, limit } => {
                 write!(f, "{waiting} requests are waiting, and at most {limit} may; try again later")

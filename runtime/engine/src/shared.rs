@@ -93,6 +93,10 @@ pub struct Stats {
     pub blocks_evicted: u64,
     /// Snapshots evicted for others or with their blocks.
     pub snapshots_evicted: u64,
+    /// Images that the vision tower has seen.
+    pub images_seen: u64,
+    /// Images that were to be fed and had their rows already.
+    pub images_found: u64,
     /// Blocks written to disk because sequences had more than their share.
     pub blocks_offloaded: u64,
     /// Free offload slots.

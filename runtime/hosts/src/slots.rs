@@ -72,6 +72,9 @@ impl Slots {
     /// # Errors
     /// When a row does not follow its slot's last, or something is out of range: a bug of the caller.
     pub fn send(&mut self, step: &Step) -> Result<StepCall, String> {
+        if !step.images.is_empty() {
+            return Err("a step has images, which do not go to other processes yet".to_owned());
+        }
         let mut rows = Vec::with_capacity(step.sequences.len());
         for (at, row) in step.sequences.iter().enumerate() {
             rows.push(self.new_of(row, step.sliding.get(at))?);

@@ -137,7 +137,9 @@ impl ApiError {
         match error {
             SubmitError::PromptEmpty => ApiError::at(at, "has no tokens; it needs at least one"),
             SubmitError::PromptTooLong { prompt, context } => too_long(at, prompt, context),
-            SubmitError::TokenOutOfVocabulary { .. } => ApiError::field(at, format!("`{at}`: {message}")),
+            SubmitError::TokenOutOfVocabulary { .. } | SubmitError::Image(_) => {
+                ApiError::field(at, format!("`{at}`: {message}"))
+            }
             SubmitError::Constraint(_) => {
                 ApiError::new(StatusCode::BAD_REQUEST, "unsupported_grammar", message)
             }

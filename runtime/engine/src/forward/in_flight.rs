@@ -17,6 +17,8 @@ pub(super) struct InFlight {
     pub ticket: Ticket,
     pub submitted: Instant,
     pub rows: Vec<Row>,
+    /// Whether it is the tower's, which has no rows.
+    pub sees: bool,
 }
 
 /// What an ended sequence holds.

@@ -140,7 +140,8 @@ impl Memory {
         // Blocks that may be offloaded are not indexed.
         let known = |one: &Sequence| one.reusable(self.replays).len().min(self.cache.kept_tokens());
         self.shares
-            && others.any(|(one, left)| comes(prompt, found, &one.tokens()[..known(one)], left, self.granule))
+            && others
+                .any(|(one, left)| comes(prompt, found, one.content().first(known(one)), left, self.granule))
     }
 
     /// For each of `leases`, how many blocks it frees if it and all after it are given up.
@@ -202,11 +203,11 @@ impl Memory {
     /// On an accounting error.
     pub fn book(&mut self, row: &Row, sequence: &mut Sequence, done: usize) -> Result<(), String> {
         let known = done.min(sequence.reusable(self.replays).len());
-        let (lease, tokens) = sequence.lease_and_tokens();
+        let (lease, content) = sequence.lease_and_content();
         if let Some((snapshot, at)) = row.save {
-            self.cache.keep(lease, &tokens[..at], snapshot).map_err(unbalanced)?;
+            self.cache.keep(lease, content.first(at), snapshot).map_err(unbalanced)?;
         }
-        self.cache.extend(lease, &tokens[..known]).map_err(unbalanced)?;
+        self.cache.extend(lease, content.first(known)).map_err(unbalanced)?;
         self.cache.slide(lease, done).map_err(unbalanced)
     }
 
@@ -237,8 +238,8 @@ impl Memory {
             return Ok(());
         }
         if let Some(snapshot) = self.reserve(slot) {
-            let (lease, tokens) = sequence.lease_and_tokens();
-            self.cache.keep(lease, &tokens[..at], snapshot).map_err(unbalanced)?;
+            let (lease, content) = sequence.lease_and_content();
+            self.cache.keep(lease, content.first(at), snapshot).map_err(unbalanced)?;
         }
         Ok(())
     }

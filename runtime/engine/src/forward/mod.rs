@@ -9,8 +9,9 @@
 //! the sequences that wait, `batch` those that run, `memory` blocks, slots and snapshots, `swap` the copies
 //! of pre-empted sequences, `pipeline` the steps in flight, `step` the one being built; `outputs` sends
 //! events and counters. [`Forward`] connects them: `plan` decides a step, `apply` updates sequences from its
-//! output, which `contract` checks; `offload` sends blocks to disk between steps. Only [`Forward::run`] and
-//! [`Forward::turn`] are compiled for each model. An engine with nothing to do sleeps on its inbox.
+//! output, which `contract` checks; `offload` sends blocks to disk between steps; `tower` has images seen.
+//! Only [`Forward::run`], [`Forward::turn`] and what they call with the model are compiled for each. An
+//! engine with nothing to do sleeps on its inbox.
 
 mod apply;
 mod batch;
@@ -26,6 +27,7 @@ mod row;
 mod sliding;
 mod step;
 mod swap;
+mod tower;
 #[cfg(test)]
 mod walk;
 
@@ -41,7 +43,7 @@ use inbox::Inbox;
 use memory::Memory;
 use monomorph_model::{Model, ModelSpec};
 use outputs::{Outputs, Turn};
-use plan::Planner;
+use plan::{Planned, Planner};
 use queue::Queue;
 pub(crate) use sliding::SlidingWindows;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,6 +52,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 use step::StepBuilder;
 pub(crate) use swap::Images;
+use tower::Tower;
 
 /// Everything the forward thread owns but the model.
 pub(crate) struct Forward {
@@ -59,6 +62,7 @@ pub(crate) struct Forward {
     planner: Planner,
     memory: Memory,
     images: Images,
+    tower: Tower,
     step: StepBuilder,
     pipeline: Pipeline,
     contract: Contract,
@@ -82,6 +86,7 @@ impl Forward {
             planner,
             memory: Memory::new(spec, options, sequences),
             images,
+            tower: Tower::new(options.vision.map_or(0, |vision| vision.slots)),
             step: StepBuilder::default(),
             pipeline: Pipeline::default(),
             contract: Contract::new(spec),
@@ -92,6 +97,11 @@ impl Forward {
     /// Sequences that run at a time, at most.
     pub fn most_running(&self) -> usize {
         self.planner.limits().running()
+    }
+
+    /// Tokens of an image that every step has room for.
+    pub fn most_whole(&self) -> usize {
+        self.planner.limits().most_whole()
     }
 
     /// Runs the forward thread until the engine stops.
@@ -154,36 +164,60 @@ impl Forward {
         let began = Instant::now();
         // A failed write to disk ends its sequence, which may have been the only one.
         let ready = self.make_room(model)?;
-        let planned =
-            ready && self.has_sequences() && !self.step.awaits_sampling() && self.plan(M::SPLIT_SAMPLING)?;
+        let may_plan = ready && self.has_sequences() && !self.step.awaits_sampling();
+        if may_plan && self.see(model) {
+            if self.pipeline.len() < M::STEPS_IN_FLIGHT {
+                return Ok(());
+            }
+            return self.collect(model).map(drop);
+        }
+        let planned = if may_plan { self.plan(M::SPLIT_SAMPLING)? } else { Planned::Nothing };
         let submitted = Instant::now();
         self.outputs.planned(submitted - began);
-        if planned {
+        if planned != Planned::Nothing || self.pipeline.is_empty() {
+            self.tower.rests();
+        }
+        if planned == Planned::Admitted {
+            // What they were admitted with is copied now: the step that feeds them comes behind the tower's.
+            self.images.carry(model, self.memory.copies());
+            return Ok(());
+        }
+        if planned == Planned::Step {
             if self.pipeline.is_empty() {
                 self.outputs.counters().step_began = Some(submitted);
             }
             self.images.carry(model, self.memory.copies());
             let ticket = model.submit(self.step.with_copies(self.memory.copies()));
             let rows = self.step.submitted();
-            self.pipeline.push(InFlight { ticket, submitted, rows });
+            self.pipeline.push(InFlight { ticket, submitted, rows, sees: false });
             self.sample(model)?;
             if self.pipeline.len() < M::STEPS_IN_FLIGHT {
                 return Ok(());
             }
         }
-        if let Some(InFlight { ticket, submitted, rows }) = self.pipeline.pop() {
-            let output = model.collect(ticket);
-            let collected = Instant::now();
-            let began = self.pipeline.collected(submitted, collected);
-            self.planner.observe(rows.iter().map(|row| row.prefilled).sum(), collected - began);
-            self.apply(&rows, output, collected)?;
-            self.pipeline.recycle(rows);
-            self.sample(model)?;
-            self.publish(Some(Turn { began, collected }));
-        } else if !planned {
+        if !self.collect(model)? && planned == Planned::Nothing {
             self.wait_for_pages();
         }
         Ok(())
+    }
+
+    /// Collects the oldest step in flight and applies its output; false where none is.
+    ///
+    /// # Errors
+    /// When the model breaks its contract.
+    fn collect<M: Model>(&mut self, model: &mut M) -> Result<bool, String> {
+        let Some(InFlight { ticket, submitted, rows, sees }) = self.pipeline.pop() else { return Ok(false) };
+        let output = model.collect(ticket);
+        let collected = Instant::now();
+        let began = self.pipeline.collected(submitted, collected);
+        if !sees {
+            self.planner.observe(rows.iter().map(|row| row.prefilled).sum(), collected - began);
+        }
+        self.apply(&rows, output, collected)?;
+        self.pipeline.recycle(rows);
+        self.sample(model)?;
+        self.publish(Some(Turn { began, collected }));
+        Ok(true)
     }
 
     /// Binds the sampling inputs of the step submitted last, if it waits for them and the tokens of all steps
@@ -322,6 +356,7 @@ impl Forward {
     /// # Errors
     /// See [`Forward::free`].
     fn give_back(&mut self, sequence: &mut Sequence) -> Result<(), String> {
+        self.tower.release(sequence, usize::MAX);
         let Some(slot) = sequence.slot.take() else { return Ok(()) };
         self.pipeline.give_back(sequence.lease.take(), slot, sequence.last_step(), &mut self.memory)
     }
@@ -345,6 +380,9 @@ impl Forward {
         counters.awake = Some(Instant::now());
         counters.stats.running = self.batch.answering();
         counters.stats.swap = self.images.count();
+        let (seen, found) = self.tower.count();
+        counters.stats.images_seen += seen;
+        counters.stats.images_found += found;
         self.memory.count(&mut counters.stats);
         if let Some((turn, planning)) = turn {
             turn.count(&mut counters, planning, !self.pipeline.is_empty());

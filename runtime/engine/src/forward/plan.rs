@@ -4,7 +4,9 @@ use super::Forward;
 use super::offload::Offload;
 use super::swap::Copied;
 use crate::options::ScheduleOptions;
-use crate::scheduler::{HOLDS, Pace, Running, SchedulerLimits, StepPlan, View, Waiting, schedule};
+use crate::scheduler::{
+    HOLDS, Pace, Running, SchedulerLimits, StepPlan, View, Waiting, WholeSpan, WholeSpans, schedule,
+};
 use crate::sequence::Sequence;
 use monomorph_model::ModelSpec;
 use std::time::{Duration, Instant};
@@ -12,6 +14,17 @@ use std::time::{Duration, Instant};
 /// Bytes of logits that a step may return for prompts, beyond those of one chunk. The forward thread
 /// normalizes each row, and other sequences wait meanwhile.
 const SCORED_BYTES: usize = 16 << 20;
+
+/// What was planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Planned {
+    /// A step, which is built.
+    Step,
+    /// None, but sequences were admitted, all of which wait for rows of images.
+    Admitted,
+    /// None: collect a step, see an image or wait for a page first.
+    Nothing,
+}
 
 /// Scheduler inputs, with reusable buffers for both queues.
 pub(super) struct Planner {
@@ -21,6 +34,7 @@ pub(super) struct Planner {
     pace: Pace,
     running: Vec<Running>,
     waiting: Vec<Waiting>,
+    whole: Vec<WholeSpan>,
     /// Whether the next request waits for its image's pages.
     awaits_pages: bool,
 }
@@ -34,6 +48,7 @@ impl Planner {
             pace: Pace::default(),
             running: Vec::new(),
             waiting: Vec::new(),
+            whole: Vec::new(),
             awaits_pages: false,
         }
     }
@@ -58,10 +73,22 @@ impl Planner {
         self.schedule.tbt
     }
 
+    /// Lists the images of a waiting sequence that no step may end within.
+    pub fn list_whole(&mut self, sequence: &Sequence) -> WholeSpans {
+        list_whole(&mut self.whole, sequence)
+    }
+
     /// Records the prefilled tokens and the duration of a step.
     pub fn observe(&mut self, prefilled: usize, time: Duration) {
         self.pace.observe(prefilled, u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
+}
+
+/// Adds the images of a sequence that no step may end within.
+fn list_whole(whole: &mut Vec<WholeSpan>, sequence: &Sequence) -> WholeSpans {
+    let first = whole.len();
+    whole.extend(sequence.images.whole());
+    WholeSpans { first, count: whole.len() - first }
 }
 
 /// The limits of a model's steps: at most so many `sequences`, and `prefill_tokens` of prompts, where 0 means
@@ -82,12 +109,11 @@ fn limits(spec: &ModelSpec, sequences: usize, prefill_tokens: usize) -> Schedule
 }
 
 impl Forward {
-    /// Plans and builds the next step. `split`: whether sampling inputs may follow. False: collect a step, or
-    /// wait for a page, first.
+    /// Plans and builds the next step. `split`: whether sampling inputs may follow.
     ///
     /// # Errors
     /// When no step can be planned, or promised blocks are missing: either is a bug in the engine.
-    pub(super) fn plan(&mut self, split: bool) -> Result<bool, String> {
+    pub(super) fn plan(&mut self, split: bool) -> Result<Planned, String> {
         self.view();
         let view = View {
             free_blocks: self.memory.cache().available(),
@@ -95,6 +121,7 @@ impl Forward {
             in_flight: !self.pipeline.is_empty(),
             running: &self.planner.running,
             waiting: &self.planner.waiting,
+            whole: &self.planner.whole,
             policy: self.planner.schedule.policy,
             pace: self.planner.pace,
         };
@@ -102,12 +129,14 @@ impl Forward {
         // Images are copied back between steps.
         let resumes = self.queue.picks().take(admit).any(|one| one.image.is_some());
         if view.in_flight && (rows.is_empty() || resumes || !self.has_windows_for(&rows, admit)) {
-            return Ok(false);
+            return Ok(Planned::Nothing);
         }
-        if rows.is_empty() && (self.planner.awaits_pages || !self.has_sequences()) {
-            return Ok(false);
+        let awaits_images = self.batch.iter().any(Sequence::awaits_image);
+        let waits = self.planner.awaits_pages || awaits_images || !self.has_sequences();
+        if rows.is_empty() && admit == 0 && waits {
+            return Ok(Planned::Nothing);
         }
-        if rows.is_empty() {
+        if rows.is_empty() && admit == 0 {
             return Err(format!(
                 "no step for {} running and {} waiting sequences with {} free blocks",
                 self.batch.len(),
@@ -123,7 +152,8 @@ impl Forward {
             }
         }
         self.admit(admit)?;
-        for sequence in self.batch.iter_mut().filter(|sequence| sequence.is_ready()) {
+        // What was just admitted has its blocks from the start, even if it waits for rows of an image.
+        for sequence in self.batch.iter_mut().filter(|sequence| sequence.is_ready() || sequence.begins()) {
             let tokens = sequence.length() + self.planner.limits.reach;
             self.memory.grow(sequence, tokens)?;
         }
@@ -135,12 +165,21 @@ impl Forward {
             drop(counters);
             self.publish(None);
         }
-        let Forward { step, batch, memory, pipeline, contract, .. } = self;
+        if rows.is_empty() {
+            return Ok(Planned::Admitted);
+        }
+        let Forward { step, batch, memory, pipeline, contract, tower, .. } = self;
         step.build(&rows, split, batch, memory, pipeline, contract)?;
+        for row in &rows {
+            let sequence = &mut batch[row.sequence];
+            // What the step feeds counts as fed.
+            let fed = sequence.fed();
+            tower.release(sequence, fed);
+        }
         if !self.step.awaits_sampling() {
             self.bind_sampling()?;
         }
-        Ok(true)
+        Ok(Planned::Step)
     }
 
     /// Writes the scheduler's view of both queues, as far as it can use them.
@@ -152,6 +191,7 @@ impl Forward {
         let ScheduleOptions { policy, tbt, .. } = self.planner.schedule;
         let now = Instant::now();
         self.planner.running.clear();
+        self.planner.whole.clear();
         let windows = *self.memory.windows();
         let mut free_windows = self
             .batch
@@ -160,10 +200,12 @@ impl Forward {
             .fold(windows.room(), usize::saturating_sub);
         // Offload slots that earlier requests will still need are not given away.
         let mut free_places = self.memory.cache().free_offload_places();
-        self.planner.running.extend(self.batch.iter().map(|one| {
+        let Planner { running, whole, .. } = &mut self.planner;
+        running.extend(self.batch.iter().map(|one| {
             let on_disk = one.lease.offloaded_blocks();
             free_places = free_places.saturating_sub(offload.due(one.length(), on_disk));
-            offload.running(on_disk, one.as_running(replays, saves, now, tbt))
+            let whole = list_whole(whole, one);
+            offload.running(on_disk, one.as_running(replays, saves, now, tbt, whole))
         }));
         self.planner.waiting.clear();
         self.queue.order(policy, &self.memory);
@@ -193,7 +235,8 @@ impl Forward {
                         turns = before;
                         continue;
                     }
-                    offload.waiting(one.as_waiting(&found, self.memory.replays(), self.memory.saves()))
+                    let whole = self.planner.list_whole(one);
+                    offload.waiting(one.as_waiting(&found, self.memory.replays(), self.memory.saves(), whole))
                 }
             };
             free_places -= due;

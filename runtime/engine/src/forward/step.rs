@@ -9,7 +9,8 @@ use crate::request::EngineError;
 use crate::scheduler::Row as Planned;
 use monomorph_cache::{BlockPlace, Lease};
 use monomorph_model::{
-    BlockId, OffloadSlot, Output, SequenceStep, SlidingId, SlidingTable, Slot, StateCopy, Step, Tokens,
+    BlockId, OffloadSlot, Output, SequenceImages, SequenceStep, SlidingId, SlidingTable, Slot, StateCopy,
+    Step, Tokens,
 };
 use monomorph_sampling::Sampling;
 use std::ops::Range;
@@ -46,6 +47,10 @@ impl StepBuilder {
         self.step.offloaded.clear();
         let slides = memory.windows().are_there();
         self.step.sliding.resize_with(if slides { rows.len() } else { 0 }, SlidingTable::default);
+        self.step.images.clear();
+        if rows.iter().any(|row| !batch[row.sequence].images.is_empty()) {
+            self.step.images.resize_with(rows.len(), SequenceImages::default);
+        }
         for (at, &Planned { sequence, tokens }) in rows.iter().enumerate() {
             let sequence = &mut batch[sequence];
             let slot = sequence.slot.ok_or("a sequence runs without a slot")?;
@@ -75,6 +80,9 @@ impl StepBuilder {
                 memory.grow_sliding(sequence, position + tokens + ahead)?;
                 let first = memory.windows().first(position);
                 self.write_sliding(at, &sequence.lease, first..row.blocks.len());
+            }
+            if let Some(images) = self.step.images.get_mut(at) {
+                *images = sequence.images.of_step(position..position + tokens, sequence.tokens());
             }
             let (history, biases, masks) = match std::mem::replace(&mut row.output, Output::None) {
                 Output::Sample { history, biases, masks, .. } => (history, biases, masks),

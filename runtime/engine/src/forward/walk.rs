@@ -9,10 +9,15 @@
 //! ("planned, but"); a step that forgets to restore a state (the sequence begins without); a state saved
 //! behind the step in place of before it (it is of another position); a copy that is done again by the step
 //! after (it goes to a slot that goes on); a prompt that is scored behind what another left, and one that was
-//! pre-empted and takes what it is told again for new.
+//! pre-empted and takes what it is told again for new. Of images: prefixes found by their ids alone; rows
+//! counted from where a chunk begins; answers turned by their index; an image fed before it is seen; a chunk
+//! that ends within an image that is fed whole; places that those who leave keep.
+
+mod pictures;
 
 use super::Forward;
 use crate::handle::prepare;
+use crate::scripted::images::shifted;
 use crate::scripted::{
     Drafting, Invariant, Pipelined, Recurrent, Script, Scripted, Shape, Skipping, Tight, Tokens, Verifying,
     Windowed, allowed, leaning,
@@ -21,8 +26,9 @@ use crate::{EngineOptions, Event, FinishReason, Generation, OffloadShare, Policy
 use crate::{Request, ScheduleOptions, SlidingPool, Stats, SubmitError, SwapOptions};
 use monomorph_cache::{Block, Share, SlidingBlock};
 use monomorph_grammar::{Constraint, Grammars, Source, Thinking, Token};
-use monomorph_model::{ModelSpec, OffloadRoom};
+use monomorph_model::{ModelSpec, OffloadRoom, VisionSpec};
 use monomorph_sampling::{Dry, Sampled, Sampling, TokenBias, TokenMask, score};
+use pictures::{Given, Written, given, with_images};
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -109,10 +115,12 @@ fn spoken_by(spec: &ModelSpec) -> Tokens {
     if spec.drafts() > spec.drafted() { repeating() } else { tokens() }
 }
 
-/// The answer to a lone request without drafts, in a context of `most` tokens, and how it ends.
-fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishReason) {
+/// The answer to a lone request without drafts, in a context of `most` tokens, and how it ends. What a model
+/// keeps of its prompt are `cells`.
+fn lone(tokens: &Tokens, request: &Request, cells: &[u32], most: usize) -> (Vec<u32>, FinishReason) {
     let spec = Tight::SPEC;
     let mut context = request.prompt.clone();
+    let (mut cells, shift) = (cells.to_vec(), request.images.shift);
     let most = request.max_tokens.min(most - request.prompt.len());
     let (mut constraint, mut masks) = (request.constraint.clone(), Vec::new());
     let ends = !request.ignore_eos || constraint.is_some();
@@ -120,7 +128,7 @@ fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishRea
         if let Some(constraint) = &mut constraint {
             constraint.masks(&[], &mut masks).unwrap();
         }
-        let said = tokens.next(&context, &request.sampling, draw, spec);
+        let said = tokens.next(&cells, &request.sampling, draw, spec);
         let id = allowed(leaning(said, &request.biases.after(&context)), masks.first(), spec);
         if request.stop_ids.contains(&id) || (ends && spec.protocol.stop_ids.contains(&id)) {
             return (context.split_off(request.prompt.len()), FinishReason::Stop { id });
@@ -129,17 +137,18 @@ fn lone(tokens: &Tokens, request: &Request, most: usize) -> (Vec<u32>, FinishRea
             constraint.take(id).unwrap();
         }
         context.push(id);
+        cells.push(if shift == 0 { id } else { shifted(id, shift) });
     }
     (context.split_off(request.prompt.len()), FinishReason::Length)
 }
 
 /// The prompt log-probabilities of a lone request, if it asks for them: the scripted token has a logit of 1,
 /// all others 0.
-fn scores(tokens: &Tokens, request: &Request) -> VecDeque<Sampled> {
+fn scores(tokens: &Tokens, request: &Request, cells: &[u32]) -> VecDeque<Sampled> {
     let Some(top) = request.prompt_logprobs else { return VecDeque::new() };
     let spec = Tight::SPEC;
     let score_at = |at: usize| {
-        let said = tokens.next(&request.prompt[..at], &Sampling::default(), 0, spec);
+        let said = tokens.next(&cells[..at], &Sampling::default(), 0, spec);
         let mut logits = vec![0.0; spec.vocabulary];
         logits[said as usize] = 1.0;
         score(&mut logits, request.prompt[at], top)
@@ -190,9 +199,15 @@ impl Client {
 }
 
 /// Prompts and answers so far, for others to begin like them.
-type Spoken = Vec<Vec<u32>>;
+type Spoken = Vec<Written>;
 
-fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
+/// A request, what a model should keep of its prompt, and how the walk writes that.
+fn request(
+    random: &mut Random,
+    most: usize,
+    spoken: &Spoken,
+    vision: Option<&VisionSpec>,
+) -> (Request, Vec<u32>, Written) {
     // Mostly short, so that many run at once; sometimes as long as there is room.
     let bound = if random.below(6) == 0 { most as u64 - 1 } else { 12 };
     let mut prompt: Vec<u32> = (0..1 + random.below(bound)).map(|_| random.below(KINDS) as u32).collect();
@@ -202,7 +217,11 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
         prompt.splice(..0, alike.iter().copied());
         prompt.truncate(most - 1);
     }
-    let mut request = Request::new(prompt, 1 + random.below(30) as usize);
+    if let Some(vision) = vision {
+        prompt = with_images(random, &prompt, most - 1, vision);
+    }
+    let Given { ids, images, cells } = given(&prompt, vision);
+    let mut request = Request { images, ..Request::new(ids, 1 + random.below(30) as usize) };
     request.ignore_eos = random.below(3) == 0;
     (request.client, request.priority) = (random.below(3), random.below(5) as i64 / 2 - 1);
     request.sampling.presence_penalty = if random.below(4) == 0 { 0.5 } else { 0.0 };
@@ -229,7 +248,12 @@ fn request(random: &mut Random, most: usize, spoken: &Spoken) -> Request {
         request.prompt_logprobs = Some(random.below(3) as u8);
         request.max_tokens *= random.below(3).min(1) as usize;
     }
-    request
+    if vision.is_some_and(|it| it.whole_spans) && !request.images.images.is_empty() {
+        // These are refused.
+        request.prompt_logprobs = None;
+        request.max_tokens = request.max_tokens.max(1);
+    }
+    (request, cells, prompt)
 }
 
 /// No block is shared but by those that begin alike, no slot is held twice, and none of either is lost.
@@ -265,6 +289,8 @@ fn balance(forward: &Forward, blocks: usize, snapshots: usize, offload: Option<O
         assert_eq!(forward.memory.cache().free_offload_places() + on_disk, room.places);
         assert!(held.iter().all(|(lease, _)| lease.blocks().len() <= resident), "more than its share");
     }
+    let used = forward.batch.iter().flat_map(|one| one.images.used()).collect::<HashSet<_>>();
+    assert_eq!(used.len(), forward.tower.places().in_use(), "places of images");
     let slots: HashSet<_> = held
         .iter()
         .filter_map(|(_, slot)| *slot)
@@ -307,6 +333,7 @@ pub(super) fn walk<S: Shape>(
         prefix,
         schedule,
         sliding,
+        vision: S::VISION,
         offload,
         swap: swap.clone(),
         sequences,
@@ -338,13 +365,14 @@ pub(super) fn walk<S: Shape>(
     while turn < turns || forward.has_work() || engine.stats().waiting > 0 {
         // Bursts and lulls, so that the engine runs full and runs dry.
         if turn < turns && random.below(if turn / 200 % 2 == 0 { 2 } else { 9 }) == 0 {
-            let request = request(&mut random, engine.context(), &spoken);
-            let (answer, reason) = lone(&tokens, &request, engine.context());
-            let scores = scores(&tokens, &request);
+            let vision = S::VISION;
+            let (request, cells, written) = request(&mut random, engine.context(), &spoken, vision.as_ref());
+            let (answer, reason) = lone(&tokens, &request, &cells, engine.context());
+            let scores = scores(&tokens, &request, &cells);
             if spoken.len() == SPOKEN {
                 spoken.swap_remove(random.below(SPOKEN as u64) as usize);
             }
-            spoken.push(request.prompt.iter().chain(&answer).copied().collect());
+            spoken.push(written.iter().chain(&answer).copied().collect());
             match engine.submit(request) {
                 Ok(generation) => {
                     let (heard, cancelled) = (0, false);
@@ -392,6 +420,7 @@ pub(super) fn walk<S: Shape>(
         "blocks behind windows are lost"
     );
     assert!(forward.images.is_empty(), "a page of a copy is lost");
+    assert_eq!(forward.tower.places().in_use(), 0, "a place of an image is lost");
     engine.drain(Duration::ZERO);
     assert!(!forward.wait_for_work().unwrap());
     (engine.stats(), left)
@@ -401,7 +430,9 @@ pub(super) fn walk<S: Shape>(
 fn walks<S: Shape>() {
     let cached = walks_with::<S>(true);
     let stats = walks_with::<S>(false);
-    assert!(cached.tokens_cached > cached.tokens_prefilled / 8, "prompts are found: {cached:?}");
+    // Images make prompts longer than pools of so few blocks keep.
+    let part = if S::VISION.is_some() { 16 } else { 8 };
+    assert!(cached.tokens_cached > cached.tokens_prefilled / part, "prompts are found: {cached:?}");
     assert!(cached.blocks_evicted > 300, "blocks are short: {cached:?}");
     assert_eq!(cached.snapshots_evicted > 300, S::SPEC.state_bytes > 0, "{cached:?}");
     assert_eq!((stats.tokens_cached, stats.blocks_evicted, stats.snapshots_evicted), (0, 0, 0), "{stats:?}");
@@ -425,11 +456,15 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
         stats.tokens_generated += one.tokens_generated;
         stats.drafts_verified += one.drafts_verified;
         stats.drafts_accepted += one.drafts_accepted;
+        stats.images_seen += one.images_seen;
+        stats.images_found += one.images_found;
         left += leaving;
     }
     let (steps, drafts) = (S::STEPS_IN_FLIGHT, S::SPEC.drafts());
     println!("{steps} in flight, {drafts} drafts: {left} turns with blocks of ended sequences; {stats:?}");
     assert!(stats.preemptions > 20 && stats.finished > 300 && stats.cancelled > 150, "{stats:?}");
+    let seen = [stats.images_seen, stats.images_found].map(|images| images > 100);
+    assert_eq!(seen, [S::VISION.is_some(); 2], "images are seen, and found again: {stats:?}");
     assert_eq!(left > 30, steps > 1, "only a step in flight keeps blocks of sequences that are over");
     if drafts > 0 {
         let (verified, accepted) = (stats.drafts_verified, stats.drafts_accepted);

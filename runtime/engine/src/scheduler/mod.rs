@@ -41,6 +41,10 @@
 //!   [`SchedulerLimits::scored_tokens`]: logits are large.
 //! * **Chunk alignment.** Prefill chunks of a batch-invariant model end where its kernels sum in the same
 //!   order on both sides, and the generated tokens of a pre-empted sequence are decoded again, one a step.
+//! * **Images.** A sequence is fed up to the first image whose rows are not on the device yet. Where the
+//!   tokens of an image see each other, no chunk ends within it: it ends before, and no deadline cuts an
+//!   image of the first prompt. Its tokens fit every step, whatever that decodes
+//!   ([`SchedulerLimits::most_whole`]).
 //! * **Drafts.** A step may write behind a sequence's tokens: the drafts it verifies and those it makes.
 //!   Every sequence holds blocks for that many more positions from its admission on.
 //! * **Ahead.** While a step is in flight, the next is decided as if each of its rows yielded a token and
@@ -82,12 +86,44 @@ pub struct SchedulerLimits {
     pub scored_tokens: usize,
 }
 
+/// Tokens of an image that see each other, so that no step may end between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WholeSpan {
+    /// The index of the first.
+    pub start: usize,
+    /// The index behind the last.
+    pub end: usize,
+}
+
+/// Which of [`View::whole`] are a sequence's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WholeSpans {
+    /// The first of them.
+    pub first: usize,
+    /// How many they are: they follow one another, in the order of tokens.
+    pub count: usize,
+}
+
+impl WholeSpans {
+    /// A sequence's part of them all.
+    fn of(self, all: &[WholeSpan]) -> &[WholeSpan] {
+        &all[self.first..self.first + self.count]
+    }
+}
+
 impl SchedulerLimits {
     /// Most sequences that run at once: each must get a token and its drafts in every step, and one beside
     /// them a prefill chunk.
     pub fn running(&self) -> usize {
         let tokens = self.step_tokens.saturating_sub(self.chunk_tokens - 1);
         self.step_sequences.min(tokens / (1 + self.drafts))
+    }
+
+    /// Tokens of a prompt that every step has room for, whatever it decodes: an image whose tokens see each
+    /// other has no more.
+    pub fn most_whole(&self) -> usize {
+        let decodes = self.running().saturating_sub(1) * (1 + self.drafts);
+        self.step_tokens.saturating_sub(decodes).min(self.prefill_tokens)
     }
 }
 
@@ -104,7 +140,7 @@ pub struct Running {
     /// Drafts to be fed behind the last of them: above 0 only where that is the one token not in the cache.
     pub drafts: usize,
     /// Whether it may be fed in this step. It need not be when a step in flight samples a token that the host
-    /// must see first, or its last.
+    /// must see first, or its last; or when the next token is of an image whose rows are not there.
     pub ready: bool,
     /// Most tokens it can have.
     pub limit: usize,
@@ -118,6 +154,8 @@ pub struct Running {
     pub priority: i64,
     /// Microseconds until its next token is late; `None` where none has come yet, or there is no deadline.
     pub slack: Option<u64>,
+    /// Its images that no step may end within.
+    pub whole: WholeSpans,
 }
 
 impl Running {
@@ -148,6 +186,10 @@ pub struct Waiting {
     pub scored: bool,
     /// Lower is served first.
     pub priority: i64,
+    /// Whether it may be fed in the step that admits it.
+    pub ready: bool,
+    /// As [`Running::whole`].
+    pub whole: WholeSpans,
 }
 
 /// Everything that a decision depends on.
@@ -163,6 +205,8 @@ pub struct View<'a> {
     pub running: &'a [Running],
     /// Next first, as [`pick`] has it; those that cannot be admitted in one step may be left out.
     pub waiting: &'a [Waiting],
+    /// The images of all of them that no step may end within.
+    pub whole: &'a [WholeSpan],
     /// In which order prompts are fed, and whether deadlines count.
     pub policy: Policy,
     /// How long recent steps took.
@@ -186,7 +230,7 @@ pub struct StepPlan {
     /// How many of the waiting to admit, from the front: they become the last of the running.
     pub admit: usize,
     /// What to feed, in the order of the running, each of which holds the blocks of all its tokens by then.
-    /// Empty when a step in flight has to be collected first.
+    /// Empty when a step in flight has to be collected first, or all wait for rows of images.
     pub rows: Vec<Row>,
     /// Whether prefill was reduced so that a token comes in time.
     pub cut: bool,

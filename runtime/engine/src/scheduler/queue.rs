@@ -1,5 +1,6 @@
 //! Which of the waiting requests is next: a pure decision on plain values.
 
+use monomorph_cache::Content;
 use std::collections::HashMap;
 
 /// One admission in so many goes to the request that has waited longest, whatever the policy.
@@ -102,9 +103,9 @@ pub fn pick(candidates: &mut [Candidate], policy: Policy, turns: &mut Turns) -> 
 /// Whether a sequence with the tokens `known`, whose first `left` are cached, will soon cache more of
 /// `prompt` than the `found` tokens: a request that waits for it need not compute them. Matches end at
 /// multiples of `granule`, before the prompt's end.
-pub fn comes(prompt: &[u32], found: usize, known: &[u32], left: usize, granule: usize) -> bool {
+pub fn comes(prompt: Content<'_>, found: usize, known: Content<'_>, left: usize, granule: usize) -> bool {
     let next = (found.max(left) / granule + 1) * granule;
-    next < prompt.len() && next <= known.len() && prompt[..next] == known[..next]
+    next < prompt.len() && next <= known.len() && prompt.begins_like(&known, next)
 }
 
 /// Tokens of service by client: the virtual token counters of Sheng et al., "Fairness in Serving Large

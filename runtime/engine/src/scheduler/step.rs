@@ -1,6 +1,6 @@
 //! One step: which sequences keep their blocks, which are admitted, and how much each is fed.
 
-use super::{Policy, Row, Running, SchedulerLimits, StepPlan, View};
+use super::{Policy, Row, Running, SchedulerLimits, StepPlan, View, WholeSpan, WholeSpans};
 use monomorph_cache::admission::{admission_need, blocks_for};
 use monomorph_model::chunk;
 
@@ -40,20 +40,15 @@ pub fn schedule(view: &View<'_>, limits: &SchedulerLimits) -> StepPlan {
     let due = running
         .iter()
         .map(|one| match one.ready {
-            true => Due::of(one.tokens, one.cached, one.prefill, one.drafts, one.scored),
+            true => Due::of(one.tokens, one.cached, one.prefill, one.drafts, one.scored, one.whole),
             false => Due::Nothing,
         })
-        .chain(
-            view.waiting[..admit]
-                .iter()
-                .map(|one| Due::of(one.tokens, one.cached, one.prefill, one.drafts, one.scored)),
-        );
+        .chain(view.waiting[..admit].iter().map(|one| match one.ready {
+            true => Due::of(one.tokens, one.cached, one.prefill, one.drafts, one.scored, one.whole),
+            false => Due::Nothing,
+        }));
     let decodes: usize = due.clone().map(Due::decodes).sum();
-    let whole = limits.step_tokens.saturating_sub(decodes).min(limits.prefill_tokens);
-    let budget = match view.policy {
-        Policy::Fifo => whole,
-        Policy::Slai => in_time(view, running, limits, whole),
-    };
+    let all = limits.step_tokens.saturating_sub(decodes).min(limits.prefill_tokens);
     let mut rows: Vec<Row> =
         due.clone().enumerate().map(|(sequence, due)| Row { sequence, tokens: due.decodes() }).collect();
     let ranks = running.iter().map(|one| (one.priority, one.tokens - one.cached));
@@ -62,13 +57,20 @@ pub fn schedule(view: &View<'_>, limits: &SchedulerLimits) -> StepPlan {
         .zip(ranks)
         .enumerate()
         .filter_map(|(sequence, (due, rank))| match due {
-            Due::Prompt { cached, left, scored } => Some(Prompt { sequence, rank, cached, left, scored }),
+            Due::Prompt { cached, left, scored, whole } => {
+                Some(Prompt { sequence, rank, cached, left, scored, whole: whole.of(view.whole) })
+            }
             Due::Nothing | Due::Decode { .. } => None,
         })
         .collect();
+    let least = prompts.first().map_or(0, Prompt::least);
+    let budget = match view.policy {
+        Policy::Fifo => all,
+        Policy::Slai => in_time(view, running, limits, all, least),
+    };
     let mut room = PrefillBudget { tokens: budget, scored: limits.scored_tokens };
     if let (Policy::Slai, Some(first)) = (view.policy, prompts.first_mut()) {
-        let part = budget.div_ceil(LEAST_PART).max(limits.chunk_tokens).min(budget);
+        let part = budget.div_ceil(LEAST_PART).max(limits.chunk_tokens).max(least).min(budget);
         first.feed(part, &mut room, limits, &mut rows);
         prompts.sort_by_key(|one| (one.rank, one.sequence));
     }
@@ -76,18 +78,20 @@ pub fn schedule(view: &View<'_>, limits: &SchedulerLimits) -> StepPlan {
         one.feed(room.tokens, &mut room, limits, &mut rows);
     }
     rows.retain(|row| row.tokens > 0);
-    let cut = budget < whole && prompts.iter().any(|one| one.left > 0);
+    let cut = budget < all && prompts.iter().any(|one| one.left > 0);
     StepPlan { preempt, admit, rows, cut }
 }
 
 /// A prompt to be fed.
-struct Prompt {
+struct Prompt<'a> {
     sequence: usize,
     /// Its priority, and how many of its tokens are not in the cache.
     rank: (i64, usize),
     cached: usize,
     left: usize,
     scored: bool,
+    /// Its images that no chunk ends within.
+    whole: &'a [WholeSpan],
 }
 
 /// What is left of a step for prompts.
@@ -97,11 +101,25 @@ struct PrefillBudget {
     scored: usize,
 }
 
-impl Prompt {
+impl Prompt<'_> {
+    /// Fewest tokens that it can be fed: all that are left of an image that is to be fed whole, if one comes
+    /// next.
+    fn least(&self) -> usize {
+        let next = self.whole.iter().find(|span| span.start <= self.cached && self.cached < span.end);
+        next.map_or(1, |span| span.end - self.cached)
+    }
+
+    /// A chunk of so many tokens, shortened to end before an image that it would end within.
+    fn apart(&self, chunk: usize) -> usize {
+        let end = self.cached + chunk;
+        let within = self.whole.iter().find(|span| span.start < end && end < span.end);
+        within.map_or(chunk, |span| span.start.saturating_sub(self.cached))
+    }
+
     /// Feeds it a chunk of at most so many tokens, as the room allows.
     fn feed(&mut self, most: usize, room: &mut PrefillBudget, limits: &SchedulerLimits, rows: &mut [Row]) {
         let most = if self.scored { most.min(room.scored) } else { most };
-        let chunk = chunk(self.cached, self.left, most, limits.chunk_tokens);
+        let chunk = self.apart(chunk(self.cached, self.left, most, limits.chunk_tokens));
         self.cached += chunk;
         self.left -= chunk;
         rows[self.sequence].tokens += chunk;
@@ -112,11 +130,18 @@ impl Prompt {
     }
 }
 
-/// The part of the prefill `room` that leaves every decoding sequence its token in time.
-fn in_time(view: &View<'_>, running: &[Running], limits: &SchedulerLimits, room: usize) -> usize {
+/// The part of the prefill `room` that leaves every decoding sequence its token in time, but not less than
+/// can be fed, which is `least`.
+fn in_time(
+    view: &View<'_>,
+    running: &[Running],
+    limits: &SchedulerLimits,
+    room: usize,
+    least: usize,
+) -> usize {
     let decodes = |one: &&Running| one.ready && one.tokens == one.cached + 1;
     let Some(slack) = running.iter().filter(decodes).filter_map(|one| one.slack).min() else { return room };
-    let least = room.div_ceil(LEAST_PART).max(limits.chunk_tokens);
+    let least = room.div_ceil(LEAST_PART).max(limits.chunk_tokens).max(least);
     // An eighth of the time is for what no estimate knows.
     view.pace.fits(slack - slack / 8).max(least).min(room)
 }
@@ -134,16 +159,24 @@ enum Due {
         cached: usize,
         left: usize,
         scored: bool,
+        whole: WholeSpans,
     },
 }
 
 impl Due {
-    fn of(tokens: usize, cached: usize, prefill: usize, drafts: usize, scored: bool) -> Due {
+    fn of(
+        tokens: usize,
+        cached: usize,
+        prefill: usize,
+        drafts: usize,
+        scored: bool,
+        whole: WholeSpans,
+    ) -> Due {
         match (tokens.saturating_sub(cached), prefill.saturating_sub(cached)) {
             (0, _) => Due::Nothing,
             // A row of logits takes of the room for these.
             (1, _) | (_, 0) if !scored => Due::Decode { drafts },
-            (_, left) => Due::Prompt { cached, left, scored },
+            (_, left) => Due::Prompt { cached, left, scored, whole },
         }
     }
 

@@ -25,7 +25,7 @@ impl<S: Shape> Scripted<S> {
             let next = self.next(&context[..known], sampling, draw + at as u64, biases, masks.get(at));
             let id = next.id;
             sampled.push(next);
-            if context.get(known) != Some(&id) {
+            if self.memory.ids(&context[known..]).first() != Some(&id) {
                 break id;
             }
             known += 1;

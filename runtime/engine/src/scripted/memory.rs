@@ -2,13 +2,15 @@
 
 use super::Script;
 use super::cells;
+use super::images::{Images, id_of};
 use super::rows::uses;
 use super::windows::Windows;
 use monomorph_model::{
-    BlockId, ModelSpec, OffloadRoom, OffloadSlot, Output, SequenceStep, SlidingId, SlidingSpec, SlidingTable,
-    Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens,
+    BlockId, FeatureSlot, ModelSpec, OffloadRoom, OffloadSlot, Output, Patches, SequenceImages, SequenceStep,
+    SlidingId, SlidingSpec, SlidingTable, Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens, VisionSpec,
 };
 use monomorph_sampling::{MAX_BIASES, Sampling, TokenBias, TokenMask, TokenUse};
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -43,6 +45,8 @@ pub(super) struct Memory {
     steps: VecDeque<StepMemory>,
     /// Blocks of layers with a sliding window, if it has such layers.
     windows: Option<Windows>,
+    /// Images, if it takes some. Then what is kept of a token is a cell, with its id in it.
+    images: Option<Images>,
 }
 
 /// What a step holds while it is in flight.
@@ -57,6 +61,7 @@ impl Memory {
     pub fn new(
         spec: &'static ModelSpec,
         sliding: Option<(SlidingSpec, usize)>,
+        vision: Option<VisionSpec>,
         &Script { blocks, snapshots, offload: room, .. }: &Script,
     ) -> Memory {
         Memory {
@@ -76,7 +81,26 @@ impl Memory {
             following: HashMap::new(),
             steps: VecDeque::new(),
             windows: sliding.map(|(sliding, blocks)| Windows::new(spec, sliding, blocks)),
+            images: vision.map(Images::new),
         }
+    }
+
+    /// Sees an image.
+    pub fn see(&mut self, image: &Patches, slot: FeatureSlot) {
+        self.images.as_mut().expect("a model without a vision tower").see(image, slot);
+    }
+
+    /// The ids of what is kept of tokens.
+    pub fn ids<'a>(&self, context: &'a [u32]) -> Cow<'a, [u32]> {
+        match self.images {
+            None => Cow::Borrowed(context),
+            Some(_) => context.iter().map(|cell| id_of(*cell)).collect(),
+        }
+    }
+
+    /// What is kept of the tokens that a row is fed.
+    fn kept(&self, row: &SequenceStep, ids: &[u32], images: Option<&SequenceImages>) -> Vec<u32> {
+        self.images.as_ref().map_or_else(|| ids.to_vec(), |all| all.cells(row, ids, images))
     }
 
     /// Begins a step that has these groups on disk.
@@ -166,7 +190,7 @@ impl Memory {
     }
 
     /// Writes a row's tokens into its blocks and returns the sequence as read back from them.
-    pub fn feed(&mut self, row: &SequenceStep) -> Vec<u32> {
+    pub fn feed(&mut self, row: &SequenceStep, images: Option<&SequenceImages>) -> Vec<u32> {
         let slot = row.slot;
         let end = row.position + row.tokens.len();
         let needed = self.reach(row).div_ceil(self.block_tokens);
@@ -207,9 +231,9 @@ impl Memory {
         self.check_drafts(row);
         assert_eq!(row.position, fed.len(), "{slot:?} goes on at another position than it was left");
         match &row.tokens {
-            Tokens::Known(ids) => fed.extend_from_slice(ids),
+            Tokens::Known(ids) => fed.extend(self.kept(row, ids, images)),
             Tokens::Sampled => match self.sampled.get(&slot) {
-                Some(&(context, id)) if context == row.position => fed.push(id),
+                Some(&(context, id)) if context == row.position => fed.extend(self.kept(row, &[id], images)),
                 other => panic!("{slot:?} goes on at {} with what was sampled: {other:?}", row.position),
             },
         }

@@ -9,6 +9,7 @@
 mod cells;
 mod controls;
 mod drafting;
+pub mod images;
 mod memory;
 mod rows;
 mod spec;
@@ -17,14 +18,15 @@ mod windows;
 pub use controls::{Breach, Controls, Poison};
 pub use rows::{Next, Rows};
 pub use spec::{
-    Drafting, Invariant, Pipelined, Recurrent, Shape, Skipping, Small, Tight, Verifying, Windowed,
+    Drafting, GEMMA, Invariant, PIXTRAL, Pipelined, QWEN, Recurrent, Seeing, Shape, Skipping, Small, Tight,
+    Verifying, Windowed,
 };
 
 use controls::Fault;
 use memory::Memory;
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Output, Progress, SlidingId,
-    SlidingSpec,
+    BlockId, FeatureSlot, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Output,
+    Patches, Progress, SlidingId, SlidingSpec, VisionSpec,
 };
 use monomorph_model::{RowOutput, SequenceStep, Slot, StatePlace, States, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask};
@@ -172,7 +174,7 @@ impl<S: Shape> Scripted<S> {
     /// A model that follows `script`.
     pub fn new(script: Script) -> Scripted<S> {
         Scripted {
-            memory: Memory::new(S::SPEC, S::SLIDING.map(|it| (it, script.sliding)), &script),
+            memory: Memory::new(S::SPEC, S::SLIDING.map(|it| (it, script.sliding)), S::VISION, &script),
             script,
             controls: Controls::default(),
             pending: VecDeque::new(),
@@ -222,15 +224,28 @@ impl<S: Shape> Scripted<S> {
         sampled(id, sampling, vocabulary, poison)
     }
 
+    /// Begins a step of so many tokens, which will give this.
+    fn begun(&mut self, output: StepOutput, drafts: Vec<usize>, tokens: usize) -> Ticket {
+        assert!(self.pending.len() < S::STEPS_IN_FLIGHT, "{} steps in flight already", self.pending.len());
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.next_ticket += 1;
+        self.controls.begin();
+        let (ticket, submitted) = (Ticket(self.next_ticket), Instant::now());
+        let token_time = self.script.token_time * tokens;
+        self.pending.push_back(Pending { ticket, output, drafts, submitted, token_time });
+        Ticket(self.next_ticket)
+    }
+
     /// What one sequence gets that read this context.
     fn row(&mut self, sequence: &SequenceStep, context: &[u32]) -> RowOutput {
         match &sequence.output {
             Output::None => RowOutput::None,
             Output::Sample { sampling, draw, history, biases, masks } => {
                 let known = context.len() - sequence.drafts;
-                memory::check_history(&context[..known], *draw, sampling, history);
+                let ids = self.memory.ids(context);
+                memory::check_history(&ids[..known], *draw, sampling, history);
                 memory::check_biases(biases, sequence.drafts, S::SPEC);
-                memory::check_masks(masks, &context[known..], S::SPEC);
+                memory::check_masks(masks, &ids[known..], S::SPEC);
                 self.sample_row(sequence, context, sampling, *draw, biases, masks)
             }
             Output::Logits => {
@@ -297,6 +312,7 @@ impl<S: Shape> Model for Scripted<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
     // A device does; a processor, which has one step in flight and makes no drafts, does not.
     const SPLIT_SAMPLING: bool = S::STEPS_IN_FLIGHT > 1 || S::SPEC.drafted() > 0;
 
@@ -362,8 +378,19 @@ impl<S: Shape> Model for Scripted<S> {
         }
     }
 
+    fn see(&mut self, image: &Patches, slot: FeatureSlot) -> Ticket {
+        assert!(self.told_later.is_none(), "a step is not sampled in, and an image is seen");
+        // Blocks that are copied must not be those of a step in flight, whatever it does.
+        self.memory.begin(&[]);
+        self.memory.see(image, slot);
+        self.begun(StepOutput::default(), Vec::new(), 0)
+    }
+
     fn submit(&mut self, step: &Step) -> Ticket {
         memory::check_step(step, S::SPEC, self.sequences());
+        let images = step.images.len();
+        assert!(images == 0 || S::VISION.is_some(), "images of a model without a vision tower");
+        assert!([0, step.sequences.len()].contains(&images), "images of {images} sequences");
         let tables = if S::SLIDING.is_some() { step.sequences.len() } else { 0 };
         assert_eq!(step.sliding.len(), tables, "tables of layers with a sliding window");
         self.memory.begin(&step.offloaded);
@@ -376,7 +403,7 @@ impl<S: Shape> Model for Scripted<S> {
         let mut rows = Vec::new();
         let mut read = Vec::new();
         for (at, sequence) in step.sequences.iter().enumerate() {
-            let context = self.memory.feed(sequence);
+            let context = self.memory.feed(sequence, step.images.get(at));
             self.memory.feed_sliding(sequence, step.sliding.get(at), &context);
             if step.sampling_follows {
                 rows.push(RowOutput::None);
@@ -393,19 +420,9 @@ impl<S: Shape> Model for Scripted<S> {
                 }
             }
         }
-        assert!(self.pending.len() < S::STEPS_IN_FLIGHT, "{} steps in flight already", self.pending.len());
         let tokens: usize = step.sequences.iter().map(|sequence| sequence.tokens.len()).sum();
-        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
-        self.next_ticket += 1;
-        self.controls.begin();
-        self.pending.push_back(Pending {
-            ticket: Ticket(self.next_ticket),
-            output: StepOutput { rows },
-            drafts: step.sequences.iter().map(|sequence| sequence.drafts).collect(),
-            submitted: Instant::now(),
-            token_time: self.script.token_time * tokens,
-        });
-        Ticket(self.next_ticket)
+        let drafts = step.sequences.iter().map(|sequence| sequence.drafts).collect();
+        self.begun(StepOutput { rows }, drafts, tokens)
     }
 
     fn sample(&mut self, step: &Step) {

@@ -3,8 +3,8 @@
 use monomorph_formats::Format;
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
-    BatchInvariantSpec, ClassFormat, DraftSpec, Drafter, Figures, HardwareSpec, ModelSpec, Protocol,
-    SamplingPreset, SlidingSpec,
+    BatchInvariantSpec, ClassFormat, DraftSpec, Drafter, Figures, HardwareSpec, ImageTokens, ModelSpec,
+    Protocol, SamplingPreset, SlidingSpec, VisionFamily, VisionSpec,
 };
 use std::marker::PhantomData;
 
@@ -16,6 +16,8 @@ pub trait Shape: Send + 'static {
     const STEPS_IN_FLIGHT: usize = 1;
     /// What `Model::SLIDING` will be.
     const SLIDING: Option<SlidingSpec> = None;
+    /// What `Model::VISION` will be.
+    const VISION: Option<VisionSpec> = None;
 }
 
 /// Another shape, with up to `STEPS` steps in flight.
@@ -26,6 +28,7 @@ impl<S: Shape, const STEPS: usize> Shape for Pipelined<S, STEPS> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = STEPS;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
 }
 
 /// Another shape, of a model that drafts `DRAFTS` tokens after every one sampled.
@@ -44,6 +47,7 @@ impl<S: Shape, const DRAFTS: usize> Shape for Drafting<S, DRAFTS> {
         ..*S::SPEC
     };
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
 }
 
 /// [`Drafting`] with layers of the model itself, whose passes write one position more.
@@ -62,6 +66,7 @@ impl<S: Shape, const DRAFTS: usize> Shape for Skipping<S, DRAFTS> {
         ..*S::SPEC
     };
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
 }
 
 /// Another shape, of a model that verifies `DRAFTS` drafts a sequence, which the engine makes.
@@ -80,6 +85,7 @@ impl<S: Shape, const DRAFTS: usize> Shape for Verifying<S, DRAFTS> {
         ..*S::SPEC
     };
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
 }
 
 /// Another shape, of a batch-invariant model whose prefill chunks end at multiples of `CHUNK` tokens.
@@ -91,6 +97,7 @@ impl<S: Shape, const CHUNK: usize> Shape for Invariant<S, CHUNK> {
         &ModelSpec { batch_invariant: Some(BatchInvariantSpec { chunk_alignment: CHUNK }), ..*S::SPEC };
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
 }
 
 /// Another shape, of a model that has recurrent state beside keys and values: the tokens that it was fed, and
@@ -102,6 +109,7 @@ impl<S: Shape> Shape for Recurrent<S> {
     const SPEC: &'static ModelSpec = &ModelSpec { state_bytes: 4 * (1 + S::SPEC.context as u64), ..*S::SPEC };
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
 }
 
 /// Another shape, of a model with layers that attend to the last `WINDOW` tokens only, beside those that
@@ -114,6 +122,42 @@ impl<S: Shape, const WINDOW: usize> Shape for Windowed<S, WINDOW> {
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
     const SLIDING: Option<SlidingSpec> =
         Some(SlidingSpec { window: WINDOW, block_bytes: 4 * S::SPEC.block_tokens });
+    const VISION: Option<VisionSpec> = S::VISION;
+}
+
+/// Another shape, of a model that takes images as a family does: those of [`QWEN`], [`GEMMA`] or [`PIXTRAL`].
+#[derive(Debug)]
+pub struct Seeing<S, const FAMILY: usize>(PhantomData<fn() -> S>);
+
+/// Positions have three axes.
+pub const QWEN: usize = 0;
+/// The tokens of an image see each other.
+pub const GEMMA: usize = 1;
+/// Rows of an image end with a token of their own.
+pub const PIXTRAL: usize = 2;
+
+impl<S: Shape, const FAMILY: usize> Shape for Seeing<S, FAMILY> {
+    const SPEC: &'static ModelSpec = S::SPEC;
+    const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
+    const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = Some(VisionSpec {
+        family: [VisionFamily::Qwen, VisionFamily::Gemma, VisionFamily::Pixtral][FAMILY],
+        patch: 1,
+        frames: 1,
+        merge: 1,
+        values: 1,
+        taps: 0,
+        grid_positions: FAMILY == QWEN,
+        whole_spans: FAMILY == GEMMA,
+        tokens: ImageTokens {
+            image: 40,
+            start: None,
+            end: None,
+            row_end: if FAMILY == PIXTRAL { Some(41) } else { None },
+        },
+        most_patches: 12,
+        slots: 3,
+    });
 }
 
 /// A small model with the vocabulary and the stop id of SmolLM2, blocks of 16 and steps of 64 tokens, and at

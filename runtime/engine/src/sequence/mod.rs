@@ -1,22 +1,25 @@
 //! One generation: everything the engine knows about an accepted request.
 //!
 //! `sampling` holds its sampling inputs with the `constraint` of its answer; `lookup` drafts from its own
-//! tokens; `scoring` computes the log-probabilities of its prompt; `client` is its client channel.
+//! tokens; `images` are those of its prompt; `scoring` computes the log-probabilities of its prompt; `client`
+//! is its client channel.
 
 mod client;
 mod constraint;
+mod images;
 mod lookup;
 mod sampling;
 mod scoring;
 
 use crate::request::{EngineError, Event, FinishReason, Finished};
-use crate::scheduler::{Candidate, Running, Waiting};
+use crate::scheduler::{Candidate, Running, Waiting, WholeSpans};
 pub(crate) use client::{Client, Reporter, Signals};
 pub(crate) use constraint::AnswerConstraint;
+pub(crate) use images::Images;
 pub(crate) use lookup::Lookup;
 pub use lookup::{LONGEST_NGRAM, LookupOptions};
 use monomorph_cache::swap::Image;
-use monomorph_cache::{Lease, Match, SavePoints, SlidingBlock};
+use monomorph_cache::{Content, Lease, Match, SavePoints, SlidingBlock};
 use monomorph_model::Slot;
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask, TokenUse};
 pub(crate) use sampling::SamplingState;
@@ -42,6 +45,8 @@ pub(crate) struct Sequence {
     pub image: Option<Image>,
     /// When it resumes: of its blocks of layers with a sliding window, those that are written from the copy.
     pub restored: Vec<Option<SlidingBlock>>,
+    /// The images of its prompt. The places of their rows belong to `forward` too.
+    pub images: Images,
     /// Prompt, then answer.
     tokens: Vec<u32>,
     /// Length of the prompt, in tokens.
@@ -85,6 +90,7 @@ pub(crate) struct Asked {
     pub account: u64,
     /// The prompt.
     pub tokens: Vec<u32>,
+    pub images: Images,
     /// Most tokens it may have, prompt and answer together.
     pub limit: usize,
     pub stop_ids: Vec<u32>,
@@ -100,7 +106,7 @@ impl Sequence {
     /// A new sequence of which nothing is computed.
     pub fn new(asked: Asked) -> Sequence {
         let Asked { number, priority, account, tokens, limit, stop_ids, .. } = asked;
-        let Asked { sampling, lookup, scoring, block_tokens, reporter, .. } = asked;
+        let Asked { images, sampling, lookup, scoring, block_tokens, reporter, .. } = asked;
         let sequence = Sequence {
             number,
             priority,
@@ -125,6 +131,7 @@ impl Sequence {
             lease: Lease::new(block_tokens),
             image: None,
             restored: Vec::new(),
+            images,
             slot: None,
             reporter,
         };
@@ -162,9 +169,14 @@ impl Sequence {
         self.last_step
     }
 
-    /// Its blocks, to be changed, and its tokens.
-    pub fn lease_and_tokens(&mut self) -> (&mut Lease, &[u32]) {
-        (&mut self.lease, &self.tokens)
+    /// Its tokens and images.
+    pub fn content(&self) -> Content<'_> {
+        Content::new(&self.tokens, self.images.placed())
+    }
+
+    /// Its blocks, to be changed, and its tokens and images.
+    pub fn lease_and_content(&mut self) -> (&mut Lease, Content<'_>) {
+        (&mut self.lease, Content::new(&self.tokens, self.images.placed()))
     }
 
     /// Whether no step has fed it since it was admitted.
@@ -299,9 +311,14 @@ impl Sequence {
     }
 
     /// Whether it can be scheduled: no sampled token is pending, or the pending one cannot reach its length
-    /// limit.
+    /// limit; and its next token is of no image whose rows are missing.
     pub fn is_ready(&self) -> bool {
-        self.coming == 0 || self.length() < self.limit
+        (self.coming == 0 || self.length() < self.limit) && !self.awaits_image()
+    }
+
+    /// Whether its next token is of an image whose rows are missing.
+    pub fn awaits_image(&self) -> bool {
+        self.images.reach(self.fed) == self.fed
     }
 
     /// How many of its tokens are prefilled: all known ones when it is admitted, or only the prompt where
@@ -312,15 +329,15 @@ impl Sequence {
 
     /// The tokens whose blocks others may reuse: with `replays` only the prefilled ones, because decoded ones
     /// have other bits.
-    pub fn reusable(&self, replays: bool) -> &[u32] {
-        &self.tokens[..self.prefill(replays).min(self.tokens.len())]
+    pub fn reusable(&self, replays: bool) -> Content<'_> {
+        self.content().first(self.prefill(replays).min(self.tokens.len()))
     }
 
     /// The tokens whose cached prefix it may use when it is admitted: the reusable ones, but while its prompt
     /// is scored no more than are already scored.
-    pub fn sought(&self, replays: bool) -> &[u32] {
+    pub fn sought(&self, replays: bool) -> Content<'_> {
         match &self.scoring {
-            Some(scoring) => &self.tokens[..scoring.scored()],
+            Some(scoring) => self.content().first(scoring.scored()),
             None => self.reusable(replays),
         }
     }
@@ -361,22 +378,31 @@ impl Sequence {
     }
 
     /// Those of them that its copy holds.
-    pub fn stored(&self, replays: bool) -> &[u32] {
+    pub fn stored(&self, replays: bool) -> Content<'_> {
         let reusable = self.reusable(replays);
-        &reusable[..self.fed.min(reusable.len())]
+        reusable.first(self.fed.min(reusable.len()))
+    }
+
+    /// Up to which token it may be prefilled in one step when `fed` are in the cache: to where its state is
+    /// to be saved, and to the first image whose rows are missing.
+    fn prefill_until(&self, fed: usize, saved: usize, begun: usize, saves: Option<&SavePoints>) -> usize {
+        let tokens = self.length();
+        let until = saves.map_or(tokens, |saves| saves.until(fed, saved, begun, tokens));
+        self.images.behind(until).min(self.images.reach(fed))
     }
 
     /// The scheduler's view while it runs. Its state is saved at `saves`; all its blocks are taken to be
-    /// freed when it is pre-empted.
+    /// freed when it is pre-empted. Its whole images are listed as `whole`.
     pub fn as_running(
         &self,
         replays: bool,
         saves: Option<&SavePoints>,
         now: Instant,
         tbt: Duration,
+        whole: WholeSpans,
     ) -> Running {
         let (tokens, blocks) = (self.length(), self.lease.blocks().len());
-        let until = saves.map_or(tokens, |saves| saves.until(self.fed, self.saved, self.begun, tokens));
+        let until = self.prefill_until(self.fed, self.saved, self.begun, saves);
         Running {
             tokens,
             cached: self.fed,
@@ -389,13 +415,20 @@ impl Sequence {
             scored: self.scoring.is_some(),
             priority: self.priority,
             slack: self.slack(now, tbt),
+            whole,
         }
     }
 
     /// The scheduler's view while it waits, with what the cache has of its tokens.
-    pub fn as_waiting(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
+    pub fn as_waiting(
+        &self,
+        found: &Match,
+        replays: bool,
+        saves: Option<&SavePoints>,
+        whole: WholeSpans,
+    ) -> Waiting {
         let (tokens, cached, prefill) = (self.length(), found.tokens, self.prefill(replays));
-        let until = saves.map_or(tokens, |saves| saves.until(cached, cached, prefill, tokens));
+        let until = self.prefill_until(cached, cached, prefill, saves);
         let (prefill, priority) = (prefill.min(until), self.priority);
         let (shared, limit) = (found.in_use, self.limit);
         Waiting {
@@ -407,13 +440,21 @@ impl Sequence {
             limit,
             scored: self.scoring.is_some(),
             priority,
+            ready: self.images.reach(cached) > cached,
+            whole,
         }
     }
 
     /// The scheduler's view while its copy is in memory, with what the cache has of its blocks.
-    pub fn as_resuming(&self, found: &Match, replays: bool, saves: Option<&SavePoints>) -> Waiting {
+    pub fn as_resuming(
+        &self,
+        found: &Match,
+        replays: bool,
+        saves: Option<&SavePoints>,
+        whole: WholeSpans,
+    ) -> Waiting {
         let tokens = self.length();
-        let until = saves.map_or(tokens, |saves| saves.until(self.fed, self.saved, self.begun, tokens));
+        let until = self.prefill_until(self.fed, self.saved, self.begun, saves);
         Waiting {
             tokens,
             cached: self.fed,
@@ -423,6 +464,8 @@ impl Sequence {
             limit: self.limit,
             scored: self.scoring.is_some(),
             priority: self.priority,
+            ready: !self.awaits_image(),
+            whole,
         }
     }
 

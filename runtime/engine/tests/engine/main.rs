@@ -7,6 +7,7 @@ mod drafts;
 mod drawn;
 mod endings;
 mod health;
+mod images;
 mod lookups;
 mod offload;
 mod support;

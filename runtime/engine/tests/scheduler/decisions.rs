@@ -4,13 +4,14 @@ use crate::world::fresh;
 use crate::{drafting, limits};
 use monomorph_engine::scheduler::{
     AGE_TURN, Candidate, Clients, Pace, Policy, QUANTUM, Row, Running, SchedulerLimits, StepPlan, Turns,
-    View, Waiting, pick, rank, schedule,
+    View, Waiting, WholeSpan, WholeSpans, pick, rank, schedule,
 };
 
 /// A view with enough slots and nothing in flight.
 fn view<'a>(free_blocks: usize, running: &'a [Running], waiting: &'a [Waiting]) -> View<'a> {
     let (policy, pace) = (Policy::Fifo, Pace::default());
-    View { free_blocks, free_slots: 4 - running.len(), in_flight: false, running, waiting, policy, pace }
+    let (free_slots, whole) = (4 - running.len(), &[]);
+    View { free_blocks, free_slots, in_flight: false, running, waiting, whole, policy, pace }
 }
 
 /// A sequence with `cached` tokens in the cache, ready to be fed the others.
@@ -28,6 +29,7 @@ fn running(tokens: usize, cached: usize, limit: usize, blocks: usize) -> Running
         scored: false,
         priority: 0,
         slack: None,
+        whole: WholeSpans::default(),
     }
 }
 
@@ -299,4 +301,66 @@ fn prompts_that_are_scored_share_the_room_for_their_logits() {
     let chunks = SchedulerLimits { chunk_tokens: 6, ..limits };
     assert_eq!(fed(&[scored, scored], &chunks), [(0, 6)]);
     assert_eq!(fed(&[last, scored], &chunks), [(0, 1)]);
+}
+
+/// A sequence with these images, the first of which stands at `spans[first]`.
+fn seeing(one: Running, first: usize, count: usize) -> Running {
+    Running { whole: WholeSpans { first, count }, ..one }
+}
+
+#[test]
+fn no_chunk_ends_within_an_image_that_is_fed_whole() {
+    let limits = SchedulerLimits { prefill_tokens: 16, ..limits(4, 16, 4) };
+    let spans = [(3, 9), (1, 6), (6, 12), (20, 30)].map(|(start, end)| WholeSpan { start, end });
+    let fed = |one: Running, decodes: usize| {
+        let mut all = vec![running(6, 5, 90, 50); decodes];
+        all.insert(0, one);
+        let plan = schedule(&View { whole: &spans, ..view(99, &all, &[]) }, &limits);
+        plan.rows.iter().find(|row| row.sequence == 0).map_or(0, |row| row.tokens)
+    };
+    let prompt = |cached| seeing(running(40, cached, 90, 50), 1, 3);
+    // 16 tokens would end at 16 and 13 at 13, between images; 15 behind 10 tokens would cut the last.
+    assert_eq!((fed(prompt(0), 0), fed(prompt(0), 3)), (16, 13));
+    assert_eq!((fed(prompt(10), 0), fed(prompt(10), 3)), (10, 10));
+    assert_eq!(fed(prompt(20), 0), 16, "an image and what comes behind it");
+    // From within an image, as behind a prefix that was found: on to its end at least.
+    assert_eq!((fed(prompt(25), 0), fed(prompt(4), 0)), (15, 16));
+    // Where the state is to be saved first, or a share of the device ends: before the image.
+    let until = |cached, prefill| Running { prefill, ..prompt(cached) };
+    assert_eq!([fed(until(0, 8), 0), fed(until(0, 6), 0), fed(until(6, 8), 0)], [6, 6, 0]);
+    let other = seeing(running(40, 0, 90, 50), 0, 1);
+    assert_eq!([fed(Running { prefill: 4, ..other }, 0), fed(Running { prefill: 9, ..other }, 0)], [3, 9]);
+}
+
+#[test]
+fn no_deadline_cuts_an_image_of_the_first_prompt() {
+    let limits = SchedulerLimits { prefill_tokens: 64, ..limits(4, 64, 4) };
+    let mut pace = Pace::default();
+    // A token of a prompt takes a millisecond, and nothing is left.
+    [0, 64, 0, 64].into_iter().for_each(|tokens| pace.observe(tokens, 1_000 + 1_000 * tokens as u64));
+    let spans = [WholeSpan { start: 0, end: 40 }, WholeSpan { start: 0, end: 40 }];
+    let late = Running { slack: Some(0), ..running(6, 5, 90, 50) };
+    let [first, second] = [0, 1].map(|at| seeing(running(50, 0, 90, 50), at, 1));
+    let all = [late, first, second];
+    let base = View { whole: &spans, pace, policy: Policy::Slai, ..view(99, &all, &[]) };
+    let rows = schedule(&base, &limits).rows;
+    assert_eq!(rows, [Row { sequence: 0, tokens: 1 }, Row { sequence: 1, tokens: 40 }]);
+}
+
+#[test]
+fn one_that_waits_for_rows_is_admitted_and_fed_later() {
+    let limits = limits(4, 16, 4);
+    let waits = Waiting { ready: false, ..fresh(9, 20) };
+    let plan = schedule(&view(9, &[], &[waits, fresh(3, 9)]), &limits);
+    assert_eq!((plan.admit, plan.rows), (2, vec![Row { sequence: 1, tokens: 3 }]));
+    let plan = schedule(&view(9, &[], &[waits]), &limits);
+    assert_eq!((plan.admit, plan.rows), (1, Vec::new()), "nothing can be fed before an image is seen");
+}
+
+#[test]
+fn an_image_that_is_fed_whole_fits_beside_all_that_others_decode() {
+    let most = |sequences, tokens| SchedulerLimits { prefill_tokens: tokens, ..limits(sequences, tokens, 4) };
+    assert_eq!(most(4, 16).most_whole(), 13);
+    assert_eq!(SchedulerLimits { prefill_tokens: 9, ..most(4, 16) }.most_whole(), 9);
+    assert_eq!(SchedulerLimits { drafts: 2, ..most(4, 16) }.most_whole(), 16 - 3 * 3);
 }

@@ -3,8 +3,8 @@
 
 use crate::truth;
 use monomorph_engine::scheduler::{
-    Candidate, Clients, GENERATED, Pace, Policy, Row, Running, SchedulerLimits, Turns, View, Waiting, pick,
-    rank, schedule,
+    Candidate, Clients, GENERATED, Pace, Policy, Row, Running, SchedulerLimits, Turns, View, Waiting,
+    WholeSpans, pick, rank, schedule,
 };
 use std::collections::VecDeque;
 
@@ -75,7 +75,21 @@ impl Sequence {
         let slack = since.map(|since| tbt.saturating_sub(since));
         let (prefill, priority) = (self.prefill(), self.request.priority);
         let (returns, scored) = (blocks, false);
-        Running { tokens, cached, prefill, drafts, ready, limit, blocks, returns, scored, priority, slack }
+        let whole = WholeSpans::default();
+        Running {
+            tokens,
+            cached,
+            prefill,
+            drafts,
+            ready,
+            limit,
+            blocks,
+            returns,
+            scored,
+            priority,
+            slack,
+            whole,
+        }
     }
 
     fn prefill(&self) -> usize {
@@ -103,7 +117,18 @@ impl Sequence {
 
 /// One that waits, of whose tokens nothing is cached.
 pub(crate) fn fresh(tokens: usize, limit: usize) -> Waiting {
-    Waiting { tokens, cached: 0, shared: 0, prefill: tokens, drafts: 0, limit, scored: false, priority: 0 }
+    Waiting {
+        tokens,
+        cached: 0,
+        shared: 0,
+        prefill: tokens,
+        drafts: 0,
+        limit,
+        scored: false,
+        priority: 0,
+        ready: true,
+        whole: WholeSpans::default(),
+    }
 }
 
 /// What a run did, to see that the runs exercise what they claim to.
@@ -284,6 +309,7 @@ impl World {
             in_flight: !self.flights.is_empty(),
             running: &running,
             waiting: &waiting,
+            whole: &[],
             policy,
             pace: self.pace,
         };

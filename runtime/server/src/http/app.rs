@@ -26,7 +26,7 @@ use crate::request::limits::RequestLimits;
 use crate::request::reasoning::ReasoningArgs;
 use crate::request::text::Text;
 use axum::http::StatusCode;
-use monomorph_engine::{EngineHandle, Request, SubmitError};
+use monomorph_engine::{EngineHandle, PromptImages, Request, SubmitError};
 use monomorph_grammar::Constraint;
 use monomorph_model::{ModelSpec, Progress};
 use monomorph_sampling::Sampling;
@@ -186,6 +186,7 @@ impl App {
         }
         let request = Request {
             prompt: Vec::new(),
+            images: PromptImages::default(),
             max_tokens: params.max_tokens.unwrap_or(max_tokens),
             sampling,
             biases,

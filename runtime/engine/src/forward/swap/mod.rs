@@ -60,7 +60,8 @@ impl Forward {
         match self.images.want(image) {
             images::Wanted::Here => {
                 let found = self.memory.lookup_copied(sequence);
-                Copied::Here(sequence.as_resuming(&found, replays, saves))
+                let whole = self.planner.list_whole(sequence);
+                Copied::Here(sequence.as_resuming(&found, replays, saves, whole))
             }
             images::Wanted::Waits => Copied::Comes,
             images::Wanted::Lost => {

@@ -1,0 +1,132 @@
+//! Turns by hand: when the tower has its turn, and how long places are used.
+//!
+//! Planted, and caught here and not by the walks: two images one after the other while another could be fed.
+//! Planted and not seen: blocks that one which waits for rows takes when it is fed, and not when it is
+//! admitted, which costs time and no answer.
+
+use crate::forward::Forward;
+use crate::handle::prepare;
+use crate::scripted::{PIXTRAL, Script, Scripted, Seeing, Shape, Tight};
+use crate::{EngineHandle, EngineOptions, Generation, PromptImage, PromptImages, Request};
+use monomorph_cache::ImageDigest;
+use monomorph_model::Grid;
+use std::sync::Arc;
+
+type Model = Seeing<Tight, PIXTRAL>;
+
+/// An engine whose turns are taken by hand.
+struct ByHand {
+    engine: EngineHandle,
+    forward: Forward,
+    model: Scripted<Model>,
+}
+
+impl ByHand {
+    fn new() -> ByHand {
+        let options = EngineOptions { vision: Model::VISION, ..EngineOptions::new(96, 64, 32) };
+        let (engine, forward) = prepare(Model::SPEC, options).unwrap();
+        ByHand { engine, forward, model: Scripted::new(Script { blocks: 96, ..Script::default() }) }
+    }
+
+    /// Asks with these images, each a row of three tokens and its end, behind a token of text.
+    fn ask(&self, images: &[u8], answer: usize) -> Generation {
+        self.ask_behind(9, images, answer)
+    }
+
+    /// The same behind another first token.
+    fn ask_behind(&self, first: u32, images: &[u8], answer: usize) -> Generation {
+        let (mut ids, mut given) = (Vec::new(), PromptImages::default());
+        for number in images {
+            ids.push(if ids.is_empty() { first } else { 1 });
+            given.images.push(PromptImage {
+                digest: ImageDigest([*number; 32]),
+                start: ids.len(),
+                tokens: 4,
+                grid: Grid { frames: 1, rows: 1, columns: 3 },
+                pixels: Arc::from([f32::from(*number); 3]),
+            });
+            ids.extend([40, 40, 40, 41]);
+        }
+        ids.push(2);
+        let request = Request { images: given, ignore_eos: true, ..Request::new(ids, answer) };
+        self.engine.submit(request).unwrap()
+    }
+
+    /// Takes a turn: images seen, tokens prefilled and tokens generated in it.
+    fn turn(&mut self) -> [u64; 3] {
+        let counts = |engine: &EngineHandle| {
+            let stats = engine.stats();
+            [stats.images_seen, stats.tokens_prefilled, stats.tokens_generated]
+        };
+        let before = counts(&self.engine);
+        self.forward.take_arrivals();
+        self.forward.sweep().unwrap();
+        self.forward.turn(&mut self.model).unwrap();
+        let after = counts(&self.engine);
+        std::array::from_fn(|at| after[at] - before[at])
+    }
+
+    fn used(&self) -> usize {
+        self.forward.tower.places().in_use()
+    }
+}
+
+#[test]
+fn all_images_of_a_lone_prompt_are_seen_before_its_first_chunk() {
+    let mut hand = ByHand::new();
+    let _asked = hand.ask(&[1, 2, 3], 4);
+    // It is admitted with what comes before its first image.
+    assert_eq!(hand.turn(), [0, 1, 0]);
+    assert_eq!([hand.turn(), hand.turn(), hand.turn()], [[1, 0, 0]; 3]);
+    assert_eq!(hand.used(), 3);
+    assert_eq!(hand.turn(), [0, 15, 1]);
+    assert_eq!(hand.used(), 0, "rows are in the cache");
+    assert_eq!(hand.turn(), [0, 0, 1]);
+}
+
+#[test]
+fn others_are_fed_between_two_images() {
+    let mut hand = ByHand::new();
+    let _decodes = hand.ask(&[], 40);
+    assert_eq!(hand.turn(), [0, 1, 1]);
+    let _sees = hand.ask(&[1, 2, 3], 4);
+    assert_eq!(hand.turn(), [0, 1, 1]);
+    // An image, then a step, in which the prompt goes on as far as it can.
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 5, 1]]);
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 5, 1]]);
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 5, 2]]);
+}
+
+#[test]
+fn an_image_of_several_sequences_is_seen_once_and_used_by_each() {
+    let mut hand = ByHand::new();
+    let asked = [hand.ask(&[1, 2], 4), hand.ask_behind(7, &[1, 3], 4)];
+    assert_eq!(hand.turn(), [0, 2, 0]);
+    let mut seen = 0;
+    while hand.engine.stats().tokens_generated < 2 {
+        seen += hand.turn()[0];
+        assert!(hand.used() <= 3);
+    }
+    let stats = hand.engine.stats();
+    assert_eq!((seen, stats.images_found), (3, 1), "the first image is both's");
+    drop(asked);
+    hand.turn();
+    assert_eq!(hand.used(), 0);
+}
+
+#[test]
+fn those_that_leave_give_their_places_back() {
+    let mut hand = ByHand::new();
+    let asked = hand.ask(&[1, 2, 3], 4);
+    for _ in 0..3 {
+        hand.turn();
+    }
+    assert_eq!(hand.used(), 2);
+    drop(asked);
+    hand.forward.sweep().unwrap();
+    assert_eq!(hand.used(), 0);
+    // What was seen stays until another takes its place.
+    let _again = hand.ask(&[2], 1);
+    let seen: u64 = (0..3).map(|_| hand.turn()[0]).sum();
+    assert_eq!((seen, hand.engine.stats().images_found), (0, 1));
+}

@@ -1,0 +1,115 @@
+//! Images of a scripted model: what it keeps of each is a hash of its pixels, and what a position of its
+//! memory holds of a token tells the image, the row and the position by which the token is turned.
+//!
+//! So a model whose context is read from that memory answers otherwise where a row is of another image, or of
+//! another place in it, or where a position is wrong.
+
+use super::mix;
+use monomorph_model::{FeatureSlot, Patches, Positions, SequenceImages, SequenceStep, VisionSpec};
+
+/// Bits of a cell that are the token's id.
+const ID_BITS: u32 = 16;
+
+/// What a model with images keeps of a token: its id, and above that what it is told beside: nothing of text
+/// whose position is its index.
+fn cell(id: u32, mark: u32) -> u32 {
+    assert!(id >> ID_BITS == 0 && mark >> ID_BITS == 0, "token {id} with mark {mark}");
+    mark << ID_BITS | id
+}
+
+/// The id that a cell has.
+pub fn id_of(cell: u32) -> u32 {
+    cell & ((1 << ID_BITS) - 1)
+}
+
+/// The cell of a token of text that is turned by its index and so much more.
+pub fn shifted(id: u32, shift: i32) -> u32 {
+    cell(id, shift as u32 & 0x7FFF)
+}
+
+/// The cell of the token at `index` that takes this row of an image with these pixels, turned by `position`.
+pub fn of_row(id: u32, index: usize, pixels: &[f32], row: usize, position: [u32; 3]) -> u32 {
+    of_hash(id, index, hash(pixels), row, position)
+}
+
+fn of_hash(id: u32, index: usize, pixels: u64, row: usize, position: [u32; 3]) -> u32 {
+    let turned = position.map(|axis| u64::from(axis).wrapping_sub(index as u64));
+    let hash = turned.into_iter().fold(mix(pixels, row as u64), mix);
+    cell(id, 0x8000 | (hash >> 40) as u32 & 0x7FFF)
+}
+
+fn hash(pixels: &[f32]) -> u64 {
+    pixels.iter().fold(0x5EE, |hash, pixel| mix(hash, u64::from(pixel.to_bits())))
+}
+
+/// The places of images: of each a hash of its pixels, and how many rows it has.
+#[derive(Debug)]
+pub(super) struct Images {
+    vision: VisionSpec,
+    slots: Vec<Option<(u64, usize)>>,
+}
+
+impl Images {
+    pub fn new(vision: VisionSpec) -> Images {
+        Images { vision, slots: vec![None; vision.slots] }
+    }
+
+    /// Sees an image.
+    pub fn see(&mut self, image: &Patches, slot: FeatureSlot) {
+        let VisionSpec { merge, values, most_patches, .. } = self.vision;
+        let (patches, pixels) = (image.grid.patches(), image.pixels.len());
+        assert!(patches > 0 && patches <= most_patches, "{patches} patches, and {most_patches} are taken");
+        assert_eq!(pixels, patches * values, "{pixels} numbers of {patches} patches");
+        self.slots[slot.0 as usize] = Some((hash(image.pixels), patches / (merge * merge)));
+    }
+
+    /// The cells of the tokens `ids` that a row feeds.
+    pub fn cells(&self, row: &SequenceStep, ids: &[u32], images: Option<&SequenceImages>) -> Vec<u32> {
+        let default = SequenceImages::default();
+        let SequenceImages { spans, positions } = images.unwrap_or(&default);
+        let slot = row.slot;
+        let turned = |at: usize| {
+            let index = row.position + at;
+            match positions {
+                Positions::Index => [index as u32; 3],
+                Positions::Shifted(by) => [(index as i64 + i64::from(*by)) as u32; 3],
+                Positions::Grid(axes) => axes[at],
+            }
+        };
+        match positions {
+            Positions::Index => {}
+            Positions::Shifted(_) => assert!(self.vision.grid_positions, "{slot:?} is turned by one axis"),
+            Positions::Grid(axes) => {
+                assert!(self.vision.grid_positions, "{slot:?} is turned by one axis");
+                assert_eq!(axes.len(), ids.len(), "positions of the tokens that {slot:?} is fed");
+            }
+        }
+        let text = |at: usize, id: u32| {
+            let [time, height, width] = turned(at);
+            assert!(time == height && time == width, "{slot:?} turns text by {:?}", turned(at));
+            shifted(id, (i64::from(time) - (row.position + at) as i64) as i32)
+        };
+        let (mut cells, mut behind) = (Vec::with_capacity(ids.len()), 0);
+        for span in spans {
+            assert!(span.at >= behind && span.count > 0, "{slot:?} has {span:?} behind {behind}");
+            behind = span.at + span.count;
+            let Some((pixels, rows)) = self.slots[span.slot.0 as usize] else {
+                panic!("{slot:?} has {span:?} of an image that was not seen");
+            };
+            assert!(span.first + span.count <= rows, "{slot:?} has {span:?} of {rows} rows");
+            if self.vision.whole_spans {
+                let (begins, ends) = (span.first == 0, span.first + span.count == rows);
+                assert!(ends, "{slot:?} is fed a part of an image: {span:?} of {rows} rows");
+                assert!(begins || (row.begins && span.at == 0), "{slot:?} goes on within an image: {span:?}");
+            }
+            cells.extend((cells.len()..span.at).map(|at| text(at, ids[at])));
+            cells.extend((0..span.count).map(|row_of| {
+                let at = span.at + row_of;
+                assert_eq!(ids[at], self.vision.tokens.image, "{slot:?} has a row in place of text");
+                of_hash(ids[at], row.position + at, pixels, span.first + row_of, turned(at))
+            }));
+        }
+        cells.extend((cells.len()..ids.len()).map(|at| text(at, ids[at])));
+        cells
+    }
+}
