@@ -16,8 +16,8 @@ pub enum WeightOwner {
     Stack,
 }
 
-/// The call of a phase's function. In scope are `self`, `lane`, `batch` or `rows`, in a tower `patches`, and in a layer `layer` and
-/// `weights`.
+/// The call of a phase's function. In scope are `self`, `lane`, `batch` or `rows`, in a tower `patches`, and
+/// in a layer `layer` and `weights`.
 pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, owner: WeightOwner) -> TokenStream {
     phase.kind.kind().cpu(&Call { plan, body, owner })
 }

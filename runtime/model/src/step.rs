@@ -79,7 +79,7 @@ pub struct ImageSpan {
 /// sequence: blocks, lengths, and what is seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Positions {
-    /// The index.
+    /// Where the token stands.
     #[default]
     Index,
     /// The index, and so much more: what images before have saved, which is less than none.

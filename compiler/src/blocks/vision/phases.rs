@@ -164,7 +164,7 @@ pub struct EmbedImages {
 pub struct AddImageRows {
     /// Residual stream, read and written.
     pub residual: BufferId,
-    /// Which tap.
+    /// Whose rows are added.
     pub tap: usize,
 }
 

@@ -85,7 +85,8 @@ impl Batch {
     /// When the step breaks the limits: too many tokens or sequences, a sequence without tokens, a slot,
     /// token id, position or block id out of range, too few blocks, a table of layers with a sliding window
     /// without what they attend to, or of none, a sampled token where none was, drafts where there can be
-    /// none, or images where the stack has no tower or that have no such rows. Kernels index by these without further checks.
+    /// none, or images where the stack has no tower or that have no such rows. Kernels index by these without
+    /// further checks.
     pub fn fill<const DRAFTS: usize>(&mut self, step: &Step, outputs: &Outputs<DRAFTS>) {
         let limits = self.limits;
         assert!(

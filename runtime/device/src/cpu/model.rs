@@ -58,8 +58,8 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
         unreachable!("{NO_TOWER}")
     }
 
-    /// Runs the tower over an image, whose pixels are there, and keeps the rows of its tokens in a slot: those
-    /// of the last layer, then those of each tap.
+    /// Runs the tower over an image, whose pixels are there, and keeps the rows of its tokens in a slot:
+    /// those of the last layer, then those of each tap.
     fn see(&self, _lane: &Lane, _patches: &Patches, _slot: usize) {
         unreachable!("{NO_TOWER}")
     }
