@@ -1,8 +1,5 @@
 //! A random walk over the places of images beside lists that are too simple to be wrong: the images in the
 //! order of their last use, and which sequences use which.
-//!
-//! Planted, one at a time, and caught here: a place in use that is given to another image; the image used
-//! last that makes room; an image that is given a second place; a release that does not count as a use.
 
 mod random;
 

@@ -14,8 +14,7 @@
 //! snapshot of the same tokens (`free_places` differs).
 //!
 //! Images are among the tokens. The map knows each of their tokens by its image and its place in that; the
-//! cache is given one id for all of them, and where the images are. Planted, and caught: keys without images,
-//! without the first token of each, with the first half of digests only (`lookup` differs).
+//! cache is given one id for all of them, and where the images are.
 //!
 //! Of layers with a sliding window, likewise: a block given back one token too early (what is attended to was
 //! given back); a prefix gone on from without its windows (`lookup` differs); a window in use counted as idle
