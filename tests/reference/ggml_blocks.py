@@ -22,6 +22,10 @@ FORMATS = {
     "q4_k": [0, 2],
     "q5_k": [0, 2],
     "q6_k": [208],
+    "q2_k": [80, 82],
+    "q3_k": [108],
+    "iq4_nl": [0],
+    "iq4_xs": [0],
 }
 
 random = np.random.default_rng(25)

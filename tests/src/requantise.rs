@@ -56,9 +56,11 @@ impl Storage {
     ];
 
     /// Those that only CPUs have: each format of GGUF is in one of them.
-    pub const ON_CPUS: [Storage; 2] = [
+    pub const ON_CPUS: [Storage; 4] = [
         mixed("q4_0-q5", [Format::Q4_0, Format::Q5_0, Format::Q5_1]),
         mixed("q4_k-q6_k", [Format::Q4K, Format::Q5K, Format::Q6K]),
+        mixed("q2_k-q3_k", [Format::Q3K, Format::Q2K, Format::Q3K]),
+        mixed("iq4", [Format::Iq4Xs, Format::Iq4Nl, Format::Iq4Xs]),
     ];
 
     /// The storage of a name.

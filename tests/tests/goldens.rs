@@ -319,11 +319,13 @@ struct Coded {
 
 /// A hybrid with a mixture, and a dense model, with scales beside the codes: both round to f16, and what is
 /// stored in bf16 too. Then blocks with scales in them.
-const CODED: [Coded; 4] = [
+const CODED: [Coded; 6] = [
     Coded { storage: "nvfp4-compressed-tensors", golden: slim_with_prompts, compute: Compute::F16 },
     Coded { storage: "fp8-block128", golden: blocks, compute: Compute::F16 },
     Coded { storage: "q4_0-q5", golden: whole_blocks, compute: Compute::Int8Block32 },
     Coded { storage: "q4_k-q6_k", golden: whole_blocks, compute: Compute::Int8Block32 },
+    Coded { storage: "q2_k-q3_k", golden: whole_blocks, compute: Compute::Int8Block32 },
+    Coded { storage: "iq4", golden: whole_blocks, compute: Compute::Int8Block32 },
 ];
 
 #[test]

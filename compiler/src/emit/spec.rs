@@ -349,6 +349,10 @@ pub fn variant(format: Format) -> &'static str {
         Format::Q4K => "Q4K",
         Format::Q5K => "Q5K",
         Format::Q6K => "Q6K",
+        Format::Q2K => "Q2K",
+        Format::Q3K => "Q3K",
+        Format::Iq4Nl => "Iq4Nl",
+        Format::Iq4Xs => "Iq4Xs",
         Format::Fp8E4m3 => "Fp8E4m3",
         Format::Nvfp4 => "Nvfp4",
     }

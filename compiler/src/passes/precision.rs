@@ -41,9 +41,13 @@ fn computes(class: TensorClass, stored: Format) -> &'static [Compute] {
         | Format::Q4_0
         | Format::Q5_0
         | Format::Q5_1
+        | Format::Q2K
+        | Format::Q3K
         | Format::Q4K
         | Format::Q5K
-        | Format::Q6K => &[Compute::Int8Block32],
+        | Format::Q6K
+        | Format::Iq4Nl
+        | Format::Iq4Xs => &[Compute::Int8Block32],
     }
 }
 

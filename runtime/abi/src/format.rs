@@ -16,7 +16,16 @@ pub const fn code_bits(format: Format) -> usize {
         Format::Bf16 | Format::F16 => 16,
         Format::Fp8E4m3 | Format::Q8_0 => 8,
         Format::Nvfp4 | Format::Q4_1 => 4,
-        Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+        Format::Q4_0
+        | Format::Q5_0
+        | Format::Q5_1
+        | Format::Q2K
+        | Format::Q3K
+        | Format::Q4K
+        | Format::Q5K
+        | Format::Q6K
+        | Format::Iq4Nl
+        | Format::Iq4Xs => {
             panic!("{}", NOT_ON_CARDS)
         }
     }
@@ -30,7 +39,16 @@ pub const fn scaled_run(format: Format) -> Option<(usize, usize)> {
         Format::Q4_1 => Some((Format::Q4_1.block_elements(), 4)),
         Format::Nvfp4 => Some((NVFP4_BLOCK, 1)),
         Format::F32 | Format::Bf16 | Format::F16 | Format::Fp8E4m3 => None,
-        Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+        Format::Q4_0
+        | Format::Q5_0
+        | Format::Q5_1
+        | Format::Q2K
+        | Format::Q3K
+        | Format::Q4K
+        | Format::Q5K
+        | Format::Q6K
+        | Format::Iq4Nl
+        | Format::Iq4Xs => {
             panic!("{}", NOT_ON_CARDS)
         }
     }

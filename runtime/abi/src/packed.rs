@@ -163,7 +163,16 @@ pub const fn cuda_name(format: Format) -> &'static str {
         Format::Nvfp4 => "NVFP4",
         Format::Q8_0 => "Q8_0",
         Format::Q4_1 => "Q4_1",
-        Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+        Format::Q4_0
+        | Format::Q5_0
+        | Format::Q5_1
+        | Format::Q2K
+        | Format::Q3K
+        | Format::Q4K
+        | Format::Q5K
+        | Format::Q6K
+        | Format::Iq4Nl
+        | Format::Iq4Xs => {
             panic!("{}", NOT_ON_CARDS)
         }
     }

@@ -17,10 +17,12 @@ pub const fn tile_bytes(format: Format, scales: Option<ScaleForm>, columns: usiz
     VECTOR * (codes + scales)
 }
 
-/// Bytes of a block of one row. In blocks of 256, scales and minima of six bits take a byte each.
+/// Bytes of a block of one row. In blocks of 256, scales and minima of four and six bits take a byte each.
 const fn row_bytes(format: Format) -> usize {
     match format {
-        Format::Q4K | Format::Q5K => format.block_bytes() + 4,
+        Format::Q2K => format.block_bytes() + 16,
+        Format::Q3K | Format::Q4K | Format::Q5K => format.block_bytes() + 4,
+        Format::Iq4Xs => format.block_bytes() + 2,
         _ => format.block_bytes(),
     }
 }
@@ -36,6 +38,8 @@ mod tests {
         assert_eq!(tile_bytes(Format::Q5_0, None, 64), 16 * 44);
         assert_eq!(tile_bytes(Format::Q5K, None, 512), 16 * 2 * 180);
         assert_eq!(tile_bytes(Format::Q6K, None, 256), 16 * 210);
+        assert_eq!(tile_bytes(Format::Q2K, None, 256), 16 * 100);
+        assert_eq!(tile_bytes(Format::Iq4Xs, None, 256), 16 * 138);
         assert_eq!(tile_bytes(Format::Fp8E4m3, Some(ScaleForm::Tensor), 300), 16 * 304);
         assert_eq!(tile_bytes(Format::Fp8E4m3, Some(ScaleForm::Block128), 300), 16 * 312);
         for form in [ScaleForm::Modelopt, ScaleForm::CompressedTensors] {

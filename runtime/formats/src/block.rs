@@ -28,7 +28,16 @@ pub fn decode(format: Format, bytes: &[u8], out: &mut [f32]) {
                     out[i + 16] = d * f32::from(q >> 4) + m;
                 }
             }
-            Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+            Format::Q4_0
+            | Format::Q5_0
+            | Format::Q5_1
+            | Format::Q2K
+            | Format::Q3K
+            | Format::Q4K
+            | Format::Q5K
+            | Format::Q6K
+            | Format::Iq4Nl
+            | Format::Iq4Xs => {
                 let form = format.integers().expect("a format of small integers");
                 IntegerBlock::new(format, block).decode(form, out);
             }
@@ -71,7 +80,16 @@ pub fn encode(format: Format, values: &[f32]) -> Vec<u8> {
                 let code = |v: f32| nearest(v - m.to_f32(), d.to_f32(), 0.0, 15.0) as u8;
                 out.extend((0..16).map(|i| code(block[i]) | code(block[i + 16]) << 4));
             }
-            Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+            Format::Q4_0
+            | Format::Q5_0
+            | Format::Q5_1
+            | Format::Q2K
+            | Format::Q3K
+            | Format::Q4K
+            | Format::Q5K
+            | Format::Q6K
+            | Format::Iq4Nl
+            | Format::Iq4Xs => {
                 out.extend(IntegerBlock::encode(format, block));
             }
             Format::Fp8E4m3 => out.push(f32_to_e4m3(block[0])),

@@ -56,6 +56,17 @@ pub enum Format {
     /// 256 elements: 128 bytes of nibbles, 64 of two higher bits, 16 signed bytes, a scale for every 16
     /// elements, f16 `d`; element = `d * scale * (q - 32)`.
     Q6K,
+    /// 256 elements: 16 bytes with a scale (low) and a minimum of four bits for every 16 elements, 64 bytes of
+    /// codes of two bits, f16 `d` and `m`; element = `d * scale * q - m * minimum`.
+    Q2K,
+    /// 256 elements: 32 bytes of third bits, 64 of two lower ones, 12 bytes of scales of six bits for every 16
+    /// elements, f16 `d`; element = `d * (scale - 32) * (q - 4)`.
+    Q3K,
+    /// As q4_0, but codes stand for levels: element = `d * level[q]`.
+    Iq4Nl,
+    /// 256 elements: f16 `d`, 6 bytes of scales of six bits for every 32 elements, 128 bytes of nibbles (of each
+    /// 32 elements the first 16 low); element = `d * (scale - 32) * level[q]`.
+    Iq4Xs,
     /// One 8-bit float (E4M3, no infinities) per element, to be multiplied by the scales of a [`ScaleForm`].
     Fp8E4m3,
     /// 16 elements: 8 bytes of 4-bit floats (E2M1), the even element of each pair in the low nibble, to be
@@ -65,7 +76,7 @@ pub enum Format {
 
 impl Format {
     /// Every format, in declaration order.
-    pub const ALL: [Format; 13] = [
+    pub const ALL: [Format; 17] = [
         Format::F32,
         Format::Bf16,
         Format::F16,
@@ -77,6 +88,10 @@ impl Format {
         Format::Q4K,
         Format::Q5K,
         Format::Q6K,
+        Format::Q2K,
+        Format::Q3K,
+        Format::Iq4Nl,
+        Format::Iq4Xs,
         Format::Fp8E4m3,
         Format::Nvfp4,
     ];
@@ -95,6 +110,10 @@ impl Format {
             Format::Q4K => "q4_k",
             Format::Q5K => "q5_k",
             Format::Q6K => "q6_k",
+            Format::Q2K => "q2_k",
+            Format::Q3K => "q3_k",
+            Format::Iq4Nl => "iq4_nl",
+            Format::Iq4Xs => "iq4_xs",
             Format::Fp8E4m3 => "fp8-e4m3",
             Format::Nvfp4 => "nvfp4",
         }
@@ -109,8 +128,8 @@ impl Format {
     pub const fn block_elements(self) -> usize {
         match self {
             Format::F32 | Format::Bf16 | Format::F16 | Format::Fp8E4m3 => 1,
-            Format::Q8_0 | Format::Q4_1 | Format::Q4_0 | Format::Q5_0 | Format::Q5_1 => 32,
-            Format::Q4K | Format::Q5K | Format::Q6K => 256,
+            Format::Q8_0 | Format::Q4_1 | Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Iq4Nl => 32,
+            Format::Q2K | Format::Q3K | Format::Q4K | Format::Q5K | Format::Q6K | Format::Iq4Xs => 256,
             Format::Nvfp4 => NVFP4_BLOCK,
         }
     }
@@ -128,6 +147,10 @@ impl Format {
             Format::Q4K => 144,
             Format::Q5K => 176,
             Format::Q6K => 210,
+            Format::Q2K => 84,
+            Format::Q3K => 110,
+            Format::Iq4Nl => 18,
+            Format::Iq4Xs => 136,
             Format::Fp8E4m3 => 1,
             Format::Nvfp4 => NVFP4_BLOCK / 2,
         }
@@ -161,6 +184,10 @@ impl Format {
             Format::Q4K => bytes.chunks_exact(144).all(|block| f16s(&block[..4])),
             Format::Q5K => bytes.chunks_exact(176).all(|block| f16s(&block[..4])),
             Format::Q6K => bytes.chunks_exact(210).all(|block| f16s(&block[208..])),
+            Format::Q2K => bytes.chunks_exact(84).all(|block| f16s(&block[80..])),
+            Format::Q3K => bytes.chunks_exact(110).all(|block| f16s(&block[108..])),
+            Format::Iq4Nl => bytes.chunks_exact(18).all(|block| f16s(&block[..2])),
+            Format::Iq4Xs => bytes.chunks_exact(136).all(|block| f16s(&block[..2])),
             Format::Fp8E4m3 => bytes.iter().all(|code| code & 0x7f != 0x7f),
             Format::Nvfp4 => true,
         }

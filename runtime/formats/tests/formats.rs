@@ -177,6 +177,11 @@ fn what_is_not_finite_is_found_in_every_format() {
             (Format::Q5_1, [&[0; 2], &two[..], &[0x35; 20]].concat()),
             (Format::Q4K, [&[0; 2], &two[..], &[0x35; 140]].concat()),
             (Format::Q6K, [&[0x35; 208], &two[..]].concat()),
+            (Format::Q2K, [&[0x35; 80], &two[..], &[0; 2]].concat()),
+            (Format::Q2K, [&[0x35; 80][..], &[0; 2], &two].concat()),
+            (Format::Q3K, [&[0x35; 108], &two[..]].concat()),
+            (Format::Iq4Nl, [&two[..], &[0x35; 16]].concat()),
+            (Format::Iq4Xs, [&two[..], &[0x35; 134]].concat()),
         ];
         for (format, block) in cases {
             let mut values = vec![0.0; format.block_elements()];
@@ -204,7 +209,7 @@ fn blocks_mean_what_ggml_says() {
         }
         seen += 1;
     }
-    assert_eq!(seen, 8);
+    assert_eq!(seen, 12);
 }
 
 /// Within half a step of the codes, and of the scales and minima; without minima within a whole one, since
@@ -217,6 +222,10 @@ fn blocks_of_small_integers_are_near_what_they_were_made_of() {
         (Format::Q4K, 0.1),
         (Format::Q5K, 0.06),
         (Format::Q6K, 0.045),
+        (Format::Q2K, 0.4),
+        (Format::Q3K, 0.3),
+        (Format::Iq4Nl, 0.14),
+        (Format::Iq4Xs, 0.17),
     ] {
         for seed in 1..20 {
             let values = random(seed, 512, 0.3);

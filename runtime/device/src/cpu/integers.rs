@@ -1,10 +1,11 @@
 //! ggml's formats of small integers other than q8_0 and q4_1, multiplied with int8 activations.
 //!
-//! A tile has, for every 32 columns, four times 16 rows' words of four bytes (low nibbles: columns `4j ..`,
-//! high nibbles: columns `16 + 4j ..`), then 16 rows' words of higher bits, if codes have some: bit `j` of
-//! byte `c` belongs to column `4j + c`; of two bits a code, bits `2j` and `2j + 1` of the first word for `j`
-//! below 4, and of the second. Blocks of 256 have a byte of 16 rows for each scale and minimum behind these.
-//! A block ends with 16 scales, then 16 minima, in f16.
+//! A tile has the codes of every 32 columns in planes of 16 rows' words of four bytes: one of four bits for
+//! codes that have as many (four words; low nibbles: columns `4j ..`, high nibbles: columns `16 + 4j ..`), one
+//! of two bits (two words; bits `2j` and `2j + 1` of byte `c` belong to column `4j + c`, in the first word for
+//! `j` below 4), and one of one bit (bit `j` of byte `c`). Five bits are four and one, six are four and two,
+//! three are two and one, the lower ones first. Blocks of 256 have a byte of 16 rows for each scale and minimum
+//! behind these. A block ends with 16 scales, then 16 minima, in f16.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::format::WeightFormat;
@@ -22,8 +23,12 @@ struct Places {
     form: Integers,
     /// Runs of a block.
     runs: usize,
-    /// Of a run: the higher bits, the scales, the minima, and the end.
-    high: usize,
+    /// Of 32 columns: bits in the plane of nibbles, which is first, and in that of pairs, and where the planes
+    /// of pairs and of single bits, the scales and the minima begin, and the end.
+    nibble: usize,
+    pair: usize,
+    pairs: usize,
+    singles: usize,
     scales: usize,
     minima: usize,
     run: usize,
@@ -35,13 +40,31 @@ impl Places {
     const fn new(format: Format) -> Places {
         let Some(form) = format.integers() else { panic!("a format of small integers") };
         let runs = format.block_elements() / RUN;
-        let high = 16 * TILE;
-        let scales = high + 4 * (form.bits - 4) * TILE;
-        let own = runs > 1;
-        let minima = scales + if own { RUN / form.run * TILE } else { 0 };
-        let run = minima + if own && form.minima { TILE } else { 0 };
+        let nibble = if form.bits < 4 { 0 } else { 4 };
+        let pair = (form.bits - nibble) / 2 * 2;
+        let pairs = 4 * nibble * TILE;
+        let singles = pairs + 4 * pair * TILE;
+        let scales = singles + 4 * (form.bits % 2) * TILE;
+        let own = if runs > 1 { RUN / form.run * TILE } else { 0 };
+        let minima = scales + own;
+        let run = minima + if form.minima { own } else { 0 };
         let factors = if form.minima { 2 } else { 1 };
-        Places { form, runs, high, scales, minima, run, block: runs * run + factors * 2 * TILE }
+        let block = runs * run + factors * 2 * TILE;
+        Places { form, runs, nibble, pair, pairs, singles, scales, minima, run, block }
+    }
+
+    /// Whether the codes have single bits beside nibbles and pairs.
+    const fn single(&self) -> bool {
+        self.form.bits % 2 == 1
+    }
+
+    /// Where the pair of column `i` of 32 is, and how far from the right; then its single bit.
+    const fn pair_of(&self, lane: usize, i: usize) -> (usize, usize) {
+        (self.pairs + (i / 16 * TILE + lane) * 4 + i % 4, i / 4 % 4 * 2)
+    }
+
+    const fn single_of(&self, lane: usize, i: usize) -> (usize, usize) {
+        (self.singles + 4 * lane + i % 4, i / 4)
     }
 }
 
@@ -105,11 +128,16 @@ macro_rules! integer_format {
                             let m = if P.runs > 1 && P.form.minima { m * own(P.minima) } else { m };
                             unrolled!(t < M, {
                                 let x = &input[t * stride];
-                                // The sum of 32 activations is there times -128.
-                                let mut dot = I32s::splat(x.bias * i32::from(P.form.offset) / 128);
-                                for j in 0..8 {
-                                    dot = dot.dot_nibbles(codes[j], x.words[j]);
-                                }
+                                let dot = match P.form.levels {
+                                    // The sum of 32 activations is there times -128.
+                                    None => (0..8).fold(
+                                        I32s::splat(x.bias * i32::from(P.form.offset) / 128),
+                                        |dot, j| dot.dot_nibbles(codes[j], x.words[j]),
+                                    ),
+                                    Some(_) => (0..8).fold(I32s::biased(x.bias), |dot, j| {
+                                        dot.dot_biased(codes[j], x.words[j])
+                                    }),
+                                };
                                 let base = match P.form.minima {
                                     true => m.mul_add(F32s::splat(x.scaled_sum), sums[t]),
                                     false => sums[t],
@@ -118,6 +146,10 @@ macro_rules! integer_format {
                             });
                         } else {
                             let scales = [scale(0), scale(1)];
+                            let minima = match P.form.minima {
+                                true => [m * own(P.minima), m * own(P.minima + TILE)],
+                                false => [F32s::zero(); 2],
+                            };
                             unrolled!(t < M, {
                                 let x = &input[t * stride];
                                 for half in 0..2 {
@@ -127,7 +159,11 @@ macro_rules! integer_format {
                                         dot = dot.dot_nibbles(codes[j], x.words[j]);
                                     }
                                     let d = scales[half] * F32s::splat(x.scale);
-                                    sums[t] = d.mul_add(dot.to_f32(), sums[t]);
+                                    let base = match P.form.minima {
+                                        true => minima[half].mul_add(F32s::splat(x.scale * sum as f32), sums[t]),
+                                        false => sums[t],
+                                    };
+                                    sums[t] = d.mul_add(dot.to_f32(), base);
                                 }
                             });
                         }
@@ -139,24 +175,30 @@ macro_rules! integer_format {
     };
 }
 
-/// The codes of a run, four columns a word.
+/// The codes of 32 columns, four a word; levels plus 128 where they stand for some.
 #[inline(always)]
 fn codes(places: &Places, run: &[u8], part: usize) -> [U8s; 8] {
     let word = |from: usize| U8s::load(at(run, from + part * 4 * LANES));
-    let mut codes = [word(0); 8];
-    for j in 0..4 {
-        let bytes = word(j * 4 * TILE);
-        (codes[j], codes[j + 4]) = (bytes.low(), bytes.high());
+    let mut codes = [U8s::load(&[0; 4 * LANES]); 8];
+    if places.nibble > 0 {
+        for j in 0..4 {
+            let bytes = word(j * 4 * TILE);
+            (codes[j], codes[j + 4]) = (bytes.low(), bytes.high());
+        }
     }
+    let (pairs, singles) = (0x0303_0303, 0x0101_0101);
     for j in 0..8 {
-        codes[j] = match places.form.bits {
-            4 => codes[j],
-            5 => codes[j].with_bits(word(places.high), j as i32, 0x0101_0101),
-            _ => {
-                let high = word(places.high + j / 4 * 4 * TILE);
-                codes[j].with_bits(high, 2 * (j as i32 % 4), 0x0303_0303)
-            }
-        };
+        if places.pair > 0 {
+            let pair = word(places.pairs + j / 4 * 4 * TILE);
+            codes[j] = codes[j].with_bits(pair, 2 * (j as i32 % 4), pairs, places.nibble as i32);
+        }
+        if places.single() {
+            let single = word(places.singles);
+            codes[j] = codes[j].with_bits(single, j as i32, singles, places.form.bits as i32 - 1);
+        }
+        if let Some(levels) = places.form.levels {
+            codes[j] = codes[j].levels(&levels.map(|level| (i16::from(level) + 128) as u8));
+        }
     }
     codes
 }
@@ -165,13 +207,16 @@ fn pack(places: &Places, block: &IntegerBlock, lane: usize, tile: &mut [u8]) {
     for run in 0..places.runs {
         let (codes, tile) = (&block.codes[run * RUN..][..RUN], &mut tile[run * places.run..][..places.run]);
         for (i, code) in codes.iter().enumerate() {
-            let (word, byte) = (i / 4 % 4, i % 4);
-            tile[(word * TILE + lane) * 4 + byte] |= (code & 15) << (i / 16 * 4);
-            let high = code >> 4;
-            match places.form.bits {
-                4 => {}
-                5 => tile[places.high + 4 * lane + byte] |= high << (i / 4),
-                _ => tile[places.high + (i / 16 * TILE + lane) * 4 + byte] |= high << (i / 4 % 4 * 2),
+            if places.nibble > 0 {
+                tile[(i / 4 % 4 * TILE + lane) * 4 + i % 4] |= (code & 15) << (i / 16 * 4);
+            }
+            if places.pair > 0 {
+                let (at, shift) = places.pair_of(lane, i);
+                tile[at] |= (code >> places.nibble & 3) << shift;
+            }
+            if places.single() {
+                let (at, shift) = places.single_of(lane, i);
+                tile[at] |= code >> (places.form.bits - 1) << shift;
             }
         }
         if places.runs > 1 {
@@ -180,7 +225,9 @@ fn pack(places: &Places, block: &IntegerBlock, lane: usize, tile: &mut [u8]) {
                 tile[places.scales + i * TILE + lane] = (i16::from(*scale) + BIAS) as u8;
             }
             if places.form.minima {
-                tile[places.minima + lane] = block.minima[run];
+                for (i, minimum) in block.minima[run * of_run..][..of_run].iter().enumerate() {
+                    tile[places.minima + i * TILE + lane] = *minimum;
+                }
             }
         }
     }
@@ -195,27 +242,31 @@ fn unpack(places: &Places, tile: &[u8], lane: usize) -> IntegerBlock {
     let factors = places.runs * places.run;
     let half = |from: usize| f16::from_le_bytes(*at(tile, from + 2 * lane));
     let m = if places.form.minima { half(factors + 2 * TILE) } else { f16::ZERO };
-    let mut block = IntegerBlock { d: half(factors), m, codes: [0; 256], scales: [1; 16], minima: [1; 8] };
+    let mut block = IntegerBlock { d: half(factors), m, codes: [0; 256], scales: [1; 16], minima: [1; 16] };
     for run in 0..places.runs {
         let tile = &tile[run * places.run..][..places.run];
         for i in 0..RUN {
-            let (word, byte) = (i / 4 % 4, i % 4);
-            let low = tile[(word * TILE + lane) * 4 + byte] >> (i / 16 * 4) & 15;
-            let high = match places.form.bits {
-                4 => 0,
-                5 => tile[places.high + 4 * lane + byte] >> (i / 4) & 1,
-                _ => tile[places.high + (i / 16 * TILE + lane) * 4 + byte] >> (i / 4 % 4 * 2) & 3,
-            };
-            block.codes[run * RUN + i] = low | high << 4;
+            let code = &mut block.codes[run * RUN + i];
+            if places.nibble > 0 {
+                *code = tile[(i / 4 % 4 * TILE + lane) * 4 + i % 4] >> (i / 16 * 4) & 15;
+            }
+            if places.pair > 0 {
+                let (at, shift) = places.pair_of(lane, i);
+                *code |= (tile[at] >> shift & 3) << places.nibble;
+            }
+            if places.single() {
+                let (at, shift) = places.single_of(lane, i);
+                *code |= (tile[at] >> shift & 1) << (places.form.bits - 1);
+            }
         }
         if places.runs > 1 {
             let of_run = RUN / places.form.run;
             for i in 0..of_run {
                 let scale = i16::from(tile[places.scales + i * TILE + lane]) - BIAS;
                 block.scales[run * of_run + i] = scale as i8;
-            }
-            if places.form.minima {
-                block.minima[run] = tile[places.minima + lane];
+                if places.form.minima {
+                    block.minima[run * of_run + i] = tile[places.minima + i * TILE + lane];
+                }
             }
         }
     }
@@ -233,6 +284,22 @@ integer_format! {
 integer_format! {
     /// Weights in q5_1.
     Q5_1
+}
+integer_format! {
+    /// Weights in q2_k.
+    Q2K
+}
+integer_format! {
+    /// Weights in q3_k.
+    Q3K
+}
+integer_format! {
+    /// Weights in iq4_nl.
+    Iq4Nl
+}
+integer_format! {
+    /// Weights in iq4_xs.
+    Iq4Xs
 }
 integer_format! {
     /// Weights in q4_k.

@@ -68,7 +68,7 @@ pub use experts::{
 pub use format::{Input, KvElement, Q4_1, Q8_0, WeightFormat};
 pub use gather::{each_row, embed, embed_scaled, gather};
 pub use half::{bf16, f16};
-pub use integers::{Q4_0, Q4K, Q5_0, Q5_1, Q5K, Q6K};
+pub use integers::{Iq4Nl, Iq4Xs, Q2K, Q3K, Q4_0, Q4K, Q5_0, Q5_1, Q5K, Q6K};
 pub use keeps::Keeps;
 pub use kept::{Fp8, KvCodes, KvKept, Nvfp4, Turbo3, Turbo4, Turbo8, Unit};
 pub use kv::{KvCache, LatentCache, PagedCache};

@@ -212,7 +212,16 @@ fn pack_row<'a>(
         Format::Nvfp4 => pack_nvfp4(bytes, g, out.codes),
         Format::Q8_0 => pack_q8_0(bytes, g, out),
         Format::Q4_1 => pack_q4_1(bytes, g, out),
-        Format::Q4_0 | Format::Q5_0 | Format::Q5_1 | Format::Q4K | Format::Q5K | Format::Q6K => {
+        Format::Q4_0
+        | Format::Q5_0
+        | Format::Q5_1
+        | Format::Q2K
+        | Format::Q3K
+        | Format::Q4K
+        | Format::Q5K
+        | Format::Q6K
+        | Format::Iq4Nl
+        | Format::Iq4Xs => {
             unreachable!("no plan for a card has {}", shape.stored)
         }
     }

@@ -2,8 +2,8 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 use monomorph_device::cpu::{
-    Bf16, Decoded, F16, F32, Fp8Block128, Fp8Tensor, InE4m3, InF16, Nvfp4Groups, Part, Q4_0, Q4_1, Q4K, Q5_0,
-    Q5_1, Q5K, Q6K, Q8_0, Rows, WeightFormat,
+    Bf16, Decoded, F16, F32, Fp8Block128, Fp8Tensor, InE4m3, InF16, Iq4Nl, Iq4Xs, Nvfp4Groups, Part, Q2K,
+    Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Rows, WeightFormat,
 };
 use monomorph_formats::{Format, ScaleForm};
 use monomorph_model::{BlockId, Output, Progress, SequenceStep, Slot, Tokens};
@@ -141,7 +141,7 @@ macro_rules! rounds {
     };
 }
 rounds!(Nothing: F32, Bf16, F16, Fp8Tensor, Fp8Block128, Nvfp4Groups);
-rounds!(ToInt8: Q8_0, Q4_1, Q4_0, Q5_0, Q5_1, Q4K, Q5K, Q6K);
+rounds!(ToInt8: Q8_0, Q4_1, Q4_0, Q5_0, Q5_1, Q2K, Q3K, Q4K, Q5K, Q6K, Iq4Nl, Iq4Xs);
 
 impl<D: Decoded> Rounded for InF16<D> {
     const ROUNDS: Rounds = Rounds::ToF16;

@@ -116,6 +116,10 @@ fn products_of_small_integers() {
     check::<Q4K, 17, 512>(2);
     check::<Q5K, 5, 256>(1);
     check::<Q6K, 17, 512>(2);
+    check::<Q2K, 17, 512>(2);
+    check::<Q3K, 17, 512>(2);
+    check::<Iq4Nl, 17, 96>(3);
+    check::<Iq4Xs, 17, 512>(2);
 }
 
 /// Scales of several blocks of rows, and of columns that fill none.

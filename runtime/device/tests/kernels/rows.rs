@@ -55,6 +55,10 @@ fn embeddings_are_the_decoded_rows() {
     check::<Q4K, 256>();
     check::<Q5K, 256>();
     check::<Q6K, 256>();
+    check::<Q2K, 256>();
+    check::<Q3K, 256>();
+    check::<Iq4Nl, 64>();
+    check::<Iq4Xs, 256>();
     check::<Fp8Tensor, 64>();
     check::<Fp8Block128, 64>();
     check::<Nvfp4Groups, 64>();

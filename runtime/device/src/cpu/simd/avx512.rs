@@ -210,12 +210,17 @@ impl U8s {
         pub(crate) fn high(self) -> U8s {
             U8s(_mm512_and_si512(_mm512_srli_epi16::<4>(self.0), _mm512_set1_epi8(15)))
         }
-        /// Codes with further bits from their fifth on: those of the words `high`, shifted right, under a
-        /// mask that is the same in each byte.
-        pub(crate) fn with_bits(self, high: U8s, shift: i32, mask: i32) -> U8s {
-            let bits = _mm512_srl_epi32(high.0, _mm_cvtsi32_si128(shift));
-            let bits = _mm512_slli_epi32::<4>(_mm512_and_si512(bits, _mm512_set1_epi32(mask)));
-            U8s(_mm512_or_si512(self.0, bits))
+        /// Codes with further bits from bit `to` on: those of the words `of`, shifted right, under a mask that is
+        /// the same in each byte.
+        pub(crate) fn with_bits(self, of: U8s, shift: i32, mask: i32, to: i32) -> U8s {
+            let bits = _mm512_srl_epi32(of.0, _mm_cvtsi32_si128(shift));
+            let bits = _mm512_and_si512(bits, _mm512_set1_epi32(mask));
+            U8s(_mm512_or_si512(self.0, _mm512_sll_epi32(bits, _mm_cvtsi32_si128(to))))
+        }
+        /// The bytes of a table that codes below 16 stand for.
+        pub(crate) fn levels(self, table: &[u8; 16]) -> U8s {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            U8s(_mm512_shuffle_epi8(table, self.0))
         }
     }
 }

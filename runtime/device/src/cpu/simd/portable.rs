@@ -251,12 +251,18 @@ impl U8s {
         U8s(self.0.map(|b| b >> 4))
     }
 
-    /// Codes with further bits from their fifth on: those of the words `high`, shifted right, under a mask
-    /// that is the same in each byte.
+    /// Codes with further bits from bit `to` on: those of the words `of`, shifted right, under a mask that is
+    /// the same in each byte.
     #[inline(always)]
-    pub(crate) fn with_bits(self, high: U8s, shift: i32, mask: i32) -> U8s {
+    pub(crate) fn with_bits(self, of: U8s, shift: i32, mask: i32, to: i32) -> U8s {
         let mask = mask as u8;
-        U8s(std::array::from_fn(|i| self.0[i] | (high.0[i] >> shift & mask) << 4))
+        U8s(std::array::from_fn(|i| self.0[i] | (of.0[i] >> shift & mask) << to))
+    }
+
+    /// The bytes of a table that codes below 16 stand for.
+    #[inline(always)]
+    pub(crate) fn levels(self, table: &[u8; 16]) -> U8s {
+        U8s(self.0.map(|b| table[usize::from(b & 15)]))
     }
 }
 

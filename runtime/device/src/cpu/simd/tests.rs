@@ -95,12 +95,18 @@ fn nibbles_reductions_and_masks() {
         assert_eq!(high[lane], four.iter().map(|b| f32::from(b >> 4)).sum::<f32>());
     }
     for shift in 0..8 {
-        let with = U8s::load(&bytes).low().with_bits(U8s::load(&bytes), shift, 0x0101_0101);
+        let with = U8s::load(&bytes).low().with_bits(U8s::load(&bytes), shift, 0x0101_0101, 4);
         let sums = I32s::splat(-7).dot_nibbles(with, ones).to_f32().to_array();
         for lane in 0..LANES {
             let code = |b: &u8| f32::from((b & 15) | (b >> shift & 1) << 4);
             assert_eq!(sums[lane], bytes[4 * lane..4 * lane + 4].iter().map(code).sum::<f32>() - 7.0);
         }
+    }
+    let table: [u8; 16] = std::array::from_fn(|i| (i * i) as u8);
+    let sums = I32s::zero().dot_nibbles(U8s::load(&bytes).high().levels(&table), ones).to_f32().to_array();
+    for lane in 0..LANES {
+        let level = |b: &u8| f32::from(table[usize::from(b >> 4)]);
+        assert_eq!(sums[lane], bytes[4 * lane..4 * lane + 4].iter().map(level).sum::<f32>());
     }
     assert_eq!(F32s::from_u8(at(&bytes, 0)).to_array(), at::<u8, LANES>(&bytes, 0).map(f32::from));
     let x: [f32; LANES] = std::array::from_fn(|i| i as f32 - 2.0);
