@@ -2,6 +2,7 @@
 
 mod config;
 mod encode;
+mod gguf;
 mod jobs;
 mod shards;
 
@@ -13,6 +14,7 @@ use jobs::{Job, JobPlan};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{CheckpointSpec, Container, DRAFT_PREFIX, RotaryRows, Target};
 use monomorph_weights::{Checkpoint, Tensor};
+use shards::Shards;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +24,8 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     #[command(flatten)]
     target: TargetOptions,
-    /// The checkpoint in f32, bf16 or f16: a safetensors file, or a directory of them.
+    /// The checkpoint in f32, bf16 or f16: a safetensors file, or a directory of them; a GGUF file where the
+    /// quant spec describes one.
     #[arg(long, value_name = "PATH")]
     weights: PathBuf,
     /// Another quant spec of the model, whose tensor names the input checkpoint uses [default: the target's
@@ -32,10 +35,13 @@ pub struct Options {
     /// Directory to create.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Bytes after which a new file begins.
-    #[arg(long, value_name = "BYTES", default_value_t = 5_000_000_000)]
-    shard_bytes: u64,
+    /// Bytes after which a new safetensors file begins [default: 5000000000].
+    #[arg(long, value_name = "BYTES")]
+    shard_bytes: Option<u64>,
 }
+
+/// Bytes of a file where nothing else is asked.
+const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// The error of every tensor, listed beside the weights.
 const ERRORS: &str = "quantization_errors.tsv";
@@ -49,17 +55,41 @@ pub fn quantize(options: Options) -> Result<(), String> {
     };
     let from = options.from.as_ref().map(load).transpose()?;
     let from = from.map_or_else(|| jobs::unpacked(&target.quant.checkpoint), |quant| quant.checkpoint);
-    for (what, spec) in [("what is written", &target.quant.checkpoint), ("what is read", &from)] {
-        plain(what, spec)?;
+    let to = &target.quant.checkpoint;
+    alike(&from, to)?;
+    let as_gguf = to.container == Container::Gguf;
+    if as_gguf && options.shard_bytes.is_some() {
+        return Err("--shard-bytes is of safetensors: a GGUF is written as one file".to_owned());
     }
-    let plan = jobs::plan(&target.model, &target.quant, &from.names)?;
+    let mut plan = jobs::plan(&target.model, &target.quant, &from.names)?;
     let checkpoint = Checkpoint::open(&options.weights).map_err(|error| error.to_string())?;
+    let metadata = match (as_gguf, checkpoint.gguf_metadata()) {
+        (true, None) => {
+            return Err(format!(
+                "{} is no GGUF file, and a GGUF is made from one, whose metadata it keeps",
+                options.weights.display()
+            ));
+        }
+        (true, metadata) => metadata,
+        (false, _) => None,
+    };
     // A draft head that the new checkpoint does not have is left out.
     let draft = from.names.iter().filter(|(name, _)| name.starts_with(DRAFT_PREFIX));
     let left = draft.map(|(_, file)| file.name.clone()).chain(from.unused.iter().cloned());
-    let sources = find(&plan, &target, &left.collect::<Vec<_>>(), &checkpoint)?;
+    let left: Vec<String> = left.collect();
+    let mut sources = find(&plan, &target, &left, &checkpoint)?;
+    if as_gguf {
+        // Tables of frequencies and the like, which others read.
+        let unused = checkpoint.tensors().filter(|tensor| !sources.contains_key(tensor.name));
+        let unused: Vec<Tensor> = unused.collect();
+        plan.jobs.extend(unused.iter().map(|it| jobs::copy(it.name, it.shape, it.format)));
+        sources.extend(unused.into_iter().map(|tensor| (tensor.name.to_owned(), tensor)));
+    }
     let jobs = plan.jobs;
-    let config = config::config(&jobs, checkpoint.side_file("config.json").as_deref())?;
+    let config = match as_gguf {
+        true => None,
+        false => config::config(&jobs, checkpoint.side_file("config.json").as_deref())?,
+    };
 
     if options.out.exists() {
         return Err(format!("{} exists; nothing is overwritten", options.out.display()));
@@ -72,17 +102,29 @@ pub fn quantize(options: Options) -> Result<(), String> {
     let builder = builder.prefix(".quantize-").permissions(std::fs::Permissions::from_mode(0o755));
     let partial = builder.tempdir_in(parent).map_err(io)?;
 
-    let changes = write(&jobs, &sources, &checkpoint, partial.path(), options.shard_bytes)?;
+    let groups: Vec<_> = jobs.iter().map(Job::stored).collect();
+    let shards = match metadata {
+        Some(metadata) => gguf::create(partial.path(), metadata, &groups.concat())?,
+        None => Shards::create(partial.path(), &groups, options.shard_bytes.unwrap_or(SHARD_BYTES))?,
+    };
+    let changes = write(&jobs, &sources, &checkpoint, shards)?;
     if let Some(config) = &config {
         save(&partial.path().join("config.json"), config)?;
     }
-    let copied = config::copy_side_files(checkpoint.directory(), partial.path())?;
+    let copied = match as_gguf {
+        true => Vec::new(),
+        false => config::copy_side_files(checkpoint.directory(), partial.path())?,
+    };
     save(&partial.path().join(ERRORS), &listing(&jobs, &changes))?;
     std::fs::rename(partial.keep(), &options.out)
         .map_err(|error| format!("{}: {error}", options.out.display()))?;
 
     print!("{}", table(&jobs, &changes));
     println!("tensor by tensor: {}", options.out.join(ERRORS).display());
+    if as_gguf {
+        println!("{}", options.out.join(gguf::FILE).display());
+        return Ok(());
+    }
     if config.is_none() {
         println!("no config.json stands beside the weights, so none was written");
     }
@@ -91,16 +133,29 @@ pub fn quantize(options: Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the rows of the described files are in the model's order.
-fn plain(what: &str, spec: &CheckpointSpec) -> Result<(), String> {
-    if spec.container != Container::Safetensors {
+/// Whether both are files of one kind with rows in one order, by their specs.
+fn alike(from: &CheckpointSpec, to: &CheckpointSpec) -> Result<(), String> {
+    let container = |spec: &CheckpointSpec| match spec.container {
+        Container::Gguf => "a GGUF file",
+        Container::Safetensors => "safetensors",
+    };
+    if from.container != to.container {
         return Err(format!(
-            "{what} would be a GGUF file, by its spec; only safetensors are read and written"
+            "what is read would be {}, by its spec, and what is written {}; both are to be of one kind",
+            container(from),
+            container(to)
         ));
     }
-    if spec.rotary_rows != RotaryRows::AsModel {
+    let rows = |spec: &CheckpointSpec| match spec.rotary_rows {
+        RotaryRows::AsModel => "as the model has them",
+        RotaryRows::Interleaved => "interleaved",
+    };
+    if from.rotary_rows != to.rotary_rows {
         return Err(format!(
-            "{what} has interleaved rotary rows, by its spec; rows are not put in another order"
+            "what is read has rotary rows {}, by its spec, and what is written {}; rows are not put in another \
+             order",
+            rows(from),
+            rows(to)
         ));
     }
     Ok(())
@@ -152,11 +207,8 @@ fn write(
     jobs: &[Job],
     sources: &BTreeMap<String, Tensor>,
     checkpoint: &Checkpoint,
-    directory: &Path,
-    shard_bytes: u64,
+    shards: Shards,
 ) -> Result<Vec<Option<Change>>, String> {
-    let groups: Vec<_> = jobs.iter().map(Job::stored).collect();
-    let shards = shards::Shards::create(directory, &groups, shard_bytes)?;
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} tensors, {eta} {wide_msg}");
     let bar = ProgressBar::new(jobs.len() as u64)
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));

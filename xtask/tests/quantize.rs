@@ -10,9 +10,10 @@ use monomorph_tests::logits::Logits;
 use monomorph_tests::requantise::{Storage, requantise};
 use monomorph_tests::root;
 use monomorph_weights::Checkpoint;
+use monomorph_weights::test_support::{GgufWriter, Value};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
-use serde_json::{Value, json};
+use serde_json::{Value as Json, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -24,11 +25,15 @@ struct Bench {
 }
 
 impl Bench {
+    /// Partial blocks of 128 both ways, more rows than one band, and rows of whole blocks of 16.
     fn new() -> Bench {
+        Bench::of(288, 416)
+    }
+
+    fn of(hidden: usize, intermediate: usize) -> Bench {
         let directory = tempfile::tempdir().unwrap();
-        // Partial blocks of 128 both ways, more rows than one band, and rows of whole blocks of 16.
         let config = json!({
-            "model_type": "qwen3", "vocab_size": 211, "hidden_size": 288, "intermediate_size": 416,
+            "model_type": "qwen3", "vocab_size": 211, "hidden_size": hidden, "intermediate_size": intermediate,
             "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,
             "max_position_embeddings": 128,
         });
@@ -170,7 +175,7 @@ fn every_storage_is_written_and_means_what_it_should() {
             storage.name
         );
 
-        let config: Value = serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
+        let config: Json = serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
         assert_eq!(config["hidden_size"], 288);
         assert_eq!(config.get("quantization_config").is_some(), storage.scales.is_some(), "{}", storage.name);
         let errors = std::fs::read_to_string(out.join("quantization_errors.tsv")).unwrap();
@@ -199,7 +204,7 @@ fn shards_are_cut_where_asked_and_the_index_is_right() {
     assert!(files.len() > 4, "{files:?}");
     assert_eq!(files[0], format!("model-00001-of-{:05}.safetensors", files.len() - 1));
     let index = std::fs::read(several.join("model.safetensors.index.json")).unwrap();
-    let index: Value = serde_json::from_slice(&index).unwrap();
+    let index: Json = serde_json::from_slice(&index).unwrap();
     let mut total = 0;
     for file in files.iter().filter(|file| !file.ends_with(".json")) {
         let bytes = std::fs::read(several.join(file)).unwrap();
@@ -216,7 +221,7 @@ fn shards_are_cut_where_asked_and_the_index_is_right() {
         assert!(other == tensor.bytes.read().unwrap(), "{}", tensor.name);
     }
 
-    let config: Value =
+    let config: Json =
         serde_json::from_slice(&std::fs::read(bench.path("one/config.json")).unwrap()).unwrap();
     let said = &config["quantization_config"];
     assert_eq!((&said["quant_method"], &said["quant_algo"]), (&json!("modelopt"), &json!("W4A16_NVFP4")));
@@ -270,7 +275,88 @@ fn what_is_wrong_with_the_source_is_named_and_nothing_is_written() {
     std::fs::copy(done.join("config.json"), source.join("config.json")).unwrap();
     let claimed = refused(&source);
     assert!(claimed.contains("these weights are quantised already"), "{claimed}");
-    let gguf = bench.oracle(Storage::ALL.iter().find(|it| it.name == "q8_0").unwrap());
-    let gguf = bench.run(&gguf, &source, &bench.path("refused"), &[]).unwrap_err();
-    assert!(gguf.contains("what is written would be a GGUF file"), "{gguf}");
+}
+
+/// The source as a GGUF, with a table beside the model's tensors that its spec lists as unused.
+fn gguf_source(bench: &Bench) -> PathBuf {
+    let source = Checkpoint::open(&bench.source()).unwrap();
+    let mut file = GgufWriter::new()
+        .metadata("general.architecture", "qwen3")
+        .metadata("general.file_type", Value::U32(0))
+        .metadata("tokenizer.ggml.tokens", Value::Strs(vec!["a".to_owned(), String::new(), "é".to_owned()]))
+        .metadata("tokenizer.ggml.scores", Value::F32s(vec![0.5, -1.0]))
+        .metadata("tokenizer.ggml.add_bos_token", Value::Bool(true));
+    for tensor in source.tensors() {
+        file = file.tensor(tensor.name, tensor.shape, tensor.format, tensor.bytes.read().unwrap().to_vec());
+    }
+    let table: Vec<u8> = (0..16).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    let file = file.tensor("rope_freqs.weight", &[16], Format::F32, table);
+    let path = bench.path("source.gguf");
+    std::fs::write(&path, file.finish()).unwrap();
+    path
+}
+
+/// Every tensor is what the tests' own encoder stored, what the file says of the model is kept, and so is
+/// what the model does not read.
+#[test]
+fn a_gguf_is_made_of_a_gguf() {
+    let widths =
+        |storage: &Storage| if storage.name.contains("_k") || storage.name == "iq4" { 256 } else { 288 };
+    let of_blocks = Storage::ALL.iter().filter(|it| it.container() == Container::Gguf);
+    let storages: Vec<&Storage> = of_blocks.chain(&Storage::ON_CPUS).collect();
+    assert_eq!(storages.len(), 6);
+    for storage in storages {
+        let width = widths(storage);
+        let bench = Bench::of(width, 2 * width);
+        let (quant, source) = (bench.oracle(storage), gguf_source(&bench));
+        let unknown = bench.run(&quant, &source, &bench.path("refused"), &[]).unwrap_err();
+        assert!(unknown.contains("`rope_freqs.weight` (f32 [16])"), "{unknown}");
+        let spec = bench.path(&format!("targets/models/wide/{quant}.toml"));
+        let text = std::fs::read_to_string(&spec).unwrap();
+        let unused = "container = \"gguf\"\nunused = [\"rope_freqs.weight\"]\n";
+        std::fs::write(&spec, text.replacen("container = \"gguf\"\n", unused, 1)).unwrap();
+
+        let out = bench.path("made");
+        let said = bench.run(&quant, &source, &out, &[]).unwrap();
+        let files: Vec<_> = std::fs::read_dir(&out).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(files.len(), 2, "{files:?}");
+        assert!(said.ends_with("made/model.gguf\n"), "{said}");
+        let expected = Checkpoint::open(&bench.path(storage.name).join("stored/model.gguf")).unwrap();
+        let found = Checkpoint::open(&out.join("model.gguf")).unwrap();
+        assert_eq!(found.tensors().count(), expected.tensors().count() + 1);
+        for tensor in expected.tensors() {
+            let it = found.expect(tensor.name, tensor.shape, tensor.format);
+            let it = it.unwrap_or_else(|error| panic!("{}: {error}", storage.name));
+            let [it, tensor_bytes] = [it.bytes, tensor.bytes].map(|bytes| bytes.read().unwrap());
+            assert!(it == tensor_bytes, "{}: other bytes of {}", storage.name, tensor.name);
+        }
+        let table = found.expect("rope_freqs.weight", &[16], Format::F32).unwrap().bytes.read().unwrap();
+        assert_eq!(table[4..8], 1f32.to_le_bytes());
+
+        let source = Checkpoint::open(&source).unwrap();
+        let [metadata, old] = [&found, &source].map(|it| it.gguf_metadata().unwrap().stored());
+        let kept: Vec<_> = old.into_iter().filter(|(key, _)| *key != "general.file_type").collect();
+        assert_eq!(metadata[..kept.len()], kept);
+        let rest: Vec<&str> = metadata[kept.len()..].iter().map(|(key, _)| *key).collect();
+        assert_eq!(rest, ["general.quantization_version"]);
+        assert_eq!(found.gguf_metadata().unwrap().u32("general.quantization_version").unwrap(), Some(2));
+    }
+}
+
+#[test]
+fn a_gguf_is_made_of_nothing_else() {
+    let bench = Bench::new();
+    let gguf = bench.oracle(Storage::called("q8_0"));
+    let refused = |quant: &str, source: &Path, more: &[&str]| {
+        let error = bench.run(quant, source, &bench.path("refused"), more).unwrap_err();
+        assert!(!bench.path("refused").exists(), "{error}");
+        error
+    };
+    let source = refused(&gguf, &bench.source(), &[]);
+    assert!(source.contains("is no GGUF file, and a GGUF is made from one"), "{source}");
+    let cut = refused(&gguf, &gguf_source(&bench), &["--shard-bytes", "100000"]);
+    assert!(cut.contains("--shard-bytes is of safetensors: a GGUF is written as one file"), "{cut}");
+    let mixed = refused(&gguf, &bench.source(), &["--from", "f32"]);
+    let both = "what is read would be safetensors, by its spec, and what is written a GGUF file";
+    assert!(mixed.contains(both), "{mixed}");
 }

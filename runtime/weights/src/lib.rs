@@ -23,6 +23,7 @@ pub mod test_support;
 pub use checkpoint::{Checkpoint, Safetensors};
 pub use error::WeightsError;
 pub use file::{Bytes, WeightsFile, Windows};
+pub use ggml::ggml_number;
 pub use metadata::{Metadata, MetadataType};
 pub use places::{cache_directory, weights_directory};
 pub use split::only_gguf;

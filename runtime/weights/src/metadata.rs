@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The type of a metadata value.
+/// The type of a metadata value, in the order of their numbers in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the types")]
 pub enum MetadataType {
@@ -89,6 +89,28 @@ impl Metadata {
     /// Every key, in no particular order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
+    }
+
+    /// Every key in the order of the file, with what follows it there: type and value.
+    pub fn stored(&self) -> Vec<(&str, Vec<u8>)> {
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_by_key(|(_, entry)| entry.bytes.start);
+        let stored = |entry: &Entry| {
+            let mut bytes = Vec::new();
+            if let Some(count) = entry.count {
+                bytes.extend((MetadataType::Array as u32).to_le_bytes());
+                bytes.extend((entry.kind as u32).to_le_bytes());
+                bytes.extend((count as u64).to_le_bytes());
+            } else {
+                bytes.extend((entry.kind as u32).to_le_bytes());
+                if entry.kind == MetadataType::Str {
+                    bytes.extend((entry.bytes.len() as u64).to_le_bytes());
+                }
+            }
+            bytes.extend(&self.header[entry.bytes.clone()]);
+            bytes
+        };
+        entries.into_iter().map(|(key, entry)| (key.as_str(), stored(entry))).collect()
     }
 
     /// The type of a value; arrays are [`MetadataType::Array`].

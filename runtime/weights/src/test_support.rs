@@ -46,7 +46,8 @@ impl GgufWriter {
     /// Adds a tensor: its shape outermost dimension first, its bytes as stored.
     #[must_use]
     pub fn tensor(self, name: &str, shape: &[usize], format: Format, bytes: Vec<u8>) -> GgufWriter {
-        self.tensor_of_type(name, shape, ggml_number(format), bytes)
+        let number = ggml_number(format).unwrap_or_else(|| panic!("GGUF files hold no {format}"));
+        self.tensor_of_type(name, shape, number, bytes)
     }
 
     /// Adds a tensor of any ggml type.

@@ -172,7 +172,7 @@ impl<'a> Source<'a> {
         )
     }
 
-    /// Rounds rows to another float format.
+    /// Rounds rows to another float format, or to blocks with scales in them.
     fn convert(&self, rows: Range<usize>, shards: &Shards) -> Result<Change, String> {
         let values = self.values(rows.clone())?;
         let bytes = encode(self.job.format, &values);
@@ -180,10 +180,13 @@ impl<'a> Source<'a> {
         let mut means = vec![0.0; values.len()];
         decode(self.job.format, &bytes, &mut means);
         // Half a unit in the last place: of 8 and 11 significant bits, and of the smallest f16. All of it is
-        // exact in f32.
-        let bound = |_, value: f32| match self.job.format {
+        // exact in f32. Of blocks with scales in them nobody promises more than that they are nearer than
+        // zeros.
+        let block = self.job.format.block_elements();
+        let bound = |i: usize, value: f32| match self.job.format {
             Format::Bf16 => (value.abs() / 256.0).max(f32::MIN_POSITIVE / 256.0),
             Format::F16 => (value.abs() / 2048.0).max(1.0 / (1u32 << 25) as f32),
+            _ if block > 1 => magnitude(&values[i / block * block..][..block]),
             _ => 0.0,
         };
         Change::of(&values, &means, bound).map_err(|at| self.too_far(rows.start, &values, &means, at))

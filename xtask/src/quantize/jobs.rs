@@ -127,6 +127,22 @@ pub fn unpacked(spec: &CheckpointSpec) -> CheckpointSpec {
     spec
 }
 
+/// A tensor that the model does not read, as it is.
+pub fn copy(name: &str, shape: &[usize], format: Format) -> Job {
+    let columns = if shape.len() < 2 { 1 } else { shape[shape.len() - 1] };
+    let rows = Rows { tensor: name.to_owned(), first: 0, count: shape.iter().product::<usize>() / columns };
+    let name = name.to_owned();
+    Job {
+        of: name.clone(),
+        name,
+        shape: shape.to_vec(),
+        format,
+        scales: None,
+        linear: false,
+        rows: vec![rows],
+    }
+}
+
 fn named(pattern: &str, layer: Option<usize>, expert: Option<usize>) -> String {
     let name = instance(pattern, layer);
     expert.map_or(name.clone(), |expert| name.replace("{expert}", &expert.to_string()))

@@ -1,5 +1,5 @@
-//! Safetensors files in which every tensor has its place before the first is written, so that no tensor is
-//! held in memory.
+//! Files in which every tensor has its place before the first is written, so that no tensor is held in memory;
+//! those of safetensors are laid out here.
 
 use monomorph_formats::Format;
 use serde_json::{Map, Value, json};
@@ -12,17 +12,39 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Stored {
     name: String,
+    /// In elements.
     shape: Vec<usize>,
-    /// safetensors' name for the type.
-    kind: &'static str,
-    /// Bytes of one element of that type.
-    element: u64,
+    format: Format,
 }
 
 impl Stored {
-    /// A tensor of `format` and of this shape, counted in elements; nvfp4 codes are written as bytes.
+    /// A tensor of `format` and of this shape, counted in elements.
     pub fn new(name: &str, shape: &[usize], format: Format) -> Stored {
-        let (kind, element) = match format {
+        Stored { name: name.to_owned(), shape: shape.to_vec(), format }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Its size; the shape fills whole blocks, as the spec has checked.
+    pub fn bytes(&self) -> u64 {
+        let elements = self.shape.iter().map(|extent| *extent as u64).product::<u64>();
+        elements / self.format.block_elements() as u64 * self.format.block_bytes() as u64
+    }
+
+    /// safetensors' name for the type, bytes of one element of it, and the shape in these: nvfp4 codes are
+    /// written as bytes.
+    fn in_safetensors(&self) -> (&'static str, u64, Vec<usize>) {
+        let (kind, element) = match self.format {
             Format::F32 => ("F32", 4),
             Format::Bf16 => ("BF16", 2),
             Format::F16 => ("F16", 2),
@@ -30,15 +52,11 @@ impl Stored {
             Format::Nvfp4 => ("U8", 1),
             _ => unreachable!("the spec has no GGUF format in safetensors"),
         };
-        let mut shape = shape.to_vec();
-        if let (Format::Nvfp4, Some(columns)) = (format, shape.last_mut()) {
+        let mut shape = self.shape.clone();
+        if let (Format::Nvfp4, Some(columns)) = (self.format, shape.last_mut()) {
             *columns /= 2;
         }
-        Stored { name: name.to_owned(), shape, kind, element }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.shape.iter().map(|extent| *extent as u64).product::<u64>() * self.element
+        (kind, element, shape)
     }
 }
 
@@ -85,31 +103,52 @@ impl Shards {
     }
 
     fn add(&mut self, path: PathBuf, tensors: &[&Stored]) -> Result<(), String> {
-        let fault = |error: std::io::Error| format!("{}: {error}", path.display());
         // Wide elements first, so that every tensor is aligned to its element size.
         let mut tensors = tensors.to_vec();
-        tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.element));
+        tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.in_safetensors().1));
         // Other readers refuse files that do not name the framework of their tensors.
         let mut header = Map::from_iter([("__metadata__".to_owned(), json!({ "format": "pt" }))]);
-        let mut end = 0;
+        let (mut places, mut end) = (Vec::new(), 0);
         for tensor in &tensors {
-            let start = end;
+            let (start, (kind, _, shape)) = (end, tensor.in_safetensors());
             end += tensor.bytes();
-            let entry = json!({ "dtype": tensor.kind, "shape": tensor.shape, "data_offsets": [start, end] });
+            let entry = json!({ "dtype": kind, "shape": shape, "data_offsets": [start, end] });
             header.insert(tensor.name.clone(), entry);
+            places.push((tensor.name.clone(), start, tensor.bytes()));
         }
         let mut header = Value::Object(header).to_string();
         // The data begins at a multiple of 8, like the length field before the header.
         header.extend(std::iter::repeat_n(' ', header.len().next_multiple_of(8) - header.len()));
+        let header = [&(header.len() as u64).to_le_bytes(), header.as_bytes()].concat();
+        self.file(path, &header, places, end)
+    }
+
+    /// A single file: its header, and tensors with their offsets behind it and their lengths, in `bytes`.
+    pub fn one(
+        path: PathBuf,
+        header: &[u8],
+        places: Vec<(String, u64, u64)>,
+        bytes: u64,
+    ) -> Result<Shards, String> {
+        let mut shards = Shards { files: Vec::new(), places: BTreeMap::new() };
+        shards.file(path, header, places, bytes)?;
+        Ok(shards)
+    }
+
+    fn file(
+        &mut self,
+        path: PathBuf,
+        header: &[u8],
+        places: Vec<(String, u64, u64)>,
+        bytes: u64,
+    ) -> Result<(), String> {
+        let fault = |error: std::io::Error| format!("{}: {error}", path.display());
         let file = File::create_new(&path).map_err(fault)?;
-        file.write_all_at(&(header.len() as u64).to_le_bytes(), 0).map_err(fault)?;
-        file.write_all_at(header.as_bytes(), 8).map_err(fault)?;
-        let mut at = 8 + header.len() as u64;
-        file.set_len(at + end).map_err(fault)?;
-        for tensor in tensors {
-            self.places.insert(tensor.name.clone(), (self.files.len(), at, tensor.bytes()));
-            at += tensor.bytes();
-        }
+        file.write_all_at(header, 0).map_err(fault)?;
+        let start = header.len() as u64;
+        file.set_len(start + bytes).map_err(fault)?;
+        let index = self.files.len();
+        self.places.extend(places.into_iter().map(|(name, at, length)| (name, (index, start + at, length))));
         self.files.push((path, file));
         Ok(())
     }
