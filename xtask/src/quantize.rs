@@ -28,6 +28,9 @@ pub struct Options {
     /// quant spec describes one.
     #[arg(long, value_name = "PATH")]
     weights: PathBuf,
+    /// Take tensors that are quantised already too, in blocks with scales in them: what they lost stays lost.
+    #[arg(long)]
+    requantize: bool,
     /// Another quant spec of the model, whose tensor names the input checkpoint uses [default: the target's
     /// own].
     #[arg(long, value_name = "QUANT")]
@@ -77,7 +80,7 @@ pub fn quantize(options: Options) -> Result<(), String> {
     let draft = from.names.iter().filter(|(name, _)| name.starts_with(DRAFT_PREFIX));
     let left = draft.map(|(_, file)| file.name.clone()).chain(from.unused.iter().cloned());
     let left: Vec<String> = left.collect();
-    let mut sources = find(&plan, &target, &left, &checkpoint)?;
+    let mut sources = find(&plan, &target, &left, &checkpoint, options.requantize)?;
     if as_gguf {
         // Tables of frequencies and the like, which others read.
         let unused = checkpoint.tensors().filter(|tensor| !sources.contains_key(tensor.name));
@@ -167,6 +170,7 @@ fn find<'a>(
     target: &Target,
     unused: &[String],
     checkpoint: &'a Checkpoint,
+    requantize: bool,
 ) -> Result<BTreeMap<String, Tensor<'a>>, String> {
     let (mut tensors, mut faults) = (BTreeMap::new(), Vec::new());
     for (name, shape) in &plan.sources {
@@ -175,8 +179,12 @@ fn find<'a>(
             Ok(tensor) if tensor.shape != shape => {
                 faults.push(format!("tensor `{name}` should be {shape:?} and is {:?}", tensor.shape));
             }
-            Ok(tensor) if tensor.format.is_quantised() => faults
+            Ok(tensor) if tensor.format.has_companions() => faults
                 .push(format!("tensor `{name}` is {}; only f32, bf16 and f16 are quantised", tensor.format)),
+            Ok(tensor) if tensor.format.is_quantised() && !requantize => faults.push(format!(
+                "tensor `{name}` is {} already; --requantize takes it as it is, with what it has lost",
+                tensor.format
+            )),
             Ok(tensor) => drop(tensors.insert(name.clone(), tensor)),
         }
     }

@@ -4,7 +4,7 @@
 use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{Compute, Container, Target};
 use monomorph_compiler::{graph, spec};
-use monomorph_formats::Format;
+use monomorph_formats::{Format, decode, encode};
 use monomorph_tests::goldens::{Golden, synthetic};
 use monomorph_tests::logits::Logits;
 use monomorph_tests::requantise::{Storage, requantise};
@@ -27,14 +27,14 @@ struct Bench {
 impl Bench {
     /// Partial blocks of 128 both ways, more rows than one band, and rows of whole blocks of 16.
     fn new() -> Bench {
-        Bench::of(288, 416)
+        Bench::of(288, 416, 6)
     }
 
-    fn of(hidden: usize, intermediate: usize) -> Bench {
+    fn of(hidden: usize, intermediate: usize, heads: usize) -> Bench {
         let directory = tempfile::tempdir().unwrap();
         let config = json!({
             "model_type": "qwen3", "vocab_size": 211, "hidden_size": hidden, "intermediate_size": intermediate,
-            "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,
+            "num_hidden_layers": 2, "num_attention_heads": heads, "num_key_value_heads": 2, "head_dim": 32,
             "max_position_embeddings": 128,
         });
         let prompts = vec![(0..24).map(|i| i * 37 % 211).collect()];
@@ -300,14 +300,16 @@ fn gguf_source(bench: &Bench) -> PathBuf {
 /// what the model does not read.
 #[test]
 fn a_gguf_is_made_of_a_gguf() {
-    let widths =
-        |storage: &Storage| if storage.name.contains("_k") || storage.name == "iq4" { 256 } else { 288 };
+    // Blocks of 256 fill the rows of a narrower model with more heads.
+    let bench_for = |storage: &Storage| match storage.name.contains("_k") || storage.name == "iq4" {
+        true => Bench::of(256, 512, 8),
+        false => Bench::new(),
+    };
     let of_blocks = Storage::ALL.iter().filter(|it| it.container() == Container::Gguf);
     let storages: Vec<&Storage> = of_blocks.chain(&Storage::ON_CPUS).collect();
     assert_eq!(storages.len(), 6);
     for storage in storages {
-        let width = widths(storage);
-        let bench = Bench::of(width, 2 * width);
+        let bench = bench_for(storage);
         let (quant, source) = (bench.oracle(storage), gguf_source(&bench));
         let unknown = bench.run(&quant, &source, &bench.path("refused"), &[]).unwrap_err();
         assert!(unknown.contains("`rope_freqs.weight` (f32 [16])"), "{unknown}");
@@ -356,6 +358,21 @@ fn a_gguf_is_made_of_nothing_else() {
     assert!(source.contains("is no GGUF file, and a GGUF is made from one"), "{source}");
     let cut = refused(&gguf, &gguf_source(&bench), &["--shard-bytes", "100000"]);
     assert!(cut.contains("--shard-bytes is of safetensors: a GGUF is written as one file"), "{cut}");
+    // What is quantised is taken where that is asked for.
+    let again = bench.path("again");
+    let stored = bench.path("q8_0/stored/model.gguf");
+    let other = bench.oracle(Storage::called("q4_1"));
+    let twice = refused(&other, &stored, &[]);
+    assert!(twice.contains("is q8_0 already; --requantize takes it as it is"), "{twice}");
+    bench.run(&other, &stored, &again, &["--requantize"]).unwrap();
+    let [made, stored] = [again.join("model.gguf"), stored].map(|path| Checkpoint::open(&path).unwrap());
+    for tensor in stored.tensors() {
+        let it = made.tensor(tensor.name).unwrap();
+        let elements = tensor.shape.iter().product();
+        let mut old = vec![0.0; elements];
+        decode(tensor.format, &tensor.bytes.read().unwrap(), &mut old);
+        assert_eq!(encode(it.format, &old), *it.bytes.read().unwrap(), "{}", tensor.name);
+    }
     let mixed = refused(&gguf, &bench.source(), &["--from", "f32"]);
     let both = "what is read would be safetensors, by its spec, and what is written a GGUF file";
     assert!(mixed.contains(both), "{mixed}");

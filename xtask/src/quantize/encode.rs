@@ -104,6 +104,11 @@ fn on_every_core<T: Send>(
     Ok(results.into_iter().collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }
 
+/// Bytes of a row of whole blocks.
+fn row_bytes(format: Format, columns: usize) -> usize {
+    format.bytes(columns).expect("readers check that rows are whole blocks")
+}
+
 /// The rows of a job, in the old checkpoint.
 struct Source<'a> {
     job: &'a Job,
@@ -117,7 +122,7 @@ impl<'a> Source<'a> {
         let (columns, mut end) = (job.columns(), 0);
         let part = |Rows { tensor, first, count }: &Rows| {
             let tensor = sources[tensor];
-            let row_bytes = columns * tensor.format.block_bytes();
+            let row_bytes = row_bytes(tensor.format, columns);
             let bytes = tensor.bytes.slice(first * row_bytes..(first + count) * row_bytes);
             end += count;
             (end - count..end, Tensor { bytes, ..tensor })
@@ -142,7 +147,7 @@ impl<'a> Source<'a> {
         for (part, tensor) in &self.parts {
             let (from, to) = (part.start.max(rows.start), part.end.min(rows.end));
             if from < to {
-                let row_bytes = self.columns * tensor.format.block_bytes();
+                let row_bytes = row_bytes(tensor.format, self.columns);
                 let bytes =
                     tensor.bytes.slice((from - part.start) * row_bytes..(to - part.start) * row_bytes);
                 let bytes = bytes.read().map_err(|error| error.to_string())?;
