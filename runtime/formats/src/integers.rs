@@ -30,8 +30,8 @@ const IQ4: Option<[i8; 16]> =
     Some([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]);
 
 /// What a block holds. Element `i` is `d * scales[i / run] * (codes[i] - offset) + m * minima[i / run]`, in
-/// f32, rounded by the last addition alone; levels stand in place of `codes[i] - offset` where there are some.
-/// Beyond a block of 32 everything is zero.
+/// f32, rounded by the last addition alone; levels stand in place of `codes[i] - offset` where there are
+/// some. Beyond a block of 32 everything is zero.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IntegerBlock {
     /// The factor of the scales.

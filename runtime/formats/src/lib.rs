@@ -56,16 +56,16 @@ pub enum Format {
     /// 256 elements: 128 bytes of nibbles, 64 of two higher bits, 16 signed bytes, a scale for every 16
     /// elements, f16 `d`; element = `d * scale * (q - 32)`.
     Q6K,
-    /// 256 elements: 16 bytes with a scale (low) and a minimum of four bits for every 16 elements, 64 bytes of
-    /// codes of two bits, f16 `d` and `m`; element = `d * scale * q - m * minimum`.
+    /// 256 elements: 16 bytes with a scale (low) and a minimum of four bits for every 16 elements, 64 bytes
+    /// of codes of two bits, f16 `d` and `m`; element = `d * scale * q - m * minimum`.
     Q2K,
-    /// 256 elements: 32 bytes of third bits, 64 of two lower ones, 12 bytes of scales of six bits for every 16
-    /// elements, f16 `d`; element = `d * (scale - 32) * (q - 4)`.
+    /// 256 elements: 32 bytes of third bits, 64 of two lower ones, 12 bytes of scales of six bits for every
+    /// 16 elements, f16 `d`; element = `d * (scale - 32) * (q - 4)`.
     Q3K,
     /// As q4_0, but codes stand for levels: element = `d * level[q]`.
     Iq4Nl,
-    /// 256 elements: f16 `d`, 6 bytes of scales of six bits for every 32 elements, 128 bytes of nibbles (of each
-    /// 32 elements the first 16 low); element = `d * (scale - 32) * level[q]`.
+    /// 256 elements: f16 `d`, 6 bytes of scales of six bits for every 32 elements, 128 bytes of nibbles (of
+    /// each 32 elements the first 16 low); element = `d * (scale - 32) * level[q]`.
     Iq4Xs,
     /// One 8-bit float (E4M3, no infinities) per element, to be multiplied by the scales of a [`ScaleForm`].
     Fp8E4m3,

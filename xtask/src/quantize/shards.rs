@@ -1,5 +1,5 @@
-//! Files in which every tensor has its place before the first is written, so that no tensor is held in memory;
-//! those of safetensors are laid out here.
+//! Files in which every tensor has its place before the first is written, so that no tensor is held in
+//! memory; those of safetensors are laid out here.
 
 use monomorph_formats::Format;
 use serde_json::{Map, Value, json};

@@ -1,11 +1,11 @@
 //! ggml's formats of small integers other than q8_0 and q4_1, multiplied with int8 activations.
 //!
 //! A tile has the codes of every 32 columns in planes of 16 rows' words of four bytes: one of four bits for
-//! codes that have as many (four words; low nibbles: columns `4j ..`, high nibbles: columns `16 + 4j ..`), one
-//! of two bits (two words; bits `2j` and `2j + 1` of byte `c` belong to column `4j + c`, in the first word for
-//! `j` below 4), and one of one bit (bit `j` of byte `c`). Five bits are four and one, six are four and two,
-//! three are two and one, the lower ones first. Blocks of 256 have a byte of 16 rows for each scale and minimum
-//! behind these. A block ends with 16 scales, then 16 minima, in f16.
+//! codes that have as many (four words; low nibbles: columns `4j ..`, high nibbles: columns `16 + 4j ..`),
+//! one of two bits (two words; bits `2j` and `2j + 1` of byte `c` belong to column `4j + c`, in the first
+//! word for `j` below 4), and one of one bit (bit `j` of byte `c`). Five bits are four and one, six are four
+//! and two, three are two and one, the lower ones first. Blocks of 256 have a byte of 16 rows for each scale
+//! and minimum behind these. A block ends with 16 scales, then 16 minima, in f16.
 #![allow(clippy::needless_range_loop, reason = "an index names the same place in several arrays")]
 
 use super::format::WeightFormat;
@@ -23,8 +23,8 @@ struct Places {
     form: Integers,
     /// Runs of a block.
     runs: usize,
-    /// Of 32 columns: bits in the plane of nibbles, which is first, and in that of pairs, and where the planes
-    /// of pairs and of single bits, the scales and the minima begin, and the end.
+    /// Of 32 columns: bits in the plane of nibbles, which is first, and in that of pairs, and where the
+    /// planes of pairs and of single bits, the scales and the minima begin, and the end.
     nibble: usize,
     pair: usize,
     pairs: usize,

@@ -221,8 +221,8 @@ impl U8s {
         pub(crate) fn high(self) -> U8s {
             U8s(_mm256_and_si256(_mm256_srli_epi16::<4>(self.0), _mm256_set1_epi8(15)))
         }
-        /// Codes with further bits from bit `to` on: those of the words `of`, shifted right, under a mask that is
-        /// the same in each byte.
+        /// Codes with further bits from bit `to` on: those of the words `of`, shifted right, under a mask
+        /// that is the same in each byte.
         pub(crate) fn with_bits(self, of: U8s, shift: i32, mask: i32, to: i32) -> U8s {
             let bits = _mm256_srl_epi32(of.0, _mm_cvtsi32_si128(shift));
             let bits = _mm256_and_si256(bits, _mm256_set1_epi32(mask));

@@ -210,8 +210,8 @@ impl U8s {
         pub(crate) fn high(self) -> U8s {
             U8s(_mm512_and_si512(_mm512_srli_epi16::<4>(self.0), _mm512_set1_epi8(15)))
         }
-        /// Codes with further bits from bit `to` on: those of the words `of`, shifted right, under a mask that is
-        /// the same in each byte.
+        /// Codes with further bits from bit `to` on: those of the words `of`, shifted right, under a mask
+        /// that is the same in each byte.
         pub(crate) fn with_bits(self, of: U8s, shift: i32, mask: i32, to: i32) -> U8s {
             let bits = _mm512_srl_epi32(of.0, _mm_cvtsi32_si128(shift));
             let bits = _mm512_and_si512(bits, _mm512_set1_epi32(mask));
