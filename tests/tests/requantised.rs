@@ -63,7 +63,10 @@ fn bound(storage: &Storage) -> f64 {
         // A code's error is uniform within at most 1/16 of its power of two: 1/16/sqrt(3) if every value is
         // just above a power of two.
         Format::Fp8E4m3 => 3.7e-2,
-        Format::Nvfp4 | Format::Q4_1 | Format::Q4_0 | Format::Q4K => 0.12,
+        Format::Nvfp4 | Format::Q4_1 | Format::Q4_0 | Format::Q4K | Format::Iq4Xs => 0.12,
+        // Of its matrices in q2_k: a third of what 16 values span is a step, so 0.34 of normal ones, and
+        // scales and minima have four bits.
+        Format::Q3K => 0.5,
         other => panic!("no storage has {other}"),
     }
 }
