@@ -72,25 +72,38 @@ impl Share {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_least_share_lets_every_step_be_fed() {
-        for (group, block, fed, reach) in [(1, 16, 1, 0), (4, 16, 64, 0), (3, 4, 24, 5), (8, 16, 1, 3)] {
-            let share = Share::new(Share::least(group, block, fed, reach), group, block, fed, reach);
-            assert_eq!(share.kept, 0);
-            let (mut offloaded, mut tokens) = (0, 0);
-            for step in 0..500 {
-                // It offloads as long as it can; what it then holds is enough for any step.
-                let needed = blocks_for(tokens + fed + reach, block);
-                while share.due(needed, offloaded) > 0 {
-                    assert!(
-                        offloaded + group <= tokens / block,
-                        "{group} {block} {fed} {reach}: step {step}"
-                    );
-                    offloaded += group;
+    /// Whether a sequence with this share of the device can always send a group when one is due, whatever its
+    /// steps feed; and how many blocks it sent.
+    fn goes_on(share: &Share, block: usize, fed: usize, reach: usize) -> (bool, usize) {
+        let (mut offloaded, mut tokens) = (0, 0);
+        for step in 0..500 {
+            // It offloads as long as it can; what it then holds is enough for any step.
+            let needed = blocks_for(tokens + fed + reach, block);
+            while share.due(needed, offloaded) > 0 {
+                if share.kept + offloaded + share.group > tokens / block {
+                    return (false, offloaded);
                 }
-                tokens += 1 + step % fed;
+                offloaded += share.group;
             }
-            assert!(offloaded > 0);
+            tokens += 1 + step % fed;
+        }
+        (true, offloaded)
+    }
+
+    #[test]
+    fn the_least_share_lets_every_step_be_fed_and_a_smaller_one_does_not() {
+        for (group, block, fed, reach) in [(1, 16, 1, 0), (4, 16, 64, 0), (3, 4, 24, 5), (8, 16, 1, 3)] {
+            let least = Share::least(group, block, fed, reach);
+            let share = Share::new(least, group, block, fed, reach);
+            assert_eq!(share.kept, 0);
+            let (fits, offloaded) = goes_on(&share, block, fed, reach);
+            assert!(fits && offloaded > 0, "{group} {block} {fed} {reach}");
+            let smaller = Share { resident: least - 1, ..share };
+            assert!(!goes_on(&smaller, block, fed, reach).0, "{group} {block} {fed} {reach}");
+            // What is beyond the least share stays on the device for good.
+            let larger = Share::new(least + 5, group, block, fed, reach);
+            assert_eq!(larger.kept, 5);
+            assert!(goes_on(&larger, block, fed, reach).0, "{group} {block} {fed} {reach}");
         }
     }
 }

@@ -149,6 +149,10 @@ mod tests {
         assert_eq!(pool.share(Block(1)), Err(PoolError::NotInUse(Block(1))));
         assert_eq!(pool.share(Block(2)), Err(PoolError::OutOfRange { block: Block(2), capacity: 2 }));
         assert_eq!((pool.free(), pool.capacity()), (2, 2));
+        let beyond = PoolError::OutOfRange { block: Block(2), capacity: 2 };
+        assert_eq!(beyond.to_string(), "block 2 is not of this pool of 2");
+        assert_eq!(PoolError::NotInUse(Block(1)).to_string(), "block 1 is not in use");
+        assert_eq!(PoolError::Exhausted.to_string(), "there is no block where there was to be one");
     }
 
     #[test]

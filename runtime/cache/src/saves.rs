@@ -45,3 +45,57 @@ impl SavePoints {
         points.into_iter().filter(|&point| point > fed && point < prompt).min().unwrap_or(tokens)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POINTS: SavePoints = SavePoints { granule: 16, interval: 100 };
+
+    #[test]
+    fn a_turn_ends_before_its_last_token() {
+        assert_eq!([0, 1, 16, 17, 32, 33].map(|prompt| POINTS.turn_end(prompt)), [0, 0, 0, 16, 16, 32]);
+    }
+
+    #[test]
+    fn states_are_saved_behind_blocks_at_the_end_of_prompts_and_at_intervals() {
+        for (position, saved, prompt, due) in [
+            (16, 0, 17, true),
+            (16, 0, 16, false),
+            (16, 0, 33, false),
+            (32, 0, 33, true),
+            (32, 16, 33, true),
+            // No interval is over.
+            (96, 0, 1_000, false),
+            (112, 0, 1_000, true),
+            (112, 12, 1_000, true),
+            (112, 13, 1_000, false),
+            // No block ends here.
+            (100, 0, 1_000, false),
+            (120, 0, 1_000, false),
+            // It is saved.
+            (32, 32, 33, false),
+            (32, 48, 33, false),
+            (0, 0, 1, false),
+        ] {
+            assert_eq!(POINTS.is_due(position, saved, prompt), due, "{position} {saved} {prompt}");
+        }
+    }
+
+    #[test]
+    fn a_step_feeds_up_to_the_next_save_of_the_prompt() {
+        for (fed, saved, prompt, tokens, until) in [
+            (0, 0, 17, 17, 16),
+            (0, 0, 16, 16, 16),
+            (0, 0, 300, 300, 112),
+            (112, 0, 300, 300, 288),
+            (112, 112, 300, 300, 224),
+            (288, 288, 300, 300, 300),
+            // What is generated behind the prompt is not waited for.
+            (96, 0, 112, 115, 115),
+            (16, 16, 17, 20, 20),
+        ] {
+            assert_eq!(POINTS.until(fed, saved, prompt, tokens), until, "{fed} {saved} {prompt}");
+        }
+    }
+}

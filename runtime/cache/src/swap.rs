@@ -224,3 +224,25 @@ impl Tiers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_is_worth_it_if_it_takes_less_time_than_feeding() {
+        // Out and back, 4 GB take two seconds, in which 2,000 tokens are fed.
+        let worth = |tokens| is_worth(tokens, 4_000_000_000, 4e9, 1_000.0);
+        assert_eq!([0, 1_999, 2_000, 2_001].map(worth), [false, false, false, true]);
+    }
+
+    #[test]
+    fn tiers_and_images_have_the_pages_that_they_were_given() {
+        let all = Pages { host: 9, disk: 7 };
+        let mut tiers = Tiers::new(all);
+        let (three, four) = (tiers.make(3).expect("there is room"), tiers.make(4).expect("there is room"));
+        assert_eq!([three, four].map(|image| tiers.pages(image)), [3, 4]);
+        assert!(tiers.drop(three));
+        assert_eq!((tiers.pages(three), tiers.pages(four), tiers.all()), (0, 4, all));
+    }
+}

@@ -105,3 +105,24 @@ impl BlockTable {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_takes_nothing_and_says_what_there_is() {
+        let mut pool = BlockPool::new(3);
+        let mut table = BlockTable::new(4);
+        table.grow(1, &mut pool).expect("there are three");
+        let short = table.grow(3, &mut pool).expect_err("two are left");
+        assert_eq!(short.to_string(), "3 more blocks are needed and 2 are free");
+        assert_eq!((table.blocks(), pool.free()), (&[Block(0)][..], 2));
+        table.release(&mut pool).expect("they belong together");
+    }
+
+    #[test]
+    fn a_block_holds_a_token_at_least() {
+        assert_eq!([0, 1, 16].map(|tokens| BlockTable::new(tokens).block_tokens()), [1, 1, 16]);
+    }
+}
