@@ -94,5 +94,19 @@ mod tests {
         pace.observe(10, 1_000);
         pace.observe(20, 4_000);
         assert!(pace.line().unwrap().0 >= 0.0);
+        // Chunks of nearly the same size say nothing about other sizes: the difference is noise.
+        let mut pace = Pace::default();
+        pace.observe(10_000, 40_000);
+        pace.observe(10_012, 10_000);
+        assert!(pace.line().is_some_and(|(fixed, token)| fixed == 0.0 && token < 4.0), "{:?}", pace.line());
+    }
+
+    #[test]
+    fn a_single_token_of_a_prompt_says_something() {
+        let mut pace = Pace::default();
+        pace.observe(1, 100);
+        assert_eq!(pace.fits(1_000), 10);
+        pace.observe(0, 20);
+        assert_eq!(pace.fits(1_000), usize::MAX, "less than a token is left of it");
     }
 }

@@ -3,8 +3,8 @@
 use crate::world::fresh;
 use crate::{drafting, limits};
 use monomorph_engine::scheduler::{
-    AGE_TURN, Candidate, Clients, Pace, Policy, QUANTUM, Row, Running, SchedulerLimits, StepPlan, Turns,
-    View, Waiting, WholeSpan, WholeSpans, pick, rank, schedule,
+    AGE_TURN, CLIENTS, Candidate, Clients, Pace, Policy, QUANTUM, Row, Running, SchedulerLimits, StepPlan,
+    Turns, View, Waiting, WholeSpan, WholeSpans, comes, pick, rank, schedule,
 };
 
 /// A view with enough slots and nothing in flight.
@@ -137,6 +137,55 @@ fn what_is_cached_is_neither_fed_nor_paid_for_twice() {
 }
 
 #[test]
+fn each_that_is_admitted_leaves_less_for_the_next() {
+    let limits = limits(4, 64, 4);
+    // Of three blocks the first shares two; the second takes what is left.
+    let shares = Waiting { cached: 8, shared: 2, ..fresh(12, 12) };
+    let admitted = |free, waiting: &[Waiting]| schedule(&view(free, &[], waiting), &limits).admit;
+    assert_eq!(admitted(2, &[shares, fresh(4, 4)]), 2);
+    assert_eq!(admitted(1, &[shares, fresh(4, 4)]), 1);
+    // Two of a block each, and a block for each to grow into.
+    let grow = [fresh(3, 40), fresh(3, 40)];
+    assert_eq!([2, 3, 4].map(|free| admitted(free, &grow)), [1, 1, 2]);
+    // One that ends within its blocks needs none.
+    assert_eq!(admitted(2, &[fresh(3, 4), fresh(3, 4)]), 2);
+}
+
+#[test]
+fn blocks_go_first_to_last_until_there_are_no_more() {
+    let limits = limits(2, 8, 4);
+    let grows = running(3, 2, 9, 1);
+    let kept = |free, running: &[Running]| schedule(&view(free, running, &[]), &limits).preempt;
+    assert_eq!(kept(2, &[grows, grows]), 0);
+    assert_eq!(kept(1, &[grows, grows]), 1, "the first took the block");
+    // Who lacks more blocks than there are goes, and no other for it.
+    let full = running(4, 3, 9, 2);
+    assert_eq!(kept(0, &[full, running(8, 7, 9, 1)]), 1);
+    assert_eq!(kept(0, &[full, full, running(8, 7, 9, 1)]), 1);
+}
+
+#[test]
+fn what_is_written_behind_the_tokens_counts_where_a_sequence_may_grow() {
+    let limits = drafting(limits(2, 9, 4), 2);
+    assert_eq!(limits.reach, 3);
+    let admitted = |free, one: Running| schedule(&view(free, &[one], &[fresh(3, 3)]), &limits).admit;
+    // The one that waits takes three blocks. Another holds five for six tokens and three positions, and may
+    // need a sixth.
+    let grown = Running { drafts: 2, ..running(6, 5, 8, 5) };
+    assert_eq!([3, 4].map(|free| admitted(free, grown)), [0, 1]);
+    // With four it takes a fifth now, which is its last, or not.
+    let short = Running { blocks: 4, returns: 4, ..grown };
+    assert_eq!([3, 4].map(|free| admitted(free, Running { limit: 7, ..short })), [0, 1]);
+    assert_eq!([4, 5].map(|free| admitted(free, Running { limit: 13, ..short })), [0, 1]);
+    // So may the one that waits, if it goes on to more tokens.
+    let grows = |limit, free| schedule(&view(free, &[], &[fresh(3, limit)]), &limits).admit;
+    assert_eq!([3, 4].map(|free| grows(4, free)), [0, 1]);
+    assert_eq!(grows(3, 3), 1);
+    let two = |free| schedule(&view(free, &[], &[fresh(3, 3), fresh(3, 3)]), &limits).admit;
+    assert_eq!([5, 6].map(two), [1, 2]);
+}
+
+#[test]
 fn what_an_older_sequence_shares_does_not_come_back() {
     let limits = limits(2, 8, 4);
     let old = running(5, 4, 9, 2);
@@ -233,10 +282,54 @@ fn clients_that_come_late_or_come_back_start_with_the_least_served() {
     clients.settle([1, 2].into_iter());
     assert_eq!([1, 2, 3].map(|one| clients.ahead(one)), [0, 300, 0], "3 saved nothing up");
     assert_eq!(clients.len(), 1, "who is not ahead need not be remembered");
+    assert!(!clients.is_empty());
     clients.serve(3, 10);
     assert_eq!(clients.ahead(3), 10);
     clients.settle([].into_iter());
     assert!(clients.is_empty(), "nobody waits: what was served was taken from nobody");
+}
+
+#[test]
+fn where_too_many_clients_are_remembered_the_half_served_least_starts_again() {
+    let mut clients = Clients::default();
+    for client in 0..CLIENTS as u64 {
+        clients.serve(client, 10 + client);
+    }
+    let stranger = u64::MAX;
+    clients.settle([stranger].into_iter());
+    assert_eq!((clients.len(), clients.ahead(7)), (CLIENTS, 17), "as many as there may be");
+    clients.serve(CLIENTS as u64, 10 + CLIENTS as u64);
+    clients.settle([stranger].into_iter());
+    assert_eq!(clients.len(), CLIENTS / 2);
+    let median = CLIENTS as u64 / 2;
+    assert_eq!([0, median, median + 1, CLIENTS as u64].map(|one| clients.ahead(one)), [0, 0, 1, median]);
+}
+
+#[test]
+fn who_waits_for_a_prefix_waits_for_more_than_it_found() {
+    let prompt: Vec<u32> = (0..10).collect();
+    let differs = |at: usize| {
+        let mut other = prompt.clone();
+        other[at] = 99;
+        other
+    };
+    let soon = |prompt: &[u32], found, known: &[u32], left| comes(prompt, found, known, left, 4);
+    assert!(soon(&prompt, 0, &prompt, 0));
+    assert!(soon(&prompt, 0, &prompt[..4], 0) && !soon(&prompt, 0, &prompt[..3], 0), "a granule is known");
+    assert!(soon(&prompt[..5], 0, &prompt, 0) && !soon(&prompt[..4], 0, &prompt, 0), "a token must be left");
+    // More than was found, and than is cached already.
+    assert!(soon(&prompt, 3, &prompt[..4], 0));
+    assert!(soon(&prompt, 4, &prompt[..8], 0) && !soon(&prompt, 4, &prompt[..7], 0));
+    assert!(soon(&prompt, 0, &prompt[..8], 5) && !soon(&prompt, 0, &prompt[..7], 5));
+    assert!(!soon(&prompt, 8, &prompt, 0) && !soon(&prompt, 0, &prompt, 8), "the rest is no granule");
+    // Only what is the same.
+    assert!(soon(&prompt, 0, &differs(4), 0) && !soon(&prompt, 0, &differs(3), 0));
+    assert!(!soon(&prompt, 4, &differs(4), 0));
+}
+
+#[test]
+fn policies_have_the_names_that_are_asked_for() {
+    assert_eq!([Policy::Fifo, Policy::Slai].map(Policy::name), ["fifo", "slai"]);
 }
 
 /// Prefill of a step with these `limits` and running sequences, `slack` microseconds before a token is late.
@@ -279,6 +372,51 @@ fn a_deadline_cuts_prompts_and_never_to_nothing() {
     let chunks = SchedulerLimits { chunk_tokens: 16, ..limits };
     assert_eq!(prompts(Policy::Slai, &chunks, Some(0), pace), (vec![16, 0, 0], true), "a chunk is");
     assert_eq!(prompts(Policy::Fifo, &limits, Some(0), pace), (vec![60, 4, 0], false));
+}
+
+#[test]
+fn the_shortest_rest_goes_first_whatever_is_cached() {
+    let limits = limits(16, 65, 8);
+    let rows = |running: &[Running], waiting: &[Waiting]| -> Vec<usize> {
+        let view = View { policy: Policy::Slai, ..view(99, running, waiting) };
+        schedule(&view, &limits).rows.iter().map(|row| row.tokens).collect()
+    };
+    let first = running(100, 0, 100, 7);
+    let nearly = running(90, 85, 90, 6);
+    assert_eq!(rows(&[first, running(40, 0, 40, 3), nearly], &[]), [20, 40, 5]);
+    let nearly = Waiting { cached: 85, ..fresh(90, 90) };
+    assert_eq!(rows(&[first], &[fresh(40, 40), nearly]), [20, 40, 5]);
+}
+
+#[test]
+fn the_first_goes_on_from_where_its_part_ended() {
+    let limits = SchedulerLimits { chunk_tokens: 10, ..limits(16, 65, 8) };
+    let all = [running(200, 13, 200, 13), running(300, 0, 300, 19)];
+    let plan = schedule(&View { policy: Policy::Slai, ..view(9, &all, &[]) }, &limits);
+    // Up to 20 as its part; then up to 70, and eight tokens are no chunk of the other.
+    assert_eq!(plan.rows, [Row { sequence: 0, tokens: 57 }]);
+}
+
+#[test]
+fn only_what_is_left_out_for_a_deadline_counts_as_cut() {
+    let limits = limits(16, 65, 8);
+    let mut pace = Pace::default();
+    pace.observe(0, 1_000);
+    pace.observe(100, 11_000);
+    let late = Running { slack: Some(0), ..running(6, 5, 90, 6) };
+    let fed = |running: &[Running]| {
+        let plan = schedule(&View { policy: Policy::Slai, pace, ..view(99, running, &[]) }, &limits);
+        (plan.rows.iter().map(|row| row.tokens).collect::<Vec<_>>(), plan.cut)
+    };
+    assert_eq!(fed(&[late, running(8, 0, 90, 6)]), (vec![1, 8], false), "an eighth is all of it");
+    assert_eq!(fed(&[late, running(9, 0, 90, 6)]), (vec![1, 8], true));
+    // Who is not fed a token now, or is fed a prompt again, has no deadline.
+    assert_eq!(fed(&[Running { ready: false, ..late }, running(60, 0, 90, 6)]), (vec![60], false));
+    assert_eq!(fed(&[Running { slack: Some(0), ..running(60, 0, 90, 6) }]), (vec![60], false));
+    assert_eq!(
+        fed(&[Running { slack: Some(0), ..running(60, 58, 90, 6) }, running(60, 0, 90, 6)]),
+        (vec![2, 60], false)
+    );
 }
 
 #[test]
