@@ -52,8 +52,10 @@ mod tests {
     }
 
     #[test]
-    fn draws_beyond_a_word_are_others() {
+    fn draws_and_seeds_beyond_a_word_are_others() {
         let of = |draw| uniform(7, draw);
+        assert!(of(1 << 32) != of(0) && of(1 << 33) != of(1 << 32));
+        let of = |seed| uniform(seed, 7);
         assert!(of(1 << 32) != of(0) && of(1 << 33) != of(1 << 32));
     }
 

@@ -1,7 +1,8 @@
 //! The sampler against a naive one, and against the distribution it should draw from.
 
 use monomorph_sampling::{
-    Conditions, MAX_TOP_LOGPROBS, Sampling, TokenBias, TokenMask, TokenUse, sample, sample_within, uniform,
+    Conditions, MAX_TOP_LOGPROBS, Sampling, TokenBias, TokenMask, TokenUse, sample, sample_within, score,
+    uniform,
 };
 use proptest::prelude::*;
 
@@ -286,6 +287,37 @@ fn biases_come_behind_the_mask_and_before_penalties() {
     let told = Sampling { top_logprobs: Some(1), ..Sampling::default() };
     let sampled = sample_within(&mut [3.0, 1.0, 2.0, -1.0], &told, 0, &conditions);
     assert_eq!((sampled.id, sampled.top[0].0), (3, 0));
+}
+
+/// Where the entropy leaves no warmth at all, the first of the likeliest is taken, though another is as likely.
+#[test]
+fn adaptive_draws_without_warmth_are_greedy() {
+    let mut row = vec![-50.0; 1_000];
+    (row[300], row[700]) = (0.0, 0.0);
+    let request = Sampling { dynatemp_range: 1.0, dynatemp_exponent: 100.0, ..sampling() };
+    let ids = |request: &Sampling| -> Vec<u32> {
+        (0..20).map(|draw| sample(&mut row.clone(), request, draw, &[]).id).collect()
+    };
+    assert_eq!(ids(&request), [300; 20]);
+    assert!(ids(&Sampling { dynatemp_range: 0.5, ..request }).contains(&700), "0.5 is warm enough for both");
+}
+
+#[test]
+fn a_given_token_scores_as_it_would_have_been_reported() {
+    let row = [1.0, f32::NAN, 3.0, 2.0, f32::NEG_INFINITY];
+    let request = Sampling { top_logprobs: Some(3), ..Sampling::default() };
+    let reported = sample(&mut row.to_vec(), &request, 0, &[]);
+    assert_eq!(reported.id, 2);
+    assert_eq!(score(&mut row.to_vec(), 2, 3), reported);
+    let total = (1f64.exp() + 2f64.exp() + 3f64.exp()).ln();
+    for (id, logit) in [(0, 1.0), (2, 3.0), (3, 2.0)] {
+        let scored = score(&mut row.to_vec(), id, 1);
+        assert_eq!((scored.id, scored.top.len(), scored.top[0].0), (id, 1, 2));
+        assert!((f64::from(scored.logprob.expect("it is asked for")) - (logit - total)).abs() < 1e-6);
+    }
+    for id in [1, 4, 9] {
+        assert_eq!(score(&mut row.to_vec(), id, 0).logprob, Some(f32::NEG_INFINITY), "{id} cannot occur");
+    }
 }
 
 #[test]
