@@ -172,8 +172,53 @@ mod tests {
                 json!({"allOf": [{"$ref": "#/$defs/p"}, open], "$defs": {"p": {"$ref": "#/$defs/o"}, "o": open, "q": open}}),
                 json!({"allOf": [{"$ref": "#/$defs/p"}, open], "$defs": {"p": {"$ref": "#/$defs/o"}, "o": open, "q": shut}}),
             ),
+            (json!({"properties": {}}), json!({"properties": {}, "additionalProperties": false})),
+            (
+                json!({"anyOf": [{"$ref": "#/$defs/o"}], "$defs": {"o": open}}),
+                json!({"anyOf": [{"$ref": "#/$defs/o"}], "$defs": {"o": shut}}),
+            ),
+            (
+                json!({"patternProperties": {"a": open}, "additionalItems": open}),
+                json!({"patternProperties": {"a": shut}, "additionalItems": shut}),
+            ),
+            // What stands within one that stays open is closed.
+            (
+                json!({"allOf": [{"$ref": "#/$defs/p"}, {}], "$defs": {"p": {"type": "object", "items": open}}}),
+                json!({"allOf": [{"$ref": "#/$defs/p"}, {}], "$defs": {"p": {"type": "object", "items": shut}}}),
+            ),
+            // Targets of references, wherever they are.
+            (
+                json!({"allOf": [{"$ref": "#/items/1"}, open], "items": [open, open]}),
+                json!({"allOf": [{"$ref": "#/items/1"}, open], "items": [shut, open]}),
+            ),
+            (
+                json!({"allOf": [{"$ref": "#/properties/a/anyOf/0"}, {"$ref": "#/gone/0"}], "properties": {"a": {"anyOf": [open, open]}}}),
+                json!({"allOf": [{"$ref": "#/properties/a/anyOf/0"}, {"$ref": "#/gone/0"}], "properties": {"a": {"anyOf": [open, shut]}}}),
+            ),
+            (
+                json!({"allOf": [{"$ref": "#/$defs/p"}, open], "$defs": {"p": {"anyOf": [{"$ref": "#/$defs/o"}]}, "o": open}}),
+                json!({"allOf": [{"$ref": "#/$defs/p"}, open], "$defs": {"p": {"anyOf": [{"$ref": "#/$defs/o"}]}, "o": open}}),
+            ),
         ] {
             assert_eq!(closed(&schema), expected, "{schema}");
+        }
+    }
+
+    #[test]
+    fn what_applies_together_stays_as_it_is() {
+        let open = json!({"type": "object", "properties": {"a": {}}});
+        for schema in [
+            json!({"$ref": "#/$defs/o", "required": ["b"], "$defs": {"o": open}}),
+            json!({"$ref": "#/$defs/o", "properties": {"b": {}}, "$defs": {"o": open}}),
+            json!({"$ref": "#/$defs/o", "patternProperties": {"b": {}}, "$defs": {"o": open}}),
+            json!({"$ref": "#/$defs/o", "additionalProperties": {}, "$defs": {"o": open}}),
+            json!({"$ref": "#/$defs/o", "allOf": [open], "$defs": {"o": open}}),
+            json!({"anyOf": [{"$ref": "#/$defs/o"}, open], "properties": {"b": {}}, "$defs": {"o": open}}),
+            json!({"oneOf": [open], "required": ["b"]}),
+            json!({"allOf": [open], "required": ["b"]}),
+            json!({"allOf": [open, {"allOf": [open]}]}),
+        ] {
+            assert_eq!(closed(&schema), schema);
         }
     }
 }

@@ -53,3 +53,22 @@ impl From<Stopped> for GrammarError {
         error
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_sentences() {
+        let (whole, part) = (
+            GrammarError::new("is too large"),
+            GrammarError { path: ".items[1]".into(), message: "is odd".into() },
+        );
+        assert_eq!(whole.to_string(), "the grammar is too large");
+        assert_eq!(part.to_string(), "the grammar's items[1] is odd");
+        for stopped in [Stopped::Grammar(part.clone()), Stopped::Token(part.clone())] {
+            assert_eq!(stopped.to_string(), part.to_string());
+            assert_eq!(GrammarError::from(stopped), part);
+        }
+    }
+}

@@ -179,3 +179,102 @@ impl Reader<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, behind: bool) -> Begins {
+        begins(text.as_bytes(), behind, &["ab".to_owned(), "the".to_owned()])
+    }
+
+    /// The verdict on a text that ends with the quote behind a tool's name.
+    fn call(text: &str, tool: usize, nested: bool) -> Begins {
+        Begins::Call { tool, nested, at: text.len() }
+    }
+
+    #[test]
+    fn a_call_begins_with_the_name_of_a_known_tool() {
+        for (text, tool, nested) in [
+            ("{\"name\": \"ab\"", 0, false),
+            ("{\"name\":\"the\"", 1, false),
+            (" \t\r\n{ \t\r\n\"name\" \t\r\n: \t\r\n\"ab\"", 0, false),
+            ("[{\"name\": \"ab\"", 0, false),
+            (" [\n[ , ] {\"name\": \"ab\"", 0, false),
+            ("{\"type\": \"function\", \"name\": \"the\"", 1, false),
+            ("{\"type\": \"\\q\", \"name\": \"ab\"", 0, false),
+            ("{\"n\\u0061me\": \"\\u0061b\"", 0, false),
+            ("{\"function\": {\"name\": \"ab\"", 0, true),
+            ("{\"type\": \"x\", \"function\": {\"type\": \"y\", \"name\": \"ab\"", 0, true),
+            ("{\"function\": {}, \"name\": \"ab\"", 0, false),
+            ("{\"function\": {\"type\": \"x\"}, \"name\": \"the\"", 1, false),
+        ] {
+            assert_eq!(read(text, false), call(text, tool, nested), "{text}");
+            assert_eq!(read(text, true), call(text, tool, nested), "{text}, behind a call");
+            let more = format!("{text}, \"{{");
+            assert_eq!(read(&more, false), call(text, tool, nested), "what is behind the name is not read");
+            // Whatever is missing at the end may come.
+            for (at, _) in text.char_indices() {
+                assert_eq!(read(&text[..at], false), Begins::Maybe, "{}", &text[..at]);
+            }
+        }
+    }
+
+    #[test]
+    fn anything_else_is_no_call() {
+        for text in [
+            "x",
+            "\"name\"",
+            "{name",
+            "{1",
+            "{}",
+            "{},",
+            "{,",
+            "{\"name\" \"",
+            "{\"name\": 5",
+            "{\"name\": {",
+            "{\"name\": \"xx\"",
+            "{\"name\": \"a\\\"b\"",
+            "{\"name\": \"ab\\\\\"",
+            "{\"name\": \"a\\qb\"",
+            "{\"id\": \"ab\"",
+            "{\"type\": 5",
+            "{\"type\": {",
+            "{\"type\": \"x\"}",
+            "{\"type\": \"x\";",
+            "{\"function\": \"ab\"",
+            "{\"function\": [",
+            "{\"function\": {\"function\": {",
+            "{\"function\": {}}",
+            "{\"function\": {};",
+            "{\"function\": {\"type\": \"x\"};",
+        ] {
+            assert_eq!(read(text, false), Begins::Nothing, "{text}");
+            assert_eq!(read(text, true), Begins::Nothing, "{text}, behind a call");
+        }
+        assert_eq!(read("{\"name\": \"a\\\"", false), Begins::Maybe, "the quote is the name's");
+    }
+
+    #[test]
+    fn separators_stand_before_a_call_where_one_came_before() {
+        for (text, first) in [("[", true), (",", false), ("]", false), (";", false), ("}", false)] {
+            let text = format!(" {text} {{\"name\": \"ab\"");
+            let expected = if first { call(&text, 0, false) } else { Begins::Nothing };
+            assert_eq!(read(&text, false), expected, "{text}");
+            assert_eq!(read(&text, true), call(&text, 0, false), "{text}");
+        }
+        let text = "[ ; {\"name\": \"ab\"";
+        assert_eq!((read(text, false), read(text, true)), (Begins::Nothing, call(text, 0, false)));
+    }
+
+    #[test]
+    fn what_names_no_tool_for_long_is_no_call() {
+        let spaced = |before: usize, within: usize| format!("{}{{{}", " ".repeat(before), " ".repeat(within));
+        assert_eq!(read(&spaced(0, LONGEST - 1), false), Begins::Maybe);
+        assert_eq!(read(&spaced(0, LONGEST), false), Begins::Nothing);
+        assert_eq!(read(&spaced(700, LONGEST - 1), false), Begins::Maybe, "spacing before it is not counted");
+        assert_eq!(read(&spaced(700, LONGEST), false), Begins::Nothing);
+        let long = format!("{}\"name\": \"ab\"", spaced(0, LONGEST));
+        assert_eq!(read(&long, false), call(&long, 0, false), "one that is named is one");
+    }
+}

@@ -197,3 +197,170 @@ pub(crate) fn kind(value: &Value) -> &'static str {
         Value::Object(_) => "an object",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn number(text: &str) -> Number {
+        serde_json::from_str(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn numbers_are_kept_to_the_last_digit_or_refused() {
+        for (text, kept) in [
+            ("0", Some("0")),
+            ("-7", Some("-7")),
+            ("9007199254740992", Some("9007199254740992")),
+            ("-9007199254740992", Some("-9007199254740992")),
+            ("9007199254740993", None),
+            ("-9007199254740993", None),
+            // Larger ones that a double has.
+            ("9007199254740994", Some("9007199254740994")),
+            ("-100000000000000000", Some("-100000000000000000")),
+            ("999999999999999872", Some("999999999999999872")),
+            ("999999999999999871", None),
+            ("1000000000000000000", None),
+            ("-1000000000000000000", None),
+            ("18446744073709551615", None),
+            ("20000000000000000000", None),
+            // Whole ones with a point are written without.
+            ("1.0", Some("1")),
+            ("-3.0", Some("-3")),
+            ("9007199254740992.0", Some("9007199254740992")),
+            ("9007199254740994.0", None),
+            ("1e300", None),
+            ("-1e300", None),
+            ("1.5", Some("1.5")),
+            ("0.123456789012345", Some("0.123456789012345")),
+            ("0.1234567890123456", None),
+            ("1234567890.12345", Some("1234567890.12345")),
+            ("1e-300", Some("1e-300")),
+        ] {
+            let found = exact(&number(text)).ok().map(|it| it.to_string());
+            assert_eq!(found.as_deref(), kept, "{text}");
+        }
+    }
+
+    #[test]
+    fn digits_are_those_between_outer_zeros_and_places_those_behind_the_point() {
+        for (double, expected, places) in
+            [(0.001, "1", 3), (-120.5, "1205", 1), (100.0, "1", 0), (10.25, "1025", 2), (0.0, "", 0)]
+        {
+            assert_eq!(digits(double), (expected.to_owned(), places), "{double}");
+        }
+    }
+
+    #[test]
+    fn bounds_can_be_counted_on_from() {
+        let of = |value: Value, exclusive| bound(&value, exclusive);
+        let whole = 9_007_199_254_740_992_i64;
+        assert_eq!(of(json!(whole), false), Ok(whole.into()));
+        assert!(of(json!(whole), true).is_err() && of(json!(-whole), true).is_err());
+        assert_eq!(of(json!(1 - whole), true), Ok((1 - whole).into()));
+        assert!(of(json!(1e-60), false).is_ok());
+        assert!(of(json!(1e-61), false).is_err_and(|why| why.contains("at most 60 places")));
+        assert!(of(json!(1.000_000_1), true).is_ok());
+        assert_eq!(of(json!("5"), false), Err("must be a number, and is a string".to_owned()));
+        assert!(
+            of(json!(true), true).is_err_and(|why| why.contains("a boolean; the boolean of older drafts"))
+        );
+    }
+
+    #[test]
+    fn a_whole_bound_that_is_not_met_becomes_the_next_number() {
+        for (text, least, expected) in [
+            ("0", true, Some(1e-15)),
+            ("0", false, Some(-1e-15)),
+            ("3", true, Some(3f64.next_up())),
+            ("-3", false, Some(-(3f64.next_up()))),
+            // Only towards zero the library counts on by itself.
+            ("-3", true, None),
+            ("3", false, None),
+            ("0.5", true, None),
+            ("-0.5", false, None),
+        ] {
+            assert_eq!(
+                inclusive(&number(text), least).and_then(|it| it.as_f64()),
+                expected,
+                "{text} {least}"
+            );
+        }
+    }
+
+    #[test]
+    fn multiples_have_their_least_common_one() {
+        let of = |coefficient, places| Multiple { coefficient, places };
+        for (one, other, both) in [
+            (of(6, 0), of(4, 0), Some(of(12, 0))),
+            (of(7, 0), of(7, 0), Some(of(7, 0))),
+            (of(25, 2), of(1, 1), Some(of(50, 2))),
+            (of(1, 1), of(25, 2), Some(of(50, 2))),
+            (of(3, 0), of(5, 1), Some(of(30, 1))),
+            (of(65535, 0), of(65537, 0), Some(of(u32::MAX, 0))),
+            (of(65536, 0), of(65536, 0), None),
+            (of(1, 15), of(1, 0), None),
+        ] {
+            assert_eq!(one.with(other), both, "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn divisors_are_digits_and_places() {
+        for (value, coefficient, places) in [
+            (json!(1), 1, 0),
+            (json!(250), 250, 0),
+            (json!(2.0), 2, 0),
+            (json!(2.5), 25, 1),
+            (json!(0.01), 1, 2),
+            (json!(12.125), 12_125, 3),
+            (json!(u32::MAX), u32::MAX, 0),
+            (json!(0.001), 1, 3),
+        ] {
+            let found = multiple(&value).map(|(_, found)| found);
+            assert_eq!(found, Ok(Multiple { coefficient, places }), "{value}");
+        }
+        for (value, why) in [
+            (json!("1"), "must be a number above zero, and is a string"),
+            (json!(0), "above zero, and is 0"),
+            (json!(-1), "above zero, and is -1"),
+            (json!(4_294_967_296_u64), "not kept exactly"),
+            (json!(0.57), "not kept exactly"),
+            (json!(1e-15), "not kept exactly"),
+            (json!(1e-16), "not kept exactly"),
+            (json!(1e300), "not kept exactly"),
+        ] {
+            let found = multiple(&value).expect_err(why);
+            assert!(found.contains(why), "{value}: {found}");
+        }
+    }
+
+    #[test]
+    fn counts_are_whole_and_some_no_answer_reaches() {
+        assert_eq!(count(&json!(5)), Ok(5));
+        assert_eq!(count(&json!(5.0)), Ok(5));
+        assert_eq!(count(&json!(u64::MAX)), Ok(u64::MAX));
+        for bad in [json!(-1), json!(1.5), json!(-1.0), json!(1e300)] {
+            assert!(count(&bad).is_err_and(|why| why.contains("not below zero")), "{bad}");
+        }
+        assert_eq!(count(&json!(null)), Err("must be a whole number, and is null".to_owned()));
+        assert!(is_endless(1 << 31) && !is_endless((1 << 31) - 1));
+    }
+
+    #[test]
+    fn a_constant_is_refused_at_the_number_that_is_not_kept() {
+        let value = json!([1.0, {"a": "b", "c": [null, 2.5]}, true]);
+        assert_eq!(constant(&value), Ok(json!([1, {"a": "b", "c": [null, 2.5]}, true])));
+        let path = |value: Value| constant(&value).expect_err("one is not kept").0;
+        assert_eq!(path(json!(1e300)), "");
+        assert_eq!(path(json!([1, {"a": 2, "b": [3, 1e300]}])), "[1].b[1]");
+    }
+
+    #[test]
+    fn kinds_have_their_articles() {
+        let all = [json!(null), json!(true), json!(1), json!("a"), json!([]), json!({})];
+        let kinds = ["null", "a boolean", "a number", "a string", "an array", "an object"];
+        assert_eq!(all.each_ref().map(kind), kinds);
+    }
+}

@@ -93,3 +93,95 @@ impl Patience {
         *computed = mask;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    /// A trial that answers the same to every grammar, and notes how much time it was given.
+    #[derive(Debug)]
+    struct Scripted {
+        answer: Result<usize, GrammarError>,
+        /// What it does to the patience meanwhile.
+        loses: bool,
+        given: AtomicU64,
+    }
+
+    impl Trial for Scripted {
+        fn attempt(
+            &self,
+            grammar: &[u8],
+            until: Instant,
+            patience: &Patience,
+        ) -> Result<usize, GrammarError> {
+            assert_eq!(grammar, b"grammar");
+            let given = until.saturating_duration_since(Instant::now());
+            self.given.store(given.as_secs(), Ordering::Relaxed);
+            if self.loses {
+                patience.lose();
+            }
+            self.answer.clone()
+        }
+    }
+
+    fn tried(limit: u64, answer: Result<usize, GrammarError>, loses: bool) -> (Arc<Scripted>, Arc<Patience>) {
+        let trial = Arc::new(Scripted { answer, loses, given: AtomicU64::new(0) });
+        let as_trial: Arc<dyn Trial> = Arc::<Scripted>::clone(&trial);
+        (trial, Patience::new(Duration::from_secs(limit), Some(as_trial)))
+    }
+
+    #[test]
+    fn patience_is_lost_when_the_time_is_over_or_the_request_gone() {
+        let patience = Patience::new(Duration::from_secs(600), None);
+        assert!(!patience.is_lost() && patience.check().is_ok());
+        patience.lose();
+        assert!(patience.is_lost());
+        let error = patience.check().expect_err("it is lost");
+        assert!(error.message.contains("takes longer than the 600s"), "{error}");
+        assert!(Patience::new(Duration::ZERO, None).is_lost());
+        assert!(!Patience::new(Duration::MAX, None).is_lost(), "as long as there is");
+    }
+
+    #[test]
+    fn the_mask_that_is_computed_is_aborted() {
+        let patience = Patience::new(Duration::from_secs(600), None);
+        let masks =
+            [CancellationHandle::default(), CancellationHandle::default(), CancellationHandle::default()];
+        let aborted = || masks.each_ref().map(CancellationHandle::is_cancelled);
+        patience.computes(Some(masks[0].clone()));
+        patience.computes(Some(masks[1].clone()));
+        assert_eq!(aborted(), [false; 3]);
+        patience.lose();
+        assert_eq!(aborted(), [false, true, false], "only the last is computed still");
+        patience.computes(Some(masks[2].clone()));
+        assert_eq!(aborted(), [false, true, true], "one that begins later as well");
+        let patience = Patience::new(Duration::from_secs(600), None);
+        patience.computes(Some(masks[0].clone()));
+        patience.computes(None);
+        patience.lose();
+        assert!(!masks[0].is_cancelled(), "one that is done is left alone");
+    }
+
+    #[test]
+    fn a_trial_has_half_of_the_time_and_its_bytes_are_counted() {
+        let (trial, patience) = tried(1_000, Ok(70), false);
+        assert_eq!((patience.attempt(b"grammar"), patience.bytes()), (Ok(()), 70));
+        assert_eq!((patience.attempt(b"grammar"), patience.bytes()), (Ok(()), 140));
+        let given = trial.given.load(Ordering::Relaxed);
+        assert!((400..=500).contains(&given), "{given} s");
+        let refused = GrammarError::new("is refused");
+        let (_, patience) = tried(1_000, Err(refused.clone()), false);
+        assert_eq!((patience.attempt(b"grammar"), patience.bytes()), (Err(refused), 0));
+        assert_eq!(Patience::new(Duration::from_secs(600), None).attempt(b"none is tried"), Ok(()));
+    }
+
+    #[test]
+    fn nothing_is_tried_and_nothing_accepted_once_patience_is_lost() {
+        let (trial, patience) = tried(1_000, Ok(70), true);
+        assert!(patience.attempt(b"grammar").is_err(), "it was lost meanwhile");
+        trial.given.store(0, Ordering::Relaxed);
+        assert!(patience.attempt(b"grammar").is_err());
+        assert_eq!(trial.given.load(Ordering::Relaxed), 0, "no second attempt");
+    }
+}

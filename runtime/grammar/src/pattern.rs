@@ -207,3 +207,59 @@ fn expression(regex: &str) -> String {
     written.push_str(")/");
     written
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pattern_is_small_if_all_its_parts_are() {
+        let until = |body| Pattern::Until(body, End::Text("b".to_owned()));
+        let small = || Pattern::text("a");
+        let large = || Pattern::Source(Source::Regex("a{5000}".to_owned()));
+        let schema = |schema: Value| Pattern::Json(Schema::new(&schema).expect("a schema"));
+        for (pattern, size) in [
+            (small(), Size::Small),
+            (Pattern::Token(5), Size::Small),
+            (until(Body::Free(9, None)), Size::Small),
+            (until(Body::Choice(vec!["a".to_owned()])), Size::Small),
+            (until(Body::Free(9, Some(1000))), Size::Small),
+            (until(Body::Free(9, Some(1001))), Size::Unknown),
+            (until(Body::Regex("a{1000}".to_owned())), Size::Small),
+            (until(Body::Regex("a{1001}".to_owned())), Size::Unknown),
+            (schema(json!({"type": "string"})), Size::Small),
+            (schema(json!({"type": "string", "maxLength": 5000})), Size::Unknown),
+            (Pattern::Source(Source::JsonObject), Size::Small),
+            (large(), Size::Unknown),
+            (Pattern::All(vec![small(); 64]), Size::Small),
+            (Pattern::All(vec![small(); 65]), Size::Unknown),
+            (Pattern::OneOf(vec![small(); 64]), Size::Small),
+            (Pattern::OneOf(vec![small(); 65]), Size::Unknown),
+            (Pattern::All(vec![small(), large(), small()]), Size::Unknown),
+            (Pattern::OneOf(vec![large(), small()]), Size::Unknown),
+            (Pattern::Maybe(Box::new(small())), Size::Small),
+            (Pattern::Maybe(Box::new(large())), Size::Unknown),
+            (Pattern::Any(Box::new(large())), Size::Unknown),
+            (Pattern::Some(Box::new(large()), String::new()), Size::Unknown),
+        ] {
+            assert_eq!(pattern.size(), Ok(size), "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn a_schema_that_occurs_twice_is_written_once() {
+        let of = |kind: &str| Pattern::Json(Schema::new(&json!({"type": kind})).expect("a schema"));
+        let lark = Pattern::All(vec![of("null"), of("boolean"), of("null")]).lark().expect("it is short");
+        assert!(lark.starts_with("start: ( r0 r1 r0 )\nr0: %json "), "{lark}");
+        assert_eq!(lark.matches("%json").count(), 2, "{lark}");
+    }
+
+    #[test]
+    fn a_pattern_is_at_most_twice_as_long_as_a_source() {
+        let texts = |bytes: usize| Pattern::text("a".repeat(bytes)).lark().map(|lark| lark.len());
+        // `start: `, two quotes and the line end.
+        assert_eq!(texts(2 * MAX_BYTES - 10), Ok(2 * MAX_BYTES));
+        assert!(texts(2 * MAX_BYTES - 9).is_err());
+    }
+}

@@ -148,6 +148,7 @@ fn unescaped(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn pointers_are_decoded_once_and_in_their_order() {
@@ -162,6 +163,60 @@ mod tests {
         assert_eq!(split("/a%2Fb"), owned(&["a", "b"]), "addresses are decoded first");
         for bad in ["/a%", "/a%2", "/a%zz", "/%FF", "/a~", "/a~2", "anchor"] {
             assert!(split(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn targets_have_names_of_their_own_and_are_read_once() {
+        let root = json!({"$defs": {"a": 1, "b c": 2, "a.-_9": 6, "": 7}, "definitions": {"a": 3}, "items": [4, {"x": 5}]});
+        let mut references = References::new(&root);
+        for (reference, name) in [
+            ("#/$defs/a", "a"),
+            ("#/$defs/a", "a"),
+            ("#/definitions/a", "at-1"),
+            ("#/$defs/b%20c", "at-2"),
+            ("#/items/1/x", "at-3"),
+            ("#/$defs/a.-_9", "a.-_9"),
+            ("#/$defs/", "at-5"),
+            ("#/$defs/b c", "at-2"),
+            ("#", "at-6"),
+        ] {
+            assert_eq!(references.follow(reference), Ok(format!("#/$defs/{name}")), "{reference}");
+        }
+        let mut found: Vec<_> =
+            std::iter::from_fn(|| references.next()).map(|it| (it.name, it.path)).collect();
+        found.sort();
+        let expected = [
+            ("a", ".$defs.a"),
+            ("a.-_9", ".$defs.a.-_9"),
+            ("at-1", ".definitions.a"),
+            ("at-2", ".$defs.b c"),
+            ("at-3", ".items[1].x"),
+            ("at-5", ".$defs."),
+            ("at-6", ""),
+        ];
+        assert_eq!(found, expected.map(|(name, path)| (name.to_owned(), path.to_owned())));
+        for bad in ["#/gone", "#/items/2", "#/items/x", "#/$defs/a/b", "other", "#x"] {
+            assert!(references.follow(bad).is_err(), "{bad}");
+        }
+        // A name that is given to another is passed over.
+        let root = json!({"x": 1, "$defs": {"at-1": 2, "at-2": 3}});
+        let mut references = References::new(&root);
+        let names = ["#/$defs/at-1", "#/x", "#/$defs/at-2", "#"]
+            .map(|it| references.follow(it).expect("it leads somewhere"));
+        assert_eq!(names, ["#/$defs/at-1", "#/$defs/at-2", "#/$defs/at-3", "#/$defs/at-4"]);
+    }
+
+    #[test]
+    fn what_is_referred_to_has_as_many_bytes_as_two_sources() {
+        // Each of four is half as large as a source.
+        let text = |bytes: usize| Value::from("a".repeat(bytes - 2));
+        let half = MAX_BYTES / 2;
+        for (last, fits) in [(half, true), (half + 1, false)] {
+            let root = json!({"a": text(half), "b": text(half), "c": text(half), "d": text(last)});
+            let mut references = References::new(&root);
+            let followed = ["#/a", "#/b", "#/c", "#/a", "#/d"].map(|it| references.follow(it).is_ok());
+            assert_eq!(followed, [true, true, true, true, fits]);
         }
     }
 }

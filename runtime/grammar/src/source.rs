@@ -43,3 +43,30 @@ pub(crate) fn size(value: &Value) -> usize {
         Value::Object(map) => map.iter().map(|(name, value)| name.len() + size(value) + 4).sum::<usize>() + 2,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn sizes_are_about_those_of_the_text() {
+        for (value, bytes) in [
+            (json!(null), 8),
+            (json!(true), 8),
+            (json!(12), 8),
+            (json!("abc"), 5),
+            (json!([]), 2),
+            (json!(["abc", "d"]), 2 + 6 + 4),
+            (json!({}), 2),
+            (json!({"ab": "abc", "c": [1]}), 2 + (2 + 5 + 4) + (1 + 11 + 4)),
+        ] {
+            assert_eq!(size(&value), bytes, "{value}");
+            assert_eq!(Source::JsonSchema(value).bytes(), bytes);
+        }
+        assert_eq!(Source::JsonObject.bytes(), 0);
+        assert_eq!(Source::Regex("abc".into()).bytes(), 3);
+        assert_eq!(Source::Lark("abcd".into()).bytes(), 4);
+        assert_eq!(Source::Choice(vec!["ab".into(), "c".into()]).bytes(), 5);
+    }
+}

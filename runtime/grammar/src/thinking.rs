@@ -215,3 +215,37 @@ impl Thinking {
         self.place == ThinkingState::Over
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_found_wherever_it_begins() {
+        for (tag, matched, text, rest, open) in [
+            ("aab", 0, "aab", Some(""), 0),
+            ("aab", 0, "aaab", Some(""), 0),
+            ("aab", 0, "xaab y", Some(" y"), 0),
+            ("aab", 0, "aabaab", Some("aab"), 0),
+            ("aab", 0, "", None, 0),
+            ("aab", 0, "xaa", None, 2),
+            ("aab", 0, "aax", None, 0),
+            ("aab", 2, "b", Some(""), 0),
+            ("aab", 2, "ab!", Some("!"), 0),
+            ("aab", 2, "a", None, 2),
+            ("aab", 2, "xa", None, 1),
+            ("aab", 1, "", None, 1),
+            ("ababc", 4, "abc", Some(""), 0),
+            ("ababc", 4, "bc", None, 0),
+            ("aabaaa", 5, "b", None, 3),
+            ("a", 0, "a", Some(""), 0),
+        ] {
+            match scan(tag.as_bytes(), matched, text.as_bytes()) {
+                Scan::Closed(found) => {
+                    assert_eq!(Some(found), rest.map(str::as_bytes), "{tag} {matched} {text}")
+                }
+                Scan::Open(found) => assert_eq!((None, found), (rest, open), "{tag} {matched} {text}"),
+            }
+        }
+    }
+}

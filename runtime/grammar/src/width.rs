@@ -339,3 +339,178 @@ impl<'a> Alternatives<'a> {
         self.nodes.push((node, times));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn begun(schema: &Value) -> (Walk<'_>, Begun<'_>) {
+        let definitions = schema.get("$defs").and_then(Value::as_object);
+        let (mut walk, mut begun) = (Walk { definitions, steps: 0 }, Begun::default());
+        walk.begin(Node::Schema(schema), 1, &mut begun, 0);
+        (walk, begun)
+    }
+
+    #[test]
+    fn what_may_begin_counts_as_often_as_it_may() {
+        let (array, object) = (json!({"type": "array"}), json!({"type": "object"}));
+        let two = json!({"anyOf": [array, array]});
+        let members = |required: Value| json!({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "required": required});
+        let by_name = |mut schema: Value| {
+            schema["$defs"] = json!({"a": {"type": "array"}, "two": two});
+            schema
+        };
+        for (schema, places) in [
+            (json!(true), 30),
+            (json!(false), 0),
+            (json!({}), 7),
+            (json!({"type": "string"}), 0),
+            (json!({"type": ["string", "null"]}), 0),
+            (array.clone(), 4),
+            (json!({"type": ["null", "array"]}), 4),
+            (object.clone(), 3),
+            (json!({"type": ["array", "object"]}), 7),
+            // Of members those may come first that stand before the first that must come, and it.
+            (members(json!([])), 12),
+            (members(json!(["a"])), 6),
+            (members(json!(["b", "c"])), 9),
+            (members(json!(["c"])), 12),
+            (members(json!(["other"])), 12),
+            (json!({"type": "object", "properties": {}}), 3),
+            // Constants that are no text or number.
+            (json!({"const": 5}), 0),
+            (json!({"const": "a"}), 0),
+            (json!({"const": []}), 1),
+            (json!({"const": [1, 2]}), 2),
+            (json!({"const": {}}), 2),
+            (json!({"enum": [[1], {"a": 1}, 5, []]}), 5),
+            (json!({"enum": [[1], [2]], "type": "array", "items": {}}), 4),
+            // Alternatives.
+            (two.clone(), 8),
+            (json!({"oneOf": [array, object]}), 7),
+            (json!({"anyOf": [array, {"type": "null"}]}), 4),
+            (json!({"anyOf": [two, two]}), 16),
+            // What stands beside them counts with each.
+            (json!({"anyOf": [array, array], "items": {}}), 16),
+            (json!({"anyOf": [array, array], "minItems": 1}), 16),
+            (json!({"anyOf": [array, array], "maxItems": 1}), 16),
+            (json!({"anyOf": [array, array], "prefixItems": []}), 16),
+            (json!({"anyOf": [array, array], "type": "string", "items": {}}), 8),
+            (json!({"anyOf": [array, array], "required": []}), 14),
+            (json!({"anyOf": [array, array], "minProperties": 1}), 14),
+            (json!({"anyOf": [array, array], "maxProperties": 1}), 14),
+            (json!({"anyOf": [array, array], "patternProperties": {}}), 14),
+            (json!({"anyOf": [array, array], "additionalProperties": true}), 14),
+            (json!({"anyOf": [array, array], "properties": {"a": {}}}), 20),
+            (json!({"anyOf": [array, array], "oneOf": [array, array, array]}), 4 * (2 * 3 + 3 * 2)),
+            (json!({"anyOf": [array, array], "const": []}), 8 + 2),
+            (json!({"allOf": [array, array]}), 8),
+            (json!({"allOf": [two, array]}), 8 + 8),
+            (json!({"allOf": [two, two]}), 4 * (2 * 2) * 2),
+            // A reference alone is a rule: it counts one each time, and what it leads to once.
+            (by_name(json!({"$ref": "#/$defs/a"})), 5),
+            (by_name(json!({"$ref": "#/$defs/two"})), 9),
+            (by_name(json!({"$ref": "#/$defs/gone"})), 1),
+            (by_name(json!({"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]})), 6),
+            (by_name(json!({"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/two"}]})), 14),
+            // One beside other keywords is put together with them.
+            (by_name(json!({"$ref": "#/$defs/a", "type": "array"})), 4),
+            (by_name(json!({"$ref": "#/$defs/two", "type": "array"})), 8),
+            (by_name(json!({"$ref": "#/$defs/two", "items": {}})), 16),
+            (by_name(json!({"$ref": "#/$defs/two", "allOf": [two]})), 32),
+        ] {
+            assert_eq!(begun(&schema).1.places, places, "{schema}");
+        }
+    }
+
+    /// The places within what may begin: the path of each, and how often each of its alternatives occurs.
+    fn within(schema: &Value) -> Vec<(String, Vec<usize>)> {
+        let (mut walk, begun) = begun(schema);
+        let all = walk.within(&begun.leaves, ".x");
+        let all = all.into_iter().filter(|place| !place.nodes.is_empty());
+        all.map(|place| (place.path, place.nodes.iter().map(|(_, times)| *times).collect())).collect()
+    }
+
+    #[test]
+    fn what_follows_is_looked_at_item_by_item_and_member_by_member() {
+        let two = json!({"anyOf": [{"type": "array", "items": {}}, {"type": "array", "prefixItems": [{}]}]});
+        for (schema, places) in [
+            (json!({"type": "array"}), &[][..]),
+            (json!({"type": "array", "items": {}}), &[(".x.items", &[1][..])]),
+            (
+                json!({"type": "array", "prefixItems": [{}, {}], "items": {}}),
+                &[(".x.prefixItems[0]", &[1]), (".x.prefixItems[1]", &[1]), (".x.items", &[1])],
+            ),
+            (json!({"type": "array", "prefixItems": [{}]}), &[(".x.prefixItems[0]", &[1])]),
+            (
+                json!({"type": "array", "items": [{}], "additionalItems": {}}),
+                &[(".x.items[0]", &[1]), (".x.items", &[1])],
+            ),
+            (json!({"const": [1, [2], 3]}), &[(".x", &[1]), (".x", &[1]), (".x", &[1])]),
+            (json!({"const": {"a": 1, "b": [2]}}), &[(".x", &[1]), (".x", &[1])]),
+            (json!({"enum": [[1, 2], [3]]}), &[(".x", &[1, 1]), (".x", &[1])]),
+            (
+                json!({"type": "object", "properties": {"a": {}, "b": {}}, "additionalProperties": false}),
+                &[(".x.properties.a", &[1]), (".x.properties.b", &[1])],
+            ),
+            (
+                json!({"type": "object", "properties": {"a": {}}, "patternProperties": {"^b": {}}, "additionalProperties": {}}),
+                &[(".x.patternProperties.^b", &[1, 1]), (".x.properties.a", &[1])],
+            ),
+            // A name that one declares may be any name to the other.
+            (
+                json!({"anyOf": [
+                    {"type": "object", "properties": {"a": {}}, "additionalProperties": false},
+                    {"type": "object", "patternProperties": {"^b": {}, "^c": {}}, "additionalProperties": {}},
+                ]}),
+                &[(".x.patternProperties.^b", &[1, 1, 1]), (".x.properties.a", &[1, 1, 1, 1])],
+            ),
+            (
+                json!({"anyOf": [{"const": {"a": 1}}, {"type": "object", "properties": {"a": {}}}]}),
+                &[(".x", &[1, 1])],
+            ),
+            (two.clone(), &[(".x.items", &[1, 1]), (".x.items", &[1])]),
+            (
+                json!({"allOf": [two, {"type": "array", "items": {}}]}),
+                &[(".x.items", &[1, 1, 2]), (".x.items", &[1, 2])],
+            ),
+        ] {
+            let found = within(&schema);
+            let found: Vec<(&str, &[usize])> =
+                found.iter().map(|(path, times)| (&**path, &**times)).collect();
+            assert_eq!(found, places, "{schema}");
+        }
+    }
+
+    #[test]
+    fn as_many_places_as_are_followed_may_be_open() {
+        let arrays = |count: usize| json!({"anyOf": vec![json!({"type": "array"}); count]});
+        assert_eq!(too_wide(&arrays(1000)), None);
+        let (path, why) = too_wide(&arrays(1001)).expect("4004 places");
+        assert!(path.is_empty() && why.contains("about 4004 places"), "{path} {why}");
+        let within = json!({"properties": {"a": {"items": arrays(1001)}, "b": {}}});
+        assert_eq!(too_wide(&within).map(|(path, _)| path), Some(".properties.a.items".to_owned()));
+        // Alternatives that are put together multiply.
+        let together = |count: usize| json!({"allOf": [arrays(count), arrays(count)]});
+        assert_eq!(too_wide(&together(22)), None);
+        assert!(too_wide(&together(23)).is_some());
+    }
+
+    #[test]
+    fn circles_and_alternatives_within_alternatives_come_to_an_end() {
+        let circle =
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"items": {"$ref": "#/$defs/a"}, "type": "array"}}});
+        assert_eq!(too_wide(&circle), None);
+        let bare = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a", "type": "array"}}});
+        assert_eq!(too_wide(&bare), None);
+        // Each level doubles what is to be looked at.
+        let doubled = (0..40).fold(json!({"type": "null"}), |inner, _| {
+            json!({"type": "array", "prefixItems": [{"$ref": "#/$defs/a"}], "allOf": [{"anyOf": [inner, {"type": "null"}]}]})
+        });
+        assert_eq!(too_wide(&doubled), None);
+        let wide = json!({"enum": (0..1_000).map(|at| json!({format!("m{at}"): [at]})).collect::<Vec<_>>()});
+        let (_, why) = too_wide(&wide).expect("a million members to look at");
+        assert!(why.contains("within alternatives"), "{why}");
+    }
+}

@@ -138,4 +138,79 @@ mod tests {
         assert_eq!(placed("at 1(8): unknown name: \"b\""), "unknown name: \"b\", in line 1 at character 8");
         assert_eq!(placed("something (else): of it"), "something (else): of it");
     }
+
+    #[test]
+    fn a_fault_of_an_expression_has_its_place() {
+        let message = "bad\n  regex parse error:\n    ab(c\n      ^\nerror: unclosed group";
+        assert_eq!(regex(message).as_deref(), Some("unclosed group, at its character 3"));
+        // Several characters are marked, and in several places.
+        let message = "regex parse error:\n    a{5,3}\n     ^^^^^\n error: invalid range";
+        assert_eq!(regex(message).as_deref(), Some("invalid range, at its character 2"));
+        let message = "regex parse error:\n    (?P<a>)(?P<a>)\n        ^      ^ \nerror: duplicate";
+        assert_eq!(regex(message).as_deref(), Some("duplicate, at its character 5"));
+        // The expression itself may begin with a mark.
+        let message = "regex parse error:\n    ^a(\n      ^\nerror: unclosed group";
+        assert_eq!(regex(message).as_deref(), Some("unclosed group, at its character 3"));
+        assert_eq!(regex("regex parse error:\n    a\nerror: odd").as_deref(), Some("odd"));
+        assert_eq!(regex("error: of another kind\n   ^"), None);
+        assert_eq!(regex("regex parse error:\n   ^"), None);
+        let around = regex("a(?=b): lookarounds not supported");
+        assert!(around.is_some_and(|it| it.starts_with("it looks around")));
+    }
+
+    #[test]
+    fn errors_of_the_library_are_put_in_words() {
+        for (message, words) in [
+            (
+                "at 1: regex parse error:\n    (\n    ^\nerror: unclosed",
+                "has an invalid regular expression: unclosed, at its character 1",
+            ),
+            (
+                "Unsatisfiable schema: Regex is empty for x\nmore",
+                "allows no answer: no text fits its pattern",
+            ),
+            (
+                "Unsatisfiable schema: no multiple: does not contain a multiple of 5",
+                "no answer: no number between its bounds",
+            ),
+            ("Unsatisfiable schema: incompatible types: a and b", "no answer: its keywords"),
+            ("Unsatisfiable schema: schema is false", "no answer: it is `false`"),
+            ("Unsatisfiable schema: all else\nand more", "no answer: all else"),
+            ("oneOf constraints are not supported here", "use `anyOf`"),
+            ("circular references with sibling keys: a", "let it stand alone"),
+            ("min/maxProperties only supported when", "`minProperties` and `maxProperties` are followed"),
+            ("can't determine if patternProperty a", "several of `patternProperties`"),
+            ("patterns a and b are not disjoint", "several of `patternProperties`"),
+            ("Unable to determine if regex is empty: a", "too many states"),
+            ("schema too large", "the schema is too large"),
+            ("stack level exceeded", "the schema is too large"),
+            ("lexer configuration (grammar) too big", "it is too large, with all"),
+            ("grammar size exceeded", "it is too large, with all"),
+            ("too many expressions", "it is too large, with all"),
+            ("NoExtension in lexer", "no text can satisfy"),
+            ("Too many items (5)", "too many alternatives"),
+            ("Current row has 5", "too many alternatives"),
+            ("no start rule found\nmore", "it has no rule `start`"),
+            ("at 3(7): lexer error; following: a", "unexpected character, in line 3 at character 7"),
+            ("something else\nand more", "something else"),
+        ] {
+            let found = refusal(message);
+            assert!(found.starts_with("cannot be used") && found.contains(words), "{message}: {found}");
+            assert!(!found.contains("more"), "{found}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_cannot_go_on_says_who_is_at_fault() {
+        for (message, grammar, words) in [
+            ("NoExtension", true, "no text can satisfy"),
+            ("Too many items", true, "too many of its alternatives"),
+            ("Current row has 7", true, "too many of its alternatives"),
+            ("token 5 does not fit\nmore", false, "cannot be followed: token 5 does not fit"),
+        ] {
+            let found = stopped(message);
+            assert!(found.0 == grammar && found.1.contains(words), "{message}: {found:?}");
+            assert!(!found.1.contains("more"), "{found:?}");
+        }
+    }
 }

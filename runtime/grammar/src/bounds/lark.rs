@@ -162,3 +162,124 @@ impl Reader<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names, texts and expressions; levels; parts of texts and expressions; intersections and negations.
+    fn counts(text: &str) -> (usize, usize, u64, u32) {
+        let mut reader =
+            Reader { text, at: 0, parts: 0, levels: 0, deepest: 0, nested: 0, matched: 0, joins: 0 };
+        while reader.at < text.len() {
+            reader.step().unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+        reader.define();
+        (reader.parts, reader.levels, reader.matched, reader.joins)
+    }
+
+    #[test]
+    fn names_texts_and_expressions_are_parts() {
+        for (text, parts, matched) in [
+            ("", 0, 0),
+            ("start: a", 2, 0),
+            ("start: \u{e4}_1 b2 _", 4, 0),
+            ("a: \"b: (\" c", 3, 1),
+            ("a: \"b\\\"c\" d", 3, 1),
+            ("a: \"b\\\\\" c", 3, 1),
+            ("a: \"\u{e4}\" c", 3, 1),
+            ("a: \"b c d", 2, 1),
+            ("a: /bc:d/ e", 3, 4),
+            ("a: /b\\/c/ d", 3, 3),
+            ("a: /bcd", 2, 2),
+            ("a: // b c (\nd", 2, 0),
+            ("a: b // c", 2, 0),
+            ("a: %json {\"type\": [\"b\"]} c", 3, 0),
+            ("a: %json{\"type\": [\"b\"]}c", 3, 0),
+            ("a: %llguidance {\"b\": \"c\"} d", 3, 0),
+            ("a: %regex {\"b\": 5} c", 3, 0),
+            ("a: %json b c", 4, 0),
+            ("%import common.INT", 3, 0),
+            ("%json", 1, 0),
+            ("a: <[5-7]> | \u{20ac}b", 4, 0),
+        ] {
+            let found = counts(text);
+            assert_eq!((found.0, found.2), (parts, matched), "{text}");
+        }
+    }
+
+    #[test]
+    fn definitions_and_the_brackets_within_them_are_levels() {
+        for (text, levels) in [
+            ("a: b", 1),
+            ("a: b\nc: d", 2),
+            ("a: (b)", 2),
+            ("a: (b) (c)", 2),
+            ("a: (b [c {d}])", 4),
+            ("a: ((b) c) (d)", 3),
+            ("a: (((b)))\nc: (d)\ne: f", 7),
+            ("a: )) (b)", 2),
+            ("a: \"(((\" /((a))/", 1),
+            ("a: ~b", 2),
+            ("a: ~~b", 3),
+            ("a: (~b)", 3),
+            ("a: b~3", 2),
+            ("a: b~3 c", 2),
+            ("a: b{2} (c)", 2),
+        ] {
+            assert_eq!(counts(text).1, levels, "{text}");
+        }
+    }
+
+    #[test]
+    fn intersections_and_negations_join_and_repetitions_do_not() {
+        for (text, joins) in [
+            ("a: b", 0),
+            ("a: b & c", 1),
+            ("a: b & c & d", 2),
+            ("a: ~b", 1),
+            ("a: b & ~c", 2),
+            ("a: ~ \t(b)", 1),
+            ("a: b~3", 0),
+            ("a: b ~ \t3..5", 0),
+            ("a: \"~&\"", 0),
+        ] {
+            assert_eq!(counts(text).3, joins, "{text}");
+        }
+    }
+
+    #[test]
+    fn repetitions_are_bounded_wherever_they_are_counted() {
+        for count in ["~N", "~ N", "~1..N", "~N..1", "~1 .. N", "{N}", "{1,N}", "{N,}", "{ 1 , N }", "{,N}"] {
+            let text = |times: &str| format!("start: \"a\"{}\n", count.replace('N', times));
+            assert_eq!(lark(&text("100000")), Ok(Size::Unknown), "{count}");
+            for many in ["100001", "99999999999999999999999"] {
+                let error = lark(&text(many)).expect_err(count);
+                assert!(error.message.ends_with("at most 100000"), "{count}: {error}");
+            }
+        }
+        assert_eq!(lark("start: a 100001 | b (100001)\n"), Ok(Size::Unknown), "names are no counts");
+    }
+
+    #[test]
+    fn what_is_joined_has_few_parts_and_what_is_not_may_have_many() {
+        let texts = |count: usize, joined: &str| format!("start: ({}) {joined}", "\"a\" ".repeat(count));
+        assert_eq!(lark(&texts(5_000, "")), Ok(Size::Unknown));
+        // Each text, and one more, squared.
+        assert_eq!(lark(&texts(999, "& b")), Ok(Size::Unknown));
+        let error = lark(&texts(1_000, "& b")).expect_err("a million and more");
+        assert!(error.message.contains("has 1002001 combinations"), "{error}");
+        assert_eq!(lark(&texts(99, "& b & c")), Ok(Size::Unknown));
+        assert!(lark(&texts(100, "& b & ~c")).is_err());
+    }
+
+    #[test]
+    fn what_is_within_a_grammar_has_its_own_bounds() {
+        let long = "a".repeat(17 * 1024);
+        assert!(lark(&format!("start: /{long}/")).is_err(), "an expression");
+        assert_eq!(lark(&format!("start: \"{long}\"")), Ok(Size::Unknown), "a text");
+        let wide = format!("{{\"enum\": [{}1]}}", "1,".repeat(10_000));
+        assert!(lark(&format!("start: %json {wide}")).is_err(), "a schema");
+        assert_eq!(lark(&format!("start: %llguidance {wide}")), Ok(Size::Unknown));
+    }
+}

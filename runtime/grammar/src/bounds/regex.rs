@@ -89,3 +89,57 @@ impl Visitor for Finder {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_nested_repetitions_are_counted() {
+        for (text, parts, repeats) in [
+            ("", 1, 0),
+            ("a", 1, 0),
+            ("ab", 2, 0),
+            ("a|b|c", 3, 0),
+            ("(a)(?:b)", 2, 0),
+            (".^$\\b", 4, 0),
+            ("\\d", 1, 0),
+            ("[a-z_0-9]", 2, 0),
+            ("\\pL", 16, 0),
+            ("a*", 2, 1),
+            ("a+b?", 4, 1),
+            ("a{5}", 2, 5),
+            ("a{5,}", 2, 5),
+            ("a{3,7}", 2, 7),
+            ("a{0}", 2, 1),
+            ("(a{0}){6}", 3, 6),
+            ("(a{5}){4}", 3, 20),
+            ("(a*){4}", 3, 4),
+            ("a{5}b{4}", 4, 5),
+            ("a{5}(b{4}){3}", 5, 12),
+            ("(a{5}b{2}){4}c{6}", 7, 20),
+            ("((a{2}){3}){7}", 4, 42),
+        ] {
+            let found = regex(text).expect(text);
+            assert_eq!((found.parts, found.repeats), (parts, repeats), "{text}");
+            assert_eq!(found.size(), Size::Small, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_large_or_cannot_be_read_may_take_long() {
+        for (text, size) in [
+            ("a".repeat(400), Size::Small),
+            ("a".repeat(401), Size::Unknown),
+            ("a{1000}".to_owned(), Size::Small),
+            ("a{1001}".to_owned(), Size::Unknown),
+            ("(a{500}){2}".to_owned(), Size::Small),
+            ("(a{500}){3}".to_owned(), Size::Unknown),
+            ("(".to_owned(), Size::Unknown),
+            ("(?=a)b".to_owned(), Size::Unknown),
+        ] {
+            assert_eq!(regex(&text).expect(&text).size(), size, "{text}");
+        }
+        assert!(regex("(a{100000}){2}").is_err() && regex("a{100001}").is_err());
+    }
+}

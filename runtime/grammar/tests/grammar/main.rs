@@ -9,9 +9,13 @@
 //! that come twice, or in another spelling; alternatives of any number.
 
 mod answers;
+mod calls;
 mod corpus;
 mod drafts;
 mod meanings;
 mod numbers;
+mod patterns;
+mod schemas;
 mod support;
 mod thinking;
+mod trials;
