@@ -22,7 +22,7 @@ pub const FREE_PART: usize = 2;
 /// ```
 pub fn is_worth(tokens: usize, bytes: u64, copied_per_second: f64, fed_per_second: f64) -> bool {
     let copies = 2.0 * bytes as f64 / copied_per_second;
-    tokens > 0 && copies * fed_per_second < tokens as f64
+    copies * fed_per_second < tokens as f64
 }
 
 /// An image, numbered in the order in which they are made.
