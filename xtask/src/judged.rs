@@ -3,10 +3,11 @@
 use crate::{BuildOptions, TargetOptions, build, fetch};
 use clap::Args;
 pub use monomorph_compiler::toolchain::python::run;
+use monomorph_formats::cached::KvFormats;
 use std::path::PathBuf;
 use std::process::Command;
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Server {
     #[command(flatten)]
     pub target: TargetOptions,
@@ -18,6 +19,13 @@ pub struct Server {
     /// Take this server instead of building one.
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
+}
+
+impl Server {
+    /// The same, built with these formats of keys and values.
+    pub fn with_kv(&self, formats: KvFormats) -> Server {
+        Server { build: self.build.with_kv(formats), server: None, ..self.clone() }
+    }
 }
 
 /// A verb of the server, on its weights.

@@ -42,6 +42,11 @@ enum Switch {
 }
 
 impl BuildOptions {
+    /// The same, with these formats of keys and values.
+    pub fn with_kv(self, formats: KvFormats) -> BuildOptions {
+        BuildOptions { kv: Some(formats), ..self }
+    }
+
     /// What to request from the compiler.
     pub fn asked(self) -> Asked {
         Asked {
