@@ -313,7 +313,8 @@ fn who_waits_for_a_prefix_waits_for_more_than_it_found() {
         other[at] = 99;
         other
     };
-    let soon = |prompt: &[u32], found, known: &[u32], left| comes(prompt, found, known, left, 4);
+    let soon =
+        |prompt: &[u32], found, known: &[u32], left| comes(prompt.into(), found, known.into(), left, 4);
     assert!(soon(&prompt, 0, &prompt, 0));
     assert!(soon(&prompt, 0, &prompt[..4], 0) && !soon(&prompt, 0, &prompt[..3], 0), "a granule is known");
     assert!(soon(&prompt[..5], 0, &prompt, 0) && !soon(&prompt[..4], 0, &prompt, 0), "a token must be left");
