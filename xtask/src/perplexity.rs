@@ -1,5 +1,5 @@
-//! `cargo xtask perplexity`: how well a server foretells a text, and how much worse with other formats of keys
-//! and values.
+//! `cargo xtask perplexity`: how well a server foretells a text, and how much worse with other formats of
+//! keys and values.
 
 use crate::judged::{self, Server};
 use clap::Args;
@@ -15,12 +15,13 @@ pub struct Options {
     /// A text in UTF-8; of several, each is judged by itself.
     #[arg(long, value_name = "FILE", required = true)]
     text: Vec<PathBuf>,
-    /// Build the server with each of these formats of keys and values too, and say how much worse it foretells
-    /// the text, window by window: formats as `--kv` takes them.
+    /// Build the server with each of these formats of keys and values too, and say how much worse it
+    /// foretells the text, window by window: formats as `--kv` takes them.
     #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', value_parser = KvFormats::from_name,
           conflicts_with = "server")]
     compare: Vec<KvFormats>,
-    /// What else the server's verb takes, such as `--window 512 --windows 8`; without `--compare` also `--json`.
+    /// What else the server's verb takes, such as `--window 512 --windows 8`; without `--compare` also
+    /// `--json`.
     #[arg(last = true)]
     more: Vec<String>,
 }
@@ -52,7 +53,7 @@ fn compare(options: &Options, text: &Path) -> Result<(), String> {
     println!("{}: {} tokens in {} windows\n", text.display(), own.tokens, own.windows.len());
     println!("| keys and values | perplexity | more | windows, least to most | worse in |");
     println!("|---|---|---|---|---|");
-    println!("| the target's own | {:.4} | | | |", own.perplexity);
+    println!("| its own | {:.4} | | | |", own.perplexity);
     for &formats in &options.compare {
         let other = judge(options, options.server.with_kv(formats), text)?;
         let difference = Difference::between(&own.windows, &other.windows)?;

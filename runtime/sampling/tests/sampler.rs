@@ -289,7 +289,8 @@ fn biases_come_behind_the_mask_and_before_penalties() {
     assert_eq!((sampled.id, sampled.top[0].0), (3, 0));
 }
 
-/// Where the entropy leaves no warmth at all, the first of the likeliest is taken, though another is as likely.
+/// Where the entropy leaves no warmth at all, the first of the likeliest is taken, though another is as
+/// likely.
 #[test]
 fn adaptive_draws_without_warmth_are_greedy() {
     let mut row = vec![-50.0; 1_000];
