@@ -26,18 +26,30 @@ impl Server {
     pub fn with_kv(&self, formats: KvFormats) -> Server {
         Server { build: self.build.with_kv(formats), server: None, ..self.clone() }
     }
+
+    /// The same, built and with its weights fetched: several verbs of it do neither again.
+    pub fn ready(self) -> Result<Server, String> {
+        let (server, weights) = self.paths()?;
+        Ok(Server { server: Some(server), weights: Some(weights), ..self })
+    }
+
+    /// The server, built if none is given, and its weights, fetched if none are.
+    fn paths(&self) -> Result<(PathBuf, PathBuf), String> {
+        let server = match &self.server {
+            Some(server) => server.clone(),
+            None => build::server(&self.target, self.build)?,
+        };
+        let weights = match &self.weights {
+            Some(path) => path.clone(),
+            None => fetch::weights(&self.target)?,
+        };
+        Ok((server, weights))
+    }
 }
 
 /// A verb of the server, on its weights.
-pub fn verb(name: &str, options: Server) -> Result<Command, String> {
-    let server = match options.server {
-        Some(server) => server,
-        None => build::server(&options.target, options.build)?,
-    };
-    let weights = match options.weights {
-        Some(path) => path,
-        None => fetch::weights(&options.target)?,
-    };
+pub fn verb(name: &str, options: &Server) -> Result<Command, String> {
+    let (server, weights) = options.paths()?;
     let mut command = Command::new(server);
     command.arg(name).arg("--weights").arg(weights);
     Ok(command)

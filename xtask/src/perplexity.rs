@@ -27,12 +27,15 @@ pub struct Options {
 }
 
 pub fn perplexity(options: Options) -> Result<(), String> {
+    let own = options.server.ready()?;
+    let with = |&formats: &KvFormats| Ok((formats, own.with_kv(formats).ready()?));
+    let others = options.compare.iter().map(with).collect::<Result<Vec<_>, String>>()?;
     for text in &options.text {
-        if options.compare.is_empty() {
-            let mut verb = judged::verb("perplexity", options.server.clone())?;
+        if others.is_empty() {
+            let mut verb = judged::verb("perplexity", &own)?;
             judged::run(verb.arg("--text").arg(text).args(&options.more))?;
         } else {
-            compare(&options, text)?;
+            compare(&own, &others, text, &options.more)?;
         }
     }
     Ok(())
@@ -48,14 +51,14 @@ struct Judged {
 }
 
 /// Prints a row for each format, as a table of Markdown.
-fn compare(options: &Options, text: &Path) -> Result<(), String> {
-    let own = judge(options, options.server.clone(), text)?;
+fn compare(own: &Server, others: &[(KvFormats, Server)], text: &Path, more: &[String]) -> Result<(), String> {
+    let own = judge(own, text, more)?;
     println!("{}: {} tokens in {} windows\n", text.display(), own.tokens, own.windows.len());
     println!("| keys and values | perplexity | more | windows, least to most | worse in |");
     println!("|---|---|---|---|---|");
     println!("| its own | {:.4} | | | |", own.perplexity);
-    for &formats in &options.compare {
-        let other = judge(options, options.server.with_kv(formats), text)?;
+    for (formats, server) in others {
+        let other = judge(server, text, more)?;
         let difference = Difference::between(&own.windows, &other.windows)?;
         println!("| {formats} | {:.4} | {difference} |", other.perplexity);
     }
@@ -63,9 +66,9 @@ fn compare(options: &Options, text: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn judge(options: &Options, server: Server, text: &Path) -> Result<Judged, String> {
+fn judge(server: &Server, text: &Path, more: &[String]) -> Result<Judged, String> {
     let mut verb = judged::verb("perplexity", server)?;
-    verb.arg("--text").arg(text).arg("--json").args(&options.more).stderr(Stdio::inherit());
+    verb.arg("--text").arg(text).arg("--json").args(more).stderr(Stdio::inherit());
     let output = verb.output().map_err(|error| format!("{verb:?} could not be started: {error}"))?;
     if !output.status.success() {
         return Err(format!("{verb:?}: {}", output.status));

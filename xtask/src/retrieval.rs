@@ -13,5 +13,5 @@ pub struct Options {
 }
 
 pub fn retrieval(options: Options) -> Result<(), String> {
-    judged::run(judged::verb("retrieval", options.server)?.args(options.more))
+    judged::run(judged::verb("retrieval", &options.server)?.args(options.more))
 }

@@ -31,7 +31,7 @@ pub struct Options {
 pub fn verify(options: Options) -> Result<(), String> {
     let reference = Reference::read(&options.reference)?;
     let target = options.server.target.target.clone();
-    let mut command = judged::verb("logits", options.server)?;
+    let mut command = judged::verb("logits", &options.server)?;
     let scratch = tempfile::tempdir().map_err(|error| format!("a temporary directory: {error}"))?;
     let [tokens, found] = ["tokens.json", "logits.safetensors"].map(|name| scratch.path().join(name));
     std::fs::write(&tokens, json!(reference.tokens).to_string())
