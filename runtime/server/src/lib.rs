@@ -15,6 +15,7 @@ mod error;
 mod failure;
 mod health;
 mod http;
+mod images;
 mod openai;
 mod openapi;
 mod process;

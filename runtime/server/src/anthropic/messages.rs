@@ -4,7 +4,8 @@ use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::described::described;
 use crate::request::fields::{Fields, text_of, text_schema, wrong_type, wrong_word};
-use crate::request::message::append;
+use crate::request::images::{self, RequestImage, read_block_image};
+use crate::request::message::{append, append_image};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -28,8 +29,8 @@ pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError
     Ok((!text.is_empty()).then(|| json!({"role": "system", "content": text})))
 }
 
-/// The messages; consecutive ones of one speaker become one turn.
-pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+/// The messages, and the images in them; consecutive ones of one speaker become one turn.
+pub(super) fn read_messages(fields: &mut Fields) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
     fields.about("The last one is the user's.").of(|| some(of("AnthropicMessage")));
     let messages = match fields.required("messages")? {
         Value::Array(messages) if messages.is_empty() => {
@@ -38,25 +39,35 @@ pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError>
         Value::Array(messages) => messages,
         other => return Err(wrong_type("messages", "an array", other)),
     };
-    let (mut turns, mut called) = (Vec::new(), Called::new());
+    let (mut turns, mut called, mut images) = (Vec::new(), Called::new(), Vec::new());
     for (at, message) in messages.iter().enumerate() {
-        read_message(at, message, &mut called, &mut turns)?;
+        read_message(at, message, &mut called, &mut turns, &mut images)?;
     }
     if turns.last().is_some_and(|turn| turn["role"] == "assistant") {
         let path = format!("messages[{}].role", messages.len() - 1);
         return Err(ApiError::unsupported(path, "prefilled assistant messages"));
     }
-    Ok(turns)
+    Ok((turns, images))
 }
 
 /// The schemas of messages and of their texts, by their names.
 pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
     let samples = ["user", "system", "assistant"].map(|role| json!({"role": role, "content": ""}));
-    let read = |message: &Value| read_message(0, message, &mut Called::new(), &mut Vec::new());
+    let read =
+        |message: &Value| read_message(0, message, &mut Called::new(), &mut Vec::new(), &mut Vec::new());
     vec![
         ("AnthropicMessage", described("messages[]", samples, read)),
         ("AnthropicText", text_schema(&["text"], &OF_TEXTS)),
+        (
+            "AnthropicImage",
+            described("", images::samples().into_iter().skip(2), |block| read_block_image("", block)),
+        ),
     ]
+}
+
+/// Text, or blocks of text and images.
+fn texts_and_images() -> Value {
+    any_of([text(), array(any_of([of("AnthropicText"), of("AnthropicImage")]))])
 }
 
 /// Text, or blocks of text.
@@ -73,9 +84,14 @@ fn content(assistant: bool) -> Value {
     } else {
         let called = Called::from([("c", "f")]);
         let sample = json!({"type": "tool_result", "tool_use_id": "c"});
-        described("", [sample], |block| read_block_of_user("", block, &called, &mut Vec::new()))
+        described("", [sample], |block| {
+            read_block_of_user("", block, &called, &mut Vec::new(), &mut Vec::new())
+        })
     };
-    any_of([text(), array(any_of([of("AnthropicText"), blocks]))])
+    if assistant {
+        return any_of([text(), array(any_of([of("AnthropicText"), blocks]))]);
+    }
+    any_of([text(), array(any_of([of("AnthropicText"), of("AnthropicImage"), blocks]))])
 }
 
 fn read_message<'a>(
@@ -83,6 +99,7 @@ fn read_message<'a>(
     message: &'a Value,
     called: &mut Called<'a>,
     turns: &mut Vec<Value>,
+    images: &mut Vec<RequestImage>,
 ) -> Result<(), ApiError> {
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
@@ -105,7 +122,7 @@ fn read_message<'a>(
                 if assistant {
                     read_block(&path, block, called, turns)?;
                 } else {
-                    read_block_of_user(&path, block, called, turns)?;
+                    read_block_of_user(&path, block, called, turns, images)?;
                 }
             }
         }
@@ -134,7 +151,13 @@ fn read_block_of_user(
     block: &Value,
     called: &Called,
     turns: &mut Vec<Value>,
+    images: &mut Vec<RequestImage>,
 ) -> Result<(), ApiError> {
+    if block["type"] == "image" {
+        images.push(read_block_image(path, block)?);
+        append_image(turn(turns, false));
+        return Ok(());
+    }
     if block["type"] != "tool_result" {
         add(turns, false, read_text(path, block)?);
         return Ok(());
@@ -148,20 +171,30 @@ fn read_block_of_user(
         return Err(wrong!(at, "is {id:?}, which is not the id of an earlier `tool_use`"));
     };
     let at = fields.path("content");
-    let text = match fields.of(texts).value("content") {
-        None => String::new(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(blocks)) => {
-            let read = |(index, block)| read_text(&format!("{at}[{index}]"), block);
-            blocks.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?.join(BETWEEN)
-        }
-        Some(other) => return Err(wrong_type(&at, "a string or an array of blocks", other)),
-    };
+    let given = fields.of(texts_and_images).value("content");
     // Templates have no other place for an error flag.
     let failed = fields.boolean("is_error")?.unwrap_or(false);
-    let text = if failed { format!("Error: {text}") } else { text };
+    let mut said = json!({"content": if failed { "Error: " } else { "" }});
+    let mut between = "";
+    match given {
+        None => {}
+        Some(Value::String(text)) => append(&mut said, "content", "", text),
+        Some(Value::Array(blocks)) => {
+            for (index, block) in blocks.iter().enumerate() {
+                let path = format!("{at}[{index}]");
+                if block["type"] == "image" {
+                    images.push(read_block_image(&path, block)?);
+                    append_image(&mut said);
+                } else {
+                    append(&mut said, "content", between, read_text(&path, block)?);
+                }
+                between = BETWEEN;
+            }
+        }
+        Some(other) => return Err(wrong_type(&at, "a string or an array of blocks", other)),
+    }
     fields.finish()?;
-    turns.push(json!({"role": "tool", "content": text, "tool_call_id": id, "name": name}));
+    turns.push(json!({"role": "tool", "content": said["content"], "tool_call_id": id, "name": name}));
     Ok(())
 }
 

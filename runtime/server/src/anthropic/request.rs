@@ -110,12 +110,13 @@ fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiE
     // Prefixes are always cached.
     fields.harmless(&["cache_control"]);
     let mut messages: Vec<Value> = read_system(fields)?.into_iter().collect();
-    messages.extend(read_messages(fields)?);
+    let (said, images) = read_messages(fields)?;
+    messages.extend(said);
     let tools = read_tools(fields)?;
     let (effort, format) = read_output_config(fields)?;
     let (reasoning, budget) = read_thinking(fields, effort)?;
     Ok((
-        Conversation { at: "messages", messages, tools, reasoning, variables: Map::new() },
+        Conversation { at: "messages", messages, images, tools, reasoning, variables: Map::new() },
         Config { budget, format },
     ))
 }

@@ -15,6 +15,7 @@ use crate::http::compactions::Compactions;
 use crate::http::dump::file::Dump;
 use crate::http::keys::Keys;
 use crate::http::retry;
+use crate::images::ImageReader;
 use crate::openai::responses::store::Store;
 use crate::process::memory::Guard;
 use crate::request::calls::{Loose, Wanted};
@@ -107,6 +108,8 @@ pub(crate) struct Ready {
     pub(crate) engine: EngineHandle,
     /// Its tokenizer, template and formats.
     pub(crate) text: Arc<Text>,
+    /// What prepares images, of a model that takes some.
+    pub(crate) images: Option<ImageReader>,
     /// The grammars that constrain answers.
     pub(crate) grammars: Arc<GrammarStore>,
     /// The canary that checks its answers.
@@ -131,6 +134,8 @@ pub(crate) struct PromptIds {
     pub(crate) at: Cow<'static, str>,
     /// Its tokens.
     pub(crate) ids: Vec<u32>,
+    /// The images among them.
+    pub(crate) images: PromptImages,
 }
 
 impl App {
@@ -199,7 +204,7 @@ impl App {
         };
         // Refuses before anything is submitted.
         let context = ready.engine.context();
-        for PromptIds { at, ids } in &prompts {
+        for PromptIds { at, ids, .. } in &prompts {
             let error = match ids.len() {
                 0 => SubmitError::PromptEmpty,
                 prompt if prompt >= context => SubmitError::PromptTooLong { prompt, context },
@@ -208,11 +213,11 @@ impl App {
             return Err(self.refusal(ready, error, at));
         }
         let mut answers = Vec::with_capacity(prompts.len() * params.generated());
-        for PromptIds { at, ids } in prompts {
+        for PromptIds { at, ids, images } in prompts {
             let prompt_tokens = ids.len();
             let first = params.prompt_logprobs.and_then(|_| ids.first().copied());
             let told: Option<Arc<[u32]>> = params.token_ids.then(|| ids.as_slice().into());
-            let request = Request { prompt: ids, ..request.clone() };
+            let request = Request { prompt: ids, images, ..request.clone() };
             // A prompt's answer does not depend on the other prompts: each starts from the request's seed.
             for (choice, mut request) in (0..).zip(std::iter::repeat_n(request, params.generated())) {
                 request.sampling.seed = request.sampling.seed.wrapping_add(choice);

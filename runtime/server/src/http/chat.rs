@@ -44,9 +44,11 @@ pub(super) async fn begin(
         params.ignored.extend(conversation.asks_to_reason());
         params.ignored.extend(params.reasoning_budget.take().map(|(field, _)| field));
     }
+    let reader = ready.images;
     let bytes = conversation.bytes();
     let room = app.room(ready, params);
-    let prepared = app.turns.take(bytes, move || conversation.prepare(&text, mode, room)).await??;
+    let prepared =
+        app.turns.take(bytes, move || conversation.prepare(&text, mode, room, reader.as_ref())).await??;
     params.compacted = prepared.compacted;
     if prepared.calls.is_some() {
         // A call that does not end would fill the context.
@@ -55,8 +57,8 @@ pub(super) async fn begin(
     check_calls(params, prepared.calls.as_ref(), ready.text.reasoning.is_some())?;
     let (constraint, loose) = app.constraint(ready, params, &prepared).await?;
     params.loose = loose;
-    let Prepared { at, ids, reading, .. } = prepared;
-    let begun = Begun { prompts: vec![PromptIds { at: at.into(), ids }], reading, constraint };
+    let Prepared { at, ids, images, reading, .. } = prepared;
+    let begun = Begun { prompts: vec![PromptIds { at: at.into(), ids, images }], reading, constraint };
     // Without a limit an answer may fill the context; the engine clips.
     app.begin(ready, begun, params, asker, ready.engine.context()).await
 }

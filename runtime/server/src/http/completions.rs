@@ -16,6 +16,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
+use monomorph_engine::PromptImages;
 use monomorph_text::TextError;
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ pub(crate) async fn completions(
                 (echo.then_some(prompt), ids)
             }
         };
-        Ok::<_, TextError>((echo, PromptIds { at: at.into(), ids }))
+        Ok::<_, TextError>((echo, PromptIds { at: at.into(), ids, images: PromptImages::default() }))
     };
     let bytes = prompts.iter().map(|(_, prompt)| prompt.bytes()).sum();
     let prepare_all = move || prompts.into_iter().map(prepare).collect::<Result<(Vec<_>, Vec<_>), _>>();

@@ -48,8 +48,9 @@ pub(super) async fn count(
     app.check_model(model.as_deref())?;
     let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
     let bytes = conversation.bytes();
-    let prompt = app.turns.take(bytes, move || conversation.render(&text, mode, true)).await??;
-    Ok(Json(json!({"input_tokens": prompt.ids.len()})))
+    let reader = ready.images;
+    let ids = app.turns.take(bytes, move || conversation.ids(&text, mode, true, reader.as_ref())).await??;
+    Ok(Json(json!({"input_tokens": ids.len()})))
 }
 
 /// Errors of these routes in Anthropic's envelope, wherever they come from, and the request's id by

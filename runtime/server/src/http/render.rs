@@ -25,8 +25,14 @@ pub(crate) async fn chat(
     app.check_model(params.model.as_deref())?;
     let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
     let room = app.room(ready, &params);
-    let rendered = app.turns.take(conversation.bytes(), move || conversation.fit(&text, mode, room));
-    Ok(tokens(&rendered.await??.0.ids))
+    let reader = ready.images;
+    if conversation.images.is_empty() {
+        let rendered = app.turns.take(conversation.bytes(), move || conversation.fit(&text, mode, room));
+        return Ok(tokens(&rendered.await??.0.ids));
+    }
+    let rendered =
+        app.turns.take(conversation.bytes(), move || conversation.ids(&text, mode, true, reader.as_ref()));
+    Ok(tokens(&rendered.await??))
 }
 
 /// Of one text.

@@ -23,7 +23,7 @@ pub(crate) async fn tokenize(
     let body = body::read_json(request, app.body_limit).await?;
     let TokenizeRequest { model, source, return_token_strs } = TokenizeRequest::read(&body)?;
     app.check_model(model.as_deref())?;
-    let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
+    let (text, mode, reader) = (Arc::clone(&ready.text), app.reasoning.reasoning, ready.images);
     let bytes = match &source {
         Source::Prompt { text, .. } => text.len(),
         Source::Chat { conversation, .. } => conversation.bytes(),
@@ -35,7 +35,7 @@ pub(crate) async fn tokenize(
             }
             Source::Prompt { text: prompt, .. } => text.tokenizer.encode(&prompt, Special::Parse)?,
             Source::Chat { conversation, add_generation_prompt } => {
-                conversation.render(&text, mode, add_generation_prompt)?.ids
+                conversation.ids(&text, mode, add_generation_prompt, reader.as_ref())?
             }
         })
     });

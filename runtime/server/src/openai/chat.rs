@@ -54,9 +54,11 @@ impl ChatRequest {
 
 /// Everything that makes the prompt.
 pub(super) fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
+    let (messages, images) = read_messages(fields)?;
     Ok(Conversation {
         at: "messages",
-        messages: read_messages(fields)?,
+        messages,
+        images,
         tools: read_tools(fields)?,
         reasoning: read_effort(fields, "reasoning_effort", "reasoning_effort")?,
         variables: read_template_variables(fields)?,

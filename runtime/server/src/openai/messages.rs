@@ -4,19 +4,23 @@ use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, of, only, some, text};
 use crate::request::described::described;
 use crate::request::fields::{Fields, Neutral, missing, text_of, text_schema, wrong_type, wrong_word};
+use crate::request::images::{self, RequestImage, read_chat_image};
+use crate::request::message::{append, append_image};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// The messages as a chat template takes them: content is a string, and the arguments of calls are objects.
-pub(super) fn read_messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+/// The messages as a chat template takes them: content is a string, or a list of parts where it has images,
+/// and the arguments of calls are objects; and the images.
+pub(super) fn read_messages(fields: &mut Fields) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
     match fields.of(|| some(of("ChatMessage"))).required("messages")? {
         Value::Array(messages) if messages.is_empty() => {
             Err(ApiError::field("messages", "`messages` must not be empty"))
         }
         Value::Array(messages) => {
-            let mut calls = HashMap::new();
-            let read = |(at, message)| read_message(at, message, &mut calls);
-            messages.iter().enumerate().map(read).collect()
+            let (mut calls, mut images) = (HashMap::new(), Vec::new());
+            let read = |(at, message)| read_message(at, message, &mut calls, &mut images);
+            let messages = messages.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+            Ok((messages, images))
         }
         other => Err(wrong_type("messages", "an array", other)),
     }
@@ -28,10 +32,16 @@ pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
     let mut samples: Vec<Value> = ["system", "developer", "user", "assistant"].iter().map(said).collect();
     samples.push(json!({"role": "assistant", "tool_calls": [call_sample()]}));
     samples.push(json!({"role": "tool", "content": "", "tool_call_id": "c"}));
-    let read = |message: &Value| read_message(0, message, &mut HashMap::from([("c", "f")])).map(drop);
+    let read = |message: &Value| {
+        read_message(0, message, &mut HashMap::from([("c", "f")]), &mut Vec::new()).map(drop)
+    };
     vec![
         ("ChatMessage", described("messages[]", samples, read)),
         ("ChatTextPart", text_schema(&["text"], &[])),
+        (
+            "ChatImagePart",
+            described("", images::samples().into_iter().take(1), |part| read_chat_image("", part)),
+        ),
         (
             "ChatCall",
             described("", [call_sample()], |call| read_call("", call, &mut HashMap::new()).map(drop)),
@@ -48,6 +58,7 @@ fn read_message<'a>(
     at: usize,
     message: &'a Value,
     calls: &mut HashMap<&'a str, &'a str>,
+    images: &mut Vec<RequestImage>,
 ) -> Result<Value, ApiError> {
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
@@ -63,7 +74,8 @@ fn read_message<'a>(
     };
     let called = if role == "assistant" { read_calls(&mut fields, calls)? } else { Vec::new() };
     let mut read = Map::from_iter([("role".to_owned(), role.into())]);
-    read.insert("content".to_owned(), read_content(&mut fields, !called.is_empty())?.into());
+    let shows = matches!(role, "user" | "tool").then_some(images);
+    read.insert("content".to_owned(), read_content(&mut fields, !called.is_empty(), shows)?);
     if !called.is_empty() {
         read.insert("tool_calls".to_owned(), called.into());
     }
@@ -101,21 +113,37 @@ fn read_message<'a>(
     Ok(Value::Object(read))
 }
 
-/// A message's content as one string. It may be absent where there are calls.
-fn read_content(fields: &mut Fields, calls: bool) -> Result<String, ApiError> {
+/// A message's content as one string, or as parts where it has images, which go to `images`; `None` of roles
+/// that show none. It may be absent where there are calls.
+fn read_content(
+    fields: &mut Fields,
+    calls: bool,
+    images: Option<&mut Vec<RequestImage>>,
+) -> Result<Value, ApiError> {
     let path = fields.path("content");
-    let content = fields.of(|| any_of([text(), array(of("ChatTextPart"))])).value("content");
+    let content = fields
+        .of(|| any_of([text(), array(any_of([of("ChatTextPart"), of("ChatImagePart")]))]))
+        .value("content");
     fields.holds(if calls { "tool_calls" } else { "content" });
     match content {
-        None if calls => Ok(String::new()),
+        None if calls => Ok("".into()),
         None => Err(missing(&path)),
-        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::String(text)) => Ok(text.as_str().into()),
         Some(Value::Array(parts)) => {
-            let mut text = String::new();
+            let (mut said, mut shown) = (json!({"content": ""}), Vec::new());
             for (at, part) in parts.iter().enumerate() {
-                text.push_str(text_of(&format!("{path}[{at}]"), part, &["text"], &[], "parts")?);
+                let path = format!("{path}[{at}]");
+                if images.is_some() && part["type"] == "image_url" {
+                    shown.push(read_chat_image(&path, part)?);
+                    append_image(&mut said);
+                } else {
+                    append(&mut said, "content", "", text_of(&path, part, &["text"], &[], "parts")?);
+                }
             }
-            Ok(text)
+            if let Some(images) = images {
+                images.append(&mut shown);
+            }
+            Ok(said["content"].take())
         }
         Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
     }

@@ -3,10 +3,13 @@
 
 use crate::answer::reading::{Calls, Reading};
 use crate::error::{ApiError, wrong};
+use crate::images::{ImageReader, Seen};
 use crate::request::calls::{Tool, Wanted};
 use crate::request::compaction::{Compacted, Compaction, Room};
+use crate::request::images::RequestImage;
 use crate::request::reasoning::{ReasoningMode, share_of};
 use crate::request::text::{EFFORT, SWITCH, Text};
+use monomorph_engine::PromptImages;
 use monomorph_text::{Prompt, Special, ToolSet};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -22,6 +25,8 @@ pub(crate) struct Conversation {
     /// As templates take them: `role`, `content` (a string), `tool_calls` with their arguments as objects,
     /// and so on.
     pub(crate) messages: Vec<Value>,
+    /// The images in them, in the order in which they stand there.
+    pub(crate) images: Vec<RequestImage>,
     /// Tools that the model is shown and may call.
     pub(crate) tools: Tools,
     /// The requested reasoning.
@@ -78,6 +83,8 @@ pub(crate) struct Prepared {
     pub(crate) at: &'static str,
     /// The prompt's tokens.
     pub(crate) ids: Vec<u32>,
+    /// The images among them.
+    pub(crate) images: PromptImages,
     /// The parser of its answers.
     pub(crate) reading: Reading,
     /// The calls that the answer may or must contain.
@@ -92,7 +99,8 @@ impl Prepared {
     /// A prompt whose tokens are given: its answers are parsed as text only.
     pub(crate) fn plain() -> Prepared {
         let reading = Reading::plain();
-        Prepared { at: "prompt", ids: Vec::new(), reading, calls: None, share: None, compacted: None }
+        let images = PromptImages::default();
+        Prepared { at: "prompt", ids: Vec::new(), images, reading, calls: None, share: None, compacted: None }
     }
 }
 
@@ -188,7 +196,12 @@ impl Conversation {
         text: &Text,
         mode: ReasoningMode,
         room: Option<Room>,
+        reader: Option<&ImageReader>,
     ) -> Result<Prepared, ApiError> {
+        self.check_images(reader)?;
+        // What is left out of a conversation may be an image: one that has some stays whole.
+        let room = room.filter(|_| self.images.is_empty());
+        let images = self.images.clone();
         let calls = match (self.tools.forbidden, self.tools.one) {
             (true, _) => Calls::None,
             (false, true) => Calls::First,
@@ -207,7 +220,39 @@ impl Conversation {
         let at = self.at;
         let (prompt, compacted) = self.fit(text, mode, room)?;
         let reading = text.reading(&prompt, set.map(|set| (set, calls)));
-        Ok(Prepared { at, reading, ids: prompt.ids, calls: wanted, share, compacted })
+        let Seen { ids, images } = match reader.filter(|_| !images.is_empty()) {
+            Some(reader) => reader.read(&images, &prompt.ids, at)?,
+            None => Seen { ids: prompt.ids, images: PromptImages::default() },
+        };
+        Ok(Prepared { at, reading, ids, images, calls: wanted, share, compacted })
+    }
+
+    /// The tokens of its prompt, images included, with the beginning of an answer behind it or not.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(crate) fn ids(
+        self,
+        text: &Text,
+        mode: ReasoningMode,
+        open: bool,
+        reader: Option<&ImageReader>,
+    ) -> Result<Vec<u32>, ApiError> {
+        self.check_images(reader)?;
+        let (images, at) = (self.images.clone(), self.at);
+        let ids = self.render(text, mode, open)?.ids;
+        match reader.filter(|_| !images.is_empty()) {
+            Some(reader) => reader.place(&images, &ids, at),
+            None => Ok(ids),
+        }
+    }
+
+    /// Refuses images of a model that takes none.
+    fn check_images(&self, reader: Option<&ImageReader>) -> Result<(), ApiError> {
+        match (self.images.first(), reader) {
+            (Some(image), None) => Err(ApiError::unsupported(&image.at, "this model takes no images")),
+            _ => Ok(()),
+        }
     }
 
     /// Renders it with the beginning of an answer behind it; with `room`, shortened if it does not fit. What

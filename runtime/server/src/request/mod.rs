@@ -10,6 +10,7 @@ pub(crate) mod fields;
 pub(crate) mod format;
 pub(crate) mod generation;
 pub(crate) mod grammars;
+pub(crate) mod images;
 pub(crate) mod limits;
 pub(crate) mod message;
 pub(crate) mod reasoning;

@@ -1,6 +1,7 @@
 //! A model on several processes: the flags of `serve`, and what they start.
 
 use crate::failure::{EXIT_DEVICE_FAULT, Failure};
+use crate::images::ReadImages;
 use crate::process::{end, out};
 use crate::start::gpus::OrdinalOf;
 use crate::start::load::{StartEngine, load_model, run_engine, start_engine};
@@ -180,6 +181,8 @@ pub struct Start {
     pub(crate) processes: &'static [usize],
     /// Looks up GPUs that are named by their UUIDs.
     pub(crate) ordinal_of: OrdinalOf,
+    /// What prepares images, of a model that takes some: others do not link it.
+    pub(crate) read_images: Option<ReadImages>,
 }
 
 impl Start {
@@ -193,6 +196,7 @@ impl Start {
             ranks: M::RANKS,
             processes: M::PROCESSES,
             ordinal_of: M::ordinal_of,
+            read_images: ReadImages::of::<M>(),
         }
     }
 }

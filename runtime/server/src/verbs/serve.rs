@@ -15,6 +15,7 @@ use crate::http::hosts::HostArgs;
 use crate::http::ignored::Ignored;
 use crate::http::keys::KeyArgs;
 use crate::http::large::Turns;
+use crate::images::ImageReader;
 use crate::openai::responses::store::Store;
 use crate::process::clock::unix_time;
 use crate::process::descriptors;
@@ -97,6 +98,10 @@ pub struct ServeArgs {
         default_value_t = NonZero::<usize>::MIN.saturating_add(4 * 1024 * 1024 - 1),
     )]
     pub max_body: NonZero<usize>,
+    /// Tokens that an image takes at most, unless a request asks for its `original` detail [default: 1024, or
+    /// what the model takes].
+    #[arg(long, value_name = "N")]
+    pub image_max_tokens: Option<NonZero<u32>>,
     /// Requests that may wait for their turn; more are answered 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_waiting: usize,
@@ -211,6 +216,9 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     args.log.begin();
+    if args.image_max_tokens.is_some() && start.read_images.is_none() {
+        return Err("--image-max-tokens: this build takes no images".to_owned().into());
+    }
     let notifier = Notifier::from_environment()?.map(Arc::new);
     if let Some(notifier) = &notifier {
         notifier.tell(notify::ALIVE);
@@ -351,8 +359,9 @@ pub fn serve(
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
+    let images = ImageReader::new(start.read_images, &engine, args.image_max_tokens.map(NonZero::get));
     let grammars = GrammarStore::new(spec, &text, args.grammars);
-    let _ = app.ready.set(Ready { engine, text, grammars, canary: Arc::new(canary), known });
+    let _ = app.ready.set(Ready { engine, text, images, grammars, canary: Arc::new(canary), known });
     if let Some(notifier) = &notifier {
         notifier.tell(notify::READY);
     }

@@ -5,7 +5,8 @@ use crate::openai::messages::arguments_of;
 use crate::openapi::schema::{any_of, array, of, text, words};
 use crate::request::described::described;
 use crate::request::fields::{Fields, missing, text_of, text_schema, wrong_type, wrong_word};
-use crate::request::message::append;
+use crate::request::images::{self, RequestImage, read_response_image};
+use crate::request::message::{append, append_image};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
@@ -29,17 +30,24 @@ pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
         json!({"type": "function_call_output", "call_id": "c", "output": ""}),
         json!({"type": "reasoning"}),
     ];
-    let read = |item: &Value| read_item("", item, &mut HashMap::from([("c", "f")]), &mut Vec::new());
-    vec![("ResponseItem", described("", samples, read)), ("ResponsePart", text_schema(&TEXTS, &OF_TEXTS))]
+    let read = |item: &Value| {
+        read_item("", item, &mut HashMap::from([("c", "f")]), &mut Vec::new(), &mut Vec::new())
+    };
+    let image = images::samples().into_iter().skip(1).take(1);
+    vec![
+        ("ResponseItem", described("", samples, read)),
+        ("ResponsePart", text_schema(&TEXTS, &OF_TEXTS)),
+        ("ResponseImagePart", described("", image, |part| read_response_image("", part))),
+    ]
 }
 
-/// The items as messages; consecutive ones of the assistant become one turn.
-pub(super) fn messages_of(items: &[Value]) -> Result<Vec<Value>, ApiError> {
-    let (mut turns, mut called) = (Vec::new(), HashMap::new());
+/// The items as messages, and the images in them; consecutive ones of the assistant become one turn.
+pub(super) fn messages_of(items: &[Value]) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
+    let (mut turns, mut called, mut images) = (Vec::new(), HashMap::new(), Vec::new());
     for (at, item) in items.iter().enumerate() {
-        read_item(&format!("input[{at}]"), item, &mut called, &mut turns)?;
+        read_item(&format!("input[{at}]"), item, &mut called, &mut turns, &mut images)?;
     }
-    Ok(turns)
+    Ok((turns, images))
 }
 
 fn read_item<'a>(
@@ -47,6 +55,7 @@ fn read_item<'a>(
     item: &'a Value,
     called: &mut HashMap<&'a str, &'a str>,
     turns: &mut Vec<Value>,
+    images: &mut Vec<RequestImage>,
 ) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, item)?;
     // Fields of an earlier answer that clients send back.
@@ -63,11 +72,15 @@ fn read_item<'a>(
                 role @ ("system" | "user" | "assistant") => role,
                 other => return Err(wrong_word(&at, &ROLES, Some(other))),
             };
-            let text = read_required_text(&mut fields, "content")?;
-            if role == "assistant" {
-                append(turn(turns), "content", "", &text);
+            if role == "user" {
+                let content = read_content(&mut fields, "content", images)?;
+                turns.push(json!({"role": role, "content": content}));
             } else {
-                turns.push(json!({"role": role, "content": text}));
+                let text = read_required_text(&mut fields, "content")?;
+                match role {
+                    "assistant" => append(turn(turns), "content", "", &text),
+                    _ => turns.push(json!({"role": role, "content": text})),
+                }
             }
         }
         Some("function_call") => {
@@ -89,8 +102,8 @@ fn read_item<'a>(
             let Some(name) = called.get(id) else {
                 return Err(wrong!(at, "is {id:?}, which is not the id of a call in an earlier item"));
             };
-            let text = read_required_text(&mut fields, "output")?;
-            turns.push(json!({"role": "tool", "content": text, "tool_call_id": id, "name": name}));
+            let output = read_content(&mut fields, "output", images)?;
+            turns.push(json!({"role": "tool", "content": output, "tool_call_id": id, "name": name}));
         }
         Some("reasoning") => {
             fields.harmless(&["summary", "encrypted_content"]);
@@ -143,6 +156,36 @@ fn read_text(fields: &mut Fields, name: &'static str) -> Result<Option<String>, 
         Some(Value::Array(parts)) => {
             let read = |(at, part)| text_of(&format!("{path}[{at}]"), part, &TEXTS, &OF_TEXTS, "parts");
             parts.iter().enumerate().map(read).collect::<Result<_, _>>().map(Some)
+        }
+        Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
+    }
+}
+
+/// The same, or parts with images among them, which go to `images`.
+fn read_content(
+    fields: &mut Fields,
+    name: &'static str,
+    images: &mut Vec<RequestImage>,
+) -> Result<Value, ApiError> {
+    let path = fields.path(name);
+    let parts = any_of([of("ResponsePart"), of("ResponseImagePart")]);
+    let content = fields.of(|| any_of([text(), array(parts)])).value(name);
+    fields.holds(name);
+    match content {
+        None => Err(missing(&path)),
+        Some(Value::String(text)) => Ok(text.as_str().into()),
+        Some(Value::Array(parts)) => {
+            let mut said = json!({"content": ""});
+            for (at, part) in parts.iter().enumerate() {
+                let path = format!("{path}[{at}]");
+                if part["type"] == "input_image" {
+                    images.push(read_response_image(&path, part)?);
+                    append_image(&mut said);
+                } else {
+                    append(&mut said, "content", "", text_of(&path, part, &TEXTS, &OF_TEXTS, "parts")?);
+                }
+            }
+            Ok(said["content"].take())
         }
         Some(other) => Err(wrong_type(&path, "a string or an array of parts", other)),
     }

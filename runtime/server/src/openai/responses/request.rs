@@ -70,7 +70,9 @@ impl ResponsesRequest {
         let items: Vec<Value> = before.iter().flat_map(|it| &it.items).chain(&input).cloned().collect();
         let mut messages: Vec<Value> =
             instructions.iter().map(|text| json!({"role": "system", "content": text})).collect();
-        messages.extend(messages_of(&items).map_err(|error| own_path(error, items.len() - input.len()))?);
+        let (said_before, images) =
+            messages_of(&items).map_err(|error| own_path(error, items.len() - input.len()))?;
+        messages.extend(said_before);
         let messages = instructions_first(messages);
         let tools = read_tools(&mut fields)?;
         let (reasoning, effort) = read_reasoning(&mut fields)?;
@@ -101,7 +103,8 @@ impl ResponsesRequest {
             "service_tier": "default", "top_logprobs": top_logprobs,
         });
         let said = if let Value::Object(said) = said { said } else { Map::new() };
-        let conversation = Conversation { at: "input", messages, tools, reasoning, variables: Map::new() };
+        let conversation =
+            Conversation { at: "input", messages, images, tools, reasoning, variables: Map::new() };
         Ok(ResponsesRequest { params, conversation, said, input, before, store, background })
     }
 }
