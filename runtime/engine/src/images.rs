@@ -2,6 +2,7 @@
 
 use monomorph_cache::ImageDigest;
 use monomorph_model::{Grid, VisionSpec};
+use std::any::Any;
 use std::sync::Arc;
 
 /// The images of a prompt, and by what positions its tokens are turned because of them.
@@ -15,6 +16,8 @@ pub struct PromptImages {
     /// What is added to the index of a token behind the prompt to have its position; 0 where there are no
     /// `positions`.
     pub shift: i32,
+    /// What whoever asks counts the memory of these images by: dropped when no sequence needs them any more.
+    pub room: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// An image, as its tower takes it.
@@ -45,7 +48,7 @@ impl PromptImages {
         vision: Option<&VisionSpec>,
         most: usize,
     ) -> Result<(), String> {
-        let PromptImages { images, positions, shift } = self;
+        let PromptImages { images, positions, shift, .. } = self;
         let Some(vision) = vision.filter(|_| !images.is_empty()) else {
             return match (images.len(), positions.len(), shift) {
                 (0, 0, 0) => Ok(()),
@@ -135,6 +138,7 @@ mod tests {
             images,
             positions: vec![[0; 3]; prompt.len()],
             shift: -3,
+            room: None,
         };
         let check = |images: &PromptImages| images.check(&prompt, Some(&VISION), 2);
         assert_eq!(check(&right(vec![image(1, 3, 2, 4), image(5, 1, 2, 2)])), Ok(()));
@@ -159,7 +163,7 @@ mod tests {
         wrong(positions(vec![[0; 3]; 13], 0), Some(&VISION), "13 positions");
         wrong(positions(vec![[0; 3]; 14], -15), Some(&VISION), "a shift of -15");
         wrong(positions(Vec::new(), -1), Some(&whole), "a shift of -1");
-        let large = PromptImages { positions: Vec::new(), shift: 0, images: vec![image(1, 3, 2, 4)] };
+        let large = PromptImages { images: vec![image(1, 3, 2, 4)], ..PromptImages::default() };
         wrong(large, Some(&whole), "images of 2 at most");
     }
 }

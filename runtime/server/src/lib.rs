@@ -92,7 +92,7 @@ fn exit_code(work: impl FnOnce() -> Result<(), Failure> + UnwindSafe) -> ExitCod
 fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
     match verb {
-        Verb::Info(args) => return Ok(verbs::info::info(spec, M::SLIDING, M::RANKS, args)?),
+        Verb::Info(args) => return Ok(verbs::info::info(spec, M::SLIDING, M::VISION, M::RANKS, args)?),
         Verb::Health(args) => return Ok(verbs::health::health(args)?),
         Verb::Completions(args) => return Ok(verbs::manual::completions(&Cli::command(), args)?),
         Verb::Manual(args) => return Ok(verbs::manual::manual(Cli::command(), args)?),

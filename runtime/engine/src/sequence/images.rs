@@ -172,7 +172,8 @@ mod tests {
         let mut positions = AXES.to_vec();
         // Behind the first image everything is three less.
         positions.extend((11..18).map(|index| [index - 3; 3]));
-        let given = PromptImages { images: vec![image(1, 3, 6), image(2, 11, 6)], positions, shift: -3 };
+        let images = vec![image(1, 3, 6), image(2, 11, 6)];
+        let given = PromptImages { images, positions, shift: -3, room: None };
         let tokens = ImageTokens { image: 9, start: None, end: None, row_end: Some(8) };
         let vision = VisionSpec {
             family: VisionFamily::Qwen,

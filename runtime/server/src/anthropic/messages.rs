@@ -4,7 +4,7 @@ use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::described::described;
 use crate::request::fields::{Fields, text_of, text_schema, wrong_type, wrong_word};
-use crate::request::images::{self, RequestImage, read_block_image};
+use crate::request::images::{self, RequestImage, RequestImages, read_block_image};
 use crate::request::message::{append, append_image};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ type Called<'a> = HashMap<&'a str, &'a str>;
 
 /// The instructions, as the first message.
 pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
-    let text = match fields.of(texts).value("system") {
+    let text = match fields.of(|| texts(false)).value("system") {
         None => return Ok(None),
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(blocks)) => {
@@ -30,7 +30,10 @@ pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError
 }
 
 /// The messages, and the images in them; consecutive ones of one speaker become one turn.
-pub(super) fn read_messages(fields: &mut Fields) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
+pub(super) fn read_messages(
+    fields: &mut Fields,
+    takes_images: bool,
+) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
     fields.about("The last one is the user's.").of(|| some(of("AnthropicMessage")));
     let messages = match fields.required("messages")? {
         Value::Array(messages) if messages.is_empty() => {
@@ -39,7 +42,7 @@ pub(super) fn read_messages(fields: &mut Fields) -> Result<(Vec<Value>, Vec<Requ
         Value::Array(messages) => messages,
         other => return Err(wrong_type("messages", "an array", other)),
     };
-    let (mut turns, mut called, mut images) = (Vec::new(), Called::new(), Vec::new());
+    let (mut turns, mut called, mut images) = (Vec::new(), Called::new(), RequestImages::new(takes_images));
     for (at, message) in messages.iter().enumerate() {
         read_message(at, message, &mut called, &mut turns, &mut images)?;
     }
@@ -47,36 +50,41 @@ pub(super) fn read_messages(fields: &mut Fields) -> Result<(Vec<Value>, Vec<Requ
         let path = format!("messages[{}].role", messages.len() - 1);
         return Err(ApiError::unsupported(path, "prefilled assistant messages"));
     }
-    Ok((turns, images))
+    Ok((turns, images.into_vec()))
 }
 
-/// The schemas of messages and of their texts, by their names.
-pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
+/// The schemas of messages, and of their texts and images, by their names; of a model that takes images or
+/// does not.
+pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     let samples = ["user", "system", "assistant"].map(|role| json!({"role": role, "content": ""}));
-    let read =
-        |message: &Value| read_message(0, message, &mut Called::new(), &mut Vec::new(), &mut Vec::new());
-    vec![
+    let read = |message: &Value| {
+        let mut images = RequestImages::new(takes_images);
+        read_message(0, message, &mut Called::new(), &mut Vec::new(), &mut images)
+    };
+    let image = images::samples().into_iter().skip(2);
+    let mut schemas = vec![
         ("AnthropicMessage", described("messages[]", samples, read)),
         ("AnthropicText", text_schema(&["text"], &OF_TEXTS)),
-        (
-            "AnthropicImage",
-            described("", images::samples().into_iter().skip(2), |block| read_block_image("", block)),
-        ),
-    ]
+    ];
+    if takes_images {
+        schemas.push(("AnthropicImage", described("", image, |block| read_block_image("", block))));
+    }
+    schemas
 }
 
-/// Text, or blocks of text and images.
-fn texts_and_images() -> Value {
-    any_of([text(), array(any_of([of("AnthropicText"), of("AnthropicImage")]))])
+/// Text, or blocks of text, and of images where they are taken.
+fn texts(images: bool) -> Value {
+    let blocks = [of("AnthropicText")].into_iter().chain(images.then(|| of("AnthropicImage")));
+    any_of([text(), array(one_of(blocks.collect()))])
 }
 
-/// Text, or blocks of text.
-fn texts() -> Value {
-    any_of([text(), array(of("AnthropicText"))])
+/// Any of some schemas, which may be one.
+fn one_of(mut schemas: Vec<Value>) -> Value {
+    if schemas.len() == 1 { schemas.remove(0) } else { any_of(schemas) }
 }
 
-/// The parts of a message.
-fn content(assistant: bool) -> Value {
+/// The parts of a message, of a model that takes images or does not.
+fn content(assistant: bool, takes_images: bool) -> Value {
     let blocks = if assistant {
         let called = json!({"type": "tool_use", "id": "c", "name": "f"});
         let samples = [called, json!({"type": "thinking", "thinking": ""})];
@@ -85,13 +93,13 @@ fn content(assistant: bool) -> Value {
         let called = Called::from([("c", "f")]);
         let sample = json!({"type": "tool_result", "tool_use_id": "c"});
         described("", [sample], |block| {
-            read_block_of_user("", block, &called, &mut Vec::new(), &mut Vec::new())
+            let mut images = RequestImages::new(takes_images);
+            read_block_of_user("", block, &called, &mut Vec::new(), &mut images)
         })
     };
-    if assistant {
-        return any_of([text(), array(any_of([of("AnthropicText"), blocks]))]);
-    }
-    any_of([text(), array(any_of([of("AnthropicText"), of("AnthropicImage"), blocks]))])
+    let image = (takes_images && !assistant).then(|| of("AnthropicImage"));
+    let blocks = [of("AnthropicText")].into_iter().chain(image).chain([blocks]);
+    any_of([text(), array(any_of(blocks.collect::<Vec<_>>()))])
 }
 
 fn read_message<'a>(
@@ -99,7 +107,7 @@ fn read_message<'a>(
     message: &'a Value,
     called: &mut Called<'a>,
     turns: &mut Vec<Value>,
-    images: &mut Vec<RequestImage>,
+    images: &mut RequestImages,
 ) -> Result<(), ApiError> {
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
@@ -112,7 +120,7 @@ fn read_message<'a>(
         other => return Err(wrong_word(&path, &["user", "assistant", "system"], other)),
     };
     let path = fields.path("content");
-    let content = fields.of(|| content(assistant)).required("content")?;
+    let content = fields.of(|| content(assistant, images.are_taken())).required("content")?;
     fields.finish()?;
     match content {
         Value::String(text) => add(turns, assistant, text),
@@ -151,10 +159,10 @@ fn read_block_of_user(
     block: &Value,
     called: &Called,
     turns: &mut Vec<Value>,
-    images: &mut Vec<RequestImage>,
+    images: &mut RequestImages,
 ) -> Result<(), ApiError> {
     if block["type"] == "image" {
-        images.push(read_block_image(path, block)?);
+        images.push(path, block, read_block_image)?;
         append_image(turn(turns, false));
         return Ok(());
     }
@@ -171,7 +179,7 @@ fn read_block_of_user(
         return Err(wrong!(at, "is {id:?}, which is not the id of an earlier `tool_use`"));
     };
     let at = fields.path("content");
-    let given = fields.of(texts_and_images).value("content");
+    let given = fields.of(|| texts(images.are_taken())).value("content");
     // Templates have no other place for an error flag.
     let failed = fields.boolean("is_error")?.unwrap_or(false);
     let mut said = json!({"content": if failed { "Error: " } else { "" }});
@@ -183,7 +191,7 @@ fn read_block_of_user(
             for (index, block) in blocks.iter().enumerate() {
                 let path = format!("{at}[{index}]");
                 if block["type"] == "image" {
-                    images.push(read_block_image(&path, block)?);
+                    images.push(&path, block, read_block_image)?;
                     append_image(&mut said);
                 } else {
                     append(&mut said, "content", between, read_text(&path, block)?);

@@ -45,7 +45,7 @@ impl MessagesRequest {
     /// Reads a body.
     pub(crate) fn read(body: &Value, limits: &RequestLimits) -> Result<MessagesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
-        let (conversation, Config { budget, format }) = read_conversation(&mut fields)?;
+        let (conversation, Config { budget, format }) = read_conversation(&mut fields, limits.images)?;
         let mut params = GenerationParams::of_defaults(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
@@ -80,10 +80,13 @@ impl MessagesRequest {
         Ok(MessagesRequest { params, conversation })
     }
 
-    /// Reads a body whose tokens are to be counted.
-    pub(crate) fn read_to_count(body: &Value) -> Result<(Option<String>, Conversation), ApiError> {
+    /// Reads a body whose tokens are to be counted, for a model that takes images or does not.
+    pub(crate) fn read_to_count(
+        body: &Value,
+        takes_images: bool,
+    ) -> Result<(Option<String>, Conversation), ApiError> {
         let mut fields = Fields::new("", body)?;
-        let (conversation, _) = read_conversation(&mut fields)?;
+        let (conversation, _) = read_conversation(&mut fields, takes_images)?;
         let model = fields.string("model")?.map(str::to_owned);
         refuse_unsupported(&mut fields)?;
         fields.finish()?;
@@ -106,11 +109,11 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
 }
 
 /// Reads the prompt, and the parameters of the answer that come with it.
-fn read_conversation(fields: &mut Fields) -> Result<(Conversation, Config), ApiError> {
+fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<(Conversation, Config), ApiError> {
     // Prefixes are always cached.
     fields.harmless(&["cache_control"]);
     let mut messages: Vec<Value> = read_system(fields)?.into_iter().collect();
-    let (said, images) = read_messages(fields)?;
+    let (said, images) = read_messages(fields, takes_images)?;
     messages.extend(said);
     let tools = read_tools(fields)?;
     let (effort, format) = read_output_config(fields)?;

@@ -15,7 +15,7 @@ use crate::http::compactions::Compactions;
 use crate::http::dump::file::Dump;
 use crate::http::keys::Keys;
 use crate::http::retry;
-use crate::images::ImageReader;
+use crate::images::{ImageReader, PlacedImages};
 use crate::openai::responses::store::Store;
 use crate::process::memory::Guard;
 use crate::request::calls::{Loose, Wanted};
@@ -29,7 +29,7 @@ use crate::request::text::Text;
 use axum::http::StatusCode;
 use monomorph_engine::{EngineHandle, PromptImages, Request, SubmitError};
 use monomorph_grammar::Constraint;
-use monomorph_model::{ModelSpec, Progress};
+use monomorph_model::{ModelSpec, Progress, VisionSpec};
 use monomorph_sampling::Sampling;
 use std::borrow::Cow;
 use std::hash::RandomState;
@@ -42,6 +42,8 @@ use tokio::sync::watch;
 pub(crate) struct App {
     /// The compiled model.
     pub(crate) spec: &'static ModelSpec,
+    /// Its vision tower, of a model that takes images.
+    pub(crate) vision: Option<VisionSpec>,
     /// How many ranks it runs on.
     pub(crate) ranks: usize,
     /// The GPU of each; none of a server for a CPU.
@@ -158,6 +160,45 @@ impl App {
         compacts.then(|| Room::of(ready.engine.context(), params.max_tokens))
     }
 
+    /// Refuses requests while host memory is short.
+    fn check_memory(&self) -> Result<(), ApiError> {
+        let Some(shortage) = self.guard.shortage() else { return Ok(()) };
+        let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "memory", shortage);
+        Err(ApiError { retry_after: Some(retry::SHORTAGE_SECONDS), ..error })
+    }
+
+    /// Refuses a prompt that has no tokens, or leaves no room for an answer; `at` is its path in the body.
+    fn check_length(&self, ready: &Ready, at: &str, ids: &[u32]) -> Result<(), ApiError> {
+        let context = ready.engine.context();
+        let error = match ids.len() {
+            0 => SubmitError::PromptEmpty,
+            prompt if prompt >= context => SubmitError::PromptTooLong { prompt, context },
+            _ => return Ok(()),
+        };
+        Err(self.refusal(ready, error, at))
+    }
+
+    /// Decodes the images of a prompt, whose tokens are these, once nothing else is known to be wrong with it;
+    /// `at` is its path in the body.
+    pub(crate) async fn decode(
+        &self,
+        ready: &Ready,
+        at: &str,
+        ids: &[u32],
+        images: PlacedImages,
+    ) -> Result<PromptImages, ApiError> {
+        let Some(reader) = ready.images.as_ref().filter(|_| !images.is_empty()) else {
+            return Ok(PromptImages::default());
+        };
+        self.check_memory()?;
+        self.check_length(ready, at, ids)?;
+        let wait = || {
+            let stats = ready.engine.stats();
+            retry::seconds(stats.running + stats.waiting, stats.departures_per_second)
+        };
+        reader.decode(images, at, wait).await
+    }
+
     /// Submits prompts to the engine, each for as many answers as are generated: all of them or none. The
     /// answers are in the order of the prompts. `max_tokens` is the endpoint's default for requests that name
     /// none.
@@ -169,10 +210,7 @@ impl App {
         asker: Asker,
         max_tokens: usize,
     ) -> Result<Vec<Answer>, ApiError> {
-        if let Some(shortage) = self.guard.shortage() {
-            let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "memory", shortage);
-            return Err(ApiError { retry_after: Some(retry::SHORTAGE_SECONDS), ..error });
-        }
+        self.check_memory()?;
         let biases = if params.biases.takes_long() {
             let (biases, text) = (params.biases.clone(), Arc::clone(&ready.text));
             self.turns.take(0, move || biases.resolve(&text.tokenizer)).await??
@@ -203,14 +241,8 @@ impl App {
             client: asker.client(params.user.as_deref(), &self.askers),
         };
         // Refuses before anything is submitted.
-        let context = ready.engine.context();
         for PromptIds { at, ids, .. } in &prompts {
-            let error = match ids.len() {
-                0 => SubmitError::PromptEmpty,
-                prompt if prompt >= context => SubmitError::PromptTooLong { prompt, context },
-                _ => continue,
-            };
-            return Err(self.refusal(ready, error, at));
+            self.check_length(ready, at, ids)?;
         }
         let mut answers = Vec::with_capacity(prompts.len() * params.generated());
         for PromptIds { at, ids, images } in prompts {
@@ -296,6 +328,7 @@ impl App {
             context: ready.engine.context(),
             vocabulary: self.spec.vocabulary,
             on_gpu: self.spec.hardware.cuda.is_some(),
+            images: self.vision.is_some(),
             sampling: self.sampling.clone(),
         }
     }

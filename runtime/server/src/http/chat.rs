@@ -44,7 +44,7 @@ pub(super) async fn begin(
         params.ignored.extend(conversation.asks_to_reason());
         params.ignored.extend(params.reasoning_budget.take().map(|(field, _)| field));
     }
-    let reader = ready.images;
+    let reader = ready.images.clone();
     let bytes = conversation.bytes();
     let room = app.room(ready, params);
     let prepared =
@@ -58,6 +58,7 @@ pub(super) async fn begin(
     let (constraint, loose) = app.constraint(ready, params, &prepared).await?;
     params.loose = loose;
     let Prepared { at, ids, images, reading, .. } = prepared;
+    let images = app.decode(ready, at, &ids, images).await?;
     let begun = Begun { prompts: vec![PromptIds { at: at.into(), ids, images }], reading, constraint };
     // Without a limit an answer may fill the context; the engine clips.
     app.begin(ready, begun, params, asker, ready.engine.context()).await

@@ -110,6 +110,8 @@ fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
         "mean_accepted": draft::mean_of(app.spec, stats),
         "blocks_evicted": stats.blocks_evicted,
         "snapshots_evicted": stats.snapshots_evicted,
+        "images_seen": stats.images_seen,
+        "images_found": stats.images_found,
         "preemptions": stats.preemptions,
         "prompts_cut": stats.prompts_cut,
         "late_tokens": stats.late_tokens,

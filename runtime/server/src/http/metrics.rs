@@ -99,6 +99,11 @@ fn engine(registry: &mut Registry, ready: &Ready, block_tokens: usize) {
     ranks(registry, &ready.engine.ranks());
     let compiling = ready.grammars.running() as f64;
     gauge(registry, "monomorph:grammars_compiling", "Grammars being compiled for answers", compiling);
+    if let Some(reader) = &ready.images {
+        let claimed = reader.room().claimed() as f64;
+        let help = "Memory that images take of requests that wait or are answered";
+        gauge(registry, "monomorph:image_bytes", help, claimed);
+    }
     let [compiled, found] = ready.grammars.counts();
     count(registry, "monomorph:grammars_compiled", "Grammars compiled for answers", compiled);
     count(
@@ -221,6 +226,12 @@ fn counters(registry: &mut Registry, stats: &Stats) {
             stats.blocks_offloaded,
         ),
         ("monomorph:snapshots_evicted", "Snapshots given up for others", stats.snapshots_evicted),
+        ("monomorph:images_seen", "Images that the vision tower has computed", stats.images_seen),
+        (
+            "monomorph:images_found",
+            "Images that were to be fed and that the vision tower had computed before",
+            stats.images_found,
+        ),
         ("vllm:num_preemptions", "Sequences that lost their blocks to others", stats.preemptions),
         ("vllm:spec_decode_num_drafts", "Times that a sequence's drafts were verified", stats.drafts),
         (

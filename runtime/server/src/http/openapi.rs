@@ -12,8 +12,9 @@ use std::sync::Arc;
 pub(super) async fn document(State(app): State<Arc<App>>) -> Result<Json<Value>, ApiError> {
     let context = app.ready()?.engine.context();
     let names = app.names();
-    let (vocabulary, keys) = (app.spec.vocabulary, !app.keys.is_empty());
-    Ok(Json(openapi::document(&Facts { model: &app.model_name, names: &names, context, vocabulary, keys })))
+    let (vocabulary, images, keys) = (app.spec.vocabulary, app.vision.is_some(), !app.keys.is_empty());
+    let facts = Facts { model: &app.model_name, names: &names, context, vocabulary, images, keys };
+    Ok(Json(openapi::document(&facts)))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(crate) async fn chat(
     app.check_model(params.model.as_deref())?;
     let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
     let room = app.room(ready, &params);
-    let reader = ready.images;
+    let reader = ready.images.clone();
     if conversation.images.is_empty() {
         let rendered = app.turns.take(conversation.bytes(), move || conversation.fit(&text, mode, room));
         return Ok(tokens(&rendered.await??.0.ids));

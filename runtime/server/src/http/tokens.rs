@@ -21,9 +21,10 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     let ready = app.ready()?;
     let body = body::read_json(request, app.body_limit).await?;
-    let TokenizeRequest { model, source, return_token_strs } = TokenizeRequest::read(&body)?;
+    let TokenizeRequest { model, source, return_token_strs } =
+        TokenizeRequest::read(&body, app.vision.is_some())?;
     app.check_model(model.as_deref())?;
-    let (text, mode, reader) = (Arc::clone(&ready.text), app.reasoning.reasoning, ready.images);
+    let (text, mode, reader) = (Arc::clone(&ready.text), app.reasoning.reasoning, ready.images.clone());
     let bytes = match &source {
         Source::Prompt { text, .. } => text.len(),
         Source::Chat { conversation, .. } => conversation.bytes(),
@@ -89,10 +90,14 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
             "snapshots": ready.engine.prefix().snapshots,
             "prefix_cache": ready.engine.prefix().enabled,
             "swap_host_bytes": ready.engine.swap().host_bytes,
+            "images": ready.images.as_ref().map(|reader| {
+                let [most, usual] = reader.most_tokens();
+                json!({"most_tokens": most, "max_tokens": usual, "memory_bytes": reader.room().bytes()})
+            }),
         })
     });
     Json(json!({
-        "build": facts(app.spec, app.ranks),
+        "build": facts(app.spec, app.vision, app.ranks),
         "gpu_ordinals": app.gpu_ordinals,
         "model_name": app.model_name,
         "weights": if app.dummy { "dummy" } else { "checkpoint" },

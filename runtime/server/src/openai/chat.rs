@@ -30,7 +30,7 @@ impl ChatRequest {
     /// Reads a body.
     pub(crate) fn read(body: &Value, limits: &RequestLimits) -> Result<ChatRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
-        let conversation = read_conversation(&mut fields)?;
+        let conversation = read_conversation(&mut fields, limits.images)?;
         let mut params = GenerationParams::read(&mut fields, limits)?;
         let logprobs = fields.boolean("logprobs")?.unwrap_or(false);
         fields.about("With `logprobs` only.");
@@ -52,9 +52,9 @@ impl ChatRequest {
     }
 }
 
-/// Everything that makes the prompt.
-pub(super) fn read_conversation(fields: &mut Fields) -> Result<Conversation, ApiError> {
-    let (messages, images) = read_messages(fields)?;
+/// Everything that makes the prompt, of a model that takes images or does not.
+pub(super) fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<Conversation, ApiError> {
+    let (messages, images) = read_messages(fields, takes_images)?;
     Ok(Conversation {
         at: "messages",
         messages,

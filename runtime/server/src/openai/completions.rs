@@ -140,8 +140,13 @@ mod tests {
     use super::*;
     use monomorph_sampling::Sampling;
 
-    const LIMITS: RequestLimits =
-        RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
+    const LIMITS: RequestLimits = RequestLimits {
+        context: 100,
+        vocabulary: 10,
+        on_gpu: false,
+        images: false,
+        sampling: Sampling::GREEDY,
+    };
 
     #[test]
     fn every_shape_of_prompt() {

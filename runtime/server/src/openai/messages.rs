@@ -4,49 +4,55 @@ use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, of, only, some, text};
 use crate::request::described::described;
 use crate::request::fields::{Fields, Neutral, missing, text_of, text_schema, wrong_type, wrong_word};
-use crate::request::images::{self, RequestImage, read_chat_image};
+use crate::request::images::{self, RequestImage, RequestImages, read_chat_image};
 use crate::request::message::{append, append_image};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
 /// The messages as a chat template takes them: content is a string, or a list of parts where it has images,
 /// and the arguments of calls are objects; and the images.
-pub(super) fn read_messages(fields: &mut Fields) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
+pub(super) fn read_messages(
+    fields: &mut Fields,
+    takes_images: bool,
+) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
     match fields.of(|| some(of("ChatMessage"))).required("messages")? {
         Value::Array(messages) if messages.is_empty() => {
             Err(ApiError::field("messages", "`messages` must not be empty"))
         }
         Value::Array(messages) => {
-            let (mut calls, mut images) = (HashMap::new(), Vec::new());
+            let (mut calls, mut images) = (HashMap::new(), RequestImages::new(takes_images));
             let read = |(at, message)| read_message(at, message, &mut calls, &mut images);
             let messages = messages.iter().enumerate().map(read).collect::<Result<_, _>>()?;
-            Ok((messages, images))
+            Ok((messages, images.into_vec()))
         }
         other => Err(wrong_type("messages", "an array", other)),
     }
 }
 
-/// The schemas of messages and of what they are made of, by their names.
-pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
+/// The schemas of messages and of what they are made of, by their names; of a model that takes images or does
+/// not.
+pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     let said = |role: &&str| json!({"role": role, "content": ""});
     let mut samples: Vec<Value> = ["system", "developer", "user", "assistant"].iter().map(said).collect();
     samples.push(json!({"role": "assistant", "tool_calls": [call_sample()]}));
     samples.push(json!({"role": "tool", "content": "", "tool_call_id": "c"}));
     let read = |message: &Value| {
-        read_message(0, message, &mut HashMap::from([("c", "f")]), &mut Vec::new()).map(drop)
+        let mut images = RequestImages::new(takes_images);
+        read_message(0, message, &mut HashMap::from([("c", "f")]), &mut images).map(drop)
     };
-    vec![
+    let image = images::samples().into_iter().take(1);
+    let mut schemas = vec![
         ("ChatMessage", described("messages[]", samples, read)),
         ("ChatTextPart", text_schema(&["text"], &[])),
-        (
-            "ChatImagePart",
-            described("", images::samples().into_iter().take(1), |part| read_chat_image("", part)),
-        ),
         (
             "ChatCall",
             described("", [call_sample()], |call| read_call("", call, &mut HashMap::new()).map(drop)),
         ),
-    ]
+    ];
+    if takes_images {
+        schemas.push(("ChatImagePart", described("", image, |part| read_chat_image("", part))));
+    }
+    schemas
 }
 
 fn call_sample() -> Value {
@@ -58,7 +64,7 @@ fn read_message<'a>(
     at: usize,
     message: &'a Value,
     calls: &mut HashMap<&'a str, &'a str>,
-    images: &mut Vec<RequestImage>,
+    images: &mut RequestImages,
 ) -> Result<Value, ApiError> {
     let mut fields = Fields::new(&format!("messages[{at}]"), message)?;
     let path = fields.path("role");
@@ -118,30 +124,31 @@ fn read_message<'a>(
 fn read_content(
     fields: &mut Fields,
     calls: bool,
-    images: Option<&mut Vec<RequestImage>>,
+    mut images: Option<&mut RequestImages>,
 ) -> Result<Value, ApiError> {
     let path = fields.path("content");
-    let content = fields
-        .of(|| any_of([text(), array(any_of([of("ChatTextPart"), of("ChatImagePart")]))]))
-        .value("content");
+    let shows = images.as_ref().is_some_and(|images| images.are_taken());
+    let parts = || match shows {
+        true => any_of([of("ChatTextPart"), of("ChatImagePart")]),
+        false => of("ChatTextPart"),
+    };
+    let content = fields.of(|| any_of([text(), array(parts())])).value("content");
     fields.holds(if calls { "tool_calls" } else { "content" });
     match content {
         None if calls => Ok("".into()),
         None => Err(missing(&path)),
         Some(Value::String(text)) => Ok(text.as_str().into()),
         Some(Value::Array(parts)) => {
-            let (mut said, mut shown) = (json!({"content": ""}), Vec::new());
+            let mut said = json!({"content": ""});
             for (at, part) in parts.iter().enumerate() {
                 let path = format!("{path}[{at}]");
-                if images.is_some() && part["type"] == "image_url" {
-                    shown.push(read_chat_image(&path, part)?);
-                    append_image(&mut said);
-                } else {
-                    append(&mut said, "content", "", text_of(&path, part, &["text"], &[], "parts")?);
+                match &mut images {
+                    Some(images) if part["type"] == "image_url" => {
+                        images.push(&path, part, read_chat_image)?;
+                        append_image(&mut said);
+                    }
+                    _ => append(&mut said, "content", "", text_of(&path, part, &["text"], &[], "parts")?),
                 }
-            }
-            if let Some(images) = images {
-                images.append(&mut shown);
             }
             Ok(said["content"].take())
         }

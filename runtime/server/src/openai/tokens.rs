@@ -38,8 +38,8 @@ pub(crate) struct TokenizeRequest {
 }
 
 impl TokenizeRequest {
-    /// Reads a body.
-    pub(crate) fn read(body: &Value) -> Result<TokenizeRequest, ApiError> {
+    /// Reads a body, for a model that takes images or does not.
+    pub(crate) fn read(body: &Value, takes_images: bool) -> Result<TokenizeRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
         let model = fields.string("model")?.map(str::to_owned);
         let source = match (fields.string("prompt")?, fields.given("messages").is_some()) {
@@ -53,7 +53,7 @@ impl TokenizeRequest {
             (None, true) => {
                 fields.lacks(&["prompt"]);
                 Source::Chat {
-                    conversation: Box::new(read_conversation(&mut fields)?),
+                    conversation: Box::new(read_conversation(&mut fields, takes_images)?),
                     add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
                 }
             }

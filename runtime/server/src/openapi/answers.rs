@@ -188,10 +188,14 @@ fn info(facts: &Facts) -> Value {
         &["name", "features"],
         properties! { name: text(), features: array(text()), cuda: any_object() },
     );
+    let vision = object! {
+        family: words(&["qwen", "gemma", "pixtral"]), patch: count(), merge: count(), most_tokens: count(),
+    };
+    let images = object! { most_tokens: count(), max_tokens: count(), memory_bytes: count() };
     let build = object! {
         version: text(), commit: or_null(text()), rustc: text(), target: text(), specs: digests(), model: text(), hardware: hardware, ranks: count(), hidden: count(), layers: count(),
         vocabulary: count(), context: count(), usable_context: count(), draft: or_null(any_object()),
-        batch_invariant: or_null(any_object()), block_tokens: count(), block_bytes: count(),
+        batch_invariant: or_null(any_object()), vision: or_null(vision), block_tokens: count(), block_bytes: count(),
         state_bytes: count(), step_tokens: count(), step_sequences: count(), kv_format: text(),
         kv_exact_layers: count(), kv_scales: or_null(array(text())), kv_bits: or_null(json!({"type": "number"})), kv_tokens_per_gb: or_null(count()),
         formats: array(format), tensors: count(), weight_bytes: count(), scratch_bytes: count(),
@@ -202,7 +206,7 @@ fn info(facts: &Facts) -> Value {
     };
     let engine = object! {
         context: count(), blocks: count(), sequences: count(), snapshots: count(), prefix_cache: boolean(),
-        swap_host_bytes: count(),
+        swap_host_bytes: count(), images: or_null(images),
     };
     object! {
         build: build, gpu_ordinals: array(count()), model_name: only(facts.model), weights: weights(), body_limit: count(),

@@ -24,6 +24,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) context: usize,
     /// Ids below this one exist.
     pub(crate) vocabulary: usize,
+    /// Whether the model takes images.
+    pub(crate) images: bool,
     /// Whether the server requires keys.
     pub(crate) keys: bool,
 }

@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
-    let Facts { context, vocabulary, .. } = *facts;
-    let limits = RequestLimits { context, vocabulary, on_gpu: false, sampling: Sampling::GREEDY };
+    let Facts { context, vocabulary, images, .. } = *facts;
+    let limits = RequestLimits { context, vocabulary, on_gpu: false, images, sampling: Sampling::GREEDY };
     let said = json!([{"role": "user", "content": "a"}]);
     let chat = json!({"messages": said});
     let texts = [json!({"prompt": "a"}), chat.clone()];
-    let count = |body: &Value| MessagesRequest::read_to_count(body).map(drop);
+    let count = |body: &Value| MessagesRequest::read_to_count(body, images).map(drop);
     let response = json!({"input": "a", "reasoning": {}, "text": {}});
     let kept = Store::new(0);
     let requests = vec![
@@ -36,7 +36,7 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
             "CompletionRequest",
             body(facts, [json!({"prompt": "a"})], |body| CompletionRequest::read(body, &limits).map(drop)),
         ),
-        ("TokenizeRequest", body(facts, texts, |body| TokenizeRequest::read(body).map(drop))),
+        ("TokenizeRequest", body(facts, texts, |body| TokenizeRequest::read(body, images).map(drop))),
         (
             "DetokenizeRequest",
             body(facts, [json!({"tokens": []})], |body| {
@@ -59,7 +59,8 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
         ("CountTokensRequest", body(facts, anthropic_bodies(&said).map(without_answer), count)),
         ("AnthropicTool", anthropic::tool_schema()),
     ];
-    [requests, messages::schemas(), items::schemas(), anthropic_messages::schemas()].concat()
+    [requests, messages::schemas(images), items::schemas(images), anthropic_messages::schemas(images)]
+        .concat()
 }
 
 /// A body for each kind of object that is in one.

@@ -59,18 +59,23 @@ impl GuardArgs {
     }
 }
 
-/// Checks that a server whose model is in GPU memory fits into host memory, with so many bytes of swap space.
+/// Checks that a server whose model is in GPU memory fits into host memory, with so many bytes of swap space
+/// and so many for images.
 ///
 /// # Errors
 /// When the guard would be violated.
-pub(crate) fn beside_device(host: Host, guard: u64, swap: u64) -> Result<(), String> {
-    let takes = PROCESS_BYTES.saturating_add(swap);
+pub(crate) fn beside_device(host: Host, guard: u64, swap: u64, images: u64) -> Result<(), String> {
+    let takes = PROCESS_BYTES.saturating_add(swap).saturating_add(images);
     if guard == 0 || host.available.saturating_sub(guard) >= takes {
         return Ok(());
     }
+    let for_images = match images {
+        0 => String::new(),
+        images => format!(" and {} images", out::bytes(images)),
+    };
     Err(format!(
         "this machine has {} of memory left, {} are to stay free (--memory-guard), and the server takes {} beside the GPU's, {} of them \
-         swap space",
+         swap space{for_images}",
         out::bytes(host.available),
         out::bytes(guard),
         out::bytes(takes),
@@ -314,12 +319,14 @@ mod tests {
     #[test]
     fn the_guard_holds_beside_a_gpu() {
         let host = Host { total: 16 * GIB, available: 4 * GIB };
-        assert_eq!(beside_device(host, GIB, 2 * GIB), Ok(()));
-        assert_eq!(beside_device(host, 0, 64 * GIB), Ok(()), "no guard");
+        assert_eq!(beside_device(host, GIB, 2 * GIB, 0), Ok(()));
+        assert_eq!(beside_device(host, 0, 64 * GIB, GIB), Ok(()), "no guard");
         for (guard, swap) in [(GIB, 3 * GIB), (4 * GIB, 0), (u64::MAX, 0), (GIB, u64::MAX)] {
-            let short = beside_device(host, guard, swap).expect_err("too little stays free");
+            let short = beside_device(host, guard, swap, 0).expect_err("too little stays free");
             assert!(short.contains("--memory-guard") && short.contains("4.29 GB"), "{short}");
         }
+        let short = beside_device(host, GIB, 2 * GIB, GIB).expect_err("images take it");
+        assert!(short.contains("1.07 GB images"), "{short}");
     }
 
     #[test]

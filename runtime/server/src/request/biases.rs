@@ -176,8 +176,13 @@ mod tests {
     use monomorph_sampling::Sampling;
     use serde_json::json;
 
-    const LIMITS: RequestLimits =
-        RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
+    const LIMITS: RequestLimits = RequestLimits {
+        context: 100,
+        vocabulary: 10,
+        on_gpu: false,
+        images: false,
+        sampling: Sampling::GREEDY,
+    };
 
     fn read(body: &Value) -> Result<BiasParams, ApiError> {
         let mut fields = Fields::new("", body)?;

@@ -3,13 +3,12 @@
 
 use crate::answer::reading::{Calls, Reading};
 use crate::error::{ApiError, wrong};
-use crate::images::{ImageReader, Seen};
+use crate::images::{ImageReader, Placed, PlacedImages};
 use crate::request::calls::{Tool, Wanted};
 use crate::request::compaction::{Compacted, Compaction, Room};
 use crate::request::images::RequestImage;
 use crate::request::reasoning::{ReasoningMode, share_of};
 use crate::request::text::{EFFORT, SWITCH, Text};
-use monomorph_engine::PromptImages;
 use monomorph_text::{Prompt, Special, ToolSet};
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -83,8 +82,8 @@ pub(crate) struct Prepared {
     pub(crate) at: &'static str,
     /// The prompt's tokens.
     pub(crate) ids: Vec<u32>,
-    /// The images among them.
-    pub(crate) images: PromptImages,
+    /// The images among them, which are still to be decoded.
+    pub(crate) images: PlacedImages,
     /// The parser of its answers.
     pub(crate) reading: Reading,
     /// The calls that the answer may or must contain.
@@ -99,7 +98,7 @@ impl Prepared {
     /// A prompt whose tokens are given: its answers are parsed as text only.
     pub(crate) fn plain() -> Prepared {
         let reading = Reading::plain();
-        let images = PromptImages::default();
+        let images = PlacedImages::default();
         Prepared { at: "prompt", ids: Vec::new(), images, reading, calls: None, share: None, compacted: None }
     }
 }
@@ -171,6 +170,20 @@ fn bytes_of(value: &Value) -> usize {
     }
 }
 
+/// Puts images into the prompt that the template wrote. A model without a reader of images was sent none: the
+/// readers of messages refuse them.
+fn place(
+    images: Vec<RequestImage>,
+    ids: Vec<u32>,
+    at: &str,
+    reader: Option<&ImageReader>,
+) -> Result<Placed, ApiError> {
+    match reader.filter(|_| !images.is_empty()) {
+        Some(reader) => reader.place(images, &ids, at),
+        None => Ok(Placed { ids, ..Placed::default() }),
+    }
+}
+
 impl Conversation {
     /// The size to render.
     pub(crate) fn bytes(&self) -> usize {
@@ -198,7 +211,6 @@ impl Conversation {
         room: Option<Room>,
         reader: Option<&ImageReader>,
     ) -> Result<Prepared, ApiError> {
-        self.check_images(reader)?;
         // What is left out of a conversation may be an image: one that has some stays whole.
         let room = room.filter(|_| self.images.is_empty());
         let images = self.images.clone();
@@ -220,10 +232,7 @@ impl Conversation {
         let at = self.at;
         let (prompt, compacted) = self.fit(text, mode, room)?;
         let reading = text.reading(&prompt, set.map(|set| (set, calls)));
-        let Seen { ids, images } = match reader.filter(|_| !images.is_empty()) {
-            Some(reader) => reader.read(&images, &prompt.ids, at)?,
-            None => Seen { ids: prompt.ids, images: PromptImages::default() },
-        };
+        let Placed { ids, images } = place(images, prompt.ids, at, reader)?;
         Ok(Prepared { at, reading, ids, images, calls: wanted, share, compacted })
     }
 
@@ -238,21 +247,9 @@ impl Conversation {
         open: bool,
         reader: Option<&ImageReader>,
     ) -> Result<Vec<u32>, ApiError> {
-        self.check_images(reader)?;
         let (images, at) = (self.images.clone(), self.at);
         let ids = self.render(text, mode, open)?.ids;
-        match reader.filter(|_| !images.is_empty()) {
-            Some(reader) => reader.place(&images, &ids, at),
-            None => Ok(ids),
-        }
-    }
-
-    /// Refuses images of a model that takes none.
-    fn check_images(&self, reader: Option<&ImageReader>) -> Result<(), ApiError> {
-        match (self.images.first(), reader) {
-            (Some(image), None) => Err(ApiError::unsupported(&image.at, "this model takes no images")),
-            _ => Ok(()),
-        }
+        Ok(place(images, ids, at, reader)?.ids)
     }
 
     /// Renders it with the beginning of an answer behind it; with `room`, shortened if it does not fit. What

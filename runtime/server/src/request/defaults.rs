@@ -145,7 +145,8 @@ mod tests {
         };
         assert_eq!(set, expected);
         assert_eq!(written(&set)["temperature"], json!(0.7));
-        let limits = RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: set };
+        let limits =
+            RequestLimits { context: 100, vocabulary: 10, on_gpu: false, images: false, sampling: set };
         let asked = |body: Value| {
             let mut fields = Fields::outside(body.as_object().expect("an object"));
             let params = GenerationParams::read(&mut fields, &limits).expect("parameters");

@@ -340,8 +340,13 @@ mod tests {
 
     #[test]
     fn deviations_are_off_at_zero_and_below() {
-        let limits =
-            RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
+        let limits = RequestLimits {
+            context: 100,
+            vocabulary: 10,
+            on_gpu: false,
+            images: false,
+            sampling: Sampling::GREEDY,
+        };
         let read = |sigmas: Value| {
             let body = json!({"top_n_sigma": sigmas});
             let params = GenerationParams::read(&mut Fields::new("", &body)?, &limits)?;
@@ -356,7 +361,13 @@ mod tests {
     #[test]
     fn the_entropy_is_followed_where_there_is_one_to_follow() {
         let read = |on_gpu: bool, body: Value| {
-            let limits = RequestLimits { context: 100, vocabulary: 10, on_gpu, sampling: Sampling::GREEDY };
+            let limits = RequestLimits {
+                context: 100,
+                vocabulary: 10,
+                on_gpu,
+                images: false,
+                sampling: Sampling::GREEDY,
+            };
             GenerationParams::read(&mut Fields::new("", &body)?, &limits).map(|params| params.sampling)
         };
         let body = json!({"temperature": 0.8, "dynatemp_range": 0.5, "dynatemp_exponent": 2});

@@ -29,6 +29,47 @@ pub(crate) struct RequestImage {
     pub(crate) detail: Detail,
 }
 
+/// The images of a request, collected as its messages are read.
+#[derive(Debug)]
+pub(crate) struct RequestImages {
+    taken: bool,
+    read: Vec<RequestImage>,
+}
+
+impl RequestImages {
+    /// None yet, of a request to a model that takes images or does not.
+    pub(crate) fn new(taken: bool) -> RequestImages {
+        RequestImages { taken, read: Vec::new() }
+    }
+
+    /// Whether the model takes images.
+    pub(crate) fn are_taken(&self) -> bool {
+        self.taken
+    }
+
+    /// Takes the image of a part at `path`, as `read` reads it.
+    ///
+    /// # Errors
+    /// When the model takes none, before anything of the image is looked at, or those of `read`.
+    pub(crate) fn push(
+        &mut self,
+        path: &str,
+        part: &Value,
+        read: fn(&str, &Value) -> Result<RequestImage, ApiError>,
+    ) -> Result<(), ApiError> {
+        if !self.taken {
+            return Err(ApiError::unsupported(path, "images, which this model does not take"));
+        }
+        self.read.push(read(path, part)?);
+        Ok(())
+    }
+
+    /// All of them, in the order in which they stand in the messages.
+    pub(crate) fn into_vec(self) -> Vec<RequestImage> {
+        self.read
+    }
+}
+
 impl fmt::Debug for RequestImage {
     /// Without its bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

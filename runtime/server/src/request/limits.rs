@@ -11,6 +11,8 @@ pub(crate) struct RequestLimits {
     pub(crate) vocabulary: usize,
     /// Whether a GPU samples.
     pub(crate) on_gpu: bool,
+    /// Whether the model takes images.
+    pub(crate) images: bool,
     /// Sampling parameters of a request that names none.
     pub(crate) sampling: Sampling,
 }

@@ -11,7 +11,8 @@ use monomorph_hosts::{
     Deadlines, Duties, Ended, Hello, Lead, Loaded, OnEnd, Options, Room, Share, Token, follow,
 };
 use monomorph_model::{
-    LoadOptions, Model, ModelSpec, ProcessOptions, Progress, SlidingSpec, Weights, set_device_fault,
+    LoadOptions, Model, ModelSpec, ProcessOptions, Progress, SlidingSpec, VisionSpec, Weights,
+    set_device_fault,
 };
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -181,6 +182,8 @@ pub struct Start {
     pub(crate) processes: &'static [usize],
     /// Looks up GPUs that are named by their UUIDs.
     pub(crate) ordinal_of: OrdinalOf,
+    /// Its vision tower, if it has one.
+    pub(crate) vision: Option<VisionSpec>,
     /// What prepares images, of a model that takes some: others do not link it.
     pub(crate) read_images: Option<ReadImages>,
 }
@@ -196,6 +199,7 @@ impl Start {
             ranks: M::RANKS,
             processes: M::PROCESSES,
             ordinal_of: M::ordinal_of,
+            vision: M::VISION,
             read_images: ReadImages::of::<M>(),
         }
     }

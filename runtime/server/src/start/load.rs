@@ -205,14 +205,19 @@ impl MemoryArgs {
     ///
     /// # Errors
     /// When the fraction is out of range, or a GPU's server does not fit into host memory.
-    pub(crate) fn room(&self, spec: &ModelSpec, swap_bytes: u64) -> Result<Option<HostBudget>, String> {
+    pub(crate) fn room(
+        &self,
+        spec: &ModelSpec,
+        swap_bytes: u64,
+        image_bytes: u64,
+    ) -> Result<Option<HostBudget>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
         let guard = self.guard.bytes(host);
-        let room = || HostBudget::new(spec, swap_bytes, host, fraction, guard);
+        let room = || HostBudget::new(spec, swap_bytes, host, fraction, guard).beside(image_bytes);
         if spec.hardware.cuda.is_some() {
             // Host memory that the server takes besides the device's memory, which has a plan of its own.
-            beside_device(host, guard, swap_bytes)?;
+            beside_device(host, guard, swap_bytes, image_bytes)?;
         }
         Ok(spec.hardware.cuda.is_none().then(room))
     }

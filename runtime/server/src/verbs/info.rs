@@ -6,7 +6,7 @@ use crate::start::draft;
 use crate::start::paths::default_weights;
 use crate::verbs::version;
 use monomorph_abi::serve;
-use monomorph_model::{FileSpec, ModelSpec, SlidingSpec};
+use monomorph_model::{FileSpec, ModelSpec, SlidingSpec, VisionFamily, VisionSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -22,23 +22,24 @@ pub(crate) struct InfoArgs {
 pub(crate) fn info(
     spec: &ModelSpec,
     sliding: Option<SlidingSpec>,
+    vision: Option<VisionSpec>,
     ranks: usize,
     args: &InfoArgs,
 ) -> Result<(), String> {
     if args.json {
-        let mut facts = facts(spec, ranks);
+        let mut facts = facts(spec, vision, ranks);
         if let Some(SlidingSpec { window, block_bytes }) = sliding {
             facts["sliding"] = json!({"window": window, "block_bytes": block_bytes});
         }
         out::print(format_args!("{facts:#}"));
     } else {
-        out::print(format_args!("{}", as_text(spec, sliding, ranks)));
+        out::print(format_args!("{}", as_text(spec, sliding, vision, ranks)));
     }
     Ok(())
 }
 
 /// What the build fixed, as JSON; it runs on so many `ranks`.
-pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
+pub(crate) fn facts(spec: &ModelSpec, vision: Option<VisionSpec>, ranks: usize) -> Value {
     let formats = spec
         .formats
         .iter()
@@ -66,6 +67,7 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "usable_context": spec.usable_context(),
         "draft": draft::facts(spec),
         "batch_invariant": batches::facts(spec),
+        "vision": vision.map(|vision| vision_facts(&vision)),
         "block_tokens": spec.block_tokens,
         "block_bytes": spec.block_bytes,
         "state_bytes": spec.state_bytes,
@@ -91,6 +93,23 @@ pub(crate) fn facts(spec: &ModelSpec, ranks: usize) -> Value {
         "canaries": spec.canaries.len(),
         "digests": digests(spec.files),
     })
+}
+
+/// The vision tower: how it cuts images, and how large they may be.
+fn vision_facts(vision: &VisionSpec) -> Value {
+    let VisionSpec { patch, merge, .. } = *vision;
+    json!({
+        "family": family(vision), "patch": patch, "merge": merge, "most_tokens": vision.most_tokens(),
+    })
+}
+
+/// Whose preprocessing a tower has, as VISION.toml writes it.
+fn family(vision: &VisionSpec) -> &'static str {
+    match vision.family {
+        VisionFamily::Qwen => "qwen",
+        VisionFamily::Gemma => "gemma",
+        VisionFamily::Pixtral => "pixtral",
+    }
 }
 
 /// Digests of files by their names.
@@ -129,7 +148,12 @@ fn hardware_json(spec: &ModelSpec) -> Value {
     value
 }
 
-fn as_text(spec: &ModelSpec, sliding: Option<SlidingSpec>, ranks: usize) -> String {
+fn as_text(
+    spec: &ModelSpec,
+    sliding: Option<SlidingSpec>,
+    vision: Option<VisionSpec>,
+    ranks: usize,
+) -> String {
     let mut lines = vec![format!("{} (monomorph {})", spec.target, env!("CARGO_PKG_VERSION")), String::new()];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
     let features = spec.hardware.features;
@@ -203,6 +227,17 @@ fn as_text(spec: &ModelSpec, sliding: Option<SlidingSpec>, ranks: usize) -> Stri
     if let Some(SlidingSpec { window, block_bytes }) = sliding {
         let block = out::bytes(block_bytes as u64);
         line("windows", format!("of {window} tokens in other layers, whose blocks take {block} each"));
+    }
+    if let Some(vision) = &vision {
+        let side = vision.patch * vision.merge;
+        line(
+            "images",
+            format!(
+                "a token for {side} x {side} pixels, at most {} an image, as {} has it",
+                vision.most_tokens(),
+                family(vision)
+            ),
+        );
     }
     if spec.state_bytes > 0 {
         line("state", format!("{} for each sequence and snapshot", out::bytes(spec.state_bytes)));

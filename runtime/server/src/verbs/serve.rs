@@ -15,7 +15,7 @@ use crate::http::hosts::HostArgs;
 use crate::http::ignored::Ignored;
 use crate::http::keys::KeyArgs;
 use crate::http::large::Turns;
-use crate::images::ImageReader;
+use crate::images::{ImageArgs, ImageReader, ImageRoom};
 use crate::openai::responses::store::Store;
 use crate::process::clock::unix_time;
 use crate::process::descriptors;
@@ -98,10 +98,9 @@ pub struct ServeArgs {
         default_value_t = NonZero::<usize>::MIN.saturating_add(4 * 1024 * 1024 - 1),
     )]
     pub max_body: NonZero<usize>,
-    /// Tokens that an image takes at most, unless a request asks for its `original` detail [default: 1024, or
-    /// what the model takes].
-    #[arg(long, value_name = "N")]
-    pub image_max_tokens: Option<NonZero<u32>>,
+    /// How large images are.
+    #[command(flatten)]
+    pub images: ImageArgs,
     /// Requests that may wait for their turn; more are answered 429.
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_waiting: usize,
@@ -216,9 +215,7 @@ pub fn serve(
     started: Instant,
 ) -> Result<(), Failure> {
     args.log.begin();
-    if args.image_max_tokens.is_some() && start.read_images.is_none() {
-        return Err("--image-max-tokens: this build takes no images".to_owned().into());
-    }
+    args.images.check(start.vision.is_some())?;
     let notifier = Notifier::from_environment()?.map(Arc::new);
     if let Some(notifier) = &notifier {
         notifier.tell(notify::ALIVE);
@@ -242,7 +239,9 @@ pub fn serve(
     let schedule = args.schedule.options(spec)?;
     let calibration = args.calibration.count(spec)?;
     let lookup = args.lookup.options(spec)?;
-    let room = args.memory.room(spec, swap.host_bytes)?;
+    let host = Host::read();
+    let for_images = start.vision.map_or(0, |_| args.images.bytes(host));
+    let room = args.memory.room(spec, swap.host_bytes, for_images)?;
     let room = room.map(|room| room.beside(args.offload.staging(spec)));
     let Planned { context, blocks, states, room } =
         args.cache.plan(spec, start.sliding, room, snapshots, args.offload.is_on())?;
@@ -267,6 +266,7 @@ pub fn serve(
 
     let app = Arc::new(App {
         spec,
+        vision: start.vision,
         ranks: start.ranks,
         gpu_ordinals: options.ordinals.clone(),
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
@@ -288,7 +288,7 @@ pub fn serve(
             || StepLimit::predicted(spec),
             |seconds| StepLimit::Fixed(Duration::from_secs(seconds.get())),
         ),
-        guard: Guard::new(args.memory.guard.bytes(Host::read())),
+        guard: Guard::new(args.memory.guard.bytes(host)),
         turns: Turns::default(),
         responses: Arc::new(Store::new((args.response_store as usize) << 20)),
         background: Arc::default(),
@@ -354,19 +354,21 @@ pub fn serve(
     let (running, most) = (engine.sequences(), spec.step_sequences);
     let running = if running < most { format!("; {running} sequences at a time") } else { String::new() };
     let kept = kept(spec, &engine);
+    let room = ImageRoom::new(args.images.patch_bytes(host));
+    let images = ImageReader::new(start.read_images, &engine, args.images.image_max_tokens, room);
     let windows = windows(&engine);
+    let seen = images_seen(images.as_ref());
     let gpus = if start.ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
     let swapped = swap::describe(spec, engine.swap());
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
-    let images = ImageReader::new(start.read_images, &engine, args.image_max_tokens.map(NonZero::get));
     let grammars = GrammarStore::new(spec, &text, args.grammars);
     let _ = app.ready.set(Ready { engine, text, images, grammars, canary: Arc::new(canary), known });
     if let Some(notifier) = &notifier {
         notifier.tell(notify::READY);
     }
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{windows}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{windows}{seen}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),
@@ -395,6 +397,15 @@ fn windows(engine: &EngineHandle) -> String {
     engine.sliding().map_or(String::new(), |SlidingPool { spec, blocks }| {
         let bytes = out::bytes((blocks * spec.block_bytes) as u64);
         format!("; {blocks} blocks ({bytes}) of layers with a window of {} tokens", spec.window)
+    })
+}
+
+/// What there is to say of images.
+fn images_seen(reader: Option<&ImageReader>) -> String {
+    reader.map_or(String::new(), |reader| {
+        let [most, usual] = reader.most_tokens();
+        let bytes = out::bytes(reader.room().bytes());
+        format!("; images of {usual} tokens, {most} where asked for, in {bytes} of memory")
     })
 }
 

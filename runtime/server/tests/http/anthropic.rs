@@ -267,7 +267,10 @@ pub fn refusals() {
             json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}),
             &["messages[1].role", "prefilled"],
         ),
-        (block(json!({"type": "image", "source": {}})), &["messages[0].content[0]", "image"]),
+        (
+            block(json!({"type": "image", "source": {}})),
+            &["messages[0].content[0]", "images, which this model does not take"],
+        ),
         (block(json!({"type": "text"})), &["messages[0].content[0].text", "required"]),
         (
             block(json!({"type": "tool_result", "tool_use_id": "x"})),

@@ -56,21 +56,21 @@ fn long_ones() -> Vec<Refusal> {
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{wide}")}}]}]}),
             400,
             Some("messages[0].content[0]"),
-            vec!["\"image_url\"", "not supported"],
+            vec!["not supported", "images, which this model does not take"],
         ),
         (
             RESPONSES,
             json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": format!("data:;base64,{wide}")}]}]}),
             400,
             Some("input[0].content[0]"),
-            vec!["\"input_image\"", "not supported"],
+            vec!["not supported", "images, which this model does not take"],
         ),
         (
             MESSAGES,
             json!({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": wide}}]}]}),
             400,
             None,
-            vec!["messages[0].content[0]", "\"image\"", "not supported"],
+            vec!["messages[0].content[0]", "images, which this model does not take"],
         ),
         // Long values are shortened in the middle.
         (

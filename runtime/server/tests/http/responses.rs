@@ -357,7 +357,7 @@ pub fn refusals() {
         (
             item(json!({"role": "user", "content": [{"type": "input_image"}]})),
             "input[0].content[0]",
-            "input_image",
+            "images, which this model does not take",
         ),
         (
             item(json!({"type": "function_call_output", "call_id": "x", "output": "y"})),

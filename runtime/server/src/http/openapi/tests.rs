@@ -26,12 +26,19 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const FACTS: Facts =
-    Facts { model: "m", names: &["m", "cpu/m/none"], context: 1000, vocabulary: 300, keys: true };
+const FACTS: Facts = Facts {
+    model: "m",
+    names: &["m", "cpu/m/none"],
+    context: 1000,
+    vocabulary: 300,
+    images: true,
+    keys: true,
+};
 const LIMITS: RequestLimits = RequestLimits {
     context: FACTS.context,
     vocabulary: FACTS.vocabulary,
     on_gpu: false,
+    images: FACTS.images,
     sampling: Sampling::GREEDY,
 };
 
@@ -48,8 +55,8 @@ const READERS: [(&str, Reader); 9] = [
     ("/v1/completions", |body| CompletionRequest::read(body, &LIMITS).map(drop)),
     ("/v1/responses", |body| ResponsesRequest::read(body, &LIMITS, &Store::new(0)).map(drop)),
     ("/v1/messages", |body| MessagesRequest::read(body, &LIMITS).map(drop)),
-    ("/v1/messages/count_tokens", |body| MessagesRequest::read_to_count(body).map(drop)),
-    ("/tokenize", |body| TokenizeRequest::read(body).map(drop)),
+    ("/v1/messages/count_tokens", |body| MessagesRequest::read_to_count(body, LIMITS.images).map(drop)),
+    ("/tokenize", |body| TokenizeRequest::read(body, LIMITS.images).map(drop)),
     ("/detokenize", |body| DetokenizeRequest::read(body, LIMITS.vocabulary).map(drop)),
 ];
 
@@ -241,6 +248,16 @@ fn every_status_is_in_the_document_and_the_reverse() {
     assert_eq!(named, told, "statuses that the sources name, and those of the document: openapi/paths.rs");
 }
 
+/// A server whose model takes no images does not say that it does.
+#[test]
+fn images_are_in_the_document_where_they_are_taken() {
+    let named = |images| {
+        let text = document(&Facts { images, ..FACTS }).to_string();
+        ["image_url", "input_image", "media_type"].map(|word| text.contains(word))
+    };
+    assert_eq!((named(true), named(false)), ([true; 3], [false; 3]));
+}
+
 /// The document is whole: references lead somewhere, and nothing is left over.
 #[test]
 fn components_are_all_used() {
@@ -254,10 +271,12 @@ fn components_are_all_used() {
             _ => {}
         }
     }
-    let document = document(&FACTS);
-    let mut used = BTreeSet::new();
-    references(&document, &mut used);
-    let schemas = document["components"]["schemas"].as_object().expect("schemas").keys();
-    let there: BTreeSet<String> = schemas.map(|name| format!("#/components/schemas/{name}")).collect();
-    assert_eq!(used, there);
+    for images in [true, false] {
+        let document = document(&Facts { images, ..FACTS });
+        let mut used = BTreeSet::new();
+        references(&document, &mut used);
+        let schemas = document["components"]["schemas"].as_object().expect("schemas").keys();
+        let there: BTreeSet<String> = schemas.map(|name| format!("#/components/schemas/{name}")).collect();
+        assert_eq!(used, there);
+    }
 }

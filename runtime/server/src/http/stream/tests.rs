@@ -198,7 +198,7 @@ fn streamed(mut writer: impl Writer, pieces: &[Piece]) -> Vec<Bytes> {
 }
 
 const LIMITS: RequestLimits =
-    RequestLimits { context: 100, vocabulary: 10, on_gpu: false, sampling: Sampling::GREEDY };
+    RequestLimits { context: 100, vocabulary: 10, on_gpu: false, images: false, sampling: Sampling::GREEDY };
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]

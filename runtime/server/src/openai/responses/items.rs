@@ -5,7 +5,7 @@ use crate::openai::messages::arguments_of;
 use crate::openapi::schema::{any_of, array, of, text, words};
 use crate::request::described::described;
 use crate::request::fields::{Fields, missing, text_of, text_schema, wrong_type, wrong_word};
-use crate::request::images::{self, RequestImage, read_response_image};
+use crate::request::images::{self, RequestImage, RequestImages, read_response_image};
 use crate::request::message::{append, append_image};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -22,8 +22,8 @@ pub(crate) const TEXTS: [&str; 4] = ["input_text", "output_text", "text", "reaso
 const OF_TEXTS: [&str; 2] = ["annotations", "logprobs"];
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
-/// The schemas of items and of their parts, by their names.
-pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
+/// The schemas of items and of their parts, by their names; of a model that takes images or does not.
+pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     let samples = [
         json!({"type": "message", "role": "user", "content": ""}),
         json!({"type": "function_call", "call_id": "c", "name": "f"}),
@@ -31,23 +31,30 @@ pub(crate) fn schemas() -> Vec<(&'static str, Value)> {
         json!({"type": "reasoning"}),
     ];
     let read = |item: &Value| {
-        read_item("", item, &mut HashMap::from([("c", "f")]), &mut Vec::new(), &mut Vec::new())
+        let mut images = RequestImages::new(takes_images);
+        read_item("", item, &mut HashMap::from([("c", "f")]), &mut Vec::new(), &mut images)
     };
     let image = images::samples().into_iter().skip(1).take(1);
-    vec![
+    let mut schemas = vec![
         ("ResponseItem", described("", samples, read)),
         ("ResponsePart", text_schema(&TEXTS, &OF_TEXTS)),
-        ("ResponseImagePart", described("", image, |part| read_response_image("", part))),
-    ]
+    ];
+    if takes_images {
+        schemas.push(("ResponseImagePart", described("", image, |part| read_response_image("", part))));
+    }
+    schemas
 }
 
 /// The items as messages, and the images in them; consecutive ones of the assistant become one turn.
-pub(super) fn messages_of(items: &[Value]) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
-    let (mut turns, mut called, mut images) = (Vec::new(), HashMap::new(), Vec::new());
+pub(super) fn messages_of(
+    items: &[Value],
+    takes_images: bool,
+) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
+    let (mut turns, mut called, mut images) = (Vec::new(), HashMap::new(), RequestImages::new(takes_images));
     for (at, item) in items.iter().enumerate() {
         read_item(&format!("input[{at}]"), item, &mut called, &mut turns, &mut images)?;
     }
-    Ok((turns, images))
+    Ok((turns, images.into_vec()))
 }
 
 fn read_item<'a>(
@@ -55,7 +62,7 @@ fn read_item<'a>(
     item: &'a Value,
     called: &mut HashMap<&'a str, &'a str>,
     turns: &mut Vec<Value>,
-    images: &mut Vec<RequestImage>,
+    images: &mut RequestImages,
 ) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, item)?;
     // Fields of an earlier answer that clients send back.
@@ -165,11 +172,14 @@ fn read_text(fields: &mut Fields, name: &'static str) -> Result<Option<String>, 
 fn read_content(
     fields: &mut Fields,
     name: &'static str,
-    images: &mut Vec<RequestImage>,
+    images: &mut RequestImages,
 ) -> Result<Value, ApiError> {
     let path = fields.path(name);
-    let parts = any_of([of("ResponsePart"), of("ResponseImagePart")]);
-    let content = fields.of(|| any_of([text(), array(parts)])).value(name);
+    let parts = || match images.are_taken() {
+        true => any_of([of("ResponsePart"), of("ResponseImagePart")]),
+        false => of("ResponsePart"),
+    };
+    let content = fields.of(|| any_of([text(), array(parts())])).value(name);
     fields.holds(name);
     match content {
         None => Err(missing(&path)),
@@ -179,7 +189,7 @@ fn read_content(
             for (at, part) in parts.iter().enumerate() {
                 let path = format!("{path}[{at}]");
                 if part["type"] == "input_image" {
-                    images.push(read_response_image(&path, part)?);
+                    images.push(&path, part, read_response_image)?;
                     append_image(&mut said);
                 } else {
                     append(&mut said, "content", "", text_of(&path, part, &TEXTS, &OF_TEXTS, "parts")?);

@@ -70,8 +70,12 @@ impl ResponsesRequest {
         let items: Vec<Value> = before.iter().flat_map(|it| &it.items).chain(&input).cloned().collect();
         let mut messages: Vec<Value> =
             instructions.iter().map(|text| json!({"role": "system", "content": text})).collect();
-        let (said_before, images) =
-            messages_of(&items).map_err(|error| own_path(error, items.len() - input.len()))?;
+        let earlier = items.len() - input.len();
+        let (said_before, mut images) =
+            messages_of(&items, limits.images).map_err(|error| with_own_path(error, earlier))?;
+        for image in &mut images {
+            image.at = own_path(&image.at, earlier).unwrap_or_else(|| std::mem::take(&mut image.at));
+        }
         messages.extend(said_before);
         let messages = instructions_first(messages);
         let tools = read_tools(&mut fields)?;
@@ -139,14 +143,18 @@ fn read_background(fields: &mut Fields, stream: bool, store: bool, kept: &Store)
     }
 }
 
-/// Errors in earlier items have no path in this request's body.
-fn own_path(error: ApiError, before: usize) -> ApiError {
-    let Some(rest) = error.param.as_deref().and_then(|param| param.strip_prefix("input[")) else {
-        return error;
-    };
-    let Some((at, rest)) = rest.split_once(']') else { return error };
-    let Some(at) = at.parse::<usize>().ok().and_then(|at| at.checked_sub(before)) else { return error };
-    let (found, own) = (error.param.clone().unwrap_or_default(), format!("input[{at}]{rest}"));
+/// The path in this request's body of what has a path among all items, `before` of which are earlier ones';
+/// these have none.
+fn own_path(path: &str, before: usize) -> Option<String> {
+    let (at, rest) = path.strip_prefix("input[")?.split_once(']')?;
+    let at = at.parse::<usize>().ok()?.checked_sub(before)?;
+    Some(format!("input[{at}]{rest}"))
+}
+
+/// An error with its own path; those in earlier items stay as they are.
+fn with_own_path(error: ApiError, before: usize) -> ApiError {
+    let Some(found) = error.param.clone() else { return error };
+    let Some(own) = own_path(&found, before) else { return error };
     ApiError { message: error.message.replace(&found, &own), param: Some(own), ..error }
 }
 
