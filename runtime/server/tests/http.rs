@@ -37,6 +37,10 @@ mod fuzz;
 mod grammars;
 #[path = "http/growth.rs"]
 mod growth;
+#[path = "../../vision/tests/support/hostile.rs"]
+mod hostile;
+#[path = "http/images.rs"]
+mod images;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
 #[path = "http/memory.rs"]
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
             Some(process::KNOWN) => monomorph_server::main::<weights::EchoKnown>(),
             Some(process::OTHERS) => monomorph_server::main::<weights::EchoOthers>(),
             Some(process::RANKS) => monomorph_server::main::<ranks::EchoRanks>(),
+            Some(scripted::seeing::NAME) => monomorph_server::main::<scripted::seeing::Sees>(),
             Some(process::FORCED) => monomorph_server::main::<drafts::EchoForced>(),
             _ => monomorph_server::main::<scripted::Echo>(),
         };
@@ -144,6 +149,14 @@ fn main() -> ExitCode {
         ("growth::many_of_whatever_there_may_be_many_of", growth::many_of_them),
         ("growth::heads_and_queries_of_any_kind", growth::odd_heads),
         ("growth::responses_take_what_there_is_for_them", growth::kept_responses),
+        ("images::are_seen_alike_through_every_api", images::every_api),
+        ("images::are_known_by_what_is_in_them", images::known),
+        ("images::take_as_many_tokens_as_is_asked_for", images::details),
+        ("images::stand_in_results_of_tools_and_in_later_turns", images::conversations),
+        ("images::that_find_no_memory_are_refused", images::memory),
+        ("images::a_server_says_what_it_takes", images::facts),
+        ("images::that_are_none_are_refused_by_name", images::refusals),
+        ("images::hostile_files_are_refused_or_seen", images::hostile_files),
         ("access::every_route_wants_a_key_but_health_and_metrics", access::keys),
         ("access::keys_that_are_none_or_open_to_others_are_named", access::warnings),
         ("access::pages_of_other_origins_ask_if_they_may", access::origins),

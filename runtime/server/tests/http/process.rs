@@ -2,6 +2,7 @@
 
 use crate::client::{Connection, Response};
 use crate::clock;
+use crate::scripted::seeing::{self, write_seeing_checkpoint};
 use crate::scripted::talk::write_talking_checkpoint;
 use crate::scripted::write_checkpoint;
 use serde_json::Value;
@@ -59,6 +60,14 @@ impl Server {
         let path = weights.path().to_str().expect("UTF-8").to_owned();
         let command = command_as(&format!("{TALK}{tools}:{reasoning}"), &[]);
         Server::start_on(&path, weights, command, arguments)
+    }
+
+    /// Starts one whose model takes images.
+    pub fn start_seeing(arguments: &[&str]) -> Server {
+        let weights = tempfile::tempdir().expect("a temporary directory");
+        write_seeing_checkpoint(weights.path()).expect("written");
+        let path = weights.path().to_str().expect("UTF-8").to_owned();
+        Server::start_on(&path, weights, command_as(seeing::NAME, &[]), arguments)
     }
 
     /// Starts one that writes conversations by this template.
@@ -231,6 +240,11 @@ impl Server {
     /// Bytes of memory resident now.
     pub fn resident_bytes(&self) -> u64 {
         self.status("VmRSS:") << 10
+    }
+
+    /// Most bytes of memory that were ever resident.
+    pub fn most_resident_bytes(&self) -> u64 {
+        self.status("VmHWM:") << 10
     }
 
     /// Threads that it has now.

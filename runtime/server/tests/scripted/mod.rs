@@ -5,17 +5,20 @@
 //! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
 //! takes N ms; `[[drawn]]` draws letters as the request's sampling has it; from `[[poison]]` on tokens are
 //! wrong, and from `[[nan]]` on logits are not finite, in all answers; from the prompt after `[[poison N]]`
-//! on tokens of rank N are. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes
+//! on tokens of rank N are; `[[seen]]` says the prompt, and what is seen of images. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes
 //! N ms, of ranks the last one's. With [`BROKEN`] it fails.
 
+pub mod seeing;
 pub mod talk;
 
+use monomorph_engine::scripted::images::id_of;
 use monomorph_engine::scripted::{Controls, Next, Pipelined, Poison, Script, Scripted, Shape, Tokens};
 use monomorph_formats::Format;
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
-    BlockId, ClassFormat, Figures, FileSpec, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output,
-    Progress, Protocol, SamplingPreset, Step, StepOutput, Ticket, Weights,
+    BlockId, ClassFormat, FeatureSlot, Figures, FileSpec, HardwareSpec, LoadError, LoadOptions, Model,
+    ModelSpec, Output, Patches, Progress, Protocol, SamplingPreset, Step, StepOutput, Ticket, VisionSpec,
+    Weights,
 };
 use monomorph_world::{Rank, Seat};
 use serde_json::{Map, Value, json};
@@ -154,6 +157,7 @@ impl<S: Shape> Model for Loaded<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const STEPS_IN_FLIGHT: usize = S::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = Scripted::<S>::SPLIT_SAMPLING;
+    const VISION: Option<VisionSpec> = S::VISION;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         Loaded::of_rank(0, weights, options, progress)
@@ -185,6 +189,10 @@ impl<S: Shape> Model for Loaded<S> {
 
     fn add_up(&mut self, _: u64) -> Result<u64, String> {
         Ok((1 << PROCESSES.get().ok_or("it is not joined")?) - 1)
+    }
+
+    fn see(&mut self, image: &Patches, slot: FeatureSlot) -> Ticket {
+        self.0.see(image, slot)
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {
@@ -237,8 +245,8 @@ fn letters() -> Vec<f32> {
 /// What comes after `context`, the last `draw` tokens of which are the answer so far.
 fn next(context: &[u32], draw: u64) -> Next {
     let draw = draw as usize;
-    let prompt: Vec<u8> =
-        context[..context.len() - draw].iter().filter_map(|&id| u8::try_from(id).ok()).collect();
+    let cells = &context[..context.len() - draw];
+    let prompt: Vec<u8> = cells.iter().filter_map(|cell| u8::try_from(id_of(*cell)).ok()).collect();
     let prompt = String::from_utf8_lossy(&prompt);
     let command =
         prompt.rsplit_once("[[").and_then(|(_, rest)| rest.split_once("]]")).map(|(command, _)| command);
@@ -248,7 +256,10 @@ fn next(context: &[u32], draw: u64) -> Next {
             CONTROLS[rank].get().expect("it is loaded").poison(Poison::WrongTokens);
         }
     }
-    let told = command.and_then(talk::ids).unwrap_or_else(|| answer(command, draw));
+    let told = match command {
+        Some("seen") => seeing::seen(cells),
+        command => command.and_then(talk::ids).unwrap_or_else(|| answer(command, draw)),
+    };
     let byte = |byte: &u8| u32::from(*byte);
     Next::Token(match told {
         Reply::Logits(row) => return Next::Logits(row),
