@@ -225,6 +225,7 @@ fn digest(file: &[u8], plan: &ImagePlan) -> [u8; 32] {
 }
 
 /// What the processors of a tower's family do. What no release changes stands here; import refuses others.
+#[allow(clippy::excessive_precision, reason = "as published")]
 fn processor(of: &monomorph_model::VisionSpec) -> VisionSpec {
     let (image, id) = (of.tokens.image, |id: Option<u32>| id.unwrap_or(of.tokens.image));
     let (levels, family) = match of.family {

@@ -181,7 +181,7 @@ mod tests {
     async fn few_images_are_decoded_at_a_time_and_large_ones_alone() {
         let all = AT_ONCE as usize;
         assert_eq!(most_at_once(1, 9, all).await, all);
-        assert_eq!(most_at_once(DECODING_BYTES / 3, 5, 3).await, 3);
+        assert_eq!(most_at_once(DECODING_BYTES / 2, 5, 2).await, 2);
         assert_eq!(most_at_once(DECODING_BYTES / 2 + 1, 3, 1).await, 1);
     }
 }
