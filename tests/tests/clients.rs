@@ -24,6 +24,12 @@ fn the_official_clients_call_tools_and_think() {
     run("anthropic_test.py", &format!("http://{address}"));
 }
 
+#[test]
+fn the_official_clients_send_pictures() {
+    let seeing = scripted::sees(&[]);
+    run("images_test.py", &format!("http://{}", seeing.serving.address));
+}
+
 /// Run by `cargo xtask test` if npm is installed. TypeScript checks the clients' sources in strict mode.
 #[test]
 #[ignore = "needs npm: xtask/clients/debian.sh"]
