@@ -1,10 +1,11 @@
 //! What prefixes are compared by: token ids, and the images that stand among them.
 //!
-//! All images have the same ids, so ids alone do not say what a block holds. A block's key is its ids and, of
-//! each image that has tokens in it, the digest and which of its tokens is the first there. Digests are
-//! compared whole.
+//! All images have the same ids, so ids alone do not say what a block holds. A block's key is its ids and the
+//! digest of each image that has tokens in it. Digests are compared whole. Which tokens of an image a block
+//! has need not be said: the blocks before it say where the image began, and its digest how long it is.
 
-/// SHA-256 of an image: of its file, and of what was done to it before the tower.
+/// SHA-256 of an image: of its file, and of what was done to it before the tower. Equal images have equally
+/// many tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageDigest(pub [u8; 32]);
 
@@ -24,15 +25,6 @@ pub struct PlacedImage {
     pub start: usize,
     /// The index behind its last token.
     pub end: usize,
-}
-
-/// An image that has tokens in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ImageKey {
-    /// Which image it is.
-    pub digest: ImageDigest,
-    /// Which of its tokens is the first in the block.
-    pub first: u32,
 }
 
 /// The tokens of a sequence, or the first of them, with its images. These stand in order and apart; one may
@@ -78,14 +70,10 @@ impl<'a> Content<'a> {
     }
 
     /// The ids and the images of block `at` of `size` tokens.
-    pub(crate) fn block(&self, at: usize, size: usize) -> (&'a [u32], Vec<ImageKey>) {
+    pub(crate) fn block(&self, at: usize, size: usize) -> (&'a [u32], Vec<ImageDigest>) {
         let (start, end) = (at * size, (at + 1) * size);
         let here = self.images.iter().filter(|image| image.start < end && start < image.end);
-        let key = |image: &PlacedImage| ImageKey {
-            digest: image.digest,
-            first: start.saturating_sub(image.start) as u32,
-        };
-        (&self.tokens[start..end], here.map(key).collect())
+        (&self.tokens[start..end], here.map(|image| image.digest).collect())
     }
 }
 
@@ -115,10 +103,9 @@ mod tests {
             [PlacedImage { digest: A, start: 3, end: 9 }, PlacedImage { digest: B, start: 9, end: 12 }];
         let content = Content::new(&tokens, &images);
         let block = |at| content.block(at, 4).1;
-        let key = |digest, first| ImageKey { digest, first };
-        assert_eq!(block(0), [key(A, 0)]);
-        assert_eq!(block(1), [key(A, 1)]);
-        assert_eq!(block(2), [key(A, 5), key(B, 0)]);
+        assert_eq!(block(0), [A]);
+        assert_eq!(block(1), [A]);
+        assert_eq!(block(2), [A, B]);
         assert_eq!(block(3), []);
         assert_eq!(content.block(2, 4).0, &tokens[8..12]);
     }

@@ -4,7 +4,7 @@
 //! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root
 //! to it. A node's tokens and images are compared one by one; hashes only say where to look.
 
-use crate::content::ImageKey;
+use crate::content::ImageDigest;
 use crate::pool::{Block, SlidingBlock};
 use crate::reuse::Snapshot;
 use std::borrow::Cow;
@@ -19,16 +19,12 @@ type Children = HashMap<Arc<[u32]>, Node>;
 
 /// A block's ids, followed by the words of its images, if it has some. All blocks have equally many ids, so
 /// what is longer has images, and no two blocks of other images have one key.
-fn key<'a>(tokens: &'a [u32], images: &[ImageKey]) -> Cow<'a, [u32]> {
+fn key<'a>(tokens: &'a [u32], images: &[ImageDigest]) -> Cow<'a, [u32]> {
     if images.is_empty() {
         return Cow::Borrowed(tokens);
     }
-    let words = |image: &ImageKey| {
-        let digest = image.digest.0;
-        let words = digest.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
-        words.chain([image.first]).collect::<Vec<u32>>()
-    };
-    tokens.iter().copied().chain(images.iter().flat_map(words)).collect()
+    let words = images.iter().flat_map(|ImageDigest(digest)| digest.as_chunks::<4>().0);
+    tokens.iter().copied().chain(words.map(|bytes| u32::from_le_bytes(*bytes))).collect()
 }
 
 #[derive(Debug)]
@@ -120,7 +116,7 @@ impl Index {
     }
 
     /// The node behind `parent` whose block holds exactly these tokens, of these images.
-    pub fn child(&self, parent: Option<Node>, tokens: &[u32], images: &[ImageKey]) -> Option<Node> {
+    pub fn child(&self, parent: Option<Node>, tokens: &[u32], images: &[ImageDigest]) -> Option<Node> {
         self.children(parent).get(&*key(tokens, images)).copied()
     }
 
@@ -129,7 +125,7 @@ impl Index {
         &mut self,
         parent: Option<Node>,
         tokens: &[u32],
-        images: &[ImageKey],
+        images: &[ImageDigest],
         block: Block,
     ) -> Node {
         let node = self.vacant.pop().unwrap_or_else(|| {

@@ -32,7 +32,7 @@ pub mod swap;
 mod table;
 
 pub use cache::{Lease, PrefixCache};
-pub use content::{Content, ImageDigest, ImageKey, PlacedImage};
+pub use content::{Content, ImageDigest, PlacedImage};
 pub use features::{Claim, FeaturePlace, FeaturePlaces};
 pub use offload::{BlockPlace, OffloadPlace, Share};
 pub use pool::{Block, PoolError, SlidingBlock};

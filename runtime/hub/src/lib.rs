@@ -19,6 +19,7 @@ mod snapshot;
 pub mod stand_in;
 mod tree;
 
+pub use address::joined;
 pub use disk::{free, hex};
 pub use error::Error;
 pub use file::Known;

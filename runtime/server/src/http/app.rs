@@ -20,7 +20,7 @@ use crate::openai::responses::store::Store;
 use crate::process::memory::Guard;
 use crate::request::calls::{Loose, Wanted};
 use crate::request::compaction::Room;
-use crate::request::conversation::Prepared;
+use crate::request::conversation::{Conversation, Prepared};
 use crate::request::generation::GenerationParams;
 use crate::request::grammars::{Constrained, GrammarStore};
 use crate::request::limits::RequestLimits;
@@ -31,6 +31,7 @@ use monomorph_engine::{EngineHandle, PromptImages, Request, SubmitError};
 use monomorph_grammar::Constraint;
 use monomorph_model::{ModelSpec, Progress, VisionSpec};
 use monomorph_sampling::Sampling;
+use std::any::Any;
 use std::borrow::Cow;
 use std::hash::RandomState;
 use std::num::NonZero;
@@ -178,6 +179,18 @@ impl App {
         Err(self.refusal(ready, error, at))
     }
 
+    /// Fetches the images of a conversation that are elsewhere; what is returned claims memory for them.
+    pub(crate) async fn fetch(
+        &self,
+        ready: &Ready,
+        conversation: &mut Conversation,
+    ) -> Result<Option<Arc<dyn Any + Send + Sync>>, ApiError> {
+        match &ready.images {
+            Some(reader) => reader.fetch(&mut conversation.images, conversation.at, || wait(ready)).await,
+            None => Ok(None),
+        }
+    }
+
     /// Decodes the images of a prompt, whose tokens are these, once nothing else is known to be wrong with it;
     /// `at` is its path in the body.
     pub(crate) async fn decode(
@@ -192,11 +205,7 @@ impl App {
         };
         self.check_memory()?;
         self.check_length(ready, at, ids)?;
-        let wait = || {
-            let stats = ready.engine.stats();
-            retry::seconds(stats.running + stats.waiting, stats.departures_per_second)
-        };
-        reader.decode(images, at, wait).await
+        reader.decode(images, at, || wait(ready)).await
     }
 
     /// Submits prompts to the engine, each for as many answers as are generated: all of them or none. The
@@ -345,4 +354,10 @@ impl App {
         let error = ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message);
         Err(ApiError { param: Some("model".to_owned()), ..error })
     }
+}
+
+/// How long a client is to wait that found no room: until one of those before it is answered.
+fn wait(ready: &Ready) -> NonZero<u32> {
+    let stats = ready.engine.stats();
+    retry::seconds(stats.running + stats.waiting, stats.departures_per_second)
 }

@@ -35,7 +35,7 @@ pub(crate) async fn chat(State(app): State<Arc<App>>, request: Request<Body>) ->
 pub(super) async fn begin(
     app: &App,
     ready: &Ready,
-    conversation: Conversation,
+    mut conversation: Conversation,
     params: &mut GenerationParams,
     asker: Asker,
 ) -> Result<Vec<Answer>, ApiError> {
@@ -44,6 +44,7 @@ pub(super) async fn begin(
         params.ignored.extend(conversation.asks_to_reason());
         params.ignored.extend(params.reasoning_budget.take().map(|(field, _)| field));
     }
+    let _fetched = app.fetch(ready, &mut conversation).await?;
     let reader = ready.images.clone();
     let bytes = conversation.bytes();
     let room = app.room(ready, params);

@@ -44,9 +44,10 @@ pub(super) async fn count(
 ) -> Result<Json<Value>, ApiError> {
     let ready = app.ready()?;
     let body = body::read_json(request, app.body_limit).await?;
-    let (model, conversation) = MessagesRequest::read_to_count(&body, app.vision.is_some())?;
+    let (model, mut conversation) = MessagesRequest::read_to_count(&body, app.vision.is_some())?;
     app.check_model(model.as_deref())?;
     let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
+    let _fetched = app.fetch(ready, &mut conversation).await?;
     let bytes = conversation.bytes();
     let reader = ready.images.clone();
     let ids = app.turns.take(bytes, move || conversation.ids(&text, mode, true, reader.as_ref())).await??;

@@ -17,6 +17,7 @@ const PAGE: &str = concat!(
     "<script>",
     include_str!("../page/base.js"),
     include_str!("../page/markup.js"),
+    include_str!("../page/images.js"),
     include_str!("../page/chat.js"),
     include_str!("../page/settings.js"),
     "</script>\n</body>\n</html>\n",

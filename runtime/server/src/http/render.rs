@@ -21,10 +21,11 @@ pub(crate) async fn chat(
 ) -> Result<Json<Value>, ApiError> {
     let ready = app.ready()?;
     let body = body::read_json(request, app.body_limit).await?;
-    let ChatRequest { params, conversation } = ChatRequest::read(&body, &app.limits(ready))?;
+    let ChatRequest { params, mut conversation } = ChatRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
     let (text, mode) = (Arc::clone(&ready.text), app.reasoning.reasoning);
     let room = app.room(ready, &params);
+    let _fetched = app.fetch(ready, &mut conversation).await?;
     let reader = ready.images.clone();
     if conversation.images.is_empty() {
         let rendered = app.turns.take(conversation.bytes(), move || conversation.fit(&text, mode, room));

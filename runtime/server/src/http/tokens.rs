@@ -21,13 +21,16 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     let ready = app.ready()?;
     let body = body::read_json(request, app.body_limit).await?;
-    let TokenizeRequest { model, source, return_token_strs } =
+    let TokenizeRequest { model, mut source, return_token_strs } =
         TokenizeRequest::read(&body, app.vision.is_some())?;
     app.check_model(model.as_deref())?;
     let (text, mode, reader) = (Arc::clone(&ready.text), app.reasoning.reasoning, ready.images.clone());
-    let bytes = match &source {
-        Source::Prompt { text, .. } => text.len(),
-        Source::Chat { conversation, .. } => conversation.bytes(),
+    let (bytes, _fetched) = match &mut source {
+        Source::Prompt { text, .. } => (text.len(), None),
+        Source::Chat { conversation, .. } => {
+            let fetched = app.fetch(ready, conversation).await?;
+            (conversation.bytes(), fetched)
+        }
     };
     let tokens = app.turns.take(bytes, move || {
         Ok::<_, ApiError>(match source {

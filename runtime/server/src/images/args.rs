@@ -1,5 +1,6 @@
 //! Flags of images.
 
+use super::remote::ImageHost;
 use super::room::DECODING_BYTES;
 use crate::process::memory::Host;
 use std::num::NonZero;
@@ -9,7 +10,7 @@ const PART: u64 = 16;
 const MOST_BYTES: u64 = 4096 << 20;
 
 /// How large images are, and what they take of memory.
-#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct ImageArgs {
     /// Tokens that an image takes at most, unless a request asks for its `original` detail [default: 1024, or
     /// what the model takes].
@@ -19,6 +20,10 @@ pub struct ImageArgs {
     /// none is answered 429 [default: a sixteenth of the memory, at most 4096].
     #[arg(long, value_name = "MIB")]
     pub image_memory: Option<NonZero<u32>>,
+    /// Hosts from which images are fetched that a request names by an https address, `*.example.com` for all
+    /// below one, `*` for any; private addresses are never asked [default: none].
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub image_hosts: Vec<ImageHost>,
 }
 
 impl ImageArgs {
@@ -30,6 +35,7 @@ impl ImageArgs {
         let given = [
             ("--image-max-tokens", self.image_max_tokens.is_some()),
             ("--image-memory", self.image_memory.is_some()),
+            ("--image-hosts", !self.image_hosts.is_empty()),
         ];
         match given.iter().find(|(_, given)| *given && !takes_images) {
             Some((flag, _)) => Err(format!("{flag}: this build takes no images")),

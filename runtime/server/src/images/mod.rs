@@ -5,13 +5,15 @@
 //! that others link no decoder.
 
 mod args;
+mod public;
+mod remote;
 mod room;
 
 pub use args::ImageArgs;
 pub(crate) use room::ImageRoom;
 
 use crate::error::{ApiError, wrong};
-use crate::request::images::RequestImage;
+use crate::request::images::{ImageSource, RequestImage};
 use monomorph_cache::ImageDigest;
 use monomorph_engine::{EngineHandle, PromptImage, PromptImages};
 use monomorph_model::{Grid, Model, VisionFamily};
@@ -19,8 +21,10 @@ use monomorph_vision::{
     Family, FileLimits, ImageError, ImageFile, ImagePlan, Levels, PlaceholderMismatch, Positions, Span,
     VisionSpec,
 };
+use remote::Remote;
 use room::DECODING_BYTES;
 use sha2::{Digest, Sha256};
+use std::any::Any;
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -29,6 +33,8 @@ use std::sync::Arc;
 const PREPROCESSING: u64 = 1;
 /// Tokens of an image unless a server or a request says otherwise.
 const MOST_TOKENS: u32 = 1024;
+/// Most bytes of the files that are fetched for one request.
+const FETCHED_BYTES: u64 = 64 << 20;
 
 /// A prompt in whose place for each image its tokens stand, none of which is decoded yet.
 #[derive(Debug, Default)]
@@ -93,19 +99,22 @@ pub(crate) struct ImageReader {
     usual: u32,
     read: ReadImages,
     room: Arc<ImageRoom>,
+    /// What fetches images, where some may be.
+    remote: Option<Arc<Remote>>,
 }
 
 impl ImageReader {
-    /// That of an engine, of a model that takes images; of requests that ask for nothing, `usual` tokens.
+    /// That of an engine, of a model that takes images, as the flags have it.
     pub(crate) fn new(
         read: Option<ReadImages>,
         engine: &EngineHandle,
-        usual: Option<NonZero<u32>>,
+        args: &ImageArgs,
         room: ImageRoom,
     ) -> Option<ImageReader> {
         let most = u32::try_from(engine.most_image_tokens()).unwrap_or(u32::MAX);
-        let usual = usual.map_or(MOST_TOKENS, NonZero::get).min(most);
-        Some(ImageReader { of: engine.vision()?, most, usual, read: read?, room: Arc::new(room) })
+        let usual = args.image_max_tokens.map_or(MOST_TOKENS, NonZero::get).min(most);
+        let remote = Remote::new(args.image_hosts.clone()).map(Arc::new);
+        Some(ImageReader { of: engine.vision()?, most, usual, read: read?, room: Arc::new(room), remote })
     }
 
     /// Most tokens of an image, and of one whose request does not ask for another detail.
@@ -116,6 +125,39 @@ impl ImageReader {
     /// The memory for images.
     pub(crate) fn room(&self) -> &ImageRoom {
         &self.room
+    }
+
+    /// Fetches the images that are elsewhere, one after another, each address once; what is returned claims
+    /// memory for their files until it is dropped. `at` is the field of the conversation, and `wait` how long
+    /// a client is to wait where there is no room for them.
+    ///
+    /// # Errors
+    /// When one may not be fetched or cannot be, or there is no room.
+    pub(crate) async fn fetch(
+        &self,
+        images: &mut [RequestImage],
+        at: &str,
+        wait: impl FnOnce() -> NonZero<u32>,
+    ) -> Result<Option<Arc<dyn Any + Send + Sync>>, ApiError> {
+        let mut known: HashMap<Arc<str>, Arc<[u8]>> = HashMap::new();
+        let mut bytes = 0;
+        for image in images {
+            let ImageSource::Remote(address) = image.source.clone() else { continue };
+            // Without hosts that may be asked this is an error.
+            let Some(remote) = &self.remote else { return image.file().map(|_| None) };
+            let file = match known.get(&address) {
+                Some(file) => Arc::clone(file),
+                None => {
+                    let most = (FETCHED_BYTES - bytes).min(FileLimits::DEFAULT.bytes as u64);
+                    let (remote, at, asked) = (Arc::clone(remote), image.at.clone(), Arc::clone(&address));
+                    let file = self.room.fetch(move || remote.fetch(&at, &asked, most)).await??;
+                    bytes += file.len() as u64;
+                    known.entry(address).or_insert(file.into()).clone()
+                }
+            };
+            image.source = ImageSource::File(file);
+        }
+        if bytes == 0 { Ok(None) } else { self.room.claim(bytes, at, wait).map(Some) }
     }
 
     /// Puts images into a prompt whose template wrote a placeholder for each; `at` is the field of the
@@ -183,7 +225,7 @@ fn place(reader: &ImageReader, images: Vec<RequestImage>, ids: &[u32], at: &str)
     }
     for ((image, (plan, peak)), span) in images.into_iter().zip(opened).zip(expanded.spans) {
         let bytes = u64::from(plan.patches.cells()) * spec.row_elements() as u64 * 4;
-        let digest = digest(&image.bytes, &plan);
+        let digest = digest(image.file()?, &plan);
         // Sharing the patches copies them once.
         placed.images.push(PlacedImage { image, plan, span, digest, bytes, peak_bytes: peak.max(2 * bytes) });
     }
@@ -193,7 +235,7 @@ fn place(reader: &ImageReader, images: Vec<RequestImage>, ids: &[u32], at: &str)
 /// Reads the header of an image: what becomes of it, and the bytes that decoding it claims.
 fn open(reader: &ImageReader, spec: &VisionSpec, image: &RequestImage) -> Result<(ImagePlan, u64), ApiError> {
     let refused = |error| refusal(&image.at, &error);
-    let file = ImageFile::open(&image.bytes, &FileLimits::DEFAULT).map_err(refused)?;
+    let file = ImageFile::open(image.file()?, &FileLimits::DEFAULT).map_err(refused)?;
     let most = image.detail.most_tokens(reader.usual).min(reader.most);
     let plan = spec.plan(file.size(), most).map_err(refused)?;
     let peak = file.peak_bytes(spec, &plan);
@@ -210,7 +252,7 @@ fn decode(
     plan: &ImagePlan,
 ) -> Result<Vec<f32>, ApiError> {
     let refused = |error| refusal(&image.at, &error);
-    let file = ImageFile::open(&image.bytes, &FileLimits::DEFAULT).map_err(refused)?;
+    let file = ImageFile::open(image.file()?, &FileLimits::DEFAULT).map_err(refused)?;
     processor(of).prepare(&file, plan).map_err(refused)
 }
 
@@ -294,7 +336,8 @@ mod tests {
     }
 
     fn image(bytes: Vec<u8>, detail: Detail) -> RequestImage {
-        RequestImage { at: "messages[0].content[1]".to_owned(), bytes: bytes.into(), detail }
+        let source = ImageSource::File(bytes.into());
+        RequestImage { at: "messages[0].content[1]".to_owned(), source, detail }
     }
 
     /// Of a tower of Qwen's with patches of 2 pixels, four to a token: at most so many tokens, and 6.
@@ -313,7 +356,7 @@ mod tests {
             slots: 1,
         };
         let room = Arc::new(ImageRoom::new(1 << 20));
-        ImageReader { of, most, usual: most.min(6), read: ReadImages { place, decode }, room }
+        ImageReader { of, most, usual: most.min(6), read: ReadImages { place, decode }, room, remote: None }
     }
 
     fn wait() -> NonZero<u32> {

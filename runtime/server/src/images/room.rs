@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 /// Bytes that decoding may claim, of all images that are decoded at a time.
 pub(crate) const DECODING_BYTES: u64 = 1 << 30;
-/// Images decoded at a time, however small.
+/// Images decoded at a time, however small, and images fetched at a time.
 const AT_ONCE: u64 = 4;
 
 /// Bytes of a permit for patches.
@@ -27,6 +27,7 @@ pub(crate) struct ImageRoom {
     bytes: u64,
     patches: Arc<Semaphore>,
     decoding: Arc<Semaphore>,
+    fetching: Arc<Semaphore>,
 }
 
 impl ImageRoom {
@@ -41,6 +42,7 @@ impl ImageRoom {
             bytes,
             patches: semaphore(bytes, OF_PATCHES),
             decoding: semaphore(DECODING_BYTES, OF_DECODING),
+            fetching: semaphore(AT_ONCE, 1),
         }
     }
 
@@ -100,21 +102,41 @@ impl ImageRoom {
         bytes: u64,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        let failed = |error: &dyn std::fmt::Display| {
-            let message = format!("decoding an image failed: {error}");
-            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "image", message)
-        };
         let bytes = bytes.clamp(DECODING_BYTES / AT_ONCE, DECODING_BYTES);
         let permits = u32::try_from(bytes.div_ceil(OF_DECODING)).unwrap_or(u32::MAX);
-        let turn = Arc::clone(&self.decoding).acquire_many_owned(permits).await;
-        let turn = turn.map_err(|error| failed(&error))?;
-        let work = move || {
-            let done = work();
-            drop(turn);
-            done
-        };
-        tokio::task::spawn_blocking(work).await.map_err(|error| failed(&error))
+        in_turn(&self.decoding, permits, "decoding", work).await
     }
+
+    /// Runs work that waits for another host, likewise.
+    ///
+    /// # Errors
+    /// When the work panics.
+    pub(crate) async fn fetch<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        in_turn(&self.fetching, 1, "fetching", work).await
+    }
+}
+
+/// Runs work on a blocking thread once it has so many permits, which it gives back at its end.
+async fn in_turn<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    permits: u32,
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let failed = |error: &dyn std::fmt::Display| {
+        let message = format!("{what} an image failed: {error}");
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "image", message)
+    };
+    let turn = Arc::clone(turns).acquire_many_owned(permits).await.map_err(|error| failed(&error))?;
+    let work = move || {
+        let done = work();
+        drop(turn);
+        done
+    };
+    tokio::task::spawn_blocking(work).await.map_err(|error| failed(&error))
 }
 
 #[cfg(test)]

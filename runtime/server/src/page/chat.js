@@ -65,7 +65,9 @@ function showAll() {
   if (!messages.length) $("log").append(welcome());
   for (const message of messages) {
     if (message.role === "user") {
-      $("log").appendChild(make("div", "turn user")).append(make("div", "bubble", message.content));
+      const turn = $("log").appendChild(make("div", "turn user"));
+      if (message.pictures) turn.appendChild(make("div", "pictures")).append(...message.pictures.map(pictureShown));
+      if (message.content) turn.append(make("div", "bubble", message.content));
       continue;
     }
     const view = answerTurn();
@@ -77,15 +79,19 @@ function showAll() {
 function showButtons() {
   $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
-  $("send").disabled = !$("input").value.trim();
+  $("send").disabled = !$("input").value.trim() && !attached.length;
 }
 
 function ask(text) {
-  if (running || !text.trim()) return;
+  if (running || !text.trim() && !attached.length) return;
   // Two questions in a row happen when an answer failed; templates want turns.
   if (messages.at(-1)?.role === "user") messages.pop();
-  messages.push({ role: "user", content: text.trim() });
+  const message = { role: "user", content: text.trim() };
+  if (attached.length) message.pictures = attached;
+  messages.push(message);
+  attached = [];
   $("input").value = "";
+  showAttached();
   fit();
   again();
 }
@@ -93,7 +99,7 @@ function ask(text) {
 function again() {
   if (running) return;
   if (messages.at(-1)?.role === "assistant") messages.pop();
-  remember("messages", messages);
+  keepConversation();
   showAll();
   answer();
 }
@@ -115,7 +121,7 @@ async function* events(response) {
 }
 // What is asked: the conversation without its reasoning, which templates drop, and the settings that were made.
 function question() {
-  const history = messages.map(({ role, content }) => ({ role, content }));
+  const history = messages.map((message) => ({ role: message.role, content: contentOf(message) }));
   if (settings.system) history.unshift({ role: "system", content: settings.system });
   const body = { model: served?.id, messages: history, stream: true, stream_options: { include_usage: true } };
   if (settings.temperature !== undefined) body.temperature = settings.temperature;
@@ -136,7 +142,8 @@ async function answer() {
   const view = answerTurn();
   view.draw(message, true);
   toEnd();
-  const asked = performance.now();
+  await picturesKept;
+  const begun = performance.now();
   let first = 0, last = 0, pieces = 0, reason = "", failure = "", drawing = 0, cost = 0;
   const draw = () => {
     drawing = 0;
@@ -175,7 +182,7 @@ async function answer() {
     }
     if (!reason) throw new Error("The server ended the connection before the answer was complete.");
     const speed = tokens > 1 && last > first + 200 ? ` · ${((tokens - 1) / seconds(first, last)).toFixed(1)} tokens/s` : "";
-    const wait = first ? ` · first after ${seconds(asked, first).toFixed(2)} s` : "";
+    const wait = first ? ` · first after ${seconds(begun, first).toFixed(2)} s` : "";
     message.note = `${tokens} tokens${speed}${wait}${reason === "length" ? " · cut off at the length limit" : ""}`;
   } catch (error) {
     if (error.name === "AbortError") message.note = "stopped";
@@ -192,7 +199,7 @@ async function answer() {
   view.draw(message, false);
   if (failure) { view.line.remove(); showFailure(failure); } else showEnd(view, message);
   if (follow) toEnd();
-  remember("messages", messages);
+  keepConversation();
 }
 // A page that is left in the middle of an answer keeps what there was of it. Phones tell of the second alone, when connections may be cut already.
 for (const leaving of ["beforeunload", "pagehide"]) addEventListener(leaving, () => running?.abort());
@@ -218,7 +225,9 @@ document.addEventListener("keydown", (event) => {
 $("new").onclick = () => {
   running?.abort();
   messages = [];
-  remember("messages", messages);
+  attached = [];
+  keepConversation();
+  showAttached();
   showAll();
   input.focus();
 };

@@ -21,7 +21,12 @@ async function learn() {
   if (models.status === 401) return askKey(learn);
   if (!models.ok || !info.ok) return;
   served = (await models.json()).data[0];
-  served.reasons = (await info.json()).build.reasoning !== null;
+  const { build, engine } = await info.json();
+  served.reasons = build.reasoning !== null;
+  served.sees = build.vision !== null;
+  // What the model looks at of a picture, once it is known how many tokens that may be.
+  served.pixels = engine?.images && engine.images.max_tokens * (build.vision.patch * build.vision.merge) ** 2;
+  $("attach").hidden = !served.sees;
   $("model").textContent = served.id;
   document.title = served.id;
   showSettings();

@@ -1,6 +1,6 @@
-//! Images of requests: each vendor's part of a message, read to the bytes of a file.
+//! Images of requests: each vendor's part of a message, read to the bytes of a file, or to the address of one.
 //!
-//! Nothing is fetched: an image comes in the body. No message of an error quotes one.
+//! No message of an error quotes either.
 
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{only, words};
@@ -15,18 +15,42 @@ use std::sync::Arc;
 /// How closely an image may be asked to be looked at.
 const DETAILS: [&str; 4] = ["auto", "low", "high", "original"];
 /// What a request may send.
-const AS_DATA: &str = "must be a data URL with the image in base64, as `data:image/png;base64,...`: this server \
-                       fetches nothing";
+const AS_DATA: &str = "must be a data URL with the image in base64, as `data:image/png;base64,...`";
 
 /// An image of a request.
 #[derive(Clone, PartialEq)]
 pub(crate) struct RequestImage {
     /// The path of what holds it in the body.
     pub(crate) at: String,
-    /// The file.
-    pub(crate) bytes: Arc<[u8]>,
+    /// The file, or where it is.
+    pub(crate) source: ImageSource,
     /// How closely to look.
     pub(crate) detail: Detail,
+}
+
+/// Where an image is.
+#[derive(Clone, PartialEq)]
+pub(crate) enum ImageSource {
+    /// Here: its file.
+    File(Arc<[u8]>),
+    /// At an address, until it is fetched.
+    Remote(Arc<str>),
+}
+
+impl RequestImage {
+    /// Its file.
+    ///
+    /// # Errors
+    /// When it is still to be fetched, which this server does not do.
+    pub(crate) fn file(&self) -> Result<&Arc<[u8]>, ApiError> {
+        match &self.source {
+            ImageSource::File(bytes) => Ok(bytes),
+            ImageSource::Remote(_) => {
+                let what = format!("{AS_DATA}: this server fetches nothing (--image-hosts)");
+                Err(ApiError { code: "invalid_image_url", ..wrong!(&self.at, "{what}") })
+            }
+        }
+    }
 }
 
 /// The images of a request, collected as its messages are read.
@@ -71,9 +95,13 @@ impl RequestImages {
 }
 
 impl fmt::Debug for RequestImage {
-    /// Without its bytes.
+    /// Without its bytes or its address.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RequestImage({}, {} bytes, {:?})", self.at, self.bytes.len(), self.detail)
+        let source = match &self.source {
+            ImageSource::File(bytes) => format!("{} bytes", bytes.len()),
+            ImageSource::Remote(_) => "remote".to_owned(),
+        };
+        write!(f, "RequestImage({}, {source}, {:?})", self.at, self.detail)
     }
 }
 
@@ -86,10 +114,10 @@ pub(crate) fn read_chat_image(path: &str, part: &Value) -> Result<RequestImage, 
     fields.finish()?;
     let mut fields = Fields::new(&at, image)?;
     let at = fields.path("url");
-    let bytes = of_url(&at, fields.required_string("url")?)?;
+    let source = of_url(&at, fields.required_string("url")?)?;
     let detail = read_detail(&mut fields)?;
     fields.finish()?;
-    Ok(RequestImage { at, bytes, detail })
+    Ok(RequestImage { at, source, detail })
 }
 
 /// A part of a response's item: `input_image` with an `image_url` that is a text.
@@ -98,13 +126,13 @@ pub(crate) fn read_response_image(path: &str, part: &Value) -> Result<RequestIma
     fields.of(|| only("input_image")).required_tag("type")?;
     fields.refuse_unless("file_id", &Neutral::Nothing, "stored files; send the image as a data URL")?;
     let at = fields.path("image_url");
-    let bytes = of_url(&at, fields.required_string("image_url")?)?;
+    let source = of_url(&at, fields.required_string("image_url")?)?;
     let detail = read_detail(&mut fields)?;
     fields.finish()?;
-    Ok(RequestImage { at, bytes, detail })
+    Ok(RequestImage { at, source, detail })
 }
 
-/// A block of Anthropic's: `image` with a `source` of type `base64`.
+/// A block of Anthropic's: `image` with a `source` of type `base64` or `url`.
 pub(crate) fn read_block_image(path: &str, block: &Value) -> Result<RequestImage, ApiError> {
     let mut fields = Fields::new(path, block)?;
     fields.of(|| only("image")).required_tag("type")?;
@@ -113,18 +141,23 @@ pub(crate) fn read_block_image(path: &str, block: &Value) -> Result<RequestImage
     let source = fields.required("source")?;
     fields.finish()?;
     let mut fields = Fields::new(&at, source)?;
-    let kind = fields.of(|| only("base64")).required_tag("type")?;
+    let kind = fields.of(|| words(&["base64", "url"])).required_tag("type")?;
+    if kind == "url" {
+        let at = fields.path("url");
+        let source = of_url(&at, fields.required_string("url")?)?;
+        fields.finish()?;
+        return Ok(RequestImage { at, source, detail: Detail::High });
+    }
     if kind != "base64" {
-        let what =
-            format!("sources of type {kind:?}; this server fetches nothing: send the image as `base64`");
+        let what = format!("sources of type {kind:?}; send the image as `base64`");
         return Err(ApiError::unsupported(fields.path("type"), &what));
     }
     let media = fields.path("media_type");
     check_media(&media, fields.required_string("media_type")?)?;
     let at = fields.path("data");
-    let bytes = of_base64(&at, fields.required_string("data")?)?;
+    let source = ImageSource::File(of_base64(&at, fields.required_string("data")?)?);
     fields.finish()?;
-    Ok(RequestImage { at, bytes, detail: Detail::High })
+    Ok(RequestImage { at, source, detail: Detail::High })
 }
 
 /// Samples of the three, for their schemas.
@@ -147,14 +180,17 @@ fn read_detail(fields: &mut Fields) -> Result<Detail, ApiError> {
     }
 }
 
-/// The bytes of a data URL.
-fn of_url(at: &str, url: &str) -> Result<Arc<[u8]>, ApiError> {
+/// What a URL stands for: a data URL for the bytes in it, others for what is there.
+fn of_url(at: &str, url: &str) -> Result<ImageSource, ApiError> {
+    if url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
+        return Ok(ImageSource::Remote(url.into()));
+    }
     let invalid = || ApiError { code: "invalid_image_url", ..wrong!(at, "{AS_DATA}") };
     let scheme = url.get(..5).filter(|scheme| scheme.eq_ignore_ascii_case("data:")).ok_or_else(invalid)?;
     let (head, data) = url[scheme.len()..].split_once(',').ok_or_else(invalid)?;
     let media = head.strip_suffix(";base64").ok_or_else(invalid)?;
     check_media(at, media)?;
-    of_base64(at, data)
+    Ok(ImageSource::File(of_base64(at, data)?))
 }
 
 /// Checks what a request says of its image; which format it has, its first bytes say.
@@ -189,7 +225,7 @@ mod tests {
         let [chat, response, block] = samples();
         let at = |image: Result<RequestImage, ApiError>| {
             let image = image.expect("a sample is taken");
-            assert_eq!((&*image.bytes, image.detail), (&[0, 0, 0][..], Detail::High));
+            assert_eq!((&**image.file().expect("it was sent"), image.detail), (&[0, 0, 0][..], Detail::High));
             image.at
         };
         assert_eq!(at(read_chat_image("p", &chat)), "p.image_url.url");
@@ -210,7 +246,7 @@ mod tests {
     #[test]
     fn what_is_no_image_is_refused_with_its_path_and_without_its_bytes() {
         for (url, code) in [
-            ("https://example.com/a.png", "invalid_image_url"),
+            ("http://example.com/a.png", "invalid_image_url"),
             ("file:///etc/passwd", "invalid_image_url"),
             ("data:image/png,secret", "invalid_image_url"),
             ("data:image/png;base64", "invalid_image_url"),
@@ -230,8 +266,24 @@ mod tests {
         assert_eq!(refused(read_chat_image("p", &chat)).1, "p.image_url.detail");
         let file = json!({"type": "input_image", "file_id": "f"});
         assert_eq!(refused(read_response_image("p", &file)).0, "unsupported_parameter");
-        let url = json!({"type": "image", "source": {"type": "url", "url": "https://example.com"}});
-        let (code, at, _) = refused(read_block_image("p", &url));
+        let file = json!({"type": "image", "source": {"type": "file", "file_id": "f"}});
+        let (code, at, _) = refused(read_block_image("p", &file));
         assert_eq!((code, at.as_str()), ("unsupported_parameter", "p.source.type"));
+    }
+
+    #[test]
+    fn an_address_is_read_and_has_no_file_until_it_is_fetched() {
+        let url = "https://example.com/secret.png";
+        for image in [
+            read_chat_image("p", &json!({"type": "image_url", "image_url": {"url": url}})),
+            read_response_image("p", &json!({"type": "input_image", "image_url": url})),
+            read_block_image("p", &json!({"type": "image", "source": {"type": "url", "url": url}})),
+        ] {
+            let image = image.expect("an address");
+            assert!(image.source == ImageSource::Remote(url.into()));
+            let error = image.file().expect_err("it is not here");
+            assert_eq!((error.code, error.param.as_ref()), ("invalid_image_url", Some(&image.at)));
+            assert!(!format!("{image:?}{}", error.message).contains("secret"), "{}", error.message);
+        }
     }
 }

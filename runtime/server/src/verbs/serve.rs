@@ -355,7 +355,7 @@ pub fn serve(
     let running = if running < most { format!("; {running} sequences at a time") } else { String::new() };
     let kept = kept(spec, &engine);
     let room = ImageRoom::new(args.images.patch_bytes(host));
-    let images = ImageReader::new(start.read_images, &engine, args.images.image_max_tokens, room);
+    let images = ImageReader::new(start.read_images, &engine, &args.images, room);
     let windows = windows(&engine);
     let seen = images_seen(images.as_ref());
     let gpus = if start.ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
