@@ -335,7 +335,9 @@ impl Launcher<'_> {
         }
         let Outline { sequences, tokens, .. } = *site.program;
         let rows = sequences * tokens;
-        let splits = match self.knobs(site).attention_splits as usize {
+        // What was tuned was tuned with the spec's own formats: others have other bytes to wait for.
+        let tuned = self.plan.target.kv.is_none().then(|| self.knobs(site).attention_splits as usize);
+        let splits = match tuned.unwrap_or_default() {
             0 => shape.splits(rows, seen, self.card),
             splits => splits.min(MAX_SPLITS),
         };
