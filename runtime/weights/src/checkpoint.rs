@@ -262,8 +262,8 @@ impl Checkpoint {
             .ok_or_else(|| self.mismatch(format!("tensor `{name}` is stored as {}", entry.encoding)))
     }
 
-    /// The tensor with this name, which must have this shape (outermost dimension first) and format. Files
-    /// write a scalar's shape as `[]` or `[1]`; either matches the other.
+    /// The tensor with this name, which must have this shape (outermost dimension first) and format. No
+    /// dimension of one matters: files and their converters write them, or leave them out.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the tensor, what was expected and what was found.
@@ -344,8 +344,8 @@ impl Checkpoint {
 }
 
 fn same_shape(a: &[usize], b: &[usize]) -> bool {
-    let scalar = |shape: &[usize]| matches!(shape, [] | [1]);
-    a == b || scalar(a) && scalar(b)
+    let long = |shape: &[usize]| shape.iter().copied().filter(|size| *size != 1).collect::<Vec<_>>();
+    long(a) == long(b)
 }
 
 fn extension(path: &Path) -> Option<&str> {
