@@ -45,8 +45,8 @@ pub(super) fn check(source: &Source, read: &ReadConverted, model: &Model) {
 
 fn report<T: Default + PartialEq>(source: &Source, key: &str, said: Option<&At<T>>, has: bool, why: &str) {
     if let Some(said) = said.filter(|said| said.value != T::default() && !has) {
-        let message = format!("`checkpoint.{key}` is about what the model has not: {why}");
+        let message = format!("`checkpoint.{key}` does not apply: {why}");
         let help = "leave it out".to_owned();
-        source.report(said.span.clone(), &format!("checkpoint.{key}"), message, "of nothing", help);
+        source.report(said.span.clone(), &format!("checkpoint.{key}"), message, "applies to nothing", help);
     }
 }
