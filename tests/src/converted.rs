@@ -189,12 +189,6 @@ fn of_hybrid(
 /// What the metadata of a hybrid says besides.
 fn metadata_of_hybrid(architecture: &str, config: &serde_json::Value, drafts: u32) -> Vec<(String, Value)> {
     let count = |key: &str| u32::try_from(config[key].as_u64().expect("it has one")).expect("a small one");
-    let attends = |layers: &Vec<serde_json::Value>| layers.iter().position(|it| it == "full_attention");
-    let first = config["layer_types"].as_array().and_then(attends);
-    let interval = match first {
-        Some(first) => u32::try_from(first + 1).expect("few layers"),
-        None => count("full_attention_interval"),
-    };
     let values = count("linear_num_value_heads");
     let mut said = vec![
         ("ssm.conv_kernel", count("linear_conv_kernel_dim")),
@@ -202,7 +196,7 @@ fn metadata_of_hybrid(architecture: &str, config: &serde_json::Value, drafts: u3
         ("ssm.group_count", count("linear_num_key_heads")),
         ("ssm.time_step_rank", values),
         ("ssm.inner_size", values * count("linear_value_head_dim")),
-        ("full_attention_interval", interval),
+        ("full_attention_interval", config["full_attention_interval"].as_u64().map_or(4, |it| it as u32)),
     ];
     if architecture != "qwen35" {
         said.push(("expert_shared_feed_forward_length", count("shared_expert_intermediate_size")));
@@ -211,6 +205,12 @@ fn metadata_of_hybrid(architecture: &str, config: &serde_json::Value, drafts: u3
         said.push(("nextn_predict_layers", drafts));
     }
     let mut all: Vec<(&str, Value)> = said.into_iter().map(|(key, count)| (key, Value::U32(count))).collect();
+    // As newer converters do.
+    if let Some(kinds) = config["layer_types"].as_array() {
+        let mut recurrent: Vec<bool> = kinds.iter().map(|kind| kind == "linear_attention").collect();
+        recurrent.resize(recurrent.len() + drafts as usize, false);
+        all.push(("attention.recurrent_layers", Value::Bools(recurrent)));
+    }
     if architecture != "qwen3next" {
         all.push(("rope.dimension_sections", Value::I32s(vec![11, 11, 10, 0])));
     }

@@ -32,9 +32,10 @@ const SAID: [(&str, &str); 12] = [
     ("qwen3", "qwen3-tied"),
     ("qwen3", "qwen3-yarn"),
 ];
-/// Architectures with delta-nets, and goldens that they can say: tied heads, experts, draft heads, a model
-/// whose layers are all attention.
-const HYBRIDS: [(&str, &str); 5] = [
+/// Architectures with delta-nets, and goldens that they can say: tied heads, experts, draft heads, layers in
+/// no regular order, a model whose layers are all attention.
+const HYBRIDS: [(&str, &str); 6] = [
+    ("qwen35", "qwen35-quarters"),
     ("qwen35", "qwen35-text"),
     ("qwen35", "qwen35-vision"),
     ("qwen35moe", "qwen35-moe-text"),
@@ -143,6 +144,8 @@ fn hybrids(directory: &Path) -> Vec<(&'static str, bool, Golden)> {
     let prompts = || vec![vec![1, 5, 9, 40, 3, 8], vec![7]];
     let mut all: Vec<_> = HYBRIDS.map(|(kind, name)| (kind, false, golden(name))).into();
     for (name, older) in [("qwen3-next-all", false), ("qwen3-next-older", true)] {
+        // Older converters left draft heads out.
+        next["mtp_num_hidden_layers"] = u32::from(!older).into();
         all.push(("qwen3next", older, synthetic(directory, name, &next, prompts())));
     }
     all
@@ -190,7 +193,7 @@ fn a_hybrid_is_the_model_that_it_was_converted_from() {
             built.push((own, weights, golden, expected));
         }
     }
-    assert_eq!(drafted, 2, "two of them have draft heads");
+    assert_eq!(drafted, 3, "three of them have draft heads");
     let targets: Vec<Target> = built.iter().map(|(target, ..)| target.clone()).collect();
     let binaries = stacks::build("gguf-hybrids", &targets);
     for (binary, (target, weights, golden, expected)) in binaries.iter().zip(built) {
@@ -301,6 +304,8 @@ fn what_is_unknown_of_a_file_is_refused_by_name() {
     let sound = || converted("llama", &golden, &plain, Format::F32);
     let hybrid_golden = self::golden("qwen35-vision");
     let hybrid_plain = self::plain(&hybrid_golden, directory.path());
+    let regular = self::golden("qwen35-text");
+    let regular_plain = self::plain(&regular, directory.path());
     let hybrid = || converted("qwen35", &hybrid_golden, &hybrid_plain, Format::F32);
     let vector = |count: usize| encode(Format::F32, &vec![3.0; count]);
     let cases: [(GgufWriter, &str); 10] = [
@@ -338,8 +343,9 @@ fn what_is_unknown_of_a_file_is_refused_by_name() {
             "the tensor \"blk.4.nextn.embed_tokens.weight\" is no part of the model",
         ),
         (
-            hybrid().metadata("qwen35.attention.recurrent_layers", Value::I32s(vec![1, 1, 1, 0])),
-            "metadata `qwen35.attention.recurrent_layers` is not known of the qwen35 architecture",
+            converted("qwen35", &regular, &regular_plain, Format::F32)
+                .metadata("qwen35.attention.recurrent_layers", Value::Bools(vec![true, false])),
+            "metadata `qwen35.attention.recurrent_layers` says of 2 blocks whether they are recurrent: of all 5",
         ),
     ];
     for (file, wanted) in cases {

@@ -154,15 +154,30 @@ fn hybrid(keys: &mut Keys, put: &mut impl FnMut(&str, Value) -> Option<Value>) {
         put(key, json!(keys.count(own)));
     }
     put("full_attention_interval", json!(keys.optional("full_attention_interval").unwrap_or(INTERVAL)));
+    let recurrent = keys.flags("attention.recurrent_layers");
     // Draft layers are blocks behind the layers.
-    let Some(drafts) = keys.optional("nextn_predict_layers") else { return };
-    let blocks = keys.count("block_count");
-    if drafts >= blocks {
-        let path = keys.path("nextn_predict_layers");
-        keys.refuse(format!("metadata `{path}` is {drafts}, of {blocks} blocks: layers are to be left"));
+    let (blocks, drafts) = (keys.count("block_count"), keys.optional("nextn_predict_layers"));
+    let layers = blocks.saturating_sub(drafts.unwrap_or(0));
+    if let Some(drafts) = drafts {
+        if layers == 0 {
+            let path = keys.path("nextn_predict_layers");
+            keys.refuse(format!("metadata `{path}` is {drafts}, of {blocks} blocks: layers are to be left"));
+        }
+        put("num_hidden_layers", json!(layers));
+        put("mtp_num_hidden_layers", json!(drafts));
     }
-    put("num_hidden_layers", json!(blocks.saturating_sub(drafts)));
-    put("mtp_num_hidden_layers", json!(drafts));
+    let Some(recurrent) = recurrent else { return };
+    if recurrent.len() != blocks || recurrent[layers.min(recurrent.len())..].contains(&true) {
+        let path = keys.path("attention.recurrent_layers");
+        keys.refuse(format!(
+            "metadata `{path}` says of {} blocks whether they are recurrent: of all {blocks}, and of no draft \
+             layer that it is, is known",
+            recurrent.len()
+        ));
+    }
+    let kind = |recurrent: &bool| if *recurrent { "linear_attention" } else { "full_attention" };
+    let kinds: Vec<&str> = recurrent.iter().take(layers).map(kind).collect();
+    put("layer_types", json!(kinds));
 }
 
 /// How rotary frequencies are scaled.

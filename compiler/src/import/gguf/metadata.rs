@@ -20,7 +20,7 @@ pub(super) const OF_DELTA_NETS: [(&str, &str); 3] = [
 ];
 
 /// Other keys of configs that problems may be about.
-const OTHERS: [(&str, &str); 13] = [
+const OTHERS: [(&str, &str); 14] = [
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", "attention.key_length"),
     ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
@@ -33,6 +33,7 @@ const OTHERS: [(&str, &str); 13] = [
     ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
     ("linear_num_value_heads", "ssm.time_step_rank"),
     ("full_attention_interval", "full_attention_interval"),
+    ("layer_types", "attention.recurrent_layers"),
     ("mtp_num_hidden_layers", "nextn_predict_layers"),
 ];
 
@@ -113,6 +114,11 @@ impl<'a> Keys<'a> {
     /// A string, if it is there.
     pub(super) fn word(&mut self, key: &str) -> Option<String> {
         self.read(key, |metadata, path| Ok(metadata.str(path)?.map(str::to_owned)))
+    }
+
+    /// Truth values, if they are there.
+    pub(super) fn flags(&mut self, key: &str) -> Option<Vec<bool>> {
+        self.read(key, Metadata::bools)
     }
 
     /// A key that, where it is there, has one value only.
