@@ -290,6 +290,12 @@ fn blocks_compute_in_int8_and_mixed_formats_are_named() {
     }
     let own = own(&golden, &imported, directory.path());
     toolchain::plan(&own).unwrap_or_else(|error| panic!("{error}"));
+    // What is one product is stored in one format.
+    let mut mixed = own;
+    mixed.quant.stored.tensors.insert("layers.{layer}.attention.v".to_owned(), Format::Q4_1);
+    let error = toolchain::plan(&mixed).expect_err("they are one matrix").to_string();
+    let wanted = "`layers.{layer}.attention.q` and `layers.{layer}.attention.v` are fused";
+    assert!(error.contains(wanted), "{error}");
     let checkpoint = Checkpoint::open(&directory.path().join("blocks.gguf")).expect("it was just written");
     let halves = import_gguf(&checkpoint, "blocks", Compute::F16, &Seen::of(&checkpoint));
     let error = halves.expect_err("blocks have no products in f16").to_string();
