@@ -1,5 +1,6 @@
 //! Helpers of the end-to-end tests: paths, building and running a server, comparing numbers.
 
+pub mod converted;
 pub mod crowd;
 pub mod dispatch;
 pub mod emulated;

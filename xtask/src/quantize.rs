@@ -161,6 +161,14 @@ fn alike(from: &CheckpointSpec, to: &CheckpointSpec) -> Result<(), String> {
             rows(to)
         ));
     }
+    let converted = |it: &CheckpointSpec| (it.value_heads, it.one_plus_norms, it.decay);
+    if converted(from) != converted(to) {
+        return Err(
+            "what is read and what is written differ, by their specs, in `value_heads`, `one_plus_norms` or \
+             `decay`; these are not changed"
+                .to_owned(),
+        );
+    }
     Ok(())
 }
 

@@ -244,6 +244,8 @@ pub(crate) trait MixerSpec: Sized {
     const KIND: &'static str;
     /// Whether there is anything to mix: with a norm before it, and added to the residual stream.
     const MIXES: bool = true;
+    /// Whether it has value heads that share key heads, with a decay for each.
+    const DECAYS: bool = false;
 
     /// Reads `[mixer.*]`.
     fn read(source: &Source, table: Table) -> Option<Self>;
@@ -389,6 +391,13 @@ macro_rules! blocks {
             pub fn mixes(&self) -> bool {
                 match self {
                     $($(Mixer::$mixer(_) => <$block::spec::$mixer>::MIXES,)?)*
+                }
+            }
+
+            /// See [`MixerSpec::DECAYS`].
+            pub(crate) fn decays(&self) -> bool {
+                match self {
+                    $($(Mixer::$mixer(_) => <$block::spec::$mixer>::DECAYS,)?)*
                 }
             }
         }

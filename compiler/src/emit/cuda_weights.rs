@@ -213,7 +213,8 @@ fn part(plan: &Plan, part: &TensorPart) -> TokenStream {
         quote!(.scaled_by(#name))
     });
     let cut = rank_part(&part.cut);
-    quote!(Part::new(#name, &[#(#shape),*]) #rows #cut #(#companions)*)
+    let rates = part.negative_rates.then(|| quote!(.negative_rates()));
+    quote!(Part::new(#name, &[#(#shape),*]) #rows #cut #rates #(#companions)*)
 }
 
 /// How many rows ranks share out of a tensor that has more, and how many it has.

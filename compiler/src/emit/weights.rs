@@ -201,6 +201,7 @@ fn part(part: &TensorPart, interleaved: bool) -> TokenStream {
         (None, Some([first, take, of])) => quote!(Part::of_groups(#local, #first, #take, #of)#of_all),
         (None, None) => match part.rotary_head_dim.filter(|_| interleaved).map(number) {
             Some(head_dim) => quote!(Part::interleaved(#local, #head_dim)#of_all),
+            None if part.negative_rates => quote!(Part::new(#local).negative_rates()),
             None => quote!(Part::new(#local)#of_all),
         },
     }

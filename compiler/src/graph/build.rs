@@ -6,7 +6,8 @@ use super::{
 };
 use crate::blocks;
 use crate::spec::types::{
-    Compute, DRAFT_PREFIX, Draft, LayerKind, Model, Norm, Quant, Rotary, TensorClass, VISION_PREFIX, Vision,
+    Compute, DRAFT_PREFIX, Decay, Draft, LayerKind, Model, Norm, NormWeight, OnePlusNorms, Quant, Rotary,
+    TensorClass, VISION_PREFIX, ValueHeads, Vision,
 };
 use crate::spec::{LAYER_PREFIX, TensorDecl, stored_tensors};
 use monomorph_formats::cached::KvFormats;
@@ -88,7 +89,7 @@ fn draft_embed(graph: &mut Builder, model: &Model) -> Body {
     let table = graph.weight("embedding");
     let following = body.node("following", Rows::Tokens, hidden, Op::Embedding { table }, &[]);
     let mut norm = |body: &mut BodyBuilder, name: &str, weight: &str, x| {
-        let Norm { eps, weight: form } = model.norm;
+        let (eps, form) = (model.norm.eps, graph.form(model.norm));
         let op = Op::RmsNorm { weight: graph.weight(weight), eps, form, groups: 1, ranks: 1 };
         body.node(name, Rows::Tokens, hidden, op, &[x])
     };
@@ -286,10 +287,35 @@ impl Builder<'_> {
                 (class, None) => self.quant.compute.of(class, &decl.name).expect(said),
             },
             scales: scales.map(|scales| scales.of(&file.name, file_rows, columns)),
+            negative_rates: false,
             file,
             cut: RankPart::default(),
         });
         WeightId(self.weights.len() - 1)
+    }
+
+    /// The logarithms of a decay's rates, which must be a weight of the model.
+    pub(crate) fn decay(&mut self, name: &str) -> WeightId {
+        let weight = self.weight(name);
+        self.weights[weight.0].negative_rates = self.quant.checkpoint.decay == Decay::NegativeRate;
+        weight
+    }
+
+    /// The order of a delta-net's value heads. Where each reads a key head of its own, or all the same one,
+    /// both orders are one.
+    pub(crate) fn value_heads(&self, key_heads: usize, value_heads: usize) -> ValueHeads {
+        match self.quant.checkpoint.value_heads {
+            ValueHeads::Tiled if key_heads > 1 && key_heads < value_heads => ValueHeads::Tiled,
+            _ => ValueHeads::Grouped,
+        }
+    }
+
+    /// How the weight of a norm is applied as the file holds it.
+    fn form(&self, norm: Norm) -> NormWeight {
+        match self.quant.checkpoint.one_plus_norms {
+            OnePlusNorms::OneAdded => NormWeight::Plain,
+            OnePlusNorms::AsModel => norm.weight,
+        }
     }
 
     /// Adds a norm over each of `groups` parts of a row.
@@ -304,7 +330,8 @@ impl Builder<'_> {
         let Value { width, rows, .. } = body.values[x.0];
         let weight_id = self.weight(weight);
         debug_assert_eq!(self.weights[weight_id.0].rows, width / groups, "{weight} fits its groups");
-        let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form: norm.weight, groups, ranks: 1 };
+        let form = self.form(norm);
+        let op = Op::RmsNorm { weight: weight_id, eps: norm.eps, form, groups, ranks: 1 };
         // A weight beside others of its block has a name of its own, not just `norm`.
         let own = weight.rsplit('.').next().filter(|leaf| groups > 1 || leaf.ends_with("_norm"));
         let block = weight.rsplit('.').nth(1).unwrap_or("output");

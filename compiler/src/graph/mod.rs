@@ -119,6 +119,8 @@ pub struct Weight {
     pub compute: Compute,
     /// Scales of its codes, if they are tensors of their own.
     pub scales: Option<Scales>,
+    /// Whether the file holds `-exp(x)` of every number `x`.
+    pub negative_rates: bool,
     /// The part of the tensor that a rank holds; `rows` and `columns` are those of the part.
     pub cut: RankPart,
 }

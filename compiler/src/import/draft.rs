@@ -61,8 +61,8 @@ pub(super) struct Naming {
     pub(super) modules: Modules,
     /// The draft head's layers, and its tensors.
     pub(super) draft: DraftNames,
-    /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
-    pub(super) fused: bool,
+    /// How the projections of delta-nets stand in tensors.
+    pub(super) projections: Projections,
     /// Whether unquantised experts are stacked.
     pub(super) stacked: Stacked,
     /// Tensors of towers besides the text part, as `unused` names them.
@@ -199,6 +199,17 @@ impl ExpertNames {
             "post_feedforward_layernorm_1.weight",
         ],
     };
+}
+
+/// The tensors of a delta-net's projections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Projections {
+    /// One of q, k and v, one below the other; z, b and a have one each.
+    Apart,
+    /// Two, with rows grouped by key heads: of q, k, v and z, and of b and a.
+    Grouped,
+    /// As [`Projections::Apart`], but b and a as in [`Projections::Grouped`].
+    GroupedGates,
 }
 
 /// How a family's unquantised checkpoints store the experts of a layer.

@@ -2,7 +2,9 @@
 
 use super::ImportError;
 use super::dimensions::{activation, all_stop_ids};
-use super::draft::{DENSE, Draft, DraftHead, DraftNames, FULL, LINEAR, Modules, Naming, Stacked};
+use super::draft::{
+    DENSE, Draft, DraftHead, DraftNames, FULL, LINEAR, Modules, Naming, Projections, Stacked,
+};
 use super::families::{FAMILIES, Family, OWN, Reader, WRAPPERS};
 use super::keys::{Findings, HARMLESS, Keys};
 use super::layers;
@@ -192,7 +194,7 @@ fn read_family(
             ffn_norm: "post_attention_layernorm.weight",
             modules: Modules::USUAL,
             draft: DraftNames::USUAL,
-            fused: family.hybrid.is_some_and(|hybrid| hybrid.fused),
+            projections: family.hybrid.map_or(Projections::Apart, |hybrid| hybrid.projections),
             stacked: family.experts.map_or(Stacked::No, |experts| experts.stacked),
             towers: if vision { &["model.visual.*"] } else { &[] },
         },

@@ -6,9 +6,10 @@ mod metadata;
 pub(super) mod names;
 
 use self::metadata::Keys;
-use self::names::{ARCHITECTURES, Architecture, FREQUENCIES, Mixture};
-use super::draft::Draft;
+use self::names::{ARCHITECTURES, Architecture, FREQUENCIES, Mixture, PROJECTIONS};
+use super::draft::{Draft, Projections};
 use super::family;
+use super::layers::INTERVAL;
 use super::seen::Seen;
 use super::{ImportError, refusal};
 use monomorph_formats::{Format, decode};
@@ -40,7 +41,11 @@ pub(super) fn read(checkpoint: &Checkpoint, seen: &Seen) -> Result<Draft, Import
     let draft = family::read(&config).map_err(|error| ImportError {
         problems: error.problems.iter().map(|problem| metadata::own_words(problem, name)).collect(),
     })?;
-    Ok(Draft { gguf: Some(architecture), ..draft })
+    let mut draft = Draft { gguf: Some(architecture), ..draft };
+    if draft.naming.projections == Projections::Grouped && !seen.has("blk.", PROJECTIONS) {
+        draft.naming.projections = Projections::GroupedGates;
+    }
+    Ok(draft)
 }
 
 /// The config that the metadata was converted from.
@@ -54,7 +59,12 @@ fn config(
     let mut put = |key: &str, value: Value| config.insert(key.to_owned(), value);
     put("model_type", json!(architecture.family));
     for (key, own) in metadata::COUNTS {
-        put(key, json!(keys.count(own)));
+        // Where all layers have experts, configs need not have a width of others.
+        let shared = architecture.experts == Mixture::QwenShared && key == "intermediate_size";
+        let count = if shared { keys.optional(own) } else { Some(keys.count(own)) };
+        if let Some(count) = count {
+            put(key, json!(count));
+        }
     }
     let heads = keys.count("attention.head_count");
     let head_dim = keys.optional("attention.key_length").unwrap_or_else(|| {
@@ -66,6 +76,8 @@ fn config(
     let mut whole = vec!["attention.value_length"];
     if architecture.experts == Mixture::MiniMax {
         put("rotary_dim", json!(keys.count("rope.dimension_count")));
+    } else if architecture.delta_net.is_some() {
+        put("partial_rotary_factor", json!(part_of_heads(keys, head_dim)));
     } else {
         whole.push("rope.dimension_count");
     }
@@ -78,7 +90,7 @@ fn config(
     put("rope_scaling", scaling(keys, checkpoint, seen, theta, head_dim));
     put("hidden_act", json!("silu"));
     put("tie_word_embeddings", json!(!seen.has("output.weight", "")));
-    put("attention_bias", json!(seen.has("blk.0.attn_q.bias", "")));
+    put("attention_bias", json!(seen.has("blk.", ".attn_q.bias")));
     put("eos_token_id", json!(keys.stop_ids()));
     if let Ok(embedding) = checkpoint.tensor("token_embd.weight") {
         let rows = embedding.shape.first().copied().unwrap_or(0);
@@ -89,6 +101,9 @@ fn config(
     }
     if architecture.family == "llama" {
         put("mlp_bias", json!(seen.has("blk.0.ffn_gate.bias", "")));
+    }
+    if architecture.delta_net.is_some() {
+        hybrid(keys, &mut put);
     }
     if architecture.experts == Mixture::None {
         return config;
@@ -107,7 +122,62 @@ fn config(
         put("decoder_sparse_step", json!(1));
         put("mlp_only_layers", json!([]));
     }
+    if architecture.experts == Mixture::QwenShared {
+        put("shared_expert_intermediate_size", json!(keys.count("expert_shared_feed_forward_length")));
+    }
     config
+}
+
+/// What part of a head is rotated.
+fn part_of_heads(keys: &mut Keys, head_dim: usize) -> f64 {
+    let dims = keys.count("rope.dimension_count");
+    if dims > head_dim || !dims.is_multiple_of(2) {
+        let path = keys.path("rope.dimension_count");
+        keys.refuse(format!("metadata `{path}` is {dims}: an even number of at most {head_dim} is known"));
+    }
+    // A product with the width of a head is never just below the number of dimensions.
+    (dims as f64 + 0.5) / head_dim as f64
+}
+
+/// What a config says of delta-nets, of the layers that are none, and of draft layers.
+fn hybrid(keys: &mut Keys, put: &mut impl FnMut(&str, Value) -> Option<Value>) {
+    // Positions in time, height and width, which are one for text.
+    keys.harmless("rope.dimension_sections");
+    let (inner, heads) = (keys.count("ssm.inner_size"), keys.count("ssm.time_step_rank"));
+    if heads > 0 && !inner.is_multiple_of(heads) {
+        let [inner_path, heads_path] = ["ssm.inner_size", "ssm.time_step_rank"].map(|key| keys.path(key));
+        keys.refuse(format!("metadata `{inner_path}` is {inner}: no multiple of `{heads_path}`, {heads}"));
+    }
+    put("linear_num_value_heads", json!(heads));
+    put("linear_value_head_dim", json!(inner / heads.max(1)));
+    for (key, own) in metadata::OF_DELTA_NETS {
+        put(key, json!(keys.count(own)));
+    }
+    put("full_attention_interval", json!(keys.optional("full_attention_interval").unwrap_or(INTERVAL)));
+    let recurrent = keys.flags("attention.recurrent_layers");
+    // Draft layers are blocks behind the layers.
+    let (blocks, drafts) = (keys.count("block_count"), keys.optional("nextn_predict_layers"));
+    let layers = blocks.saturating_sub(drafts.unwrap_or(0));
+    if let Some(drafts) = drafts {
+        if layers == 0 {
+            let path = keys.path("nextn_predict_layers");
+            keys.refuse(format!("metadata `{path}` is {drafts}, of {blocks} blocks: layers are to be left"));
+        }
+        put("num_hidden_layers", json!(layers));
+        put("mtp_num_hidden_layers", json!(drafts));
+    }
+    let Some(recurrent) = recurrent else { return };
+    if recurrent.len() != blocks || recurrent[layers.min(recurrent.len())..].contains(&true) {
+        let path = keys.path("attention.recurrent_layers");
+        keys.refuse(format!(
+            "metadata `{path}` says of {} blocks whether they are recurrent: of all {blocks}, and of no draft \
+             layer that it is, is known",
+            recurrent.len()
+        ));
+    }
+    let kind = |recurrent: &bool| if *recurrent { "linear_attention" } else { "full_attention" };
+    let kinds: Vec<&str> = recurrent.iter().take(layers).map(kind).collect();
+    put("layer_types", json!(kinds));
 }
 
 /// How rotary frequencies are scaled.

@@ -16,7 +16,7 @@ fn of_layer_type(value: &Value) -> Option<&'static str> {
 }
 
 /// Default interval of attention layers: every fourth layer is one.
-const INTERVAL: usize = 4;
+pub(super) const INTERVAL: usize = 4;
 
 /// The shortest pattern that repeats evenly over all layers.
 pub(super) fn pattern(

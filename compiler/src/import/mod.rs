@@ -228,9 +228,14 @@ fn vision_tower(
 /// Decides whether there is a draft head. The checkpoint decides if it was seen, else the config; by default
 /// there is none.
 fn draft_head(draft: &mut Draft, seen: &Seen) {
+    let fc = draft.naming.draft.fc;
+    let fc = match draft.gguf {
+        None => Some(fc.to_owned()),
+        Some(architecture) => architecture.called(fc, draft.layers),
+    };
     // Codes of some formats have other endings.
-    let fc = draft.naming.draft.fc.trim_end_matches("weight");
-    let there = seen.names().then(|| seen.has(fc, "weight"));
+    let has = |fc: &str| seen.has(fc.trim_end_matches("weight"), "weight");
+    let there = seen.names().then(|| fc.as_deref().is_some_and(has));
     draft.head = match (draft.head, there) {
         (DraftHead::Present | DraftHead::Unsaid, Some(true)) | (DraftHead::Present, None) => {
             DraftHead::Present

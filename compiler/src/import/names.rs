@@ -1,6 +1,6 @@
 //! Names of the model's tensors in a family's checkpoints.
 
-use super::draft::{Draft, Modules};
+use super::draft::{Draft, Modules, Projections};
 use crate::spec::types::{DRAFT_PREFIX, FileTensor, RowView};
 use crate::spec::{LAYER_PREFIX, TensorDecl};
 
@@ -49,7 +49,7 @@ fn in_layer(draft: &Draft, stacked: bool, part: &str) -> FileTensor {
     let tensor = LayerTensor {
         stem: &stem,
         kind,
-        fused: draft.naming.fused,
+        projections: draft.naming.projections,
         stacked,
         modules: &draft.naming.modules,
         hidden: draft.hidden,
@@ -67,7 +67,7 @@ pub(crate) struct LayerTensor<'a> {
     /// `weight` or `bias`.
     pub(crate) kind: &'a str,
     /// As in [`super::draft::Naming`].
-    pub(crate) fused: bool,
+    pub(crate) projections: Projections,
     /// Whether the experts of a layer are stacked in two tensors.
     pub(crate) stacked: bool,
     /// Names of the layer's modules.

@@ -1,10 +1,10 @@
 //! Writes the storage of a checkpoint as a readable quant spec.
 
-use super::draft::{Draft, DraftHead, FULL};
+use super::draft::{Draft, DraftHead, FULL, LINEAR};
 use super::gguf::names::FREQUENCIES;
 use super::seen::Seen;
 use super::storage::{Placed, classes};
-use crate::spec::types::{ClassScales, Compute, FileTensor, RotaryRows, ScaleForm, TensorClass};
+use crate::spec::types::{ClassScales, Compute, FileTensor, RotaryRows, ScaleForm, TensorClass, ValueHeads};
 use monomorph_formats::Format;
 use std::collections::BTreeSet;
 
@@ -60,6 +60,7 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute,
         Some(RotaryRows::Interleaved) => "interleaved",
         Some(RotaryRows::AsModel) | None => "as-model",
     };
+    let converted = converted(draft);
     let kv_scales = kv_scales(all, seen);
     let unused = unused(draft, all, seen, kv_scales.is_some());
     let unused: String = unused.iter().map(|name| format!("    {name:?},\n")).collect();
@@ -77,7 +78,7 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute,
 [checkpoint]
 container = \"{container}\"
 rotary_rows = \"{rotary_rows}\"
-{unused}
+{converted}{unused}
 [checkpoint.names]
 {names}
 [stored]
@@ -93,6 +94,20 @@ format = \"{kv}\"
             false => compute.name(),
         }
     )
+}
+
+/// What a converter changed of delta-nets, and of the norms of models that have them.
+fn converted(draft: &Draft) -> String {
+    let Some(value_heads) = draft.gguf.and_then(|it| it.delta_net) else { return String::new() };
+    let norms = "one_plus_norms = \"one-added\"\n";
+    if draft.pattern.iter().all(|layer| layer.mixer != LINEAR) {
+        return norms.to_owned();
+    }
+    let heads = match value_heads {
+        ValueHeads::Grouped => "grouped",
+        ValueHeads::Tiled => "tiled",
+    };
+    format!("value_heads = \"{heads}\"\n{norms}decay = \"negative-rate\"\n")
 }
 
 /// Whether its scales are in blocks of codes: a format of GGUF.

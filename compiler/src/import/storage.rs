@@ -51,7 +51,7 @@ pub(super) fn all(
         let stacked = if decl.name.starts_with(DRAFT_PREFIX) { of_draft } else { of_layers };
         let mut file = place(draft, stacked, &decl);
         if let Some(architecture) = draft.gguf {
-            match architecture.file(file, decl.rows) {
+            match architecture.file(file, decl.rows, draft.layers) {
                 Ok(renamed) => file = renamed,
                 Err(problem) => {
                     problems.push(problem);
@@ -92,7 +92,9 @@ fn surplus(all: &[Placed], seen: &Seen) -> Option<String> {
         let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
         layer.parse::<usize>().ok().map(|_| format!("blk.{{layer}}.{part}"))
     };
-    let is_known = |name: &str| known.contains(&*in_layers(name).unwrap_or_else(|| name.to_owned()));
+    // A draft head is in a block of its own.
+    let is_known =
+        |name: &str| known.contains(name) || in_layers(name).is_some_and(|it| known.contains(&*it));
     let mut others = seen.all().filter(|name| *name != FREQUENCIES && !is_known(name));
     let first = others.next()?;
     let more = match others.count() {

@@ -110,6 +110,8 @@ pub struct TensorPart {
     pub file: FileTensor,
     /// Shape of that tensor, outermost dimension first.
     pub file_shape: Vec<usize>,
+    /// Whether the file holds `-exp(x)` of every number `x`.
+    pub negative_rates: bool,
     /// The part of it that a rank holds.
     pub cut: RankPart,
 }
@@ -132,6 +134,7 @@ impl TensorPart {
             experts: weight.experts,
             file: weight.file.clone(),
             file_shape: weight.file_shape.clone(),
+            negative_rates: weight.negative_rates,
             cut: weight.cut.clone(),
         }
     }

@@ -216,8 +216,22 @@ mod tests {
         let (name, class, stored) = ("it".to_owned(), TensorClass::Ffn, Format::F32);
         let file = FileTensor { name: name.clone(), view: None };
         let (experts, file_shape) = (None, vec![1, 2]);
-        let cut = RankPart::default();
-        Weight { name, class, rows: 1, columns: 2, experts, file, file_shape, stored, compute, scales, cut }
+        let (negative_rates, cut) = (false, RankPart::default());
+        let (rows, columns) = (1, 2);
+        Weight {
+            name,
+            class,
+            rows,
+            columns,
+            experts,
+            file,
+            file_shape,
+            stored,
+            compute,
+            scales,
+            negative_rates,
+            cut,
+        }
     }
 
     #[test]

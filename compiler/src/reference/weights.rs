@@ -4,6 +4,7 @@ use super::Instance;
 use crate::graph::{Graph, RankPart, Weight, WeightId, file_row, instance};
 use crate::spec::types::{CheckpointSpec, RotaryRows};
 use monomorph_abi::cut::{Segment, whole_row};
+use monomorph_formats::logarithms_of_rates;
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::Arc;
 
@@ -96,6 +97,12 @@ impl<'a> Reader<'a> {
                 });
                 let decoded = decoded.collect::<Result<Vec<_>, WeightsError>>()?;
                 scales.form.apply(&mut values, weight.file_columns(), &decoded);
+            }
+            if weight.negative_rates {
+                logarithms_of_rates(&mut values).map_err(|what| WeightsError::Mismatch {
+                    path: self.checkpoint.path().to_owned(),
+                    what: format!("tensor `{name}`: {what}"),
+                })?;
             }
             self.last = Some((name.to_owned(), values));
         }

@@ -1,5 +1,6 @@
 //! Checks that a quant spec fits its model.
 
+use super::converted;
 use super::diagnostic::Source;
 use super::quant::{Boundary, Names, ReadCanary, ReadKv, ReadQuant, Said, Subject, class_names, named_twice};
 use super::reader::{At, list, nearest};
@@ -33,12 +34,15 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
     if let Some(rows) = read.checkpoint.as_ref().and_then(|it| it.rotary_rows.as_ref()) {
         check_rotary_rows(source, rows, model);
     }
+    if let Some(read) = read.checkpoint.as_ref().and_then(|it| it.converted.as_ref()) {
+        converted::check(source, read, model);
+    }
     let stored = read.stored.map(|(stored, span)| self::stored(source, &stored, &span, model, &tensors))?;
     let scales = read.scales.map(|(scales, span)| self::scales(source, &scales, &span, &stored, &tensors));
     let compute =
         read.compute.map(|(compute, span)| self::compute(source, &compute, &span, model, &stored, &tensors));
     let checkpoint = read.checkpoint?;
-    let (scales, (names, _)) = (scales?, checkpoint.names?);
+    let (scales, (names, _), converted) = (scales?, checkpoint.names?, checkpoint.converted?);
     if let Some(unused) = &checkpoint.unused {
         check_companions(source, &names, unused, (&stored, &scales), &tensors);
     }
@@ -48,6 +52,9 @@ pub(super) fn quant(source: &Source, name: &str, read: ReadQuant, model: &Model)
         container: checkpoint.container?,
         names: names.collect(),
         rotary_rows: checkpoint.rotary_rows?.value,
+        value_heads: converted::value(converted.value_heads),
+        one_plus_norms: converted::value(converted.one_plus_norms),
+        decay: converted::value(converted.decay),
         unused: checkpoint.unused?.into_iter().map(|name| name.value).collect(),
         sources: checkpoint.sources?,
         canaries: canaries(source, checkpoint.canaries?, model)?,

@@ -3,6 +3,7 @@
 
 mod batches;
 mod catalogue;
+mod converted;
 pub(crate) mod diagnostic;
 mod drafting;
 mod fit;

@@ -1,5 +1,6 @@
 //! `<quant>.toml` by itself. `fit` checks it against a model.
 
+use super::converted::{self, ReadConverted};
 use super::diagnostic::Source;
 use super::reader::{At, Table, Value, list};
 use super::types::*;
@@ -259,6 +260,7 @@ fn check_container(source: &Source, container: Container, stored: &[(Subject, At
 pub(super) struct ReadCheckpoint {
     pub(super) container: Option<Container>,
     pub(super) rotary_rows: Option<At<RotaryRows>>,
+    pub(super) converted: Option<ReadConverted>,
     /// Tensor names, and the start of their table.
     pub(super) names: Option<(Names, Range<usize>)>,
     pub(super) unused: Option<Vec<At<String>>>,
@@ -290,6 +292,7 @@ fn checkpoint(source: &Source, mut table: Table) -> Option<ReadCheckpoint> {
     let rows = [("as-model", RotaryRows::AsModel), ("interleaved", RotaryRows::Interleaved)];
     let rotary_rows =
         table.required("rotary_rows", "rotary_rows = \"as-model\"").and_then(|it| it.choice(&rows));
+    let converted = converted::read(&mut table);
     let names = table.table("names").and_then(|table| names(source, table));
     let unused = match table.optional("unused") {
         Some(value) => value.list(Value::string).map(|it| it.value),
@@ -308,7 +311,7 @@ fn checkpoint(source: &Source, mut table: Table) -> Option<ReadCheckpoint> {
         check_unused(source, names, unused);
     }
     let container = container.map(|it| it.value);
-    Some(ReadCheckpoint { container, rotary_rows, names, unused, sources, canaries })
+    Some(ReadCheckpoint { container, rotary_rows, converted, names, unused, sources, canaries })
 }
 
 fn canary(value: Value) -> Option<ReadCanary> {

@@ -12,6 +12,7 @@ mod dot;
 mod halves;
 mod integers;
 mod quantise;
+mod rates;
 mod scales;
 mod small_float;
 
@@ -24,6 +25,7 @@ pub use dot::dot;
 pub use halves::{encode_halves, half_scale, through_halves};
 pub use integers::{IntegerBlock, Integers};
 pub use quantise::{QUANTISED_MIN, Quantised, QuantisedRows, Quantiser, magnitude, quantise};
+pub use rates::logarithms_of_rates;
 pub use scales::{FP8_BLOCK, NVFP4_BLOCK, ScaleForm};
 pub use small_float::{E2M1, E2M1_MAX, E4M3_MAX, e2m1_to_f32, e4m3_to_f32, f32_to_e2m1, f32_to_e4m3};
 

@@ -63,6 +63,14 @@ fn pre_tokenizer(name: &str) -> Option<Pre> {
             nfc: true,
             ..GPT2
         },
+        "qwen35" => Pre {
+            splits: &[
+                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            ],
+            gpt2: false,
+            nfc: true,
+            ..GPT2
+        },
         // llama.cpp's own, for files that do not name one; it matches no `tokenizer.json`.
         "default" => Pre {
             splits: &[

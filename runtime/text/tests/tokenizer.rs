@@ -164,6 +164,20 @@ fn minimal(pre: &str, tokens: &[&str], merges: &[&str]) -> GgufWriter {
         .metadata("tokenizer.ggml.merges", strings(merges))
 }
 
+/// A vowel sign is part of a word for Qwen3.5, and none for Qwen2.
+#[test]
+fn marks_are_letters_of_qwen35() {
+    let encode = |pre: &str| {
+        // The bytes of U+0915 and U+093E, as byte-level BPE spells them.
+        let tokens = ["à", "¤", "ķ", "¾", "à¤", "à¤ķ", "à¤¾", "à¤ķà¤¾"];
+        let merges = ["à ¤", "à¤ ķ", "à¤ ¾", "à¤ķ à¤¾"];
+        let tokenizer = support::tokenizer(minimal(pre, &tokens, &merges));
+        tokenizer.encode("\u{915}\u{93e}", Special::Parse).unwrap()
+    };
+    assert_eq!(encode("qwen35"), [7]);
+    assert_eq!(encode("qwen2"), [5, 6]);
+}
+
 #[test]
 fn what_is_wrong_is_named() {
     let good = || minimal("gpt-2", &["a", "b", "ab"], &["a b"]);

@@ -263,14 +263,16 @@ impl Checkpoint {
     }
 
     /// The tensor with this name, which must have this shape (outermost dimension first) and format. Files
-    /// write a scalar's shape as `[]` or `[1]`; either matches the other.
+    /// write a scalar's shape as `[]` or `[1]`; either matches the other. In GGUF files no dimension of one
+    /// matters: those of a convolution or of a matrix of one row are left out.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the tensor, what was expected and what was found.
     pub fn expect(&self, name: &str, shape: &[usize], format: Format) -> Result<Tensor<'_>, WeightsError> {
         let entry = self.entry(name)?;
+        let same = if self.metadata.is_some() { same_but_for_ones } else { same_shape };
         match self.view(entry) {
-            Some(tensor) if same_shape(tensor.shape, shape) && tensor.format == format => Ok(tensor),
+            Some(tensor) if same(tensor.shape, shape) && tensor.format == format => Ok(tensor),
             _ => Err(self.mismatch(format!(
                 "tensor `{name}` should be {format} {shape:?} and is {} {:?}",
                 entry.encoding, entry.shape
@@ -346,6 +348,12 @@ impl Checkpoint {
 fn same_shape(a: &[usize], b: &[usize]) -> bool {
     let scalar = |shape: &[usize]| matches!(shape, [] | [1]);
     a == b || scalar(a) && scalar(b)
+}
+
+/// Whether shapes are the same in GGUF files, which leave dimensions of one out, or write them.
+fn same_but_for_ones(a: &[usize], b: &[usize]) -> bool {
+    let long = |shape: &[usize]| shape.iter().copied().filter(|size| *size != 1).collect::<Vec<_>>();
+    long(a) == long(b)
 }
 
 fn extension(path: &Path) -> Option<&str> {

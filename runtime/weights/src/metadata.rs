@@ -191,6 +191,14 @@ impl Metadata {
         }))
     }
 
+    /// An array of bools.
+    ///
+    /// # Errors
+    /// When the value is not an array of bools.
+    pub fn bools(&self, key: &str) -> Result<Option<Vec<bool>>, WeightsError> {
+        Ok(self.array(key, MetadataType::Bool)?.map(|(_, bytes)| bytes.iter().map(|it| *it != 0).collect()))
+    }
+
     /// An array of f32.
     ///
     /// # Errors

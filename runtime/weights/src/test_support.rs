@@ -14,6 +14,7 @@ pub enum Value {
     Str(String),
     Strs(Vec<String>),
     I32s(Vec<i32>),
+    Bools(Vec<bool>),
     F32s(Vec<f32>),
 }
 
@@ -120,6 +121,10 @@ fn write_value(file: &mut Vec<u8>, value: &Value) {
         Value::I32s(values) => {
             array(file, 5, values.len());
             file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        Value::Bools(values) => {
+            array(file, 7, values.len());
+            file.extend(values.iter().map(|value| u8::from(*value)));
         }
         Value::F32s(values) => {
             array(file, 6, values.len());

@@ -112,6 +112,13 @@ fn a_mismatch_names_what_was_expected_and_found() {
         mismatch(checkpoint.expect("norm", &[6], Format::F32)),
         "tensor `norm` should be f32 [6] and is bf16 [5]"
     );
+    // Converters leave dimensions of one out, or write them.
+    assert!(checkpoint.expect("norm", &[1, 5], Format::Bf16).is_ok());
+    assert!(checkpoint.expect("norm", &[5, 1, 1], Format::Bf16).is_ok());
+    assert_eq!(
+        mismatch(checkpoint.expect("norm", &[1, 6], Format::Bf16)),
+        "tensor `norm` should be bf16 [1, 6] and is bf16 [5]"
+    );
     assert_eq!(
         mismatch(checkpoint.tensor("block.0.k")),
         "tensor `block.0.k` is stored as IQ3_XXS (ggml type 18), which is not supported"

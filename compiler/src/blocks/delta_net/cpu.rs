@@ -6,6 +6,7 @@ use crate::emit::call::{Call, activation};
 use crate::emit::names::Scratch;
 use crate::emit::number;
 use crate::plan::Plan;
+use crate::spec::types::ValueHeads;
 use proc_macro2::TokenStream;
 use quote::quote;
 
@@ -24,8 +25,10 @@ impl Delta {
     pub(super) fn scratch(&self, plan: &Plan) -> Scratch {
         let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
         let parameters = [key_heads, value_heads, key_dim, value_dim].map(number);
+        let tiled = (self.order == ValueHeads::Tiled).then(|| quote!(, true));
         let tokens = number(plan.buckets.tokens);
-        Scratch { kind: quote!(DeltaScratch<#(#parameters),*>), new: quote!(DeltaScratch::new(#tokens)) }
+        let kind = quote!(DeltaScratch<#(#parameters),* #tiled>);
+        Scratch { kind, new: quote!(DeltaScratch::new(#tokens)) }
     }
 
     pub(super) fn call(&self, it: &Call) -> TokenStream {

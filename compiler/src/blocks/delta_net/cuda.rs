@@ -11,7 +11,7 @@ use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Member, Site, count, fits, fixed, integer, no_kernel};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
 use crate::plan::{FieldId, FieldKind};
-use crate::spec::types::{Activation, Cuda, NormWeight, TensorClass};
+use crate::spec::types::{Activation, Cuda, NormWeight, TensorClass, ValueHeads};
 
 /// Width of the heads that the chunked kernels take.
 const CHUNK_DIM: usize = 128;
@@ -163,7 +163,14 @@ impl Launcher<'_> {
     }
 
     fn delta_operands(&mut self, site: Site, phase: &Delta) -> Result<Operands, PassError> {
-        let Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, out } = *phase;
+        let Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, order, out } = *phase;
+        if order != ValueHeads::Grouped {
+            return Err(no_kernel(
+                site,
+                self.plan,
+                "its kernels take the value heads of a key head together",
+            ));
+        }
         if activation != Activation::Silu {
             return Err(no_kernel(site, self.plan, "its kernels gate by silu"));
         }

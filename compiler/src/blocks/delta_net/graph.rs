@@ -4,14 +4,13 @@ use super::spec;
 use super::state::DeltaShape;
 use crate::blocks::{Built, FieldForm, Operation, Share, Split};
 use crate::graph::{BodyBuilder, Builder, Op, RankPart, Rows, ValueId, Weight, WeightId};
-use crate::spec::types::Ranks;
+use crate::spec::types::{Ranks, ValueHeads};
 use monomorph_abi::cut::Segment;
 
 /// `(q, k, v, b, a) -> o`: a causal convolution of q, k and v with SiLU, then for every value head a gated
 /// delta rule over a state `S` `[key_dim, value_dim]` that starts at zero (Yang et al., 2024). `q` and `k`
 /// have unit length (`eps` 1e-6 under the root), `q` is divided by `sqrt(key_dim)`, `beta = sigmoid(b)` and
 /// `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
-/// sigmoid(b)` and `g = -exp(a_log) ln(1 + exp(a + dt_bias))`:
 ///
 /// ```text
 /// S <- exp(g) S;   S <- S + k (beta (v - S^T k))^T;   o = S^T q
@@ -26,6 +25,8 @@ pub struct DeltaNet {
     pub dt_bias: WeightId,
     /// Heads and widths.
     pub shape: DeltaShape,
+    /// Which key head a value head reads.
+    pub order: ValueHeads,
 }
 
 impl Operation for DeltaNet {
@@ -36,26 +37,36 @@ impl Operation for DeltaNet {
         [(self.convolution, FieldForm::Convolution)].into_iter().chain(vectors).collect()
     }
 
-    /// A rank has some of the key heads, with their value heads.
+    fn unbuilt(&self) -> Option<&'static str> {
+        (self.order == ValueHeads::Tiled)
+            .then_some("value heads in tiled order (`value_heads` of [checkpoint])")
+    }
+
+    /// A rank has some of the key heads, with their value heads: in tiled order some of every run of them.
     fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<DeltaNet>, String> {
         let DeltaShape { key_heads, value_heads, key_dim, value_dim, .. } = self.shape;
         if !key_heads.is_multiple_of(ranks) {
             return Err(format!("{key_heads} key heads cannot be shared out to {ranks} ranks"));
         }
-        let [key, value, one] = [(key_heads, key_dim), (value_heads, value_dim), (value_heads, 1)]
-            .map(|(units, unit)| Segment { units, unit });
-        let columns = |segment| Split::Columns(vec![segment]);
+        let key = Segment { units: key_heads, unit: key_dim };
+        let runs = match self.order {
+            ValueHeads::Grouped => 1,
+            ValueHeads::Tiled => value_heads / key_heads,
+        };
+        let [value, one] = [value_dim, 1].map(|unit| vec![Segment { units: value_heads / runs, unit }; runs]);
+        let channels = [vec![key, key], value.clone()].concat();
+        let columns = |segments: &[Segment]| Split::Columns(segments.to_vec());
         let mut op = self.clone();
         op.shape.key_heads /= ranks;
         op.shape.value_heads /= ranks;
         Ok(Share {
             op,
-            inputs: [key, key, value, one, one].map(columns).to_vec(),
-            output: columns(value),
+            inputs: [&[key], &[key], &value[..], &one, &one].map(columns).to_vec(),
+            output: columns(&value),
             cuts: vec![
-                (self.convolution, RankPart::rows([key, key, value])),
-                (self.a_log, RankPart::rows([one])),
-                (self.dt_bias, RankPart::rows([one])),
+                (self.convolution, RankPart::rows(channels)),
+                (self.a_log, RankPart::rows(one.clone())),
+                (self.dt_bias, RankPart::rows(one)),
             ],
         })
     }
@@ -68,9 +79,10 @@ impl Built for spec::DeltaNet {
             ["q", "k", "v", "z", "b", "a"].map(|part| graph.linear(body, part, &name(part), x, false));
         let op = DeltaNet {
             convolution: graph.weight(&name("convolution")),
-            a_log: graph.weight(&name("a_log")),
+            a_log: graph.decay(&name("a_log")),
             dt_bias: graph.weight(&name("dt_bias")),
             shape: self.shape,
+            order: graph.value_heads(self.shape.key_heads, self.shape.value_heads),
         };
         let width = self.shape.value_width();
         let read = body.node("read", Rows::Tokens, width, op, &[q, k, v, b, a]);

@@ -3,6 +3,7 @@
 use super::spec::DeltaNet;
 use super::state::DeltaShape;
 use crate::blocks::Placed;
+use crate::import::draft::Projections;
 use crate::import::keys::{Findings, Keys};
 use crate::import::names::{LayerTensor, rows, whole};
 use crate::spec::types::{Activation, FileTensor, Norm, NormWeight};
@@ -45,17 +46,17 @@ impl Placed for DeltaNet {
             |first, take| rows(name("in_proj_qkvz.weight"), first, take, 2 * (key_group + value_group));
         let gates = |first| rows(name("in_proj_ba.weight"), first, heads, 2 * heads);
         let below = |first, take| rows(name("in_proj_qkv.weight"), first, take, 2 * key + value);
-        Some(match (part, tensor.fused) {
-            ("q", true) => group(0, key_group),
-            ("k", true) => group(key_group, key_group),
-            ("v", true) => group(2 * key_group, value_group),
-            ("z", true) => group(2 * key_group + value_group, value_group),
-            ("b", true) => gates(0),
-            ("a", true) => gates(heads),
-            ("q", false) => below(0, key),
-            ("k", false) => below(key, key),
-            ("v", false) => below(2 * key, value),
-            ("z" | "b" | "a", false) => whole(name(&format!("in_proj_{part}.weight"))),
+        Some(match (part, tensor.projections) {
+            ("q", Projections::Grouped) => group(0, key_group),
+            ("k", Projections::Grouped) => group(key_group, key_group),
+            ("v", Projections::Grouped) => group(2 * key_group, value_group),
+            ("z", Projections::Grouped) => group(2 * key_group + value_group, value_group),
+            ("b", Projections::Grouped | Projections::GroupedGates) => gates(0),
+            ("a", Projections::Grouped | Projections::GroupedGates) => gates(heads),
+            ("q", _) => below(0, key),
+            ("k", _) => below(key, key),
+            ("v", _) => below(2 * key, value),
+            ("z" | "b" | "a", _) => whole(name(&format!("in_proj_{part}.weight"))),
             ("o", _) => whole(name("out_proj.weight")),
             ("convolution", _) => whole(name("conv1d.weight")),
             ("norm", _) => whole(name("norm.weight")),

@@ -14,7 +14,7 @@ use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, Keeps, Plan, Work};
-use crate::spec::types::{Activation, Target};
+use crate::spec::types::{Activation, Target, ValueHeads};
 use proc_macro2::TokenStream;
 
 /// `out = matrix * round(norm(x))`, `gates_out = gates * round(norm(x))`.
@@ -90,6 +90,8 @@ pub struct Delta {
     pub activation: Activation,
     /// Heads and widths.
     pub shape: DeltaShape,
+    /// Which key head a value head reads.
+    pub order: ValueHeads,
     /// One row holds all value heads.
     pub out: BufferId,
 }
@@ -169,7 +171,7 @@ pub const FUSIONS: &[Fusion] = &[
 ];
 
 fn delta(it: &Lowering) -> Result<PhaseKind, PassError> {
-    let shape = it.block_op::<DeltaNet>("r").shape;
+    let DeltaNet { shape, order, .. } = *it.block_op::<DeltaNet>("r");
     let Op::Gate { activation } = *it.op("out") else { unreachable!("the rule says gate") };
     let (qkvz, ba) = (it.whole("q")?, it.whole("b")?);
     let (keys, values) = (shape.key_width(), shape.value_width());
@@ -184,5 +186,5 @@ fn delta(it: &Lowering) -> Result<PhaseKind, PassError> {
     }
     let [convolution, a_log, dt_bias] = it.own("r");
     let (norm, out) = (it.norm("n"), it.whole("out")?);
-    Ok(Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, out }.into())
+    Ok(Delta { qkvz, ba, convolution, a_log, dt_bias, norm, activation, shape, order, out }.into())
 }

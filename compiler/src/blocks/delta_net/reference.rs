@@ -6,6 +6,7 @@ use super::state::DeltaShape;
 use crate::blocks::Computed;
 use crate::reference::Evaluation;
 use crate::reference::ops::{convolve, softplus};
+use crate::spec::types::ValueHeads;
 
 /// Recurrent state of a sequence in one layer; empty before its first token.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +53,10 @@ impl Computed for DeltaNet {
                 let step = softplus(number(a) + f64::from(dt_bias[head]));
                 let decay = (-f64::from(a_log[head]).exp() * step).exp();
                 let beta = 1.0 / (1.0 + (-number(b)).exp());
-                let of = head * key_heads / value_heads;
+                let of = match self.order {
+                    ValueHeads::Grouped => head * key_heads / value_heads,
+                    ValueHeads::Tiled => head % key_heads,
+                };
                 let matrix = &mut state.matrices[head * key_dim * value_dim..][..key_dim * value_dim];
                 matrix.iter_mut().for_each(|s| *s *= decay);
                 let value = &values[head * value_dim..][..value_dim];

@@ -23,6 +23,7 @@ pub struct DeltaNet {
 
 impl MixerSpec for DeltaNet {
     const KIND: &'static str = "gated-delta-net";
+    const DECAYS: bool = true;
 
     fn read(source: &Source, mut table: Table) -> Option<DeltaNet> {
         let mut size = |key: &str, example: u32, most: u64| {

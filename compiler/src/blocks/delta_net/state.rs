@@ -7,8 +7,7 @@ use monomorph_abi::state::Recurrence;
 pub struct DeltaShape {
     /// Number of query and key heads.
     pub key_heads: usize,
-    /// Number of value heads, a multiple of `key_heads`; head `j` reads key head
-    /// `j * key_heads / value_heads`.
+    /// Number of value heads, a multiple of `key_heads`.
     pub value_heads: usize,
     /// Width of a query or key head.
     pub key_dim: usize,

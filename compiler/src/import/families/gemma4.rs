@@ -7,7 +7,7 @@ use crate::blocks::experts::spec::{Experts, Router, SharedExpert};
 use crate::blocks::products::spec::Gated;
 use crate::import::dimensions::{activation_named, all_stop_ids, kv_heads};
 use crate::import::draft::{
-    Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Stacked,
+    Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Projections, Stacked,
 };
 use crate::import::keys::{Findings, Keys};
 use crate::import::quantization;
@@ -125,7 +125,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
                 ..Modules::USUAL
             },
             draft: DraftNames::USUAL,
-            fused: false,
+            projections: Projections::Apart,
             stacked: Stacked::Yes,
             towers: match outer {
                 Some(_) => &[

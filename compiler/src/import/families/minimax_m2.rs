@@ -6,7 +6,7 @@ use crate::blocks::experts::import::active;
 use crate::blocks::experts::spec::{Experts, Router};
 use crate::import::dimensions::{activation, head_dim, kv_heads, stop_ids};
 use crate::import::draft::{
-    Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Stacked,
+    Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Projections, Stacked,
 };
 use crate::import::keys::{Findings, Keys};
 use crate::import::quantization;
@@ -82,7 +82,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
                 ..Modules::USUAL
             },
             draft: DraftNames::USUAL,
-            fused: false,
+            projections: Projections::Apart,
             stacked: Stacked::No,
             towers: &[],
         },

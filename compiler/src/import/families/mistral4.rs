@@ -8,7 +8,8 @@ use crate::blocks::latent_attention::import as latent_attention;
 use crate::blocks::products::spec::Gated;
 use crate::import::dimensions::{activation_named, all_stop_ids};
 use crate::import::draft::{
-    DENSE, Draft, DraftHead, DraftNames, ExpertNames, LatentNames, Layer, Modules, Naming, Stacked,
+    DENSE, Draft, DraftHead, DraftNames, ExpertNames, LatentNames, Layer, Modules, Naming, Projections,
+    Stacked,
 };
 use crate::import::keys::{Findings, Keys};
 use crate::import::quantization;
@@ -89,7 +90,7 @@ pub(super) fn read(keys: &mut Keys, mut outer: Option<&mut Keys>, found: &mut Fi
                 ..Modules::USUAL
             },
             draft: DraftNames::USUAL,
-            fused: false,
+            projections: Projections::Apart,
             stacked: Stacked::Yes,
             towers: if outer.is_some() { &["vision_tower.*", "multi_modal_projector.*"] } else { &[] },
         },
@@ -132,7 +133,7 @@ pub(in crate::import) const OWN_NAMES: Naming = Naming {
         },
     },
     draft: DraftNames::USUAL,
-    fused: false,
+    projections: Projections::Apart,
     stacked: Stacked::No,
     towers: &[],
 };

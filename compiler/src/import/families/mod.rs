@@ -6,7 +6,7 @@ mod minimax_m2;
 pub(super) mod mistral4;
 mod nemotron_h;
 
-use super::draft::{Draft, Stacked};
+use super::draft::{Draft, Projections, Stacked};
 use super::keys::{Findings, Keys};
 use super::rotary::Turned;
 
@@ -52,8 +52,8 @@ pub(crate) struct Family {
 /// What distinguishes the hybrid families from one another.
 #[derive(Clone, Copy)]
 pub(crate) struct Hybrid {
-    /// Whether a delta-net's projections are two tensors with rows grouped by key heads.
-    pub(crate) fused: bool,
+    /// How the projections of delta-nets stand in tensors.
+    pub(crate) projections: Projections,
 }
 
 /// Defaults of a mixture of experts.
@@ -205,7 +205,7 @@ pub(crate) const FAMILIES: [Family; 7] = [
         stop_ids: &[],
         qk_norm: true,
         turned: Turned::Part,
-        hybrid: Some(Hybrid { fused: true }),
+        hybrid: Some(Hybrid { projections: Projections::Grouped }),
         experts: Some(Mixture {
             experts: 512,
             active: 10,
@@ -230,7 +230,7 @@ pub(crate) const FAMILIES: [Family; 7] = [
         stop_ids: &[],
         qk_norm: true,
         turned: Turned::Part,
-        hybrid: Some(Hybrid { fused: false }),
+        hybrid: Some(Hybrid { projections: Projections::Apart }),
         experts: None,
     },
     Family {
@@ -247,7 +247,7 @@ pub(crate) const FAMILIES: [Family; 7] = [
         stop_ids: &[],
         qk_norm: true,
         turned: Turned::Part,
-        hybrid: Some(Hybrid { fused: false }),
+        hybrid: Some(Hybrid { projections: Projections::Apart }),
         experts: Some(Mixture {
             experts: 256,
             active: 8,

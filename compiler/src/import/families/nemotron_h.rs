@@ -8,7 +8,7 @@ use crate::blocks::mamba2::import as mamba2;
 use crate::blocks::products::spec::{NoMixer, Nothing, Ungated};
 use crate::import::dimensions::{kv_heads, stop_ids};
 use crate::import::draft::{
-    DENSE, Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Stacked,
+    DENSE, Draft, DraftHead, DraftNames, ExpertNames, FULL, Layer, Modules, Naming, Projections, Stacked,
 };
 use crate::import::keys::{Findings, Keys};
 use crate::import::quantization;
@@ -137,7 +137,7 @@ pub(super) fn read(keys: &mut Keys, _: Option<&mut Keys>, found: &mut Findings) 
                 ..Modules::USUAL
             },
             draft: DRAFT,
-            fused: false,
+            projections: Projections::Apart,
             stacked: Stacked::No,
             towers: &[],
         },

@@ -12,8 +12,15 @@ pub(super) const COUNTS: [(&str, &str); 5] = [
     ("num_attention_heads", "attention.head_count"),
 ];
 
+/// Those of delta-nets.
+pub(super) const OF_DELTA_NETS: [(&str, &str); 3] = [
+    ("linear_num_key_heads", "ssm.group_count"),
+    ("linear_key_head_dim", "ssm.state_size"),
+    ("linear_conv_kernel_dim", "ssm.conv_kernel"),
+];
+
 /// Other keys of configs that problems may be about.
-const OTHERS: [(&str, &str); 9] = [
+const OTHERS: [(&str, &str); 14] = [
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", "attention.key_length"),
     ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
@@ -23,11 +30,16 @@ const OTHERS: [(&str, &str); 9] = [
     ("num_experts", "expert_count"),
     ("num_experts_per_tok", "expert_used_count"),
     ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+    ("linear_num_value_heads", "ssm.time_step_rank"),
+    ("full_attention_interval", "full_attention_interval"),
+    ("layer_types", "attention.recurrent_layers"),
+    ("mtp_num_hidden_layers", "nextn_predict_layers"),
 ];
 
 /// A problem of a config, by the names that metadata has for its keys.
 pub(super) fn own_words(problem: &str, architecture: &str) -> String {
-    COUNTS.iter().chain(&OTHERS).fold(problem.to_owned(), |problem, (theirs, own)| {
+    COUNTS.iter().chain(&OF_DELTA_NETS).chain(&OTHERS).fold(problem.to_owned(), |problem, (theirs, own)| {
         problem.replace(&format!("`{theirs}`"), &format!("`{architecture}.{own}`"))
     })
 }
@@ -104,12 +116,22 @@ impl<'a> Keys<'a> {
         self.read(key, |metadata, path| Ok(metadata.str(path)?.map(str::to_owned)))
     }
 
+    /// Truth values, if they are there.
+    pub(super) fn flags(&mut self, key: &str) -> Option<Vec<bool>> {
+        self.read(key, Metadata::bools)
+    }
+
     /// A key that, where it is there, has one value only.
     pub(super) fn only(&mut self, key: &str, value: usize, why: &str) {
         if let Some(found) = self.optional(key).filter(|found| *found != value) {
             let problem = format!("metadata `{}` is {found}: {value}, {why}", self.path(key));
             self.problems.push(problem);
         }
+    }
+
+    /// Marks a key as known: what it says does not matter.
+    pub(super) fn harmless(&mut self, key: &str) {
+        self.asked.insert(self.path(key));
     }
 
     /// Ids that end an answer, by what they are called among the tokenizer's.

@@ -21,8 +21,9 @@ pub use model::{
 pub use monomorph_formats::ScaleForm;
 pub(crate) use quant::of_some_layers;
 pub use quant::{
-    Canary, CheckpointSpec, ClassScales, Companion, Compute, Container, DRAFT_PREFIX, FileTensor, HubFile,
-    KvScaleNames, LEAST_MARGIN, PerTensor, Quant, RotaryRows, RowView, Scales, Source, TensorClass,
+    Canary, CheckpointSpec, ClassScales, Companion, Compute, Container, DRAFT_PREFIX, Decay, FileTensor,
+    HubFile, KvScaleNames, LEAST_MARGIN, OnePlusNorms, PerTensor, Quant, RotaryRows, RowView, Scales, Source,
+    TensorClass, ValueHeads,
 };
 pub use tuning::{Knobs, PhaseTuning, Provenance, Settings, Tuning};
 

@@ -304,6 +304,12 @@ pub struct CheckpointSpec {
     pub names: BTreeMap<String, FileTensor>,
     /// Order of the rows of q and k in the file.
     pub rotary_rows: RotaryRows,
+    /// Order of the value heads of delta-nets in the file.
+    pub value_heads: ValueHeads,
+    /// How the weights of norms that multiply by one plus each stand in the file.
+    pub one_plus_norms: OnePlusNorms,
+    /// How the decay of delta-nets stands in the file.
+    pub decay: Decay,
     /// Tensors the checkpoint may hold that the model does not use (names may contain `{layer}`).
     pub unused: Vec<String>,
     /// Where to fetch it, in order of preference.
@@ -393,6 +399,37 @@ pub enum RotaryRows {
     AsModel,
     /// GGUF's order for Llama: row `2i + j` of the file is row `i + j * head_dim/2` of the model.
     Interleaved,
+}
+
+/// Order of the value heads of a delta-net in the file, in every tensor that has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ValueHeads {
+    /// Those of one key head next to one another: of `r` a key head, head `j` reads key head `j / r`.
+    #[default]
+    Grouped,
+    /// GGUF's order for Qwen3.5: one of every key head, then another of every one. Of `n` key heads, head `j`
+    /// reads key head `j % n`.
+    Tiled,
+}
+
+/// How the weights of norms that multiply by one plus each stand in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnePlusNorms {
+    /// Without the one.
+    #[default]
+    AsModel,
+    /// With it.
+    OneAdded,
+}
+
+/// How the decay of delta-nets stands in the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Decay {
+    /// As `a_log`, the logarithm of its rate.
+    #[default]
+    Logarithm,
+    /// As `-exp(a_log)`.
+    NegativeRate,
 }
 
 /// A source of weights.

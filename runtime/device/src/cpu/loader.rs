@@ -7,7 +7,7 @@ use super::team::Team;
 use crate::companions::{Companions, companions};
 use crate::rows_of::FileRows;
 use monomorph_abi::tiles::tile_bytes;
-use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm};
+use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm, logarithms_of_rates};
 use monomorph_model::Progress;
 use monomorph_weights::{Tensor, WeightsError, Windows};
 use std::marker::PhantomData;
@@ -42,12 +42,14 @@ pub struct Part<'a> {
     rows: FileRows,
     /// The form of the scales beside it, and the tensors that hold them.
     scales: Option<(ScaleForm, &'a [Tensor<'a>])>,
+    /// Whether it holds `-exp(x)` of every number `x`.
+    negative_rates: bool,
 }
 
 impl<'a> Part<'a> {
     /// A tensor with its rows in the model's order.
     pub fn new(tensor: Tensor<'a>) -> Part<'a> {
-        Part { tensor, rows: FileRows::All, scales: None }
+        Part { tensor, rows: FileRows::All, scales: None, negative_rates: false }
     }
 
     /// A tensor with its rows in GGUF's order for rotary heads of `head_dim` rows.
@@ -68,6 +70,11 @@ impl<'a> Part<'a> {
     /// The same, of codes whose scales these tensors hold, in the order of the form.
     pub fn scaled(self, form: ScaleForm, companions: &'a [Tensor<'a>]) -> Part<'a> {
         Part { scales: Some((form, companions)), ..self }
+    }
+
+    /// The same, of numbers `-exp(x)` that stand for `x`. Of vectors only.
+    pub fn negative_rates(self) -> Part<'a> {
+        Part { negative_rates: true, ..self }
     }
 
     /// Whether the model uses all rows of the file, in order.
@@ -106,10 +113,10 @@ impl<'a> Part<'a> {
 }
 
 /// Rows of a tensor whose last dimensions, the fewest that do, make `columns` columns; `None` where there are
-/// none such, or no dimension is left.
+/// none such. All dimensions together are a single row.
 fn rows_of(shape: &[usize], columns: usize) -> Option<usize> {
     let mut wide = 1usize;
-    for at in (1..shape.len()).rev() {
+    for at in (0..shape.len()).rev() {
         wide = wide.checked_mul(shape[at])?;
         if wide == columns {
             let product = shape[..at].iter().try_fold(1, |product: usize, size| product.checked_mul(*size));
@@ -394,6 +401,10 @@ impl<const N: usize> Vector<N> {
             // Of rows of a tensor, all of it.
             let mut values = vec![0.0; bytes.len() / format.block_bytes()];
             monomorph_formats::decode(format, &bytes.read()?, &mut values);
+            if part.negative_rates {
+                let fault = |what| loader.mismatch(format!("tensor {name}: {what}"));
+                logarithms_of_rates(&mut values).map_err(fault)?;
+            }
             data.extend((0..rows).map(|row| values[part.rows.file_row(row)]));
             loader.progress.advance(bytes.len() as u64);
         }

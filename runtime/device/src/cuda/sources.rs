@@ -7,7 +7,7 @@ use super::slice::{Share, SourceColumns, SourceRows};
 use super::weights::Part;
 use crate::companions::{Companions, companions};
 use crate::rows_of::FileRows;
-use monomorph_formats::{FP8_BLOCK, Format, ScaleForm, decode};
+use monomorph_formats::{FP8_BLOCK, Format, ScaleForm, decode, logarithms_of_rates};
 use monomorph_weights::{Checkpoint, Tensor, WeightsError};
 
 pub(crate) fn mismatch(checkpoint: &Checkpoint, what: String) -> WeightsError {
@@ -47,6 +47,10 @@ pub(crate) fn load_values(
     let file_width = found.columns.file;
     let mut values = vec![0.0; found.file_rows * file_width];
     decode(format, &found.tensor.bytes.read()?, &mut values);
+    if part.negative_rates {
+        let fault = |what| mismatch(checkpoint, format!("tensor `{}`: {what}", part.name));
+        logarithms_of_rates(&mut values).map_err(fault)?;
+    }
     let mut taken = Vec::with_capacity(rows * width);
     for row in 0..rows {
         let row = &values[found.rows.file_row(row) * file_width..][..file_width];

@@ -65,6 +65,7 @@ pub struct Part {
     pub(crate) cut_rows: &'static [Segment],
     pub(crate) cut_columns: &'static [Segment],
     pub(crate) first_rank_only: bool,
+    pub(crate) negative_rates: bool,
 }
 
 impl Part {
@@ -78,6 +79,7 @@ impl Part {
             cut_rows: &[],
             cut_columns: &[],
             first_rank_only: false,
+            negative_rates: false,
         }
     }
 
@@ -110,6 +112,11 @@ impl Part {
     /// Held by the first rank, and zeros on all others: a bias of what ranks add up. Of vectors only.
     pub fn first_rank_only(self) -> Part {
         Part { first_rank_only: true, ..self }
+    }
+
+    /// Of numbers `-exp(x)` that stand for `x`. Of vectors only.
+    pub fn negative_rates(self) -> Part {
+        Part { negative_rates: true, ..self }
     }
 
     /// With a tensor of scales, for all rows; called in the order of `ScaleForm::companions`.

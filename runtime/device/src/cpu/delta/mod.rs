@@ -32,7 +32,7 @@ use std::marker::PhantomData;
 ///
 /// A row of `qkvz` holds the raw projections
 /// `[KEY_HEADS queries | KEY_HEADS keys | VALUE_HEADS values | VALUE_HEADS gates]`, the first two in heads of
-/// `KEY_DIM`, the others of `VALUE_DIM`; value head `j` uses key head `j / (VALUE_HEADS / KEY_HEADS)`.
+/// `KEY_DIM`, the others of `VALUE_DIM`; which key head a value head uses is in the type of `scratch`.
 /// Queries, keys and values go through `convolution`, whose channels have the same order, and SiLU. A row of
 /// `ba` holds a `b` for every value head, followed by an `a` for each: `beta = sigmoid(b)` and
 /// `g = -exp(a_log) * softplus(a + dt_bias)`. A row of `out` receives `activation(gate) * norm(o)` of every
@@ -58,6 +58,7 @@ pub fn delta<
     const BA: usize,
     const OUT: usize,
     const DRAFTS: usize,
+    const TILED: bool,
 >(
     lane: &Lane,
     batch: &Batch,
@@ -70,7 +71,7 @@ pub fn delta<
     norm: &RmsNorm<K, VALUE_DIM>,
     _: A,
     state: &RecurrentState<VALUE_HEADS, KEY_DIM, VALUE_DIM, CHANNELS, TAPS, DRAFTS>,
-    scratch: &DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
+    scratch: &DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TILED>,
     out: &Rows<OUT>,
 ) {
     const {

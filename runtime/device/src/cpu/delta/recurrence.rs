@@ -33,6 +33,7 @@ pub(super) struct Work<
     const BA: usize,
     const OUT: usize,
     const DRAFTS: usize,
+    const TILED: bool,
 > {
     pub(super) batch: &'a Batch,
     pub(super) layer: usize,
@@ -44,7 +45,7 @@ pub(super) struct Work<
     pub(super) norm: &'a RmsNorm<K, VALUE_DIM>,
     pub(super) activation: PhantomData<A>,
     pub(super) state: &'a RecurrentState<VALUE_HEADS, KEY_DIM, VALUE_DIM, CHANNELS, TAPS, DRAFTS>,
-    pub(super) scratch: &'a DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>,
+    pub(super) scratch: &'a DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TILED>,
     pub(super) out: &'a Rows<OUT>,
 }
 
@@ -61,7 +62,8 @@ impl<
     const BA: usize,
     const OUT: usize,
     const DRAFTS: usize,
-> Work<'_, A, K, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, CHANNELS, QKVZ, BA, OUT, DRAFTS>
+    const TILED: bool,
+> Work<'_, A, K, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TAPS, CHANNELS, QKVZ, BA, OUT, DRAFTS, TILED>
 {
     const GROUP: usize = DeltaScratch::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>::GROUP;
     const QUERY: usize = DeltaScratch::<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>::QUERY;
@@ -82,6 +84,7 @@ impl<
                 self.state.inputs(self.layer, self.batch, row, (self.qkvz, 0), &self.scratch.zeros)
             };
             self.prepare_keys(head, row, &inputs);
+            // As many value heads to each key head, whichever of them read it.
             for value_head in head * Self::GROUP..(head + 1) * Self::GROUP {
                 let start = (value_head * self.scratch.capacity + row) * Self::VALUES;
                 // SAFETY: each head of a token belongs to one lane.
@@ -109,7 +112,7 @@ impl<
         product[0] = dot(key, query);
     }
 
-    /// Computes the decays and learning rates of the value heads of key head `head`.
+    /// Computes the decays and learning rates of the value heads that are prepared with key head `head`.
     #[inline(always)]
     fn prepare_rates(&self, head: usize, row: usize) {
         // SAFETY: no lane writes them in this phase.

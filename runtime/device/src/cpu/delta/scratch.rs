@@ -4,13 +4,15 @@ use super::super::memory::Memory;
 use super::super::recurrent::tile::COLUMNS;
 use super::super::simd::{TILE, at};
 
-/// Scratch memory of [`delta`](super::delta()); layers may share one.
+/// Scratch memory of [`delta`](super::delta()); layers may share one. Value head `j` reads key head
+/// `j / (VALUE_HEADS / KEY_HEADS)`, or `j % KEY_HEADS` where they are `TILED`.
 #[derive(Debug)]
 pub struct DeltaScratch<
     const KEY_HEADS: usize,
     const VALUE_HEADS: usize,
     const KEY_DIM: usize,
     const VALUE_DIM: usize,
+    const TILED: bool = false,
 > {
     /// `[KEY_HEADS][capacity]` of the key and the query, each zero-padded to a multiple of 16, and their
     /// product.
@@ -22,10 +24,15 @@ pub struct DeltaScratch<
     pub(super) capacity: usize,
 }
 
-impl<const KEY_HEADS: usize, const VALUE_HEADS: usize, const KEY_DIM: usize, const VALUE_DIM: usize>
-    DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM>
+impl<
+    const KEY_HEADS: usize,
+    const VALUE_HEADS: usize,
+    const KEY_DIM: usize,
+    const VALUE_DIM: usize,
+    const TILED: bool,
+> DeltaScratch<KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM, TILED>
 {
-    /// Value heads that share a key head.
+    /// Value heads to a key head.
     pub(super) const GROUP: usize = {
         assert!(
             KEY_HEADS > 0 && VALUE_HEADS > 0 && VALUE_HEADS.is_multiple_of(KEY_HEADS),
@@ -60,7 +67,8 @@ impl<const KEY_HEADS: usize, const VALUE_HEADS: usize, const KEY_DIM: usize, con
     /// No lane writes them while the result lives.
     #[inline(always)]
     pub(super) unsafe fn token(&self, head: usize, row: usize) -> Token<'_, KEY_DIM> {
-        let at_key = (head / Self::GROUP * self.capacity + row) * Self::KEYS;
+        let key_head = if TILED { head % KEY_HEADS } else { head / Self::GROUP };
+        let at_key = (key_head * self.capacity + row) * Self::KEYS;
         // SAFETY: the caller's promise.
         let keys = unsafe { self.keys.slice(at_key, Self::KEYS) };
         // SAFETY: as above.

@@ -306,6 +306,23 @@ fn stacked_experts_are_groups_of_one_tensor() {
 }
 
 #[test]
+fn rates_come_as_their_logarithms_and_what_is_none_is_refused() {
+    let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let mut tensors = Entries::new();
+    tensors.insert("rates".to_owned(), (vec![2], Format::F32, bytes(&[-1.0, -std::f32::consts::E])));
+    tensors.insert("growth".to_owned(), (vec![2], Format::F32, bytes(&[-1.0, 0.5])));
+    let checkpoint = checkpoint(&tensors);
+    let load = |name: &str| {
+        let part = Part::new(name, &[2]).negative_rates();
+        load_values(&checkpoint, Format::F32, &part, 2, 1, Share::WHOLE)
+    };
+    let found = load("rates").expect("they are rates");
+    assert!(found[0] == 0.0 && (found[1] - 1.0).abs() <= 1e-6, "{found:?}");
+    let refused = load("growth").expect_err("it grows").to_string();
+    assert!(refused.contains("tensor `growth`: 0.5 is no rate of a decay"), "{refused}");
+}
+
+#[test]
 fn values_stand_in_the_order_of_the_file_or_of_the_rows_taken() {
     let values: Vec<f32> = (0..24).map(|value| value as f32).collect();
     let bytes = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
