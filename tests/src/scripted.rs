@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A running server: but for [`sees`], its model calls tools as Hermes models do and reasons between `<think>`
-/// and `</think>`.
+/// A running server: but for [`sees`], its model calls tools as Hermes models do and reasons between
+/// `<think>` and `</think>`.
 pub struct Talking {
     /// The process, with its address.
     pub serving: Serving,

@@ -16,7 +16,8 @@ pub struct PromptImages {
     /// What is added to the index of a token behind the prompt to have its position; 0 where there are no
     /// `positions`.
     pub shift: i32,
-    /// What whoever asks counts the memory of these images by: dropped when no sequence needs them any more.
+    /// By what the client's server counts the memory of these images: dropped when no sequence needs them any
+    /// more.
     pub room: Option<Arc<dyn Any + Send + Sync>>,
 }
 

@@ -1,8 +1,8 @@
 //! A server without a model, to try clients against: `scripted checkpoint DIR` writes the checkpoint it
 //! wants, `scripted serve --weights DIR` serves. `scripted talk-checkpoint DIR` and `scripted talk TOOLS
 //! REASONING serve --weights DIR` do so for one that calls tools and reasons in these formats, with `agent`
-//! in place of `talk` for one with room for what agents ask. Run as `echo-sees`, it has one that takes images,
-//! whose checkpoint `sees-checkpoint DIR` writes. `tests/scripted` says what it answers.
+//! in place of `talk` for one with room for what agents ask. Run as `echo-sees`, it has one that takes
+//! images, whose checkpoint `sees-checkpoint DIR` writes. `tests/scripted` says what it answers.
 
 #[path = "../tests/scripted/mod.rs"]
 mod scripted;

@@ -191,8 +191,8 @@ impl App {
         }
     }
 
-    /// Decodes the images of a prompt, whose tokens are these, once nothing else is known to be wrong with it;
-    /// `at` is its path in the body.
+    /// Decodes the images of a prompt, whose tokens are these, once nothing else is known to be wrong with
+    /// it; `at` is its path in the body.
     pub(crate) async fn decode(
         &self,
         ready: &Ready,

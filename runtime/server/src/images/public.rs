@@ -36,9 +36,9 @@ pub(crate) fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_v4(address: Ipv4Addr) -> bool {
-    !OWN_V4.iter().any(|(network, bits)| {
-        (u32::from(address) ^ u32::from_be_bytes(*network)).leading_zeros() >= *bits
-    })
+    !OWN_V4
+        .iter()
+        .any(|(network, bits)| (u32::from(address) ^ u32::from_be_bytes(*network)).leading_zeros() >= *bits)
 }
 
 /// Addresses of IPv4 within those of IPv6 (mapped, translated) are outside of 2000::/3.

@@ -26,7 +26,7 @@ const REDIRECTS: usize = 3;
 /// Hosts that `--image-hosts` allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageHost {
-    /// Any.
+    /// Every host there is.
     Any,
     /// One of this name.
     Named(String),
@@ -46,8 +46,10 @@ impl FromStr for ImageHost {
             _ if text == "*" => Ok(ImageHost::Any),
             Some(name) if is_name(name) => Ok(ImageHost::Below(format!(".{}", name.to_ascii_lowercase()))),
             None if is_name(text) => Ok(ImageHost::Named(text.to_ascii_lowercase())),
-            _ => Err("a host is a name such as `images.example.com`, `*.example.com` for all below one, or `*`"
-                .to_owned()),
+            _ => Err(
+                "a host is a name such as `images.example.com`, `*.example.com` for all below one, or `*`"
+                    .to_owned(),
+            ),
         }
     }
 }
@@ -276,8 +278,7 @@ mod tests {
                 return;
             }
             "/bomb" => {
-                let mut packed =
-                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+                let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
                 packed.write_all(&[0; 1 << 20]).expect("packed");
                 let packed = packed.finish().expect("packed");
                 let head = format!(
@@ -358,7 +359,9 @@ mod tests {
             assert_eq!(code, "invalid_image_url", "{address}: {said}");
             assert!(said.contains(message), "{address}: {said}");
         }
-        for address in ["https://127.0.0.1/", "https://169.254.169.254/", "https://[::1]/", "https://localhost/"] {
+        for address in
+            ["https://127.0.0.1/", "https://169.254.169.254/", "https://[::1]/", "https://localhost/"]
+        {
             let (code, said) = refused(&["*"], address);
             assert_eq!(code, "failed_to_download_image", "{address}: {said}");
             assert!(said.contains(private), "{address}: {said}");
@@ -368,7 +371,9 @@ mod tests {
     #[test]
     fn hosts_are_names_or_what_is_below_one() {
         let allows = |host: &str, name: &str| host.parse::<ImageHost>().expect(host).allows(name);
-        assert!(allows("Images.example.com", "images.EXAMPLE.com") && !allows("example.com", "a.example.com"));
+        assert!(
+            allows("Images.example.com", "images.EXAMPLE.com") && !allows("example.com", "a.example.com")
+        );
         assert!(allows("*.example.com", "a.b.example.com") && !allows("*.example.com", "example.com"));
         assert!(!allows("*.example.com", "badexample.com") && allows("*", "anything.test"));
         for wrong in ["", "*.", "https://a", "a/b", "a:443", ".a", "a.", "**", "*.*.a", "a b"] {

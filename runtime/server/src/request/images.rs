@@ -1,4 +1,4 @@
-//! Images of requests: each vendor's part of a message, read to the bytes of a file, or to the address of one.
+//! Images of requests: each vendor's part of a message, read to the bytes of a file or to its address.
 //!
 //! No message of an error quotes either.
 
@@ -17,7 +17,7 @@ const DETAILS: [&str; 4] = ["auto", "low", "high", "original"];
 /// What a request may send.
 const AS_DATA: &str = "must be a data URL with the image in base64, as `data:image/png;base64,...`";
 
-/// An image of a request.
+/// What a part of a message shows the model.
 #[derive(Clone, PartialEq)]
 pub(crate) struct RequestImage {
     /// The path of what holds it in the body.

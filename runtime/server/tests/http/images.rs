@@ -379,7 +379,7 @@ pub fn facts() {
     let info = blind.get("/info").json();
     assert_eq!((&info["build"]["vision"], &info["engine"]["images"]), (&Value::Null, &Value::Null));
     assert_eq!(blind.metric("monomorph:images_seen_total"), 0.0);
-    for flag in ["--image-max-tokens", "--image-memory"] {
+    for flag in ["--image-max-tokens", "--image-memory", "--image-hosts"] {
         let refused = run("echo", &["serve", "--port", "0", "--weights", "dummy", flag, "9"]);
         let text = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(1), "{text}");
@@ -433,6 +433,32 @@ pub fn refusals() {
             let message = error["message"].as_str().expect("a message");
             assert!(message.starts_with(&format!("`{param}`")), "{message}");
             assert!(!message.contains("iVBOR") && !message.contains("passwd"), "it is told again: {message}");
+        }
+    }
+    // Where hosts are allowed, others are not, and none whose address is not public.
+    let fetching = Server::start_seeing(&["--image-hosts", "localhost,*.example.com"]);
+    for (address, code, why) in [
+        ("https://example.com/a.png", "invalid_image_url", "--image-hosts"),
+        ("http://a.example.com/a.png", "invalid_image_url", "as `data:image"),
+        ("https://localhost/a.png", "failed_to_download_image", "localhost has no public address"),
+    ] {
+        let block = json!({"type": "image", "source": {"type": "url", "url": address}});
+        let items = json!([{"role": "user", "content": [{"type": "input_image", "image_url": address}]}]);
+        let anthropic = json!({"max_tokens": 1, "messages": [{"role": "user", "content": [block]}]});
+        for (path, body) in [
+            (CHAT, json!({"messages": url(address)})),
+            ("/v1/chat/completions/render", json!({"messages": url(address)})),
+            ("/tokenize", json!({"messages": url(address)})),
+            ("/v1/responses", json!({"input": items})),
+            ("/v1/messages", anthropic.clone()),
+            ("/v1/messages/count_tokens", json!({"messages": anthropic["messages"]})),
+        ] {
+            let refused = fetching.post(path, &body);
+            let error = &refused.json()["error"];
+            let message = error["message"].as_str().expect("a message");
+            assert_eq!(refused.status, 400, "{path} {error}");
+            assert!(path.contains("messages") || error["code"] == code, "{path} {error}");
+            assert!(message.contains(why) && !message.contains("a.png"), "{path} {message}");
         }
     }
     // A typed placeholder is text.

@@ -5,8 +5,9 @@
 //! character; `[[panic]]` panics; `[[fault]]` fails as a device does; `[[hang N]]` greets after a step that
 //! takes N ms; `[[drawn]]` draws letters as the request's sampling has it; from `[[poison]]` on tokens are
 //! wrong, and from `[[nan]]` on logits are not finite, in all answers; from the prompt after `[[poison N]]`
-//! on tokens of rank N are; `[[seen]]` says the prompt, and what is seen of images. Anything else gets [`GREETING`]. With made-up weights of seed N, loading takes
-//! N ms, of ranks the last one's. With [`BROKEN`] it fails.
+//! on tokens of rank N are; `[[seen]]` says the prompt, and what is seen of images. Anything else gets
+//! [`GREETING`]. With made-up weights of seed N, loading takes N ms, of ranks the last one's. With [`BROKEN`]
+//! it fails.
 
 pub mod seeing;
 pub mod talk;

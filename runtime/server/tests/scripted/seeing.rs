@@ -1,6 +1,6 @@
 //! The scripted model with a vision tower. `[[seen]]` answers with the prompt as the model has it: its text,
-//! with each image as the number of its rows and a hash of their pixels and positions; and behind it a hash of
-//! all tokens and positions.
+//! with each image as the number of its rows and a hash of their pixels and positions; and behind it a hash
+//! of all tokens and positions.
 
 use super::{Bytes, Loaded, Reply, checkpoint_of};
 use monomorph_engine::scripted::images::id_of;
