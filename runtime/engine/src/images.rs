@@ -2,8 +2,8 @@
 
 use monomorph_cache::ImageDigest;
 use monomorph_model::{Grid, VisionSpec};
-use std::any::Any;
 use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// The images of a prompt, and by what positions its tokens are turned because of them.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct PromptImages {
     pub shift: i32,
     /// By what the client's server counts the memory of these images: dropped when no sequence needs them any
     /// more.
-    pub room: Option<Arc<dyn Any + Send + Sync>>,
+    pub room: Option<Arc<OwnedSemaphorePermit>>,
 }
 
 /// An image, as its tower takes it.

@@ -31,13 +31,12 @@ use monomorph_engine::{EngineHandle, PromptImages, Request, SubmitError};
 use monomorph_grammar::Constraint;
 use monomorph_model::{ModelSpec, Progress, VisionSpec};
 use monomorph_sampling::Sampling;
-use std::any::Any;
 use std::borrow::Cow;
 use std::hash::RandomState;
 use std::num::NonZero;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 /// The server's state: what is fixed at the start, and what loading adds.
 pub(crate) struct App {
@@ -184,7 +183,7 @@ impl App {
         &self,
         ready: &Ready,
         conversation: &mut Conversation,
-    ) -> Result<Option<Arc<dyn Any + Send + Sync>>, ApiError> {
+    ) -> Result<Option<Arc<OwnedSemaphorePermit>>, ApiError> {
         match &ready.images {
             Some(reader) => reader.fetch(&mut conversation.images, conversation.at, || wait(ready)).await,
             None => Ok(None),

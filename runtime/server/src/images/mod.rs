@@ -24,10 +24,10 @@ use monomorph_vision::{
 use remote::Remote;
 use room::DECODING_BYTES;
 use sha2::{Digest, Sha256};
-use std::any::Any;
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// Changes with what becomes of a file: part of what an image is known by.
 const PREPROCESSING: u64 = 1;
@@ -138,7 +138,7 @@ impl ImageReader {
         images: &mut [RequestImage],
         at: &str,
         wait: impl FnOnce() -> NonZero<u32>,
-    ) -> Result<Option<Arc<dyn Any + Send + Sync>>, ApiError> {
+    ) -> Result<Option<Arc<OwnedSemaphorePermit>>, ApiError> {
         let mut known: HashMap<Arc<str>, Arc<[u8]>> = HashMap::new();
         let mut bytes = 0;
         for image in images {

@@ -6,10 +6,9 @@
 use crate::error::{ApiError, wrong};
 use crate::process::out;
 use axum::http::StatusCode;
-use std::any::Any;
 use std::num::NonZero;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes that decoding may claim, of all images that are decoded at a time.
 pub(crate) const DECODING_BYTES: u64 = 1 << 30;
@@ -66,7 +65,7 @@ impl ImageRoom {
         bytes: u64,
         at: &str,
         wait: impl FnOnce() -> NonZero<u32>,
-    ) -> Result<Arc<dyn Any + Send + Sync>, ApiError> {
+    ) -> Result<Arc<OwnedSemaphorePermit>, ApiError> {
         let permits = bytes.div_ceil(OF_PATCHES);
         let all = out::bytes(self.bytes);
         if permits > self.bytes / OF_PATCHES {
