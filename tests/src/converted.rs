@@ -250,6 +250,20 @@ pub fn converted_by(
     plain: &Target,
     stored: Format,
 ) -> GgufWriter {
+    converted_in(older, architecture, golden, plain, &|_| stored)
+}
+
+/// The same with matrices in the formats that `stored` says of their names in the file.
+///
+/// # Panics
+/// As [`converted`].
+pub fn converted_in(
+    older: bool,
+    architecture: &str,
+    golden: &Golden,
+    plain: &Target,
+    stored: &dyn Fn(&str) -> Format,
+) -> GgufWriter {
     let hybrid = DELTA_NETS.contains(&architecture);
     let drafts = u32::from(hybrid && plain.quant.has_draft());
     let config = config(golden);
@@ -368,6 +382,7 @@ pub fn converted_by(
             stacked.1.extend(values);
             continue;
         }
+        let stored = stored(&name);
         let fits = shape.len() > 1 && shape[shape.len() - 1].is_multiple_of(stored.block_elements());
         // What quantises files writes what has one row as a vector.
         if stored.is_quantised() && shape[0] == 1 {
@@ -378,6 +393,7 @@ pub fn converted_by(
         file = file.tensor(&name, &shape, format, encode(format, &values));
     }
     for (name, (shape, values)) in experts {
+        let stored = stored(&name);
         let fits = shape[2].is_multiple_of(stored.block_elements());
         let format = if fits { stored } else { Format::F32 };
         file = file.tensor(&name, &shape, format, encode(format, &values));

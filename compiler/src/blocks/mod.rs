@@ -27,7 +27,7 @@ pub use exchange::{Gather, Sum, Zeros};
 pub use experts::{Chosen, Combine, Experts, Judge, Latent, SharedDown, SharedUp};
 pub use latent_attention::LatentAttention;
 pub use mamba2::Mamba2;
-pub use products::{Accumulate, Gated, Linear, Project};
+pub use products::{Accumulate, Gated, Linear, Project, ProjectApart};
 pub use rows::{AddNormed, Cap, Scale, SumNormed};
 pub use vision::{
     Activate, AddImageRows, AttendPatches, EmbedImages, EmbedPatches, MergePatches, PoolPatches,
@@ -613,7 +613,7 @@ blocks! {
     products {
         mixer NoMixer;
         ffns Gated, Ungated, Nothing;
-        phases Project, Accumulate, Gated, Linear;
+        phases Project, ProjectApart, Accumulate, Gated, Linear;
     }
     attention {
         mixer Attention;

@@ -7,6 +7,7 @@ use crate::blocks::FieldForm;
 use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
 use crate::plan::{Field, FieldId, FieldKind, Packing, TensorPart};
 use crate::spec::types::{Compute, HardwareKind};
+use monomorph_formats::{Format, ScaleForm};
 use std::collections::BTreeMap;
 
 /// The fields of the generated structs, and the groups that read them.
@@ -17,8 +18,9 @@ pub struct Layout {
     /// Fields by body and group, under the rule's names for values. Products fused into one matrix map to the
     /// same field.
     pub uses: BTreeMap<(BodyId, usize), Uses>,
-    /// Whether heads' matrices have a form of their own ([`FieldKind::Heads`]).
-    own_heads: bool,
+    /// Whether it is a CPU's: heads' matrices have a form of their own ([`FieldKind::Heads`]), and products
+    /// side by side need not share a matrix.
+    on_cpu: bool,
 }
 
 /// Lays out the weights of every group.
@@ -26,8 +28,8 @@ pub struct Layout {
 /// # Errors
 /// When products of one group cannot share a matrix: formats differ, or only some have a bias.
 pub fn layout(graph: &Graph, fused: &Fused, hardware: &HardwareKind) -> Result<Layout, PassError> {
-    let own_heads = matches!(hardware, HardwareKind::Cpu(_));
-    let mut layout = Layout { own_heads, ..Layout::default() };
+    let on_cpu = matches!(hardware, HardwareKind::Cpu(_));
+    let mut layout = Layout { on_cpu, ..Layout::default() };
     for (body_index, groups) in fused.bodies.iter().enumerate() {
         let body = BodyId(body_index);
         for (group_index, group) in groups.iter().enumerate() {
@@ -94,8 +96,17 @@ impl Layout {
                 other => weights.extend(other.weights()),
             }
         }
-        let matrix = self.matrix(graph, body_id, body, &weights, packing)?;
-        uses.matrices.extend(values.iter().map(|value| ((*value).to_owned(), matrix)));
+        // Without a bias, and side by side, those of each format are a matrix of their own on a CPU.
+        let apart = self.on_cpu && packing == Packing::Stacked && biases.is_empty();
+        let alike = |a: &WeightId, b: &WeightId| {
+            !apart || format_of(&graph.weights[a.0]) == format_of(&graph.weights[b.0])
+        };
+        let mut named = values.iter();
+        for weights in weights.chunk_by(alike) {
+            let matrix = self.matrix(graph, body_id, body, weights, packing)?;
+            let named = named.by_ref().take(weights.len());
+            uses.matrices.extend(named.map(|value| ((*value).to_owned(), matrix)));
+        }
         if biases.is_empty() {
             return Ok(());
         }
@@ -123,9 +134,7 @@ impl Layout {
     ) -> Result<FieldId, PassError> {
         let first = &graph.weights[weights[0].0];
         for other in weights.iter().map(|id| &graph.weights[id.0]) {
-            let form = |it: &Weight| it.scales.as_ref().map(|it| it.form);
-            let key = |it: &Weight| (it.stored, it.compute, it.columns, it.experts, form(it));
-            let (a, b) = (key(first), key(other));
+            let (a, b) = (format_of(first), format_of(other));
             if a != b {
                 return Err(pass_error!(
                     "`{}` and `{}` are fused in `{}` and cannot be: {a:?} against {b:?}",
@@ -154,7 +163,7 @@ impl Layout {
                 let kind = FieldKind::Convolution { format: stored, channels: rows, taps: columns };
                 self.field(graph, body, &[weight], kind)
             }
-            FieldForm::Heads { .. } if !self.own_heads => {
+            FieldForm::Heads { .. } if !self.on_cpu => {
                 self.field(graph, body, &[weight], stacked(graph, &[weight], Packing::Stacked))
             }
             FieldForm::Heads { heads, key_dim } => {
@@ -185,6 +194,12 @@ impl Layout {
         self.fields.push(Field { name, owner, kind, parts });
         FieldId(self.fields.len() - 1)
     }
+}
+
+/// What weights have in common that share a matrix: formats, columns, experts.
+fn format_of(weight: &Weight) -> (Format, Compute, usize, Option<usize>, Option<ScaleForm>) {
+    let scales = weight.scales.as_ref().map(|scales| scales.form);
+    (weight.stored, weight.compute, weight.columns, weight.experts, scales)
 }
 
 /// The matrix of these weights, which are alike.

@@ -71,6 +71,17 @@ pub struct Slice {
     pub column: usize,
 }
 
+/// A product and where its results go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SideProduct {
+    /// One or more matrices of one format stacked.
+    pub matrix: FieldId,
+    /// Where its results go.
+    pub out: BufferId,
+    /// The column of the first of them.
+    pub column: usize,
+}
+
 /// One group about to become a phase.
 #[derive(Debug)]
 pub struct Lowering<'a> {
@@ -120,6 +131,19 @@ impl Lowering<'_> {
     /// The matrix that holds a product.
     pub fn matrix(&self, value: &str) -> FieldId {
         self.uses.matrices[value]
+    }
+
+    /// The matrices of the rule's products, in its order, each with where its first product goes.
+    pub fn products(&self) -> Vec<SideProduct> {
+        let values = self.group.fusion.matrices.iter().flat_map(|(values, _)| values.iter());
+        let mut products: Vec<SideProduct> = Vec::new();
+        for value in values {
+            let (matrix, Slice { buffer: out, column }) = (self.matrix(value), self.slice(value));
+            if products.last().is_none_or(|last| last.matrix != matrix) {
+                products.push(SideProduct { matrix, out, column });
+            }
+        }
+        products
     }
 
     /// The bias of a product, or of all products of its matrix.

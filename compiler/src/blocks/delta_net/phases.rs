@@ -3,6 +3,7 @@
 use super::super::{Kind, PhaseKind};
 use super::graph::DeltaNet;
 use super::state::DeltaShape;
+use crate::blocks::products::apart;
 use crate::blocks::products::cuda::Operands;
 use crate::blocks::recurrent::CudaState;
 use crate::emit::call::Call;
@@ -150,6 +151,9 @@ pub const FUSIONS: &[Fusion] = &[
         matrices: &[(&["q", "k", "v", "z"], Stacked), (&["b", "a"], Stacked)],
         buffers: &[&["q", "k", "v", "z"], &["b", "a"]],
         lower: |it| {
+            if let Some(apart) = apart(it)? {
+                return Ok(apart.into());
+            }
             Ok(ProjectDelta {
                 x: it.whole("x")?,
                 norm: it.norm("n"),

@@ -1,7 +1,9 @@
 //! CPU calls of matrix products.
 
-use super::{Accumulate, Gated, Linear, Project};
+use super::{Accumulate, Gated, Linear, Project, ProjectApart};
 use crate::emit::call::{Call, activation};
+use crate::emit::number;
+use crate::passes::lower::SideProduct;
 use proc_macro2::TokenStream;
 use quote::quote;
 
@@ -19,6 +21,18 @@ impl Project {
         let (rows, x, norm) = (it.rows(self.out), it.buffer(self.x), it.field(self.norm));
         let (staged, matrix) = (it.staged(self.matrix), it.field(self.matrix));
         quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, #epilogue);)
+    }
+}
+
+impl ProjectApart {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let (x, norm) = (it.buffer(self.x), it.field(self.norm));
+        let products = self.products.iter().map(|SideProduct { matrix, out, column }| {
+            let (rows, staged, matrix) = (it.rows(*out), it.staged(*matrix), it.field(*matrix));
+            let (out, column) = (it.buffer(*out), number(*column));
+            quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, StoreAt::<#column, _>(#out));)
+        });
+        quote!(#(#products)*)
     }
 }
 

@@ -7,5 +7,5 @@ pub(crate) mod operands;
 mod phases;
 pub mod spec;
 
-pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project};
-pub(crate) use phases::{cut, project, stored};
+pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project, ProjectApart};
+pub(crate) use phases::{apart, cut, project, stored};

@@ -6,7 +6,7 @@ use crate::emit::call::Call;
 use crate::graph::Op;
 use crate::kernels::{Arguments, Signature};
 use crate::passes::launch::{Launcher, Site};
-use crate::passes::lower::{Fusion, Lowering};
+use crate::passes::lower::{Fusion, Lowering, SideProduct};
 use crate::passes::{PassError, pass_error};
 use crate::plan::Packing::{self, Stacked};
 use crate::plan::cuda::{Cut, Launch};
@@ -68,6 +68,55 @@ impl Kind for Project {
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
         launcher.product(site, self.operands(), launches)
+    }
+}
+
+/// `out[column..] = matrix * round(norm(x))` of several matrices, in formats of their own. Of CPUs only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProjectApart {
+    /// Input, before the norm.
+    pub x: BufferId,
+    /// Norm before the products.
+    pub norm: FieldId,
+    /// In the order of their results; those of one buffer fill it.
+    pub products: Vec<SideProduct>,
+}
+
+impl Kind for ProjectApart {
+    fn name(&self) -> &'static str {
+        "project-apart"
+    }
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        let mut written: Vec<BufferId> = self.products.iter().rev().map(|product| product.out).collect();
+        written.dedup();
+        (vec![self.x], written)
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        std::iter::once(self.norm).chain(self.staged()).collect()
+    }
+
+    fn streams(&self) -> Option<FieldId> {
+        self.products.first().map(|product| product.matrix)
+    }
+
+    fn work(&self, work: &mut Work) {
+        for product in &self.products {
+            work.product(product.matrix, work.rows(product.out));
+        }
+    }
+
+    fn staged(&self) -> Vec<FieldId> {
+        self.products.iter().map(|product| product.matrix).collect()
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
+
+    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
+        Err(pass_error!("no kernel multiplies matrices of several formats as one"))
     }
 }
 
@@ -327,6 +376,15 @@ pub const FUSIONS: &[Fusion] = &[
     },
 ];
 
+/// The products of `n`, where not all that stand side by side are of one matrix.
+pub(crate) fn apart(it: &Lowering) -> Result<Option<ProjectApart>, PassError> {
+    let products = it.products();
+    if products.iter().all(|product| product.column == 0) {
+        return Ok(None);
+    }
+    Ok(Some(ProjectApart { x: it.whole("x")?, norm: it.norm("n"), products }))
+}
+
 /// A product that is stored: `out` of `x`.
 pub(crate) fn stored(it: &Lowering) -> Result<PhaseKind, PassError> {
     let (x, matrix, bias, out) = (it.whole("x")?, it.matrix("out"), it.bias("out"), it.whole("out")?);
@@ -335,6 +393,9 @@ pub(crate) fn stored(it: &Lowering) -> Result<PhaseKind, PassError> {
 
 /// The projections of `n`, the first of which is `first`.
 pub(crate) fn project(it: &Lowering, first: &str) -> Result<PhaseKind, PassError> {
+    if let Some(apart) = apart(it)? {
+        return Ok(apart.into());
+    }
     let (x, out) = (it.whole("x")?, it.whole(first)?);
     let (matrix, bias) = (it.matrix(first), it.bias(first));
     Ok(Project { x, norm: it.norm("n"), matrix, bias, activation: None, out }.into())

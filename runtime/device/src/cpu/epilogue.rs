@@ -2,7 +2,7 @@
 
 use super::loader::Vector;
 use super::rows::Rows;
-use super::simd::{F32s, at, erf, exp};
+use super::simd::{F32s, LANES, at, erf, exp};
 
 /// Consumes the sums of a product `[tokens, ROWS]`.
 pub trait Epilogue<const ROWS: usize>: Sync {
@@ -17,6 +17,10 @@ pub trait Epilogue<const ROWS: usize>: Sync {
 /// Writes the sums.
 #[derive(Clone, Copy, Debug)]
 pub struct Store<'a, const ROWS: usize>(pub &'a Rows<ROWS>);
+
+/// Writes the sums from column `COLUMN` of a row on; products beside this one write the others.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreAt<'a, const COLUMN: usize, const WIDTH: usize>(pub &'a Rows<WIDTH>);
 
 /// Adds the sums to the existing values (the residual stream).
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +47,20 @@ impl<const ROWS: usize> Epilogue<ROWS> for Store<'_, ROWS> {
     unsafe fn apply(&self, token: usize, from: usize, sums: F32s) {
         // SAFETY: the caller's promise.
         sums.store(unsafe { self.0.vector_mut(token, from) });
+    }
+}
+
+impl<const ROWS: usize, const COLUMN: usize, const WIDTH: usize> Epilogue<ROWS>
+    for StoreAt<'_, COLUMN, WIDTH>
+{
+    #[inline(always)]
+    unsafe fn apply(&self, token: usize, from: usize, sums: F32s) {
+        const {
+            // The last vector of a product is padded: where others follow, it has to end with their rows.
+            assert!(COLUMN + ROWS == WIDTH || COLUMN + ROWS < WIDTH && ROWS.is_multiple_of(LANES));
+        }
+        // SAFETY: the caller's promise.
+        sums.store(unsafe { self.0.vector_mut(token, COLUMN + from) });
     }
 }
 

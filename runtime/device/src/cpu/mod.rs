@@ -59,7 +59,7 @@ pub use draft::Forced;
 pub use draft::{Acceptance, Behind, Drafting, Drafts, Passes, Verify, draft_embed};
 pub use epilogue::{
     Activated, Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Relu2,
-    Silu, Store,
+    Silu, Store, StoreAt,
 };
 pub use experts::{
     ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated,
