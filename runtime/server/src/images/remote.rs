@@ -3,11 +3,11 @@
 //! A name is looked up once for a connection, and only public addresses of it are connected to; a redirect is
 //! an address like any other. So a request cannot reach the server's own network, whatever its names mean.
 
+use super::FETCHED_BYTES;
 use super::public::is_public;
 use crate::error::{ApiError, wrong};
 use axum::http::Uri;
 use monomorph_hub::joined;
-use monomorph_vision::FileLimits;
 use std::fmt;
 use std::io::Read;
 use std::net::IpAddr;
@@ -226,12 +226,10 @@ fn read(at: &str, host: &str, body: impl Read, most: u64) -> Result<Vec<u8>, Api
     if bytes.len() as u64 <= most {
         return Ok(bytes);
     }
-    let whole = FileLimits::DEFAULT.bytes as u64;
-    let what = if most < whole {
-        "is larger than what is left of 64 MiB for the fetched images of a request"
-    } else {
-        "is larger than 20 MiB"
-    };
+    let what = format!(
+        "is larger than the {most} bytes that are taken of it; the images that are fetched for a request have at \
+         most {FETCHED_BYTES} together"
+    );
     Err(ApiError { code: "image_file_too_large", ..wrong!(at, "{what}") })
 }
 
