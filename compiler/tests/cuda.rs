@@ -8,6 +8,7 @@ use monomorph_compiler::kernels::Arguments;
 use monomorph_compiler::passes::assemble;
 use monomorph_compiler::plan::cuda::{Argument, Constant, CudaPlan, Kernel, Launch, Program, Regime};
 use monomorph_compiler::plan::{FieldKind, Plan, packed};
+use monomorph_compiler::report;
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute};
 use monomorph_compiler::toolchain::cubin::{self, KernelLimits};
@@ -103,7 +104,21 @@ fn caches_of_narrow_formats_have_their_bytes_and_kernels_and_mixed_ones_are_refu
     let element = |name: &str| ("Kv", Constant::Type(name.to_owned()));
     assert!(attention(&fp8).iter().all(|it| *it == element("E4m3")) && !attention(&fp8).is_empty());
     assert!(attention(&bf16).iter().all(|it| *it == element("__nv_bfloat16")));
-    assert!(templates(cuda(&fp8), program(cuda(&fp8), "prefill")).contains(&"attention_prefill_wgmma"));
+    let widens = |plan: &Plan| {
+        let kernels = templates(cuda(plan), program(cuda(plan), "prefill"));
+        let attention = kernels.into_iter().filter(|it| it.starts_with("attention_"));
+        attention.collect::<Vec<_>>() == ["attention_write", "attention_widen", "attention_prefill_widened"]
+    };
+    assert!(widens(&fp8) && !widens(&bf16));
+    // A context's tokens of 8 heads of 128, keys and values, in 16 bits each.
+    let area = |plan: &Plan| {
+        let scratch = cuda(plan).scratch.iter().find(|it| it.name == "attention_widened");
+        scratch.map(|it| it.bytes)
+    };
+    let tokens = fp8.target.model.context as u64;
+    assert_eq!((area(&bf16), area(&fp8)), (None, Some(tokens * 2 * 8 * 128 * 2)));
+    let said = format!("prompts widen keys and values of {tokens} tokens, one layer at a time");
+    assert!(report::text(&fp8).contains(&said) && !report::text(&bf16).contains("prompts widen"));
     let stack = |plan: &Plan| {
         let files = emit::emit(plan, &[]);
         files.into_iter().find(|file| file.path.ends_with("stack.rs")).unwrap().text
@@ -121,7 +136,7 @@ fn caches_of_narrow_formats_have_their_bytes_and_kernels_and_mixed_ones_are_refu
         let plan = kept(formats).unwrap();
         assert_eq!(plan.memory.kv_block * 256, bf16.memory.kv_block * bits, "{formats}");
         assert!(attention(&plan).iter().all(|it| *it == element(name)) && !attention(&plan).is_empty());
-        assert!(templates(cuda(&plan), program(cuda(&plan), "prefill")).contains(&"attention_prefill_wgmma"));
+        assert!(widens(&plan) && area(&plan) == area(&fp8), "{formats}");
         // A turbo8 has no static scales.
         assert_eq!(stack(&plan).contains("static_scales"), formats != "turbo8", "{formats}");
     }

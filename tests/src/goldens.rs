@@ -458,6 +458,15 @@ pub fn slim_with_prompts(directory: &Path) -> Golden {
     synthetic(directory, "slim-prompts", &slim_config(), [1, 9, 40].map(prompt).to_vec())
 }
 
+/// [`slim`] with three prompts of six blocks of 16 each, which a step takes together, in a context of 16 blocks.
+///
+/// # Panics
+/// If the directory is not writable.
+pub fn slim_with_a_crowd(directory: &Path) -> Golden {
+    let prompt = |start: u32| (0..82).map(|i| (i * 37 + i * i % 11 + start) % 199).collect();
+    synthetic(directory, "slim-crowd", &slim_config(), [3, 71, 140].map(prompt).to_vec())
+}
+
 /// A dense model of several blocks of 128 each way, with partial last blocks, and rows of whole blocks of 32.
 ///
 /// # Panics

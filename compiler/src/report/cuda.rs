@@ -1,7 +1,7 @@
 //! The launches of a CUDA target and the tuning of its kernels, as text and as JSON.
 
 use crate::graph::BodyId;
-use crate::plan::cuda::{CudaPlan, Extent, Launch, Program, Regime};
+use crate::plan::cuda::{Constant, CudaPlan, Extent, Launch, Program, Regime};
 use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction};
 use crate::spec::types::{Knobs, Provenance, Tuning};
 use monomorph_formats::Format;
@@ -17,6 +17,10 @@ pub struct CudaReport {
     pub tuning: TuningReport,
     /// Device memory besides weights, K/V and activation buffers.
     pub scratch: Vec<ScratchReport>,
+    /// Tokens of a layer whose narrow keys and values are widened at a time, of the layers that have room for
+    /// fewest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub widened_tokens: Option<u64>,
     /// Decode by bucket, prefill, head.
     pub programs: Vec<ProgramReport>,
 }
@@ -79,8 +83,19 @@ pub fn report(plan: &Plan) -> Option<CudaReport> {
         architecture: card.architecture.clone(),
         tuning: tuning(plan.target.tuning.as_ref()?),
         scratch: scratch.collect(),
+        widened_tokens: widened_tokens(plan, cuda),
         programs: cuda.programs.iter().map(|program| self::program(plan, cuda, program)).collect(),
     })
+}
+
+/// Tokens that the areas of widened keys and values have room for, the fewest.
+fn widened_tokens(plan: &Plan, cuda: &CudaPlan) -> Option<u64> {
+    let constants = cuda.modules.iter().flat_map(|module| &module.kernels).flat_map(|it| &it.constants);
+    let blocks = constants.filter_map(|(name, constant)| match constant {
+        Constant::Integer(blocks) if *name == "WIDENED_BLOCKS" => u64::try_from(*blocks).ok(),
+        _ => None,
+    });
+    blocks.min().map(|blocks| blocks * plan.target.quant.kv_block as u64)
 }
 
 fn tuning(tuning: &Tuning) -> TuningReport {
@@ -152,6 +167,11 @@ pub fn text(plan: &Plan) -> Vec<String> {
     lines.push(String::new());
     lines.push("scratch                         bytes".to_owned());
     lines.extend(report.scratch.iter().map(|it| format!("{:<26} {:>10}", it.name, it.bytes)));
+    lines.extend(report.widened_tokens.map(|tokens| {
+        format!(
+            "prompts widen keys and values of {tokens} tokens, one layer at a time; attention decodes those of more itself"
+        )
+    }));
     lines.push(String::new());
     lines.push("program       launches         us".to_owned());
     lines.extend(

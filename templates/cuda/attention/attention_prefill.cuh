@@ -62,9 +62,9 @@ constexpr int PREFILL_TOKENS = PrefillShape<C>::TOKENS;
 template <class C>
 constexpr size_t prefill_shared_bytes() { return sizeof(PrefillShared<C>); }
 
-// Of a tile: its first row, its tokens, its first token's position, where its sequence's table of blocks begins.
+// Of a tile: its first row, its tokens, its first token's position, where its sequence's table of blocks begins, which sequence that is.
 struct PrefillTile {
-    int row, tokens, position, block_start;
+    int row, tokens, position, block_start, sequence;
 };
 
 // Tiles of lane's sequence `base + lane`, summed up to and including it.
@@ -97,7 +97,7 @@ __device__ __forceinline__ PrefillTile find_tile(const Step* step, int tile, int
             const Sequence& sequence = step->sequence[base + before];
             const int token = (tile - start) * TOKENS;
             return {sequence.first_token + token, min(TOKENS, sequence.count - token), sequence.position + token,
-                    table_start<C>(step, base + before)};
+                    table_start<C>(step, base + before), base + before};
         }
         tile -= all;
     }

@@ -15,11 +15,13 @@
 // Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
 // consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
 // Codes of fp8 and of groups pass through the gathering threads' registers and become f16 there (a turbo8's bf16), and all products are of
-// that then. Those of fp8 are copied to shared memory first, a tile ahead: each thread copies what it converts itself. Context vectors of values
-// that are kept rotated pass through shared memory, where a warp rotates one after the other back.
+// that then. Those of fp8 are copied to shared memory first, a tile ahead: each thread copies what it converts itself. What is widened
+// already (attention_prefill_widened) is copied as bf16 is. Context vectors of values that are kept rotated pass through shared memory,
+// where a warp rotates one after the other back.
 #pragma once
 
 #include "attention/attention_prefill.cuh"
+#include "attention/widened.cuh"
 #include "core/wgmma.cuh"
 
 namespace monomorph {
@@ -90,23 +92,27 @@ struct TileGatherer {
         to_own = chunk / 8 * P::PANEL_BYTES + own_row * 128 + ((chunk % 8) ^ (own_row % 8)) * 16;
     }
 
-    // Blocks of the tile at key `first`; those of which no key is among begin .. end are not looked up.
-    __device__ __forceinline__ void find_blocks(const int* blocks, int first, int begin, int end) {
+    // Blocks of the tile at key `first`, which find(number among the sequence's) knows; those of which no key is among begin .. end are not
+    // looked up.
+    template <class Find>
+    __device__ __forceinline__ void find_blocks(Find find, int first, int begin, int end) {
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             const int key = first + 16 * i;
             const bool wanted = key < end && (!Window<C>::THERE || key + 15 >= begin);
-            block[i] = wanted ? blocks[key / C::BLOCK_TOKENS] : 0;
+            block[i] = wanted ? find(key / C::BLOCK_TOKENS) : 0;
         }
     }
 
-    // The tile's keys (or values: `from` shifted) into a stage, zeros for those not among begin .. end. `from`: of the K/V head.
-    __device__ __forceinline__ void copy(unsigned char* to, const typename C::Kv* from, int first, int begin, int end) const {
+    // The tile's keys (or values: `from` shifted) into a stage, zeros for those not among begin .. end. `from`: of the K/V head, BLOCK
+    // elements from block to block.
+    template <size_t BLOCK, class E>
+    __device__ __forceinline__ void copy(unsigned char* to, const E* from, int first, int begin, int end) const {
         const unsigned base = shared_address(to) + to_own;
         const auto each = [&](auto&& copy_row) {
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
-                const typename C::Kv* piece = from + block[i] * AttentionShape<C>::BLOCK_STRIDE + ((first + 16 * i) % C::BLOCK_TOKENS * C::HEAD_DIM + from_own);
+                const E* piece = from + block[i] * BLOCK + ((first + 16 * i) % C::BLOCK_TOKENS * C::HEAD_DIM + from_own);
 #pragma unroll
                 for (int row = 0; row < 16; row += ROWS) {
                     // Where ROWS is 4, every other row of the thread is in the other half of its eight rows.
@@ -115,9 +121,9 @@ struct TileGatherer {
             }
         };
         if (first + P::KEYS <= end && (!Window<C>::THERE || first >= begin)) {
-            each([](unsigned there, const typename C::Kv* row, int) { copy_16(there, row); });
+            each([](unsigned there, const E* row, int) { copy_16(there, row); });
         } else {
-            each([&](unsigned there, const typename C::Kv* row, int key) {
+            each([&](unsigned there, const E* row, int key) {
                 const bool live = key < end && (!Window<C>::THERE || key >= begin);
                 copy_16(there, live ? row : from, live ? 16 : 0);
             });
@@ -185,14 +191,32 @@ struct TileGatherer {
     }
 
     // A tile and its arrival.
-    __device__ __forceinline__ void fill(unsigned char* to, Barrier* full, const typename C::Kv* from, int first, int begin, int end) const {
-        copy(to, from, first, begin, end);
+    template <size_t BLOCK, class E>
+    __device__ __forceinline__ void fill(unsigned char* to, Barrier* full, const E* from, int first, int begin, int end) const {
+        copy<BLOCK>(to, from, first, begin, end);
         copies_arrive(full);
     }
 };
 
+// The tiles of a unit whose sequence is widened: its block 0 would be number `zero` of the area. keys: there, of the K/V head.
 template <class C>
-__device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer, int all_tiles) {
+__device__ __forceinline__ void gather_widened(WgmmaShared<C>& shared, TileGatherer<C>& gatherer, RingPlace<>& at,
+                                               const typename AttentionShape<C>::Operand* keys, int zero, int begin, int end) {
+    using W = Widening<C>;
+    constexpr int KEYS = WgmmaPrefill<C>::KEYS;
+    for (int first = begin / KEYS * KEYS; first < end; first += KEYS, at.advance()) {
+        gatherer.find_blocks([&](int number) { return zero + number; }, first, begin, end);
+        barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
+        gatherer.template fill<W::BLOCK>(shared.keys[at.stage], &shared.keys_full[at.stage], keys, first, begin, end);
+        barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
+        gatherer.template fill<W::BLOCK>(shared.values[at.stage], &shared.values_full[at.stage], keys + W::VALUES, first, begin, end);
+    }
+}
+
+template <class C>
+__device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step* step, const typename C::Kv* layer,
+                                             const typename AttentionShape<C>::Operand* widened, int all_tiles) {
+    using A = AttentionShape<C>;
     constexpr int KEYS = WgmmaPrefill<C>::KEYS;
     constexpr bool STAGED = WgmmaPrefill<C>::STAGED_BYTES > 0;
     const int lane = threadIdx.x % 32;
@@ -202,10 +226,17 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
         const int kv_head = unit % C::KV_HEADS;
         const PrefillTile tile = find_tile<C, WgmmaPrefill<C>::TOKENS>(step, all_tiles - 1 - unit / C::KV_HEADS, lane);
         const int begin = Window<C>::first(tile.position), end = tile.position + tile.tokens;
-        const int* blocks = step->blocks() + tile.block_start;
+        const auto blocks = [table = step->blocks() + tile.block_start](int number) { return table[number]; };
         const typename C::Kv* keys = layer + kv_head * AttentionShape<C>::HEAD_STRIDE;
         const typename C::Kv* values = keys + AttentionShape<C>::VALUES;
         const int first_tile = begin / KEYS * KEYS;
+        if constexpr (Widening<C>::THERE) {
+            const int zero = find_widened<C>(step, tile.sequence, lane);
+            if (zero != NOT_WIDENED) {
+                gather_widened<C>(shared, gatherer, at, widened + kv_head * Widening<C>::HEAD, zero, begin, end);
+                continue;
+            }
+        }
         if constexpr (STAGED) {
             gatherer.find_blocks(blocks, first_tile, begin, end);
             gatherer.stage(shared.staged[0], keys, first_tile, begin, end);
@@ -233,12 +264,12 @@ __device__ __forceinline__ void gather_units(WgmmaShared<C>& shared, const Step*
             } else if constexpr (GROUPED<typename C::Kv>) {
                 gatherer.template fill_decoded<Side::Keys>(to_keys, keys_full, layer, kv_head, first, begin, end);
             } else {
-                gatherer.fill(to_keys, keys_full, keys, first, begin, end);
+                gatherer.template fill<A::BLOCK_STRIDE>(to_keys, keys_full, keys, first, begin, end);
             }
             barrier_wait(values_empty, at.parity ^ 1);
             if constexpr (STAGED) gatherer.fill_staged(to_values, values_full, shared.staged[1]);
             else if constexpr (GROUPED<typename C::Kv>) gatherer.template fill_decoded<Side::Values>(to_values, values_full, layer, kv_head, first, begin, end);
-            else gatherer.fill(to_values, values_full, values, first, begin, end);
+            else gatherer.template fill<A::BLOCK_STRIDE>(to_values, values_full, values, first, begin, end);
         }
     }
     copy_commit();
@@ -484,10 +515,12 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
     }
 }
 
-// Arguments as attention_prefill's. Launch bounds (WGMMA_THREADS, 1): the registers of a whole SM are dealt out unevenly.
+// Arguments as attention_prefill's; widened: attention_prefill_widened's area. Launch bounds (WGMMA_THREADS, 1): the registers of a whole
+// SM are dealt out unevenly.
 template <class C>
 __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const typename AttentionShape<C>::Operand* q,
-                                                        const typename C::Kv* layer, float* out, const float* qkv = nullptr) {
+                                                        const typename C::Kv* layer, float* out, const float* qkv = nullptr,
+                                                        const typename AttentionShape<C>::Operand* widened = nullptr) {
     MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
     WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
     launch_dependents();
@@ -506,7 +539,7 @@ __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const 
     const int all_tiles = count_tiles<WgmmaPrefill<C>::TOKENS>(step, threadIdx.x % 32);
     if (threadIdx.x < 128) {
         registers_release<WgmmaPrefill<C>::GATHER_REGISTERS>();
-        gather_units<C>(shared, step, layer, all_tiles);
+        gather_units<C>(shared, step, layer, widened, all_tiles);
     } else {
         registers_acquire<WgmmaPrefill<C>::REGISTERS>();
         attend_units<C>(shared, step, q, layer, out, qkv, all_tiles);

@@ -1,6 +1,6 @@
 // Times of the attention kernels. One division a binary: -DSPLIT_COUNT=n -DWARP_COUNT=n -DCHUNK_TOKENS=n -DRESIDENT_COUNT=blocks of an SM [-DBEFORE_WAIT] for decode (cold caches:
 // launches walk over enough layers that the second-level cache never holds the next one), -DPREFILL -DKEY_COUNT=n [-DWGMMA] for prefill, -DWIDE with it for
-// gated heads of 256, -DEXACTLY for exact. -DKV=Turbo4 for another cache than one of bf16; its static scales are 0, which costs as much.
+// gated heads of 256, -DWIDEN for a narrow cache that is widened first, -DEXACTLY for exact. -DKV=Turbo4 for another cache than one of bf16; its static scales are 0, which costs as much.
 #include "attention/attention_case.cuh"
 
 using namespace test;
@@ -27,6 +27,9 @@ struct Config : Base {
     static constexpr bool EXACT = true;
 #elif defined(PREFILL)
     static constexpr int PREFILL_KEYS = KEY_COUNT;
+#ifdef WIDEN
+    static constexpr int WIDENED_BLOCKS = 2048;
+#endif
 #else
     static constexpr int SPLITS = SPLIT_COUNT, DECODE_WARPS = WARP_COUNT, MIN_CHUNK = CHUNK_TOKENS;
 #ifdef BEFORE_WAIT
@@ -121,7 +124,9 @@ int main() {
 #ifdef WGMMA
 constexpr int THREADS = WGMMA_THREADS;
 constexpr size_t SHARED = wgmma_prefill_shared_bytes<Config>();
+#ifndef WIDEN
 constexpr auto* KERNEL = wgmma_prefill_kernel<Config>;
+#endif
 #else
 constexpr int THREADS = 128;
 constexpr size_t SHARED = prefill_shared_bytes<Config>();
@@ -149,10 +154,18 @@ void bench(const char* name, std::vector<Fed> fed) {
     fill<<<1024, 256>>>(q.pointer, q.count);
     constexpr int TOKENS = THREADS == 128 ? PREFILL_TOKENS<Config> : 128 / Shape::GROUP;
     const int tiles = (b.rows + TOKENS - 1) / TOKENS + int(fed.size());
+    const dim3 grid = THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132));
+    const auto* layer = static_cast<const Kv*>(caches.layer(0));
+#ifdef WIDEN
+    Buffer<Shape::Operand> area(widened_bytes<Config>() / sizeof(Shape::Operand));
+    const float widen = time_graph(stream, [&] { launch(widen_kernel<Config>, dim3(4 * 132), WIDEN_THREADS, 0, stream, header, layer, area.pointer); });
+    std::printf("widen %.4f ms; ", widen);
     const float prefill = time_graph(stream, [&] {
-        launch(KERNEL, THREADS == 128 ? dim3(tiles, Base::KV_HEADS) : dim3(std::min(tiles * Base::KV_HEADS, 132)), THREADS, SHARED, stream, header, q.pointer, static_cast<const Kv*>(caches.layer(0)),
-               out.pointer, qkv.pointer);
+        launch(widened_prefill_kernel<Config>, grid, THREADS, SHARED, stream, header, q.pointer, layer, area.pointer, out.pointer, qkv.pointer);
     });
+#else
+    const float prefill = time_graph(stream, [&] { launch(KERNEL, grid, THREADS, SHARED, stream, header, q.pointer, layer, out.pointer, qkv.pointer); });
+#endif
     double pairs = 0;
     for (auto f : fed) pairs += double(f.count) * f.position + double(f.count) * (f.count + 1) / 2;
     std::printf("prefill threads %d keys %d %-24s write %.3f ms, attention %.3f ms, %.0f TFLOP/s\n", THREADS, Config::PREFILL_KEYS, name, write, prefill,
@@ -165,6 +178,7 @@ int main() {
     bench("1 x 512", {{512, 0}});
     bench("1 x 128", {{128, 0}});
     bench("16 x 512", std::vector<Fed>(16, {512, 0}));
+    bench("1 x 1024 at 31744", {{1024, 31744}});
     bench("64 x 1 at 1024, 1 x 2048", [] {
         std::vector<Fed> fed(64, {1, 1023});
         fed.push_back({2048, 0});

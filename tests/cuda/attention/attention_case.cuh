@@ -14,6 +14,8 @@
 #include "kernels/attention_exact.cuh"
 #include "kernels/attention_prefill.cuh"
 #include "kernels/attention_prefill_wgmma.cuh"
+#include "kernels/attention_prefill_widened.cuh"
+#include "kernels/attention_widen.cuh"
 #include "kernels/attention_write.cuh"
 
 namespace test {
@@ -34,6 +36,10 @@ template <class C>
 constexpr auto* prefill_kernel = attention_prefill_kernel<C, PrefillShape<C>::THREADS, prefill_shared_bytes<C>(), 2>;
 template <class C>
 constexpr auto* wgmma_prefill_kernel = attention_prefill_wgmma_kernel<C, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>()>;
+template <class C>
+constexpr auto* widen_kernel = attention_widen_kernel<C, WIDEN_THREADS, 0, 4>;
+template <class C>
+constexpr auto* widened_prefill_kernel = attention_prefill_widened_kernel<C, WGMMA_THREADS, wgmma_prefill_shared_bytes<C>()>;
 template <class C>
 constexpr auto* exact_kernel = attention_exact_kernel<C, EXACT_THREADS, exact_shared_bytes<C>()>;
 
@@ -191,7 +197,6 @@ struct Problem {
         return largest;
     }
     static Kv stored(float v, int part, int kv_head) { return host_round<Kv>(SCALES == 0 ? v : v / scale(part, kv_head)); }  // not of groups
-    static float read(Kv v, int part, int kv_head) { return SCALES == 0 ? host_widen(v) : host_widen(v) * scale(part, kv_head); }
 
     const Step& header() const { return *reinterpret_cast<const Step*>(step.data()); }
 
@@ -222,6 +227,10 @@ struct Problem {
     }
     // The row that the cache keeps, as it is kept: rotated, if it is.
     std::vector<float> read(const std::vector<Kv>& from, int sequence, int position, int part, int kv_head) const {
+        return read_scaled(from, sequence, position, part, kv_head, scale(part, kv_head));
+    }
+    // The same with another static scale.
+    std::vector<float> read_scaled(const std::vector<Kv>& from, int sequence, int position, int part, int kv_head, float by) const {
         std::vector<float> x(D);
         if constexpr (GROUPED<Kv>) {
             each_group(from, sequence, position, part, kv_head, [&](int group, uint8_t* codes, uint8_t* scales) {
@@ -229,13 +238,13 @@ struct Problem {
                 const auto decode = [&](auto row) {
                     using Row = decltype(row);
                     place_group<Row>(codes, scales, group, it, false);
-                    decode_host<typename Row::E>(it, scale(part, kv_head), &x[16 * group]);
+                    decode_host<typename Row::E>(it, by, &x[16 * group]);
                 };
                 if (part == 0) decode(KeptRow<C, Side::Keys>());
                 else decode(KeptRow<C, Side::Values>());
             });
         } else {
-            for (int e = 0; e < D; e++) x[e] = read(from[at(sequence, position, part, kv_head) + e], part, kv_head);
+            for (int e = 0; e < D; e++) x[e] = host_widen(from[at(sequence, position, part, kv_head) + e]) * by;
         }
         return x;
     }

@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 47] = [
+pub const PROGRAMS: [Program; 48] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -60,6 +60,7 @@ pub const PROGRAMS: [Program; 47] = [
         wgmma: true,
         ..program("attention-groups-2", "attention/attention_groups")
     },
+    Program { tools: MEMCHECK, wgmma: true, ..program("attention-widened", "attention/attention_widen") },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("rows", "rows/rows") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
@@ -151,7 +152,7 @@ pub const PROGRAMS: [Program; 47] = [
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 18] = [
+pub const INSTRUMENTS: [Program; 20] = [
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },
@@ -203,6 +204,16 @@ pub const INSTRUMENTS: [Program; 18] = [
         defines: &["KV=E4m3", "PREFILL", "KEY_COUNT=128", "WGMMA"],
         wgmma: true,
         ..program("attention-prefill-fp8", "attention/attention_bench")
+    },
+    Program {
+        defines: &["KV=E4m3", "PREFILL", "KEY_COUNT=128", "WGMMA", "WIDEN"],
+        wgmma: true,
+        ..program("attention-widen-fp8", "attention/attention_bench")
+    },
+    Program {
+        defines: &["KV=Turbo4", "PREFILL", "KEY_COUNT=128", "WGMMA", "WIDEN"],
+        wgmma: true,
+        ..program("attention-widen", "attention/attention_bench")
     },
     Program {
         defines: &["KV=Turbo4", "PREFILL", "KEY_COUNT=128", "WGMMA"],

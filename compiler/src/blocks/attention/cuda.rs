@@ -1,9 +1,10 @@
-//! Attention on a CUDA device: one launch in decode, two in prefill and wherever the arithmetic is exact.
+//! Attention on a CUDA device: one launch in decode, two in prefill and wherever the arithmetic is exact. Where
+//! keys and values are narrow, prefill on warpgroups has a third between these two, which widens them.
 
 use super::Attention;
 use crate::blocks::attention::kernels::{
     AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
-    AttentionPrefillWgmma, AttentionWrite, Queries,
+    AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, Widened,
 };
 use crate::graph::BodyId;
 use crate::kernels::{Cache, Counters, Rotary, Rows, Tokens, Vector};
@@ -36,6 +37,9 @@ const PREFILL_THREADS: usize = 128;
 /// Keys, stages and threads of attention_prefill_wgmma.
 const WGMMA_STAGES: usize = 2;
 const WGMMA_THREADS: usize = 384;
+/// Threads of attention_widen, and blocks a multiprocessor: their loads are what hides its latency.
+const WIDEN_THREADS: usize = 256;
+const WIDEN_RESIDENT: usize = 4;
 
 /// The dimensions of an attention phase.
 #[derive(Clone, Copy)]
@@ -175,6 +179,12 @@ impl Shape {
         takes.then_some(bytes.next_multiple_of(1024))
     }
 
+    /// `widened_bytes<C>()`: blocks of 16 bits an element.
+    fn widened(&self, blocks: usize, block_tokens: usize) -> usize {
+        let wide = KvFormats::both(Cached::Bf16);
+        blocks * Layout::cuda(self.kv_heads, self.head_dim, block_tokens, wide).block_bytes()
+    }
+
     /// `sizeof(ExactShared<C>)`.
     fn exact_shared(&self) -> usize {
         let sums = 8 * (self.head_dim + 2 * EXACT_WARPS + EXACT_WARPS * self.head_dim);
@@ -202,9 +212,17 @@ struct Operands {
     gated: bool,
     /// Tokens of the tiles that a query attends to, at most.
     seen: usize,
+    /// Tokens that the queries of a sequence's step attend to, at most.
+    widest: usize,
     constants: Vec<Member>,
     /// Bytes of a block of the cache, by its name in the kernels' declarations.
     kv_block: (&'static str, usize),
+}
+
+/// Where keys and values of prompts are widened, one layer's at a time.
+struct Area {
+    widened: Widened,
+    bytes: usize,
 }
 
 impl Launcher<'_> {
@@ -233,7 +251,8 @@ impl Launcher<'_> {
             launches.push(self.decode(site, operands)?);
         } else {
             launches.push(self.write(site, &operands, false));
-            launches.push(self.prefill(site, operands)?);
+            let area = self.widen(site, &mut operands, launches);
+            launches.push(self.prefill(site, operands, area)?);
         }
         Ok(())
     }
@@ -321,6 +340,7 @@ impl Launcher<'_> {
             gated: *gated,
             // A window begins anywhere in a tile of 16.
             seen: window.map_or(context, |window| context.min(window + 15)),
+            widest: window.map_or(context, |window| context.min(window + self.plan.buckets.tokens)),
             constants,
             kv_block,
         })
@@ -459,9 +479,31 @@ impl Launcher<'_> {
         self.scratch("attention_q", (site.program.rows * shape.query_row()) as u64, false)
     }
 
-    fn prefill(&mut self, site: Site, operands: Operands) -> Result<Launch, PassError> {
+    /// Launches the widening of narrow keys and values, where prefill attention reads them so. It does not for
+    /// heads and cards that have no kernel of warpgroups.
+    fn widen(&mut self, site: Site, operands: &mut Operands, launches: &mut Vec<Launch>) -> Option<Area> {
+        let block_tokens = self.plan.target.quant.kv_block;
+        let Operands { shape, widest, kv_block, .. } = *operands;
+        shape.wgmma_prefill_shared(block_tokens, self.card).filter(|_| shape.kv.keys.is_narrow())?;
+        let blocks = widest.div_ceil(block_tokens);
+        operands.constants.push(("WIDENED_BLOCKS", integer(blocks)));
+        let bytes = shape.widened(blocks, block_tokens);
+        let area = Area { widened: self.scratch("attention_widened", bytes as u64, false), bytes };
+        let instance = Instance {
+            resident: WIDEN_RESIDENT,
+            bytes: vec![kv_block, ("widened", bytes)],
+            ..Instance::new(self.kernel_name(site, "_widen"), operands.constants.clone(), WIDEN_THREADS)
+        };
+        let layer = Cache::of(BodyId(site.body));
+        let arguments = AttentionWiden { step: site.header, layer, widened: area.widened };
+        let places = WIDEN_RESIDENT * self.card.multiprocessors as usize;
+        launches.push(self.launch(site, instance, fixed(places, 1, 1), arguments));
+        Some(area)
+    }
+
+    fn prefill(&mut self, site: Site, operands: Operands, area: Option<Area>) -> Result<Launch, PassError> {
         let Operands { shape, qkv, out, mut constants, gated, kv_block, .. } = operands;
-        let bytes = vec![kv_block];
+        let mut bytes = vec![kv_block];
         let out = self.buffer(site, out);
         let qkv = if gated { self.buffer(site, qkv) } else { Rows::NULL };
         let quant = &self.plan.target.quant;
@@ -471,6 +513,12 @@ impl Launcher<'_> {
         let places = card.multiprocessors as usize;
         if let Some(shared) = shape.wgmma_prefill_shared(quant.kv_block, card) {
             let q = self.q_rows(site, shape);
+            if let Some(Area { widened, bytes: of_area }) = area {
+                bytes.push(("widened", of_area));
+                let arguments = AttentionPrefillWidened { step, q, layer, widened, out, qkv };
+                let instance = Instance { shared, bytes, ..Instance::new(name, constants, WGMMA_THREADS) };
+                return Ok(self.launch(site, instance, fixed(places, 1, 1), arguments));
+            }
             let arguments = AttentionPrefillWgmma { step, q, layer, out, qkv };
             let instance = Instance { shared, bytes, ..Instance::new(name, constants, WGMMA_THREADS) };
             return Ok(self.launch(site, instance, fixed(places, 1, 1), arguments));

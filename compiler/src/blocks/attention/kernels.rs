@@ -21,9 +21,14 @@ const EXACT: &[Declared] = constants![EXACT: bool];
 /// Values of a row of the inboxes, most rows of the launch, its blocks, and whether keys are a rank's part.
 const NORM_OF_RANKS: &[Declared] = constants![INBOX_WIDTH: int, ROWS: int, BLOCKS: int, KEYS_SHARED: bool];
 
+/// Blocks of the area in which keys and values are widened.
+const WIDENED: &[Declared] = constants![WIDENED_BLOCKS: int];
+
 operands! {
     /// Queries after norm and rotary.
     Queries: "AttentionShape<{config}>::Operand";
+    /// Keys and values of a layer that are widened for prefill attention.
+    Widened: "AttentionShape<{config}>::Operand";
 }
 
 kernels! {
@@ -76,6 +81,24 @@ kernels! {
     (step: READ Header, q: READ Queries, layer: READ Cache, out: WRITE Rows, qkv: READ Rows)
     check "WGMMA_THREADS == {block} && wgmma_prefill_shared_bytes<{config}>() <= {shared}"
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
+
+    /// The same on warpgroups over a narrow cache, which reads what is widened in place of what is kept.
+    attention_prefill_widened => AttentionPrefillWidened in "attention/attention_prefill_widened.cuh",
+        [HEADS, NORMS, VALUES, WIDENED];
+    (
+        step: READ Header, q: READ Queries, layer: READ Cache, widened: READ Widened, out: WRITE Rows,
+        qkv: READ Rows,
+    )
+    check "WGMMA_THREADS == {block} && wgmma_prefill_shared_bytes<{config}>() <= {shared}"
+    bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE"
+    bytes widened "widened_bytes<{config}>()";
+
+    /// Keys and values of a step's prompts, widened for `attention_prefill_widened`.
+    attention_widen => AttentionWiden in "attention/attention_widen.cuh", [HEADS, NORMS, VALUES, WIDENED];
+    (step: READ Header, layer: READ Cache, widened: WRITE Widened)
+    check "WIDEN_THREADS == {block}"
+    bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE"
+    bytes widened "widened_bytes<{config}>()";
 
     /// Norm and rotary of a prompt's queries, and the K/V write of its keys and values.
     attention_write => AttentionWrite in "attention/attention_write.cuh", [HEADS, NORMS, VALUES, EXACT];
