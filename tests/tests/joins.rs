@@ -51,15 +51,17 @@ fn check(
 /// Hardware, model, storage and compute format, and how many prompts.
 type Emulated = (&'static str, &'static str, &'static str, Compute, usize);
 
-/// Builds batch-invariant servers of the models for an emulated card and checks each.
-fn on_emulated_cards(cases: &[Emulated], tokens: usize) {
+/// Builds batch-invariant servers of the models for an emulated card and checks each. `kv`: another format of
+/// keys and values than theirs.
+fn on_emulated_cards(cases: &[Emulated], tokens: usize, kv: Option<&str>) {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let (targets, out) = (directory.path().join("targets"), directory.path().join("stored"));
     let mut wrong = Vec::new();
     for (hardware, model, storage, compute, count) in cases {
         let hardware = emulated::hardware(&targets, hardware, Some(emulated::FEW));
         let stored = Stored { tokens, ..store(model, storage, *compute, &targets, &out) };
-        let options = BuildOptions { batch_invariant: Some(SEQUENCES), ..BuildOptions::default() };
+        let kv = kv.map(|kv| KvFormats::from_name(kv).unwrap_or_else(|error| panic!("{error}")));
+        let options = BuildOptions { batch_invariant: Some(SEQUENCES), kv, ..BuildOptions::default() };
         let search = [targets.clone(), root().join("targets")];
         let target = spec::load_with(&search, &format!("{hardware}/{}", stored.name), &options);
         let target = target.unwrap_or_else(|error| panic!("{error}"));
@@ -75,7 +77,14 @@ fn on_emulated_cards(cases: &[Emulated], tokens: usize) {
 /// chunks, a mixture.
 #[test]
 fn sequences_of_an_emulated_card_are_what_they_are_alone() {
-    on_emulated_cards(&[("h200", "slim", "bf16", Compute::F16, 8)], 40);
+    on_emulated_cards(&[("h200", "slim", "bf16", Compute::F16, 8)], 40, None);
+}
+
+/// What is widened of a sequence depends on its company and on where its prompt is cut.
+#[test]
+#[ignore = "minutes"]
+fn sequences_whose_keys_and_values_are_widened_are_what_they_are_alone() {
+    on_emulated_cards(&[("h200", "slim", "bf16", Compute::F16, 12)], 40, Some("turbo8/turbo4"));
 }
 
 /// The rest: dense models, narrow heads, other storages, the other kind of card, more sequences.
@@ -100,7 +109,7 @@ fn many_sequences_of_emulated_cards_are_what_they_are_alone() {
         wanted.is_empty() || wanted.split(',').any(|it| name.contains(it))
     };
     let cases: Vec<_> = cases.iter().filter(is_wanted).copied().collect();
-    on_emulated_cards(&cases, TOKENS);
+    on_emulated_cards(&cases, TOKENS, None);
 }
 
 /// CPU servers are batch-invariant without an option.
