@@ -458,7 +458,8 @@ pub fn slim_with_prompts(directory: &Path) -> Golden {
     synthetic(directory, "slim-prompts", &slim_config(), [1, 9, 40].map(prompt).to_vec())
 }
 
-/// [`slim`] with three prompts of six blocks of 16 each, which a step takes together, in a context of 16 blocks.
+/// [`slim`] with three prompts of six blocks of 16 each, which a step takes together, in a context of 16
+/// blocks.
 ///
 /// # Panics
 /// If the directory is not writable.

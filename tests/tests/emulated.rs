@@ -257,8 +257,8 @@ fn servers_attend_to_what_the_interpreter_reads_back() {
     ]);
 }
 
-/// Keys and values of prompts are widened, as long as there is room for them: of three prompts alone, of two of
-/// them together, whose area ends within the third.
+/// Keys and values of prompts are widened, as long as there is room for them: of three prompts alone, of two
+/// of them together, whose area ends within the third.
 #[test]
 fn prompts_attend_to_what_is_widened_and_to_what_there_was_no_room_for() {
     attends_to_what_it_keeps(&[(Kept::Crowd, "h200", "turbo4", 0, REQUANTISED)]);
@@ -343,8 +343,8 @@ fn latents(targets: &Path, hardware: &str, feedings: &[&str], wrong: &mut Vec<St
 }
 
 /// Kernels alone, against references in f64: a part of the delta-net's and Mamba-2's work splits, those of
-/// draft passes, those of whole rows, products in fp8, and keys and values that are widened. Attention's others
-/// take a minute to compile here and run on a card.
+/// draft passes, those of whole rows, products in fp8, and keys and values that are widened. Attention's
+/// others take a minute to compile here and run on a card.
 #[test]
 fn kernels_agree_with_their_definitions() {
     let programs = [

@@ -1,6 +1,7 @@
-// attention_prefill_widened: attention_prefill_wgmma over a narrow cache of which attention_widen has widened what is in `widened`. The
-// gathering warpgroup copies tiles of those sequences from there, as it copies those of a cache of bf16, and decodes tiles of the others
-// as it does without. Everything else is the same, to the bit.
+// attention_prefill_widened: attention_prefill_wgmma over a narrow cache of which attention_widen has widened
+// what is in `widened`. The gathering warpgroup copies tiles of those sequences from there, as it copies
+// those of a cache of bf16, and decodes tiles of the others as it does without. Everything else is the same,
+// to the bit.
 #pragma once
 
 #include "attention/attention_prefill_wgmma.cuh"

@@ -1,8 +1,10 @@
-// attention_widen: keys and values that prefill attention reads from the area of widened.cuh, after attention_write.
+// attention_widen: keys and values that prefill attention reads from the area of widened.cuh, after
+// attention_write.
 //
-// Work: a unit is 16 tokens of one K/V head's keys or values, and a warp's; units are numbered over the whole grid, so any grid is correct.
-// A lane has a chunk of eight elements of every few tokens, and loads all of its codes and scales, or eight tokens', before it stores the
-// first. Memory-bound: reads codes once, writes 16 bits an element once. No shared memory, no barriers. A step that widens nothing is passed over.
+// Work: a unit is 16 tokens of one K/V head's keys or values, and a warp's; units are numbered over the whole
+// grid, so any grid is correct. A lane has a chunk of eight elements of every few tokens, and loads all of
+// its codes and scales, or eight tokens', before it stores the first. Memory-bound: reads codes once, writes
+// 16 bits an element once. No shared memory, no barriers. A step that widens nothing is passed over.
 //
 // Tokens that the sequence does not have are zeros: their places in the cache may never have been written.
 #pragma once

@@ -1,13 +1,17 @@
-// Keys and values of a narrow cache (fp8, formats of groups), widened: as prefill attention multiplies them, in an area outside of the
-// cache, so that its tiles are copied and not decoded. Which sequences of a step that is done for, and where they stand.
+// Keys and values of a narrow cache (fp8, formats of groups), widened: as prefill attention multiplies them,
+// in an area outside of the cache, so that its tiles are copied and not decoded. Which sequences of a step
+// that is done for, and where they stand.
 //
-// The area is one for all layers: attention_widen fills it, and attention_prefill_widened reads it before the next layer's is written. It
-// has the layout of a cache of 16 bits, [WIDENED_BLOCKS][2: keys, values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of AttentionShape::Operand.
-// Blocks of a sequence are adjacent, those of the first sequence first. An element is what a tile in shared memory would have: codes times
-// scales of groups, not times static scales, and not rotated back. So a result has the same bits whether it is read from here or not.
+// The area is one for all layers: attention_widen fills it, and attention_prefill_widened reads it before the
+// next layer's is written. It has the layout of a cache of 16 bits, [WIDENED_BLOCKS][2: keys,
+// values][KV_HEADS][BLOCK_TOKENS][HEAD_DIM] of AttentionShape::Operand. Blocks of a sequence are adjacent,
+// those of the first sequence first. An element is what a tile in shared memory would have: codes times
+// scales of groups, not times static scales, and not rotated back. So a result has the same bits whether it
+// is read from here or not.
 //
-// Keys and values of a sequence with one tile of queries are decoded once by each K/V head as they are: widening is for more. What the area
-// has no room for is decoded in tiles too, with all sequences that follow. Both are decided here, by the step's header alone.
+// Keys and values of a sequence with one tile of queries are decoded once by each K/V head as they are:
+// widening is for more. What the area has no room for is decoded in tiles too, with all sequences that
+// follow. Both are decided here, by the step's header alone.
 #pragma once
 
 #include "attention/attention.cuh"

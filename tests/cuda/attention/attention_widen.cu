@@ -1,5 +1,6 @@
-// Keys and values of narrow caches, widened: what attention_widen leaves in its area, to the bit and against a decision written apart from
-// the kernels' (widened.cuh); and attention over it, with the bits of attention over the cache. nvcc as in common.cuh.
+// Keys and values of narrow caches, widened: what attention_widen leaves in its area, to the bit and against
+// a decision written apart from the kernels' (widened.cuh); and attention over it, with the bits of attention
+// over the cache. nvcc as in common.cuh.
 #include "attention/attention_checks.cuh"
 
 using namespace test;

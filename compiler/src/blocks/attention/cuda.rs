@@ -1,5 +1,5 @@
-//! Attention on a CUDA device: one launch in decode, two in prefill and wherever the arithmetic is exact. Where
-//! keys and values are narrow, prefill on warpgroups has a third between these two, which widens them.
+//! Attention on a CUDA device: one launch in decode, two in prefill and wherever the arithmetic is exact.
+//! Where keys and values are narrow, prefill on warpgroups has a third between these two, which widens them.
 
 use super::Attention;
 use crate::blocks::attention::kernels::{
@@ -479,8 +479,8 @@ impl Launcher<'_> {
         self.scratch("attention_q", (site.program.rows * shape.query_row()) as u64, false)
     }
 
-    /// Launches the widening of narrow keys and values, where prefill attention reads them so. It does not for
-    /// heads and cards that have no kernel of warpgroups.
+    /// Launches the widening of narrow keys and values, where prefill attention reads them so. It does not
+    /// for heads and cards that have no kernel of warpgroups.
     fn widen(&mut self, site: Site, operands: &mut Operands, launches: &mut Vec<Launch>) -> Option<Area> {
         let block_tokens = self.plan.target.quant.kv_block;
         let Operands { shape, widest, kv_block, .. } = *operands;
