@@ -44,6 +44,7 @@ fn the_shared_headers_are_printed_from_the_hosts() {
     check_golden(&templates.join("exchange/world.cuh"), &monomorph_abi::world::header());
     check_golden(&templates.join("attention/sliding.cuh"), &monomorph_abi::sliding::header());
     check_golden(&templates.join("attention/levels.cuh"), &monomorph_abi::kv::header());
+    check_golden(&templates.join("vision/images.cuh"), &monomorph_abi::images::header());
 }
 
 fn golden(target: &spec::types::Target, file: &emit::File) {

@@ -13,6 +13,8 @@ pub enum Argument {
     Pass(usize),
     /// Token rows of a prefill.
     Tokens,
+    /// Images among the tokens of a prefill, a row each; of a build with a tower.
+    Images,
     /// Ids sampled last, by slot.
     SampledIds,
     /// Ids from an offset on (templates/cuda/draft/accept.cuh).

@@ -52,6 +52,8 @@ operands! {
     Header: "Step";
     /// Token rows of a prefill; null in decode, where row i belongs to sequence i.
     Tokens: "TokenRow";
+    /// Images among the tokens of a prefill.
+    Images: "ImageRow";
     /// Token ids.
     Ids: "int";
     /// Token history for penalties, followed by masks.
@@ -105,6 +107,11 @@ impl Header {
 impl Tokens {
     /// The step's token rows.
     pub const STEP: Tokens = Tokens(Argument::Tokens);
+}
+
+impl Images {
+    /// The step's.
+    pub const STEP: Images = Images(Argument::Images);
 }
 
 impl Ids {

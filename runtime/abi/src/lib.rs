@@ -6,6 +6,7 @@ pub mod cuda;
 pub mod cut;
 pub mod fill;
 mod format;
+pub mod images;
 pub mod kv;
 pub mod packed;
 pub mod serve;

@@ -12,6 +12,8 @@ pub unsafe trait Wire: Copy {}
 unsafe impl Wire for i32 {}
 // SAFETY: a plain number.
 unsafe impl Wire for u32 {}
+// SAFETY: a plain number.
+unsafe impl Wire for f32 {}
 
 /// The values as bytes.
 pub fn bytes_of<T: Wire>(values: &[T]) -> &[u8] {

@@ -62,6 +62,7 @@ pub const PROGRAMS: [Program; 48] = [
     },
     Program { tools: MEMCHECK, wgmma: true, ..program("attention-widened", "attention/attention_widen") },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("rows", "rows/rows") },
+    Program { planted: Some(&["planted"]), tools: BOTH, ..program("vision", "vision/vision") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },

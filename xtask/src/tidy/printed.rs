@@ -6,13 +6,14 @@ use std::path::Path;
 type Print = fn() -> String;
 
 /// Paths and the functions that print them.
-const PRINTED: [(&str, Print); 6] = [
+const PRINTED: [(&str, Print); 7] = [
     ("templates/cuda/core/step.cuh", monomorph_abi::step::header),
     ("templates/cuda/core/fill_shape.cuh", monomorph_abi::fill::header),
     ("templates/cuda/core/packed.cuh", monomorph_abi::packed::header),
     ("templates/cuda/exchange/world.cuh", monomorph_abi::world::header),
     ("templates/cuda/attention/levels.cuh", monomorph_abi::kv::header),
     ("templates/cuda/attention/sliding.cuh", monomorph_abi::sliding::header),
+    ("templates/cuda/vision/images.cuh", monomorph_abi::images::header),
 ];
 
 pub fn breaches(root: &Path) -> Vec<String> {

@@ -299,6 +299,7 @@ fn call(plan: &Plan, launch: &Launch) -> Call {
         Argument::Step => Said::Step,
         Argument::Pass(pass) => Said::Pass(*pass),
         Argument::Tokens => Said::Tokens,
+        Argument::Images => unreachable!("builds that are tuned have no vision tower"),
         Argument::SampledIds => Said::SampledIds,
         Argument::Ids(at) => Said::Ids(*at),
         Argument::DraftedOut(row) => Said::Drafted(*row),

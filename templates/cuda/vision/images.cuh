@@ -1,0 +1,38 @@
+// Printed from runtime/abi/src/images.rs: `cargo xtask test --bless` does it again.
+#pragma once
+
+#include "core/step.cuh"
+
+namespace monomorph {
+
+// The patches of the image that a tower's step is about, right behind its header. `Step::tokens` are its
+// patches, `Step::outputs` the tokens that these become.
+struct PatchGrid {
+    int frames;  // Each of rows * columns patches, which see each other and no others
+    int rows;  // From top to bottom, whole merge blocks
+    int columns;  // From left to right, whole merge blocks
+    int reserved;
+};
+static_assert(sizeof(PatchGrid) == 16, "as the host has it");
+static_assert(offsetof(PatchGrid, frames) == 0, "as the host has it");
+static_assert(offsetof(PatchGrid, rows) == 4, "as the host has it");
+static_assert(offsetof(PatchGrid, columns) == 8, "as the host has it");
+static_assert(offsetof(PatchGrid, reserved) == 12, "as the host has it");
+// A token of a prefill, beside its `TokenRow`.
+struct ImageRow {
+    int row;  // The row that it takes of those kept of images, or -1
+    int last;  // The position of the last token that it attends to where images see all of themselves
+    int position[3];  // Time, height and width, by which it is rotated
+};
+static_assert(sizeof(ImageRow) == 20, "as the host has it");
+static_assert(offsetof(ImageRow, row) == 0, "as the host has it");
+static_assert(offsetof(ImageRow, last) == 4, "as the host has it");
+static_assert(offsetof(ImageRow, position) == 8, "as the host has it");
+// By sequence of a decode step, what is added to its index for its position: right before the block table.
+struct PositionShifts {
+    int shift[MAX_SEQUENCES];
+};
+static_assert(sizeof(PositionShifts) == 512, "as the host has it");
+static_assert(offsetof(PositionShifts, shift) == 0, "as the host has it");
+
+}  // namespace monomorph
