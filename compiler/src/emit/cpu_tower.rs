@@ -76,7 +76,7 @@ fn layers(plan: &Plan, tower: &TowerPlan, body: BodyId) -> TokenStream {
 }
 
 /// The buffer of the rows that a tower gives, in which its branches leave theirs too.
-fn rows_name<'a>(plan: &'a Plan, tower: &TowerPlan) -> &'a str {
+pub fn rows_name<'a>(plan: &'a Plan, tower: &TowerPlan) -> &'a str {
     let last = |body: BodyId| {
         let phases = &plan.bodies[body.0].phases;
         phases.last().expect("a body of a tower does something").kind.result()
@@ -108,7 +108,7 @@ pub fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
 }
 
 /// The bodies that stand between the model's layers, behind the first of them: what taps give is added there.
-fn between(plan: &Plan) -> Vec<BodyId> {
+pub fn between(plan: &Plan) -> Vec<BodyId> {
     let inner = &plan.schedule[1..plan.schedule.len() - 1];
     inner.iter().filter(|(_, layer)| layer.is_none()).map(|(body, _)| *body).collect()
 }

@@ -1,5 +1,7 @@
 //! The programs of a CUDA stack: one function each, with the grid and arguments of every launch.
 
+use super::cpu_tower::between;
+use super::cuda_tower::behind_layers;
 use super::layers::{layer_loop, layer_order};
 use super::names::{body_ident, layer_parameter};
 use super::{format_ident, kv_offload, layer_type, number, quote};
@@ -33,22 +35,30 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
             )
         }
         Regime::Draft => format!(" Drafts for up to {} sequences.", program.sequences),
+        Regime::See => unreachable!("a tower's programs have functions of their own"),
     };
     let in_layers = |body: &PlanBody| !body.layers.is_empty();
+    let between = between(plan);
+    let (behind, of_behind) = behind_layers(plan, cuda, program).unzip();
     let outside = |after: bool| -> Vec<TokenStream> {
         let first_layers = plan.bodies.iter().position(in_layers).unwrap_or(plan.bodies.len());
         let bodies = plan.bodies.iter().zip(&program.bodies).enumerate();
-        let bodies = bodies.filter(|(at, (body, _))| !in_layers(body) && (*at > first_layers) == after);
+        let bodies = bodies.filter(|(at, (body, _))| {
+            !in_layers(body) && (*at > first_layers) == after && !between.contains(&BodyId(*at))
+        });
         bodies.flat_map(|(_, (_, launches))| launches).map(|it| launch(plan, cuda, None, it)).collect()
     };
     let run = |body: &PlanBody| format_ident!("{}_{}", program.name, body.name.replace('-', "_"));
     let runs_layers =
         plan.bodies.iter().zip(&program.bodies).any(|(body, it)| in_layers(body) && !it.is_empty());
     let layers = runs_layers.then(|| {
-        layer_loop(plan, &layer_order(plan), |body| {
+        let layers = layer_loop(plan, &layer_order(plan), |body| {
             let run = run(body);
-            quote!(self.#run(queue, layer, weights);)
-        })
+            let behind = behind.as_ref().map(|it| quote!(self.#it(queue, behind); behind += 1;));
+            quote!(self.#run(queue, layer, weights); #behind)
+        });
+        let counted = behind.as_ref().map(|_| quote!(let mut behind = 0;));
+        quote!(#counted #layers)
     });
     let bodies =
         plan.bodies.iter().zip(&program.bodies).filter(|(body, it)| in_layers(body) && !it.is_empty());
@@ -93,6 +103,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
         }
 
         #(#bodies)*
+        #of_behind
         #(#bodies_of_passes)*
     }
 }
@@ -196,6 +207,7 @@ fn argument(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, argument: &Ar
             quote!(queue.step.pass(#pass))
         }
         Argument::Tokens => quote!(queue.step.tokens),
+        Argument::Images => quote!(queue.step.images),
         Argument::SampledIds => quote!(queue.step.ids),
         Argument::Ids(at) => {
             let at = number(*at);

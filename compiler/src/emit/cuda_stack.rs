@@ -2,9 +2,9 @@
 //! with the grid and arguments of every launch.
 
 use super::cuda_programs::{launch, looks_ahead, program, rotary_body};
-use super::cuda_weights;
 use super::layers::{frequency_table, sliding};
 use super::names::{body_ident, logits_name};
+use super::{cuda_tower, cuda_weights};
 use super::{float, format_ident, kv_offload, layer_type, number, quote};
 use crate::blocks::PhaseKind;
 use crate::graph::BodyId;
@@ -25,7 +25,11 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let kernels = kernels(cuda);
     let areas = [buffers(plan), scratch(cuda)];
     let stack = stack_struct(plan, cuda);
-    let programs = cuda.programs.iter().map(|it| program(plan, cuda, it));
+    let programs = cuda.programs.iter().map(|it| match it.regime {
+        Regime::See => cuda_tower::program(plan, cuda, it),
+        _ => program(plan, cuda, it),
+    });
+    let [patch_frequencies, _] = cuda_tower::angles(plan).map_or([None, None], |it| it.map(Some));
     let traits = programs_impl(plan, cuda);
     let contract = contract(plan, cuda);
     let model = model(plan);
@@ -38,6 +42,7 @@ pub fn stack(plan: &Plan) -> TokenStream {
 
         #weights
         #(#frequencies)*
+        #patch_frequencies
         #parts
         #kernels
         #(#areas)*
@@ -321,6 +326,7 @@ fn programs_impl(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
         }
     });
+    let see = cuda_tower::programs(cuda);
     quote! {
         impl Programs for Stack {
             const HEAD_ROWS: usize = #rows;
@@ -346,6 +352,8 @@ fn programs_impl(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             }
 
             #learn
+
+            #see
 
             #exchange
         }
@@ -412,7 +420,8 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         }
     }
     // Each area may leave a gap up to the next multiple of 256. Static scales are counted with the gaps.
-    let mutable = (rotary_position > 0 || ahead_bytes > 0).then(|| quote!(mut));
+    let changed = rotary_position > 0 || ahead_bytes > 0 || plan.tower.is_some();
+    let mutable = changed.then(|| quote!(mut));
     let (gaps, rotary_position) = (number(256 * areas + ahead_bytes), number(rotary_position));
     let state = number(plan.memory.state as usize);
     let weights = cuda_weights::loads(plan);
@@ -428,6 +437,8 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         quote!(Decode { name: #name, sequences: #sequences, tokens: #tokens, drafts: #drafts })
     });
     let (parts, sliding) = (kv_offload::parts(plan), sliding(plan));
+    let vision = cuda_tower::contract(plan);
+    let [_, patch_angles] = cuda_tower::angles(plan).map_or([None, None], |it| it.map(Some));
     let [ranks, world] = world(plan, cuda).map_or([None, None], |it| it.map(Some));
     quote! {
         impl cuda::Stack for Stack {
@@ -458,6 +469,7 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             fn load(kernels: Kernels, #mutable from: Loading) -> Result<Self, LoadError> {
                 let buffers = Buffers::take(from.memory)?;
                 let scratch = Scratch::take(from.memory)?;
+                #patch_angles
                 #(#kept)*
                 #weights
                 #(#tables)*
@@ -467,6 +479,8 @@ fn contract(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
             fn logits(&self) -> Pointer {
                 self.buffers.#logits
             }
+
+            #vision
 
             #world
         }

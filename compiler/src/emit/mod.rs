@@ -8,6 +8,7 @@ pub mod cuda;
 mod cuda_programs;
 mod cuda_stack;
 pub mod cuda_templates;
+mod cuda_tower;
 mod cuda_weights;
 mod kv_offload;
 mod layers;

@@ -11,8 +11,11 @@ use crate::spec::types::{HardwareKind, Target};
 /// When the backend has no towers, or the target asks for what does not go with one yet.
 pub fn bodies(target: &Target, graph: &mut Graph) -> Result<Option<TowerPlan>, PassError> {
     let Some(tower) = graph.vision.take() else { return Ok(None) };
-    if let HardwareKind::Cuda(_) = target.hardware.kind {
-        return Err(pass_error!("the CUDA backend has no vision towers yet: build with `--vision off`"));
+    let on_card = matches!(target.hardware.kind, HardwareKind::Cuda(_));
+    if on_card && target.ranks > 1 {
+        return Err(pass_error!(
+            "several ranks do not see images yet: build with `--vision off`, or for one"
+        ));
     }
     if target.draft_passes() {
         return Err(pass_error!(
@@ -24,7 +27,7 @@ pub fn bodies(target: &Target, graph: &mut Graph) -> Result<Option<TowerPlan>, P
     let at = |run: &Run| BodyId(behind + run.body.0);
     let schedule = tower.schedule.iter().map(|run| (at(run), run.layer)).collect();
     let branches = tower.branches.iter().map(|branch| (branch.after, at(&branch.run))).collect();
-    let plan = TowerPlan::new(vision, BodyId(behind), schedule, branches);
+    let plan = TowerPlan::new(vision, on_card, BodyId(behind), schedule, branches);
     graph.bodies.extend(tower.bodies.into_iter().map(|mut body| {
         body.name = format!("tower_{}", body.name);
         body

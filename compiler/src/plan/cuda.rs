@@ -12,7 +12,8 @@ pub use monomorph_abi::step::MAX_SEQUENCES;
 pub struct CudaPlan {
     /// Decode programs by bucket, ascending. If drafts from elsewhere are verified, the verifying programs
     /// follow by bucket. Then prefill, and the head over the rows that need logits. A target that drafts
-    /// itself adds its draft prefill, and its draft passes by bucket, ascending.
+    /// itself adds its draft prefill, and its draft passes by bucket, ascending. Those of a vision tower, by
+    /// bucket of patches, are the last.
     pub programs: Vec<Program>,
     /// Cubins, one per emitted `.cu` file.
     pub modules: Vec<Module>,
@@ -107,7 +108,7 @@ pub struct Program {
     /// `decode_1`, `prefill`, …: also the name of the function in the generated stack.
     pub name: String,
     /// Most rows of activations. Decode: sequences, or in a target that drafts, at least as many rows as they
-    /// feed with their drafts. Prefill and learn: tokens. Head: rows of logits.
+    /// feed with their drafts. Prefill and learn: tokens. Head: rows of logits. See: patches.
     pub rows: usize,
     /// Most sequences.
     pub sequences: usize,
@@ -121,7 +122,7 @@ pub struct Program {
     /// After the last body: sampling and draft acceptance.
     pub tail: Vec<Launch>,
     /// Bodies of draft passes that follow, in order. A pass through the model's layers lists each of their
-    /// bodies once: all their layers run, in the schedule's order.
+    /// bodies once: all their layers run, in the schedule's order. A tower's are all here, each once.
     pub passes: Vec<(BodyId, Vec<Launch>)>,
 }
 
@@ -162,6 +163,8 @@ pub enum Regime {
     /// The rest of that pass and the others, or all passes, with one row per sequence; captured as
     /// [`Regime::Decode`] is, and launched after it.
     Draft,
+    /// A vision tower over the patches of one image.
+    See,
 }
 
 impl Regime {
@@ -169,7 +172,7 @@ impl Regime {
     pub const fn samples(self) -> bool {
         match self {
             Regime::Decode | Regime::Head => true,
-            Regime::Prefill | Regime::Learn | Regime::Draft => false,
+            Regime::Prefill | Regime::Learn | Regime::Draft | Regime::See => false,
         }
     }
 }

@@ -58,7 +58,9 @@ fn memory(plan: &Structure<Phase>, rows: &[usize], cuda: Option<&cuda::CudaPlan>
     let hardware = &plan.target.hardware.kind;
     let weights = plan.fields.iter().map(|field| field.bytes(hardware) * plan.instances(field) as u64);
     let scratch = cuda.iter().flat_map(|cuda| &cuda.scratch).map(|scratch| scratch.bytes);
-    let images = plan.tower.iter().map(|tower| 4 * (tower.kept_rows() * plan.target.model.hidden) as u64);
+    // On a CUDA device they are scratch.
+    let kept = plan.tower.iter().filter(|_| cuda.is_none());
+    let images = kept.map(|tower| 4 * (tower.kept_rows() * plan.target.model.hidden) as u64);
     Memory {
         weights: weights.sum(),
         scratch: sizes(&plan.buffers, rows).map(|(_, bytes)| bytes).chain(scratch).chain(images).sum(),

@@ -8,6 +8,13 @@ use crate::spec::types::Vision;
 /// seconds there, and what a pass works in a tenth of a megabyte a patch.
 const MOST_PATCHES: usize = 4096;
 
+/// The same on a CUDA device, as long as a pass is not cut: decode steps wait for it.
+const MOST_ON_CARDS: usize = 8192;
+
+/// Patches of programs that take fewer, on a CUDA device: tiles for thousands of them leave most
+/// multiprocessors idle.
+const SHORT: usize = 1024;
+
 /// Images whose rows are kept, beside those of steps that wait: as many as a prompt usually has.
 const SLOTS: usize = 8;
 
@@ -24,6 +31,8 @@ pub struct TowerPlan {
     pub branches: Vec<(usize, BodyId)>,
     /// Most patches of a pass.
     pub most_patches: usize,
+    /// Patches of each program of a CUDA device, ascending: the last takes most.
+    pub buckets: Vec<usize>,
     /// Patches that become one token.
     pub merged: usize,
     /// Images whose rows are kept.
@@ -34,13 +43,16 @@ impl TowerPlan {
     /// The plan of a tower with these bodies and this schedule. A pass takes whole tokens.
     pub(crate) fn new(
         vision: &Vision,
+        on_card: bool,
         first: BodyId,
         schedule: Vec<(BodyId, Option<usize>)>,
         branches: Vec<(usize, BodyId)>,
     ) -> TowerPlan {
         let merged = vision.merged();
-        let most_patches = (MOST_PATCHES / merged).max(1) * merged;
-        TowerPlan { first, schedule, branches, most_patches, merged, slots: SLOTS }
+        let whole = |patches: usize| (patches / merged).max(1) * merged;
+        let most_patches = whole(if on_card { MOST_ON_CARDS } else { MOST_PATCHES });
+        let buckets = if on_card { vec![whole(SHORT), most_patches] } else { Vec::new() };
+        TowerPlan { first, schedule, branches, most_patches, buckets, merged, slots: SLOTS }
     }
 
     /// The layers that run a body, in order; of a branch's, branches.
@@ -53,6 +65,11 @@ impl TowerPlan {
     /// Most tokens of an image.
     pub fn most_tokens(&self) -> usize {
         self.most_patches / self.merged
+    }
+
+    /// Most patches of a side of an image of blocks of `merge` a side.
+    pub fn most_side(&self, merge: usize) -> usize {
+        self.most_patches / merge
     }
 
     /// Rows that are kept: of each slot those of its tokens, then those of each branch.

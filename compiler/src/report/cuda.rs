@@ -279,6 +279,10 @@ fn purpose(program: &Program) -> String {
             "which sequences are drafted for, and what a draft head learns from up to {rows} tokens, figures for one prompt of {}",
             Prediction::PREFILL_TOKENS
         ),
+        Regime::See => format!(
+            "a vision tower over up to {rows} patches of one image, figures for one of {} tokens",
+            Prediction::PREFILL_TOKENS
+        ),
         Regime::Draft => {
             format!("drafts for up to {} sequences, figures for all of them", program.sequences)
         }
@@ -297,7 +301,7 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[L
         Regime::Prefill if program.rows < Prediction::PREFILL_TOKENS => {
             further_experts(plan, kind, program.rows, decode.of_rows(program.rows))
         }
-        Regime::Prefill | Regime::Head | Regime::Learn => *prefill,
+        Regime::Prefill | Regime::Head | Regime::Learn | Regime::See => *prefill,
     };
     let launches = launches.iter().filter(|launch| launch.phase == phase).count();
     Cost { boundaries: launches as f64, ..cost }

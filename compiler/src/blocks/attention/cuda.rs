@@ -4,10 +4,10 @@
 use super::Attention;
 use crate::blocks::attention::kernels::{
     AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
-    AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, Widened,
+    AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, TurnHeads, Widened,
 };
-use crate::graph::BodyId;
-use crate::kernels::{Cache, Counters, Rotary, Rows, Tokens, Vector};
+use crate::graph::{BodyId, PositionAxis};
+use crate::kernels::{Cache, Counters, Images, Rotary, Rows, Tokens, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
     Instance, Launcher, Member, Outline, Site, count, fixed, integer, no_kernel, value,
@@ -26,6 +26,9 @@ const MAX_SPLITS: usize = 64;
 /// Rows and threads of a block of attention_write.
 const WRITE_TOKENS: usize = 4;
 const WRITE_THREADS: usize = 256;
+/// Rows and threads of a block of turn_heads.
+const TURN_ROWS: usize = 4;
+const TURN_THREADS: usize = 256;
 /// Threads of attention_norm, and blocks a multiprocessor where ranks exchange sums: all run together.
 const NORM_THREADS: usize = 512;
 const NORM_RESIDENT: usize = 2;
@@ -225,6 +228,20 @@ struct Area {
     bytes: usize,
 }
 
+impl Operands {
+    /// The norms of heads, which a launch before does: the operands are without them from here on.
+    fn normed(&mut self) -> [Vector; 2] {
+        for (name, member) in &mut self.constants {
+            match *name {
+                "Q_NORM" | "K_NORM" => *member = value("HeadNorm::None"),
+                "Q_EPS" | "K_EPS" => *member = Constant::Float(0.0),
+                _ => {}
+            }
+        }
+        std::mem::take(&mut self.norms).map(Vector::field)
+    }
+}
+
 impl Launcher<'_> {
     pub(crate) fn attention(
         &mut self,
@@ -244,6 +261,7 @@ impl Launcher<'_> {
         if phase.norm_rows {
             launches.push(self.norm_rows(site, phase, &mut operands, exact)?);
         }
+        launches.extend(self.turn_heads(site, phase, &mut operands, exact)?);
         if exact {
             launches.push(self.write(site, &operands, true));
             launches.push(self.exact(site, &operands));
@@ -416,15 +434,7 @@ impl Launcher<'_> {
     ) -> Result<Launch, PassError> {
         let mut constants = operands.constants.clone();
         constants.push(("EXACT", Constant::Flag(exact)));
-        let [q_norm, k_norm] = operands.norms.map(Vector::field);
-        operands.norms = [None, None];
-        for (name, member) in &mut operands.constants {
-            match *name {
-                "Q_NORM" | "K_NORM" => *member = value("HeadNorm::None"),
-                "Q_EPS" | "K_EPS" => *member = Constant::Float(0.0),
-                _ => {}
-            }
-        }
+        let [q_norm, k_norm] = operands.normed();
         let (step, qkv, name) =
             (site.header, self.buffer(site, operands.qkv), self.kernel_name(site, "_norm"));
         let [1, 1] = phase.norm_ranks else {
@@ -449,6 +459,52 @@ impl Launcher<'_> {
         let mut grid = self.grid_of_rows(site, 1);
         grid[1] = Extent::Fixed(2);
         Ok(self.launch(site, Instance::new(name, constants, NORM_THREADS), grid, arguments))
+    }
+
+    /// Launches the norms and the rotation of heads, in place, where positions have three axes, and leaves
+    /// operands without either.
+    ///
+    /// # Errors
+    /// When values are made of keys that are turned, or more pairs turn than the kernel has bits for.
+    fn turn_heads(
+        &mut self,
+        site: Site,
+        phase: &Attention,
+        operands: &mut Operands,
+        exact: bool,
+    ) -> Result<Option<Launch>, PassError> {
+        let axes = phase.frequencies.as_ref().map_or(&[][..], |it| &it.axes);
+        if axes.is_empty() {
+            return Ok(None);
+        }
+        if phase.keys_as_values || axes.len() > 64 {
+            let what = "no kernel turns more than 64 pairs, or keys that are values, by three axes";
+            return Err(no_kernel(site, self.plan, what));
+        }
+        let pairs = |of: PositionAxis| {
+            let bits = axes.iter().enumerate().map(|(pair, axis)| u64::from(*axis == of) << pair);
+            value(format!("{:#x}ull", bits.sum::<u64>()))
+        };
+        let decode = site.program.regime == Regime::Decode;
+        let mut constants = operands.constants.clone();
+        constants.extend([
+            ("EXACT", Constant::Flag(exact)),
+            ("HEIGHT_PAIRS", pairs(PositionAxis::Height)),
+            ("WIDTH_PAIRS", pairs(PositionAxis::Width)),
+            ("DECODE", Constant::Flag(decode)),
+        ]);
+        let [q_norm, k_norm] = operands.normed();
+        for (name, member) in &mut operands.constants {
+            if *name == "ROTARY_PAIRS" {
+                *member = integer(0);
+            }
+        }
+        let rotary = std::mem::replace(&mut operands.rotary, Rotary::NULL);
+        let images = if decode { Images::NULL } else { Images::STEP };
+        let qkv = self.buffer(site, operands.qkv);
+        let arguments = TurnHeads { step: site.header, images, qkv, q_norm, k_norm, rotary };
+        let instance = Instance::new(self.kernel_name(site, "_turn"), constants, TURN_THREADS);
+        Ok(Some(self.launch(site, instance, self.grid_of_rows(site, TURN_ROWS), arguments)))
     }
 
     /// Launches norm, rotary and the K/V write for every token of a step.

@@ -1,7 +1,8 @@
 //! Attention's kernels.
 
 use crate::kernels::{
-    Cache, Counters, Declared, Header, Rotary, Rows, SUM, Tokens, Vector, World, constants, kernels, operands,
+    Cache, Counters, Declared, Header, Images, Rotary, Rows, SUM, Tokens, Vector, World, constants, kernels,
+    operands,
 };
 
 const HEADS: &[Declared] = constants![
@@ -20,6 +21,8 @@ const VALUES: &[Declared] =
 const EXACT: &[Declared] = constants![EXACT: bool];
 /// Values of a row of the inboxes, most rows of the launch, its blocks, and whether keys are a rank's part.
 const NORM_OF_RANKS: &[Declared] = constants![INBOX_WIDTH: int, ROWS: int, BLOCKS: int, KEYS_SHARED: bool];
+/// Which pairs turn by height and by width of a position, and whether it is a decode step's.
+const GRID: &[Declared] = constants![HEIGHT_PAIRS: auto, WIDTH_PAIRS: auto, DECODE: bool];
 
 /// Blocks of the area in which keys and values are widened.
 const WIDENED: &[Declared] = constants![WIDENED_BLOCKS: int];
@@ -99,6 +102,14 @@ kernels! {
     check "WIDEN_THREADS == {block}"
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE"
     bytes widened "widened_bytes<{config}>()";
+
+    /// Norms and rotation of heads where positions have three axes, before what else is done.
+    turn_heads => TurnHeads in "vision/turn_heads.cuh", [HEADS, NORMS, VALUES, EXACT, GRID];
+    (
+        step: READ Header, images: READ Images, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector,
+        rotary: READ Rotary,
+    )
+    check "TURN_HEADS_THREADS == {block}";
 
     /// Norm and rotary of a prompt's queries, and the K/V write of its keys and values.
     attention_write => AttentionWrite in "attention/attention_write.cuh", [HEADS, NORMS, VALUES, EXACT];

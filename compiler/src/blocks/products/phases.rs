@@ -260,9 +260,6 @@ impl Kind for Linear {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        if self.bias.is_some() {
-            return Err(pass_error!("no kernel stores a product of rows that no norm is before with a bias"));
-        }
         let operands = self.operands();
         let operands = launcher.with_sum(site, operands)?.unwrap_or(operands);
         launcher.product(site, operands, launches)

@@ -2,6 +2,7 @@
 //! these.
 
 mod cpu;
+pub(crate) mod cuda;
 pub mod graph;
 pub(crate) mod import;
 pub mod kernels;
@@ -11,7 +12,7 @@ pub mod spec;
 pub(in crate::blocks) mod tower;
 
 pub use phases::{
-    Activate, AddImageRows, AttendPatches, EmbedImages, EmbedPatches, FUSIONS, MergePatches, PoolPatches,
-    ProjectPatches,
+    Activate, AddImageRows, AttendPatches, EmbedImages, EmbedPatches, FUSIONS, MergePatches, Place,
+    PoolPatches, ProjectPatches,
 };
 pub use spec::{ImageTokens, VISION_PREFIX, Vision, VisionFamily};

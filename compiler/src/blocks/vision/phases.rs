@@ -168,11 +168,6 @@ pub struct AddImageRows {
     pub tap: usize,
 }
 
-/// What a CUDA device says to a phase of this block.
-fn unbuilt() -> Result<(), PassError> {
-    Err(pass_error!("the CUDA backend has no vision towers yet: build with `--vision off`"))
-}
-
 impl Kind for EmbedPatches {
     fn name(&self) -> &'static str {
         "embed-patches"
@@ -199,8 +194,8 @@ impl Kind for EmbedPatches {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        self.launch(launcher, site, launches)
     }
 }
 
@@ -229,8 +224,8 @@ impl Kind for ProjectPatches {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        self.launch(launcher, site, launches)
     }
 }
 
@@ -259,8 +254,8 @@ impl Kind for Activate {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        self.launch(launcher, site, launches)
     }
 }
 
@@ -279,7 +274,18 @@ impl Kind for AttendPatches {
 
     fn work(&self, work: &mut Work) {
         let patches = work.rows(self.out);
-        work.cost.f32_products = (2 * patches * patches * self.heads * self.head_dim) as f64;
+        let products = (2 * patches * patches * self.heads * self.head_dim) as f64;
+        match work
+            .target
+            .tower
+            .as_ref()
+            .map(|vision| vision.compute)
+            .filter(|_| work.target.hardware.cuda().is_some())
+        {
+            None => work.cost.f32_products = products,
+            Some(compute) if compute.is_exact() => work.cost.f64_products = products,
+            Some(_) => work.cost.bf16_products = products,
+        }
     }
 
     fn scratch(&self, _: &Plan) -> Option<Scratch> {
@@ -290,8 +296,8 @@ impl Kind for AttendPatches {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        self.launch(launcher, site, launches)
     }
 }
 
@@ -318,8 +324,9 @@ impl Kind for MergePatches {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.push(self.launch(launcher, site));
+        Ok(())
     }
 }
 
@@ -342,8 +349,9 @@ impl Kind for PoolPatches {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        launches.push(self.launch(launcher, site));
+        Ok(())
     }
 }
 
@@ -368,8 +376,9 @@ impl Kind for EmbedImages {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        self.launch(launcher, site, launches);
+        Ok(())
     }
 }
 
@@ -392,8 +401,9 @@ impl Kind for AddImageRows {
         self.call(call)
     }
 
-    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
-        unbuilt()
+    fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
+        self.launch(launcher, site, launches);
+        Ok(())
     }
 }
 

@@ -15,6 +15,7 @@
 mod draft;
 mod matrix;
 mod outline;
+mod tower;
 
 use super::{PassError, pass_error};
 pub(crate) use matrix::{Matrix, routed_by};
@@ -93,6 +94,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     let mut programs: Vec<Program> =
         outlines.iter().map(|outline| launcher.program(outline)).collect::<Result<_, _>>()?;
     programs.extend(launcher.draft_programs()?);
+    programs.extend(launcher.tower_programs()?);
     let mut fills = launcher.fills();
     let Launcher { mut modules, scratch, most, chunk_alignment, .. } = launcher;
     // A program whose kernels are all in earlier modules leaves an empty module: drop it.
@@ -117,6 +119,9 @@ fn boundaries(plan: &Lowered, programs: &[Program]) -> Vec<Vec<Boundaries>> {
     let last = |regime| programs.iter().rfind(|program| program.regime == regime).expect("one of each");
     let (prefill, head) = (last(Regime::Prefill), last(Regime::Head));
     let of_body = |(index, body): (usize, &PlanBody<LoweredPhase>)| {
+        if plan.in_tower(BodyId(index)) {
+            return tower::boundaries(programs, BodyId(index), body.phases.len());
+        }
         let of_drafts = draft::boundaries(plan, programs, BodyId(index));
         let of_phase = |at: usize| {
             // Sampling follows the last phase.
@@ -172,7 +177,7 @@ impl<'a> Launcher<'a> {
                 Regime::Decode => index <= last,
                 Regime::Prefill => index < last,
                 Regime::Head => index == last,
-                Regime::Learn | Regime::Draft => false,
+                Regime::Learn | Regime::Draft | Regime::See => false,
             };
             let mut launches = Vec::new();
             for phase in (0..body.phases.len()).filter(|_| runs) {
@@ -266,7 +271,10 @@ impl<'a> Launcher<'a> {
             Rows::Tokens => outline.rows,
             Rows::Outputs => outline.rows,
             Rows::Slots(slots) => slots * outline.rows,
-            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
+            // Of a tower the outline says what are counted: patches, or the tokens that they become.
+            Rows::Patches if outline.outputs() => outline.rows * self.merged(),
+            Rows::ImageTokens if !outline.outputs() => outline.rows / self.merged(),
+            Rows::Patches | Rows::ImageTokens => outline.rows,
         }
     }
 
@@ -373,7 +381,7 @@ impl<'a> Launcher<'a> {
     pub(crate) fn grid_of_rows(&self, site: Site, rows_a_block: usize) -> [Extent; 3] {
         let mut grid = fixed(site.program.rows.div_ceil(rows_a_block), 1, 1);
         match site.program.regime {
-            Regime::Decode | Regime::Draft => {}
+            Regime::Decode | Regime::Draft | Regime::See => {}
             Regime::Prefill | Regime::Learn => grid[0] = Extent::Tokens(count(rows_a_block)),
             Regime::Head => grid[0] = Extent::Outputs(count(rows_a_block)),
         }

@@ -207,7 +207,7 @@ impl Launcher<'_> {
             Regime::Decode | Regime::Draft => 8,
             // Few tokens leave each expert few rows. Up to 128 tokens, tile as decode programs do: their
             // kernels then serve here too.
-            Regime::Prefill | Regime::Head | Regime::Learn => match site.program.rows {
+            Regime::Prefill | Regime::Head | Regime::Learn | Regime::See => match site.program.rows {
                 ..=128 => 8,
                 129..=1024 => 32,
                 _ if self.card.wgmma => 128,

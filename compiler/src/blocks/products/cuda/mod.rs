@@ -35,7 +35,7 @@ impl Accumulate {
 
 impl Linear {
     pub(super) fn operands(&self) -> Operands {
-        Operands::stored(self.x, self.matrix, self.out)
+        Operands { biases: [self.bias, None], ..Operands::stored(self.x, self.matrix, self.out) }
     }
 }
 

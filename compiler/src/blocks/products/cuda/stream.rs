@@ -2,7 +2,7 @@
 
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
 use crate::blocks::products::kernels::{StreamBeside, StreamProduct, StreamSum};
-use crate::kernels::{Planes, Vector};
+use crate::kernels::{Planes, Rows, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
     Instance, Launcher, Matrix, Member, Site, alone, count, fits, fixed, integer, no_kernel, value,
@@ -205,6 +205,19 @@ impl Launcher<'_> {
         operands: &Operands,
         matrix: &Matrix,
     ) -> Result<Launch, PassError> {
+        let x = self.buffer(site, operands.x);
+        self.stream_of(site, suffix, operands, matrix, x)
+    }
+
+    /// The same of other rows than `operands` says, which are as wide.
+    pub(crate) fn stream_of(
+        &mut self,
+        site: Site,
+        suffix: &str,
+        operands: &Operands,
+        matrix: &Matrix,
+        x: Rows,
+    ) -> Result<Launch, PassError> {
         let rows = site.program.rows;
         let shape = shape(matrix, rows, matrix.exact, &self.knobs(site), self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
@@ -214,7 +227,7 @@ impl Launcher<'_> {
         let [bias, up_bias] = operands.biases.map(Vector::field);
         let arguments = StreamProduct {
             step: site.header,
-            x: self.buffer(site, operands.x),
+            x,
             norm: Vector::field(operands.norm),
             codes,
             scales,
