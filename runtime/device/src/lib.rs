@@ -12,6 +12,8 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
+mod images;
+#[cfg(any(feature = "cpu", feature = "cuda"))]
 mod kv_offload;
 #[cfg(any(feature = "cpu", feature = "cuda"))]
 mod rows_of;

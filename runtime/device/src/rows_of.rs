@@ -63,3 +63,17 @@ impl FileRows {
         }
     }
 }
+
+/// Rows of a tensor whose last dimensions, the fewest that do, make `columns` columns; `None` where there are
+/// none such. All dimensions together are a single row.
+pub(crate) fn rows_of(shape: &[usize], columns: usize) -> Option<usize> {
+    let mut wide = 1usize;
+    for at in (0..shape.len()).rev() {
+        wide = wide.checked_mul(shape[at])?;
+        if wide == columns {
+            let product = shape[..at].iter().try_fold(1, |product: usize, size| product.checked_mul(*size));
+            return Some(product.unwrap_or(usize::MAX));
+        }
+    }
+    None
+}

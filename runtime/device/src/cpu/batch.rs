@@ -1,9 +1,9 @@
 //! Flattens a step to what the kernels index.
 
-use super::images::StepImages;
 use super::outputs::Outputs;
 use super::shape::{BatchLimits, BlockTable, Sequence};
 use super::windows::{Stretch, Window, Windows};
+use crate::images::StepImages;
 use monomorph_abi::sliding::Sliding;
 use monomorph_model::{Output, SlidingTable, Step, Tokens, VisionSpec};
 use std::ops::Range;
@@ -203,9 +203,11 @@ impl Batch {
         );
         self.streams = offloaded > 0;
         match &mut self.images {
-            Some(images) => {
-                images.fill(step, self.sequences.iter().map(|it| it.rows.clone()), &self.positions)
-            }
+            Some(images) => images.fill(
+                step.images.iter(),
+                self.sequences.iter().map(|it| it.rows.clone()),
+                &self.positions,
+            ),
             None => assert!(step.images.is_empty(), "a step with images, and the stack has no vision tower"),
         }
         self.end();

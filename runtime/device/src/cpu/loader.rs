@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::simd::TILE;
 use super::team::Team;
 use crate::companions::{Companions, companions};
-use crate::rows_of::FileRows;
+use crate::rows_of::{FileRows, rows_of};
 use monomorph_abi::tiles::tile_bytes;
 use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm, logarithms_of_rates};
 use monomorph_model::Progress;
@@ -110,20 +110,6 @@ impl<'a> Part<'a> {
         }
         self.rows.count(rows).or_else(fault)
     }
-}
-
-/// Rows of a tensor whose last dimensions, the fewest that do, make `columns` columns; `None` where there are
-/// none such. All dimensions together are a single row.
-fn rows_of(shape: &[usize], columns: usize) -> Option<usize> {
-    let mut wide = 1usize;
-    for at in (0..shape.len()).rev() {
-        wide = wide.checked_mul(shape[at])?;
-        if wide == columns {
-            let product = shape[..at].iter().try_fold(1, |product: usize, size| product.checked_mul(*size));
-            return Some(product.unwrap_or(usize::MAX));
-        }
-    }
-    None
 }
 
 /// Tensors stacked by row, checked.

@@ -17,7 +17,6 @@ mod epilogue;
 mod experts;
 mod format;
 mod gather;
-mod images;
 mod integers;
 mod keeps;
 mod kept;

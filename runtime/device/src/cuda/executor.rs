@@ -12,6 +12,7 @@
 //! Some stacks run a step in two parts, each with its own set: see `parts`.
 
 mod exchange;
+mod images;
 mod in_flight;
 mod kv_offload;
 mod parts;
@@ -31,6 +32,8 @@ use super::ring::SlotRing;
 use super::states::Places;
 use super::wire::{MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
 use super::world::{Exchange, fail};
+use images::Sight;
+pub(crate) use images::Tower;
 use in_flight::{StepSlot, Want};
 use monomorph_model::{ModelSpec, OffloadSlot, Output, SlidingSpec, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, StepPart, parts};
@@ -57,6 +60,9 @@ pub trait Programs: Send + 'static {
     /// passes; nothing for a stack without one.
     fn learn(&self, _queue: &mut Queue) {}
 
+    /// A vision tower over so many patches, whose rows are kept in `slot`; nothing for a stack without one.
+    fn see(&self, _patches: usize, _slot: usize, _queue: &mut Queue) {}
+
     /// A sum over ranks alone, to be timed; nothing for a stack that sums nothing.
     fn exchange(&self, _queue: &mut Queue) {}
 }
@@ -75,6 +81,8 @@ pub struct Executor {
     flights: Vec<StepSlot>,
     buffer: StepBuffer,
     states: Places,
+    /// The vision tower, if the stack has one.
+    sight: Option<Sight>,
     /// Staging of blocks on disk, with K/V offload.
     offload: Option<KvOffload>,
     /// Pinned memory for copies of blocks and states to the host and back; grown on demand.
@@ -158,7 +166,7 @@ pub(crate) struct Head {
 
 impl Executor {
     /// Takes the steps' tables from `memory`, after all state. `sliding` are the layers with a sliding
-    /// window, if there are some.
+    /// window and `tower` is the vision tower, if there are some.
     ///
     /// # Errors
     /// When pinned memory is short.
@@ -169,9 +177,11 @@ impl Executor {
         head: Head,
         ranks: usize,
         sliding: Option<SlidingSpec>,
+        tower: Option<Tower>,
         exchange: Option<Exchange>,
     ) -> Result<Executor, Fault> {
-        let sizes = Tables::of(spec, sliding, memory.context());
+        let vision = tower.map(|tower| tower.vision);
+        let sizes = Tables::of(spec, sliding, vision, memory.context());
         let groups = spec.step_tokens.div_ceil(head.rows);
         let ids = memory.take(sizes.ids)?;
         let ring = SlotRing::of(spec);
@@ -188,6 +198,7 @@ impl Executor {
             block_tokens: spec.block_tokens,
             blocks: memory.blocks(),
             slides: sliding.map(|it| (it.of(spec), memory.sliding())),
+            vision,
             offloaded: offload.as_ref().map_or(0, KvOffload::blocks),
             drafts: spec.drafts(),
             drafted: spec.drafted(),
@@ -202,6 +213,7 @@ impl Executor {
             flights,
             buffer: StepBuffer::new(limits),
             states: memory.places().clone(),
+            sight: tower.map(Sight::new).transpose()?,
             offload,
             staged: None,
             exchange,
@@ -373,6 +385,7 @@ impl Executor {
                 self.buffer.fill(&sequences, &tables, part.kind == Kind::Decode);
             }
         }
+        self.buffer.fill_images(&part.images(step));
     }
 
     /// Waits for the oldest step in flight.
@@ -385,7 +398,7 @@ impl Executor {
         let flights = self.ring.of_step(self.collected);
         let mut rows = Vec::new();
         for flight in &mut self.flights[flights] {
-            if flight.wants.is_empty() {
+            if flight.wants.is_empty() && !std::mem::take(&mut flight.sees) {
                 continue;
             }
             let place = flight.program;

@@ -12,7 +12,7 @@ use crate::kv_offload::Layout;
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_model::{
     KvScales, LoadError, LoadOptions, ModelSpec, SlidingNeeds, SlidingRoom, SlidingSpec, StateRoom, States,
-    StatesWanted,
+    StatesWanted, VisionSpec,
 };
 use monomorph_world::Seat;
 use std::num::NonZero;
@@ -279,6 +279,7 @@ impl Memory {
         needs: &Needs,
         parts: &[(usize, &[usize])],
         sliding: Option<SlidingSpec>,
+        vision: Option<VisionSpec>,
         seat: Seat,
     ) -> Result<Memory, LoadError> {
         let layout = options.offload.as_ref().map(|offload| Layout::new(offload, parts, 0)).transpose()?;
@@ -300,7 +301,8 @@ impl Memory {
                 (staging, options.resident.map_or(1, NonZero::get))
             }),
         };
-        let mut plan = plan(needs, wire::device_bytes(spec, sliding, options.context), request, limit)?;
+        let mut plan =
+            plan(needs, wire::device_bytes(spec, sliding, vision, options.context), request, limit)?;
         let say = options.report;
         let which =
             if seat.ordinals().len() > 1 { format!("GPU {}, ", gpu.ordinal()) } else { String::new() };

@@ -1,6 +1,6 @@
 //! The implementation of [`monomorph_model::Model`] for all layer stacks of CUDA devices.
 
-use super::executor::{Executor, Head, Programs};
+use super::executor::{Executor, Head, Programs, Tower};
 use super::fault::Fault;
 use super::gpu::Gpu;
 use super::load::Loader;
@@ -14,8 +14,9 @@ use super::world::{Exchange, Gathered, WorldMemory};
 use monomorph_abi::world::Traffic;
 use monomorph_formats::cached::Cached;
 use monomorph_model::{
-    BlockId, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress,
-    RankMeter, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights,
+    BlockId, FeatureSlot, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot,
+    Patches, Progress, RankMeter, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, VisionSpec,
+    Weights,
 };
 use monomorph_world::{Rank, Seat};
 use std::sync::Arc;
@@ -28,6 +29,12 @@ pub trait Stack: Programs + Sized {
 
     /// Its layers with a sliding window, if they give back blocks behind it.
     const SLIDING: Option<SlidingSpec> = None;
+
+    /// Its vision tower, if it was built with one. Then it has [`Self::pixels`] and [`Self::image_rows`], too.
+    const VISION: Option<VisionSpec> = None;
+
+    /// Most patches of a side of an image.
+    const MOST_SIDE: usize = 0;
 
     /// Memory that the stack takes.
     const NEEDS: Needs;
@@ -63,6 +70,16 @@ pub trait Stack: Programs + Sized {
 
     /// Where the head writes its rows of logits.
     fn logits(&self) -> Pointer;
+
+    /// Where the tower takes pixels, a row a patch.
+    fn pixels(&self) -> Pointer {
+        Pointer::NULL
+    }
+
+    /// Where rows of images are kept: of slot, then of the image's own or a tap, then of token.
+    fn image_rows(&self) -> Pointer {
+        Pointer::NULL
+    }
 
     /// What ranks exchange partial sums and logits through; `None` of a stack that is alone.
     fn world(&self) -> Option<WorldMemory> {
@@ -123,6 +140,20 @@ impl<'a> Loading<'a> {
         rotary::load(self.gpu.stream(), self.memory, inverse_frequencies, factor, self.options.threads)
     }
 
+    /// Fills the table of angles of a tower's patches: f32 `[places][pairs][cosine, sine]`, of rows and columns
+    /// from 0.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn patch_angles(
+        &mut self,
+        at: Pointer,
+        inverse_frequencies: &[f32],
+        places: usize,
+    ) -> Result<(), Fault> {
+        rotary::fill(self.gpu.stream(), at, inverse_frequencies, (1.0, places), self.options.threads)
+    }
+
     /// Writes the static scales of a cache of so many heads, whose layers are these of the model: the
     /// checkpoint's, if `spec` names some, or else 1. A draft head has none. `formats` are those of keys and
     /// of values.
@@ -166,14 +197,16 @@ impl<S: Stack> Model<S> {
         let gpu = Gpu::open(S::SPEC, seat.ordinal())?;
         gpu.reach(seat)?;
         let kernels = S::kernels(&gpu)?;
-        let mut memory = Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, S::SLIDING, seat)?;
+        let mut memory =
+            Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, S::SLIDING, S::VISION, seat)?;
         let share = Share { rank: seat.rank(), ranks: seat.ranks() };
         let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
         let stack = S::load(kernels, into)?;
         let exchange =
             stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
         let head = Head { logits: stack.logits(), rows: S::HEAD_ROWS };
-        let steps = Executor::new(&gpu, S::SPEC, &mut memory, head, S::RANKS, S::SLIDING, exchange)?;
+        let tower = S::VISION.map(|vision| Tower { vision, most_side: S::MOST_SIDE, pixels: stack.pixels() });
+        let steps = Executor::new(&gpu, S::SPEC, &mut memory, head, S::RANKS, S::SLIDING, tower, exchange)?;
         Ok((Model { steps, stack, memory }, gpu))
     }
 
@@ -194,6 +227,7 @@ impl<S: Stack> Model<S> {
 impl<S: Stack> monomorph_model::Model for Model<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
+    const VISION: Option<VisionSpec> = S::VISION;
     const STEPS_IN_FLIGHT: usize = SlotRing::of(S::SPEC).steps;
     const SPLIT_SAMPLING: bool = true;
     const RANKS: usize = S::RANKS;
@@ -269,6 +303,10 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
         self.memory.set_scales()
     }
 
+    fn see(&mut self, patches: &Patches, slot: FeatureSlot) -> Ticket {
+        self.steps.see(&self.stack, patches, slot)
+    }
+
     fn submit(&mut self, step: &Step) -> Ticket {
         self.steps.submit(&self.stack, step)
     }
@@ -279,6 +317,19 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
         self.steps.collect(ticket)
+    }
+}
+
+impl<S: Stack> Model<S> {
+    /// The row of a token of the image in a slot: the tower's, or a tap's. For tests; no step is in flight.
+    ///
+    /// # Panics
+    /// When there is none, or no tower, or the device fails.
+    pub fn image_row(&mut self, slot: FeatureSlot, token: usize, tap: Option<usize>) -> Vec<f32> {
+        let vision = S::VISION.expect("a model without a vision tower has no rows of images");
+        let part = slot.0 as usize * (1 + vision.taps) + tap.map_or(0, |tap| 1 + tap);
+        let (row, bytes) = (part * vision.most_tokens() + token, 4 * S::SPEC.hidden as u64);
+        self.steps.values(self.stack.image_rows().offset(row as u64 * bytes), bytes)
     }
 }
 

@@ -32,6 +32,8 @@ pub struct StepTables {
     pub header: Pointer,
     /// Token rows of a prefill.
     pub tokens: Pointer,
+    /// What images are in these, of a stack with a tower.
+    pub images: Pointer,
     /// Token histories for penalties, followed by biases and masks.
     pub history: Pointer,
     /// Token ids: the last one sampled for each slot, and those of a step that drafts.
@@ -50,6 +52,7 @@ impl StepTables {
         passes: Pointer::NULL,
         header: Pointer::NULL,
         tokens: Pointer::NULL,
+        images: Pointer::NULL,
         history: Pointer::NULL,
         ids: Pointer::NULL,
         sampled: Pointer::NULL,
@@ -187,6 +190,19 @@ impl<'a> Queue<'a> {
         };
         self.outcome = gathered.map_err(|fault| fault.at(self.program));
         // Whatever NCCL launched, the kernel behind waits for all of it.
+        self.follows = false;
+    }
+
+    /// Copies as many rows of `width` values as the step has outputs, to row `first` of `to` and those behind.
+    pub fn keep_rows(&mut self, from: Pointer, to: Pointer, first: usize, width: usize) {
+        if !self.is_due() {
+            return;
+        }
+        let row = 4 * width as u64;
+        let (to, bytes) = (to.offset(first as u64 * row), u64::from(self.extents.outputs) * row);
+        // SAFETY: both were planned for the step's rows, and are different parts of the arena.
+        let kept = unsafe { self.stream.copy(from.0, to.0, bytes) };
+        self.outcome = kept.map_err(|fault| fault.at(self.program));
         self.follows = false;
     }
 

@@ -44,14 +44,26 @@ pub(crate) fn load(
     factor: f32,
     threads: usize,
 ) -> Result<Pointer, Fault> {
-    let table = table(inverse_frequencies, factor, memory.context(), threads);
-    let bytes: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
-    let at = memory.take(bytes.len() as u64)?;
-    // SAFETY: just taken from the arena with this size; the driver has copied these pageable bytes once the
-    // wait ends.
-    unsafe { stream.upload(at.0, &bytes) }?;
-    stream.wait()?;
+    let positions = memory.context();
+    let at = memory.take((8 * positions * inverse_frequencies.len()) as u64)?;
+    fill(stream, at, inverse_frequencies, (factor, positions), threads)?;
     Ok(at)
+}
+
+/// Uploads the table of so many positions to memory of its size.
+pub(crate) fn fill(
+    stream: &Stream,
+    at: Pointer,
+    inverse_frequencies: &[f32],
+    (factor, positions): (f32, usize),
+    threads: usize,
+) -> Result<(), Fault> {
+    let table = table(inverse_frequencies, factor, positions, threads);
+    let bytes: Vec<u8> = table.iter().flat_map(|value| value.to_le_bytes()).collect();
+    // SAFETY: taken from the arena with this size; the driver has copied these pageable bytes once the wait
+    // ends.
+    unsafe { stream.upload(at.0, &bytes) }?;
+    stream.wait()
 }
 
 #[cfg(test)]

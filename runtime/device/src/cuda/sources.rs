@@ -6,7 +6,7 @@ use super::shape::{MatrixShape, Packing, TILE_ROWS};
 use super::slice::{Share, SourceColumns, SourceRows};
 use super::weights::Part;
 use crate::companions::{Companions, companions};
-use crate::rows_of::FileRows;
+use crate::rows_of::{FileRows, rows_of};
 use monomorph_formats::{FP8_BLOCK, Format, ScaleForm, decode, logarithms_of_rates};
 use monomorph_weights::{Checkpoint, Tensor, WeightsError};
 
@@ -80,9 +80,11 @@ fn load_tensor<'a>(
     let fault =
         |what: String| mismatch(checkpoint, format!("tensor `{}` {:?}: {what}", part.name, tensor.shape));
     // A tensor of one dimension is rows of one value, or, cut by columns, one row.
-    let (file_rows, file_width) = match part.shape {
-        [rows] if width == 1 && part.cut_columns.is_empty() => (*rows, 1),
-        [rows @ .., last] if !rows.is_empty() => (rows.iter().product(), *last),
+    let whole = rows_of(part.shape, width).filter(|_| part.cut_columns.is_empty());
+    let (file_rows, file_width) = match (part.shape, whole) {
+        ([rows], _) if width == 1 && part.cut_columns.is_empty() => (*rows, 1),
+        (_, Some(rows)) => (rows, width),
+        ([rows @ .., last], None) if !rows.is_empty() => (rows.iter().product(), *last),
         _ => return Err(fault(format!("has no rows of {width}"))),
     };
     let cut = SourceColumns::new(part.cut_columns, share, file_width, format, scales);

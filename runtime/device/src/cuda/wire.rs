@@ -8,9 +8,11 @@ pub(crate) use monomorph_abi::step::{Bias, Header, MAX_SEQUENCES, SampledRow, Se
 pub(crate) use rows::read_sampled;
 pub(crate) use tables::{Tables, device_bytes};
 
+use crate::images::StepImages;
+use monomorph_abi::images::{ImageRow, PositionShifts};
 use monomorph_abi::sliding::{Sliding, SlidingStarts, blocks_at};
 use monomorph_abi::step::{Ids, SamplingRow};
-use monomorph_model::{Output, SequenceStep, SlidingTable, Tokens};
+use monomorph_model::{Output, SequenceImages, SequenceStep, SlidingTable, Tokens, VisionSpec};
 use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
 use rows::sampling_row;
 use std::sync::Arc;
@@ -26,6 +28,8 @@ pub(crate) struct StepLimits {
     pub(crate) blocks: usize,
     /// Layers with a sliding window, and how many blocks they have.
     pub(crate) slides: Option<(Sliding, usize)>,
+    /// The vision tower, if the stack has one.
+    pub(crate) vision: Option<VisionSpec>,
     /// Blocks on disk; their ids follow the device's.
     pub(crate) offloaded: usize,
     /// Drafts of a sequence to verify.
@@ -34,6 +38,13 @@ pub(crate) struct StepLimits {
     pub(crate) drafted: usize,
     /// Positions that draft passes write after the last token fed.
     pub(crate) ahead: usize,
+}
+
+impl StepLimits {
+    /// Whether images shift the positions of what follows them.
+    fn shifts(&self) -> bool {
+        self.vision.is_some_and(|vision| vision.grid_positions)
+    }
 }
 
 /// A row of logits to compute.
@@ -67,6 +78,12 @@ pub(crate) struct StepBuffer {
     /// Where the tables of layers with a sliding window begin, which stands behind the header of a stack that
     /// has such layers.
     pub(crate) starts: Box<SlidingStarts>,
+    /// By sequence, what is added to indices for positions: right before the block table of a stack whose
+    /// positions have three axes.
+    pub(crate) shifts: Box<PositionShifts>,
+    /// The images of a step, of a stack that takes some, and what kernels read of them: one a token.
+    seen: Option<StepImages>,
+    pub(crate) images: Vec<ImageRow>,
     pub(crate) blocks: Vec<i32>,
     /// The blocks of these layers, which follow the others on the device.
     pub(crate) sliding: Vec<i32>,
@@ -91,7 +108,7 @@ impl StepBuffer {
             tokens: 0,
             sequences: 0,
             outputs: 0,
-            blocks_at: blocks_at(limits.slides.is_some()) as i32,
+            blocks_at: blocks_at(limits.slides.is_some(), limits.shifts()) as i32,
             output_rows: [0; MAX_SEQUENCES],
             sequence: [SequenceRow::NONE; MAX_SEQUENCES],
             sampling: [SamplingRow::GREEDY; MAX_SEQUENCES],
@@ -101,6 +118,9 @@ impl StepBuffer {
             sampled: vec![false; limits.sequences],
             header: Box::new(header),
             starts: Box::new(SlidingStarts::NONE),
+            shifts: Box::new(PositionShifts::NONE),
+            seen: limits.vision.map(StepImages::new),
+            images: Vec::new(),
             blocks: Vec::new(),
             sliding: Vec::new(),
             tokens: Vec::new(),
@@ -219,6 +239,48 @@ impl StepBuffer {
         self.drafted = sequences.len();
         self.header.sequences = self.tokens.len() as i32;
         self.end();
+    }
+
+    /// Adds to the step at hand what images are in its sequences: one a sequence, or none at all.
+    ///
+    /// # Panics
+    /// When these break the limits ([`StepImages::fill`]), reach beyond the context, or are none of a step that
+    /// decodes; or there are some and the stack has no tower.
+    pub(crate) fn fill_images(&mut self, images: &[&SequenceImages]) {
+        self.images.clear();
+        let Some(seen) = &mut self.seen else {
+            assert!(images.is_empty(), "a step with images, and the stack has no vision tower");
+            return;
+        };
+        let rows = &self.header.sequence[..self.header.sequences as usize];
+        let of = |row: &SequenceRow| row.first_token as usize..(row.first_token + row.count) as usize;
+        let indices = |row: &SequenceRow| row.position as u32..(row.position + row.count) as u32;
+        let indices: Vec<u32> = rows.iter().flat_map(indices).collect();
+        seen.fill(images.iter().copied(), rows.iter().map(of), &indices);
+        for (token, index) in indices.iter().enumerate() {
+            let position = seen.position(token).map(|axis| axis as i32);
+            let largest = position.into_iter().max().unwrap_or_default();
+            assert!((largest as usize) < self.limits.context, "position {largest} is beyond the context");
+            let row = seen.row(token, None).map_or(-1, |row| row as i32);
+            let last = seen.ends()[token] as i32;
+            self.images.push(ImageRow { row, last, position });
+            if self.decodes {
+                let shift = position[0] - *index as i32;
+                let plain = row < 0 && position == [position[0]; 3];
+                assert!(plain, "sequence {token} of the step decodes a token of an image");
+                self.shifts.shift[token] = shift;
+            }
+        }
+    }
+
+    /// The header of a tower's step over so many patches, which become so many tokens.
+    pub(crate) fn see(&mut self, patches: usize, tokens: usize) {
+        (self.header.tokens, self.header.sequences, self.header.outputs) = (patches as i32, 0, tokens as i32);
+    }
+
+    /// What stands before the block table of a stack whose positions images shift.
+    pub(crate) fn shifts(&self) -> &[u8] {
+        if self.limits.shifts() { bytes_of(std::slice::from_ref(&*self.shifts)) } else { &[] }
     }
 
     /// Whether the stack has layers with a sliding window.

@@ -49,6 +49,8 @@ pub(super) struct StepSlot {
     pub(super) uploaded: Event,
     pub(super) done: Event,
     pub(super) program: &'static str,
+    /// Whether it is an image's, and gives no rows.
+    pub(super) sees: bool,
     /// The result of each sequence, with its index in the step.
     pub(super) wants: Vec<(usize, Want)>,
 }
@@ -65,11 +67,13 @@ impl StepSlot {
         let sampled = Pinned::zeroed(groups * head_rows * size_of::<SampledRow>())?;
         let drafted = Pinned::zeroed((sizes.drafted + sizes.held) as usize)?;
         let passes = memory.take(sizes.passes + sizes.header)?;
+        let tokens = memory.take(sizes.tokens)?;
         Ok(StepSlot {
             tables: StepTables {
                 passes,
                 header: passes.offset(sizes.passes),
-                tokens: memory.take(sizes.tokens)?,
+                tokens,
+                images: tokens.offset(sizes.images_at),
                 history: memory.take(sizes.history)?,
                 ids,
                 sampled: sampled.address()?,
@@ -86,6 +90,7 @@ impl StepSlot {
             uploaded: Event::new()?,
             done: Event::new()?,
             program: "",
+            sees: false,
             wants: Vec::new(),
         })
     }

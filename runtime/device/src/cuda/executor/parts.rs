@@ -6,7 +6,7 @@
 //! because a token's kernels must not depend on the rest of the step. A step with both parts reads the
 //! weights twice.
 
-use monomorph_model::{Output, SequenceStep, SlidingTable, Step};
+use monomorph_model::{Output, Positions, SequenceImages, SequenceStep, SlidingTable, Step};
 
 /// The index of each part's set in a step of two parts.
 const DECODED: usize = 0;
@@ -25,6 +25,11 @@ pub(super) struct StepPart {
 impl StepPart {
     pub(super) fn sequences<'a>(&self, step: &'a Step) -> Vec<&'a SequenceStep> {
         self.rows.iter().map(|at| &step.sequences[*at]).collect()
+    }
+
+    /// Their images, as far as the step has them.
+    pub(super) fn images<'a>(&self, step: &'a Step) -> Vec<&'a SequenceImages> {
+        self.rows.iter().filter_map(|at| step.images.get(*at)).collect()
     }
 
     /// Their tables of layers with a sliding window, as far as the step has them.
@@ -54,7 +59,10 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
     // If the engine found nothing to draft, the step runs as on a stack that verifies nothing.
     let given = drafts > drafted;
     if !two || (given && sequences.iter().all(|sequence| sequence.drafts == 0)) {
-        let decodes = sequences.iter().all(|sequence| sequence.tokens.len() == 1);
+        // Decode programs take no rows of images.
+        let sees = |it: &SequenceImages| !it.spans.is_empty() || matches!(it.positions, Positions::Grid(_));
+        let decodes =
+            sequences.iter().all(|sequence| sequence.tokens.len() == 1) && !step.images.iter().any(sees);
         let kind = if decodes { Kind::Decode } else { Kind::Prefill };
         return vec![StepPart { kind, flight, rows: (0..sequences.len()).collect() }];
     }

@@ -4,6 +4,7 @@ use super::super::fault::Fault;
 use super::super::host::Pinned;
 use super::super::wire::{Header, bytes_of};
 use super::{Executor, Want};
+use monomorph_abi::images::PatchGrid;
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -15,18 +16,33 @@ impl Executor {
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
         let starts = bytes_of(std::slice::from_ref(&*buffer.starts));
         let (blocks, sliding) = (bytes_of(&buffer.blocks), bytes_of(&buffer.sliding));
-        let starts = if buffer.slides() { starts } else { &[] };
+        let (starts, shifts) = (if buffer.slides() { starts } else { &[] }, buffer.shifts());
+        let images = if tokens { bytes_of(&buffer.images) } else { &[] };
         let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
-        for (to, pinned, parts) in [
-            (flight.tables.header, &mut flight.header, [header, starts, blocks, sliding]),
-            (flight.tables.tokens, &mut flight.tokens, [tokens, &[], &[], &[]]),
+        let both = fill(&mut flight.tokens, &[tokens, images]);
+        let (tokens, images) = both.split_at(tokens.len());
+        for (to, pinned) in [
+            (flight.tables.header, fill(&mut flight.header, &[header, starts, shifts, blocks, sliding])),
+            (flight.tables.tokens, tokens),
+            (flight.tables.images, images),
         ] {
-            let pinned = fill(pinned, &parts);
             // SAFETY: the tables were allocated for the largest step. They and the pinned bytes belong to
             // this flight, whose last step has been collected: nothing reads or copies them any more.
             unsafe { self.uploads.upload(to.0, pinned) }?;
         }
         self.upload_behind(index)
+    }
+
+    /// Uploads the header at hand as that of a tower's step, with the image's sides behind it. The steps' stream
+    /// waits for the upload.
+    pub(super) fn upload_seen(&mut self, index: usize, grid: PatchGrid) -> Result<(), Fault> {
+        let (flight, buffer) = (&mut self.flights[index], &self.buffer);
+        let header = bytes_of(std::slice::from_ref(&*buffer.header));
+        let pinned = fill(&mut flight.header, &[header, bytes_of(&[grid])]);
+        // SAFETY: as in `upload`; a table of blocks is longer than the sides.
+        unsafe { self.uploads.upload(flight.tables.header.0, pinned) }?;
+        flight.uploaded.record(&self.uploads)?;
+        self.quiet.gpu.stream().wait_for(&flight.uploaded)
     }
 
     /// Uploads the sampling inputs, over those uploaded with the step at hand. The steps' stream waits for

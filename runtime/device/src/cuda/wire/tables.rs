@@ -1,17 +1,23 @@
 //! Device memory that steps take besides weights, K/V and activations.
 
-use super::{Bias, Header, SampledRow, TokenRow, Use};
+use super::{Bias, Header, SampledRow, Use};
 use crate::cuda::ring::SlotRing;
+use monomorph_abi::images::{ImageRow, images_at};
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_abi::sliding::blocks_at;
 use monomorph_abi::step::Ids;
-use monomorph_model::{ModelSpec, SlidingSpec};
+use monomorph_model::{ModelSpec, SlidingSpec, VisionSpec};
 use monomorph_sampling::{MAX_BIASES, TokenMask};
 
 /// Bytes that the uploads of all steps in flight take, at most; `sliding` are the layers with a sliding
-/// window.
-pub(crate) fn device_bytes(spec: &ModelSpec, sliding: Option<SlidingSpec>, context: usize) -> u64 {
-    let tables = Tables::of(spec, sliding, context);
+/// window, and `vision` is the tower.
+pub(crate) fn device_bytes(
+    spec: &ModelSpec,
+    sliding: Option<SlidingSpec>,
+    vision: Option<VisionSpec>,
+    context: usize,
+) -> u64 {
+    let tables = Tables::of(spec, sliding, vision, context);
     let aligned = |bytes: u64| bytes.next_multiple_of(ALIGNMENT);
     let each = aligned(tables.passes + tables.header) + aligned(tables.tokens) + aligned(tables.history);
     SlotRing::of(spec).count() as u64 * each + aligned(tables.ids)
@@ -26,7 +32,10 @@ pub(crate) struct Tables {
     pub(crate) header: u64,
     /// The block table alone.
     pub(crate) blocks: u64,
+    /// Token rows, and behind them what is beside each of a stack with a tower.
     pub(crate) tokens: u64,
+    /// Where the latter begin.
+    pub(crate) images_at: u64,
     /// The history that penalties read, followed by biases and masks.
     pub(crate) history: u64,
     pub(crate) ids: u64,
@@ -37,7 +46,15 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn of(spec: &ModelSpec, sliding: Option<SlidingSpec>, context: usize) -> Tables {
+    pub(crate) fn of(
+        spec: &ModelSpec,
+        sliding: Option<SlidingSpec>,
+        vision: Option<VisionSpec>,
+        context: usize,
+    ) -> Tables {
+        let images_at = images_at(spec.step_tokens) as u64;
+        let images = vision.map_or(0, |_| (spec.step_tokens * size_of::<ImageRow>()) as u64);
+        let shifts = vision.is_some_and(|vision| vision.grid_positions);
         let (sequences, drafts, drafted) = (spec.step_sequences, spec.drafts(), spec.drafted());
         let blocks = 4 * (sequences * context.div_ceil(spec.block_tokens)) as u64;
         // As many entries as the step's sequences hold blocks, at most.
@@ -46,9 +63,10 @@ impl Tables {
         let biases = MAX_BIASES.min(spec.vocabulary) * size_of::<Bias>();
         Tables {
             passes: (drafted * size_of::<Header>()) as u64,
-            header: blocks_at(sliding.is_some()) as u64 + blocks + sliding_blocks,
+            header: blocks_at(sliding.is_some(), shifts) as u64 + blocks + sliding_blocks,
             blocks,
-            tokens: (spec.step_tokens * size_of::<TokenRow>()) as u64,
+            tokens: images_at + images,
+            images_at,
             history: (sequences * (1 + drafts)) as u64 * (uses * size_of::<Use>() + biases + mask) as u64,
             ids: (4 * Ids { sequences }.count(drafts > 0, drafted)) as u64,
             drafted: (drafted * sequences * size_of::<SampledRow>()) as u64,

@@ -13,6 +13,7 @@ fn limits() -> StepLimits {
         block_tokens: 16,
         blocks: 4,
         slides: None,
+        vision: None,
         offloaded: 0,
         drafts: 0,
         drafted: 0,

@@ -1,6 +1,6 @@
 //! Images among the tokens of a step.
 
-use monomorph_model::{Positions, SequenceImages, Step, VisionSpec};
+use monomorph_model::{Positions, SequenceImages, VisionSpec};
 use std::ops::Range;
 
 /// No row of an image.
@@ -20,35 +20,32 @@ pub struct StepImages {
 
 impl StepImages {
     /// For steps of a stack with this tower.
-    pub(super) fn new(vision: VisionSpec) -> StepImages {
+    pub(crate) fn new(vision: VisionSpec) -> StepImages {
         StepImages { vision, rows: Vec::new(), positions: Vec::new(), ends: Vec::new() }
     }
 
-    /// Takes a step, whose sequences have these rows of it and whose tokens these indices.
+    /// Takes a step, or a part of one: the images of its sequences, or none of any; the rows of it that each has;
+    /// and the indices of its tokens.
     ///
     /// # Panics
     /// When the step breaks the limits: images of some sequences only, spans out of order or beyond the
     /// tokens fed or the rows of a slot, positions that are not one a token or below 0, or other than the
     /// indices where the model has one axis.
-    pub(super) fn fill(
+    pub(crate) fn fill<'a>(
         &mut self,
-        step: &Step,
-        sequences: impl Iterator<Item = Range<usize>>,
+        images: impl ExactSizeIterator<Item = &'a SequenceImages>,
+        sequences: impl ExactSizeIterator<Item = Range<usize>>,
         indices: &[u32],
     ) {
-        assert!(
-            step.images.is_empty() || step.images.len() == step.sequences.len(),
-            "a step of {} sequences with images of {}",
-            step.sequences.len(),
-            step.images.len()
-        );
+        let (given, count) = (images.len(), sequences.len());
+        assert!(given == 0 || given == count, "a step of {count} sequences with images of {given}");
         self.rows.clear();
         self.rows.resize(indices.len(), NONE);
         self.positions.clear();
         self.positions.extend(indices.iter().map(|index| [*index; 3]));
         self.ends.clear();
         self.ends.extend_from_slice(indices);
-        for (images, rows) in step.images.iter().zip(sequences) {
+        for (images, rows) in images.zip(sequences) {
             self.take(images, rows);
         }
     }
@@ -98,7 +95,7 @@ impl StepImages {
 
     /// The row that is kept for a token, or of a tap for it.
     #[inline(always)]
-    pub(super) fn row(&self, token: usize, tap: Option<usize>) -> Option<usize> {
+    pub(crate) fn row(&self, token: usize, tap: Option<usize>) -> Option<usize> {
         let row = self.rows[token];
         let behind = tap.map_or(0, |tap| (1 + tap) * self.vision.most_tokens());
         (row != NONE).then_some(row as usize + behind)
@@ -106,23 +103,23 @@ impl StepImages {
 
     /// Time, height and width of a token.
     #[inline(always)]
-    pub(super) fn position(&self, token: usize) -> [u32; 3] {
+    pub(crate) fn position(&self, token: usize) -> [u32; 3] {
         self.positions[token]
     }
 
     /// By token: the last index that it attends to where images see all of themselves.
     #[inline(always)]
-    pub(super) fn ends(&self) -> &[u32] {
+    pub(crate) fn ends(&self) -> &[u32] {
         &self.ends
     }
 
     /// Rows that are kept.
-    pub(super) fn kept(&self) -> usize {
+    pub(crate) fn kept(&self) -> usize {
         self.vision.slots * (1 + self.vision.taps) * self.vision.most_tokens()
     }
 
     /// Taps, whose rows follow an image's own.
-    pub(super) fn taps(&self) -> usize {
+    pub(crate) fn taps(&self) -> usize {
         self.vision.taps
     }
 }
