@@ -5,11 +5,12 @@
 //! hold the modules compiled for this processor instead of machine code for the card.
 
 use crate::{root, server};
-use monomorph_compiler::emit::cuda_templates;
+use monomorph_compiler::emit::{self, cuda_templates};
+use monomorph_compiler::plan::Plan;
 use monomorph_compiler::plan::cuda::{CudaPlan, Module, Program, Regime};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Cuda, Target};
-use monomorph_compiler::toolchain::{self, Built, Levels, Linking, modules, nvcc, times};
+use monomorph_compiler::toolchain::{self, BuildError, Built, Levels, Linking, modules, nvcc, times};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -98,6 +99,44 @@ pub fn build(target: &Target) -> Server {
 /// If any step fails.
 pub fn build_up_to(target: &Target, sequences: usize) -> Server {
     let _alone = server::alone(target);
+    let (directory, _, driver) = write(target, sequences);
+    linked(driver, |linking| toolchain::link(&root(), target, &directory, linking), target)
+}
+
+/// Builds another binary around a target's stack: `main` is its `main.rs`, and needs no server. It decodes one
+/// sequence at a time.
+///
+/// # Panics
+/// If any step fails.
+pub fn build_stack(target: &Target, main: &str) -> Server {
+    let _alone = server::alone(target);
+    let (written, plan, driver) = write(target, 1);
+    let package = format!("stack-{}", emit::package_name(target));
+    let directory = root().join("generated/stacks/emulated").join(&package);
+    let copied = ["src/spec.rs", "src/stack.rs", "src/arguments.rs"].map(PathBuf::from);
+    let modules = plan.cuda.iter().flat_map(|cuda| &cuda.modules);
+    let cubins = modules.map(|it| Path::new("cubins").join(&it.name).with_extension("cubin"));
+    for file in copied.into_iter().chain(cubins) {
+        let content = std::fs::read(written.join(&file)).expect("it was just written");
+        write_if_changed(&directory.join(file), &content);
+    }
+    write_if_changed(&directory.join("src/main.rs"), main.as_bytes());
+    let manifest = emit::manifest(&plan, &package);
+    let lines: Vec<&str> = manifest.lines().filter(|line| !line.starts_with("monomorph-server")).collect();
+    let build = |linking: &Linking| {
+        toolchain::workspace(&root(), &directory, &(lines.join("\n") + "\n"))?;
+        let built = toolchain::compile(&root(), target, &directory, &package, linking)?;
+        Ok(match built {
+            Ok(binaries) => Built::Server(binaries.join(&package)),
+            Err(why) => Built::Crate { directory: directory.clone(), why },
+        })
+    };
+    linked(driver, build, target)
+}
+
+/// Writes a target's crate with kernels for the emulated card, without those that only decode programs of more
+/// sequences launch: its directory, its plan, and the directory of the driver.
+fn write(target: &Target, sequences: usize) -> (PathBuf, Plan, PathBuf) {
     let (directory, plan) =
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     let card = target.hardware.cuda().expect("an emulated card is CUDA hardware");
@@ -115,6 +154,15 @@ pub fn build_up_to(target: &Target, sequences: usize) -> Server {
         let image = std::fs::read(image).expect("it was just compiled");
         write_if_changed(&to, &image);
     }
+    (directory, plan, driver)
+}
+
+/// What is built with the options of these tests.
+fn linked(
+    driver: PathBuf,
+    build: impl FnOnce(&Linking) -> Result<Built, BuildError>,
+    target: &Target,
+) -> Server {
     // Built for this machine's processor, as servers of CPU targets are, so that they share the project's
     // crates. A shipped server for a card is compiled for any processor of its host architecture, and
     // optimised; those are the only differences.
@@ -124,8 +172,7 @@ pub fn build_up_to(target: &Target, sequences: usize) -> Server {
         levels: Levels { generated: 0, ..server::LEVELS },
         ..server::linking(&processor.hardware.name)
     };
-    let built = toolchain::link(&root(), target, &directory, &linking);
-    match built.unwrap_or_else(|error| panic!("{}: {error}", target.name())) {
+    match build(&linking).unwrap_or_else(|error| panic!("{}: {error}", target.name())) {
         Built::Server(binary) => Server { binary, driver },
         Built::Crate { why, .. } => panic!("{}: {why}", target.name()),
     }

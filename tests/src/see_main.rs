@@ -79,7 +79,7 @@ fn case(model: &mut Stack, words: &mut Words, out: &mut Vec<f32>) {
         assert!(model.collect(ticket).rows.is_empty(), "the tower returns nothing");
         let count = grid.patches() / (vision.merge * vision.merge);
         for part in std::iter::once(None).chain((0..vision.taps).map(Some)) {
-            (0..count).for_each(|token| out.extend_from_slice(model.image_row(slot, token, part)));
+            (0..count).for_each(|token| out.extend(model.image_row(slot, token, part).iter()));
         }
         rows.extend((0..count).map(|row| (slot, row)));
     }

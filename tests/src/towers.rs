@@ -1,7 +1,7 @@
-//! CPU stacks that take images, compiled without a server: cases go in and what a stack makes of them comes
-//! out, as words of 32 bits in files.
+//! Stacks that take images, compiled without a server: cases go in and what a stack makes of them comes out, as
+//! words of 32 bits in files.
 
-use crate::stacks;
+use crate::{emulated, stacks};
 use monomorph_compiler::reference::Grid;
 use monomorph_compiler::spec::types::Target;
 use std::path::{Path, PathBuf};
@@ -49,12 +49,20 @@ pub fn build(name: &str, targets: &[Target]) -> Vec<PathBuf> {
     stacks::build_with(name, targets, MAIN)
 }
 
-/// Runs cases through a stack, with files in `directory`.
+/// Compiles such a stack for an emulated card.
+///
+/// # Panics
+/// If any step fails.
+pub fn build_emulated(target: &Target) -> emulated::Server {
+    emulated::build_stack(target, &format!("{MAIN}\nmod arguments;\n"))
+}
+
+/// Runs cases through a stack, whose command still lacks its arguments, with files in `directory`.
 ///
 /// # Panics
 /// If it fails, or answers more or less than was asked for.
 pub fn answers(
-    binary: &Path,
+    mut stack: Command,
     target: &Target,
     weights: &Path,
     cases: &[Case],
@@ -79,8 +87,8 @@ pub fn answers(
     let [from, to] = ["cases", "answers"].map(|name| directory.join(name));
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     std::fs::write(&from, bytes).expect("a temporary directory is writable");
-    let ran = Command::new(binary).args([weights, &from, &to]).output().expect("the stack starts");
-    assert!(ran.status.success(), "{}: {}", binary.display(), String::from_utf8_lossy(&ran.stderr));
+    let ran = stack.args([weights, &from, &to]).output().expect("the stack starts");
+    assert!(ran.status.success(), "{}: {}", target.name(), String::from_utf8_lossy(&ran.stderr));
     let bytes = std::fs::read(&to).expect("it wrote its answers");
     let mut values = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
     let mut take = |count: usize| -> Vec<f32> { values.by_ref().take(count).collect() };

@@ -10,13 +10,14 @@ use monomorph_compiler::reference::{
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target, Vision};
 use monomorph_compiler::{spec, toolchain};
 use monomorph_tests::logits::distance;
-use monomorph_tests::{fixtures, root, towers};
+use monomorph_tests::{emulated, fixtures, root, towers};
 use monomorph_weights::Checkpoint;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Largest difference of a row from transformers', relative to the row's largest magnitude: both compute in
 /// f32 from the same exact weights.
@@ -84,11 +85,11 @@ fn fed(golden: &Golden) -> Vec<towers::Case> {
     golden.cases.iter().map(one).collect()
 }
 
-/// Imports the config of a golden into a targets directory.
-fn import_into(targets: &Path, directory: &Path, name: &str) {
+/// Imports the config of a golden into a targets directory, with products in `compute`.
+fn import_into(targets: &Path, directory: &Path, name: &str, compute: Compute) {
     let config = fs::read_to_string(directory.join("config.json")).expect("a golden has a config");
     let seen = Seen::read(&directory.join("f32")).expect("checkpoints are sound");
-    let imported = import::import(&config, name, Compute::F32, &seen);
+    let imported = import::import(&config, name, compute, &seen);
     let imported = imported.unwrap_or_else(|error| panic!("{name}: {error}"));
     let model = targets.join("models").join(name);
     fs::create_dir_all(&model).expect("a temporary directory is writable");
@@ -100,9 +101,14 @@ fn import_into(targets: &Path, directory: &Path, name: &str) {
 }
 
 fn load(targets: &Path, name: &str, vision: bool) -> Target {
+    load_on(targets, "cpu", name, vision)
+}
+
+fn load_on(targets: &Path, hardware: &str, name: &str, vision: bool) -> Target {
     let search = [targets.to_owned(), root().join("targets")];
     let options = BuildOptions { vision, ..BuildOptions::default() };
-    spec::load_with(&search, &format!("cpu/{name}/f32"), &options).unwrap_or_else(|error| panic!("{error}"))
+    spec::load_with(&search, &format!("{hardware}/{name}/f32"), &options)
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Every golden, imported into `targets`.
@@ -114,7 +120,7 @@ fn goldens(targets: &Path) -> Vec<Golden> {
     assert_eq!(directories.len(), 4);
     let golden = |directory: PathBuf| {
         let name = directory.file_name().expect("it has a name").to_string_lossy().into_owned();
-        import_into(targets, &directory, &name);
+        import_into(targets, &directory, &name, Compute::F32);
         let cases = fs::read(directory.join("cases.json")).expect("a golden has cases");
         let cases: Vec<Value> = serde_json::from_slice(&cases).expect("cases are JSON");
         let expected = fs::read(directory.join("f32/expected.safetensors")).expect("they have answers");
@@ -308,10 +314,11 @@ fn builds_that_cannot_take_images_are_refused_by_what_they_lack() {
     assert!(golden.target.specs.iter().any(|spec| spec.name == "models/qwen35/VISION.toml"));
     let search = [targets.path().to_owned(), root().join("targets")];
     let options = BuildOptions { vision: true, ..BuildOptions::default() };
-    let on_a_card = spec::load_with(&search, "h200/qwen35/f32", &options);
-    let on_a_card = on_a_card.unwrap_or_else(|error| panic!("{error}"));
-    let refused = toolchain::plan(&on_a_card).err().map(|error| error.to_string());
-    let why = "the CUDA backend has no vision towers yet: build with `--vision off`";
+    let on_cards = BuildOptions { ranks: Some(2), ..options.clone() };
+    let on_cards = spec::load_with(&search, "h200/qwen35/f32", &on_cards);
+    let on_cards = on_cards.unwrap_or_else(|error| panic!("{error}"));
+    let refused = toolchain::plan(&on_cards).err().map(|error| error.to_string());
+    let why = "several ranks do not see images yet: build with `--vision off`, or for one";
     assert_eq!(refused.as_deref(), Some(why));
     let refused = spec::load_with(&search, "cpu/smollm2-135m/bf16", &options).err();
     let refused = refused.expect("it has no tower");
@@ -339,23 +346,64 @@ fn cpu_stacks_see_what_transformers_and_the_interpreter_do() {
         let (graph, target) = (golden.graph(), &golden.target);
         let interpreter = golden.interpreter(&graph);
         let weights = golden.directory.join("f32");
-        let answers = towers::answers(binary, target, &weights, &fed(golden), out.path());
+        let answers = towers::answers(Command::new(binary), target, &weights, &fed(golden), out.path());
         for (case, answer) in golden.cases.iter().zip(answers) {
-            let features = see(golden, &interpreter, case, false);
-            let (hidden, vocabulary) = (target.model.hidden, target.model.vocabulary);
-            for (part, expected) in std::iter::once(&features.rows).chain(&features.taps).enumerate() {
-                let apart = distance(&vec![answer.part(part)], &vec![expected.clone()], hidden);
-                println!("{} {:?} rows {part}: {apart:.1e}", golden.name, case.grids);
-                assert!(apart <= BOUND, "{} rows {part}: {apart:e}", golden.name);
-            }
-            let expected = vec![case.expected["logits"].0.clone()];
-            let apart = distance(&vec![answer.whole.clone()], &expected, vocabulary);
-            println!("{} {:?} logits: {apart:.1e} from transformers", golden.name, case.grids);
-            assert!(apart <= BOUND, "{}: {apart:e}", golden.name);
+            agrees(golden, &interpreter, case, &answer, BOUND);
             assert!(answer.whole == answer.pieces, "{}: a prompt and its pieces differ", golden.name);
         }
     }
     rounds_alike(&rounding, binaries.last().expect("it was built last"), out.path());
+}
+
+/// Servers of CUDA devices on the emulated card, from the same exact weights: products in f32 as those of CPUs.
+#[test]
+fn emulated_stacks_see_what_transformers_and_the_interpreter_do() {
+    let [targets, out] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
+    let goldens = goldens(targets.path());
+    for (name, card, compute, bound) in ON_CARDS {
+        let hardware = emulated::hardware(targets.path(), card, Some(emulated::FEW));
+        let golden = goldens.iter().find(|golden| golden.name == name).expect("it is a golden").clone();
+        import_into(targets.path(), &golden.directory, name, compute);
+        let golden = Golden { target: load_on(targets.path(), &hardware, name, true), ..golden };
+        let stack = towers::build_emulated(&golden.target);
+        let (graph, target) = (golden.graph(), &golden.target);
+        let interpreter = golden.interpreter(&graph);
+        let weights = golden.directory.join("f32");
+        let answers = towers::answers(stack.command(), target, &weights, &fed(&golden), out.path());
+        for (case, answer) in golden.cases.iter().zip(answers) {
+            agrees(&golden, &interpreter, case, &answer, bound);
+            let expected = vec![answer.whole.clone()];
+            let parted = distance(&vec![answer.pieces.clone()], &expected, target.model.vocabulary);
+            println!("{} {:?} in pieces: {parted:.1e} from the whole", golden.name, case.grids);
+            assert!(parted <= bound, "{}: a prompt and its pieces differ by {parted:e}", golden.name);
+        }
+    }
+}
+
+/// Goldens of families that the CUDA backend has all kernels for: a card, in what products are, and how far rows
+/// may be apart. Experts in f32 have no kernels.
+const ON_CARDS: [(&str, &str, Compute, f32); 3] = [
+    ("qwen35", "h200", Compute::F32, BOUND),
+    ("qwen3-vl", "h200", Compute::F16, IN_F16),
+    ("qwen35", "gb10", Compute::F16, IN_F16),
+];
+
+/// Largest difference where products round to f16, as that of emulated servers of text.
+const IN_F16: f32 = 2e-2;
+
+/// Compares the rows of a stack's images and its logits with the interpreter's and with those of transformers.
+fn agrees(golden: &Golden, interpreter: &Interpreter, case: &Case, answer: &towers::Answer, bound: f32) {
+    let features = see(golden, interpreter, case, false);
+    let (hidden, vocabulary) = (golden.target.model.hidden, golden.target.model.vocabulary);
+    for (part, expected) in std::iter::once(&features.rows).chain(&features.taps).enumerate() {
+        let apart = distance(&vec![answer.part(part)], &vec![expected.clone()], hidden);
+        println!("{} {:?} rows {part}: {apart:.1e}", golden.name, case.grids);
+        assert!(apart <= bound, "{} rows {part}: {apart:e}", golden.name);
+    }
+    let expected = vec![case.expected["logits"].0.clone()];
+    let apart = distance(&vec![answer.whole.clone()], &expected, vocabulary);
+    println!("{} {:?} logits: {apart:.1e} from transformers", golden.name, case.grids);
+    assert!(apart <= bound, "{}: {apart:e}", golden.name);
 }
 
 /// A golden whose tower has one layer, behind which differences are not rounded many times more, and products
@@ -363,7 +411,7 @@ fn cpu_stacks_see_what_transformers_and_the_interpreter_do() {
 fn in_f16(targets: &Path, goldens: &[Golden]) -> Golden {
     let golden = goldens.iter().find(|golden| golden.name == "qwen35").expect("it is a golden");
     let name = format!("{}-in-f16", golden.name);
-    import_into(targets, &golden.directory, &name);
+    import_into(targets, &golden.directory, &name, Compute::F32);
     let file = targets.join("models").join(&name).join("VISION.toml");
     let text = fs::read_to_string(&file).expect("it was just written");
     let rounded = text.replace("compute = \"f32\"", "compute = \"f16\"").replace("depth = 3", "depth = 1");
@@ -379,7 +427,8 @@ fn rounds_alike(golden: &Golden, binary: &Path, out: &Path) {
     assert_eq!((golden.vision().compute, golden.vision().depth), (Compute::F16, 1));
     let graphs = [golden.graph(), graph::build_with_vision(&target.model, &target.quant, &exact)];
     let interpreters = graphs.each_ref().map(|graph| golden.interpreter(graph));
-    let answers = towers::answers(binary, target, &golden.directory.join("f32"), &fed(golden), out);
+    let weights = golden.directory.join("f32");
+    let answers = towers::answers(Command::new(binary), target, &weights, &fed(golden), out);
     for (case, answer) in golden.cases.iter().zip(answers) {
         let [rounded, exact] =
             interpreters.each_ref().map(|interpreter| see(golden, interpreter, case, false).rows);
