@@ -85,11 +85,11 @@ fn fed(golden: &Golden) -> Vec<towers::Case> {
     golden.cases.iter().map(one).collect()
 }
 
-/// Imports the config of a golden into a targets directory, with products in `compute`.
-fn import_into(targets: &Path, directory: &Path, name: &str, compute: Compute) {
+/// Imports the config of a golden into a targets directory.
+fn import_into(targets: &Path, directory: &Path, name: &str) {
     let config = fs::read_to_string(directory.join("config.json")).expect("a golden has a config");
     let seen = Seen::read(&directory.join("f32")).expect("checkpoints are sound");
-    let imported = import::import(&config, name, compute, &seen);
+    let imported = import::import(&config, name, Compute::F32, &seen);
     let imported = imported.unwrap_or_else(|error| panic!("{name}: {error}"));
     let model = targets.join("models").join(name);
     fs::create_dir_all(&model).expect("a temporary directory is writable");
@@ -120,7 +120,7 @@ fn goldens(targets: &Path) -> Vec<Golden> {
     assert_eq!(directories.len(), 4);
     let golden = |directory: PathBuf| {
         let name = directory.file_name().expect("it has a name").to_string_lossy().into_owned();
-        import_into(targets, &directory, &name, Compute::F32);
+        import_into(targets, &directory, &name);
         let cases = fs::read(directory.join("cases.json")).expect("a golden has cases");
         let cases: Vec<Value> = serde_json::from_slice(&cases).expect("cases are JSON");
         let expected = fs::read(directory.join("f32/expected.safetensors")).expect("they have answers");
@@ -363,8 +363,12 @@ fn emulated_stacks_see_what_transformers_and_the_interpreter_do() {
     for (name, card, compute, bound) in ON_CARDS {
         let hardware = emulated::hardware(targets.path(), card, Some(emulated::FEW));
         let golden = goldens.iter().find(|golden| golden.name == name).expect("it is a golden").clone();
-        import_into(targets.path(), &golden.directory, name, compute);
-        let golden = Golden { target: load_on(targets.path(), &hardware, name, true), ..golden };
+        let name = format!("{name}-in-{}", compute.name());
+        import_into(targets.path(), &golden.directory, &name);
+        if compute == Compute::F16 {
+            round_products(targets.path(), &name);
+        }
+        let golden = Golden { target: load_on(targets.path(), &hardware, &name, true), name, ..golden };
         let stack = towers::build_emulated(&golden.target);
         let (graph, target) = (golden.graph(), &golden.target);
         let interpreter = golden.interpreter(&graph);
@@ -387,6 +391,23 @@ const ON_CARDS: [(&str, &str, Compute, f32); 3] = [
     ("qwen3-vl", "h200", Compute::F16, IN_F16),
     ("qwen35", "gb10", Compute::F16, IN_F16),
 ];
+
+/// Has all products of an imported model round to f16.
+fn round_products(targets: &Path, name: &str) {
+    let change = |file: &str, change: &dyn Fn(&str) -> String| {
+        let path = targets.join("models").join(name).join(file);
+        let text = fs::read_to_string(&path).expect("it was just written");
+        fs::write(&path, change(&text)).expect("a temporary directory is writable");
+    };
+    change("VISION.toml", &|text| text.replace("compute = \"f32\"", "compute = \"f16\""));
+    change("f32.toml", &|text| {
+        let (_, stored) = text.split_once("[stored]\n").expect("it says how tensors are stored");
+        let classes = stored.lines().take_while(|line| !line.is_empty());
+        let products = classes.filter(|line| !line.starts_with("norm") && !line.starts_with("router"));
+        let compute: String = products.map(|line| line.replace("f32", "f16") + "\n").collect();
+        text.replace("[kv]\n", &format!("[compute]\n{compute}\n[kv]\n"))
+    });
+}
 
 /// Largest difference where products round to f16, as that of emulated servers of text.
 const IN_F16: f32 = 2e-2;
@@ -411,7 +432,7 @@ fn agrees(golden: &Golden, interpreter: &Interpreter, case: &Case, answer: &towe
 fn in_f16(targets: &Path, goldens: &[Golden]) -> Golden {
     let golden = goldens.iter().find(|golden| golden.name == "qwen35").expect("it is a golden");
     let name = format!("{}-in-f16", golden.name);
-    import_into(targets, &golden.directory, &name, Compute::F32);
+    import_into(targets, &golden.directory, &name);
     let file = targets.join("models").join(&name).join("VISION.toml");
     let text = fs::read_to_string(&file).expect("it was just written");
     let rounded = text.replace("compute = \"f32\"", "compute = \"f16\"").replace("depth = 3", "depth = 1");
