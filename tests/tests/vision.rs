@@ -386,10 +386,12 @@ fn emulated_stacks_see_what_transformers_and_the_interpreter_do() {
 
 /// Goldens of families that the CUDA backend has all kernels for: a card, in what products are, and how far rows
 /// may be apart. Experts in f32 have no kernels.
-const ON_CARDS: [(&str, &str, Compute, f32); 3] = [
+const ON_CARDS: [(&str, &str, Compute, f32); 5] = [
     ("qwen35", "h200", Compute::F32, BOUND),
     ("qwen3-vl", "h200", Compute::F16, IN_F16),
     ("qwen35", "gb10", Compute::F16, IN_F16),
+    ("gemma4", "h200", Compute::F32, BOUND),
+    ("gemma4", "h200", Compute::F16, UNDIVIDED),
 ];
 
 /// Has all products of an imported model round to f16.
@@ -412,6 +414,12 @@ fn round_products(targets: &Path, name: &str) {
 /// Largest difference where products round to f16, as that of emulated servers of text.
 const IN_F16: f32 = 2e-2;
 
+/// The same of Gemma 4, whose scores are not divided.
+const UNDIVIDED: f32 = 5e-2;
+
+/// Largest difference of an image's rows where products round to f16, of all of them.
+const ROWS_IN_F16: f32 = 5e-3;
+
 /// Compares the rows of a stack's images and its logits with the interpreter's and with those of transformers.
 fn agrees(golden: &Golden, interpreter: &Interpreter, case: &Case, answer: &towers::Answer, bound: f32) {
     let features = see(golden, interpreter, case, false);
@@ -419,7 +427,7 @@ fn agrees(golden: &Golden, interpreter: &Interpreter, case: &Case, answer: &towe
     for (part, expected) in std::iter::once(&features.rows).chain(&features.taps).enumerate() {
         let apart = distance(&vec![answer.part(part)], &vec![expected.clone()], hidden);
         println!("{} {:?} rows {part}: {apart:.1e}", golden.name, case.grids);
-        assert!(apart <= bound, "{} rows {part}: {apart:e}", golden.name);
+        assert!(apart <= bound.min(ROWS_IN_F16), "{} rows {part}: {apart:e}", golden.name);
     }
     let expected = vec![case.expected["logits"].0.clone()];
     let apart = distance(&vec![answer.whole.clone()], &expected, vocabulary);

@@ -3,7 +3,7 @@
 
 use super::Attention;
 use crate::blocks::attention::kernels::{
-    AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
+    AttendSpans, AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
     AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, TurnHeads, Widened,
 };
 use crate::graph::{BodyId, PositionAxis};
@@ -26,6 +26,8 @@ const MAX_SPLITS: usize = 64;
 /// Rows and threads of a block of attention_write.
 const WRITE_TOKENS: usize = 4;
 const WRITE_THREADS: usize = 256;
+/// Threads of attend_spans.
+const SPAN_THREADS: usize = 256;
 /// Rows and threads of a block of turn_heads.
 const TURN_ROWS: usize = 4;
 const TURN_THREADS: usize = 256;
@@ -262,6 +264,9 @@ impl Launcher<'_> {
             launches.push(self.norm_rows(site, phase, &mut operands, exact)?);
         }
         launches.extend(self.turn_heads(site, phase, &mut operands, exact)?);
+        // No image is decoded.
+        let sees = phase.image_spans && site.program.regime == Regime::Prefill;
+        let spans = sees.then(|| self.spans(site, &operands, exact)).transpose()?;
         if exact {
             launches.push(self.write(site, &operands, true));
             launches.push(self.exact(site, &operands));
@@ -272,6 +277,7 @@ impl Launcher<'_> {
             let area = self.widen(site, &mut operands, launches);
             launches.push(self.prefill(site, operands, area)?);
         }
+        launches.extend(spans);
         Ok(())
     }
 
@@ -293,11 +299,8 @@ impl Launcher<'_> {
             gated,
             norm_rows: _,
             norm_ranks: _,
-            image_spans,
+            image_spans: _,
         } = phase;
-        if *image_spans {
-            return Err(no_kernel(site, self.plan, "no kernel attends to all of an image"));
-        }
         let quant = &self.plan.target.quant;
         let Some(kv) = cache_type(*formats) else {
             let what = format!("no kernel keeps keys and values as {formats}");
@@ -590,6 +593,33 @@ impl Launcher<'_> {
         let arguments = AttentionPrefill { step, q, layer, out, qkv };
         let instance = Instance { shared, bytes, ..Instance::new(name, constants, PREFILL_THREADS) };
         Ok(self.launch(site, instance, fixed(at_a_time * places, 1, 1), arguments))
+    }
+
+    /// Launches the attention of images to all of themselves, behind that of all rows.
+    ///
+    /// # Errors
+    /// When results are gated.
+    fn spans(&mut self, site: Site, operands: &Operands, exact: bool) -> Result<Launch, PassError> {
+        if operands.gated {
+            return Err(no_kernel(site, self.plan, "no kernel gates what attends to all of an image"));
+        }
+        let mut constants = operands.constants.clone();
+        constants.push(("EXACT", Constant::Flag(exact)));
+        let shape = operands.shape;
+        let arguments = AttendSpans {
+            step: site.header,
+            tokens: Tokens::STEP,
+            images: Images::STEP,
+            qkv: if exact { self.buffer(site, operands.qkv) } else { Rows::NULL },
+            q: if exact { Queries::NULL } else { self.q_rows(site, shape) },
+            layer: Cache::of(BodyId(site.body)),
+            out: self.buffer(site, operands.out),
+        };
+        let mut grid = self.grid_of_rows(site, 1);
+        grid[1] = Extent::Fixed(count(shape.heads));
+        let bytes = vec![operands.kv_block];
+        let instance = Instance::new(self.kernel_name(site, "_spans"), constants, SPAN_THREADS);
+        Ok(self.launch(site, Instance { bytes, ..instance }, grid, arguments))
     }
 
     fn exact(&mut self, site: Site, operands: &Operands) -> Launch {

@@ -103,6 +103,16 @@ kernels! {
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE"
     bytes widened "widened_bytes<{config}>()";
 
+    /// Attention of a prompt's images to all of themselves, in the place of what they saw before.
+    attend_spans => AttendSpans in "vision/attend_spans.cuh", [HEADS, NORMS, VALUES, EXACT];
+    (
+        step: READ Header, tokens: READ Tokens, images: READ Images, qkv: READ Rows, q: READ Queries,
+        layer: READ Cache, out: WRITE Rows,
+    )
+    check "SPAN_THREADS == {block}"
+    grid y "{config}::HEADS"
+    bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
+
     /// Norms and rotation of heads where positions have three axes, before what else is done.
     turn_heads => TurnHeads in "vision/turn_heads.cuh", [HEADS, NORMS, VALUES, EXACT, GRID];
     (
