@@ -182,10 +182,10 @@ impl Golden {
 type Import = fn(&str, &str, Compute, &import::Seen) -> Result<import::Imported, import::ImportError>;
 
 /// Pseudo-random, normally distributed numbers, the same in every run.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn next(&mut self) -> f32 {
+    pub(crate) fn next(&mut self) -> f32 {
         // Irwin–Hall: the sum of twelve uniform numbers has a variance of 1.
         let mut uniform = || {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,9 +1,14 @@
 //! Stacks that take images, compiled without a server: cases go in and what a stack makes of them comes out, as
 //! words of 32 bits in files.
 
+use crate::goldens::Random;
 use crate::{emulated, stacks};
+use monomorph_compiler::graph::instance;
 use monomorph_compiler::reference::Grid;
 use monomorph_compiler::spec::types::Target;
+use monomorph_compiler::toolchain;
+use safetensors::tensor::{Dtype, TensorView};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -39,6 +44,39 @@ impl Answer {
     pub fn part(&self, part: usize) -> Vec<f32> {
         self.rows.iter().flat_map(|image| image[part].iter().copied()).collect()
     }
+}
+
+/// Writes random f32 weights of a target with a tower into a directory, scaled so that every product keeps the
+/// size of its input.
+///
+/// # Panics
+/// If the target cannot be planned, or the directory is not writable.
+pub fn random_weights(target: &Target, directory: &Path) {
+    let plan = toolchain::plan(target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));
+    let (mut random, mut tensors) = (Random(11), BTreeMap::new());
+    for field in &plan.fields {
+        let layers = field.owner.map_or(&[0][..], |body| &plan.bodies[body.0].layers);
+        for part in &field.parts {
+            let (name, shape) = (&part.file.name, &part.file_shape);
+            let experts = part.experts.filter(|_| name.contains("{expert}")).unwrap_or(1);
+            for (layer, expert) in layers.iter().flat_map(|layer| (0..experts).map(move |it| (layer, it))) {
+                let name = instance(name, Some(*layer)).replace("{expert}", &expert.to_string());
+                let columns: usize = shape[1..].iter().product();
+                let value = |random: &mut Random| match (shape.len(), name.ends_with("bias")) {
+                    (1, false) => 1.0 + 0.1 * random.next(),
+                    (1, true) => 0.1 * random.next(),
+                    _ => random.next() / (columns as f32).sqrt(),
+                };
+                let values = (0..shape.iter().product()).flat_map(|_| value(&mut random).to_le_bytes());
+                tensors.entry(name.clone()).or_insert_with(|| (shape.clone(), values.collect::<Vec<u8>>()));
+            }
+        }
+    }
+    let views = tensors.iter().map(|(name, (shape, bytes))| {
+        (name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("shape and bytes agree"))
+    });
+    let file = safetensors::tensor::serialize(views, None).expect("the tensors are sound");
+    std::fs::write(directory.join("model.safetensors"), file).expect("it is writable");
 }
 
 /// Compiles stacks of these targets as [`stacks::build`] does.
