@@ -10,12 +10,13 @@ use monomorph_compiler::reference::{
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target, Vision, VisionFamily};
 use monomorph_tests::server::{Serving, build_with, post, stats};
-use monomorph_tests::{fixtures, root};
+use monomorph_tests::{emulated, fixtures, root};
 use monomorph_vision::{Family, FileLimits, ImageFile, Levels, VisionSpec};
 use monomorph_weights::Checkpoint;
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Largest difference of a log-probability: both compute in f32.
 const BOUND: f32 = 2e-3;
@@ -24,8 +25,8 @@ const ANSWER: usize = 6;
 /// Most tokens of an image, which the servers are told: the contexts are small.
 const MOST: u32 = 12;
 
-/// Imports the config of a golden into a targets directory.
-fn import_into(targets: &Path, name: &str) -> Target {
+/// Imports the config of a golden into a targets directory, for this hardware.
+fn import_into(targets: &Path, hardware: &str, name: &str) -> Target {
     let directory = fixtures().join("towers").join(name);
     let config = fs::read_to_string(directory.join("config.json")).expect("a golden has a config");
     let seen = Seen::read(&directory.join("f32")).expect("checkpoints are sound");
@@ -39,7 +40,8 @@ fn import_into(targets: &Path, name: &str) -> Target {
         fs::write(model.join(file), text).expect("a temporary directory is writable");
     }
     let search = [targets.to_owned(), root().join("targets")];
-    spec::load_with(&search, &format!("cpu/{name}/f32"), &options()).unwrap_or_else(|error| panic!("{error}"))
+    spec::load_with(&search, &format!("{hardware}/{name}/f32"), &options())
+        .unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn options() -> BuildOptions {
@@ -246,47 +248,62 @@ fn computed(interpreter: &Interpreter, vision: &Vision, prompt: &[u32], images: 
 fn answers_about_images_are_those_of_the_interpreter() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     for name in ["qwen35", "qwen3-vl", "gemma4", "pixtral"] {
-        let target = import_into(targets.path(), name);
-        let vision = target.tower.as_ref().expect("it has a tower");
-        let weights = tempfile::tempdir().expect("temporary directories can be made");
-        write_checkpoint(name, &target, weights.path());
+        let target = import_into(targets.path(), "cpu", name);
         let server = build_with(Some(targets.path()), &format!("cpu/{name}/f32"), &options());
-        let most = MOST.to_string();
-        let flags =
-            ["--threads", "2", "--context", "256", "--image-max-tokens", &most, "--image-memory", "64"];
-        let serving = Serving::start(&server, weights.path(), &flags);
-        let graph = graph::build_with_vision(&target.model, &target.quant, vision);
-        let checkpoint =
-            Checkpoint::open(&fixtures().join("towers").join(name).join("f32")).expect("a checkpoint");
-        let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
-        let mut answers: Vec<Answer> = Vec::new();
-        for parts in [
-            &[Image("odd.png"), Text("AB8")][..],
-            &[Text("AB8"), Image("photo.png")],
-            &[Text("A"), Image("pixel.png"), Text("B"), Image("gray-16.png"), Image("odd.png"), Text("8")],
-            &[Text("AB8")],
-            // Of one size.
-            &[Text("AB8"), Image("noise.png"), Text("X")],
-            &[Text("AB8"), Image("exact.png"), Text("X")],
-        ] {
-            let prompt = asked(&serving.address, "/tokenize", &body(parts));
-            let prompt: Vec<u32> = serde_json::from_value(prompt["tokens"].clone()).expect("ids");
-            let images: Vec<&str> = parts
-                .iter()
-                .filter_map(|part| if let Image(name) = part { Some(*name) } else { None })
-                .collect();
-            let expected = computed(&interpreter, vision, &prompt, &images);
-            let found = served(&serving, parts);
-            assert_eq!(found.0, expected.0, "{name} {parts:?}");
-            let apart = found.1.iter().zip(&expected.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            println!("{name} {parts:?}: {} tokens, {apart:.1e}", prompt.len());
-            assert!(apart <= BOUND, "{name} {parts:?}: {apart:e}");
-            // A second time what is kept of the prompt and of its images answers, to the bit.
-            assert_eq!(served(&serving, parts), found, "{name} {parts:?}");
-            assert!(!answers.contains(&found), "{name} {parts:?}: as if it had not been seen");
-            answers.push(found);
-        }
-        let stats = stats(&serving.address);
-        assert!(stats["images_seen"].as_u64() >= Some(6), "{stats}");
+        answers(name, &target, Command::new(server));
     }
+}
+
+/// Servers of CUDA devices on the emulated card, whose products are f32 too: kernels, chunks, a cache of rows and of
+/// prefixes, and steps behind images.
+#[test]
+fn answers_of_emulated_cards_are_those_of_the_interpreter() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let hardware = emulated::hardware(targets.path(), "h200", Some(emulated::FEW));
+    for name in ["qwen35", "gemma4"] {
+        let target = import_into(targets.path(), &hardware, name);
+        let server = emulated::build_up_to(&target, 1);
+        answers(name, &target, server.command());
+    }
+}
+
+/// Asks a server of a golden about files, and compares its answers with the interpreter's.
+fn answers(name: &str, target: &Target, server: Command) {
+    let vision = target.tower.as_ref().expect("it has a tower");
+    let weights = tempfile::tempdir().expect("temporary directories can be made");
+    write_checkpoint(name, target, weights.path());
+    let most = MOST.to_string();
+    let flags = ["--threads", "2", "--context", "256", "--image-max-tokens", &most, "--image-memory", "64"];
+    let serving = Serving::start_command(server, weights.path(), &flags);
+    let graph = graph::build_with_vision(&target.model, &target.quant, vision);
+    let checkpoint =
+        Checkpoint::open(&fixtures().join("towers").join(name).join("f32")).expect("a checkpoint");
+    let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
+    let mut answers: Vec<Answer> = Vec::new();
+    for parts in [
+        &[Image("odd.png"), Text("AB8")][..],
+        &[Text("AB8"), Image("photo.png")],
+        &[Text("A"), Image("pixel.png"), Text("B"), Image("gray-16.png"), Image("odd.png"), Text("8")],
+        &[Text("AB8")],
+        // Of one size.
+        &[Text("AB8"), Image("noise.png"), Text("X")],
+        &[Text("AB8"), Image("exact.png"), Text("X")],
+    ] {
+        let prompt = asked(&serving.address, "/tokenize", &body(parts));
+        let prompt: Vec<u32> = serde_json::from_value(prompt["tokens"].clone()).expect("ids");
+        let images: Vec<&str> =
+            parts.iter().filter_map(|part| if let Image(name) = part { Some(*name) } else { None }).collect();
+        let expected = computed(&interpreter, vision, &prompt, &images);
+        let found = served(&serving, parts);
+        assert_eq!(found.0, expected.0, "{name} {parts:?}");
+        let apart = found.1.iter().zip(&expected.1).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        println!("{name} {parts:?}: {} tokens, {apart:.1e}", prompt.len());
+        assert!(apart <= BOUND, "{name} {parts:?}: {apart:e}");
+        // A second time what is kept of the prompt and of its images answers, to the bit.
+        assert_eq!(served(&serving, parts), found, "{name} {parts:?}");
+        assert!(!answers.contains(&found), "{name} {parts:?}: as if it had not been seen");
+        answers.push(found);
+    }
+    let stats = stats(&serving.address);
+    assert!(stats["images_seen"].as_u64() >= Some(6), "{stats}");
 }
