@@ -103,8 +103,8 @@ pub fn build_up_to(target: &Target, sequences: usize) -> Server {
     linked(driver, |linking| toolchain::link(&root(), target, &directory, linking), target)
 }
 
-/// Builds another binary around a target's stack: `main` is its `main.rs`, and needs no server. It decodes one
-/// sequence at a time.
+/// Builds another binary around a target's stack: `main` is its `main.rs`, and needs no server. It decodes
+/// one sequence at a time.
 ///
 /// # Panics
 /// If any step fails.
@@ -134,8 +134,8 @@ pub fn build_stack(target: &Target, main: &str) -> Server {
     linked(driver, build, target)
 }
 
-/// Writes a target's crate with kernels for the emulated card, without those that only decode programs of more
-/// sequences launch: its directory, its plan, and the directory of the driver.
+/// Writes a target's crate with kernels for the emulated card, without those that only decode programs of
+/// more sequences launch: its directory, its plan, and the directory of the driver.
 fn write(target: &Target, sequences: usize) -> (PathBuf, Plan, PathBuf) {
     let (directory, plan) =
         toolchain::write_crate(&root(), target).unwrap_or_else(|error| panic!("{}: {error}", target.name()));

@@ -1,5 +1,5 @@
-//! Stacks that take images, compiled without a server: cases go in and what a stack makes of them comes out, as
-//! words of 32 bits in files.
+//! Stacks that take images, compiled without a server: cases go in and what a stack makes of them comes out,
+//! as words of 32 bits in files.
 
 use crate::goldens::Random;
 use crate::{emulated, stacks};
@@ -46,8 +46,8 @@ impl Answer {
     }
 }
 
-/// Writes random f32 weights of a target with a tower into a directory, scaled so that every product keeps the
-/// size of its input.
+/// Writes random f32 weights of a target with a tower into a directory, scaled so that every product keeps
+/// the size of its input.
 ///
 /// # Panics
 /// If the target cannot be planned, or the directory is not writable.

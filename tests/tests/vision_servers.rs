@@ -254,8 +254,8 @@ fn answers_about_images_are_those_of_the_interpreter() {
     }
 }
 
-/// Servers of CUDA devices on the emulated card, whose products are f32 too: kernels, chunks, a cache of rows and of
-/// prefixes, and steps behind images.
+/// Servers of CUDA devices on the emulated card, whose products are f32 too: kernels, chunks, a cache of rows
+/// and of prefixes, and steps behind images.
 #[test]
 fn answers_of_emulated_cards_are_those_of_the_interpreter() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");

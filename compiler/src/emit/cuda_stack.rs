@@ -1,7 +1,8 @@
 //! `stack.rs` for a CUDA device: the layer stack as programs of kernel launches, one function per program,
 //! with the grid and arguments of every launch.
 
-use super::cuda_programs::{launch, looks_ahead, program, rotary_body};
+use super::cuda_launch::{launch, looks_ahead, rotary_body};
+use super::cuda_programs::program;
 use super::layers::{frequency_table, sliding};
 use super::names::{body_ident, logits_name};
 use super::{cuda_tower, cuda_weights};

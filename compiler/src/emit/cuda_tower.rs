@@ -1,7 +1,7 @@
 //! The parts of a CUDA device's `stack.rs` that only a target with a vision tower has.
 
 use super::cpu_tower::{between, rows_name};
-use super::cuda_programs::launch;
+use super::cuda_launch::launch;
 use super::names::body_ident;
 use super::{float, format_ident, layer_type, number, quote};
 use crate::blocks::vision::cuda::{IMAGE_ROWS, PATCH_ANGLES};

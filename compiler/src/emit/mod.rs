@@ -5,6 +5,7 @@ mod cpu;
 mod cpu_draft;
 mod cpu_tower;
 pub mod cuda;
+mod cuda_launch;
 mod cuda_programs;
 mod cuda_stack;
 pub mod cuda_templates;

@@ -28,7 +28,8 @@ wire! {
         position: [i32; 3],
     }
 
-    /// By sequence of a decode step, what is added to its index for its position: right before the block table.
+    /// By sequence of a decode step, what is added to its index for its position: right before the block
+    /// table.
     PositionShifts as "PositionShifts" {
         shift: [i32; MAX_SEQUENCES],
     }

@@ -24,8 +24,8 @@ impl StepImages {
         StepImages { vision, rows: Vec::new(), positions: Vec::new(), ends: Vec::new() }
     }
 
-    /// Takes a step, or a part of one: the images of its sequences, or none of any; the rows of it that each has;
-    /// and the indices of its tokens.
+    /// Takes a step, or a part of one: the images of its sequences, or none of any; the rows of it that each
+    /// has; and the indices of its tokens.
     ///
     /// # Panics
     /// When the step breaks the limits: images of some sequences only, spans out of order or beyond the

@@ -28,7 +28,8 @@ static_assert(sizeof(ImageRow) == 20, "as the host has it");
 static_assert(offsetof(ImageRow, row) == 0, "as the host has it");
 static_assert(offsetof(ImageRow, last) == 4, "as the host has it");
 static_assert(offsetof(ImageRow, position) == 8, "as the host has it");
-// By sequence of a decode step, what is added to its index for its position: right before the block table.
+// By sequence of a decode step, what is added to its index for its position: right before the block
+// table.
 struct PositionShifts {
     int shift[MAX_SEQUENCES];
 };

@@ -1,7 +1,7 @@
 //! Launches of vision towers (docs/adr/0052): a program for each bucket of patches.
 //!
-//! What a tower's kernels count as tokens are patches, as outputs the tokens that patches become, so that kernels
-//! of text take both. A phase over either has the outline of a prompt, or of a head.
+//! What a tower's kernels count as tokens are patches, as outputs the tokens that patches become, so that
+//! kernels of text take both. A phase over either has the outline of a prompt, or of a head.
 
 use super::{Launcher, Outline, Site};
 use crate::graph::{BodyId, Rows};

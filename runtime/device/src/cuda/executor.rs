@@ -176,8 +176,7 @@ impl Executor {
         memory: &mut Memory,
         head: Head,
         ranks: usize,
-        sliding: Option<SlidingSpec>,
-        tower: Option<Tower>,
+        (sliding, tower): (Option<SlidingSpec>, Option<Tower>),
         exchange: Option<Exchange>,
     ) -> Result<Executor, Fault> {
         let vision = tower.map(|tower| tower.vision);

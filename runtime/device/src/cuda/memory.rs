@@ -278,8 +278,7 @@ impl Memory {
         options: &LoadOptions,
         needs: &Needs,
         parts: &[(usize, &[usize])],
-        sliding: Option<SlidingSpec>,
-        vision: Option<VisionSpec>,
+        (sliding, vision): (Option<SlidingSpec>, Option<VisionSpec>),
         seat: Seat,
     ) -> Result<Memory, LoadError> {
         let layout = options.offload.as_ref().map(|offload| Layout::new(offload, parts, 0)).transpose()?;

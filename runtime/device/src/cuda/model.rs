@@ -30,7 +30,8 @@ pub trait Stack: Programs + Sized {
     /// Its layers with a sliding window, if they give back blocks behind it.
     const SLIDING: Option<SlidingSpec> = None;
 
-    /// Its vision tower, if it was built with one. Then it has [`Self::pixels`] and [`Self::image_rows`], too.
+    /// Its vision tower, if it was built with one. Then it has [`Self::pixels`] and [`Self::image_rows`],
+    /// too.
     const VISION: Option<VisionSpec> = None;
 
     /// Most patches of a side of an image.
@@ -140,8 +141,8 @@ impl<'a> Loading<'a> {
         rotary::load(self.gpu.stream(), self.memory, inverse_frequencies, factor, self.options.threads)
     }
 
-    /// Fills the table of angles of a tower's patches: f32 `[places][pairs][cosine, sine]`, of rows and columns
-    /// from 0.
+    /// Fills the table of angles of a tower's patches: f32 `[places][pairs][cosine, sine]`, of rows and
+    /// columns from 0.
     ///
     /// # Errors
     /// When the device fails.
@@ -198,7 +199,7 @@ impl<S: Stack> Model<S> {
         gpu.reach(seat)?;
         let kernels = S::kernels(&gpu)?;
         let mut memory =
-            Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, S::SLIDING, S::VISION, seat)?;
+            Memory::claim(&gpu, S::SPEC, options, &S::NEEDS, S::PARTS, (S::SLIDING, S::VISION), seat)?;
         let share = Share { rank: seat.rank(), ranks: seat.ranks() };
         let into = Loading { gpu: &gpu, memory: &mut memory, weights, options, progress, share };
         let stack = S::load(kernels, into)?;
@@ -206,7 +207,7 @@ impl<S: Stack> Model<S> {
             stack.world().map(|world| Exchange::open(&gpu, world, S::TRAFFIC, seat)).transpose()?;
         let head = Head { logits: stack.logits(), rows: S::HEAD_ROWS };
         let tower = S::VISION.map(|vision| Tower { vision, most_side: S::MOST_SIDE, pixels: stack.pixels() });
-        let steps = Executor::new(&gpu, S::SPEC, &mut memory, head, S::RANKS, S::SLIDING, tower, exchange)?;
+        let steps = Executor::new(&gpu, S::SPEC, &mut memory, head, S::RANKS, (S::SLIDING, tower), exchange)?;
         Ok((Model { steps, stack, memory }, gpu))
     }
 

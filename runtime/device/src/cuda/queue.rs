@@ -193,7 +193,8 @@ impl<'a> Queue<'a> {
         self.follows = false;
     }
 
-    /// Copies as many rows of `width` values as the step has outputs, to row `first` of `to` and those behind.
+    /// Copies as many rows of `width` values as the step has outputs, to row `first` of `to` and those
+    /// behind.
     pub fn keep_rows(&mut self, from: Pointer, to: Pointer, first: usize, width: usize) {
         if !self.is_due() {
             return;

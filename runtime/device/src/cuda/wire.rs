@@ -244,8 +244,8 @@ impl StepBuffer {
     /// Adds to the step at hand what images are in its sequences: one a sequence, or none at all.
     ///
     /// # Panics
-    /// When these break the limits ([`StepImages::fill`]), reach beyond the context, or are none of a step that
-    /// decodes; or there are some and the stack has no tower.
+    /// When these break the limits ([`StepImages::fill`]), reach beyond the context, or are none of a step
+    /// that decodes; or there are some and the stack has no tower.
     pub(crate) fn fill_images(&mut self, images: &[&SequenceImages]) {
         self.images.clear();
         let Some(seen) = &mut self.seen else {

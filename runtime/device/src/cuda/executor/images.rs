@@ -35,8 +35,8 @@ impl Tower {
     /// Checks an image, by whose numbers kernels index without further checks.
     ///
     /// # Panics
-    /// When it has no patches, more than a pass takes or than a side may have, or other than whole merge blocks;
-    /// or there is not one row of pixels a patch.
+    /// When it has no patches, more than a pass takes or than a side may have, or other than whole merge
+    /// blocks; or there is not one row of pixels a patch.
     fn check(&self, image: &Patches, slot: FeatureSlot) {
         let Tower { vision, most_side, .. } = self;
         let Grid { frames, rows, columns } = image.grid;
@@ -73,8 +73,8 @@ impl Executor {
     pub(crate) fn values(&self, at: Pointer, bytes: u64) -> Vec<f32> {
         let mut words = vec![0; bytes as usize];
         let gpu = &self.quiet.gpu;
-        // SAFETY: the caller's range is one of the stack's own; the bytes are not pinned, and are read after the
-        // wait.
+        // SAFETY: the caller's range is one of the stack's own; the bytes are not pinned, and are read after
+        // the wait.
         let copied = gpu.enter().and_then(|()| unsafe { gpu.stream().download(at.0, &mut words) });
         copied.and_then(|()| gpu.stream().wait()).unwrap_or_else(|fault| panic!("{fault}"));
         words.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()

@@ -33,8 +33,8 @@ impl Executor {
         self.upload_behind(index)
     }
 
-    /// Uploads the header at hand as that of a tower's step, with the image's sides behind it. The steps' stream
-    /// waits for the upload.
+    /// Uploads the header at hand as that of a tower's step, with the image's sides behind it. The steps'
+    /// stream waits for the upload.
     pub(super) fn upload_seen(&mut self, index: usize, grid: PatchGrid) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
