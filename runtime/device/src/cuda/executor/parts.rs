@@ -86,7 +86,7 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
 #[cfg(test)]
 mod tests {
     use super::*;
-    use monomorph_model::{Slot, Tokens};
+    use monomorph_model::{FeatureSlot, ImageSpan, Slot, Tokens};
 
     /// A prefill chunk, the end of a prompt, a decoding sequence without drafts, and one with two.
     fn step() -> Step {
@@ -125,6 +125,20 @@ mod tests {
     fn one_part_decodes_where_every_sequence_feeds_a_token() {
         assert_eq!(found(&[2, 1], false, 0, 0), [(Kind::Decode, 4, vec![0, 1])]);
         assert_eq!(found(&[2, 0], false, 0, 0), [(Kind::Prefill, 4, vec![0, 1])]);
+    }
+
+    #[test]
+    fn a_token_of_an_image_is_no_decode() {
+        let one = |images: SequenceImages| {
+            let sequences = vec![step().sequences[2].clone()];
+            let step = Step { sequences, images: vec![images], ..Step::default() };
+            parts(&step, 0, false, 0, 0)[0].kind
+        };
+        let span = ImageSpan { at: 0, count: 1, slot: FeatureSlot(0), first: 0 };
+        let of = |spans, positions| one(SequenceImages { spans, positions });
+        assert_eq!(of(Vec::new(), Positions::Shifted(-3)), Kind::Decode);
+        assert_eq!(of(vec![span], Positions::Index), Kind::Prefill);
+        assert_eq!(of(Vec::new(), Positions::Grid(vec![[1; 3]])), Kind::Prefill);
     }
 
     #[test]
