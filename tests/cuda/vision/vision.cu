@@ -387,7 +387,8 @@ int main(int arguments, char** argument) {
     check_pool<Pooled<1152, 9, true>>("pool of 1152", {1, 6, 9, 0});
     check_pool<Pooled<145, 9, false>>("pool of 145", {1, 3, 6, 0});
     check_rows<Images<44, false, 0>>("rows of images in place");
-    check_rows<Images<45, true, 6>>("rows of a tap, added");
+    check_rows<Images<44, true, 6>>("rows of a tap, added");
+    check_rows<Images<45, true, 6>>("rows of a tap of 45, added");
     check_turn<Turned<false, true>>("heads by three axes, with gates");
     check_turn<Turned<true, false>>("heads by shifted indices");
     if (planted) return unseen == 0;

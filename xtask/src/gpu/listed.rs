@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 48] = [
+pub const PROGRAMS: [Program; 49] = [
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },
@@ -63,6 +63,7 @@ pub const PROGRAMS: [Program; 48] = [
     Program { tools: MEMCHECK, wgmma: true, ..program("attention-widened", "attention/attention_widen") },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("rows", "rows/rows") },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("vision", "vision/vision") },
+    Program { planted: Some(&["planted"]), tools: BOTH, ..program("spans", "vision/spans") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
