@@ -27,8 +27,8 @@ pub struct Options {
     /// Directory with hardware/ and models/; the project's own supplies what it lacks.
     #[arg(long, value_name = "DIR")]
     targets_dir: Option<PathBuf>,
-    /// Also build with --draft and --batch-invariant: each method that the model has with the fewest and the
-    /// most drafts, and the smallest and the largest batch.
+    /// Also build with --draft, --batch-invariant and --vision: each method that the model has with the
+    /// fewest and the most drafts, and the smallest and the largest batch.
     #[arg(long)]
     all: bool,
     /// Build for so many ranks [default: 1].

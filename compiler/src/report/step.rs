@@ -85,7 +85,9 @@ pub fn report(plan: &Plan) -> Option<StepReport> {
     for (class, bytes) in phases().flat_map(|phase| read(plan, phase)) {
         *weights.entry(class.name()).or_insert(0.0) += bytes;
     }
-    let bodies = plan.bodies.iter().filter(|body| !body.layers.is_empty());
+    // Bodies of a tower run in no step of tokens; they stand behind all others.
+    let of_text = plan.tower.as_ref().map_or(plan.bodies.len(), |tower| tower.first.0);
+    let bodies = plan.bodies[..of_text].iter().filter(|body| !body.layers.is_empty());
     let layers = bodies.map(|body| LayerReport {
         name: body.name.clone(),
         layers: body.layers.len(),

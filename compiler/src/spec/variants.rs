@@ -1,7 +1,7 @@
 //! Variants that a target can be built as.
 
 use super::types::{DraftMethod, DraftOption, Ranks, Target};
-use super::{with_batch_invariant, with_draft, with_hosts, with_ranks};
+use super::{with_batch_invariant, with_draft, with_hosts, with_ranks, with_vision};
 use monomorph_abi::world::MAX_RANKS;
 
 /// Variants of a target: both ends of the range of every build option that the model takes, but of experts
@@ -19,5 +19,6 @@ pub fn variants(target: &Target) -> Vec<Target> {
     let ranks = ranks.filter_map(|ranks| with_ranks(target.clone(), ranks).ok());
     let two = with_ranks(target.clone(), Ranks::tensor_parallel(2));
     let spread = two.and_then(|target| with_hosts(target, 2)).ok();
-    drafting.chain(batches).chain(ranks).chain(spread).collect()
+    let seeing = with_vision(target.clone()).ok();
+    drafting.chain(batches).chain(ranks).chain(spread).chain(seeing).collect()
 }
