@@ -38,7 +38,7 @@ const fn every_lane(name: &'static str, source: &'static str) -> Program {
 }
 
 /// Programs that check kernels. docs/gpu-servers.md says how long each takes to compile.
-pub const PROGRAMS: [Program; 49] = [
+pub const PROGRAMS: &[Program] = &[
     Program { defines: &["PART=0"], ..program("attention-0", "attention/attention") },
     Program { defines: &["PART=1"], ..program("attention-1", "attention/attention") },
     Program { defines: &["PART=2"], wgmma: true, ..program("attention-2", "attention/attention") },

@@ -49,7 +49,7 @@ pub fn build(
         left.iter().for_each(|it| eprintln!("{} is left out, for the card has no wgmma", it.name));
         fit
     };
-    let programs = chosen(&PROGRAMS);
+    let programs = chosen(PROGRAMS);
     let instruments = if instruments { chosen(&INSTRUMENTS) } else { Vec::new() };
     let all: Vec<&Program> = programs.iter().chain(&instruments).copied().collect();
     for file in cuda_templates::templates() {
@@ -293,7 +293,7 @@ mod tests {
         for program in PROGRAMS.iter().chain(&INSTRUMENTS) {
             assert!(seen.insert((program.source, program.defines)), "{} is built twice", program.name);
         }
-        for program in &PROGRAMS {
+        for program in PROGRAMS {
             assert!(program.alone || !program.tools.is_empty(), "{} is never run", program.name);
         }
         let names = |program: &Program| -> Vec<String> {
