@@ -114,11 +114,13 @@ impl StepImages {
     }
 
     /// Rows that are kept.
+    #[cfg(feature = "cpu")]
     pub(crate) fn kept(&self) -> usize {
         self.vision.slots * (1 + self.vision.taps) * self.vision.most_tokens()
     }
 
     /// Taps, whose rows follow an image's own.
+    #[cfg(feature = "cpu")]
     pub(crate) fn taps(&self) -> usize {
         self.vision.taps
     }

@@ -157,6 +157,7 @@ fn main() -> ExitCode {
         ("images::a_server_says_what_it_takes", images::facts),
         ("images::that_are_none_are_refused_by_name", images::refusals),
         ("images::hostile_files_are_refused_or_seen", images::hostile_files),
+        ("images::bench_times_towers_and_answers", images::bench),
         ("access::every_route_wants_a_key_but_health_and_metrics", access::keys),
         ("access::keys_that_are_none_or_open_to_others_are_named", access::warnings),
         ("access::pages_of_other_origins_ask_if_they_may", access::origins),

@@ -4,7 +4,8 @@
 use super::Attention;
 use crate::blocks::attention::kernels::{
     AttendSpans, AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
-    AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, TurnHeads, Widened,
+    AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, TurnHeads,
+    Widened,
 };
 use crate::graph::{BodyId, PositionAxis};
 use crate::kernels::{Cache, Counters, Images, Rotary, Rows, Tokens, Vector};

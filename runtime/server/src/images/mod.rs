@@ -5,11 +5,13 @@
 //! that others link no decoder.
 
 mod args;
+mod made_up;
 mod public;
 mod remote;
 mod room;
 
 pub use args::ImageArgs;
+pub(crate) use made_up::{ImageSize, MadeUpImage};
 pub(crate) use room::ImageRoom;
 
 use crate::error::{ApiError, wrong};
@@ -18,8 +20,8 @@ use monomorph_cache::ImageDigest;
 use monomorph_engine::{EngineHandle, PromptImage, PromptImages};
 use monomorph_model::{Grid, Model, VisionFamily};
 use monomorph_vision::{
-    Family, FileLimits, ImageError, ImageFile, ImagePlan, Levels, PlaceholderMismatch, Positions, Span,
-    VisionSpec,
+    Expanded, Family, FileLimits, ImageError, ImageFile, ImagePlan, Levels, PlaceholderMismatch, Positions,
+    Span, VisionSpec,
 };
 use remote::Remote;
 use room::DECODING_BYTES;
@@ -196,12 +198,11 @@ impl ImageReader {
                     pixels
                 }
             };
-            let [rows, columns] = [plan.patches.rows, plan.patches.columns].map(|side| side as usize);
             given.images.push(PromptImage {
                 digest: ImageDigest(digest),
                 start: span.start,
                 tokens: span.tokens,
-                grid: Grid { frames: 1, rows, columns },
+                grid: grid(&plan),
                 pixels,
             });
         }
@@ -215,14 +216,9 @@ fn place(reader: &ImageReader, images: Vec<RequestImage>, ids: &[u32], at: &str)
         images.iter().map(|image| open(reader, &spec, image)).collect::<Result<_, _>>()?;
     let plans: Vec<ImagePlan> = opened.iter().map(|(plan, _)| *plan).collect();
     let expanded = spec.expand(ids, &plans).map_err(|error| mismatch(at, error))?;
-    let mut placed = PlacedImages::default();
-    if reader.of.grid_positions {
-        let spans: Vec<_> =
-            expanded.spans.iter().copied().zip(plans.iter().map(|plan| plan.merged)).collect();
-        let Positions { axes, delta } = Positions::new(expanded.ids.len(), &spans);
-        placed.positions = axes;
-        placed.shift = i32::try_from(delta).map_err(|_| wrong!(at, "has positions beyond all numbers"))?;
-    }
+    let (positions, shift) = positions(&reader.of, &expanded, &plans)
+        .ok_or_else(|| wrong!(at, "has positions beyond all numbers"))?;
+    let mut placed = PlacedImages { positions, shift, ..PlacedImages::default() };
     for ((image, (plan, peak)), span) in images.into_iter().zip(opened).zip(expanded.spans) {
         let bytes = u64::from(plan.patches.cells()) * spec.row_elements() as u64 * 4;
         let digest = digest(image.file()?, &plan);
@@ -230,6 +226,27 @@ fn place(reader: &ImageReader, images: Vec<RequestImage>, ids: &[u32], at: &str)
         placed.images.push(PlacedImage { image, plan, span, digest, bytes, peak_bytes: peak.max(2 * bytes) });
     }
     Ok(Placed { ids: expanded.ids, images: placed })
+}
+
+/// Patches each way.
+fn grid(plan: &ImagePlan) -> Grid {
+    let [rows, columns] = [plan.patches.rows, plan.patches.columns].map(|side| side as usize);
+    Grid { frames: 1, rows, columns }
+}
+
+/// Positions of a prompt with images and what comes behind it, as [`PromptImages`] have them; `None` where the
+/// shift is no number of its type.
+fn positions(
+    of: &monomorph_model::VisionSpec,
+    expanded: &Expanded,
+    plans: &[ImagePlan],
+) -> Option<(Vec<[u32; 3]>, i32)> {
+    if !of.grid_positions {
+        return Some((Vec::new(), 0));
+    }
+    let spans: Vec<_> = expanded.spans.iter().copied().zip(plans.iter().map(|plan| plan.merged)).collect();
+    let Positions { axes, delta } = Positions::new(expanded.ids.len(), &spans);
+    Some((axes, i32::try_from(delta).ok()?))
 }
 
 /// Reads the header of an image: what becomes of it, and the bytes that decoding it claims.

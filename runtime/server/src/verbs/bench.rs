@@ -1,12 +1,14 @@
 //! `bench`: prefill, decode and concurrent streams, beside what the plan predicted.
 
 use crate::failure::Failure;
+use crate::images::ImageSize;
 use crate::process::out;
 use crate::start::gpus::GpuArgs;
 use crate::start::hosts::{HostsArgs, Work, World, drive};
 use crate::start::load::{KEEP_NOTHING, MemoryArgs, ThreadArgs, WeightsArgs};
 use crate::verbs::ending::Ending;
 use crate::verbs::report::{Measured, Report};
+use crate::verbs::seeing::{self, Seen};
 use crate::verbs::steps::{Steps, feed};
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request};
 use monomorph_model::{Model, ModelSpec, StatesWanted};
@@ -41,6 +43,11 @@ pub(crate) struct BenchArgs {
     /// measures none.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,8")]
     streams: Vec<usize>,
+    /// Images of so many pixels to measure a vision tower with: its passes; and through the engine, after
+    /// `depth` tokens of text, the first token and those that follow of prompts with one and with eight of
+    /// them, beside prompts of as much text. Larger ones than a pass takes are resized as in a request.
+    #[arg(long, value_name = "WIDTHxHEIGHT,WIDTHxHEIGHT", value_delimiter = ',')]
+    images: Vec<ImageSize>,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -56,15 +63,18 @@ pub(crate) struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// Tokens of the longest of all prompts to prefill.
-    fn longest_prompt(&self) -> usize {
-        self.prompt_tokens.iter().map(|tokens| tokens.get()).max().unwrap_or(1)
+    /// Tokens of the longest of all sequences.
+    fn longest(&self, images: &[Seen]) -> usize {
+        let (depth, generate) = (self.depth.get(), self.generate.get());
+        let prompts = self.prompt_tokens.iter().map(|tokens| tokens.get());
+        let seen = images.iter().map(|it| it.longest_prompt(depth) + generate);
+        prompts.chain(seen).chain([depth + generate]).max().unwrap_or(1)
     }
 
-    /// K/V blocks that the largest of all measurements needs, and sequences at a time.
-    fn needs(&self, spec: &ModelSpec) -> Result<(usize, usize), String> {
-        let (prompt, depth, generate) = (self.longest_prompt(), self.depth.get(), self.generate.get());
-        let longest = prompt.max(depth + generate);
+    /// K/V blocks that the largest of all measurements needs, and sequences at a time. No sequence has more
+    /// than `longest` tokens.
+    fn needs(&self, spec: &ModelSpec, longest: usize) -> Result<(usize, usize), String> {
+        let (depth, generate) = (self.depth.get(), self.generate.get());
         if longest > spec.usable_context() {
             let context = spec.usable_context();
             return Err(format!("{longest} tokens asked for, and the model's usable context is {context}"));
@@ -87,9 +97,10 @@ impl BenchArgs {
 pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
     let world = args.processes.read(M::RANKS, M::PROCESSES)?;
-    let (depth, generate) = (args.depth.get(), args.generate.get());
-    let context = args.longest_prompt().max(depth + generate + 1).min(spec.usable_context());
-    let (blocks, sequences) = args.needs(spec)?;
+    let images = seeing::made_up::<M>(&args.images)?;
+    let longest = args.longest(&images);
+    let context = (longest + 1).min(spec.usable_context());
+    let (blocks, sequences) = args.needs(spec, longest)?;
     let weights = args.weights.open(spec, args.threads.count())?;
     let reach = context + spec.reach();
     let states = StatesWanted { sequences: Some(sequences), snapshots: Some(0) };
@@ -97,12 +108,13 @@ pub(crate) fn bench<M: Model>(args: &BenchArgs, started: Instant) -> Result<(), 
     options.ordinals = args.gpus.ordinals(spec, args.processes.ranks_here(M::RANKS), M::ordinal_of)?;
     options.process = world.as_ref().map(World::process);
     let threads = options.threads;
-    drive::<M>(world.as_ref(), &weights, &options, Bench { args, started, context, blocks, threads })
+    drive::<M>(world.as_ref(), &weights, &options, Bench { args, images, started, context, blocks, threads })
 }
 
 /// What is measured of a model.
 struct Bench<'a> {
     args: &'a BenchArgs,
+    images: Vec<Seen>,
     started: Instant,
     context: usize,
     blocks: usize,
@@ -111,7 +123,7 @@ struct Bench<'a> {
 
 impl Work for Bench<'_> {
     fn run<M: Model>(self, mut model: M) -> Result<(), Failure> {
-        let (spec, Bench { args, started, context, blocks, threads }) = (M::SPEC, self);
+        let (spec, Bench { args, mut images, started, context, blocks, threads }) = (M::SPEC, self);
         let (depth, generate) = (args.depth.get(), args.generate.get());
         let loaded = started.elapsed().as_secs_f64();
 
@@ -156,12 +168,23 @@ impl Work for Bench<'_> {
             }
             batches.push(measured);
         }
+        images.iter_mut().for_each(|seen| seen.pass(&mut model, args.repeat.get()));
         let mut streams = Vec::new();
-        if args.streams.iter().any(|count| *count > 0) {
-            let max_waiting = args.streams.iter().copied().max().unwrap_or(1);
+        if !images.is_empty() || args.streams.iter().any(|count| *count > 0) {
+            let max_waiting = args.streams.iter().copied().max().unwrap_or(1).max(1);
             let engine =
                 EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(blocks, context, max_waiting) };
             let engine = Ending(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?);
+            let mut shown = 0;
+            // Of other models it is empty; they link nothing of it.
+            for seen in images.iter_mut().filter(|_| const { M::VISION.is_some() }) {
+                seen.answer(
+                    &engine,
+                    |count| ids.take(count),
+                    &mut shown,
+                    [depth, generate, args.repeat.get()],
+                )?;
+            }
             for count in args.streams.iter().copied().filter(|count| *count > 0) {
                 let mut measured = Measured { count, ..Measured::default() };
                 let before = engine.stats();
@@ -190,6 +213,7 @@ impl Work for Bench<'_> {
             prefills,
             batches,
             streams,
+            images,
         };
         if args.json {
             out::print(format_args!("{}", report.json()));

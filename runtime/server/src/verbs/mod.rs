@@ -12,6 +12,7 @@ pub(crate) mod manual;
 pub(crate) mod perplexity;
 mod report;
 pub(crate) mod retrieval;
+mod seeing;
 pub(crate) mod serve;
 mod serving;
 mod steps;

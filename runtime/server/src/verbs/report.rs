@@ -3,6 +3,7 @@
 use crate::process::out;
 use crate::start::batches;
 use crate::start::draft;
+use crate::verbs::seeing::{Answers, Seen, Times};
 use monomorph_model::ModelSpec;
 use serde_json::{Value, json};
 
@@ -55,6 +56,7 @@ pub(crate) struct Report<'a> {
     /// By sequences.
     pub(crate) batches: Vec<Measured>,
     pub(crate) streams: Vec<Measured>,
+    pub(crate) images: Vec<Seen>,
 }
 
 impl Report<'_> {
@@ -92,6 +94,7 @@ impl Report<'_> {
             "prefills": all("tokens", &self.prefills),
             "batches": all("sequences", &self.batches),
             "streams": all("streams", &self.streams),
+            "images": self.images.iter().map(seen).collect::<Vec<_>>(),
         })
     }
 
@@ -146,6 +149,24 @@ impl Report<'_> {
             let name = format!("{} streams, all together", streams.count);
             rate(name, streams, self.accepted(streams));
         }
+        for Seen { size, image, passes, answers } in &self.images {
+            let (patches, tokens) = (image.patches().grid.patches(), image.tokens());
+            out::print(format_args!(
+                "{:<28} {:>10.3} ms for {patches} patches, {tokens} tokens",
+                format!("tower, {size}"),
+                median(passes)
+            ));
+            for Answers { count, tokens, images, text } in answers {
+                out::print(format_args!(
+                    "{:<28} {:>10.3} ms to the first token, then {:.3}; {:.3} and {:.3} of text as long",
+                    format!("{count} of them, {tokens} tokens"),
+                    median(&images.first),
+                    median(&images.each),
+                    median(&text.first),
+                    median(&text.each)
+                ));
+            }
+        }
         let [loaded, first] = [self.loaded, self.first_token].map(|seconds| seconds * 1e3);
         out::print(format_args!(
             "{:<28} {loaded:>10.0} ms, first token after {first:.0} ms",
@@ -158,6 +179,22 @@ impl Report<'_> {
         one.mean_accepted(self.spec)
             .map_or(String::new(), |mean| format!("   {mean:.2} of {drafts} drafts accepted a step"))
     }
+}
+
+/// Images of one size.
+fn seen(seen: &Seen) -> Value {
+    let times = |times: &Times| json!({"first_token_ms": median(&times.first), "token_ms": median(&times.each), "samples": times.first});
+    let answers = seen.answers.iter().map(|Answers { count, tokens, images, text }| {
+        json!({"images": count, "tokens": tokens, "with_images": times(images), "text": times(text)})
+    });
+    json!({
+        "size": seen.size.to_string(),
+        "patches": seen.image.patches().grid.patches(),
+        "tokens": seen.image.tokens(),
+        "tower_ms": median(&seen.passes),
+        "samples": seen.passes,
+        "answers": answers.collect::<Vec<_>>(),
+    })
 }
 
 /// The middle of some samples, or the mean of the two in the middle; 0 of none.

@@ -4,7 +4,7 @@ use crate::client::Response;
 use crate::clock;
 use crate::hostile::{Broken, Decoded, Either, TooLarge, Unsupported, files, fixture};
 use crate::process::{Server, command_as};
-use crate::scripted::seeing::{IMAGE, NAME, hash};
+use crate::scripted::seeing::{IMAGE, NAME, hash, write_seeing_checkpoint};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use image::codecs::png::PngEncoder;
@@ -507,4 +507,45 @@ pub fn hostile_files() {
     // It goes on.
     assert_eq!(text_of_chat(&server.post(CHAT, &chat(&[Text("[[say still here]]")]))), "still here");
     assert_eq!(server.metric("monomorph:image_bytes"), 0.0);
+}
+
+pub fn bench() {
+    let weights = tempfile::tempdir().expect("a temporary directory");
+    write_seeing_checkpoint(weights.path()).expect("written");
+    let path = weights.path().to_str().expect("UTF-8");
+    let arguments = ["bench", "--weights", path, "--depth", "16", "--generate", "8", "--repeat", "2"];
+    let run = |model: &str, more: &[&str]| {
+        let output = command_as(model, &[&arguments[..], more].concat()).output().expect("the verb starts");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).expect("UTF-8"))
+    };
+    let (done, said) = run(NAME, &["--images", "64x32,400x300", "--streams", "0", "--json"]);
+    assert_eq!(done, Some(0), "{said}");
+    let report: Value = serde_json::from_str(&said).expect("one JSON object");
+    for (of, size) in report["images"].as_array().expect("by size").iter().zip(["64x32", "400x300"]) {
+        assert_eq!(of["size"], size);
+        assert!(of["patches"].as_u64() == of["tokens"].as_u64().map(|tokens| 4 * tokens), "{of}");
+        assert!(of["tower_ms"].as_f64() > Some(0.0), "{of}");
+        assert_eq!(of["samples"].as_array().map(Vec::len), Some(2));
+        for (answers, count) in of["answers"].as_array().expect("by images").iter().zip([1, 8]) {
+            assert_eq!(answers["images"], count);
+            // Each stands between two tokens.
+            let tokens = of["tokens"].as_u64().map(|tokens| 16 + count * (tokens + 2));
+            assert_eq!(answers["tokens"].as_u64(), tokens);
+            for way in ["with_images", "text"] {
+                assert!(answers[way]["first_token_ms"].as_f64() > Some(0.0), "{answers}");
+                assert!(answers[way]["token_ms"].as_f64() > Some(0.0), "{answers}");
+            }
+        }
+    }
+    let (_, said) = run(NAME, &["--images", "64x32", "--streams", "0"]);
+    assert!(said.contains("tower, 64x32") && said.contains("8 of them"), "{said}");
+    for (model, size, words) in [
+        ("", "64x32", "without a vision tower"),
+        (NAME, "64x0", "write WIDTHxHEIGHT in pixels"),
+        (NAME, "9000x4", "--images 9000x4"),
+    ] {
+        let (done, said) = run(model, &["--images", size]);
+        assert!(done != Some(0) && said.contains(words), "{said}");
+    }
 }
