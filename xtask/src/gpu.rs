@@ -68,6 +68,10 @@ pub struct Options {
     /// them, and all of its servers after 32,768 and 131,072 tokens too, with 1 and 8 sequences.
     #[arg(long, value_name = "FORMAT", value_delimiter = ',', value_parser = KvFormats::from_name)]
     kv: Vec<KvFormats>,
+    /// Measure every target built with its vision tower as well, and there the tower and answers about images
+    /// of these sizes.
+    #[arg(long, value_name = "WIDTHxHEIGHT", value_delimiter = ',')]
+    images: Vec<String>,
     /// Build servers for N GPUs: whatever is checked, of sizes that ranks can share, and beside those for
     /// one, what is measured.
     #[arg(long, value_name = "N")]

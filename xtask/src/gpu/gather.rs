@@ -134,14 +134,21 @@ pub fn gather(options: &Options) -> Result<(), String> {
         let invariant = options.batch_invariant.iter().map(|it| Some(*it));
         let invariant = invariant.map(|it| BuildOptions { batch_invariant: it, ..plain });
         let kept = options.kv.iter().map(|it| BuildOptions { kv: Some(*it), ..plain });
+        let seeing = options.images.first().map(|_| BuildOptions { vision: true, ..plain });
         let several = [tensor_parallel, expert_parallel].into_iter().flatten().map(|it| it.of(plain));
         let spread = tensor_parallel.filter(|_| options.hosts.is_some());
         let spread = spread.map(|it| BuildOptions { hosts: options.hosts, ..it.of(plain) });
-        let builds: Vec<BuildOptions> =
-            [plain].into_iter().chain(invariant).chain(kept).chain(several).chain(spread).collect();
+        let builds: Vec<BuildOptions> = [plain]
+            .into_iter()
+            .chain(invariant)
+            .chain(kept)
+            .chain(seeing)
+            .chain(several)
+            .chain(spread)
+            .collect();
         for name in super::benches(options.bench.as_deref()) {
             for build in &builds {
-                let bench = gathering.bench(&name, build, !options.kv.is_empty())?;
+                let bench = gathering.bench(&name, build, !options.kv.is_empty(), &options.images)?;
                 manifest["benches"].as_array_mut().expect("it was made a list").push(bench);
             }
         }

@@ -333,8 +333,14 @@ impl Gathering {
     }
 
     /// What is measured on one server, and the figures its limits derive from; if `long`, after long contexts
-    /// too, with more than one sequence.
-    pub(super) fn bench(&mut self, name: &str, options: &BuildOptions, long: bool) -> Result<Value, String> {
+    /// too, with more than one sequence. One that has a tower is also shown `images` of these sizes.
+    pub(super) fn bench(
+        &mut self,
+        name: &str,
+        options: &BuildOptions,
+        long: bool,
+        images: &[String],
+    ) -> Result<Value, String> {
         let server = self.server(name, options, false);
         let plan = self.planned(name, options)?;
         let target = &plan.target;
@@ -374,6 +380,11 @@ impl Gathering {
             for (name, batch) in batches.into_iter().filter(|(_, batch)| held(*batch)) {
                 runs.push(run(name, depth, &[batch], &[0], 128, 3));
             }
+        }
+        if options.vision {
+            let mut seen = run("images", 128, &[1], &[0], 512, 5);
+            seen["images"] = json!(images);
+            runs.push(seen);
         }
         let weights: serde_json::Map<String, Value> =
             batches.iter().map(|batch| (batch.to_string(), json!(weights(*batch)))).collect();

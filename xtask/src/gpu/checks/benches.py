@@ -32,6 +32,8 @@ def bench(context, case, measured, name):
     command = [context.path(case["server"]), "bench", "--weights", weights, "--json", "--repeat", measured["repeat"]]
     command += ["--depth", depth, "--generate", generate, "--prompt-tokens", prompt]
     command += ["--batch", ",".join(map(str, measured["batch"])), "--streams", ",".join(map(str, measured["streams"]))]
+    if "images" in measured:
+        command += ["--images", ",".join(measured["images"])]
     if case.get("processes", 1) > 1:
         with World(case["processes"]) as world:
             status, output, seconds = world.execute(command, SECONDS)
@@ -57,6 +59,14 @@ def bench(context, case, measured, name):
         count, rate = streams["streams"], streams["tokens_per_second"]
         limit, moved = decode_limit(costs, count, measured["kv_bytes"])
         keep(f"{count} streams, prompts of {depth} included", rate, "tok/s", limit, bytes_a_step=moved, samples=streams["samples"])
+    for seen in report["images"]:
+        size = seen["size"]
+        keep(f"tower, {size}", seen["tower_ms"], "ms", samples=seen["samples"], patches=seen["patches"])
+        for answers in seen["answers"]:
+            what = f"{answers['images']} of {size}, prompt of {answers['tokens']}"
+            for way, times in (("with images", answers["with_images"]), ("text alone", answers["text"])):
+                keep(f"first token, {what}, {way}", times["first_token_ms"], "ms", samples=times["samples"])
+                keep(f"a token after {what}, {way}", times["token_ms"], "ms")
     rate = report["ours"]["prefill"]
     keep(f"prefill of {prompt}", rate, "tok/s", measured["prefill_limit"], samples=report["samples"]["prefill"])
     if prompt <= 128:
