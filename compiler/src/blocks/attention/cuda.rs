@@ -1,14 +1,15 @@
 //! Attention on a CUDA device: one launch in decode, two in prefill and wherever the arithmetic is exact.
 //! Where keys and values are narrow, prefill on warpgroups has a third between these two, which widens them.
 
+mod images;
+
 use super::Attention;
 use crate::blocks::attention::kernels::{
-    AttendSpans, AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
-    AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, TurnHeads,
-    Widened,
+    AttentionDecode, AttentionExact, AttentionNorm, AttentionNormRanks, AttentionPrefill,
+    AttentionPrefillWgmma, AttentionPrefillWidened, AttentionWiden, AttentionWrite, Queries, Widened,
 };
-use crate::graph::{BodyId, PositionAxis};
-use crate::kernels::{Cache, Counters, Images, Rotary, Rows, Tokens, Vector};
+use crate::graph::BodyId;
+use crate::kernels::{Cache, Counters, Rotary, Rows, Tokens, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
     Instance, Launcher, Member, Outline, Site, count, fixed, integer, no_kernel, value,
@@ -27,11 +28,6 @@ const MAX_SPLITS: usize = 64;
 /// Rows and threads of a block of attention_write.
 const WRITE_TOKENS: usize = 4;
 const WRITE_THREADS: usize = 256;
-/// Threads of attend_spans.
-const SPAN_THREADS: usize = 256;
-/// Rows and threads of a block of turn_heads.
-const TURN_ROWS: usize = 4;
-const TURN_THREADS: usize = 256;
 /// Threads of attention_norm, and blocks a multiprocessor where ranks exchange sums: all run together.
 const NORM_THREADS: usize = 512;
 const NORM_RESIDENT: usize = 2;
@@ -465,52 +461,6 @@ impl Launcher<'_> {
         Ok(self.launch(site, Instance::new(name, constants, NORM_THREADS), grid, arguments))
     }
 
-    /// Launches the norms and the rotation of heads, in place, where positions have three axes, and leaves
-    /// operands without either.
-    ///
-    /// # Errors
-    /// When values are made of keys that are turned, or more pairs turn than the kernel has bits for.
-    fn turn_heads(
-        &mut self,
-        site: Site,
-        phase: &Attention,
-        operands: &mut Operands,
-        exact: bool,
-    ) -> Result<Option<Launch>, PassError> {
-        let axes = phase.frequencies.as_ref().map_or(&[][..], |it| &it.axes);
-        if axes.is_empty() {
-            return Ok(None);
-        }
-        if phase.keys_as_values || axes.len() > 64 {
-            let what = "no kernel turns more than 64 pairs, or keys that are values, by three axes";
-            return Err(no_kernel(site, self.plan, what));
-        }
-        let pairs = |of: PositionAxis| {
-            let bits = axes.iter().enumerate().map(|(pair, axis)| u64::from(*axis == of) << pair);
-            value(format!("{:#x}ull", bits.sum::<u64>()))
-        };
-        let decode = site.program.regime == Regime::Decode;
-        let mut constants = operands.constants.clone();
-        constants.extend([
-            ("EXACT", Constant::Flag(exact)),
-            ("HEIGHT_PAIRS", pairs(PositionAxis::Height)),
-            ("WIDTH_PAIRS", pairs(PositionAxis::Width)),
-            ("DECODE", Constant::Flag(decode)),
-        ]);
-        let [q_norm, k_norm] = operands.normed();
-        for (name, member) in &mut operands.constants {
-            if *name == "ROTARY_PAIRS" {
-                *member = integer(0);
-            }
-        }
-        let rotary = std::mem::replace(&mut operands.rotary, Rotary::NULL);
-        let images = if decode { Images::NULL } else { Images::STEP };
-        let qkv = self.buffer(site, operands.qkv);
-        let arguments = TurnHeads { step: site.header, images, qkv, q_norm, k_norm, rotary };
-        let instance = Instance::new(self.kernel_name(site, "_turn"), constants, TURN_THREADS);
-        Ok(Some(self.launch(site, instance, self.grid_of_rows(site, TURN_ROWS), arguments)))
-    }
-
     /// Launches norm, rotary and the K/V write for every token of a step.
     fn write(&mut self, site: Site, operands: &Operands, exact: bool) -> Launch {
         let mut constants = operands.constants.clone();
@@ -594,33 +544,6 @@ impl Launcher<'_> {
         let arguments = AttentionPrefill { step, q, layer, out, qkv };
         let instance = Instance { shared, bytes, ..Instance::new(name, constants, PREFILL_THREADS) };
         Ok(self.launch(site, instance, fixed(at_a_time * places, 1, 1), arguments))
-    }
-
-    /// Launches the attention of images to all of themselves, behind that of all rows.
-    ///
-    /// # Errors
-    /// When results are gated.
-    fn spans(&mut self, site: Site, operands: &Operands, exact: bool) -> Result<Launch, PassError> {
-        if operands.gated {
-            return Err(no_kernel(site, self.plan, "no kernel gates what attends to all of an image"));
-        }
-        let mut constants = operands.constants.clone();
-        constants.push(("EXACT", Constant::Flag(exact)));
-        let shape = operands.shape;
-        let arguments = AttendSpans {
-            step: site.header,
-            tokens: Tokens::STEP,
-            images: Images::STEP,
-            qkv: if exact { self.buffer(site, operands.qkv) } else { Rows::NULL },
-            q: if exact { Queries::NULL } else { self.q_rows(site, shape) },
-            layer: Cache::of(BodyId(site.body)),
-            out: self.buffer(site, operands.out),
-        };
-        let mut grid = self.grid_of_rows(site, 1);
-        grid[1] = Extent::Fixed(count(shape.heads));
-        let bytes = vec![operands.kv_block];
-        let instance = Instance::new(self.kernel_name(site, "_spans"), constants, SPAN_THREADS);
-        Ok(self.launch(site, Instance { bytes, ..instance }, grid, arguments))
     }
 
     fn exact(&mut self, site: Site, operands: &Operands) -> Launch {

@@ -234,8 +234,8 @@ fn grid(plan: &ImagePlan) -> Grid {
     Grid { frames: 1, rows, columns }
 }
 
-/// Positions of a prompt with images and what comes behind it, as [`PromptImages`] have them; `None` where the
-/// shift is no number of its type.
+/// Positions of a prompt with images and what comes behind it, as [`PromptImages`] have them; `None` where
+/// the shift is no number of its type.
 fn positions(
     of: &monomorph_model::VisionSpec,
     expanded: &Expanded,
