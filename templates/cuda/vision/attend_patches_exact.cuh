@@ -17,7 +17,7 @@ constexpr int ATTEND_EXACT_WARPS = 8, ATTEND_EXACT_THREADS = 32 * ATTEND_EXACT_W
 // qkv f32 [patches, 3 HEADS HEAD_DIM]; out f32 [patches, HEADS HEAD_DIM].
 template <class C>
 __device__ __forceinline__ void attend_patches_exact(const Step* step, const float* qkv, float* out) {
-    constexpr int D = C::HEAD_DIM, N = head_registers(D), WARPS = ATTEND_EXACT_WARPS, ROW = 3 * C::HEADS * D;
+    constexpr int D = C::HEAD_DIM, N = HeadVector<C>::N, WARPS = ATTEND_EXACT_WARPS, ROW = 3 * C::HEADS * D;
     MONOMORPH_SHARED(query, double[D]);
     MONOMORPH_SHARED(of_warps, double[2][WARPS]);  // maxima, sums
     MONOMORPH_SHARED(contexts, double[WARPS][D]);
