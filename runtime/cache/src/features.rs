@@ -67,6 +67,11 @@ impl FeaturePlaces {
         Some(if here.is_some() { Claim::Here(place) } else { Claim::Empty(place) })
     }
 
+    /// Whether an image without rows could be claimed.
+    pub fn has_spare(&self) -> bool {
+        self.spare().is_some()
+    }
+
     /// Ends a use. The rows stay until another image takes the place.
     ///
     /// # Panics

@@ -236,7 +236,9 @@ impl Forward {
                         continue;
                     }
                     let whole = self.planner.list_whole(one);
-                    offload.waiting(one.as_waiting(&found, self.memory.replays(), self.memory.saves(), whole))
+                    let most = limits.step_tokens;
+                    let (replays, saves) = (self.memory.replays(), self.memory.saves());
+                    offload.waiting(one.as_waiting(&found, most, replays, saves, whole))
                 }
             };
             free_places -= due;

@@ -1,12 +1,14 @@
 //! Images before they are fed: a place for the rows of each, and the tower's steps.
 //!
-//! A running sequence claims places for the images that its next step may feed, in the order of its tokens,
-//! and gives each back when the step that feeds the last of its rows is submitted: the device runs steps in
-//! order, so what takes the place next is written behind that. An image that has its rows still is not
-//! computed again. The tower sees one image a step. Between two such steps others are fed, if some can be.
+//! A running sequence claims places for the images that its next step may feed, in the order of its tokens.
+//! It waits for them as long as there are places: text before an image is fed with it, since a short chunk
+//! costs almost what a long one does. It gives each back when the step that feeds the last of its rows is
+//! submitted: the device runs steps in order, so what takes the place next is written behind that. An image
+//! that has its rows still is not computed again. The tower sees one image a step. Between two such steps
+//! others are fed, if some can be.
 //!
-//! It never happens that all wait for places: what a sequence claims comes next among its tokens, so it can
-//! be fed up to the end of what it claimed. The first of the running gets the next place that is free.
+//! It never happens that all wait for places: what a sequence claims comes next among its tokens, so where
+//! none is free it can be fed up to the end of what it claimed. The first of the running gets the next place that is free.
 
 use super::Forward;
 use super::in_flight::InFlight;
@@ -69,6 +71,8 @@ impl Tower {
                     self.found += 1;
                 }
             }
+            let comes = sequence.images.missing(fed..fed + most).is_some() && self.places.has_spare();
+            sequence.images.expect(comes);
         }
         let (at, image, digest) = first?;
         let others = running.iter().enumerate().any(|(other, one)| other != at && one.is_ready());

@@ -15,6 +15,8 @@ pub(crate) struct Images {
     placed: Vec<PlacedImage>,
     /// By image, while the sequence uses its rows.
     places: Vec<Option<FeaturePlace>>,
+    /// Whether one that its next step may feed is to be seen first.
+    comes: bool,
     /// Of the model; `None` of a prompt without images.
     vision: Option<VisionSpec>,
 }
@@ -28,7 +30,7 @@ impl Images {
         };
         let placed: Vec<PlacedImage> = given.images.iter().map(placed).collect();
         let vision = vision.filter(|_| !placed.is_empty());
-        Images { places: vec![None; placed.len()], placed, vision, given }
+        Images { places: vec![None; placed.len()], placed, comes: false, vision, given }
     }
 
     /// Whether there are none.
@@ -50,6 +52,16 @@ impl Images {
     pub fn missing(&self, tokens: Range<usize>) -> Option<usize> {
         let here = |image: &PlacedImage| image.start < tokens.end && tokens.start < image.end;
         self.placed.iter().zip(&self.places).position(|(image, place)| place.is_none() && here(image))
+    }
+
+    /// Says whether an image that its next step may feed will be seen before that step.
+    pub fn expect(&mut self, comes: bool) {
+        self.comes = comes;
+    }
+
+    /// Whether such an image will be.
+    pub fn comes(&self) -> bool {
+        self.comes
     }
 
     /// Uses an image's rows at a place.

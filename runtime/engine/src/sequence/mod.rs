@@ -311,14 +311,15 @@ impl Sequence {
     }
 
     /// Whether it can be scheduled: no sampled token is pending, or the pending one cannot reach its length
-    /// limit; and its next token is of no image whose rows are missing.
+    /// limit; and it awaits no image.
     pub fn is_ready(&self) -> bool {
         (self.coming == 0 || self.length() < self.limit) && !self.awaits_image()
     }
 
-    /// Whether its next token is of an image whose rows are missing.
+    /// Whether its next token is of an image whose rows are missing, or one that its next step may feed is
+    /// to be seen first.
     pub fn awaits_image(&self) -> bool {
-        self.images.reach(self.fed) == self.fed
+        self.images.comes() || self.images.reach(self.fed) == self.fed
     }
 
     /// How many of its tokens are prefilled: all known ones when it is admitted, or only the prompt where
@@ -419,10 +420,12 @@ impl Sequence {
         }
     }
 
-    /// The scheduler's view while it waits, with what the cache has of its tokens.
+    /// The scheduler's view while it waits, with what the cache has of its tokens. A step feeds at most
+    /// `most`; images among these are seen once it is admitted, and before it is fed.
     pub fn as_waiting(
         &self,
         found: &Match,
+        most: usize,
         replays: bool,
         saves: Option<&SavePoints>,
         whole: WholeSpans,
@@ -440,7 +443,7 @@ impl Sequence {
             limit,
             scored: self.scoring.is_some(),
             priority,
-            ready: self.images.reach(cached) > cached,
+            ready: self.images.missing(cached..cached + most).is_none(),
             whole,
         }
     }

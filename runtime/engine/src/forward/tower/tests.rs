@@ -75,11 +75,11 @@ impl ByHand {
 fn all_images_of_a_lone_prompt_are_seen_before_its_first_chunk() {
     let mut hand = ByHand::new();
     let _asked = hand.ask(&[1, 2, 3], 4);
-    // It is admitted with what comes before its first image.
-    assert_eq!(hand.turn(), [0, 1, 0]);
+    // It is admitted, and what comes before its first image is fed with that.
+    assert_eq!(hand.turn(), [0, 0, 0]);
     assert_eq!([hand.turn(), hand.turn(), hand.turn()], [[1, 0, 0]; 3]);
     assert_eq!(hand.used(), 3);
-    assert_eq!(hand.turn(), [0, 15, 1]);
+    assert_eq!(hand.turn(), [0, 16, 1]);
     assert_eq!(hand.used(), 0, "rows are in the cache");
     assert_eq!(hand.turn(), [0, 0, 1]);
 }
@@ -90,18 +90,29 @@ fn others_are_fed_between_two_images() {
     let _decodes = hand.ask(&[], 40);
     assert_eq!(hand.turn(), [0, 1, 1]);
     let _sees = hand.ask(&[1, 2, 3], 4);
-    assert_eq!(hand.turn(), [0, 1, 1]);
-    // An image, then a step, in which the prompt goes on as far as it can.
+    assert_eq!(hand.turn(), [0, 0, 1]);
+    // An image, then a step, until all are seen.
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 0, 1]]);
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 0, 1]]);
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 16, 2]]);
+}
+
+#[test]
+fn prompts_are_fed_as_far_as_places_go() {
+    let mut hand = ByHand::new();
+    let _asked = hand.ask(&[1, 2, 3, 4], 4);
+    assert_eq!(hand.turn(), [0, 0, 0]);
+    assert_eq!([hand.turn(), hand.turn(), hand.turn()], [[1, 0, 0]; 3]);
+    // Up to the fourth image, for which none is left.
+    assert_eq!(hand.turn(), [0, 16, 0]);
     assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 5, 1]]);
-    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 5, 1]]);
-    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 5, 2]]);
 }
 
 #[test]
 fn an_image_of_several_sequences_is_seen_once_and_used_by_each() {
     let mut hand = ByHand::new();
     let asked = [hand.ask(&[1, 2], 4), hand.ask_behind(7, &[1, 3], 4)];
-    assert_eq!(hand.turn(), [0, 2, 0]);
+    assert_eq!(hand.turn(), [0, 0, 0]);
     let mut seen = 0;
     while hand.engine.stats().tokens_generated < 2 {
         seen += hand.turn()[0];
