@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// A row may be this many times as far away as rounding moved it: four roundings underestimate the largest
 /// effect, and kernels round what the interpreter does not (queries and weights of attention).
-const TIMES: f32 = 2.0;
+pub const TIMES: f32 = 2.0;
 
 /// By prompt and token, the largest allowed distance from `expected`: `bound`, or twice the distance by
 /// which rounding moves the row, if that is larger. Four variants measure it: the target's own
@@ -36,15 +36,8 @@ pub fn bounds(
     if computes().all(|compute| compute.is_exact()) {
         return bounds;
     }
-    let kv = target.quant.kv_formats;
-    let [f32, f16] = [Cached::F32, Cached::F16].map(KvFormats::both);
-    let codes = computes().any(|compute| *compute == Compute::Fp8);
-    let mut others = vec![(None, kv), (None, f32), (None, f16), (Some(Compute::F32), kv)];
-    if codes {
-        others.push((Some(Compute::F16), kv));
-    }
-    for (compute, kv) in others {
-        let found = interpret(target, weights, prompts, compute, kv);
+    for variant in variants(target) {
+        let found = interpret(&variant, weights, prompts);
         let moved = rows_apart(&found, expected, target.model.vocabulary);
         for (bound, moved) in bounds.iter_mut().flatten().zip(moved) {
             *bound = bound.max(TIMES * moved);
@@ -52,29 +45,38 @@ pub fn bounds(
     }
     // Rounding to codes moves values over the edge between two, and rows to other experts: not the same ones
     // in another order of summation. So any row may be moved as far as the one that is moved furthest.
-    if codes {
+    if computes().any(|compute| *compute == Compute::Fp8) {
         let furthest = bounds.iter().flatten().fold(bound, |a, b| a.max(*b));
         bounds.iter_mut().flatten().for_each(|it| *it = furthest);
     }
     bounds
 }
 
-/// The interpreter's logits with a different rounding of K/V and, if `compute` says one, of what the target
-/// rounds for tensor cores.
-fn interpret(
-    target: &Target,
-    weights: &Path,
-    prompts: &[Vec<u32>],
-    compute: Option<Compute>,
-    kv: KvFormats,
-) -> Logits {
-    let mut quant = target.quant.clone();
-    quant.kv_formats = kv;
-    let computes = quant.compute.classes.values_mut().chain(quant.compute.tensors.values_mut());
-    computes.filter(|it| !it.is_exact()).for_each(|it| *it = compute.unwrap_or(*it));
-    let graph = graph::build(&target.model, &quant);
+/// A target whose products round, and the same with a different rounding of K/V or of what it rounds for
+/// tensor cores, its tower's products among it.
+pub fn variants(target: &Target) -> Vec<Target> {
+    let own = target.quant.kv_formats;
+    let [f32, f16] = [Cached::F32, Cached::F16].map(KvFormats::both);
+    let mut others = vec![(None, own), (None, f32), (None, f16), (Some(Compute::F32), own)];
+    if target.quant.compute.classes.values().any(|compute| *compute == Compute::Fp8) {
+        others.push((Some(Compute::F16), own));
+    }
+    let variant = |(compute, kv): (Option<Compute>, KvFormats)| {
+        let mut other = target.clone();
+        let quant = &mut other.quant;
+        quant.kv_formats = kv;
+        let computes = quant.compute.classes.values_mut().chain(quant.compute.tensors.values_mut());
+        let computes = computes.chain(other.tower.iter_mut().map(|tower| &mut tower.compute));
+        computes.filter(|it| !it.is_exact()).for_each(|it| *it = compute.unwrap_or(*it));
+        other
+    };
+    others.into_iter().map(variant).collect()
+}
+
+fn interpret(target: &Target, weights: &Path, prompts: &[Vec<u32>]) -> Logits {
+    let graph = graph::build(&target.model, &target.quant);
     let checkpoint = Checkpoint::open(weights).unwrap_or_else(|error| panic!("{error}"));
-    let interpreter = Interpreter::new(&graph, &quant, &checkpoint);
+    let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint);
     let interpreter = interpreter.unwrap_or_else(|error| panic!("{}: {error}", target.name()));
     let forward = |prompt: &Vec<u32>| interpreter.forward(prompt, &mut Cache::default(), Which::All);
     prompts.iter().map(forward).collect()

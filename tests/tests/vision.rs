@@ -3,14 +3,15 @@
 
 use monomorph_compiler::emit;
 use monomorph_compiler::graph::{self, Graph};
-use monomorph_compiler::import::{self, Seen};
 use monomorph_compiler::reference::{
     Cache, Features, Fed, Grid, ImageSpan, Interpreter, Logits, grid_positions,
 };
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target, Vision};
 use monomorph_compiler::{spec, toolchain};
 use monomorph_tests::logits::distance;
-use monomorph_tests::{emulated, fixtures, root, towers};
+use monomorph_tests::towers::imported::{self, import_into, in_f16};
+use monomorph_tests::towers::stacks;
+use monomorph_tests::{emulated, fixtures, root};
 use monomorph_weights::Checkpoint;
 use safetensors::SafeTensors;
 use serde_json::Value;
@@ -60,7 +61,7 @@ impl Golden {
 
 /// Its prompts as a stack takes them, fed a second time three tokens at a time, or as many as an image has
 /// where it may not be cut, and the last one alone.
-fn fed(golden: &Golden) -> Vec<towers::Case> {
+fn fed(golden: &Golden) -> Vec<stacks::Case> {
     let vision = golden.vision();
     let bidirectional = golden.target.model.mixers.keys().any(|mixer| vision.is_bidirectional(mixer));
     let one = |case: &Case| {
@@ -80,24 +81,9 @@ fn fed(golden: &Golden) -> Vec<towers::Case> {
             cuts.push(from);
         }
         let positions = case.positions.clone().map_or(Vec::new(), |(positions, _)| positions);
-        towers::Case { tokens: case.tokens.clone(), images, positions, cuts }
+        stacks::Case { tokens: case.tokens.clone(), images, positions, cuts }
     };
     golden.cases.iter().map(one).collect()
-}
-
-/// Imports the config of a golden into a targets directory.
-fn import_into(targets: &Path, directory: &Path, name: &str) {
-    let config = fs::read_to_string(directory.join("config.json")).expect("a golden has a config");
-    let seen = Seen::read(&directory.join("f32")).expect("checkpoints are sound");
-    let imported = import::import(&config, name, Compute::F32, &seen);
-    let imported = imported.unwrap_or_else(|error| panic!("{name}: {error}"));
-    let model = targets.join("models").join(name);
-    fs::create_dir_all(&model).expect("a temporary directory is writable");
-    let vision = imported.vision_toml.unwrap_or_else(|| panic!("{name}: {}", imported.model_toml));
-    let files = [("MODEL.toml".to_owned(), imported.model_toml), ("VISION.toml".to_owned(), vision)];
-    for (file, text) in files.into_iter().chain(imported.quants) {
-        fs::write(model.join(file), text).expect("a temporary directory is writable");
-    }
 }
 
 fn load(targets: &Path, name: &str, vision: bool) -> Target {
@@ -105,10 +91,7 @@ fn load(targets: &Path, name: &str, vision: bool) -> Target {
 }
 
 fn load_on(targets: &Path, hardware: &str, name: &str, vision: bool) -> Target {
-    let search = [targets.to_owned(), root().join("targets")];
-    let options = BuildOptions { vision, ..BuildOptions::default() };
-    spec::load_with(&search, &format!("{hardware}/{name}/f32"), &options)
-        .unwrap_or_else(|error| panic!("{error}"))
+    imported::load(targets, hardware, name, vision).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Every golden, imported into `targets`.
@@ -120,7 +103,7 @@ fn goldens(targets: &Path) -> Vec<Golden> {
     assert_eq!(directories.len(), 4);
     let golden = |directory: PathBuf| {
         let name = directory.file_name().expect("it has a name").to_string_lossy().into_owned();
-        import_into(targets, &directory, &name);
+        import_into(targets, &directory, &name, Compute::F32);
         let cases = fs::read(directory.join("cases.json")).expect("a golden has cases");
         let cases: Vec<Value> = serde_json::from_slice(&cases).expect("cases are JSON");
         let expected = fs::read(directory.join("f32/expected.safetensors")).expect("they have answers");
@@ -339,14 +322,14 @@ fn spread(a: &[f32], b: &[f32]) -> f32 {
 fn cpu_stacks_see_what_transformers_and_the_interpreter_do() {
     let [targets, out] = [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
     let goldens = goldens(targets.path());
-    let rounding = in_f16(targets.path(), &goldens);
+    let rounding = tower_in_f16(targets.path(), &goldens);
     let built = goldens.iter().chain([&rounding]).map(|golden| golden.target.clone());
-    let binaries = towers::build("towers", &built.collect::<Vec<_>>());
+    let binaries = stacks::build("towers", &built.collect::<Vec<_>>());
     for (golden, binary) in goldens.iter().zip(&binaries) {
         let (graph, target) = (golden.graph(), &golden.target);
         let interpreter = golden.interpreter(&graph);
         let weights = golden.directory.join("f32");
-        let answers = towers::answers(Command::new(binary), target, &weights, &fed(golden), out.path());
+        let answers = stacks::answers(Command::new(binary), target, &weights, &fed(golden), out.path());
         for (case, answer) in golden.cases.iter().zip(answers) {
             agrees(golden, &interpreter, case, &answer, BOUND);
             assert!(answer.whole == answer.pieces, "{}: a prompt and its pieces differ", golden.name);
@@ -361,14 +344,12 @@ fn cpu_stacks_see_what_transformers_and_the_interpreter_do() {
 fn emulated_stacks_see_what_transformers_and_the_interpreter_do() {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let goldens = goldens(targets.path());
-    for (name, card, compute, bound) in ON_CARDS {
+    for (name, card, compute) in ON_CARDS {
         let hardware = emulated::hardware(targets.path(), card, Some(emulated::FEW));
         let golden = goldens.iter().find(|golden| golden.name == name).expect("it is a golden").clone();
+        let bound = if compute == Compute::F16 { in_f16(name) } else { BOUND };
         let name = format!("{name}-in-{}", compute.name());
-        import_into(targets.path(), &golden.directory, &name);
-        if compute == Compute::F16 {
-            round_products(targets.path(), &name);
-        }
+        import_into(targets.path(), &golden.directory, &name, compute);
         let target = load_on(targets.path(), &hardware, &name, true);
         on_a_card(&Golden { target, name, ..golden }, bound);
     }
@@ -377,13 +358,13 @@ fn emulated_stacks_see_what_transformers_and_the_interpreter_do() {
 /// Builds a golden's stack for its emulated card, and compares what it makes of the cases.
 fn on_a_card(golden: &Golden, bound: f32) {
     let out = tempfile::tempdir().expect("temporary directories can be made");
-    let stack = towers::build_emulated(&golden.target);
+    let stack = stacks::build_emulated(&golden.target);
     let (graph, target) = (golden.graph(), &golden.target);
     let interpreter = golden.interpreter(&graph);
     let weights = golden.directory.join("f32");
     let (many, expected) = many_patches(golden, &interpreter);
-    let cases: Vec<towers::Case> = fed(golden).into_iter().chain([many]).collect();
-    let mut answers = towers::answers(stack.command(), target, &weights, &cases, out.path());
+    let cases: Vec<stacks::Case> = fed(golden).into_iter().chain([many]).collect();
+    let mut answers = stacks::answers(stack.command(), target, &weights, &cases, out.path());
     let many = answers.pop().expect("an answer to every case");
     let apart = distance(&vec![many.part(0)], &vec![expected], target.model.hidden);
     println!("{} many patches: {apart:.1e}", golden.name);
@@ -398,13 +379,13 @@ fn on_a_card(golden: &Golden, bound: f32) {
 }
 
 /// More patches than the first of a tower's programs takes, of several frames, and the rows of their tokens.
-fn many_patches(golden: &Golden, interpreter: &Interpreter) -> (towers::Case, Vec<f32>) {
+fn many_patches(golden: &Golden, interpreter: &Interpreter) -> (stacks::Case, Vec<f32>) {
     let grid = Grid { frames: 8, rows: 12, columns: 12 };
     let (patches, values) = (8 * 12 * 12, golden.vision().values());
     let pixels: Vec<f32> = (0..patches * values).map(|at| (at * 7919 % 997) as f32 / 498.5 - 1.0).collect();
     let rows = interpreter.see(golden.vision(), &pixels, &[grid], &mut |_, _, _, _| {}).rows;
     let (tokens, images) = (vec![1, 2, 3], vec![(grid, pixels)]);
-    (towers::Case { tokens, images, positions: Vec::new(), cuts: vec![3] }, rows)
+    (stacks::Case { tokens, images, positions: Vec::new(), cuts: vec![3] }, rows)
 }
 
 /// The same of Pixtral, before a text model of the widths that the CUDA backend has kernels for: random
@@ -423,19 +404,13 @@ fn an_emulated_stack_sees_with_a_pixtral_as_the_interpreter_does() {
     let (name, directory) = ("wide-pixtral".to_owned(), made.path().to_owned());
     fs::write(directory.join("config.json"), config.to_string()).expect("it is writable");
     fs::create_dir(directory.join("f32")).expect("it is writable");
-    import_into(targets.path(), &directory, &name);
+    import_into(targets.path(), &directory, &name, Compute::F16);
     let file = targets.path().join("models").join(&name).join("VISION.toml");
     let text = fs::read_to_string(&file).expect("it was just written");
     fs::write(&file, text.replace("stored = \"bf16\"", "stored = \"f32\"")).expect("it is writable");
-    round_products(targets.path(), &name);
-    let file = file.with_file_name("f32.toml");
-    let text = fs::read_to_string(&file).expect("it was just written");
-    // What latents are kept as.
-    fs::write(&file, text.replace("[kv]\nformat = \"f32\"", "[kv]\nformat = \"bf16\""))
-        .expect("it is writable");
     let hardware = emulated::hardware(targets.path(), "h200", Some(emulated::FEW));
     let target = load_on(targets.path(), &hardware, &name, true);
-    towers::random_weights(&target, &directory.join("f32"));
+    stacks::random_weights(&target, &directory.join("f32"));
     let mut golden = Golden { target, name, directory, cases: pixtral.cases.clone() };
     let graph = golden.graph();
     let interpreter = golden.interpreter(&graph);
@@ -449,7 +424,7 @@ fn an_emulated_stack_sees_with_a_pixtral_as_the_interpreter_does() {
     for (case, logits) in golden.cases.iter_mut().zip(logits) {
         case.expected.insert("logits".to_owned(), (logits, golden.target.model.vocabulary));
     }
-    on_a_card(&golden, IN_F16);
+    on_a_card(&golden, in_f16(&golden.name));
 }
 
 /// What makes a golden's Mistral wide enough for latents of CUDA devices; every expert is chosen, so that
@@ -469,45 +444,22 @@ const WIDE_MISTRAL: [(&str, u32); 12] = [
     ("n_routed_experts", 4),
 ];
 
-/// Goldens of families that the CUDA backend has all kernels for: a card, in what products are, and how far
-/// rows may be apart. Experts in f32 have no kernels.
-const ON_CARDS: [(&str, &str, Compute, f32); 5] = [
-    ("qwen35", "h200", Compute::F32, BOUND),
-    ("qwen3-vl", "h200", Compute::F16, IN_F16),
-    ("qwen35", "gb10", Compute::F16, IN_F16),
-    ("gemma4", "h200", Compute::F32, BOUND),
-    ("gemma4", "h200", Compute::F16, UNDIVIDED),
+/// Goldens of families that the CUDA backend has all kernels for: a card, and in what products are. Experts
+/// in f32 have no kernels.
+const ON_CARDS: [(&str, &str, Compute); 5] = [
+    ("qwen35", "h200", Compute::F32),
+    ("qwen3-vl", "h200", Compute::F16),
+    ("qwen35", "gb10", Compute::F16),
+    ("gemma4", "h200", Compute::F32),
+    ("gemma4", "h200", Compute::F16),
 ];
-
-/// Has all products of an imported model round to f16.
-fn round_products(targets: &Path, name: &str) {
-    let change = |file: &str, change: &dyn Fn(&str) -> String| {
-        let path = targets.join("models").join(name).join(file);
-        let text = fs::read_to_string(&path).expect("it was just written");
-        fs::write(&path, change(&text)).expect("a temporary directory is writable");
-    };
-    change("VISION.toml", &|text| text.replace("compute = \"f32\"", "compute = \"f16\""));
-    change("f32.toml", &|text| {
-        let (_, stored) = text.split_once("[stored]\n").expect("it says how tensors are stored");
-        let classes = stored.lines().take_while(|line| !line.is_empty());
-        let products = classes.filter(|line| !line.starts_with("norm") && !line.starts_with("router"));
-        let compute: String = products.map(|line| line.replace("f32", "f16") + "\n").collect();
-        text.replace("[kv]\n", &format!("[compute]\n{compute}\n[kv]\n"))
-    });
-}
-
-/// Largest difference where products round to f16, as that of emulated servers of text.
-const IN_F16: f32 = 2e-2;
-
-/// The same of Gemma 4, whose scores are not divided.
-const UNDIVIDED: f32 = 5e-2;
 
 /// Largest difference of an image's rows where products round to f16, of all of them.
 const ROWS_IN_F16: f32 = 1e-2;
 
 /// Compares the rows of a stack's images and its logits with the interpreter's and with those of
 /// transformers.
-fn agrees(golden: &Golden, interpreter: &Interpreter, case: &Case, answer: &towers::Answer, bound: f32) {
+fn agrees(golden: &Golden, interpreter: &Interpreter, case: &Case, answer: &stacks::Answer, bound: f32) {
     let features = see(golden, interpreter, case, false);
     let (hidden, vocabulary) = (golden.target.model.hidden, golden.target.model.vocabulary);
     for (part, expected) in std::iter::once(&features.rows).chain(&features.taps).enumerate() {
@@ -523,10 +475,10 @@ fn agrees(golden: &Golden, interpreter: &Interpreter, case: &Case, answer: &towe
 
 /// A golden whose tower has one layer, behind which differences are not rounded many times more, and products
 /// that round to f16, which transformers does not.
-fn in_f16(targets: &Path, goldens: &[Golden]) -> Golden {
+fn tower_in_f16(targets: &Path, goldens: &[Golden]) -> Golden {
     let golden = goldens.iter().find(|golden| golden.name == "qwen35").expect("it is a golden");
     let name = format!("{}-in-f16", golden.name);
-    import_into(targets, &golden.directory, &name);
+    import_into(targets, &golden.directory, &name, Compute::F32);
     let file = targets.join("models").join(&name).join("VISION.toml");
     let text = fs::read_to_string(&file).expect("it was just written");
     let rounded = text.replace("compute = \"f32\"", "compute = \"f16\"").replace("depth = 3", "depth = 1");
@@ -543,7 +495,7 @@ fn rounds_alike(golden: &Golden, binary: &Path, out: &Path) {
     let graphs = [golden.graph(), graph::build_with_vision(&target.model, &target.quant, &exact)];
     let interpreters = graphs.each_ref().map(|graph| golden.interpreter(graph));
     let weights = golden.directory.join("f32");
-    let answers = towers::answers(Command::new(binary), target, &weights, &fed(golden), out);
+    let answers = stacks::answers(Command::new(binary), target, &weights, &fed(golden), out);
     for (case, answer) in golden.cases.iter().zip(answers) {
         let [rounded, exact] =
             interpreters.each_ref().map(|interpreter| see(golden, interpreter, case, false).rows);

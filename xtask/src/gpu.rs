@@ -50,7 +50,8 @@ pub struct Options {
     /// Only programs whose source in tests/cuda contains one of these.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "")]
     programs: Vec<String>,
-    /// Only goldens, and models whose sequences join and leave batches, whose target contains one of these.
+    /// Only goldens, with and without a vision tower, and models whose sequences join and leave batches,
+    /// whose target contains one of these.
     #[arg(long, value_name = "TEXT", value_delimiter = ',', default_value = "/")]
     goldens: Vec<String>,
     /// Targets to measure, as model/quant; `hybrids` are the delta-nets and mixtures of experts at full size
@@ -118,6 +119,9 @@ enum Piece {
     Programs,
     /// Servers of small random checkpoints with the interpreter's logits.
     Goldens,
+    /// Servers of small random checkpoints with vision towers, questions about images, and the interpreter's
+    /// answers.
+    Images,
     /// Batch-invariant servers of small random checkpoints.
     Joins,
     /// A server with weights that answers over HTTP: SmolLM2's, and of several ranks one of random weights.

@@ -10,7 +10,7 @@ use serde_json::json;
 use std::process::Command;
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 17] = [
+const SCRIPTS: [(&str, &str); 18] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
@@ -18,6 +18,7 @@ const SCRIPTS: [(&str, &str); 17] = [
     ("checks/compile.py", include_str!("checks/compile.py")),
     ("checks/engine.py", include_str!("checks/engine.py")),
     ("checks/hosts.py", include_str!("checks/hosts.py")),
+    ("checks/images.py", include_str!("checks/images.py")),
     ("checks/kv_offload.py", include_str!("checks/kv_offload.py")),
     ("checks/joins.py", include_str!("checks/joins.py")),
     ("checks/launches.py", include_str!("checks/launches.py")),
@@ -75,7 +76,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
     };
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
-        "programs": [], "instruments": [], "goldens": [], "joins": [], "engine": [], "sanitized": [], "hosts": {}, "benches": [],
+        "programs": [], "instruments": [], "goldens": [], "images": [], "joins": [], "engine": [], "sanitized": [], "hosts": {}, "benches": [],
         "ranks": [], "storm": [],
     });
     if with(Piece::Programs) {
@@ -96,10 +97,15 @@ pub fn gather(options: &Options) -> Result<(), String> {
             manifest["hosts"] = gathering.hosts(&cases, &all, &options.goldens, hosts)?;
         }
     }
+    // Several ranks do not see images yet.
+    let images = with(Piece::Images) && ranks.is_none();
+    if images {
+        manifest["images"] = gathering.images(&cases, &options.goldens)?;
+    }
     if with(Piece::Joins) {
         manifest["joins"] = gathering.joins(&cases, &options.goldens)?;
     }
-    if with(Piece::Goldens) || with(Piece::Joins) {
+    if with(Piece::Goldens) || images || with(Piece::Joins) {
         let unnamed = gathering.unnamed(&options.goldens);
         if !unnamed.is_empty() {
             let (cases, unnamed) = (cases.display(), unnamed.join("`, `"));

@@ -59,7 +59,7 @@ pub(super) struct Gathering {
     /// Directories in which targets are looked up.
     pub(super) search: Vec<PathBuf>,
     pub(super) executables: Vec<String>,
-    /// Targets of all goldens and joins that could be gathered.
+    /// Targets of all goldens, images and joins that could be gathered.
     pub(super) named: Vec<String>,
     /// What could not be built; `run.py` reports it as missing.
     pub(super) problems: Vec<String>,
@@ -121,14 +121,39 @@ impl Gathering {
     pub(super) fn cases(&self, cases: &Path) -> Result<Vec<Value>, String> {
         let ranks = self.ranks.map(|it| [it.flag().to_owned(), it.count.to_string()]);
         run(of_tests("gpu_cases").arg(cases).arg(&self.hardware).args(ranks.into_iter().flatten()))?;
-        let text = std::fs::read(cases.join("cases.json")).map_err(|error| error.to_string())?;
-        serde_json::from_slice(&text).map_err(|error| error.to_string())
+        listed(&cases.join("cases.json"))
     }
 
-    /// The texts that no target contains of all goldens and joins that could be gathered.
+    /// The texts that no target contains of all goldens, images and joins that could be gathered.
     pub(super) fn unnamed<'a>(&self, wanted: &'a [String]) -> Vec<&'a str> {
         let named = |text: &&String| self.named.iter().any(|name| name.contains(*text));
         wanted.iter().filter(|text| !named(text)).map(String::as_str).collect()
+    }
+
+    /// The cases whose target contains a `wanted` text and is not refused; all are noted as named.
+    fn chosen<'a>(&mut self, all: &'a [Value], wanted: &[String]) -> Result<Vec<&'a Value>, String> {
+        let mut chosen = Vec::new();
+        for case in all {
+            let name = case["name"].as_str().ok_or("a case has no name")?;
+            self.named.push(name.to_owned());
+            if !wanted.iter().any(|text| name.contains(text)) {
+                continue;
+            }
+            match case["refused"].as_str() {
+                Some(why) => eprintln!("{name} is left out, for the compiler refuses it: {why}"),
+                None => chosen.push(case),
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// Copies a directory into the store.
+    fn carry(&self, directory: &Path, at: &str) -> Result<(), String> {
+        for file in parts::walk(directory)? {
+            let below = file.strip_prefix(directory).expect("it stands there");
+            copy(&file, &self.store.join(at).join(below))?;
+        }
+        Ok(())
     }
 
     /// Servers of the goldens.
@@ -139,22 +164,11 @@ impl Gathering {
         wanted: &[String],
     ) -> Result<Value, String> {
         let mut goldens = Vec::new();
-        for case in all {
-            let name = case["name"].as_str().ok_or("a case has no name")?;
-            self.named.push(name.to_owned());
-            if !wanted.iter().any(|text| name.contains(text)) {
-                continue;
-            }
-            if let Some(why) = case["refused"].as_str() {
-                eprintln!("{name} is left out, for the compiler refuses it: {why}");
-                continue;
-            }
+        for case in self.chosen(all, wanted)? {
+            let name = case["name"].as_str().unwrap_or_default();
             let directory = case["directory"].as_str().ok_or("a case has no directory")?;
-            for file in parts::walk(&cases.join(directory))? {
-                copy(&file, &self.store.join(file.strip_prefix(cases).expect("it stands there")))?;
-            }
-            let name_of_target = name.split_once('/').map_or(name, |(_, rest)| rest);
-            let server = self.server(name_of_target, &self.checked(), false);
+            self.carry(&cases.join(directory), directory)?;
+            let server = self.server(without_hardware(name), &self.checked(), false);
             let at = |file: &str| format!("{directory}/{file}");
             goldens.push(json!({
                 "name": name, "server": server, "bound": case["bound"],
@@ -165,6 +179,30 @@ impl Gathering {
             }));
         }
         Ok(json!(goldens))
+    }
+
+    /// Servers of goldens with vision towers, and what they are asked about images.
+    pub(super) fn images(&mut self, cases: &Path, wanted: &[String]) -> Result<Value, String> {
+        let cases = cases.join("images");
+        std::fs::create_dir_all(&cases).map_err(|error| format!("{}: {error}", cases.display()))?;
+        run(of_tests("gpu_images").arg(&cases).arg(&self.hardware))?;
+        let all = listed(&cases.join("images.json"))?;
+        let options = BuildOptions { vision: true, ..self.checked() };
+        self.search.insert(0, cases.join("targets"));
+        let mut images = Vec::new();
+        for case in self.chosen(&all, wanted)? {
+            let [name, weights, asked] =
+                ["name", "weights", "asked"].map(|key| case[key].as_str().unwrap_or_default());
+            let at = |file: &str| format!("images/{file}");
+            self.carry(&cases.join(weights), &at(weights))?;
+            copy(&cases.join(asked), &self.store.join(at(asked)))?;
+            images.push(json!({
+                "name": name, "server": self.server(without_hardware(name), &options, false),
+                "weights": at(weights), "asked": at(asked), "flags": case["flags"],
+            }));
+        }
+        self.search.remove(0);
+        Ok(json!(images))
     }
 
     /// Servers of the goldens in one process and in several; and one of each that serves made-up weights.
@@ -179,8 +217,7 @@ impl Gathering {
         let several = BuildOptions { hosts: Some(hosts), ..one };
         let mut goldens = self.goldens(cases, all, wanted)?;
         for case in goldens.as_array_mut().into_iter().flatten() {
-            let name = case["name"].as_str().unwrap_or_default();
-            let name = name.split_once('/').map_or(name, |(_, rest)| rest).to_owned();
+            let name = without_hardware(case["name"].as_str().unwrap_or_default()).to_owned();
             case["several"] = json!(self.server(&name, &several, false));
         }
         let killed = json!({
@@ -198,8 +235,7 @@ impl Gathering {
         let cases = cases.join("joins");
         std::fs::create_dir_all(&cases).map_err(|error| format!("{}: {error}", cases.display()))?;
         run(of_tests("gpu_joins").arg(&cases))?;
-        let text = std::fs::read(cases.join("joins.json")).map_err(|error| error.to_string())?;
-        let mut all: Vec<Value> = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        let mut all = listed(&cases.join("joins.json"))?;
         self.named.extend(all.iter().filter_map(|case| case["name"].as_str().map(str::to_owned)));
         all.retain(|case| {
             wanted.iter().any(|text| case["name"].as_str().is_some_and(|name| name.contains(text)))
@@ -223,12 +259,7 @@ impl Gathering {
             let name = case["name"].as_str().ok_or("a case has no name")?.to_owned();
             let weights = PathBuf::from(case["directory"].as_str().ok_or("a case has no directory")?);
             let at = format!("joins/{name}");
-            for file in parts::walk(&weights)? {
-                copy(
-                    &file,
-                    &self.store.join(&at).join(file.strip_prefix(&weights).expect("it stands there")),
-                )?;
-            }
+            self.carry(&weights, &at)?;
             case["server"] = json!(self.server(&name, &options, false));
             if DRAFTED.contains(&name.as_str()) {
                 case["plain"] = json!(self.server(&name, &self.checked(), false));
@@ -407,6 +438,17 @@ pub(super) fn of_tests(program: &str) -> Command {
     cargo.current_dir(paths::root());
     cargo.args(["run", "--quiet", CUDA, "--bin", program, "--"]);
     cargo
+}
+
+/// What a program of the tests' crate lists.
+fn listed(path: &Path) -> Result<Vec<Value>, String> {
+    let text = std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// `model/quant` of `hardware/model/quant`.
+fn without_hardware(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(_, rest)| rest)
 }
 
 /// The cost of a whole step.

@@ -25,6 +25,7 @@ GROUPS = {
     "compile": ("compile", "run"),
     "programs": ("programs", "run"),
     "logits": ("logits", "run"),
+    "images": ("images", "run"),
     "joins": ("joins", "run"),
     "tokens": ("tokens", "run"),
     "serving": ("serving", "run"),

@@ -80,9 +80,12 @@ class Server:
 
     def complete(self, prompt, seconds=240, **parameters):
         """The answer to a completion, as it was written."""
-        body = json.dumps({"prompt": prompt, **parameters}).encode()
+        return self.post("/v1/completions", {"prompt": prompt, **parameters}, seconds)
+
+    def post(self, path, body, seconds=240):
+        """What a path answers to a body."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/v1/completions", body, {"content-type": "application/json"}
+            f"http://127.0.0.1:{self.port}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=seconds) as response:
             return json.loads(response.read())
