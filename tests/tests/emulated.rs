@@ -362,7 +362,7 @@ fn kernels_agree_with_their_definitions() {
 /// Those of vision towers, and of the rows that a text model takes of them.
 #[test]
 fn kernels_of_towers_agree_with_their_definitions() {
-    agree_with_their_definitions([("vision/vision", 0), ("vision/spans", 0)]);
+    agree_with_their_definitions([("vision/vision", 0), ("vision/vision", 1), ("vision/spans", 0)]);
 }
 
 /// The other work splits of recurrent state, with rejected drafts and in chunks.

@@ -41,8 +41,7 @@ struct RingPlace {
 template <class C>
 struct WgmmaPrefill {
     using Kv = typename C::Kv;
-    static_assert((std::is_same_v<Kv, __nv_bfloat16> || std::is_same_v<Kv, E4m3> || GROUPED<Kv>) && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
-    static constexpr int D = C::HEAD_DIM, KEYS = D == 256 ? 64 : 128, PANELS = D / 64, PANEL_BYTES = KEYS * 128, TILE_BYTES = PANELS * PANEL_BYTES;
+    static constexpr int D = C::HEAD_DIM, KEYS = D == 256 ? 64 : 128, PANELS = (D + 63) / 64, PANEL_BYTES = KEYS * 128, TILE_BYTES = PANELS * PANEL_BYTES;
     static constexpr bool Q_SHARED = D == 256;
     static constexpr int Q_PANEL_BYTES = 64 * 128, Q_BYTES = PANELS * Q_PANEL_BYTES;   // of a warpgroup
     static constexpr int TOKENS = 128 / AttentionShape<C>::GROUP;                       // of a unit
@@ -68,6 +67,22 @@ struct WgmmaShared {
 
 template <class C>
 constexpr size_t wgmma_prefill_shared_bytes() { return sizeof(WgmmaShared<C>); }
+
+// For all threads, before the first of them waits.
+template <class C>
+__device__ __forceinline__ void init_barriers(WgmmaShared<C>& shared) {
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int stage = 0; stage < WGMMA_STAGES; ++stage) {
+            barrier_init(&shared.keys_full[stage], 128);
+            barrier_init(&shared.values_full[stage], 128);
+            barrier_init(&shared.keys_empty[stage], 2);
+            barrier_init(&shared.values_empty[stage], 2);
+        }
+        barrier_init_fence();
+    }
+    __syncthreads();
+}
 
 // The units of a block, round after round: longer ones have lower numbers, so every other round deals them out in reverse, and all blocks
 // have about as many keys.
@@ -379,6 +394,53 @@ struct WgmmaRows {
     }
 };
 
+// A unit's key tiles first_tile .. key_tiles, in the order in which they arrive from `at` on. softmax(tile): of the rows' scores.
+template <class C, class Softmax>
+__device__ __forceinline__ void attend_tiles(WgmmaShared<C>& shared, WgmmaRows<C>& rows, RingPlace<>& at, int first_tile, int key_tiles, Softmax softmax) {
+    const int thread = threadIdx.x % 128;
+    auto wait_full = [](Barrier* barrier, unsigned parity) {
+        barrier_wait(barrier, parity);
+        fence_async_shared();
+    };
+    RingPlace<> next = at;
+    next.advance();
+    wait_full(&shared.keys_full[at.stage], at.parity);
+    rows.issue_scores(shared_address(shared.keys[at.stage]));
+    wgmma_wait<0>();
+    rows.pin_scores();
+    if (thread == 0) barrier_arrive(&shared.keys_empty[at.stage]);
+    softmax(first_tile);
+    RingPlace<> before;
+    auto finish_context = [&](bool was_issued) {
+        wgmma_wait<0>();
+        rows.pin_context();
+        if (was_issued && thread == 0) barrier_arrive(&shared.values_empty[before.stage]);
+    };
+    // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
+    for (int key_tile = first_tile + 1; key_tile < key_tiles; ++key_tile) {
+        finish_context(key_tile > first_tile + 1);
+        rows.take_weights();
+        wait_full(&shared.keys_full[next.stage], next.parity);
+        rows.issue_scores(shared_address(shared.keys[next.stage]));
+        wait_full(&shared.values_full[at.stage], at.parity);
+        rows.issue_context(shared_address(shared.values[at.stage]));
+        wgmma_wait<1>();
+        rows.pin_scores();
+        if (thread == 0) barrier_arrive(&shared.keys_empty[next.stage]);
+        softmax(key_tile);
+        before = at;
+        at = next;
+        next.advance();
+    }
+    finish_context(key_tiles > first_tile + 1);
+    rows.take_weights();
+    wait_full(&shared.values_full[at.stage], at.parity);
+    rows.issue_context(shared_address(shared.values[at.stage]));
+    before = at;
+    finish_context(true);
+    at.advance();
+}
+
 template <class C>
 __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step* step, const typename AttentionShape<C>::Operand* q,
                                              const typename C::Kv* layer, float* out, const float* qkv, int all_tiles) {
@@ -392,10 +454,6 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
     RingPlace<> at;
     const auto q_row = [&](const PrefillTile& tile, int kv_head, int row) {
         return q + ((static_cast<size_t>(tile.row) + row / GROUP) * C::HEADS + kv_head * GROUP + row % GROUP) * D;
-    };
-    auto wait_full = [](Barrier* barrier, unsigned parity) {
-        barrier_wait(barrier, parity);
-        fence_async_shared();
     };
     for (int round = 0, unit; (unit = unit_of_round(round)) < all_tiles * C::KV_HEADS; ++round) {
         const int kv_head = unit % C::KV_HEADS;
@@ -436,43 +494,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             rows.softmax(first_key + KEYS - 1 > first_position || is_cut, first_key, position, c);
         };
 
-        RingPlace<> next = at;
-        next.advance();
-        wait_full(&shared.keys_full[at.stage], at.parity);
-        rows.issue_scores(shared_address(shared.keys[at.stage]));
-        wgmma_wait<0>();
-        rows.pin_scores();
-        if (thread == 0) barrier_arrive(&shared.keys_empty[at.stage]);
-        softmax(first_tile);
-        RingPlace<> before;
-        auto finish_context = [&](bool was_issued) {
-            wgmma_wait<0>();
-            rows.pin_context();
-            if (was_issued && thread == 0) barrier_arrive(&shared.values_empty[before.stage]);
-        };
-        // The wait for a tile's values stands at the head of the next round: the compiler would move the softmax behind it.
-        for (int key_tile = first_tile + 1; key_tile < key_tiles; ++key_tile) {
-            finish_context(key_tile > first_tile + 1);
-            rows.take_weights();
-            wait_full(&shared.keys_full[next.stage], next.parity);
-            rows.issue_scores(shared_address(shared.keys[next.stage]));
-            wait_full(&shared.values_full[at.stage], at.parity);
-            rows.issue_context(shared_address(shared.values[at.stage]));
-            wgmma_wait<1>();
-            rows.pin_scores();
-            if (thread == 0) barrier_arrive(&shared.keys_empty[next.stage]);
-            softmax(key_tile);
-            before = at;
-            at = next;
-            next.advance();
-        }
-        finish_context(key_tiles > first_tile + 1);
-        rows.take_weights();
-        wait_full(&shared.values_full[at.stage], at.parity);
-        rows.issue_context(shared_address(shared.values[at.stage]));
-        before = at;
-        finish_context(true);
-        at.advance();
+        attend_tiles<C>(shared, rows, at, first_tile, key_tiles, softmax);
 
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -521,20 +543,12 @@ template <class C>
 __device__ __forceinline__ void attention_prefill_wgmma(const Step* step, const typename AttentionShape<C>::Operand* q,
                                                         const typename C::Kv* layer, float* out, const float* qkv = nullptr,
                                                         const typename AttentionShape<C>::Operand* widened = nullptr) {
+    using Kv = typename C::Kv;
+    static_assert((std::is_same_v<Kv, __nv_bfloat16> || std::is_same_v<Kv, E4m3> || GROUPED<Kv>) && (C::HEAD_DIM == 64 || C::HEAD_DIM == 128 || C::HEAD_DIM == 256), "else attention_prefill");
     MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
     WgmmaShared<C>& shared = *reinterpret_cast<WgmmaShared<C>*>(swizzled_shared_bytes);
     launch_dependents();
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int stage = 0; stage < WGMMA_STAGES; ++stage) {
-            barrier_init(&shared.keys_full[stage], 128);
-            barrier_init(&shared.values_full[stage], 128);
-            barrier_init(&shared.keys_empty[stage], 2);
-            barrier_init(&shared.values_empty[stage], 2);
-        }
-        barrier_init_fence();
-    }
-    __syncthreads();
+    init_barriers(shared);
     wait_for_predecessors();
     const int all_tiles = count_tiles<WgmmaPrefill<C>::TOKENS>(step, threadIdx.x % 32);
     if (threadIdx.x < 128) {

@@ -51,6 +51,7 @@ __device__ __forceinline__ uint64_t wgmma_further(uint64_t descriptor, uint32_t 
 #define MONOMORPH_NAMES_16 MONOMORPH_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define MONOMORPH_NAMES_32 \
     MONOMORPH_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MONOMORPH_NAMES_40 MONOMORPH_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define MONOMORPH_NAMES_64 \
     MONOMORPH_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
                        ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -63,6 +64,7 @@ __device__ __forceinline__ uint64_t wgmma_further(uint64_t descriptor, uint32_t 
 #define MONOMORPH_SUMS_8(i) MONOMORPH_SUMS_4(i), MONOMORPH_SUMS_4(i + 4)
 #define MONOMORPH_SUMS_16(i) MONOMORPH_SUMS_8(i), MONOMORPH_SUMS_8(i + 8)
 #define MONOMORPH_SUMS_32(i) MONOMORPH_SUMS_16(i), MONOMORPH_SUMS_16(i + 16)
+#define MONOMORPH_SUMS_40(i) MONOMORPH_SUMS_32(i), MONOMORPH_SUMS_8(i + 32)
 #define MONOMORPH_SUMS_64(i) MONOMORPH_SUMS_32(i), MONOMORPH_SUMS_32(i + 32)
 #define MONOMORPH_SUMS_128(i) MONOMORPH_SUMS_64(i), MONOMORPH_SUMS_64(i + 64)
 
@@ -137,6 +139,7 @@ MONOMORPH_ROWS(multiply_rows, "bf16", 128, 64, 64, 65, 66, 67, 68)
 MONOMORPH_ROWS(multiply_rows, "bf16", 64, 32, 32, 33, 34, 35, 36)
 MONOMORPH_ROWS(multiply_rows_f16, "f16", 256, 128, 128, 129, 130, 131, 132)
 MONOMORPH_ROWS(multiply_rows_f16, "f16", 128, 64, 64, 65, 66, 67, 68)
+MONOMORPH_ROWS(multiply_rows_f16, "f16", 80, 40, 40, 41, 42, 43, 44)
 MONOMORPH_ROWS(multiply_rows_f16, "f16", 64, 32, 32, 33, 34, 35, 36)
 
 // The descriptor for it: `panel_bytes` from 64 columns to the next 64.

@@ -62,7 +62,19 @@ pub const PROGRAMS: &[Program] = &[
     },
     Program { tools: MEMCHECK, wgmma: true, ..program("attention-widened", "attention/attention_widen") },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("rows", "rows/rows") },
-    Program { planted: Some(&["planted"]), tools: BOTH, ..program("vision", "vision/vision") },
+    Program {
+        defines: &["PART=0"],
+        planted: Some(&["planted"]),
+        tools: BOTH,
+        ..program("vision-0", "vision/vision")
+    },
+    Program {
+        defines: &["PART=1"],
+        planted: Some(&["planted"]),
+        tools: MEMCHECK,
+        wgmma: true,
+        ..program("vision-1", "vision/vision")
+    },
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("spans", "vision/spans") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },

@@ -29,6 +29,12 @@ const TURN_WARPS: usize = 8;
 const ATTEND_THREADS: usize = 128;
 const ATTEND_KEYS: usize = 64;
 const ATTEND_QUERIES: usize = 128;
+/// Threads of attend_patches_wgmma; keys of its tiles, and stages of keys and of values.
+const ATTEND_WGMMA_THREADS: usize = 384;
+const ATTEND_WGMMA_KEYS: usize = 128;
+const ATTEND_WGMMA_STAGES: usize = 2;
+/// Heads that it takes, as wide as they are padded.
+const ATTEND_WGMMA_WIDTHS: [usize; 2] = [64, 80];
 /// Threads of attend_patches_exact.
 const ATTEND_EXACT_THREADS: usize = 256;
 /// Widest heads that attend_patches has registers for.
@@ -63,6 +69,12 @@ fn numbering(turns: &[PatchTurn], dim: usize) -> Option<(&'static str, bool)> {
 fn attend_shared(head_dim: usize) -> usize {
     let stride = head_dim.next_multiple_of(16) + 8;
     (2 * (ATTEND_QUERIES + 2 * 2 * ATTEND_KEYS) * stride + 2 * 4).next_multiple_of(16)
+}
+
+/// `sizeof(WgmmaShared<PatchAttention<C>>)`: tiles of panels of 64 columns, barriers and what is not used.
+fn attend_wgmma_shared(head_dim: usize) -> usize {
+    let tile = ATTEND_WGMMA_KEYS * 128 * head_dim.div_ceil(64);
+    (ATTEND_WGMMA_STAGES * (2 * tile + 4 * 8) + 64).next_multiple_of(1024)
 }
 
 /// What norms a patch's row: the name of its form, the fields of weight and bias, and what is added.
@@ -327,8 +339,15 @@ impl AttendPatches {
             launches.push(it.launch(site, instance, grid, arguments));
             return Ok(());
         }
-        let shared = attend_shared(head_dim);
         let card = it.card;
+        if card.wgmma && ATTEND_WGMMA_WIDTHS.contains(&head_dim.next_multiple_of(16)) {
+            let shared = attend_wgmma_shared(head_dim);
+            let instance = Instance { shared, ..Instance::new(name, constants, ATTEND_WGMMA_THREADS) };
+            let grid = fixed(card.multiprocessors as usize, 1, 1);
+            launches.push(it.launch(site, instance, grid, kernels::AttendPatchesWgmma { step, turned, out }));
+            return Ok(());
+        }
+        let shared = attend_shared(head_dim);
         if shared > card.shared_per_block as usize {
             return Err(no_kernel(site, it.plan, "its tiles do not fit the card's shared memory"));
         }

@@ -54,6 +54,12 @@ kernels! {
     (step: READ Header, turned: READ Turned, out: WRITE Rows)
     check "ATTEND_THREADS<{config}> == {block} && attend_shared_bytes<{config}>() <= {shared}";
 
+    /// The same on warpgroups.
+    attend_patches_wgmma => AttendPatchesWgmma in "vision/attend_patches_wgmma.cuh",
+        [HEADS, constants![SCALE: float]];
+    (step: READ Header, turned: READ Turned, out: WRITE Rows)
+    check "WGMMA_THREADS == {block} && attend_wgmma_shared_bytes<{config}>() <= {shared}";
+
     /// The same with f64 sums, over heads that were turned in place.
     attend_patches_exact => AttendPatchesExact in "vision/attend_patches_exact.cuh",
         [HEADS, constants![SCALE: float]];
