@@ -353,11 +353,19 @@ mod tests {
             json!({"type": "object", "properties": {"a": fault, "z": {"const": "a".repeat(length)}}})
         };
         let least = size(&schema(0));
-        for (more, path) in [(0, ".properties.a"), (1, "")] {
-            let schema = schema(MOST_SEARCHED - least + more);
-            assert_eq!(size(&schema), MOST_SEARCHED + more);
+        for (bytes, path) in [(32_768, ".properties.a"), (32_769, "")] {
+            let schema = schema(bytes - least);
+            assert_eq!(size(&schema), bytes);
             let error = grammars.compile(&Source::JsonSchema(schema)).expect_err("both may be");
             assert_eq!(error.path, path, "{error}");
         }
+    }
+
+    #[test]
+    fn grammars_are_smaller_and_masks_take_more_work_than_by_default() {
+        let (own, default) = (limits(), ParserLimits::default());
+        assert!(own.max_grammar_size < default.max_grammar_size);
+        assert!(own.max_items_in_row > default.max_items_in_row);
+        assert!(own.step_max_items > default.step_max_items);
     }
 }
