@@ -205,6 +205,48 @@ mod tests {
     }
 
     #[test]
+    fn a_target_stays_open_only_if_schemas_join_it() {
+        let open = json!({"type": "object", "properties": {"a": {}}});
+        let shut = json!({"type": "object", "properties": {"a": {}}, "additionalProperties": false});
+        let joined = json!({"allOf": [{"$ref": "#/$defs/o"}, {}]});
+        // Wherever they stand, and through any number of references.
+        for mut schema in [
+            json!({"items": joined}),
+            json!({"prefixItems": [joined]}),
+            json!({"patternProperties": {"a": joined}}),
+            json!({"allOf": [{"$ref": "#/prefixItems/0"}, {}], "prefixItems": [{"$ref": "#/$defs/o"}]}),
+        ] {
+            schema["$defs"] = json!({"o": open});
+            assert_eq!(closed(&schema), schema);
+        }
+        // Data are no schemas.
+        for data in [
+            json!({"enum": [joined, open]}),
+            json!({"default": joined}),
+            json!({"default": {"a": joined, "b": open}}),
+        ] {
+            let with = |definition: &Value| {
+                let mut schema = data.clone();
+                schema["$defs"] = json!({"o": definition});
+                schema
+            };
+            assert_eq!(closed(&with(&open)), with(&shut));
+        }
+    }
+
+    #[test]
+    fn a_schema_of_several_types_is_of_objects_if_one_is() {
+        for (types, is) in [
+            (json!(["object"]), true),
+            (json!(["null", "object"]), true),
+            (json!(["null", "string"]), false),
+            (json!([]), false),
+        ] {
+            assert_eq!(closed(&json!({"type": types})).get("additionalProperties").is_some(), is, "{types}");
+        }
+    }
+
+    #[test]
     fn what_applies_together_stays_as_it_is() {
         let open = json!({"type": "object", "properties": {"a": {}}});
         for schema in [

@@ -240,3 +240,86 @@ fn failed(message: &str) -> Stopped {
 fn unfollowed(error: impl std::fmt::Display) -> Stopped {
     Stopped::Grammar(GrammarError::new(words::stopped(&error.to_string()).1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Grammars, Source, Token};
+
+    /// `a`, a space, two tags, and the end: masks have a single word.
+    fn compiled(regex: &str) -> (Grammars, Constraint) {
+        let words = ["a", " ", "<", ">", "end"];
+        let token = |id: u32| {
+            let word = words.get(id as usize)?;
+            Some(Token { bytes: word.as_bytes(), special: *word == "end" })
+        };
+        let grammars = Grammars::new(words.len(), token, &[4]).expect("a vocabulary");
+        let constraint = grammars.compile(&Source::Regex(regex.to_owned())).expect("it compiles");
+        (grammars, constraint)
+    }
+
+    fn next(constraint: &mut Constraint) -> Vec<u32> {
+        let mut masks = Vec::new();
+        constraint.masks(&[], &mut masks).expect("something may come");
+        assert_eq!(masks.len(), 1);
+        (0..constraint.vocabulary() as u32).filter(|id| masks[0].allows(*id)).collect()
+    }
+
+    #[test]
+    fn a_mask_whose_words_all_allow_something_is_one() {
+        let (_, mut constraint) = compiled("a| ");
+        assert_eq!((constraint.vocabulary(), constraint.end_ids()), (5, &[4][..]));
+        assert_eq!(next(&mut constraint), [0, 1]);
+        constraint.take(0).expect("it is allowed");
+        assert_eq!(next(&mut constraint), [4]);
+    }
+
+    #[test]
+    fn spacing_behind_reasoning_is_the_answers_if_that_may_begin_with_it() {
+        for (regex, after) in [(" a", vec![0]), ("a", vec![0, 1])] {
+            let (grammars, constraint) = compiled(regex);
+            let tags = grammars.tags(&[2], &[3]);
+            let mut constraint = constraint.after(Thinking::new(&tags, true, None));
+            for id in [0, 3, 1] {
+                constraint.take(id).expect("it is allowed");
+            }
+            assert_eq!(next(&mut constraint), after, "{regex}");
+        }
+    }
+
+    #[test]
+    fn tags_of_several_tokens_are_forced_one_after_another() {
+        let (grammars, constraint) = compiled("a");
+        let tags = grammars.tags(&[2, 0, 1, 3], &[3, 1, 0, 2]);
+        let mut constraint = constraint.after(Thinking::new(&tags, false, Some(1)));
+        assert_eq!(next(&mut constraint), [0, 2], "the answer, or reasoning before it");
+        constraint.take(2).expect("it is allowed");
+        for id in [0, 1, 3] {
+            assert_eq!((next(&mut constraint), constraint.free_for()), (vec![id], 0));
+            constraint.take(id).expect("it is allowed");
+        }
+        // One token of reasoning, and the budget is spent.
+        assert_eq!(next(&mut constraint), [0, 1, 2, 3]);
+        constraint.take(0).expect("it is allowed");
+        for id in [3, 1, 0, 2] {
+            assert_eq!(next(&mut constraint), [id]);
+            constraint.take(id).expect("it is allowed");
+        }
+        assert_eq!(next(&mut constraint), [0, 1], "at most so much spacing");
+        for _ in 0..4 {
+            constraint.take(1).expect("it is allowed");
+        }
+        assert_eq!(next(&mut constraint), [0]);
+    }
+
+    #[test]
+    fn spacing_may_come_before_reasoning() {
+        let (grammars, _) = compiled("a");
+        let tags = grammars.tags(&[2], &[3]);
+        let mut constraint = grammars.thinking(Thinking::new(&tags, false, Some(1)));
+        for id in [1, 1, 2, 0] {
+            constraint.take(id).expect("it is allowed");
+        }
+        assert_eq!(next(&mut constraint), [3], "the budget is spent");
+    }
+}

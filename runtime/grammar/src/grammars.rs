@@ -334,3 +334,38 @@ fn choice(texts: &[String]) -> Result<String, GrammarError> {
         texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string()).collect();
     Ok(format!("start: {}", texts.join(" | ")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_fault_is_sought_in_schemas_up_to_a_size() {
+        let bytes: Vec<[u8; 1]> = (0..=255u8).map(|byte| [byte]).collect();
+        let token = |id: u32| match bytes.get(id as usize) {
+            Some(byte) => Some(Token { bytes: byte, special: false }),
+            None => Some(Token { bytes: b"<end>", special: true }),
+        };
+        let grammars = Grammars::new(257, token, &[256]).expect("a vocabulary");
+        let schema = |length: usize| {
+            let fault = json!({"oneOf": [{"type": "integer"}, {"type": "number"}]});
+            json!({"type": "object", "properties": {"a": fault, "z": {"const": "a".repeat(length)}}})
+        };
+        let least = size(&schema(0));
+        for (bytes, path) in [(32_768, ".properties.a"), (32_769, "")] {
+            let schema = schema(bytes - least);
+            assert_eq!(size(&schema), bytes);
+            let error = grammars.compile(&Source::JsonSchema(schema)).expect_err("both may be");
+            assert_eq!(error.path, path, "{error}");
+        }
+    }
+
+    #[test]
+    fn grammars_are_smaller_and_masks_take_more_work_than_by_default() {
+        let (own, default) = (limits(), ParserLimits::default());
+        assert!(own.max_grammar_size < default.max_grammar_size);
+        assert!(own.max_items_in_row > default.max_items_in_row);
+        assert!(own.step_max_items > default.step_max_items);
+    }
+}

@@ -157,7 +157,7 @@ pub(crate) fn multiple(value: &Value) -> Result<(Number, Multiple), String> {
     while read.fract() != 0.0 && times <= MULTIPLE_PLACES {
         (read, times) = (read * 10.0, times + 1);
     }
-    if times != places || read != f64::from(coefficient) {
+    if read != f64::from(coefficient) {
         return Err(refused());
     }
     Ok((kept, Multiple { coefficient, places }))

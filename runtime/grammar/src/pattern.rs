@@ -256,6 +256,45 @@ mod tests {
     }
 
     #[test]
+    fn patterns_are_written_with_terminals_that_end_where_they_must() {
+        let (a, b) = (|| Pattern::text("a"), || Pattern::text("b\"\n"));
+        let texts = || vec!["a".to_owned(), "b|".to_owned()];
+        let until = |body, end: fn(String) -> End| Pattern::Until(body, end("e".to_owned()));
+        let regex = |regex: &str| Pattern::Source(Source::Regex(regex.to_owned()));
+        let not = |end: &str| format!("~( /(?s:.*)/ {end} /(?s:.*)/ )");
+        let terminal =
+            |text: &str, line: &str| format!("start: T0\nT0: ( {text} & {} ) {line}\"e\"\n", not("\"e\""));
+        for (pattern, lark) in [
+            (b(), "start: \"b\\\"\\n\"\n".to_owned()),
+            (Pattern::Token(7), "start: <[7]>\n".to_owned()),
+            (Pattern::All(vec![]), "start: \"\"\n".to_owned()),
+            (Pattern::All(vec![a(), Pattern::Token(7)]), "start: ( \"a\" <[7]> )\n".to_owned()),
+            (Pattern::OneOf(vec![a(), Pattern::Token(7)]), "start: ( \"a\" | <[7]> )\n".to_owned()),
+            (Pattern::Maybe(Box::new(a())), "start: ( \"a\" )?\n".to_owned()),
+            (Pattern::Any(Box::new(a())), "start: ( \"a\" )*\n".to_owned()),
+            (Pattern::Some(Box::new(a()), ",".to_owned()), "start: r0 ( \",\" r0 )*\nr0: \"a\"\n".to_owned()),
+            (Pattern::Some(Box::new(a()), String::new()), "start: r0 (  r0 )*\nr0: \"a\"\n".to_owned()),
+            (Pattern::Source(Source::Choice(texts())), "start: ( \"a\" | \"b|\" )\n".to_owned()),
+            // Slashes are escaped unless they are already.
+            (regex("a/b"), "start: T0\nT0: /(?:a\\/b)/\n".to_owned()),
+            (regex("a\\/b"), "start: T0\nT0: /(?:a\\/b)/\n".to_owned()),
+            (regex("a\\\\/b"), "start: T0\nT0: /(?:a\\\\\\/b)/\n".to_owned()),
+            (regex("\\\\\\/\n"), "start: T0\nT0: /(?:\\\\\\/\\n)/\n".to_owned()),
+            (until(Body::Free(0, None), End::Text), terminal("/(?s:.*)/", "")),
+            (until(Body::Free(2, None), End::Text), terminal("/(?s:.){2,}/", "")),
+            (until(Body::Free(0, Some(5)), End::Text), terminal("/(?s:.){0,5}/", "")),
+            (until(Body::Regex("a/".to_owned()), End::Line), terminal("/(?:a\\/)/", "\"\\n\"? ")),
+            (until(Body::Choice(texts()), End::Line), terminal("( \"a\" | \"b|\" )", "\"\\n\"? ")),
+            (
+                until(Body::Choice(texts()), |name| End::Token(7, name)),
+                format!("start: T0 <[7]>\nT0: ( \"a\" | \"b|\" ) & {}\n", not("\"e\"")),
+            ),
+        ] {
+            assert_eq!(pattern.lark(), Ok(lark), "{pattern:?}");
+        }
+    }
+
+    #[test]
     fn a_pattern_is_at_most_twice_as_long_as_a_source() {
         let texts = |bytes: usize| Pattern::text("a".repeat(bytes)).lark().map(|lark| lark.len());
         // `start: `, two quotes and the line end.

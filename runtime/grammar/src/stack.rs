@@ -25,3 +25,20 @@ pub(crate) fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send)
         thread.join().map_err(|_| "the compiler of grammars panicked".to_owned())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trial_has_room_for_fits_twice() {
+        assert_eq!(STACK_BYTES / TRIAL_BYTES, 2);
+    }
+
+    #[test]
+    fn work_that_panics_is_an_error() {
+        assert_eq!(with_room(|| 5), Ok(5));
+        let panicked = with_room(|| assert_eq!(1, 2, "it does"));
+        assert_eq!(panicked, Err("the compiler of grammars panicked".to_owned()));
+    }
+}

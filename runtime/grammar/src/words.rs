@@ -24,7 +24,7 @@ fn regex(message: &str) -> Option<String> {
     let lines = || message.lines();
     let at = lines().position(|line| line.contains("regex parse error:"))?;
     let what = lines().skip(at).find_map(|line| line.trim_start().strip_prefix("error: "))?;
-    let place = lines().skip(at + 1).find_map(|line| {
+    let place = lines().skip(at).find_map(|line| {
         let marks = line.trim_start();
         let marked = marks.starts_with('^') && marks.trim_end().chars().all(|it| it == '^' || it == ' ');
         // The text is indented by four spaces.

@@ -200,6 +200,7 @@ mod tests {
             ("a: %regex {\"b\": 5} c", 3, 0),
             ("a: %json b c", 4, 0),
             ("%import common.INT", 3, 0),
+            ("%ignore \"b\" c", 3, 1),
             ("%json", 1, 0),
             ("a: <[5-7]> | \u{20ac}b", 4, 0),
         ] {
@@ -265,6 +266,9 @@ mod tests {
     fn what_is_joined_has_few_parts_and_what_is_not_may_have_many() {
         let texts = |count: usize, joined: &str| format!("start: ({}) {joined}", "\"a\" ".repeat(count));
         assert_eq!(lark(&texts(5_000, "")), Ok(Size::Unknown));
+        // 16 parts each: 1,040,000 in all.
+        let classes = format!("/{}/ ", "\\pL".repeat(5_000)).repeat(13);
+        assert_eq!(lark(&format!("start: {classes}")), Ok(Size::Unknown));
         // Each text, and one more, squared.
         assert_eq!(lark(&texts(999, "& b")), Ok(Size::Unknown));
         let error = lark(&texts(1_000, "& b")).expect_err("a million and more");

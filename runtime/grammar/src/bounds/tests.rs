@@ -284,6 +284,10 @@ fn what_is_to_match_at_once_multiplies_and_what_is_not_does_not() {
     assert!(super::schema(&by_name(9)).is_ok());
     assert!(super::schema(&by_name(10)).is_err());
     assert!(super::schema(&beside(pattern(2_000), "allOf", json!([{"$ref": "#"}]))).is_ok());
+    // One that stands before what refers to it counts too.
+    let before = |parts: usize| json!({"$defs": {"a": pattern(parts)}, "allOf": [{"$ref": "#/$defs/a"}, pattern(999)]});
+    assert!(super::schema(&before(999)).is_ok());
+    assert!(super::schema(&before(1000)).is_err());
     // Definitions that nothing refers to are not put together.
     assert!(super::schema(&json!({"$defs": {"a": fits(), "b": fits(), "c": fits(), "d": fits()}})).is_ok());
     assert!(

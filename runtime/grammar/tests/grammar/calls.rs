@@ -260,6 +260,19 @@ fn a_call_without_tags_begins_with_the_name_of_its_tool() {
 }
 
 #[test]
+fn another_call_may_follow_one_that_ends_with_its_name() {
+    let call = Pattern::Any(Box::new(Pattern::text("{\"name\": \"ab\"}")));
+    let compiled = grammars().compile_pattern(&call).expect("it compiles");
+    let mut answer = compiled.watching_names(&grammars().openers(&[]), &["ab".to_owned()].into());
+    for _ in 0..3 {
+        letters(&mut answer, "{\"name\": \"ab");
+        assert_eq!(forbidden(&mut answer), ["\":", "\": ", "\",", "\", \""].map(word));
+        take(&mut answer, &[word("\"}")]);
+        assert_eq!(mask(&mut answer), None);
+    }
+}
+
+#[test]
 fn a_known_tool_that_may_not_be_called_is_not_named() {
     let mut answer = named();
     letters(&mut answer, "{\"name\": \"name");
@@ -289,8 +302,12 @@ fn reasoning_before_calls_without_tags_ends_with_the_first_tag() {
     let tags = grammars().tags(&[OPENED], &[CLOSED]);
     let mut answer = named().after(Thinking::new(&tags, true, None));
     letters(&mut answer, "{\"name\": \"name\", \"name\": \"ab\": hm");
-    assert!(forbidden(&mut answer).is_empty(), "what is thought is no call");
+    assert_eq!((forbidden(&mut answer), answer.free_for()), (vec![], 1), "what is thought is no call");
+    letters(&mut answer, "<");
+    assert_eq!((forbidden(&mut answer), answer.free_for()), (vec![word("k>\n")], 0), "but for the tag");
     take(&mut answer, &[CLOSED]);
-    letters(&mut answer, "{\"name\": \"ab\"");
+    letters(&mut answer, "{\"name\": \"ab");
+    assert_eq!(forbidden(&mut answer), ["\":", "\": ", "\"}"].map(word));
+    letters(&mut answer, "\"");
     assert_eq!(ids(&mask(&mut answer).expect("a call")), [u32::from(b',')]);
 }

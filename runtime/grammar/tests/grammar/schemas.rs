@@ -58,6 +58,10 @@ fn what_is_not_enforced_is_left_out_by_its_path() {
         (json!({"title": 5, "discriminator": 5, "default": [5]}), json!({}), &[]),
         (json!({"$schema": "x"}), json!({"$schema": "x"}), &[]),
         (json!({"$schema": 5}), json!({}), &[]),
+        // What is enforced stays.
+        (json!({"prefixItems": [{}]}), json!({"prefixItems": [{}]}), &[]),
+        (json!({"format": "email"}), json!({"format": "email"}), &[]),
+        (json!({"type": ["null", "string"]}), json!({"type": ["null", "string"]}), &[]),
         // What is referred to is read too.
         (
             json!({"$ref": "#/$defs/a", "$defs": {"a": {"not": {}, "type": "null"}}}),
@@ -82,6 +86,29 @@ fn what_is_not_enforced_is_left_out_by_its_path() {
             [first, ..] => assert_eq!(refused(&schema).path, *first, "{schema}"),
         }
     }
+}
+
+#[test]
+fn formats_of_time_are_patterns_beside_all_that_must_hold() {
+    for (format, begins) in [("date", "^(([0-9]{3}"), ("time", "^([01][0-9]"), ("date-time", "^(([0-9]{3}")] {
+        for all in [json!([]), json!([{"minLength": 3}])] {
+            let (left, paths) = relaxed(&json!({"format": format, "allOf": all}));
+            let parts = left["allOf"].as_array().expect("they must all hold");
+            let (pattern, others) = parts.split_last().expect("a pattern");
+            assert_eq!((json!(others), left.get("format"), paths.len()), (all, None, 0));
+            assert!(
+                pattern["pattern"].as_str().is_some_and(|it| it.starts_with(begins)),
+                "{format}: {pattern}"
+            );
+            assert_eq!(relaxed(&json!({"format": format})).0, json!({"allOf": [pattern]}));
+        }
+    }
+}
+
+#[test]
+fn strict_closes_objects() {
+    let closed = json!({"type": "object", "additionalProperties": false});
+    assert_eq!(Schema::closed(&json!({"type": "object"})), closed);
 }
 
 #[test]
