@@ -14,10 +14,9 @@
 // a warpgroup.
 // Barriers: per stage and operand, full (each gathering thread's copies arrive when they have landed) and empty (one arrival a
 // consumer warpgroup). The copies are ordinary writes to the async proxy, so consumers fence between the barrier and their products.
-// Codes of fp8 and of groups pass through the gathering threads' registers and become f16 there (a turbo8's bf16), and all products are of
-// that then. Those of fp8 are copied to shared memory first, a tile ahead: each thread copies what it converts itself. What is widened
-// already (attention_prefill_widened) is copied as bf16 is. Context vectors of values that are kept rotated pass through shared memory,
-// where a warp rotates one after the other back.
+// Codes of fp8 and of groups become f16 in the gathering threads' registers (a turbo8's bf16), and all products are of that. Those of fp8
+// are copied to shared memory a tile ahead: each thread copies what it converts. What is widened already (attention_prefill_widened) is
+// copied as bf16 is. Context vectors of rotated values pass through shared memory, where a warp rotates them back.
 #pragma once
 
 #include "attention/attention_prefill.cuh"
@@ -84,20 +83,19 @@ __device__ __forceinline__ void init_barriers(WgmmaShared<C>& shared) {
     __syncthreads();
 }
 
-// The units of a block, round after round: longer ones have lower numbers, so every other round deals them out in reverse, and all blocks
-// have about as many keys.
+// The units of a block, round after round: longer ones come first, so every other round deals them out in reverse.
 __device__ __forceinline__ int unit_of_round(int round) {
     const int blocks = gridDim.x * gridDim.y, own = blockIdx.x + gridDim.x * blockIdx.y;
     return round * blocks + (round % 2 == 0 ? own : blocks - 1 - own);
 }
 
-// What the 128 threads of the gathering warpgroup copy of a tile: a thread has 16 bytes of every (128 / CHUNKS)-th row, 16 rows from one
-// block of the cache at a time. Addresses are computed once for 16 rows; within them they are constants apart.
+// What a thread of the gathering warpgroup copies of a tile: 16 bytes of every (128 / CHUNKS)-th row, 16 rows from one block of the cache
+// at a time. Addresses are computed once for 16 rows; within them they are constants apart.
 template <class C>
 struct TileGatherer {
     using P = WgmmaPrefill<C>;
     static constexpr int CHUNKS = C::HEAD_DIM / 8, ROWS = 128 / CHUNKS, PIECES = P::KEYS / 16;
-    int own_row, from_own, to_own;  // the thread's row of ROWS; its elements and bytes from the start of a piece of 16 rows
+    int own_row, from_own, to_own;  // the thread's row of ROWS; elements and bytes from the start of a piece
     int block[PIECES];
 
     __device__ __forceinline__ TileGatherer() {
@@ -107,8 +105,7 @@ struct TileGatherer {
         to_own = chunk / 8 * P::PANEL_BYTES + own_row * 128 + ((chunk % 8) ^ (own_row % 8)) * 16;
     }
 
-    // Blocks of the tile at key `first`, which find(number among the sequence's) knows; those of which no key is among begin .. end are not
-    // looked up.
+    // Blocks of the tile at key `first` by find(number among the sequence's), of which a key is among begin .. end.
     template <class Find>
     __device__ __forceinline__ void find_blocks(Find find, int first, int begin, int end) {
 #pragma unroll
@@ -160,7 +157,7 @@ struct TileGatherer {
         }
         copy_commit();
     }
-    // They as a tile, and its arrival.
+    // They as a tile.
     __device__ __forceinline__ void fill_staged(unsigned char* to, Barrier* full, const unsigned char* staged) const {
 #pragma unroll
         for (int row = 0; row < P::KEYS; row += ROWS)
@@ -465,7 +462,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
         int position[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int row = min(first_row + g + 8 * i, live_rows - 1);  // rows beyond repeat the last: finite, and not stored
+            const int row = min(first_row + g + 8 * i, live_rows - 1);  // rows beyond repeat the last, unstored
             position[i] = tile.position + row / GROUP;
             if constexpr (!P::Q_SHARED) {
                 const typename A::Operand* from = q_row(tile, kv_head, row);
@@ -475,7 +472,7 @@ __device__ __forceinline__ void attend_units(WgmmaShared<C>& shared, const Step*
             rows.maximum[i] = -INFINITY, rows.sum[i] = 0.0f;
         }
         if constexpr (P::Q_SHARED) {
-            named_barrier(2 + group, 128);   // products of the unit before have read it
+            named_barrier(2 + group, 128);  // the unit before has read it
 #pragma unroll 4
             for (int i = thread; i < 64 * D / 8; i += 128) {
                 const int row = i / (D / 8), chunk = i % (D / 8);

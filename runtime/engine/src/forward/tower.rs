@@ -8,7 +8,8 @@
 //! others are fed, if some can be.
 //!
 //! It never happens that all wait for places: what a sequence claims comes next among its tokens, so where
-//! none is free it can be fed up to the end of what it claimed. The first of the running gets the next place that is free.
+//! none is free it can be fed up to the end of what it claimed. The first of the running gets the next place
+//! that is free.
 
 use super::Forward;
 use super::in_flight::InFlight;
