@@ -36,17 +36,20 @@ struct PatchUnit {
     }
 };
 
-// Keys or values of a tile of patches, zeros behind the segment, and their arrival.
+// Keys or values of a tile of patches, zeros behind the segment, and their arrival. Two threads have a row, and every other 16 bytes of it, so
+// that they read whole sectors and that all but two addresses are constants apart.
 template <class P, PatchVectors OF>
 __device__ __forceinline__ void gather_patches(unsigned char* to, Barrier* full, const __half* turned, const PatchUnit<P>& unit, int first, int segment) {
     constexpr int CHUNKS = P::HEAD_DIM / 8, KEYS = WgmmaPrefill<P>::KEYS, PANEL_BYTES = WgmmaPrefill<P>::PANEL_BYTES;
-    const unsigned base = shared_address(to);
+    const int own = threadIdx.x / 2, odd = threadIdx.x % 2;
+    const unsigned base = shared_address(to) + own * 128, swizzle = own % 8 * 16;
 #pragma unroll
-    for (int i = 0; i < KEYS * CHUNKS / 128; ++i) {
-        const int item = i * 128 + threadIdx.x, key = item / CHUNKS, chunk = item % CHUNKS;
-        const bool live = first + key < segment;
-        const __half* const from = unit.template row<OF>(turned, live ? first + key : 0) + chunk * 8;
-        copy_16(base + chunk / 8 * PANEL_BYTES + key * 128 + ((chunk % 8) ^ (key % 8)) * 16, from, live ? 16 : 0);
+    for (int row = 0; row < KEYS; row += 64) {
+        const bool live = first + row + own < segment;
+        const __half* const from = unit.template row<OF>(turned, live ? first + row + own : 0) + odd * 8;
+#pragma unroll
+        for (int chunk = 0; chunk < CHUNKS; chunk += 2)
+            copy_16(base + chunk / 8 * PANEL_BYTES + row * 128 + ((chunk % 8 + odd) * 16 ^ swizzle), from + chunk * 8, live ? 16 : 0);
     }
     copies_arrive(full);
 }
@@ -58,7 +61,6 @@ __device__ __forceinline__ void attend_patches_wgmma(const Step* step, const __h
     using W = WgmmaPrefill<P>;
     constexpr int D = P::HEAD_DIM, KEYS = W::KEYS;
     static_assert(D == 64 || D == 80, "else attend_patches");
-    static_assert(KEYS * D / 8 % 128 == 0, "a gathering thread copies as much as the others");
     MONOMORPH_DYNAMIC_SHARED(swizzled_shared_bytes, 1024);
     WgmmaShared<P>& shared = *reinterpret_cast<WgmmaShared<P>*>(swizzled_shared_bytes);
     launch_dependents();

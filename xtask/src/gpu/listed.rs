@@ -166,7 +166,8 @@ pub const PROGRAMS: &[Program] = &[
 
 /// Programs that measure kernels and check nothing, with the work split that docs/performance-h200-kernels.md
 /// found best.
-pub const INSTRUMENTS: [Program; 20] = [
+pub const INSTRUMENTS: &[Program] = &[
+    Program { wgmma: true, ..program("vision-bench", "vision/vision_bench") },
     Program { defines: &["SUITE=3"], arguments: &["bench"], ..program("stream-1b", "products/stream") },
     Program { defines: &["SUITE=4"], arguments: &["bench"], ..program("stream-8b", "products/stream") },
     Program { wgmma: true, ..program("gemm-bench", "products/gemm_bench") },

@@ -50,7 +50,7 @@ pub fn build(
         fit
     };
     let programs = chosen(PROGRAMS);
-    let instruments = if instruments { chosen(&INSTRUMENTS) } else { Vec::new() };
+    let instruments = if instruments { chosen(INSTRUMENTS) } else { Vec::new() };
     let all: Vec<&Program> = programs.iter().chain(&instruments).copied().collect();
     for file in cuda_templates::templates() {
         let path = printed().join(file.path);
@@ -164,7 +164,7 @@ fn carry_files(programs: &[&Program], store: &Path) -> Result<(), String> {
 
 /// The names of all sources, each of which must be listed.
 fn sources(tests: &Path) -> Result<BTreeSet<String>, String> {
-    let known: BTreeSet<&str> = PROGRAMS.iter().chain(&INSTRUMENTS).map(|it| it.source).collect();
+    let known: BTreeSet<&str> = PROGRAMS.iter().chain(INSTRUMENTS).map(|it| it.source).collect();
     let mut names = BTreeSet::new();
     let mut paths = Vec::new();
     for folder in files(tests)?.into_iter().filter(|path| path.is_dir()) {
@@ -268,10 +268,10 @@ mod tests {
     #[test]
     fn every_source_is_listed_and_every_listed_source_exists() {
         let names = sources(&paths::root().join("tests/cuda")).unwrap();
-        for program in PROGRAMS.iter().chain(&INSTRUMENTS) {
+        for program in PROGRAMS.iter().chain(INSTRUMENTS) {
             assert!(names.contains(program.source), "{}", program.name);
         }
-        let builds: BTreeSet<&str> = PROGRAMS.iter().chain(&INSTRUMENTS).map(|it| it.name).collect();
+        let builds: BTreeSet<&str> = PROGRAMS.iter().chain(INSTRUMENTS).map(|it| it.name).collect();
         assert_eq!(
             builds.len(),
             PROGRAMS.len() + INSTRUMENTS.len(),
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn nothing_is_built_twice_and_every_build_is_run() {
         let mut seen = BTreeSet::new();
-        for program in PROGRAMS.iter().chain(&INSTRUMENTS) {
+        for program in PROGRAMS.iter().chain(INSTRUMENTS) {
             assert!(seen.insert((program.source, program.defines)), "{} is built twice", program.name);
         }
         for program in PROGRAMS {
