@@ -12,8 +12,8 @@ const MOST_PATCHES: usize = 4096;
 const MOST_ON_CARDS: usize = 8192;
 
 /// Patches of programs that take fewer, on a CUDA device: tiles for thousands of them leave most
-/// multiprocessors idle.
-const SHORT: usize = 1024;
+/// multiprocessors idle. Pictures of 512 x 512 and of 1024 x 1024 pixels in patches of 16.
+const SHORTER: [usize; 2] = [1024, 4096];
 
 /// Images whose rows are kept, beside those of steps that wait: as many as a prompt usually has.
 const SLOTS: usize = 8;
@@ -51,7 +51,8 @@ impl TowerPlan {
         let merged = vision.merged();
         let whole = |patches: usize| (patches / merged).max(1) * merged;
         let most_patches = whole(if on_card { MOST_ON_CARDS } else { MOST_PATCHES });
-        let buckets = if on_card { vec![whole(SHORT), most_patches] } else { Vec::new() };
+        let of_card = || SHORTER.map(whole).into_iter().chain([most_patches]).collect();
+        let buckets = if on_card { of_card() } else { Vec::new() };
         TowerPlan { first, schedule, branches, most_patches, buckets, merged, slots: SLOTS }
     }
 
