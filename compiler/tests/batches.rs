@@ -13,6 +13,7 @@ const PLAIN: BuildOptions = BuildOptions {
     whole_experts: false,
     kv: None,
     vision: false,
+    image_patches: None,
 };
 
 fn load(name: &str, options: BuildOptions) -> Result<Target, String> {

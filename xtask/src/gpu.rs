@@ -73,6 +73,9 @@ pub struct Options {
     /// of these sizes.
     #[arg(long, value_name = "WIDTHxHEIGHT", value_delimiter = ',')]
     images: Vec<String>,
+    /// And built for images of so many patches, as `build --image-patches` takes them, and there the same.
+    #[arg(long, value_name = "N", requires = "images")]
+    image_patches: Option<usize>,
     /// Build servers for N GPUs: whatever is checked, of sizes that ranks can share, and beside those for
     /// one, what is measured.
     #[arg(long, value_name = "N")]

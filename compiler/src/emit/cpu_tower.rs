@@ -13,16 +13,13 @@ pub fn contract(plan: &Plan) -> TokenStream {
     let Some(tower) = &plan.tower else { return TokenStream::new() };
     let pixels = format_ident!("{}", plan.buffer(plan.pixels()).name);
     let (rows, kept) = (format_ident!("{}", rows_name(plan, tower)), format_ident!("{IMAGE_ROWS}"));
-    let [parts, most] = [1 + tower.branches.len(), tower.most_tokens()].map(number);
-    let steps = tower.schedule.iter().enumerate().map(|(at, (body, layer))| match layer {
-        None => phases(plan, *body),
-        // Layers are all alike: the first stands for all of them.
-        Some(0) => layers(plan, tower, *body),
-        Some(_) => {
-            debug_assert_eq!(tower.schedule[at - 1].0, *body, "the layers of a tower are alike");
-            TokenStream::new()
-        }
-    });
+    let [kept_rows, most] = [1 + tower.branches.len(), tower.most_tokens()].map(number);
+    let steps = parts(
+        tower,
+        |body| phases(plan, body),
+        |body| layers(plan, tower, body),
+        quote!(keep_image_rows(lane, patches, &self.buffers.#rows, &self.#kept, first);),
+    );
     quote! {
         const VISION: Option<VisionSpec> = Some(VISION);
 
@@ -30,14 +27,43 @@ pub fn contract(plan: &Plan) -> TokenStream {
             self.buffers.#pixels.row_mut(patch)
         }
 
-        fn see(&self, lane: &Lane, patches: &Patches, slot: usize) {
-            let first = slot * #parts * #most;
-            #(#steps)*
-            keep_image_rows(lane, patches, &self.buffers.#rows, &self.#kept, first);
+        fn see(&self, lane: &Lane, patches: &Patches, slot: usize, layers: Range<usize>) {
+            let first = slot * #kept_rows * #most;
+            #steps
         }
 
         fn image_row(&mut self, row: usize) -> &[f32] {
             self.#kept.row(row)
+        }
+    }
+}
+
+/// The statements of a part of a tower's pass, whose layers are in `layers`: what comes before all layers
+/// belongs to the first part, and what follows them, with `keep`, to the last.
+pub fn parts(
+    tower: &TowerPlan,
+    body: impl Fn(BodyId) -> TokenStream,
+    layers: impl Fn(BodyId) -> TokenStream,
+    keep: TokenStream,
+) -> TokenStream {
+    let without_layer = |run: &&(BodyId, Option<usize>)| run.1.is_none();
+    let before: Vec<BodyId> = tower.schedule.iter().take_while(without_layer).map(|run| run.0).collect();
+    let rest = &tower.schedule[before.len()..];
+    let (repeated, behind) = rest.split_at(tower.depth());
+    let (of_layers, _) = repeated[0];
+    debug_assert!(repeated.iter().all(|run| run.0 == of_layers), "the layers of a tower are alike");
+    debug_assert!(behind.iter().all(|run| run.1.is_none()), "the layers of a tower follow each other");
+    let before: TokenStream = before.into_iter().map(&body).collect();
+    let behind: TokenStream = behind.iter().map(|run| body(run.0)).collect();
+    let (all, depth) = (layers(of_layers), number(tower.depth()));
+    quote! {
+        if layers.start == 0 {
+            #before
+        }
+        #all
+        if layers.end == #depth {
+            #behind
+            #keep
         }
     }
 }
@@ -62,13 +88,13 @@ fn layers(plan: &Plan, tower: &TowerPlan, body: BodyId) -> TokenStream {
     });
     match branches {
         None => quote! {
-            for weights in &self.#layers {
+            for weights in &self.#layers[layers.clone()] {
                 self.#run(lane, patches, weights);
             }
         },
         Some(branches) => quote! {
-            for (layer, weights) in self.#layers.iter().enumerate() {
-                self.#run(lane, patches, weights);
+            for layer in layers.clone() {
+                self.#run(lane, patches, &self.#layers[layer]);
                 #branches
             }
         },

@@ -34,12 +34,18 @@ pub fn stack(plan: &Plan) -> TokenStream {
     let traits = programs_impl(plan, cuda);
     let contract = contract(plan, cuda);
     let model = model(plan);
+    let range = plan.tower.as_ref().map(|_| {
+        quote!(
+            use std::ops::Range;
+        )
+    });
     quote! {
         use crate::arguments::*;
         use crate::spec::SPEC;
         use monomorph_device::cuda::{self, *};
         use monomorph_formats::Format;
         use monomorph_model::{LoadError, ModelSpec};
+        #range
 
         #weights
         #(#frequencies)*

@@ -1,6 +1,6 @@
 //! The parts of a CUDA device's `stack.rs` that only a target with a vision tower has.
 
-use super::cpu_tower::{between, rows_name};
+use super::cpu_tower::{between, parts, rows_name};
 use super::cuda_launch::launch;
 use super::names::body_ident;
 use super::{float, format_ident, layer_type, number, quote};
@@ -18,14 +18,14 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     let Some(tower) = &plan.tower else { return TokenStream::new() };
     let name = format_ident!("{}", program.name);
     let documentation = format!(" The vision tower over up to {} patches of an image.", program.rows);
-    let steps = tower.schedule.iter().map(|(body, layer)| match layer {
-        None => launches(plan, cuda, None, of(program, *body)),
-        // Layers are all alike: the first stands for all of them.
-        Some(0) => layers(plan, tower, program, *body),
-        Some(_) => TokenStream::new(),
-    });
     let keep = keep(plan, tower, quote!(first));
-    let [parts, most] = [1 + tower.branches.len(), tower.most_tokens()].map(number);
+    let steps = parts(
+        tower,
+        |body| launches(plan, cuda, None, of(program, body)),
+        |body| layers(plan, tower, program, body),
+        keep,
+    );
+    let [kept, most] = [1 + tower.branches.len(), tower.most_tokens()].map(number);
     let repeated = program.passes.iter().filter(|(body, _)| !plan.bodies[body.0].layers.is_empty());
     let repeated = repeated.map(|(body, all)| {
         let body = &plan.bodies[body.0];
@@ -41,10 +41,9 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     });
     quote! {
         #[doc = #documentation]
-        fn #name(&self, slot: usize, queue: &mut Queue) {
-            let first = slot * #parts * #most;
-            #(#steps)*
-            #keep
+        fn #name(&self, slot: usize, layers: Range<usize>, queue: &mut Queue) {
+            let first = slot * #kept * #most;
+            #steps
         }
 
         #(#repeated)*
@@ -77,7 +76,7 @@ fn layers(plan: &Plan, tower: &TowerPlan, program: &Program, body: BodyId) -> To
     let (layers, layer) = (body_ident(body, "_layers"), run(program, body));
     let Some((_, branch)) = tower.branches.first() else {
         return quote! {
-            for weights in &self.#layers {
+            for weights in &self.#layers[layers.clone()] {
                 self.#layer(queue, weights);
             }
         };
@@ -88,8 +87,8 @@ fn layers(plan: &Plan, tower: &TowerPlan, program: &Program, body: BodyId) -> To
     let most = number(tower.most_tokens());
     let keep = keep(plan, tower, quote!(first + (1 + tap) * #most));
     quote! {
-        for (layer, weights) in self.#layers.iter().enumerate() {
-            self.#layer(queue, weights);
+        for layer in layers.clone() {
+            self.#layer(queue, &self.#layers[layer]);
             if let Some(tap) = [#(#after),*].iter().position(|after| *after == layer) {
                 self.#make(queue, &self.#taps[tap]);
                 #keep
@@ -128,14 +127,14 @@ pub fn programs(cuda: &CudaPlan) -> Option<TokenStream> {
     let short = short.iter().scan(0, |least, it| {
         let (run, first, last) = (format_ident!("{}", it.name), number(*least), number(it.rows));
         *least = it.rows + 1;
-        Some(quote!(#first..=#last => self.#run(slot, queue),))
+        Some(quote!(#first..=#last => self.#run(slot, layers, queue),))
     });
     let last = format_ident!("{}", last.name);
     Some(quote! {
-        fn see(&self, patches: usize, slot: usize, queue: &mut Queue) {
+        fn see(&self, patches: usize, slot: usize, layers: Range<usize>, queue: &mut Queue) {
             match patches {
                 #(#short)*
-                _ => Stack::#last(self, slot, queue),
+                _ => Stack::#last(self, slot, layers, queue),
             }
         }
     })

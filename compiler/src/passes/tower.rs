@@ -27,7 +27,7 @@ pub fn bodies(target: &Target, graph: &mut Graph) -> Result<Option<TowerPlan>, P
     let at = |run: &Run| BodyId(behind + run.body.0);
     let schedule = tower.schedule.iter().map(|run| (at(run), run.layer)).collect();
     let branches = tower.branches.iter().map(|branch| (branch.after, at(&branch.run))).collect();
-    let plan = TowerPlan::new(vision, on_card, BodyId(behind), schedule, branches);
+    let plan = TowerPlan::new(vision, on_card, target.image_patches, BodyId(behind), schedule, branches);
     graph.bodies.extend(tower.bodies.into_iter().map(|mut body| {
         body.name = format!("tower_{}", body.name);
         body

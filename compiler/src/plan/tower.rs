@@ -4,12 +4,18 @@ use super::{BufferId, Structure};
 use crate::graph::BodyId;
 use crate::spec::types::Vision;
 
-/// Most patches of a pass on a CPU: 1024 x 1024 pixels in patches of 16. Attention to all of an image takes
-/// seconds there, and what a pass works in a tenth of a megabyte a patch.
+/// Most patches of a pass on a CPU where a build does not say: 1024 x 1024 pixels in patches of 16. Attention
+/// to all of an image takes seconds there, and what a pass works in a tenth of a megabyte a patch.
 const MOST_PATCHES: usize = 4096;
 
-/// The same on a CUDA device, as long as a pass is not cut: decode steps wait for it.
+/// The same on a CUDA device: 2048 x 1024 pixels.
 const MOST_ON_CARDS: usize = 8192;
+
+/// Patches of a pass that is one step, which other sequences wait for: some tenths of a second on a CPU.
+const STEP_PATCHES: usize = 256;
+
+/// The same on a CUDA device: 20 ms of an H200.
+const STEP_ON_CARDS: usize = 4096;
 
 /// Patches of programs that take fewer, on a CUDA device: tiles for thousands of them leave most
 /// multiprocessors idle. Pictures of 512 x 512 and of 1024 x 1024 pixels in patches of 16.
@@ -31,6 +37,8 @@ pub struct TowerPlan {
     pub branches: Vec<(usize, BodyId)>,
     /// Most patches of a pass.
     pub most_patches: usize,
+    /// Patches of a pass that is one step.
+    pub step_patches: usize,
     /// Patches of each program of a CUDA device, ascending: the last takes most.
     pub buckets: Vec<usize>,
     /// Patches that become one token.
@@ -40,20 +48,23 @@ pub struct TowerPlan {
 }
 
 impl TowerPlan {
-    /// The plan of a tower with these bodies and this schedule. A pass takes whole tokens.
+    /// The plan of a tower with these bodies and this schedule, whose passes take as many patches as the build
+    /// asked for. A pass takes whole tokens.
     pub(crate) fn new(
         vision: &Vision,
         on_card: bool,
+        asked: Option<usize>,
         first: BodyId,
         schedule: Vec<(BodyId, Option<usize>)>,
         branches: Vec<(usize, BodyId)>,
     ) -> TowerPlan {
         let merged = vision.merged();
         let whole = |patches: usize| (patches / merged).max(1) * merged;
-        let most_patches = whole(if on_card { MOST_ON_CARDS } else { MOST_PATCHES });
-        let of_card = || SHORTER.map(whole).into_iter().chain([most_patches]).collect();
-        let buckets = if on_card { of_card() } else { Vec::new() };
-        TowerPlan { first, schedule, branches, most_patches, buckets, merged, slots: SLOTS }
+        let most_patches = whole(asked.unwrap_or(if on_card { MOST_ON_CARDS } else { MOST_PATCHES }));
+        let step_patches = if on_card { STEP_ON_CARDS } else { STEP_PATCHES };
+        let shorter = || SHORTER.map(whole).into_iter().filter(|patches| *patches < most_patches);
+        let buckets = if on_card { shorter().chain([most_patches]).collect() } else { Vec::new() };
+        TowerPlan { first, schedule, branches, most_patches, step_patches, buckets, merged, slots: SLOTS }
     }
 
     /// The layers that run a body, in order; of a branch's, branches.
@@ -61,6 +72,11 @@ impl TowerPlan {
         let layers = self.schedule.iter().filter(|(of, _)| *of == body).filter_map(|(_, layer)| *layer);
         let taps = self.branches.iter().enumerate().filter(|(_, (_, of))| *of == body).map(|(tap, _)| tap);
         layers.chain(taps).collect()
+    }
+
+    /// Its layers.
+    pub fn depth(&self) -> usize {
+        self.schedule.iter().filter(|(_, layer)| layer.is_some()).count()
     }
 
     /// Most tokens of an image.

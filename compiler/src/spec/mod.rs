@@ -34,6 +34,7 @@ pub(crate) use tensors::LayerTensors;
 pub use tensors::{LAYER_PREFIX, TensorDecl, draft_tensors, has_experts, stored_tensors, tensors};
 pub use variants::variants;
 pub use vision::with_vision;
+use vision::without_vision;
 
 use catalogue::Located;
 use diagnostic::{Sink, Source};
@@ -70,7 +71,10 @@ fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Di
 pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
     let target = load_for(search, target, options.ranks.unwrap_or(1).max(1))?;
     let target = options.kv.into_iter().try_fold(target, with_kv)?;
-    let target = if options.vision { with_vision(target)? } else { target };
+    let target = match options.vision {
+        true => with_vision(target, options.image_patches)?,
+        false => options.image_patches.into_iter().try_fold(target, without_vision)?,
+    };
     let ranks = options.ranks.map(|count| Ranks { count, whole_experts: options.whole_experts });
     let target = ranks.into_iter().try_fold(target, with_ranks)?;
     let target = options.hosts.into_iter().try_fold(target, with_hosts)?;
@@ -184,6 +188,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         whole_experts: false,
         kv: None,
         vision: false,
+        image_patches: None,
         racecheck: false,
     })
 }

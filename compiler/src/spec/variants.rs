@@ -5,7 +5,7 @@ use super::{with_batch_invariant, with_draft, with_hosts, with_ranks, with_visio
 use monomorph_abi::world::MAX_RANKS;
 
 /// Variants of a target: both ends of the range of every build option that the model takes, but of experts
-/// kept whole two ranks alone. A model may turn out not to be shared out to so many ranks once it is planned.
+/// kept whole two ranks alone, and images of as many patches as a build has by default. A model may turn out not to be shared out to so many ranks once it is planned.
 pub fn variants(target: &Target) -> Vec<Target> {
     let methods = [DraftMethod::Mtp, DraftMethod::Ngram, DraftMethod::Layers];
     let drafts = methods.into_iter().flat_map(|method| [1, method.most()].map(|drafts| (method, drafts)));
@@ -19,6 +19,6 @@ pub fn variants(target: &Target) -> Vec<Target> {
     let ranks = ranks.filter_map(|ranks| with_ranks(target.clone(), ranks).ok());
     let two = with_ranks(target.clone(), Ranks::tensor_parallel(2));
     let spread = two.and_then(|target| with_hosts(target, 2)).ok();
-    let seeing = with_vision(target.clone()).ok();
+    let seeing = with_vision(target.clone(), None).ok();
     drafting.chain(batches).chain(ranks).chain(spread).chain(seeing).collect()
 }

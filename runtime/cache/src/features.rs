@@ -72,6 +72,16 @@ impl FeaturePlaces {
         self.spare().is_some()
     }
 
+    /// Forgets an image whose rows are not made after all, if nothing uses its place any more; whether so.
+    pub fn abandon(&mut self, place: FeaturePlace) -> bool {
+        let held = &mut self.places[place.0 as usize];
+        let unused = held.is_some_and(|held| held.uses == 0);
+        if unused {
+            *held = None;
+        }
+        unused
+    }
+
     /// Ends a use. The rows stay until another image takes the place.
     ///
     /// # Panics

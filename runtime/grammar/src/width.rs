@@ -513,4 +513,107 @@ mod tests {
         let (_, why) = too_wide(&wide).expect("a million members to look at");
         assert!(why.contains("within alternatives"), "{why}");
     }
+
+    /// Whether the walk counts its steps as it takes them, and gives up behind the last one only: what it
+    /// does from `steps` on, at a depth.
+    fn walk_from(steps: usize) -> Walk<'static> {
+        Walk { definitions: None, steps }
+    }
+
+    #[test]
+    fn ways_are_counted_up_to_the_last_step_and_the_deepest_level() {
+        let two = json!({"anyOf": [{}, {}]});
+        let four = json!({"anyOf": [two, two]});
+        let product = json!({"allOf": [two, two]});
+        let referring = json!({"$ref": "#/$defs/two", "items": {}});
+        let defined = json!({"two": two});
+        let ways = |schema: &Value, steps, depth| {
+            let mut walk = Walk { definitions: defined.as_object(), steps };
+            (walk.ways(schema, depth), walk.steps - steps)
+        };
+        // What a step more would find counts as one.
+        for (schema, steps, depth, found) in [
+            (&four, 0, 0, (4, 7)),
+            (&four, MOST_STEPS - 1, 0, (2, 3)),
+            (&four, MOST_STEPS, 0, (1, 1)),
+            (&four, 0, 62, (4, 7)),
+            (&four, 0, 63, (4, 7)),
+            (&four, 0, 64, (2, 3)),
+            (&four, 0, 65, (1, 1)),
+            (&product, 0, 0, (4, 7)),
+            (&product, 0, 64, (1, 3)),
+            (&referring, 0, 0, (2, 4)),
+            (&referring, 0, 64, (1, 2)),
+        ] {
+            assert_eq!(ways(schema, steps, depth), found, "{schema} from step {steps}, level {depth}");
+        }
+    }
+
+    #[test]
+    fn what_begins_is_recorded_up_to_the_last_step_and_the_deepest_level() {
+        let array = json!({"type": "array"});
+        let arrays = json!({"anyOf": [array, array]});
+        let with_items = json!({"anyOf": [array, array], "items": {}});
+        let constants = json!({"enum": [[1], [2]]});
+        let both = json!({"allOf": [with_items, with_items]});
+        let one_of = json!({"anyOf": [with_items]});
+        let referring = json!({"$ref": "#/$defs/arrays", "minProperties": 1});
+        let alone = json!({"$ref": "#/$defs/arrays"});
+        let defined = json!({"arrays": arrays});
+        let places = |schema: &Value, steps, depth, times, places| {
+            let mut walk = Walk { definitions: defined.as_object(), steps };
+            let mut begun = Begun { places, ..Begun::default() };
+            walk.begin(Node::Schema(schema), times, &mut begun, depth);
+            (begun.places - places, walk.steps - steps)
+        };
+        for (schema, [steps, depth, times, before], found) in [
+            (&array, [0, 0, 1, 0], (4, 2)),
+            (&array, [MOST_STEPS - 1, 0, 1, 0], (4, 2)),
+            (&array, [MOST_STEPS, 0, 1, 0], (0, 1)),
+            (&array, [0, 64, 1, 0], (4, 2)),
+            (&array, [0, 65, 1, 0], (0, 1)),
+            (&array, [0, 0, 1, MOST], (4, 2)),
+            (&array, [0, 0, 1, MOST + 1], (0, 1)),
+            (&arrays, [0, 0, 1, 0], (8, 10)),
+            (&arrays, [0, 64, 1, 0], (0, 8)),
+            (&constants, [0, 0, 1, 0], (4, 4)),
+            (&constants, [0, 64, 1, 0], (0, 4)),
+            (&alone, [0, 0, 1, 0], (9, 11)),
+            (&alone, [0, 64, 1, 0], (1, 2)),
+            (&referring, [0, 63, 1, 0], (14, 14)),
+            (&referring, [0, 64, 1, 0], (3, 5)),
+            // At the last level all count as one way.
+            (&both, [0, 63, 1, 0], (64, 33)),
+            (&one_of, [0, 63, 8, 0], (64, 15)),
+        ] {
+            assert_eq!(places(schema, steps, depth, times, before), found, "{schema}, {steps}, {depth}");
+        }
+    }
+
+    #[test]
+    fn places_within_are_looked_at_up_to_the_last_step() {
+        let array = json!({"type": "array", "prefixItems": [{}, {}], "items": {}});
+        let object = json!({"type": "object", "properties": {"a": {}, "b": {}}});
+        let list = json!([[1], [2]]);
+        let map = json!({"a": [1]});
+        // Steps of each place, in order: one for each that may have begun, and behind items one for each that
+        // the name leads to.
+        for (leaf, of_places) in [
+            (Node::Schema(&array), &[1, 1, 1, 1][..]),
+            (Node::Schema(&object), &[1, 1, 2, 2]),
+            (Node::Constant(&list), &[1, 1, 1]),
+            (Node::Constant(&map), &[1, 2]),
+        ] {
+            let all: usize = of_places.iter().sum();
+            for left in 0..=all {
+                let mut walk = walk_from(MOST_STEPS - left);
+                let taken = of_places.iter().scan(0, |sum, steps| {
+                    *sum += steps;
+                    Some(*sum)
+                });
+                let fit = taken.take_while(|sum| *sum <= left).count();
+                assert_eq!(walk.within(&[(leaf, 1)], "").len(), fit, "{left} steps are left");
+            }
+        }
+    }
 }

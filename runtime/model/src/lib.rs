@@ -34,6 +34,7 @@ pub use vision::{FeatureSlot, Grid, ImageTokens, Patches, VisionFamily, VisionSp
 
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::num::NonZero;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -245,14 +246,16 @@ pub trait Model: Sized + Send + 'static {
         Ok(())
     }
 
-    /// Starts a step that runs the [tower](Self::VISION) over one image and leaves the rows of its tokens in
-    /// `slot`, over what that held. It is collected like any other step, and returns nothing.
+    /// Starts a step that runs layers of the [tower](Self::VISION) over one image, [as many](VisionSpec::part)
+    /// as others can wait for. The first layer embeds the image before, and the last one leaves the rows of
+    /// its tokens in `slot`, over what that held. Between the steps of an image there may be others, but none
+    /// of another image, and none that reads the slot. Collected like any other step; returns nothing.
     ///
     /// # Panics
-    /// When there is no such slot, the image has more patches than a pass takes or other than whole merge
-    /// blocks, or there is not one row of pixels a patch; of a model without a tower.
-    fn see(&mut self, patches: &Patches, slot: FeatureSlot) -> Ticket {
-        panic!("{:?} for {slot:?} of a model without a vision tower", patches.grid);
+    /// When there is no such slot or layer, the image has more patches than a pass takes or other than whole
+    /// merge blocks, or there is not one row of pixels a patch; of a model without a tower.
+    fn see(&mut self, patches: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
+        panic!("layers {layers:?} over {:?} for {slot:?} of a model without a vision tower", patches.grid);
     }
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.

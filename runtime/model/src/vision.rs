@@ -1,5 +1,7 @@
 //! Images: what a build with a vision tower fixed, and what the tower is given.
 
+use std::ops::Range;
+
 /// A vision tower, and what images are in a prompt of its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VisionSpec {
@@ -23,6 +25,10 @@ pub struct VisionSpec {
     pub tokens: ImageTokens,
     /// Most patches of a pass, which are those of one image, or of one video.
     pub most_patches: usize,
+    /// Layers of the tower.
+    pub layers: usize,
+    /// Patches of a pass that is one step. One over more is cut between layers.
+    pub step_patches: usize,
     /// Places for the rows of images: [`FeatureSlot`]s lie below it.
     pub slots: usize,
 }
@@ -31,6 +37,29 @@ impl VisionSpec {
     /// Most rows of a [`FeatureSlot`].
     pub const fn most_tokens(&self) -> usize {
         self.most_patches / (self.merge * self.merge)
+    }
+
+    /// Whether these are layers of the tower, one at least.
+    pub const fn has(&self, layers: &Range<usize>) -> bool {
+        layers.start < layers.end && layers.end <= self.layers
+    }
+
+    /// Steps of a pass over so many patches. Attention grows with their square, and no layer is cut.
+    pub const fn parts(&self, patches: usize) -> usize {
+        let parts = (patches * patches).div_ceil(self.step_patches * self.step_patches);
+        if parts > self.layers { self.layers } else { parts }
+    }
+
+    /// The layers of the step of a pass over so many patches that goes on at layer `from`.
+    ///
+    /// # Panics
+    /// When the tower has no such layer.
+    pub const fn part(&self, patches: usize, from: usize) -> Range<usize> {
+        assert!(from < self.layers, "a tower has no such layer");
+        let parts = self.parts(patches);
+        // The part that layer `from` lies in ends where the next one begins.
+        let part = ((from + 1) * parts - 1) / self.layers;
+        from..(part + 1) * self.layers / parts
     }
 }
 
@@ -89,3 +118,39 @@ pub struct Patches<'a> {
 /// A place on the device for the rows of one image, below [`VisionSpec::slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FeatureSlot(pub u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_is_cut_by_the_square_of_its_patches_and_between_layers() {
+        let spec = |layers| VisionSpec {
+            family: VisionFamily::Qwen,
+            patch: 16,
+            frames: 2,
+            merge: 2,
+            values: 1536,
+            taps: 0,
+            grid_positions: true,
+            whole_spans: false,
+            tokens: ImageTokens { image: 0, start: None, end: None, row_end: None },
+            most_patches: 32_768,
+            layers,
+            step_patches: 4096,
+            slots: 8,
+        };
+        let parts = |patches| spec(27).parts(patches);
+        assert_eq!([4, 4096, 4100, 7920, 8192, 32_400].map(parts), [1, 1, 2, 4, 4, 27]);
+        for (layers, patches) in [(1, 32_768), (2, 8192), (27, 4), (27, 4100), (27, 7920), (27, 32_768)] {
+            let spec = spec(layers);
+            let (mut from, mut steps) = (0, 0);
+            while from < layers {
+                let part = spec.part(patches, from);
+                assert!(part.start == from && !part.is_empty(), "{layers} layers over {patches} patches");
+                (from, steps) = (part.end, steps + 1);
+            }
+            assert_eq!((from, steps), (layers, spec.parts(patches)), "{layers} over {patches}");
+        }
+    }
+}

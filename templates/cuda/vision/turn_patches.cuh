@@ -1,6 +1,7 @@
 // turn_patches: norms of q, k and v heads and the rotation of q and k by their patch's place, before attention.
 //
-// Work: a warp a patch, which finds the angles of its lanes once for all heads; its lanes have a head's elements (HeadVector). Reads qkv
+// Work: a warp has TURN_HEADS heads of a patch, all of q, k or v, and finds the angles of its lanes once for them; its lanes have a
+// head's elements (HeadVector). (All heads of a patch in one warp took 22 us of 784 patches: too few warps to hide what they wait for.) Reads qkv
 // once and writes half as much: heads in f16, padded with zeros to a multiple of 16, [patches][3: q, k, v][HEADS][HEAD_DIM_16]. EXACT: in
 // f32, where they were. An element beyond the largest f16 becomes infinite, and its image's rows no numbers, which is said of their
 // logits.
@@ -9,7 +10,7 @@
 // `angles` f32 [places][HEAD_DIM / 2][cos, sin]: how far each pair turns at each row or column.
 //
 // Config: HEADS, HEAD_DIM, MERGE, PAIRS (PatchPairs), ROWS_FIRST, Q_NORM, Q_EPS, K_NORM, K_EPS (HeadNorm), optional V_EPS, EXACT.
-// Launch: block = TURN_THREADS, grid = ceil(patches / TURN_WARPS). No shared memory, no barriers.
+// Launch: block = TURN_THREADS, grid = ceil(patches / TURN_WARPS) x TURN_SHARES<C>. No shared memory, no barriers.
 #pragma once
 
 #include <type_traits>
@@ -21,7 +22,7 @@
 
 namespace monomorph {
 
-constexpr int TURN_WARPS = 8, TURN_THREADS = 32 * TURN_WARPS;
+constexpr int TURN_WARPS = 8, TURN_THREADS = 32 * TURN_WARPS, TURN_HEADS = 4;
 
 // Which elements of a head of D are pair i of D / 2.
 enum class PatchPairs {
@@ -48,6 +49,10 @@ struct TurnShape {
     }
     __host__ __device__ static constexpr bool is_first(int e) { return e < other(e); }
 };
+
+// Shares of a patch's heads, a warp each: of q, of k, of v.
+template <class C>
+constexpr int TURN_SHARES = 3 * ((C::HEADS + TURN_HEADS - 1) / TURN_HEADS);
 
 template <class C>
 constexpr size_t turned_bytes(int patches) { return sizeof(__half) * patches * 3 * C::HEADS * TurnShape<C>::D_16; }
@@ -93,25 +98,25 @@ __device__ __forceinline__ void turn_patches(const Step* step, float* qkv, const
             if (lane + 32 * j < D) head.x[j] = S::is_first(lane + 32 * j) ? __fsub_rn(straight, crossed) : __fadd_rn(straight, crossed);
         }
     };
-#pragma unroll 1
-    for (int part = 0; part < 3; part++) {
-#pragma unroll 1
-        for (int h = 0; h < C::HEADS; h++) {
-            const size_t at = (static_cast<size_t>(patch) * 3 + part) * C::HEADS + h;
-            float* const from = qkv + at * D;
-            HeadVector<C> head;
-            head.load(from, lane);
-            if (part == 0) norm_head<C, C::Q_NORM, C::EXACT>(head, q_weight, C::Q_EPS);
-            else if (part == 1) norm_head<C, C::K_NORM, C::EXACT>(head, k_weight, C::K_EPS);
-            else norm_head<C, ValueNorm<C>::NORM, C::EXACT>(head, k_weight, ValueNorm<C>::EPS);
-            if (part < 2) rotate(head);
-            if constexpr (C::EXACT) {
-                head.each(lane, [&](int e, float v) { from[e] = v; });
-            } else {
-                __half* const to = out + at * S::D_16;
-                head.each(lane, [&](int e, float v) { to[e] = __float2half_rn(v); });
-                if (D + lane < S::D_16) to[D + lane] = __float2half_rn(0.0f);
-            }
+    constexpr int SHARES = TURN_SHARES<C> / 3;
+    const int part = blockIdx.y / SHARES, first = blockIdx.y % SHARES * TURN_HEADS;
+#pragma unroll
+    for (int i = 0; i < TURN_HEADS; i++) {
+        if (first + i >= C::HEADS) break;
+        const size_t at = (static_cast<size_t>(patch) * 3 + part) * C::HEADS + first + i;
+        float* const from = qkv + at * D;
+        HeadVector<C> head;
+        head.load(from, lane);
+        if (part == 0) norm_head<C, C::Q_NORM, C::EXACT>(head, q_weight, C::Q_EPS);
+        else if (part == 1) norm_head<C, C::K_NORM, C::EXACT>(head, k_weight, C::K_EPS);
+        else norm_head<C, ValueNorm<C>::NORM, C::EXACT>(head, k_weight, ValueNorm<C>::EPS);
+        if (part < 2) rotate(head);
+        if constexpr (C::EXACT) {
+            head.each(lane, [&](int e, float v) { from[e] = v; });
+        } else {
+            __half* const to = out + at * S::D_16;
+            head.each(lane, [&](int e, float v) { to[e] = __float2half_rn(v); });
+            if (D + lane < S::D_16) to[D + lane] = __float2half_rn(0.0f);
         }
     }
 }

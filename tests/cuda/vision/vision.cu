@@ -209,7 +209,7 @@ void check_attention(const std::string& name, PatchGrid grid, double limit) {
     auto step = header(grid, 1);
     test::Buffer<float> rows(qkv), q_at(q_w), k_at(k_w), angles_at(angles), out(size_t(patches) * H * D);
     test::Buffer<__half> turned(size_t(patches) * 3 * H * D_16);
-    test::launch(turn_patches_kernel<C, TURN_THREADS>, dim3(ceil_div(patches + 2, TURN_WARPS)), TURN_THREADS, 0, nullptr, step_of(step), rows.pointer, static_cast<const float*>(q_at.pointer),
+    test::launch(turn_patches_kernel<C, TURN_THREADS>, dim3(ceil_div(patches + 2, TURN_WARPS), TURN_SHARES<C>), TURN_THREADS, 0, nullptr, step_of(step), rows.pointer, static_cast<const float*>(q_at.pointer),
                  static_cast<const float*>(k_at.pointer), static_cast<const float*>(angles_at.pointer), turned.pointer);
     if constexpr (C::EXACT)
         test::launch(attend_patches_exact_kernel<C, ATTEND_EXACT_THREADS>, dim3(patches, H), ATTEND_EXACT_THREADS, 0, nullptr, step_of(step), static_cast<const float*>(rows.pointer), out.pointer);

@@ -37,7 +37,7 @@ static void measure(cudaStream_t stream, PatchGrid grid) {
     const Step* step = &header.pointer->step;
     const __half* const in = turned.pointer;
     const float turn = test::time_graph(stream, [&] {
-        test::launch(turn_patches_kernel<Heads, TURN_THREADS>, dim3(ceil_div(patches, TURN_WARPS)), TURN_THREADS, 0, stream, step, rows.pointer, static_cast<const float*>(nullptr),
+        test::launch(turn_patches_kernel<Heads, TURN_THREADS>, dim3(ceil_div(patches, TURN_WARPS), TURN_SHARES<Heads>), TURN_THREADS, 0, stream, step, rows.pointer, static_cast<const float*>(nullptr),
                      static_cast<const float*>(nullptr), static_cast<const float*>(turns.pointer), turned.pointer);
     });
     const float plain = test::time_graph(stream, [&] {

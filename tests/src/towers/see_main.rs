@@ -75,8 +75,16 @@ fn case(model: &mut Stack, words: &mut Words, out: &mut Vec<f32>) {
         let pixels: Vec<f32> = words.list().into_iter().map(f32::from_bits).collect();
         // Not the slot of its number, and not the same ones in every case.
         let slot = FeatureSlot((vision.slots - 1 - image) as u32);
-        let ticket = model.see(&Patches { pixels: &pixels, grid }, slot);
-        assert!(model.collect(ticket).rows.is_empty(), "the tower returns nothing");
+        let patches = Patches { pixels: &pixels, grid };
+        // Every other image layer by layer, and other steps between.
+        let layers_of_step = if image % 2 == 0 { 1 } else { vision.layers };
+        for from in (0..vision.layers).step_by(layers_of_step) {
+            let ticket = model.see(&patches, slot, from..from + layers_of_step);
+            assert!(model.collect(ticket).rows.is_empty(), "the tower returns nothing");
+            if tokens[0] != vision.tokens.image {
+                feed(model, &tokens, &[], &[], 0, 1);
+            }
+        }
         let count = grid.patches() / (vision.merge * vision.merge);
         for part in std::iter::once(None).chain((0..vision.taps).map(Some)) {
             (0..count).for_each(|token| out.extend(model.image_row(slot, token, part).iter()));

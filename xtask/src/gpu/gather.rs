@@ -140,7 +140,9 @@ pub fn gather(options: &Options) -> Result<(), String> {
         let invariant = options.batch_invariant.iter().map(|it| Some(*it));
         let invariant = invariant.map(|it| BuildOptions { batch_invariant: it, ..plain });
         let kept = options.kv.iter().map(|it| BuildOptions { kv: Some(*it), ..plain });
-        let seeing = options.images.first().map(|_| BuildOptions { vision: true, ..plain });
+        let patches = (!options.images.is_empty()).then_some(None).into_iter();
+        let patches = patches.chain(options.image_patches.map(Some));
+        let seeing = patches.map(|it| BuildOptions { vision: true, image_patches: it, ..plain });
         let several = [tensor_parallel, expert_parallel].into_iter().flatten().map(|it| it.of(plain));
         let spread = tensor_parallel.filter(|_| options.hosts.is_some());
         let spread = spread.map(|it| BuildOptions { hosts: options.hosts, ..it.of(plain) });

@@ -23,8 +23,9 @@ use crate::spec::types::{NormWeight, Vision};
 const PATCH_THREADS: usize = 256;
 /// Threads of a block of elements.
 const THREADS: usize = 128;
-/// Warps of turn_patches, a patch each.
+/// Warps of turn_patches, some heads of a patch each.
 const TURN_WARPS: usize = 8;
+const TURN_HEADS: usize = 4;
 /// Threads of attend_patches; keys of its tiles, and queries.
 const ATTEND_THREADS: usize = 128;
 const ATTEND_KEYS: usize = 64;
@@ -326,7 +327,9 @@ impl AttendPatches {
         let arguments = kernels::TurnPatches { step: site.header, qkv: rows, q_norm, k_norm, angles, turned };
         let name = it.kernel_name(site, "_turn");
         let instance = Instance::new(name, constants, 32 * TURN_WARPS);
-        launches.push(it.launch(site, instance, it.grid_of_rows(site, TURN_WARPS), arguments));
+        let mut grid = it.grid_of_rows(site, TURN_WARPS);
+        grid[1] = Extent::Fixed(count(3 * heads.div_ceil(TURN_HEADS)));
+        launches.push(it.launch(site, instance, grid, arguments));
 
         let mut constants = of_heads;
         constants.push(("SCALE", Constant::Float(scale)));

@@ -47,6 +47,8 @@ pub struct BuildOptions {
     pub kv: Option<KvFormats>,
     /// Whether it takes images.
     pub vision: bool,
+    /// Most patches of an image in place of what a backend takes by default; with `vision` alone.
+    pub image_patches: Option<usize>,
 }
 
 /// Ranks that compute each token together, and how they share a model.
@@ -111,6 +113,8 @@ pub struct Target {
     pub kv: Option<KvFormats>,
     /// Whether it takes images, with the vision tower.
     pub vision: bool,
+    /// Most patches of an image, where the build says.
+    pub image_patches: Option<usize>,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
     /// slower, and only for that tool.
     pub racecheck: bool,
@@ -146,8 +150,12 @@ impl Target {
         let ranks = if self.ranks > 1 { format!("+{kind}{}", self.ranks) } else { String::new() };
         let hosts = if self.hosts > 1 { format!("+hosts{}", self.hosts) } else { String::new() };
         let kv = self.kv.map_or(String::new(), |kv| format!("+kv-{}", kv.file_name()));
-        let vision = if self.vision { "+vision" } else { "" };
+        let vision = match (self.vision, self.image_patches) {
+            (false, _) => String::new(),
+            (true, None) => "+vision".to_owned(),
+            (true, Some(patches)) => format!("+vision-{patches}"),
+        };
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
-        self.name() + &draft + &invariant + &ranks + &hosts + &kv + vision + racecheck
+        self.name() + &draft + &invariant + &ranks + &hosts + &kv + &vision + racecheck
     }
 }

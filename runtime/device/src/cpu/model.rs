@@ -58,9 +58,9 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
         unreachable!("{NO_TOWER}")
     }
 
-    /// Runs the tower over an image, whose pixels are there, and keeps the rows of its tokens in a slot:
-    /// those of the last layer, then those of each tap.
-    fn see(&self, _lane: &Lane, _patches: &Patches, _slot: usize) {
+    /// Runs layers of the tower over an image. The first begin with embedding its pixels, which are there, and
+    /// the last keep the rows of its tokens in a slot: those of the last layer, then those of each tap.
+    fn see(&self, _lane: &Lane, _patches: &Patches, _slot: usize, _layers: Range<usize>) {
         unreachable!("{NO_TOWER}")
     }
 
@@ -211,7 +211,7 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         Ok(set)
     }
 
-    fn see(&mut self, image: &monomorph_model::Patches, slot: FeatureSlot) -> Ticket {
+    fn see(&mut self, image: &monomorph_model::Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
         let Model { team, outputs, stack, patches, .. } = self;
         let vision = S::VISION.expect(NO_TOWER);
         assert!((slot.0 as usize) < vision.slots, "there is no {slot:?}");
@@ -222,11 +222,14 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
             "{} numbers are not {values} a patch of {count}",
             image.pixels.len()
         );
-        for (patch, pixels) in image.pixels.chunks_exact(values).enumerate() {
-            stack.pixels(patch).copy_from_slice(pixels);
+        assert!(vision.has(&layers), "there are no layers {layers:?}");
+        if layers.start == 0 {
+            for (patch, pixels) in image.pixels.chunks_exact(values).enumerate() {
+                stack.pixels(patch).copy_from_slice(pixels);
+            }
         }
         team.pin_caller();
-        team.run(|lane| stack.see(lane, patches, slot.0 as usize));
+        team.run(|lane| stack.see(lane, patches, slot.0 as usize, layers.clone()));
         outputs.begin(&Step::default());
         outputs.end()
     }

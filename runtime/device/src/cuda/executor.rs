@@ -37,6 +37,7 @@ pub(crate) use images::Tower;
 use in_flight::{StepSlot, Want};
 use monomorph_model::{ModelSpec, OffloadSlot, Output, SlidingSpec, Step, StepOutput, Ticket, Tokens};
 use parts::{Kind, PROMPTS, StepPart, parts};
+use std::ops::Range;
 
 /// The launches of a layer stack, by program.
 pub trait Programs: Send + 'static {
@@ -60,8 +61,9 @@ pub trait Programs: Send + 'static {
     /// passes; nothing for a stack without one.
     fn learn(&self, _queue: &mut Queue) {}
 
-    /// A vision tower over so many patches, whose rows are kept in `slot`; nothing for a stack without one.
-    fn see(&self, _patches: usize, _slot: usize, _queue: &mut Queue) {}
+    /// Layers of a vision tower over so many patches, which begin with embedding them and end with keeping
+    /// their rows in `slot`; nothing for a stack without one.
+    fn see(&self, _patches: usize, _slot: usize, _layers: Range<usize>, _queue: &mut Queue) {}
 
     /// A sum over ranks alone, to be timed; nothing for a stack that sums nothing.
     fn exchange(&self, _queue: &mut Queue) {}

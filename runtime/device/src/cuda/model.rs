@@ -19,6 +19,7 @@ use monomorph_model::{
     Weights,
 };
 use monomorph_world::{Rank, Seat};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A generated layer stack: weights, K/V and recurrent state, activations, and the programs of launches over
@@ -304,8 +305,8 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
         self.memory.set_scales()
     }
 
-    fn see(&mut self, patches: &Patches, slot: FeatureSlot) -> Ticket {
-        self.steps.see(&self.stack, patches, slot)
+    fn see(&mut self, patches: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
+        self.steps.see(&self.stack, patches, slot, layers)
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

@@ -23,6 +23,8 @@ const VISION: VisionSpec = VisionSpec {
     whole_spans: true,
     tokens: ImageTokens { image: 9, start: None, end: None, row_end: None },
     most_patches: 800,
+    layers: 2,
+    step_patches: 64,
     slots: 3,
 };
 /// Rows of a slot, and of all slots.

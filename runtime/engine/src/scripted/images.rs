@@ -6,6 +6,7 @@
 
 use super::mix;
 use monomorph_model::{FeatureSlot, Patches, Positions, SequenceImages, SequenceStep, VisionSpec};
+use std::ops::Range;
 
 /// Bits of a cell that are the token's id.
 const ID_BITS: u32 = 16;
@@ -47,20 +48,30 @@ fn hash(pixels: &[f32]) -> u64 {
 pub(super) struct Images {
     vision: VisionSpec,
     slots: Vec<Option<(u64, usize)>>,
+    /// The pixels of an image that is seen in part, its slot, and the layer that comes next.
+    under_way: Option<(u64, FeatureSlot, usize)>,
 }
 
 impl Images {
     pub fn new(vision: VisionSpec) -> Images {
-        Images { vision, slots: vec![None; vision.slots] }
+        Images { vision, slots: vec![None; vision.slots], under_way: None }
     }
 
-    /// Sees an image.
-    pub fn see(&mut self, image: &Patches, slot: FeatureSlot) {
+    /// Sees layers of an image: those of another may come between only if they begin anew.
+    pub fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) {
         let VisionSpec { merge, values, most_patches, .. } = self.vision;
         let (patches, pixels) = (image.grid.patches(), image.pixels.len());
         assert!(patches > 0 && patches <= most_patches, "{patches} patches, and {most_patches} are taken");
         assert_eq!(pixels, patches * values, "{pixels} numbers of {patches} patches");
-        self.slots[slot.0 as usize] = Some((hash(image.pixels), patches / (merge * merge)));
+        let pixels = hash(image.pixels);
+        assert_eq!(layers, self.vision.part(patches, layers.start), "layers of {patches} patches");
+        let due = self.under_way.take().unwrap_or((pixels, slot, 0));
+        if layers.start > 0 {
+            assert_eq!((pixels, slot, layers.start), due, "layers that go on with an image");
+        }
+        let last = layers.end == self.vision.layers;
+        self.under_way = (!last).then_some((pixels, slot, layers.end));
+        self.slots[slot.0 as usize] = last.then_some((pixels, patches / (merge * merge)));
     }
 
     /// The cells of the tokens `ids` that a row feeds.

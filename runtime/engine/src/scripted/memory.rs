@@ -12,6 +12,7 @@ use monomorph_model::{
 use monomorph_sampling::{MAX_BIASES, Sampling, TokenBias, TokenMask, TokenUse};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Token ids in place of keys and values, what each slot was fed, and what the steps in flight hold.
@@ -85,9 +86,9 @@ impl Memory {
         }
     }
 
-    /// Sees an image.
-    pub fn see(&mut self, image: &Patches, slot: FeatureSlot) {
-        self.images.as_mut().expect("a model without a vision tower").see(image, slot);
+    /// Sees layers of an image.
+    pub fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) {
+        self.images.as_mut().expect("a model without a vision tower").see(image, slot, layers);
     }
 
     /// The ids of what is kept of tokens.
@@ -398,7 +399,7 @@ impl Memory {
         self.windows.as_mut().expect("a model without a sliding window").write(block, from);
     }
 
-    fn cells_between_steps(&self, block: BlockId) -> std::ops::Range<usize> {
+    fn cells_between_steps(&self, block: BlockId) -> Range<usize> {
         assert!(self.steps.is_empty(), "{block:?} is copied while a step is in flight");
         let (index, blocks) = (block.0 as usize, self.blocks);
         assert!(index < blocks, "{block:?} of a memory of {blocks} blocks");

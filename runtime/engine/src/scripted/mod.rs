@@ -32,6 +32,7 @@ use monomorph_model::{RowOutput, SequenceStep, Slot, StatePlace, States, Step, S
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -378,11 +379,11 @@ impl<S: Shape> Model for Scripted<S> {
         }
     }
 
-    fn see(&mut self, image: &Patches, slot: FeatureSlot) -> Ticket {
+    fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
         assert!(self.told_later.is_none(), "a step is not sampled in, and an image is seen");
         // Blocks that are copied must not be those of a step in flight, whatever it does.
         self.memory.begin(&[]);
-        self.memory.see(image, slot);
+        self.memory.see(image, slot, layers);
         self.begun(StepOutput::default(), Vec::new(), 0)
     }
 

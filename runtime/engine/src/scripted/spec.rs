@@ -156,6 +156,8 @@ impl<S: Shape, const FAMILY: usize> Shape for Seeing<S, FAMILY> {
             row_end: if FAMILY == PIXTRAL { Some(41) } else { None },
         },
         most_patches: 12,
+        layers: 3,
+        step_patches: 5,
         slots: 3,
     });
 }

@@ -54,6 +54,12 @@ impl Images {
         self.placed.iter().zip(&self.places).position(|(image, place)| place.is_none() && here(image))
     }
 
+    /// Whether an image with tokens among these has its rows at a place.
+    pub fn reads(&self, tokens: Range<usize>, place: FeaturePlace) -> bool {
+        let here = |image: &PlacedImage| image.start < tokens.end && tokens.start < image.end;
+        self.placed.iter().zip(&self.places).any(|(image, at)| *at == Some(place) && here(image))
+    }
+
     /// Says whether an image that its next step may feed will be seen before that step.
     pub fn expect(&mut self, comes: bool) {
         self.comes = comes;
@@ -198,6 +204,8 @@ mod tests {
             whole_spans,
             tokens,
             most_patches: 8,
+            layers: 2,
+            step_patches: 64,
             slots: 2,
         };
         Images::new(given, Some(vision))

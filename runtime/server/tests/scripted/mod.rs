@@ -23,6 +23,7 @@ use monomorph_model::{
 };
 use monomorph_world::{Rank, Seat};
 use serde_json::{Map, Value, json};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -192,8 +193,8 @@ impl<S: Shape> Model for Loaded<S> {
         Ok((1 << PROCESSES.get().ok_or("it is not joined")?) - 1)
     }
 
-    fn see(&mut self, image: &Patches, slot: FeatureSlot) -> Ticket {
-        self.0.see(image, slot)
+    fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
+        self.0.see(image, slot, layers)
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

@@ -10,6 +10,7 @@ use crate::cuda::queue::Extents;
 use crate::cuda::world::fail;
 use monomorph_abi::images::PatchGrid;
 use monomorph_model::{FeatureSlot, Grid, Patches, Ticket, VisionSpec};
+use std::ops::Range;
 
 /// What a stack's tower is, and where it takes pixels.
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +81,9 @@ impl Tower {
     /// Checks an image, by whose numbers kernels index without further checks.
     ///
     /// # Panics
-    /// When it has no patches, more than a pass takes or than a side may have, or other than whole merge
+    /// When there are no such layers, or it has no patches, more than a pass takes or than a side may have, or other than whole merge
     /// blocks; or there is not one row of pixels a patch.
-    fn check(&self, image: &Patches, slot: FeatureSlot) {
+    fn check(&self, image: &Patches, slot: FeatureSlot, layers: &Range<usize>) {
         let Tower { vision, most_side, .. } = self;
         let Grid { frames, rows, columns } = image.grid;
         let count = rows.checked_mul(columns).and_then(|frame| frame.checked_mul(frames));
@@ -101,6 +102,7 @@ impl Tower {
         let count = image.grid.patches();
         assert!(given == count * values, "{given} numbers are not {values} a patch of {count}");
         assert!((slot.0 as usize) < vision.slots, "there is no {slot:?}");
+        assert!(vision.has(layers), "there are no layers {layers:?}");
     }
 }
 
@@ -125,16 +127,23 @@ impl Executor {
         words.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
     }
 
-    /// Starts a step that runs the tower over an image and leaves the rows of its tokens in `slot`.
+    /// Starts a step that runs layers of the tower over an image, the last of which leaves the rows of its
+    /// tokens in `slot`.
     ///
     /// # Panics
-    /// When the image or the slot breaks the tower's limits, a step waits for what it samples by, or too many
+    /// When the image, the slot or the layers break the tower's limits, a step waits for what it samples by, or too many
     /// are in flight. Unwinds when the device has failed.
-    pub fn see<P: Programs>(&mut self, programs: &P, image: &Patches, slot: FeatureSlot) -> Ticket {
+    pub fn see<P: Programs>(
+        &mut self,
+        programs: &P,
+        image: &Patches,
+        slot: FeatureSlot,
+        layers: Range<usize>,
+    ) -> Ticket {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.ring.steps as u64, "{in_flight} steps are in flight already");
         assert!(self.unsampled.is_empty(), "a step is not sampled in, and an image is to be seen");
-        if let Err(fault) = self.start_to_see(programs, image, slot) {
+        if let Err(fault) = self.start_to_see(programs, image, slot, layers) {
             fail(self.exchange.as_ref(), fault);
         }
         self.submitted += 1;
@@ -146,22 +155,24 @@ impl Executor {
         programs: &P,
         image: &Patches,
         slot: FeatureSlot,
+        layers: Range<usize>,
     ) -> Result<(), Fault> {
         let gpu = self.quiet.gpu.clone();
         gpu.enter()?;
         let sight = self.sight.as_mut().expect("a model without a vision tower is not asked to see");
-        sight.tower.check(image, slot);
+        sight.tower.check(image, slot, &layers);
         let Sight { tower, staging, next } = sight;
-        let staging = &mut staging[*next];
-        *next = 1 - *next;
-        let bytes = staging.fill(bytes_of(image.pixels))?;
-        // In order on the steps' stream: the image before may still be looked at.
-        // SAFETY: the buffer has room for the most patches, and the pinned bytes are not written before the
-        // event has passed.
-        unsafe { gpu.stream().upload(tower.pixels.0, bytes) }?;
-        staging.taken.record(gpu.stream())?;
-
         let (patches, vision) = (image.grid.patches(), tower.vision);
+        if layers.start == 0 {
+            let staging = &mut staging[*next];
+            *next = 1 - *next;
+            let bytes = staging.fill(bytes_of(image.pixels))?;
+            // In order on the steps' stream: the image before may still be looked at.
+            // SAFETY: the buffer has room for the most patches, and the pinned bytes are not written before
+            // the event has passed.
+            unsafe { gpu.stream().upload(tower.pixels.0, bytes) }?;
+            staging.taken.record(gpu.stream())?;
+        }
         let tokens = patches / (vision.merge * vision.merge);
         let index = self.ring.of_step(self.submitted).start;
         self.buffer.see(patches, tokens);
@@ -175,7 +186,7 @@ impl Executor {
         let tables = flight.tables;
         let extents = Extents { tokens: patches as u32, sequences: 1, outputs: tokens as u32 };
         let mut queue = self.quiet.queue("see", false, extents, tables);
-        programs.see(patches, slot.0 as usize, &mut queue);
+        programs.see(patches, slot.0 as usize, layers, &mut queue);
         queue.finish()?;
         self.flights[index].done.record(gpu.stream())
     }

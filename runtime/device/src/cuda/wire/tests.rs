@@ -472,6 +472,8 @@ fn seeing(grid_positions: bool) -> StepBuffer {
         whole_spans: false,
         tokens,
         most_patches: 40,
+        layers: 2,
+        step_patches: 64,
         slots: 2,
     };
     StepBuffer::new(StepLimits { vision: Some(vision), ..limits() })

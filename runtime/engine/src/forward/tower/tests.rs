@@ -10,7 +10,6 @@ use crate::scripted::{PIXTRAL, Script, Scripted, Seeing, Shape, Tight};
 use crate::{EngineHandle, EngineOptions, Generation, PromptImage, PromptImages, Request};
 use monomorph_cache::ImageDigest;
 use monomorph_model::Grid;
-use std::sync::Arc;
 
 type Model = Seeing<Tight, PIXTRAL>;
 
@@ -35,17 +34,27 @@ impl ByHand {
 
     /// The same behind another first token.
     fn ask_behind(&self, first: u32, images: &[u8], answer: usize) -> Generation {
+        self.ask_of_size(first, images.iter().map(|number| (*number, 3)), answer)
+    }
+
+    /// The same with images of a number and so many patches each.
+    fn ask_of_size(
+        &self,
+        first: u32,
+        images: impl IntoIterator<Item = (u8, usize)>,
+        answer: usize,
+    ) -> Generation {
         let (mut ids, mut given) = (Vec::new(), PromptImages::default());
-        for number in images {
+        for (number, patches) in images {
             ids.push(if ids.is_empty() { first } else { 1 });
             given.images.push(PromptImage {
-                digest: ImageDigest([*number; 32]),
+                digest: ImageDigest([number; 32]),
                 start: ids.len(),
-                tokens: 4,
-                grid: Grid { frames: 1, rows: 1, columns: 3 },
-                pixels: Arc::from([f32::from(*number); 3]),
+                tokens: patches + 1,
+                grid: Grid { frames: 1, rows: 1, columns: patches },
+                pixels: vec![f32::from(number); patches].into(),
             });
-            ids.extend([40, 40, 40, 41]);
+            ids.extend(std::iter::repeat_n(40, patches).chain([41]));
         }
         ids.push(2);
         let request = Request { images: given, ignore_eos: true, ..Request::new(ids, answer) };
@@ -140,4 +149,55 @@ fn those_that_leave_give_their_places_back() {
     let _again = hand.ask(&[2], 1);
     let seen: u64 = (0..3).map(|_| hand.turn()[0]).sum();
     assert_eq!((seen, hand.engine.stats().images_found), (0, 1));
+}
+
+#[test]
+fn others_are_fed_between_the_steps_of_a_large_image() {
+    let mut hand = ByHand::new();
+    let _decodes = hand.ask(&[], 40);
+    assert_eq!(hand.turn(), [0, 1, 1]);
+    let _sees = hand.ask_of_size(9, [(1, 12), (2, 3)], 4);
+    assert_eq!(hand.turn(), [0, 0, 1]);
+    // Three layers, a step each; the image is seen with the last.
+    assert_eq!([hand.turn(), hand.turn()], [[0, 0, 0], [0, 0, 1]]);
+    assert_eq!([hand.turn(), hand.turn()], [[0, 0, 0], [0, 0, 1]]);
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 0, 1]]);
+    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 20, 2]]);
+}
+
+#[test]
+fn an_image_that_all_have_left_is_not_seen_to_its_end() {
+    let mut hand = ByHand::new();
+    let asked = hand.ask_of_size(9, [(1, 12)], 4);
+    assert_eq!([hand.turn(), hand.turn()], [[0, 0, 0]; 2]);
+    assert_eq!(hand.used(), 1);
+    drop(asked);
+    hand.forward.sweep().unwrap();
+    assert_eq!((hand.used(), hand.forward.tower.places().held()), (0, 0), "it has no rows");
+    // From its first layer on.
+    let _again = hand.ask_of_size(7, [(1, 12)], 4);
+    assert_eq!(hand.turn(), [0, 0, 0]);
+    assert_eq!([hand.turn(), hand.turn(), hand.turn()], [[0, 0, 0], [0, 0, 0], [1, 0, 0]]);
+    assert_eq!((hand.turn(), hand.engine.stats().images_found), ([0, 15, 1], 0));
+}
+
+#[test]
+fn who_asks_for_an_image_under_way_waits_for_its_end() {
+    let mut hand = ByHand::new();
+    let first = hand.ask_of_size(9, [(1, 12)], 4);
+    assert_eq!([hand.turn(), hand.turn()], [[0, 0, 0]; 2]);
+    let _second = hand.ask_of_size(7, [(1, 12)], 4);
+    let mut seen = 0;
+    while hand.engine.stats().images_found == 0 {
+        seen += hand.turn()[0];
+    }
+    // Who asked first goes, and the other still waits for what is left.
+    assert_eq!((seen, hand.used(), hand.engine.stats().tokens_prefilled), (0, 1, 0));
+    drop(first);
+    hand.forward.sweep().unwrap();
+    assert_eq!(hand.used(), 1);
+    while hand.engine.stats().tokens_generated == 0 {
+        seen += hand.turn()[0];
+    }
+    assert_eq!(seen, 1);
 }
