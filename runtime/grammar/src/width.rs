@@ -514,12 +514,6 @@ mod tests {
         assert!(why.contains("within alternatives"), "{why}");
     }
 
-    /// Whether the walk counts its steps as it takes them, and gives up behind the last one only: what it
-    /// does from `steps` on, at a depth.
-    fn walk_from(steps: usize) -> Walk<'static> {
-        Walk { definitions: None, steps }
-    }
-
     #[test]
     fn ways_are_counted_up_to_the_last_step_and_the_deepest_level() {
         let two = json!({"anyOf": [{}, {}]});
@@ -553,13 +547,14 @@ mod tests {
     fn what_begins_is_recorded_up_to_the_last_step_and_the_deepest_level() {
         let array = json!({"type": "array"});
         let arrays = json!({"anyOf": [array, array]});
-        let with_items = json!({"anyOf": [array, array], "items": {}});
+        let two = json!({"anyOf": [{}, {}]});
+        let nested = json!({"anyOf": [two, two], "items": {}});
         let constants = json!({"enum": [[1], [2]]});
-        let both = json!({"allOf": [with_items, with_items]});
-        let one_of = json!({"anyOf": [with_items]});
-        let referring = json!({"$ref": "#/$defs/arrays", "minProperties": 1});
+        let both = json!({"allOf": [nested, nested]});
+        let one_of = json!({"anyOf": [nested]});
+        let referring = json!({"$ref": "#/$defs/nested", "minProperties": 1});
         let alone = json!({"$ref": "#/$defs/arrays"});
-        let defined = json!({"arrays": arrays});
+        let defined = json!({"arrays": arrays, "nested": nested});
         let places = |schema: &Value, steps, depth, times, places| {
             let mut walk = Walk { definitions: defined.as_object(), steps };
             let mut begun = Begun { places, ..Begun::default() };
@@ -580,11 +575,11 @@ mod tests {
             (&constants, [0, 64, 1, 0], (0, 4)),
             (&alone, [0, 0, 1, 0], (9, 11)),
             (&alone, [0, 64, 1, 0], (1, 2)),
-            (&referring, [0, 63, 1, 0], (14, 14)),
-            (&referring, [0, 64, 1, 0], (3, 5)),
-            // At the last level all count as one way.
-            (&both, [0, 63, 1, 0], (64, 33)),
-            (&one_of, [0, 63, 8, 0], (64, 15)),
+            // What two levels further down would count as two ways counts as one.
+            (&both, [0, 63, 1, 0], (32, 30)),
+            (&one_of, [0, 63, 8, 0], (64, 16)),
+            (&referring, [0, 63, 8, 0], (112, 16)),
+            (&referring, [0, 64, 8, 0], (24, 5)),
         ] {
             assert_eq!(places(schema, steps, depth, times, before), found, "{schema}, {steps}, {depth}");
         }
@@ -606,7 +601,7 @@ mod tests {
         ] {
             let all: usize = of_places.iter().sum();
             for left in 0..=all {
-                let mut walk = walk_from(MOST_STEPS - left);
+                let mut walk = Walk { definitions: None, steps: MOST_STEPS - left };
                 let taken = of_places.iter().scan(0, |sum, steps| {
                     *sum += steps;
                     Some(*sum)
