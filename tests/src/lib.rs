@@ -19,6 +19,7 @@ pub mod scripted;
 pub mod served;
 pub mod server;
 pub mod shipped;
+pub mod speculated;
 pub mod stacks;
 pub mod towers;
 

@@ -18,7 +18,7 @@
 //! the last one, at a position without a block, as draft heads did until then.
 
 use monomorph_compiler::plan::{PhaseKind, Plan};
-use monomorph_compiler::reference::{Cache, Interpreter, Logits};
+use monomorph_compiler::reference::{Fed, Interpreter};
 use monomorph_compiler::spec::types::DraftMethod::{Layers, Mtp, Ngram};
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Target};
 use monomorph_compiler::{graph, passes, report, spec};
@@ -27,6 +27,7 @@ use monomorph_tests::goldens::{Golden, goldens};
 use monomorph_tests::repeating::{KEPT, repeat};
 use monomorph_tests::root;
 use monomorph_tests::server::{Serving, build, build_with, stats};
+use monomorph_tests::speculated::{SHOWN, SKIPPED, Speculated};
 use monomorph_weights::Checkpoint;
 use serde_json::json;
 use std::path::Path;
@@ -180,90 +181,6 @@ fn drafts_change_no_answer() {
     }
 }
 
-/// A build whose answers show its drafts: it accepts drafts at this rate, whatever was sampled.
-const SHOWN: DraftOption =
-    DraftOption { method: Mtp, drafts: 2, vocabulary: Some(23), forced_acceptance: Some(0.6) };
-/// The same with the model without its recurrent layers.
-const SKIPPED: DraftOption = DraftOption { method: Layers, ..SHOWN };
-
-/// Whether a draft at a position is accepted, as compiler/src/plan/draft.rs states it.
-fn holds(slot: u64, position: usize) -> bool {
-    let rate = SHOWN.forced_acceptance.expect("it is forced");
-    let bits = ((slot << 32) + position as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (bits ^ (bits >> 31)) >> 40 < (rate * f64::from(1 << 24)) as u64
-}
-
-fn likeliest(logits: &[f32]) -> u32 {
-    let best = |best: usize, at: usize| if logits[at] > logits[best] { at } else { best };
-    (0..logits.len()).fold(0, best) as u32
-}
-
-/// A sequence as the interpreter speculates with it: only accepted tokens are fed.
-#[derive(Clone)]
-struct Speculated<'a> {
-    interpreter: &'a Interpreter<'a>,
-    method: DraftMethod,
-    vocabulary: usize,
-    hidden: usize,
-    model: Cache,
-    draft: Cache,
-    /// Positions of both.
-    positions: usize,
-    answer: Vec<u32>,
-    drafts: Vec<u32>,
-}
-
-impl Speculated<'_> {
-    /// Feeds accepted tokens, then drafts after the token sampled from them.
-    fn feed(&mut self, tokens: &[u32]) {
-        let outcome = self.interpreter.forward_with_hidden(tokens, &mut self.model, Logits::All);
-        let sampled = likeliest(&outcome.logits[(tokens.len() - 1) * self.vocabulary..]);
-        let following: Vec<u32> = tokens[1..].iter().copied().chain([sampled]).collect();
-        self.positions += tokens.len();
-        self.answer.push(sampled);
-        self.drafts.clear();
-        let most = SHOWN.vocabulary.expect("the head is cut");
-        if self.method == Layers {
-            // What passes add is discarded, and they do not use the model's recurrent state.
-            let (mut passes, mut last) = (self.model.clone(), sampled);
-            for _ in 0..SHOWN.drafts {
-                last = likeliest(&self.interpreter.skip(&[last], &mut passes, Logits::Last)[..most]);
-                self.drafts.push(last);
-            }
-            return;
-        }
-        let mut drafted = self.interpreter.draft(&outcome.hidden, &following, &mut self.draft, Logits::Last);
-        // What passes after the first add is discarded.
-        let mut further = self.draft.clone();
-        loop {
-            let draft = likeliest(&drafted.logits[..most]);
-            self.drafts.push(draft);
-            if self.drafts.len() == SHOWN.drafts {
-                return;
-            }
-            let from = &drafted.hidden[drafted.hidden.len() - self.hidden..];
-            drafted = self.interpreter.draft(from, &[draft], &mut further, Logits::Last);
-        }
-    }
-
-    /// How many tokens of an answer are those of a sequence in a slot, from the first on.
-    fn alike(mut self, slot: u64, found: &[u32]) -> usize {
-        loop {
-            let alike = self.answer.iter().zip(found).take_while(|(a, b)| a == b).count();
-            if alike < self.answer.len().min(found.len()) || alike == found.len() {
-                return alike;
-            }
-            let last = *self.answer.last().expect("the prompt was fed");
-            let held = (0..SHOWN.drafts).take_while(|at| holds(slot, self.positions + 1 + at)).count();
-            let fed: Vec<u32> = [last].iter().chain(&self.drafts[..held]).copied().collect();
-            self.answer.extend_from_slice(&fed[1..]);
-            self.feed(&fed);
-        }
-    }
-}
-
 #[test]
 fn drafts_are_those_of_the_interpreter() {
     // In the second, two of five layers attend, the first among them.
@@ -299,21 +216,9 @@ fn shows(name: &str, shown: DraftOption) {
     let answers = crowd(&serving.address, &requests, CLIENTS);
     for (number, (request, found)) in requests.iter().zip(&answers).enumerate() {
         let found: Vec<u32> = found.text.bytes().map(|token| u32::from(token - b'!')).collect();
-        let mut speculated = Speculated {
-            interpreter: &interpreter,
-            method: shown.method,
-            vocabulary: target.model.vocabulary,
-            hidden: target.model.hidden,
-            model: Cache::default(),
-            draft: Cache::default(),
-            positions: 0,
-            answer: Vec::new(),
-            drafts: Vec::new(),
-        };
-        speculated.feed(&request.prompt);
-        // Only the answer shows which slot the server used.
-        let best = (0..32).map(|slot| speculated.clone().alike(slot, &found)).max();
-        let best = best.expect("there are slots");
+        let fed = Fed::text(&request.prompt);
+        let speculated = Speculated::new(&interpreter, shown, &target.model, &fed, 0);
+        let best = speculated.alike_in_any_slot(&found);
         assert_eq!(best, request.tokens, "{:?}, request {number}: {found:?}", shown.method);
     }
 }

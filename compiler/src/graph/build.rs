@@ -87,7 +87,10 @@ fn draft_embed(graph: &mut Builder, model: &Model) -> Body {
     let mut body = BodyBuilder::new("draft_embed", Some(hidden));
     body.values[0].name = "hidden".to_owned();
     let table = graph.weight("embedding");
-    let following = body.node("following", Rows::Tokens, hidden, Op::Embedding { table }, &[]);
+    let mut following = body.node("following", Rows::Tokens, hidden, Op::Embedding { table }, &[]);
+    if graph.vision.is_some() {
+        following = blocks::image_rows(&mut body, "following_seen", following);
+    }
     let mut norm = |body: &mut BodyBuilder, name: &str, weight: &str, x| {
         let (eps, form) = (model.norm.eps, graph.form(model.norm));
         let op = Op::RmsNorm { weight: graph.weight(weight), eps, form, groups: 1, ranks: 1 };

@@ -24,9 +24,6 @@ pub fn plan(target: &Target, graph: &Graph) -> Result<Plan, PassError> {
 
 /// Turns ops into phases.
 fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
-    let mut graph = graph.clone();
-    let tower = tower::bodies(target, &mut graph)?;
-    let graph = &graph;
     let drafts = target.draft.is_some_and(|draft| draft.has_head());
     match target.hardware.kind {
         HardwareKind::Cpu(_) => precision::cpu(graph, drafts)?,
@@ -35,15 +32,16 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
             precision::cuda(graph, drafts)?;
         }
     }
-    let (graph, draft) = draft::bodies(target, graph)?;
+    let (mut graph, draft) = draft::bodies(target, graph)?;
+    let mut tower = tower::bodies(target, &mut graph)?;
     let graph = shard::shard(&graph, target.shared_by())?;
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
-    let layout = layout::layout(&graph, &fused, &target.hardware.kind)?;
+    let mut layout = layout::layout(&graph, &fused, &target.hardware.kind)?;
     let buckets = buckets::buckets(target);
     let assignment = memory::assign(&graph, &fused, tower.as_ref())?;
     let mut bodies = bodies(&graph, tower.as_ref(), &fused, &layout, &assignment)?;
     if let Some(draft) = &draft {
-        draft::begin_again(draft, &mut bodies);
+        draft::begin_again(draft, tower.as_mut(), &mut layout.fields, &mut bodies);
     }
     let phases = bodies.iter().flat_map(|body| &body.phases).map(|phase| phase.name.as_str());
     // A tuning file is about the plan of one rank, in which a tied head is the embedding's phase.

@@ -3,13 +3,13 @@
 use super::{PassError, pass_error};
 use crate::blocks::draft;
 use crate::graph::{Body, BodyId, Graph};
-use crate::plan::{DraftLayers, DraftPlan, LoweredPhase, PlanBody};
+use crate::plan::{DraftLayers, DraftPlan, Field, LoweredPhase, PlanBody, TowerPlan};
 use crate::spec::types::{DraftMethod, Drafting, Target};
 
 /// The graph that is planned, and the draft passes. If the target drafts itself, the model's bodies are
 /// followed by those that only draft passes run, and the logits of the last body are cut to the ids that may
 /// be drafted. The body that begins a draft head's later passes follows them, once there are phases
-/// ([`begin_again`]).
+/// ([`begin_again`]). Those of a tower follow all of these.
 ///
 /// # Errors
 /// When the target asks for a draft head and the model has none.
@@ -41,13 +41,26 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
     Ok((whole, Some(draft)))
 }
 
-/// Adds the body that begins every pass of a draft head but the first.
-pub fn begin_again(plan: &DraftPlan, bodies: &mut Vec<PlanBody<LoweredPhase>>) {
+/// Adds the body that begins every pass of a draft head but the first, before those of a tower, to which their
+/// `fields` belong.
+pub fn begin_again(
+    plan: &DraftPlan,
+    tower: Option<&mut TowerPlan>,
+    fields: &mut [Field],
+    bodies: &mut Vec<PlanBody<LoweredPhase>>,
+) {
     if plan.layers == DraftLayers::Attending {
         return;
     }
     let [first, head] = [plan.first, plan.head].map(|id| &bodies[id.0]);
     let phases = draft::again(&first.phases, &head.phases);
-    assert_eq!(plan.again, BodyId(bodies.len()), "it follows the draft head's bodies");
-    bodies.push(PlanBody { name: "draft_again".to_owned(), layers: first.layers.clone(), phases });
+    let again = PlanBody { name: "draft_again".to_owned(), layers: first.layers.clone(), phases };
+    let place = tower.as_ref().map_or(bodies.len(), |tower| tower.first.0);
+    assert_eq!(plan.again, BodyId(place), "it follows the draft head's bodies");
+    bodies.insert(place, again);
+    if let Some(tower) = tower {
+        let owners = fields.iter_mut().filter_map(|field| field.owner.as_mut());
+        owners.filter(|owner| **owner >= tower.first).for_each(|owner| owner.0 += 1);
+        tower.make_room();
+    }
 }

@@ -42,7 +42,8 @@ pub fn assign(graph: &Graph, fused: &Fused, tower: Option<&TowerPlan>) -> Result
     let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, width };
     let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new(), alone: Vec::new() };
     // The heads of the model and of the draft, which pass nothing on.
-    let heads = [graph.schedule.last().map(|run| run.body.0), graph.bodies.len().checked_sub(1)];
+    let behind = tower.map_or(graph.bodies.len(), |tower| tower.first.0);
+    let heads = [graph.schedule.last().map(|run| run.body.0), behind.checked_sub(1)];
     let of_tower = tower.map(|tower| (tower.first.0, assignment.streams(graph, tower.first.0)));
     for (index, (body, groups)) in graph.bodies.iter().zip(&fused.bodies).enumerate() {
         let stream = match of_tower {

@@ -17,9 +17,11 @@ pub fn bodies(target: &Target, graph: &mut Graph) -> Result<Option<TowerPlan>, P
             "several ranks do not see images yet: build with `--vision off`, or for one"
         ));
     }
-    if target.draft_passes() {
+    if let Some(draft) = target.draft.filter(|_| on_card && target.draft_passes()) {
         return Err(pass_error!(
-            "drafts do not see images yet: build with `--vision off` or without `--draft`"
+            "passes of `--draft {}` do not see images on a CUDA device yet: build with `--vision off`, or with \
+             `--draft ngram`",
+            draft.method.name()
         ));
     }
     let vision = target.tower.as_ref().expect("a graph with a tower is built from it");

@@ -67,6 +67,13 @@ impl TowerPlan {
         TowerPlan { first, schedule, branches, most_patches, step_patches, buckets, merged, slots: SLOTS }
     }
 
+    /// Has a body more before its own.
+    pub(crate) fn make_room(&mut self) {
+        let schedule = self.schedule.iter_mut().map(|(body, _)| body);
+        let branches = self.branches.iter_mut().map(|(_, body)| body);
+        [&mut self.first].into_iter().chain(schedule).chain(branches).for_each(|body| body.0 += 1);
+    }
+
     /// The layers that run a body, in order; of a branch's, branches.
     pub fn layers(&self, body: BodyId) -> Vec<usize> {
         let layers = self.schedule.iter().filter(|(of, _)| *of == body).filter_map(|(_, layer)| *layer);

@@ -1,6 +1,6 @@
 //! Images among the tokens of a step.
 
-use monomorph_model::{Positions, SequenceImages, VisionSpec};
+use monomorph_model::{ImageSpan, Positions, SequenceImages, VisionSpec};
 use std::ops::Range;
 
 /// No row of an image.
@@ -16,12 +16,15 @@ pub struct StepImages {
     positions: Vec<[u32; 3]>,
     /// By token: the index of the last one of its image, or its own.
     ends: Vec<u32>,
+    /// By sequence: the row that is kept for the token that follows those fed, or [`NONE`].
+    following: Vec<u32>,
 }
 
 impl StepImages {
     /// For steps of a stack with this tower.
     pub(crate) fn new(vision: VisionSpec) -> StepImages {
-        StepImages { vision, rows: Vec::new(), positions: Vec::new(), ends: Vec::new() }
+        let (rows, positions, ends, following) = Default::default();
+        StepImages { vision, rows, positions, ends, following }
     }
 
     /// Takes a step, or a part of one: the images of its sequences, or none of any; the rows of it that each
@@ -45,35 +48,42 @@ impl StepImages {
         self.positions.extend(indices.iter().map(|index| [*index; 3]));
         self.ends.clear();
         self.ends.extend_from_slice(indices);
+        self.following.clear();
         for (images, rows) in images.zip(sequences) {
             self.take(images, rows);
         }
+        self.following.resize(count, NONE);
+    }
+
+    /// The row that is kept for the first token of a span, which lies behind `behind` of `tokens`.
+    fn kept_for(&self, span: &ImageSpan, behind: usize, tokens: usize) -> u32 {
+        let (most, slots) = (self.vision.most_tokens(), self.vision.slots);
+        let end = span.at.checked_add(span.count).filter(|end| span.at >= behind && *end <= tokens);
+        let last = span.first.checked_add(span.count).filter(|last| *last <= most);
+        let slot = span.slot.0 as usize;
+        assert!(
+            end.is_some() && last.is_some() && slot < slots,
+            "{span:?} behind {behind} of {tokens} tokens, and {slots} slots have {most} rows each"
+        );
+        (slot * (1 + self.vision.taps) * most + span.first) as u32
     }
 
     /// Takes the images of a sequence whose tokens are these rows of the step.
     fn take(&mut self, images: &SequenceImages, of: Range<usize>) {
-        let (rows, ends) = (&mut self.rows[of.clone()], &mut self.ends[of.clone()]);
-        let positions = &mut self.positions[of];
-        let (most, slots) = (self.vision.most_tokens(), self.vision.slots);
         let mut behind = 0;
         for span in &images.spans {
-            let end = span.at.checked_add(span.count).filter(|end| span.at >= behind && *end <= rows.len());
-            let last = span.first.checked_add(span.count).filter(|last| *last <= most);
-            let slot = span.slot.0 as usize;
-            let (Some(end), Some(_), true) = (end, last, slot < slots) else {
-                panic!(
-                    "{span:?} behind {behind} of {} tokens, and {slots} slots have {most} rows each",
-                    rows.len()
-                );
-            };
-            let first = slot * (1 + self.vision.taps) * most + span.first;
-            rows[span.at..end].iter_mut().zip(first..).for_each(|(row, at)| *row = at as u32);
+            let (first, end) = (self.kept_for(span, behind, of.len()), span.at + span.count);
+            let here = of.start + span.at..of.start + end;
+            self.rows[here.clone()].iter_mut().zip(first..).for_each(|(row, at)| *row = at);
             if span.count > 0 {
-                let last = ends[end - 1];
-                ends[span.at..end].fill(last);
+                let last = self.ends[here.end - 1];
+                self.ends[here].fill(last);
             }
             behind = end;
         }
+        let following = images.following.map(|span| self.kept_for(&span, of.len(), of.len() + 1));
+        self.following.push(following.unwrap_or(NONE));
+        let positions = &mut self.positions[of];
         if images.positions != Positions::Index {
             assert!(self.vision.grid_positions, "positions of three axes, and the model has but one");
         }
@@ -99,6 +109,44 @@ impl StepImages {
         let row = self.rows[token];
         let behind = tap.map_or(0, |tap| (1 + tap) * self.vision.most_tokens());
         (row != NONE).then_some(row as usize + behind)
+    }
+
+    /// The row that is kept for the token that follows those of a sequence.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn following(&self, sequence: usize) -> Option<usize> {
+        let row = self.following[sequence];
+        (row != NONE).then_some(row as usize)
+    }
+
+    /// Those of steps of the same stack, none of which has been taken.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn none(&self) -> StepImages {
+        StepImages::new(self.vision)
+    }
+
+    /// Begins a step whose tokens are [pushed](Self::push).
+    #[cfg(feature = "cpu")]
+    pub(crate) fn begin(&mut self) {
+        self.rows.clear();
+        self.positions.clear();
+        self.ends.clear();
+        self.following.clear();
+    }
+
+    /// Adds the token at an index: the row that is kept for it, and what it is turned by.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn push(&mut self, index: u32, row: Option<usize>, position: [u32; 3]) {
+        self.rows.push(row.map_or(NONE, |row| row as u32));
+        self.positions.push(position);
+        self.ends.push(index);
+    }
+
+    /// What is turned by that stands at `index` behind a token at `last`: text counts on from the largest axis,
+    /// in all three.
+    #[cfg(feature = "cpu")]
+    pub(crate) fn behind(&self, token: usize, last: u32, index: u32) -> u32 {
+        let largest = self.positions[token].into_iter().max().unwrap_or_default();
+        largest + (index - last)
     }
 
     /// Time, height and width of a token.

@@ -167,9 +167,6 @@ fn check_vision(spec: &ModelSpec, vision: &VisionSpec) -> Result<(), String> {
     if vision.slots == 0 {
         return Err(format!("{name} has a vision tower and no place for its rows"));
     }
-    if spec.drafted() > 0 {
-        return Err(format!("{name} drafts and takes images, and drafts do not see images yet"));
-    }
     if vision.whole_spans && spec.batch_invariant.is_some() {
         return Err(format!(
             "{name} ends chunks at fixed places, and the tokens of its images have to be fed together"

@@ -60,6 +60,9 @@ pub struct SequenceImages {
     pub spans: Vec<ImageSpan>,
     /// By what rotary embeddings turn the tokens fed.
     pub positions: Positions,
+    /// The token that follows those fed, as a span of its own, where it stands for a part of an image whose
+    /// rows are there: a draft head takes the row in place of the token's embedding.
+    pub following: Option<ImageSpan>,
 }
 
 /// Adjacent tokens that stand for parts of one image.

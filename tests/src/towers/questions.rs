@@ -111,6 +111,35 @@ impl Prompt {
         let ids = processor.expand(&template, &plans).expect("a placeholder an image").ids;
         Prompt { ids, images: (pixels, grids) }
     }
+
+    /// What the interpreter is fed beside the tokens.
+    pub fn seen(&self, interpreter: &Interpreter, vision: &Vision) -> Seen {
+        let (pixels, grids) = &self.images;
+        let features = match grids[..] {
+            [] => Features::default(),
+            _ => interpreter.see(vision, pixels, grids, &mut |_, _, _, _| {}),
+        };
+        // Of the prompt alone: an id of images that is sampled is text.
+        let spans = ImageSpan::all(&self.ids, vision.tokens.image, 0);
+        let (positions, shift) = match vision.mrope() {
+            Some(_) => grid_positions(&self.ids, vision.tokens.image, grids, vision.merge),
+            None => (Vec::new(), 0),
+        };
+        Seen { features, spans, positions, shift }
+    }
+}
+
+/// The images of a prompt as the interpreter is fed them.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Rows of all of them.
+    pub features: Features,
+    /// The tokens that take these.
+    pub spans: Vec<ImageSpan>,
+    /// Of all tokens, if positions have three axes.
+    pub positions: Vec<[u32; 3]>,
+    /// What is added to the index of a token behind them.
+    pub shift: i64,
 }
 
 /// An answer of the interpreter.
@@ -124,6 +153,27 @@ pub struct Answer {
     pub margins: Vec<f32>,
 }
 
+/// The ids of a greedy answer of so many tokens.
+pub fn answered(interpreter: &Interpreter, vision: &Vision, prompt: &Prompt, count: usize) -> Vec<u32> {
+    let Seen { features, spans, positions, shift } = prompt.seen(interpreter, vision);
+    let mut cache = Cache::default();
+    let fed = Fed::with_images(&prompt.ids, &positions, &spans, &features);
+    let mut row = interpreter.forward_fed(&fed, &mut cache, Logits::Last).logits;
+    let (mut ids, mut index) = (Vec::new(), prompt.ids.len() as i64);
+    loop {
+        let id = top(&row).0;
+        ids.push(id);
+        if ids.len() == count {
+            return ids;
+        }
+        let mut fed = Fed::text(&ids[ids.len() - 1..]);
+        let position = [[(index + shift) as u32; 3]];
+        fed.positions = if vision.mrope().is_some() { &position } else { &[] };
+        row = interpreter.forward_fed(&fed, &mut cache, Logits::Last).logits;
+        index += 1;
+    }
+}
+
 /// What the interpreter answers to a prompt, greedily; or what it says of the tokens of a `given` answer.
 pub fn computed(
     interpreter: &Interpreter,
@@ -131,17 +181,7 @@ pub fn computed(
     prompt: &Prompt,
     given: Option<&[u32]>,
 ) -> Answer {
-    let (pixels, grids) = &prompt.images;
-    let features = match grids[..] {
-        [] => Features::default(),
-        _ => interpreter.see(vision, pixels, grids, &mut |_, _, _, _| {}),
-    };
-    // Of the prompt alone: an id of images that is sampled is text.
-    let spans = ImageSpan::all(&prompt.ids, vision.tokens.image, 0);
-    let (mut positions, shift) = match vision.mrope() {
-        Some(_) => grid_positions(&prompt.ids, vision.tokens.image, grids, vision.merge),
-        None => (Vec::new(), 0),
-    };
+    let Seen { features, spans, mut positions, shift } = prompt.seen(interpreter, vision);
     let (mut tokens, mut answer) = (prompt.ids.clone(), Answer::default());
     for at in 0..ANSWER {
         let fed = Fed::with_images(&tokens, &positions, &spans, &features);

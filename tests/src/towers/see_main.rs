@@ -150,7 +150,7 @@ fn feed(
     });
     let step = Step {
         sequences: vec![sequence],
-        images: vec![SequenceImages { spans, positions }],
+        images: vec![SequenceImages { spans, positions, ..SequenceImages::default() }],
         sliding: sliding.into_iter().collect(),
         ..Step::default()
     };

@@ -15,7 +15,7 @@ const EMBED_THREADS: usize = 256;
 impl Launcher<'_> {
     /// Launches the phase that starts a draft pass.
     pub(crate) fn draft_embed(&mut self, site: Site, phase: &super::DraftEmbed) -> Result<Launch, PassError> {
-        let super::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, out } = *phase;
+        let super::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, images: _, out } = *phase;
         let forms = [norm, hidden_norm, embedding_norm].map(|field| match self.plan.field(field).kind {
             FieldKind::Norm { eps, form, .. } => Some((eps, form)),
             _ => None,

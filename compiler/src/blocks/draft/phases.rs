@@ -5,7 +5,7 @@ use crate::blocks::products::cuda::Operands;
 use crate::emit::call::Call;
 use crate::passes::PassError;
 use crate::passes::launch::{Launcher, Site};
-use crate::passes::lower::Fusion;
+use crate::passes::lower::{Fusion, Lowering};
 use crate::plan::Packing::Stacked;
 use crate::plan::cuda::Launch;
 use crate::plan::{BufferId, FieldId, FieldKind, LoweredPhase, Work};
@@ -25,6 +25,8 @@ pub struct DraftEmbed {
     pub table: FieldId,
     /// Norm of the embedding's rows.
     pub embedding_norm: FieldId,
+    /// Whether rows of images take the place of embeddings.
+    pub images: bool,
     /// Twice as wide as `x`.
     pub out: BufferId,
 }
@@ -127,20 +129,32 @@ pub(crate) fn again(first: &[LoweredPhase], head: &[LoweredPhase]) -> Vec<Lowere
 }
 
 /// Fusion rules of drafts. A draft's layer and head use the rules of models.
-pub const FUSIONS: &[Fusion] = &[Fusion {
-    name: "draft-embed",
-    pattern: "e = embedding(); m = rms-norm(e); n = rms-norm(h); out = concat(m, n)",
-    matrices: &[(&["e"], Stacked)],
-    buffers: &[],
-    lower: |it| {
-        Ok(DraftEmbed {
-            x: it.whole("h")?,
-            norm: it.final_norm.expect("a model's head begins with a norm"),
-            hidden_norm: it.norm("n"),
-            table: it.matrix("e"),
-            embedding_norm: it.norm("m"),
-            out: it.whole("out")?,
-        }
-        .into())
+pub const FUSIONS: &[Fusion] = &[
+    Fusion {
+        name: "draft-embed",
+        pattern: "e = embedding(); m = rms-norm(e); n = rms-norm(h); out = concat(m, n)",
+        matrices: &[(&["e"], Stacked)],
+        buffers: &[],
+        lower: |it| draft_embed(it, false),
     },
-}];
+    Fusion {
+        name: "draft-embed-images",
+        pattern: "e = embedding(); i = image-rows(e); m = rms-norm(i); n = rms-norm(h); out = concat(m, n)",
+        matrices: &[(&["e"], Stacked)],
+        buffers: &[],
+        lower: |it| draft_embed(it, true),
+    },
+];
+
+fn draft_embed(it: &Lowering, images: bool) -> Result<PhaseKind, PassError> {
+    Ok(DraftEmbed {
+        x: it.whole("h")?,
+        norm: it.final_norm.expect("a model's head begins with a norm"),
+        hidden_norm: it.norm("n"),
+        table: it.matrix("e"),
+        embedding_norm: it.norm("m"),
+        images,
+        out: it.whole("out")?,
+    }
+    .into())
+}

@@ -534,7 +534,7 @@ pub const FUSIONS: &[Fusion] = &[
     ),
     Fusion {
         name: "embed-images",
-        pattern: "e = embedding(); out = image-rows(e)",
+        pattern: "e = embedding(); out = image-rows(e) where out is handed on",
         matrices: &[(&["e"], Stacked)],
         buffers: &[],
         lower: |it| Ok(EmbedImages { table: it.matrix("e"), scale: None, out: it.whole("out")? }.into()),

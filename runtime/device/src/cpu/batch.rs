@@ -326,11 +326,22 @@ impl Batch {
         self.sliding.clone_from(&of.sliding);
         self.slides = of.slides;
         (self.streams, self.window, self.group) = (of.streams, of.window, of.group);
+        if let Some(images) = &of.images {
+            self.images.get_or_insert_with(|| images.none()).begin();
+        }
     }
 
-    /// Adds a sequence with the blocks of `of`, a sequence of the batch given to [`Self::begin`]. Its `rows`,
-    /// `(position, id)`, have consecutive positions.
-    pub(super) fn push(&mut self, of: &Sequence, rows: impl Iterator<Item = (usize, u32)>) {
+    /// Adds a sequence with the blocks of `of`, a sequence of the batch `from` that was given to
+    /// [`Self::begin`]. Its `rows`, `(position, id)`, have consecutive positions. They are turned as the
+    /// tokens there; an id is that of the token at its position, or if it `follows` of the one behind, whose
+    /// row of an image it takes.
+    pub(super) fn push(
+        &mut self,
+        from: &Batch,
+        of: &Sequence,
+        follows: bool,
+        rows: impl Iterator<Item = (usize, u32)>,
+    ) {
         let (start, index) = (self.ids.len(), self.sequences.len());
         for (position, id) in rows {
             self.ids.push(id);
@@ -339,6 +350,21 @@ impl Batch {
         }
         let position = self.positions[start] as usize;
         let rows = start..self.ids.len();
+        if let (Some(images), Some(seen)) = (&mut self.images, &from.images) {
+            for index in &self.positions[rows.clone()] {
+                let token = of.rows.start + (*index as usize - of.position);
+                let row = match token + 1 < of.rows.end {
+                    true => seen.row(token + 1, None),
+                    false => seen.following(from.sequence_of[of.rows.start] as usize),
+                };
+                let last = of.rows.end - 1;
+                let turned = match token <= last {
+                    true => seen.position(token),
+                    false => [seen.behind(last, from.positions[last], *index); 3],
+                };
+                images.push(*index, row.filter(|_| follows), turned);
+            }
+        }
         self.sequences.push(Sequence { rows, position, drafts: 0, outputs: 0..0, ..of.clone() });
     }
 

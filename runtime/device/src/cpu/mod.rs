@@ -55,7 +55,7 @@ pub use decoded::{Bf16, Decoded, F16, F32};
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
 pub use draft::Forced;
-pub use draft::{Acceptance, Behind, Drafting, Drafts, Passes, Verify, draft_embed};
+pub use draft::{Acceptance, Behind, Drafting, Drafts, Passes, Verify, draft_embed, draft_embed_images};
 pub use epilogue::{
     Activated, Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Relu2,
     Silu, Store, StoreAt,

@@ -98,6 +98,8 @@ pub(crate) struct StepBuffer {
     pub(crate) first_outputs: Vec<usize>,
     /// Whether a decode program can run it: every sequence feeds one token and has an output row.
     pub(crate) decodes: bool,
+    /// Whether its sequences have drafts to verify.
+    verifies: bool,
     /// Sequences to draft for.
     pub(crate) drafted: usize,
 }
@@ -130,6 +132,7 @@ impl StepBuffer {
             outputs: Vec::new(),
             first_outputs: Vec::new(),
             decodes: false,
+            verifies: false,
             drafted: 0,
         }
     }
@@ -182,6 +185,7 @@ impl StepBuffer {
     pub(crate) fn verify(&mut self, sequences: &[&SequenceStep], tables: &[&SlidingTable]) {
         let limits = self.limits;
         self.begin(sequences.len(), tables.len());
+        self.verifies = true;
         for (index, sequence) in sequences.iter().enumerate() {
             let (Tokens::Known(ids), Output::Sample { sampling, draw, history, biases, masks }) =
                 (&sequence.tokens, &sequence.output)
@@ -241,11 +245,12 @@ impl StepBuffer {
         self.end();
     }
 
-    /// Adds to the step at hand what images are in its sequences: one a sequence, or none at all.
+    /// Adds to the step at hand what images are in its sequences: one a sequence, or none at all. Where drafts
+    /// are verified, every row of a sequence has a shift, those that fill it up too.
     ///
     /// # Panics
     /// When these break the limits ([`StepImages::fill`]), reach beyond the context, or are none of a step
-    /// that decodes; or there are some and the stack has no tower.
+    /// that decodes or verifies; or there are some and the stack has no tower.
     pub(crate) fn fill_images(&mut self, images: &[&SequenceImages]) {
         self.images.clear();
         let Some(seen) = &mut self.seen else {
@@ -253,10 +258,15 @@ impl StepBuffer {
             return;
         };
         let rows = &self.header.sequence[..self.header.sequences as usize];
-        let of = |row: &SequenceRow| row.first_token as usize..(row.first_token + row.count) as usize;
         let indices = |row: &SequenceRow| row.position as u32..(row.position + row.count) as u32;
         let indices: Vec<u32> = rows.iter().flat_map(indices).collect();
-        seen.fill(images.iter().copied(), rows.iter().map(of), &indices);
+        // Rows of drafts are entries of their own, of one sequence.
+        let entries = rows.chunks(if self.verifies { 1 + self.limits.drafts } else { 1 });
+        let of = |entries: &[SequenceRow]| {
+            let (first, last) = (&entries[0], &entries[entries.len() - 1]);
+            first.first_token as usize..(last.first_token + last.count) as usize
+        };
+        seen.fill(images.iter().copied(), entries.map(of), &indices);
         for (token, index) in indices.iter().enumerate() {
             let position = seen.position(token).map(|axis| axis as i32);
             let largest = position.into_iter().max().unwrap_or_default();
@@ -264,10 +274,10 @@ impl StepBuffer {
             let row = seen.row(token, None).map_or(-1, |row| row as i32);
             let last = seen.ends()[token] as i32;
             self.images.push(ImageRow { row, last, position });
-            if self.decodes {
+            if self.decodes || self.verifies {
                 let shift = position[0] - *index as i32;
                 let plain = row < 0 && position == [position[0]; 3];
-                assert!(plain, "sequence {token} of the step decodes a token of an image");
+                assert!(plain, "row {token} of the step decodes a token of an image");
                 self.shifts.shift[token] = shift;
             }
         }
@@ -308,7 +318,7 @@ impl StepBuffer {
         self.masks.clear();
         self.outputs.clear();
         self.first_outputs.clear();
-        self.decodes = false;
+        (self.decodes, self.verifies) = (false, false);
         self.drafted = 0;
     }
 

@@ -102,8 +102,9 @@ fn pairs_turn_by_the_axis_that_they_have() {
     let grid: Vec<[u32; 3]> = (0..6).map(|at| [3, 3 + at % 2, 40_000 + at]).collect();
     let spans = Vec::new();
     let mut batch = batch(Some(VISION));
-    let images = SequenceImages { spans: spans.clone(), positions: Positions::Grid(grid.clone()) };
-    let step = step(images, SequenceImages { spans, positions: Positions::Shifted(-3) });
+    let images =
+        SequenceImages { spans: spans.clone(), positions: Positions::Grid(grid.clone()), following: None };
+    let step = step(images, SequenceImages { spans, positions: Positions::Shifted(-3), following: None });
     batch.fill(&step, &Outputs::<0>::default());
     let mut out = Rows::<8>::new(9);
     team.run(|lane| rotary_grid_angles(lane, &batch, &frequencies, &axes, 1.5, &out));
@@ -147,7 +148,7 @@ fn tokens_of_an_image_attend_to_all_of_it_and_all_others_to_what_is_before() {
                 let within = images.iter().filter(|it| (from..to).contains(&it.start));
                 let spans = within.map(|it| span(it.start - from, it.len(), 0, 0)).collect();
                 let fed = SequenceStep { blocks: whole.clone(), ..tokens(from, to - from) };
-                let images = vec![SequenceImages { spans, positions: Positions::Index }];
+                let images = vec![SequenceImages { spans, ..SequenceImages::default() }];
                 let step = Step { sequences: vec![fed], images, ..Step::default() };
                 rows[from..to].iter().enumerate().for_each(|(at, x)| qkv.row_mut(at).copy_from_slice(x));
                 batch.fill(&step, &Outputs::<0>::default());
@@ -204,7 +205,7 @@ fn tokens_of_an_image_attend_to_all_of_it_and_all_others_to_what_is_before() {
 
 #[test]
 fn images_that_break_the_limits_are_refused() {
-    let of = |spans: Vec<ImageSpan>, positions| SequenceImages { spans, positions };
+    let of = |spans: Vec<ImageSpan>, positions| SequenceImages { spans, positions, following: None };
     let none = SequenceImages::default;
     let with = |images| step(images, none());
     let flat = VisionSpec { grid_positions: false, ..VISION };

@@ -5,7 +5,7 @@
 //! another place in it, or where a position is wrong.
 
 use super::mix;
-use monomorph_model::{FeatureSlot, Patches, Positions, SequenceImages, SequenceStep, VisionSpec};
+use monomorph_model::{FeatureSlot, ImageSpan, Patches, Positions, SequenceImages, SequenceStep, VisionSpec};
 use std::ops::Range;
 
 /// Bits of a cell that are the token's id.
@@ -77,7 +77,7 @@ impl Images {
     /// The cells of the tokens `ids` that a row feeds.
     pub fn cells(&self, row: &SequenceStep, ids: &[u32], images: Option<&SequenceImages>) -> Vec<u32> {
         let default = SequenceImages::default();
-        let SequenceImages { spans, positions } = images.unwrap_or(&default);
+        let SequenceImages { spans, positions, following } = images.unwrap_or(&default);
         let slot = row.slot;
         let turned = |at: usize| {
             let index = row.position + at;
@@ -121,6 +121,33 @@ impl Images {
             }));
         }
         cells.extend((cells.len()..ids.len()).map(|at| text(at, ids[at])));
+        self.check_following(row, ids.len(), spans.last(), following.as_ref());
         cells
+    }
+
+    /// Checks the row of the token that follows those fed: the one behind the last of these in its image, or the
+    /// first of an image. It may be missing only where an image begins.
+    fn check_following(
+        &self,
+        row: &SequenceStep,
+        fed: usize,
+        last: Option<&ImageSpan>,
+        following: Option<&ImageSpan>,
+    ) {
+        let rows = |span: &ImageSpan| self.slots[span.slot.0 as usize].map_or(0, |(_, rows)| rows);
+        let within = last.filter(|span| span.at + span.count == fed && span.first + span.count < rows(span));
+        let image = row.following == Some(self.vision.tokens.image);
+        match (following, within.filter(|_| image)) {
+            (None, None) => {}
+            (Some(next), before) => {
+                let slot = before.map_or(next.slot, |span| span.slot);
+                let ends_rows = self.vision.tokens.row_end.is_some();
+                let first = before.map_or(if ends_rows { next.first } else { 0 }, |it| it.first + it.count);
+                let expected = ImageSpan { at: fed, count: 1, slot, first };
+                assert!(image && *next == expected, "{next:?} follows {last:?} of {fed} tokens");
+                assert!(next.first < rows(next), "{next:?} of {} rows", rows(next));
+            }
+            (None, Some(before)) => panic!("no row follows {before:?} of {fed} tokens"),
+        }
     }
 }

@@ -127,7 +127,18 @@ impl Images {
                 at += run.len();
             }
         }
-        SequenceImages { spans, positions: self.positions(range) }
+        let following = self.following(range.end, tokens).map(|span| ImageSpan { at: range.len(), ..span });
+        SequenceImages { spans, positions: self.positions(range), following }
+    }
+
+    /// The row that the token at `index` takes, if it takes one and the image has its place.
+    fn following(&self, index: usize, tokens: &[u32]) -> Option<ImageSpan> {
+        let image_id = self.vision?.tokens.image;
+        let mut all = self.placed.iter().zip(&self.places);
+        let (image, place) = all.find(|(image, _)| (image.start..image.end).contains(&index))?;
+        let slot = FeatureSlot((*place)?.0);
+        let first = tokens[image.start..index].iter().filter(|id| **id == image_id).count();
+        (tokens[index] == image_id).then_some(ImageSpan { at: 0, count: 1, slot, first })
     }
 
     /// By what the tokens of a range are turned: one shift where all have the same.

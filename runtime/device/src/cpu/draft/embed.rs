@@ -27,14 +27,71 @@ pub fn draft_embed<F, K, const VOCABULARY: usize, const HIDDEN: usize, const JOI
     F: WeightFormat,
     K: NormWeight,
 {
-    const { assert!(JOINED == 2 * HIDDEN, "two rows side by side") };
     assert!(batch.limits().vocabulary <= VOCABULARY, "the batch admits token ids beyond the embedding");
+    let embed = |row: usize, following: &mut [f32]| unpack(batch, table, row, following);
+    join(lane, batch, x, norm, hidden_norm, embedding_norm, out, embed);
+}
+
+/// The same of a stack with a vision tower: where a following token stands for a part of an image, its row, of
+/// those `kept`, is in place of its embedding.
+///
+/// # Panics
+/// As [`draft_embed`], and when fewer rows are kept than the batch's stack has.
+#[expect(clippy::too_many_arguments, reason = "as above")]
+pub fn draft_embed_images<F, K, const VOCABULARY: usize, const HIDDEN: usize, const JOINED: usize>(
+    lane: &Lane,
+    batch: &Batch,
+    x: &Rows<HIDDEN>,
+    norm: &RmsNorm<K, HIDDEN>,
+    hidden_norm: &RmsNorm<K, HIDDEN>,
+    table: &Matrix<F, VOCABULARY, HIDDEN>,
+    embedding_norm: &RmsNorm<K, HIDDEN>,
+    kept: &Rows<HIDDEN>,
+    out: &Rows<JOINED>,
+) where
+    F: WeightFormat,
+    K: NormWeight,
+{
+    assert!(batch.limits().vocabulary <= VOCABULARY, "the batch admits token ids beyond the embedding");
+    let images = batch.images();
+    assert!(images.kept() <= kept.capacity(), "all rows of images are kept");
+    let embed = |row: usize, following: &mut [f32]| match images.row(row, None) {
+        // SAFETY: no lane writes what is kept in this phase.
+        Some(kept_row) => following.copy_from_slice(&unsafe { kept.padded(kept_row) }[..HIDDEN]),
+        None => unpack(batch, table, row, following),
+    };
+    join(lane, batch, x, norm, hidden_norm, embedding_norm, out, embed);
+}
+
+/// The embedding of a row's id.
+fn unpack<F: WeightFormat, const VOCABULARY: usize, const HIDDEN: usize>(
+    batch: &Batch,
+    table: &Matrix<F, VOCABULARY, HIDDEN>,
+    row: usize,
+    out: &mut [f32],
+) {
+    let id = batch.ids()[row] as usize;
+    F::unpack(table.tile(id / TILE), id % TILE, out);
+}
+
+/// Norms what `embed` writes for each row, and its hidden state, side by side.
+#[expect(clippy::too_many_arguments, reason = "as above")]
+fn join<K: NormWeight, const HIDDEN: usize, const JOINED: usize>(
+    lane: &Lane,
+    batch: &Batch,
+    x: &Rows<HIDDEN>,
+    norm: &RmsNorm<K, HIDDEN>,
+    hidden_norm: &RmsNorm<K, HIDDEN>,
+    embedding_norm: &RmsNorm<K, HIDDEN>,
+    out: &Rows<JOINED>,
+    embed: impl Fn(usize, &mut [f32]),
+) {
+    const { assert!(JOINED == 2 * HIDDEN, "two rows side by side") };
     for row in lane.share(batch.tokens()) {
-        let id = batch.ids()[row] as usize;
         // SAFETY: no lane writes `x` in this phase, and the shares of the lanes are disjoint.
         let (x, out) = unsafe { (x.padded(row), out.padded_mut(row)) };
         let (following, hidden) = out[..JOINED].split_at_mut(HIDDEN);
-        F::unpack(table.tile(id / TILE), id % TILE, following);
+        embed(row, following);
         embedding_norm.normalise(at_mut(following, 0));
         hidden.copy_from_slice(&x[..HIDDEN]);
         norm.normalise(at_mut(hidden, 0));

@@ -7,7 +7,7 @@ mod embed;
 #[cfg(feature = "forced-acceptance")]
 pub use accept::Forced;
 pub use accept::{Acceptance, Verify};
-pub use embed::draft_embed;
+pub use embed::{draft_embed, draft_embed_images};
 
 use super::batch::Batch;
 use super::gather::each_row;
@@ -144,7 +144,7 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
             let follows =
                 fed[1..known].iter().chain(&sampled).chain(&sequence.following).chain(fed.iter().rev());
             let pairs = follows.take(fed.len()).enumerate().map(|(i, id)| (rows.position + i, *id));
-            self.batch.push(rows, pairs);
+            self.batch.push(batch, rows, true, pairs);
         }
         self.batch.end();
     }
@@ -165,7 +165,7 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
             let position = rows.position + rows.rows.len() - sequence.drafts + sampled.len() - 1;
             self.rows.push(self.rows.len() as u32);
             self.owners.push(index);
-            self.batch.push(rows, std::iter::once((position, *last)));
+            self.batch.push(batch, rows, false, std::iter::once((position, *last)));
         }
         self.batch.end();
     }
@@ -206,7 +206,8 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
                 continue;
             }
             self.rows.push(self.rows.len() as u32);
-            self.batch.push(&batch.sequences()[*owner], std::iter::once((position, draft)));
+            let row = std::iter::once((position, draft));
+            self.batch.push(batch, &batch.sequences()[*owner], false, row);
         }
         self.batch.end();
     }

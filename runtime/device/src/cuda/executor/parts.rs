@@ -58,9 +58,9 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
     assert!(!sequences.is_empty(), "a step without sequences");
     // If the engine found nothing to draft, the step runs as on a stack that verifies nothing.
     let given = drafts > drafted;
+    // Decode programs take no rows of images.
+    let sees = |it: &SequenceImages| !it.spans.is_empty() || matches!(it.positions, Positions::Grid(_));
     if !two || (given && sequences.iter().all(|sequence| sequence.drafts == 0)) {
-        // Decode programs take no rows of images.
-        let sees = |it: &SequenceImages| !it.spans.is_empty() || matches!(it.positions, Positions::Grid(_));
         let decodes =
             sequences.iter().all(|sequence| sequence.tokens.len() == 1) && !step.images.iter().any(sees);
         let kind = if decodes { Kind::Decode } else { Kind::Prefill };
@@ -74,7 +74,8 @@ pub(super) fn parts(step: &Step, flight: usize, two: bool, drafts: usize, drafte
         (_, 0) => it.tokens.len() == 1 + it.drafts && matches!(it.output, Output::Sample { .. }),
         _ => it.drafts > 0,
     };
-    let (decoded, others) = (0..sequences.len()).partition(|at| decodes(&sequences[*at]));
+    let (decoded, others) = (0..sequences.len())
+        .partition(|at| decodes(&sequences[*at]) && !step.images.get(*at).is_some_and(sees));
     let kind = if drafts > 0 { Kind::Verify } else { Kind::Decode };
     let parts = [
         StepPart { kind, flight: flight + DECODED, rows: decoded },
@@ -135,7 +136,7 @@ mod tests {
             parts(&step, 0, false, 0, 0)[0].kind
         };
         let span = ImageSpan { at: 0, count: 1, slot: FeatureSlot(0), first: 0 };
-        let of = |spans, positions| one(SequenceImages { spans, positions });
+        let of = |spans, positions| one(SequenceImages { spans, positions, following: None });
         assert_eq!(of(Vec::new(), Positions::Shifted(-3)), Kind::Decode);
         assert_eq!(of(vec![span], Positions::Index), Kind::Prefill);
         assert_eq!(of(Vec::new(), Positions::Grid(vec![[1; 3]])), Kind::Prefill);

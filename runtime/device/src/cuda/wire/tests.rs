@@ -480,7 +480,7 @@ fn seeing(grid_positions: bool) -> StepBuffer {
 }
 
 fn images(spans: &[ImageSpan], positions: Positions) -> SequenceImages {
-    SequenceImages { spans: spans.to_vec(), positions }
+    SequenceImages { spans: spans.to_vec(), positions, following: None }
 }
 
 fn span(at: usize, count: usize, slot: u32, first: usize) -> ImageSpan {
@@ -540,7 +540,7 @@ fn images_that_a_step_cannot_take_are_refused() {
         panic.downcast_ref::<String>().cloned().unwrap_or_default()
     };
     let words = refused(seeing(true), images(&[span(0, 1, 0, 0)], Positions::Index));
-    assert!(words.contains("sequence 0 of the step decodes a token of an image"), "{words}");
+    assert!(words.contains("row 0 of the step decodes a token of an image"), "{words}");
     let words = refused(seeing(true), images(&[], Positions::Shifted(4)));
     assert!(words.contains("position 64 is beyond the context"), "{words}");
     let words = refused(StepBuffer::new(limits()), images(&[], Positions::Index));

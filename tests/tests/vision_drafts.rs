@@ -1,0 +1,174 @@
+//! Servers that draft and take images, of the goldens with a tower: they answer as the reference interpreter,
+//! which does not draft, token for token; and what a stack drafts is what the interpreter drafts.
+
+use monomorph_compiler::graph;
+use monomorph_compiler::reference::{Fed, Interpreter};
+use monomorph_compiler::spec::types::DraftMethod::{Layers, Mtp, Ngram};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Target};
+use monomorph_tests::repeating::{KEPT, repeat};
+use monomorph_tests::server::{Serving, build_with, post, stats};
+use monomorph_tests::speculated::{SHOWN, SKIPPED, Speculated};
+use monomorph_tests::towers::questions::{FLAGS, Part, Prompt, QUESTIONS, Seen};
+use monomorph_tests::towers::{checkpoint, draft_head, imported, questions};
+use monomorph_weights::Checkpoint;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Tokens of an answer.
+const ANSWER: usize = 28;
+
+/// A golden as it was imported, and where its weights stand.
+struct Case {
+    name: &'static str,
+    targets: TempDir,
+    weights: PathBuf,
+    /// The golden with a draft head.
+    _made: TempDir,
+}
+
+impl Case {
+    /// A golden; with a draft head of random weights, if it is to have one.
+    fn new(name: &'static str, head: bool) -> Case {
+        let [targets, made] =
+            [(); 2].map(|()| tempfile::tempdir().expect("temporary directories can be made"));
+        let mut directory = imported::directory(name);
+        if head {
+            draft_head::write(name, made.path());
+            directory = made.path().to_owned();
+        }
+        imported::import_into(targets.path(), &directory, name, Compute::F32);
+        Case { name, targets, weights: directory.join("f32/model.safetensors"), _made: made }
+    }
+
+    fn target(&self, hardware: &str) -> Target {
+        imported::load(self.targets.path(), hardware, self.name, true)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn server(&self, draft: DraftOption) -> Command {
+        let options = BuildOptions { draft: Some(draft), vision: true, ..BuildOptions::default() };
+        Command::new(build_with(Some(self.targets.path()), &format!("cpu/{}/f32", self.name), &options))
+    }
+
+    /// Weights beside what a server needs besides; such that the model mostly repeats itself, if it is to.
+    fn checkpoint(&self, repeats: bool) -> TempDir {
+        let directory = tempfile::tempdir().expect("temporary directories can be made");
+        checkpoint::write(self.name, &self.target("cpu"), directory.path());
+        std::fs::copy(&self.weights, directory.path().join("model.safetensors")).expect("it is writable");
+        if repeats {
+            repeat(directory.path(), KEPT);
+        }
+        directory
+    }
+
+    /// Runs a check beside the interpreter over the weights of a directory.
+    fn beside(&self, directory: &Path, check: impl FnOnce(&Target, &Interpreter)) {
+        let target = self.target("cpu");
+        let tower = target.tower.as_ref().expect("it has a tower");
+        let graph = graph::build_with_vision(&target.model, &target.quant, tower);
+        let checkpoint = Checkpoint::open(directory).expect("it was just written");
+        let interpreter = Interpreter::new(&graph, &target.quant, &checkpoint).expect("its tensors fit");
+        check(&target, &interpreter);
+    }
+}
+
+fn option(method: DraftMethod, drafts: usize) -> DraftOption {
+    DraftOption { method, drafts, vocabulary: None, forced_acceptance: None }
+}
+
+fn serve(server: Command, weights: &Path, more: &[&str]) -> Serving {
+    Serving::start_command(server, weights, &[&["--threads", "2"], &FLAGS[..], more].concat())
+}
+
+/// The ids of an answer.
+fn served(serving: &Serving, parts: &[Part]) -> Vec<u32> {
+    let mut body = questions::body(parts);
+    body["max_tokens"] = json!(ANSWER);
+    let (status, text) =
+        post(&serving.address, "/v1/chat/completions", &body.to_string()).expect("the server answers");
+    assert_eq!(status, 200, "{text}");
+    let answer: Value = serde_json::from_str(&text).expect("JSON");
+    serde_json::from_value(answer["choices"][0]["token_ids"].clone()).expect("ids")
+}
+
+/// Asks a server about files, twice, and compares its answers with the interpreter's; drafts verified and held.
+fn answers(case: &Case, serving: &Serving, weights: &Path) -> [f64; 2] {
+    case.beside(weights, |target, interpreter| {
+        let tower = target.tower.as_ref().expect("it has a tower");
+        for parts in QUESTIONS {
+            let prompt = Prompt::of(tower, parts);
+            let expected = questions::answered(interpreter, tower, &prompt, ANSWER);
+            for turn in 0..2 {
+                assert_eq!(served(serving, parts), expected, "{} {parts:?}, turn {turn}", case.name);
+            }
+        }
+    });
+    let stats = stats(&serving.address);
+    ["drafts_verified", "drafts_accepted"].map(|key| stats[key].as_f64().expect("it is counted"))
+}
+
+/// Any repeated token is looked up: tiny models of random weights repeat few.
+const EAGER: [&str; 4] = ["--prompt-lookup-min", "1", "--prompt-lookup-max", "2"];
+
+#[test]
+fn what_is_looked_up_changes_no_answer_about_an_image() {
+    for name in ["qwen35", "qwen3-vl", "gemma4", "pixtral"] {
+        let case = Case::new(name, false);
+        let server = case.server(option(Ngram, 3));
+        let weights = case.checkpoint(false);
+        // Prompts in pieces that end within images where they may.
+        let serving = serve(server, weights.path(), &[&EAGER[..], &["--prefill-tokens", "12"]].concat());
+        let [verified, held] = answers(&case, &serving, weights.path());
+        println!("{name}: {held} of {verified} drafts held");
+        assert!(verified > 50.0 && held > 9.0, "{name}: {held} of {verified}");
+    }
+}
+
+#[test]
+fn what_a_model_drafts_itself_changes_no_answer_about_an_image() {
+    for (method, drafts) in [(Mtp, 2), (Layers, 3)] {
+        let case = Case::new("qwen35", method == Mtp);
+        let server = case.server(option(method, drafts)).get_program().to_owned();
+        for repeats in [false, true] {
+            let weights = case.checkpoint(repeats);
+            for pieces in ["0", "16", "7"] {
+            let serving = serve(Command::new(&server), weights.path(), &["--prefill-tokens", pieces]);
+            let [verified, held] = answers(&case, &serving, weights.path());
+            println!("{method:?}, pieces {pieces} repeats: {repeats}: {held} of {verified} drafts held");}
+
+        }
+    }
+}
+
+/// Of random weights, so that a wrong position, row or shift says something else.
+#[test]
+fn drafts_behind_images_are_those_of_the_interpreter() {
+    for shown in [SHOWN, SKIPPED] {
+        let case = Case::new("qwen35", shown.method == Mtp);
+        let weights = case.checkpoint(false);
+        let server = case.server(shown).get_program().to_owned();
+        // Prompts whole, and in pieces within images; a prefix that was found has the keys of earlier drafts.
+        for pieces in ["0", "5"] {
+            let more = ["--prefill-tokens", pieces, "--prefix-cache", "off"];
+            let serving = serve(Command::new(&server), weights.path(), &more);
+            case.beside(weights.path(), |target, interpreter| {
+                let tower = target.tower.as_ref().expect("it has a tower");
+                for parts in QUESTIONS {
+                    let prompt = Prompt::of(tower, parts);
+                    let Seen { features, spans, positions, shift } = prompt.seen(interpreter, tower);
+                    let fed = Fed::with_images(&prompt.ids, &positions, &spans, &features);
+                    let speculated = Speculated::new(interpreter, shown, &target.model, &fed, shift);
+                    let found = served(&serving, parts);
+                    let alike = speculated.alike_in_any_slot(&found);
+                    assert_eq!(
+                        alike, ANSWER,
+                        "{:?} {parts:?} in pieces of {pieces}: {found:?}",
+                        shown.method
+                    );
+                }
+            });
+        }
+    }
+}
