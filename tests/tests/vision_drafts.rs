@@ -134,10 +134,10 @@ fn what_a_model_drafts_itself_changes_no_answer_about_an_image() {
         for repeats in [false, true] {
             let weights = case.checkpoint(repeats);
             for pieces in ["0", "16", "7"] {
-            let serving = serve(Command::new(&server), weights.path(), &["--prefill-tokens", pieces]);
-            let [verified, held] = answers(&case, &serving, weights.path());
-            println!("{method:?}, pieces {pieces} repeats: {repeats}: {held} of {verified} drafts held");}
-
+                let serving = serve(Command::new(&server), weights.path(), &["--prefill-tokens", pieces]);
+                let [verified, held] = answers(&case, &serving, weights.path());
+                println!("{method:?}, pieces {pieces} repeats: {repeats}: {held} of {verified} drafts held");
+            }
         }
     }
 }

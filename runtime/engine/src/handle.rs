@@ -260,7 +260,8 @@ impl EngineHandle {
             let why = "this model gives no log-probabilities of a prompt with images";
             return Err(SubmitError::Image(why.to_owned()));
         }
-        let images = SequenceImages::new(images, vision);
+        let head = self.spec.draft.is_some_and(|draft| draft.drafter == Drafter::Head);
+        let images = SequenceImages::new(images, vision, head);
         if !ignore_eos {
             stop_ids.extend_from_slice(self.spec.protocol.stop_ids);
         }

@@ -5,7 +5,9 @@
 //! another place in it, or where a position is wrong.
 
 use super::mix;
-use monomorph_model::{FeatureSlot, ImageSpan, Patches, Positions, SequenceImages, SequenceStep, VisionSpec};
+use monomorph_model::{
+    Drafter, FeatureSlot, ImageSpan, ModelSpec, Patches, Positions, SequenceImages, SequenceStep, VisionSpec,
+};
 use std::ops::Range;
 
 /// Bits of a cell that are the token's id.
@@ -47,14 +49,17 @@ fn hash(pixels: &[f32]) -> u64 {
 #[derive(Debug)]
 pub(super) struct Images {
     vision: VisionSpec,
+    /// Whether it has a draft head.
+    looks_ahead: bool,
     slots: Vec<Option<(u64, usize)>>,
     /// The pixels of an image that is seen in part, its slot, and the layer that comes next.
     under_way: Option<(u64, FeatureSlot, usize)>,
 }
 
 impl Images {
-    pub fn new(vision: VisionSpec) -> Images {
-        Images { vision, slots: vec![None; vision.slots], under_way: None }
+    pub fn new(spec: &ModelSpec, vision: VisionSpec) -> Images {
+        let looks_ahead = spec.draft.is_some_and(|draft| draft.drafter == Drafter::Head);
+        Images { vision, looks_ahead, slots: vec![None; vision.slots], under_way: None }
     }
 
     /// Sees layers of an image: those of another may come between only if they begin anew.
@@ -126,7 +131,7 @@ impl Images {
     }
 
     /// Checks the row of the token that follows those fed: the one behind the last of these in its image, or the
-    /// first of an image. It may be missing only where an image begins.
+    /// first of an image. It is there for a draft head.
     fn check_following(
         &self,
         row: &SequenceStep,
@@ -134,20 +139,22 @@ impl Images {
         last: Option<&ImageSpan>,
         following: Option<&ImageSpan>,
     ) {
+        let is_row = row.following == Some(self.vision.tokens.image);
+        let Some(next) = following else {
+            assert!(!self.looks_ahead || !is_row, "no row follows {last:?} of {fed} tokens");
+            return;
+        };
         let rows = |span: &ImageSpan| self.slots[span.slot.0 as usize].map_or(0, |(_, rows)| rows);
-        let within = last.filter(|span| span.at + span.count == fed && span.first + span.count < rows(span));
-        let image = row.following == Some(self.vision.tokens.image);
-        match (following, within.filter(|_| image)) {
-            (None, None) => {}
-            (Some(next), before) => {
-                let slot = before.map_or(next.slot, |span| span.slot);
-                let ends_rows = self.vision.tokens.row_end.is_some();
-                let first = before.map_or(if ends_rows { next.first } else { 0 }, |it| it.first + it.count);
-                let expected = ImageSpan { at: fed, count: 1, slot, first };
-                assert!(image && *next == expected, "{next:?} follows {last:?} of {fed} tokens");
-                assert!(next.first < rows(next), "{next:?} of {} rows", rows(next));
-            }
-            (None, Some(before)) => panic!("no row follows {before:?} of {fed} tokens"),
-        }
+        let before = last.filter(|span| span.at + span.count == fed && span.first + span.count < rows(span));
+        let first = match before {
+            Some(span) => span.first + span.count,
+            // Behind the end of a row of an image its next row begins.
+            None if self.vision.tokens.row_end.is_some() => next.first,
+            None => 0,
+        };
+        let slot = before.map_or(next.slot, |span| span.slot);
+        let expected = ImageSpan { at: fed, count: 1, slot, first };
+        assert!(is_row && *next == expected, "{next:?} follows {last:?} of {fed} tokens");
+        assert!(next.first < rows(next), "{next:?} of {} rows", rows(next));
     }
 }

@@ -82,7 +82,7 @@ impl Memory {
             following: HashMap::new(),
             steps: VecDeque::new(),
             windows: sliding.map(|(sliding, blocks)| Windows::new(spec, sliding, blocks)),
-            images: vision.map(Images::new),
+            images: vision.map(|vision| Images::new(spec, vision)),
         }
     }
 

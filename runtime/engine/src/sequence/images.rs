@@ -19,18 +19,20 @@ pub(crate) struct Images {
     comes: bool,
     /// Of the model; `None` of a prompt without images.
     vision: Option<VisionSpec>,
+    /// Whether the model has a draft head, which takes the row of the token that follows those fed.
+    looks_ahead: bool,
 }
 
 impl Images {
     /// Those of a prompt, which were checked.
-    pub fn new(given: PromptImages, vision: Option<VisionSpec>) -> Images {
+    pub fn new(given: PromptImages, vision: Option<VisionSpec>, looks_ahead: bool) -> Images {
         let placed = |image: &PromptImage| {
             let PromptImage { digest, start, tokens, .. } = *image;
             PlacedImage { digest, start, end: start + tokens }
         };
         let placed: Vec<PlacedImage> = given.images.iter().map(placed).collect();
         let vision = vision.filter(|_| !placed.is_empty());
-        Images { places: vec![None; placed.len()], placed, comes: false, vision, given }
+        Images { places: vec![None; placed.len()], placed, comes: false, vision, looks_ahead, given }
     }
 
     /// Whether there are none.
@@ -81,9 +83,15 @@ impl Images {
         self.places.iter().flatten().copied()
     }
 
-    /// How far a sequence with `fed` tokens in the cache can be fed: to the first image without a place.
+    /// How far a sequence with `fed` tokens in the cache can be fed: to the first image without a place, or to
+    /// the token before it that a draft head pairs with its first row. Not where that token is another image's,
+    /// whose place would be kept meanwhile.
     pub fn reach(&self, fed: usize) -> usize {
-        self.missing(fed..usize::MAX).map_or(usize::MAX, |at| self.placed[at].start.max(fed))
+        let Some(at) = self.missing(fed..usize::MAX) else { return usize::MAX };
+        let (start, before) = (self.placed[at].start, at.checked_sub(1));
+        let behind_text = before.map_or(0, |before| self.placed[before].end) < start;
+        let held_back = usize::from(self.looks_ahead && behind_text);
+        (start - held_back).max(fed)
     }
 
     /// Ends the uses of images that lie before `fed`, and returns their places; of all images with
@@ -219,7 +227,7 @@ mod tests {
             step_patches: 64,
             slots: 2,
         };
-        Images::new(given, Some(vision))
+        Images::new(given, Some(vision), false)
     }
 
     #[test]
@@ -280,6 +288,29 @@ mod tests {
         assert_eq!(images.release(9).collect::<Vec<_>>(), [FeaturePlace(4)]);
         assert_eq!(images.release(usize::MAX).collect::<Vec<_>>(), [FeaturePlace(5)]);
         assert_eq!(images.release(usize::MAX).count(), 0);
+    }
+
+    #[test]
+    fn a_draft_head_takes_the_row_of_the_token_that_follows() {
+        let mut images = Images { looks_ahead: true, ..images(false) };
+        assert_eq!([0, 2, 3, 5, 9, 10, 12].map(|fed| images.reach(fed)), [2, 2, 3, 5, 10, 10, 12]);
+        let following = |images: &Images, range: Range<usize>| {
+            images
+                .of_step(range, &TOKENS)
+                .following
+                .map(|span| (span.at, span.count, span.slot.0, span.first))
+        };
+        assert_eq!(following(&images, 0..3), None, "without a place");
+        [0, 1].into_iter().for_each(|at| images.place(at, FeaturePlace(at as u32)));
+        let all = [2..3, 0..5, 4..9, 0..8, 9..11, 11..13, 12..13, 14..16, 17..18];
+        let expected =
+            [Some((1, 1, 0, 0)), Some((5, 1, 0, 2)), None, Some((8, 1, 0, 5)), Some((2, 1, 1, 0)), None];
+        let expected = expected.into_iter().chain([Some((1, 1, 1, 2)), None, None]);
+        assert_eq!(all.map(|range| following(&images, range)).to_vec(), expected.collect::<Vec<_>>());
+        let adjacent = [PlacedImage { start: 9, ..images.placed[1] }];
+        images.placed.splice(1.., adjacent);
+        images.places[1] = None;
+        assert_eq!(images.reach(4), 9, "the place of the first would be kept");
     }
 
     #[test]

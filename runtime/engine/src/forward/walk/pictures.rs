@@ -3,7 +3,9 @@
 
 use super::{Random, walks, walks_offload};
 use crate::scripted::images::{of_row, shifted};
-use crate::scripted::{GEMMA, PIXTRAL, Pipelined, QWEN, Recurrent, Seeing, Tight, Verifying, Windowed};
+use crate::scripted::{
+    Drafting, GEMMA, PIXTRAL, Pipelined, QWEN, Recurrent, Seeing, Skipping, Tight, Verifying, Windowed,
+};
 use crate::{PromptImage, PromptImages};
 use monomorph_cache::ImageDigest;
 use monomorph_model::{Grid, VisionSpec};
@@ -159,6 +161,31 @@ fn every_answer_to_images_of_a_model_with_state_is_its_lone_one_with_two_steps_i
 #[test]
 fn every_answer_to_images_is_its_lone_plain_one_with_two_drafts_looked_up() {
     walks::<Verifying<Seeing<Tight, QWEN>, 2>>();
+}
+
+#[test]
+fn every_answer_to_images_is_its_lone_plain_one_with_two_drafts() {
+    walks::<Drafting<Seeing<Tight, QWEN>, 2>>();
+}
+
+#[test]
+fn every_answer_to_images_of_a_model_with_state_is_its_lone_plain_one_with_three_drafts() {
+    walks::<Drafting<Recurrent<Seeing<Tight, QWEN>>, 3>>();
+}
+
+#[test]
+fn every_answer_to_images_of_a_model_with_state_is_its_lone_plain_one_with_two_drafts_of_the_model_itself() {
+    walks::<Skipping<Recurrent<Seeing<Tight, QWEN>>, 2>>();
+}
+
+#[test]
+fn every_answer_to_images_that_are_fed_whole_is_its_lone_plain_one_with_three_drafts_looked_up() {
+    walks::<Verifying<Windowed<Seeing<Tight, GEMMA>, 9>, 3>>();
+}
+
+#[test]
+fn every_answer_to_images_with_ends_of_rows_is_its_lone_plain_one_with_one_draft_looked_up() {
+    walks::<Verifying<Seeing<Tight, PIXTRAL>, 1>>();
 }
 
 #[test]
