@@ -1,5 +1,5 @@
-//! Sequences as the reference interpreter speculates with them, beside servers that accept drafts whatever was
-//! sampled, so that their answers contain their drafts.
+//! Sequences as the reference interpreter speculates with them, beside servers that accept drafts whatever
+//! was sampled, so that their answers contain their drafts.
 
 use monomorph_compiler::reference::{Cache, Fed, ImageSpan, Interpreter, Logits};
 use monomorph_compiler::spec::types::{DraftMethod, DraftOption, Model};

@@ -1,10 +1,12 @@
 //! Servers that draft and take images, of the goldens with a tower: they answer as the reference interpreter,
 //! which does not draft, token for token; and what a stack drafts is what the interpreter drafts.
 
-use monomorph_compiler::graph;
+use monomorph_compiler::passes::assemble::plan;
 use monomorph_compiler::reference::{Fed, Interpreter};
 use monomorph_compiler::spec::types::DraftMethod::{Layers, Mtp, Ngram};
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Target};
+use monomorph_compiler::{graph, spec};
+use monomorph_tests::emulated;
 use monomorph_tests::repeating::{KEPT, repeat};
 use monomorph_tests::server::{Serving, build_with, post, stats};
 use monomorph_tests::speculated::{SHOWN, SKIPPED, Speculated};
@@ -93,7 +95,8 @@ fn served(serving: &Serving, parts: &[Part]) -> Vec<u32> {
     serde_json::from_value(answer["choices"][0]["token_ids"].clone()).expect("ids")
 }
 
-/// Asks a server about files, twice, and compares its answers with the interpreter's; drafts verified and held.
+/// Asks a server about files, twice, and compares its answers with the interpreter's; drafts verified and
+/// held.
 fn answers(case: &Case, serving: &Serving, weights: &Path) -> [f64; 2] {
     case.beside(weights, |target, interpreter| {
         let tower = target.tower.as_ref().expect("it has a tower");
@@ -139,6 +142,35 @@ fn what_a_model_drafts_itself_changes_no_answer_about_an_image() {
                 println!("{method:?}, pieces {pieces} repeats: {repeats}: {held} of {verified} drafts held");
             }
         }
+    }
+}
+
+/// A server of a CUDA device on the emulated card: rows of drafts turn by the shift of their sequence.
+#[test]
+fn what_is_looked_up_changes_no_answer_about_an_image_of_an_emulated_card() {
+    let case = Case::new("qwen35", false);
+    let hardware = emulated::hardware(case.targets.path(), "h200", Some(emulated::FEW));
+    let target = spec::with_draft(case.target(&hardware), &option(Ngram, 3)).expect("it fits any model");
+    let server = emulated::build_up_to(&target, 1).command();
+    let weights = case.checkpoint(false);
+    let serving = serve(server, weights.path(), &EAGER);
+    let [verified, held] = answers(&case, &serving, weights.path());
+    println!("{held} of {verified} drafts held");
+    assert!(verified > 50.0 && held > 9.0, "{held} of {verified}");
+}
+
+/// What has no kernels yet is refused by name.
+#[test]
+fn passes_that_draft_on_a_card_are_refused_with_images() {
+    for method in [Mtp, Layers] {
+        let case = Case::new("qwen35", method == Mtp);
+        let target = spec::with_draft(case.target("h200"), &option(method, 2)).expect("it has what drafts");
+        let tower = target.tower.as_ref().expect("it has a tower");
+        let graph = graph::build_with_vision(&target.model, &target.quant, tower);
+        let refused = plan(&target, &graph).expect_err("it is refused").to_string();
+        let expected =
+            format!("passes of `--draft {}` do not see images on a CUDA device yet", method.name());
+        assert!(refused.starts_with(&expected) && refused.ends_with("`--draft ngram`"), "{refused}");
     }
 }
 

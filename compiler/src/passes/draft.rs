@@ -41,8 +41,8 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
     Ok((whole, Some(draft)))
 }
 
-/// Adds the body that begins every pass of a draft head but the first, before those of a tower, to which their
-/// `fields` belong.
+/// Adds the body that begins every pass of a draft head but the first, before those of a tower, to which
+/// their `fields` belong.
 pub fn begin_again(
     plan: &DraftPlan,
     tower: Option<&mut TowerPlan>,

@@ -15,8 +15,8 @@ impl Interpreter<'_> {
         self.draft_fed(hidden, &Fed::text(following), cache, logits)
     }
 
-    /// The same behind images. `fed` has the following tokens, those of images among them, whose rows are taken
-    /// in place of embeddings; its positions are those of the tokens whose states are given.
+    /// The same behind images. `fed` has the following tokens, those of images among them, whose rows are
+    /// taken in place of embeddings; its positions are those of the tokens whose states are given.
     ///
     /// # Panics
     /// As [`draft`](Self::draft), and if an image's rows are missing.
@@ -30,8 +30,8 @@ impl Interpreter<'_> {
         self.run(&pass, hidden.to_vec(), fed, cache, logits)
     }
 
-    /// Like [`forward_fed`](Self::forward_fed), but only through attention layers. The keys and values it adds to
-    /// `cache` are valid for no other pass.
+    /// Like [`forward_fed`](Self::forward_fed), but only through attention layers. The keys and values it
+    /// adds to `cache` are valid for no other pass.
     pub fn skip(&self, fed: &Fed, cache: &mut Cache, logits: Logits) -> Vec<f32> {
         let Graph { bodies, schedule, hidden, .. } = self.graph;
         let attends = |run: &&Run| {

@@ -141,8 +141,8 @@ impl StepImages {
         self.ends.push(index);
     }
 
-    /// What is turned by that stands at `index` behind a token at `last`: text counts on from the largest axis,
-    /// in all three.
+    /// What is turned by that stands at `index` behind a token at `last`: text counts on from the largest
+    /// axis, in all three.
     #[cfg(feature = "cpu")]
     pub(crate) fn behind(&self, token: usize, last: u32, index: u32) -> u32 {
         let largest = self.positions[token].into_iter().max().unwrap_or_default();

@@ -245,8 +245,8 @@ impl StepBuffer {
         self.end();
     }
 
-    /// Adds to the step at hand what images are in its sequences: one a sequence, or none at all. Where drafts
-    /// are verified, every row of a sequence has a shift, those that fill it up too.
+    /// Adds to the step at hand what images are in its sequences: one a sequence, or none at all. Where
+    /// drafts are verified, every row of a sequence has a shift, those that fill it up too.
     ///
     /// # Panics
     /// When these break the limits ([`StepImages::fill`]), reach beyond the context, or are none of a step

@@ -40,16 +40,18 @@ impl<S: Shape> Scripted<S> {
 
     /// Drafts what comes after `context` and the token `last`, each draft as if those before it were right.
     fn draft(&self, context: &[u32], last: u32, sampling: &Sampling, draw: u64) -> Vec<u32> {
-        let mut context: Vec<u32> = context.iter().copied().chain([last]).collect();
+        let mut context = context.to_vec();
+        context.push(self.memory.behind(&context, last));
         let known = context.len();
         for place in 0..S::SPEC.drafted() as u64 {
             let right = self.script.tokens.next(&context, sampling, draw + place, S::SPEC);
             let hash = context.iter().fold(place, |hash, &id| mix(hash, u64::from(id)));
             let chance = (hash >> 11) as f64 / (1u64 << 53) as f64;
             let wrong = (right + 1) % S::SPEC.vocabulary as u32;
-            context.push(if chance < self.script.right_drafts { right } else { wrong });
+            let draft = if chance < self.script.right_drafts { right } else { wrong };
+            context.push(self.memory.behind(&context, draft));
         }
-        context.split_off(known)
+        self.memory.ids(&context[known..]).into_owned()
     }
 }
 

@@ -20,6 +20,13 @@ fn cell(id: u32, mark: u32) -> u32 {
     mark << ID_BITS | id
 }
 
+/// The cell of a token of text behind another, as far as that tells it: behind a row of an image its index is
+/// its position.
+pub(super) fn behind(before: u32, id: u32) -> u32 {
+    let mark = before >> ID_BITS;
+    cell(id, if mark & 0x8000 == 0 { mark } else { 0 })
+}
+
 /// The id that a cell has.
 pub fn id_of(cell: u32) -> u32 {
     cell & ((1 << ID_BITS) - 1)
@@ -130,8 +137,8 @@ impl Images {
         cells
     }
 
-    /// Checks the row of the token that follows those fed: the one behind the last of these in its image, or the
-    /// first of an image. It is there for a draft head.
+    /// Checks the row of the token that follows those fed: the one behind the last of these in its image, or
+    /// the first of an image. It is there for a draft head.
     fn check_following(
         &self,
         row: &SequenceStep,
@@ -140,12 +147,15 @@ impl Images {
         following: Option<&ImageSpan>,
     ) {
         let is_row = row.following == Some(self.vision.tokens.image);
+        let rows = |span: &ImageSpan| self.slots[span.slot.0 as usize].map_or(0, |(_, rows)| rows);
+        let last = last.filter(|span| span.at + span.count == fed);
+        let before = last.filter(|span| span.first + span.count < rows(span));
         let Some(next) = following else {
-            assert!(!self.looks_ahead || !is_row, "no row follows {last:?} of {fed} tokens");
+            // Between two images that are adjacent there may be none.
+            let due = self.looks_ahead && is_row && (last.is_none() || before.is_some());
+            assert!(!due, "no row follows {last:?} of {fed} tokens");
             return;
         };
-        let rows = |span: &ImageSpan| self.slots[span.slot.0 as usize].map_or(0, |(_, rows)| rows);
-        let before = last.filter(|span| span.at + span.count == fed && span.first + span.count < rows(span));
         let first = match before {
             Some(span) => span.first + span.count,
             // Behind the end of a row of an image its next row begins.

@@ -2,7 +2,7 @@
 
 use super::Script;
 use super::cells;
-use super::images::{Images, id_of};
+use super::images::{self, Images, id_of};
 use super::rows::uses;
 use super::windows::Windows;
 use monomorph_model::{
@@ -96,6 +96,14 @@ impl Memory {
         match self.images {
             None => Cow::Borrowed(context),
             Some(_) => context.iter().map(|cell| id_of(*cell)).collect(),
+        }
+    }
+
+    /// What is kept of a token of text behind `context`.
+    pub fn behind(&self, context: &[u32], id: u32) -> u32 {
+        match (&self.images, context.last()) {
+            (Some(_), Some(before)) => images::behind(*before, id),
+            _ => id,
         }
     }
 

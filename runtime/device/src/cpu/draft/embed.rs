@@ -32,8 +32,8 @@ pub fn draft_embed<F, K, const VOCABULARY: usize, const HIDDEN: usize, const JOI
     join(lane, batch, x, norm, hidden_norm, embedding_norm, out, embed);
 }
 
-/// The same of a stack with a vision tower: where a following token stands for a part of an image, its row, of
-/// those `kept`, is in place of its embedding.
+/// The same of a stack with a vision tower: where a following token stands for a part of an image, its row,
+/// of those `kept`, is in place of its embedding.
 ///
 /// # Panics
 /// As [`draft_embed`], and when fewer rows are kept than the batch's stack has.

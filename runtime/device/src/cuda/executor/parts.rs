@@ -143,6 +143,20 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_that_ends_with_a_token_of_an_image_is_not_verified() {
+        let sequences = vec![step().sequences[1].clone(), step().sequences[3].clone()];
+        let span = ImageSpan { at: 0, count: 1, slot: FeatureSlot(0), first: 0 };
+        let images = vec![
+            SequenceImages { spans: vec![span], ..SequenceImages::default() },
+            SequenceImages { positions: Positions::Shifted(-3), ..SequenceImages::default() },
+        ];
+        let step = Step { sequences, images, ..Step::default() };
+        let parts = parts(&step, 4, true, 2, 0);
+        let found: Vec<_> = parts.iter().map(|part| (part.kind, part.rows.clone())).collect();
+        assert_eq!(found, [(Kind::Verify, vec![1]), (Kind::Prefill, vec![0])]);
+    }
+
+    #[test]
     fn a_batch_invariant_stack_decodes_what_was_generated() {
         let both = [(Kind::Decode, 4, vec![1]), (Kind::Prefill, 5, vec![0, 2])];
         assert_eq!(found(&[0, 2, 1], true, 0, 0), both);

@@ -532,6 +532,29 @@ fn a_decode_step_has_a_shift_a_sequence() {
 }
 
 #[test]
+fn every_row_of_drafts_has_the_shift_of_its_sequence() {
+    let limits = StepLimits { drafts: 2, drafted: 0, tokens: 6, ..seeing(true).limits };
+    let mut buffer = StepBuffer::new(limits);
+    // The second is filled up.
+    let step = [
+        drafts(sequence(0, 9, known(&[1, 2, 3]), &[1], sample(None, Vec::new())), 2),
+        sequence(1, 20, known(&[2]), &[2, 3], sample(None, Vec::new())),
+    ];
+    for shift in [-7, -5] {
+        buffer.verify(&step.iter().collect::<Vec<_>>(), &[]);
+        let both = [images(&[], Positions::Shifted(-2)), images(&[], Positions::Shifted(shift))];
+        buffer.fill_images(&both.each_ref());
+        assert_eq!(buffer.shifts.shift[..6], [-2, -2, -2, shift, shift, shift]);
+    }
+    // A plain step behind it has a shift a sequence again.
+    let plain = step.map(|it| SequenceStep { drafts: 0, tokens: known(&[2]), ..it });
+    fill(&mut buffer, &plain);
+    let both = [images(&[], Positions::Shifted(-4)), images(&[], Positions::Index)];
+    buffer.fill_images(&both.each_ref());
+    assert_eq!(buffer.shifts.shift[..2], [-4, 0]);
+}
+
+#[test]
 fn images_that_a_step_cannot_take_are_refused() {
     let refused = |mut buffer: StepBuffer, images: SequenceImages| {
         fill(&mut buffer, &[sequence(0, 60, known(&[1]), &[0, 1, 2, 3], Output::None)]);
