@@ -4,7 +4,7 @@ use crate::support::*;
 use monomorph_cache::ImageDigest;
 use monomorph_engine::scripted::images::{of_row, shifted};
 use monomorph_engine::scripted::{
-    Drafting, GEMMA, Invariant, Pipelined, QWEN, Script, Scripted, Seeing, Shape, Small, Tight, Tokens,
+    GEMMA, Invariant, Pipelined, QWEN, Script, Scripted, Seeing, Shape, Small, Tight, Tokens,
 };
 use monomorph_engine::{
     EngineHandle, EngineOptions, PromptImage, PromptImages, Request, StartError, Stats, SubmitError, start,
