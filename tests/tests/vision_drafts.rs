@@ -1,7 +1,6 @@
 //! Servers that draft and take images, of the goldens with a tower: they answer as the reference interpreter,
 //! which does not draft, token for token; and what a stack drafts is what the interpreter drafts.
 
-use monomorph_compiler::passes::assemble::plan;
 use monomorph_compiler::reference::{Fed, Interpreter};
 use monomorph_compiler::spec::types::DraftMethod::{Layers, Mtp, Ngram};
 use monomorph_compiler::spec::types::{BuildOptions, Compute, DraftMethod, DraftOption, Target};
@@ -52,6 +51,13 @@ impl Case {
     fn server(&self, draft: DraftOption) -> Command {
         let options = BuildOptions { draft: Some(draft), vision: true, ..BuildOptions::default() };
         Command::new(build_with(Some(self.targets.path()), &format!("cpu/{}/f32", self.name), &options))
+    }
+
+    /// The server of an emulated card, for so many sequences at a time.
+    fn on_card(&self, draft: DraftOption, sequences: usize) -> emulated::Server {
+        let hardware = emulated::hardware(self.targets.path(), "h200", Some(emulated::FEW));
+        let target = spec::with_draft(self.target(&hardware), &draft).expect("it has what drafts");
+        emulated::build_up_to(&target, sequences)
     }
 
     /// Weights beside what a server needs besides; such that the model mostly repeats itself, if it is to.
@@ -129,19 +135,27 @@ fn what_is_looked_up_changes_no_answer_about_an_image() {
     }
 }
 
+/// Asks servers of a model that drafts itself, of random weights and of such that repeat, with prompts in
+/// pieces.
+fn itself(case: &Case, method: DraftMethod, pieces: &[&str], server: impl Fn() -> Command) {
+    for repeats in [false, true] {
+        let weights = case.checkpoint(repeats);
+        for pieces in pieces {
+            let serving = serve(server(), weights.path(), &["--prefill-tokens", pieces]);
+            let [verified, held] = answers(case, &serving, weights.path());
+            println!("{method:?}, pieces {pieces}, repeats: {repeats}: {held} of {verified} drafts held");
+            assert!(verified > 60.0, "{verified}");
+            assert!(!repeats || held > 0.2 * verified, "{held} of {verified}");
+        }
+    }
+}
+
 #[test]
 fn what_a_model_drafts_itself_changes_no_answer_about_an_image() {
     for (method, drafts) in [(Mtp, 2), (Layers, 3)] {
         let case = Case::new("qwen35", method == Mtp);
         let server = case.server(option(method, drafts)).get_program().to_owned();
-        for repeats in [false, true] {
-            let weights = case.checkpoint(repeats);
-            for pieces in ["0", "16", "7"] {
-                let serving = serve(Command::new(&server), weights.path(), &["--prefill-tokens", pieces]);
-                let [verified, held] = answers(&case, &serving, weights.path());
-                println!("{method:?}, pieces {pieces} repeats: {repeats}: {held} of {verified} drafts held");
-            }
-        }
+        itself(&case, method, &["0", "16", "7"], || Command::new(&server));
     }
 }
 
@@ -149,9 +163,7 @@ fn what_a_model_drafts_itself_changes_no_answer_about_an_image() {
 #[test]
 fn what_is_looked_up_changes_no_answer_about_an_image_of_an_emulated_card() {
     let case = Case::new("qwen35", false);
-    let hardware = emulated::hardware(case.targets.path(), "h200", Some(emulated::FEW));
-    let target = spec::with_draft(case.target(&hardware), &option(Ngram, 3)).expect("it fits any model");
-    let server = emulated::build_up_to(&target, 1).command();
+    let server = case.on_card(option(Ngram, 3), 1).command();
     let weights = case.checkpoint(false);
     let serving = serve(server, weights.path(), &EAGER);
     let [verified, held] = answers(&case, &serving, weights.path());
@@ -159,48 +171,70 @@ fn what_is_looked_up_changes_no_answer_about_an_image_of_an_emulated_card() {
     assert!(verified > 50.0 && held > 9.0, "{held} of {verified}");
 }
 
-/// What has no kernels yet is refused by name.
 #[test]
-fn passes_that_draft_on_a_card_are_refused_with_images() {
-    for method in [Mtp, Layers] {
+fn what_a_model_drafts_itself_changes_no_answer_about_an_image_of_an_emulated_card() {
+    for (method, drafts) in [(Mtp, 2), (Layers, 3)] {
         let case = Case::new("qwen35", method == Mtp);
-        let target = spec::with_draft(case.target("h200"), &option(method, 2)).expect("it has what drafts");
-        let tower = target.tower.as_ref().expect("it has a tower");
-        let graph = graph::build_with_vision(&target.model, &target.quant, tower);
-        let refused = plan(&target, &graph).expect_err("it is refused").to_string();
-        let expected =
-            format!("passes of `--draft {}` do not see images on a CUDA device yet", method.name());
-        assert!(refused.starts_with(&expected) && refused.ends_with("`--draft ngram`"), "{refused}");
+        let server = case.on_card(option(method, drafts), 1);
+        itself(&case, method, &["7"], || server.command());
     }
 }
 
-/// Of random weights, so that a wrong position, row or shift says something else.
+/// What clients are answered that ask every second question, or all of them where there is one.
+fn asked(serving: &Serving, clients: usize) -> Vec<Vec<u32>> {
+    let ask = |client: usize| {
+        move || {
+            let questions = QUESTIONS.iter().enumerate().skip(client).step_by(clients);
+            questions.map(|(at, parts)| (at, served(serving, parts))).collect::<Vec<_>>()
+        }
+    };
+    let mut found: Vec<(usize, Vec<u32>)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..clients).map(|client| scope.spawn(ask(client))).collect();
+        running.into_iter().flat_map(|client| client.join().expect("it is answered")).collect()
+    });
+    found.sort_unstable();
+    found.into_iter().map(|(_, answer)| answer).collect()
+}
+
+/// Asks a server that accepts drafts whatever was sampled, and looks for the interpreter's drafts in its
+/// answers. Weights are random, so that a wrong position, row or shift says something else.
+fn shows(case: &Case, shown: DraftOption, clients: usize, server: impl Fn() -> Command) {
+    let weights = case.checkpoint(false);
+    // Prompts whole, and in pieces within images; a prefix that was found has the keys of earlier drafts.
+    for pieces in ["0", "5"] {
+        let more = ["--prefill-tokens", pieces, "--prefix-cache", "off"];
+        let serving = serve(server(), weights.path(), &more);
+        let answers = asked(&serving, clients);
+        case.beside(weights.path(), |target, interpreter| {
+            let tower = target.tower.as_ref().expect("it has a tower");
+            for (parts, found) in QUESTIONS.iter().zip(&answers) {
+                let prompt = Prompt::of(tower, parts);
+                let Seen { features, spans, positions, shift } = prompt.seen(interpreter, tower);
+                let fed = Fed::with_images(&prompt.ids, &positions, &spans, &features);
+                let speculated = Speculated::new(interpreter, shown, &target.model, &fed, shift);
+                let alike = speculated.alike_in_any_slot(found);
+                assert_eq!(alike, ANSWER, "{:?} {parts:?} in pieces of {pieces}: {found:?}", shown.method);
+            }
+        });
+    }
+}
+
 #[test]
 fn drafts_behind_images_are_those_of_the_interpreter() {
     for shown in [SHOWN, SKIPPED] {
         let case = Case::new("qwen35", shown.method == Mtp);
-        let weights = case.checkpoint(false);
         let server = case.server(shown).get_program().to_owned();
-        // Prompts whole, and in pieces within images; a prefix that was found has the keys of earlier drafts.
-        for pieces in ["0", "5"] {
-            let more = ["--prefill-tokens", pieces, "--prefix-cache", "off"];
-            let serving = serve(Command::new(&server), weights.path(), &more);
-            case.beside(weights.path(), |target, interpreter| {
-                let tower = target.tower.as_ref().expect("it has a tower");
-                for parts in QUESTIONS {
-                    let prompt = Prompt::of(tower, parts);
-                    let Seen { features, spans, positions, shift } = prompt.seen(interpreter, tower);
-                    let fed = Fed::with_images(&prompt.ids, &positions, &spans, &features);
-                    let speculated = Speculated::new(interpreter, shown, &target.model, &fed, shift);
-                    let found = served(&serving, parts);
-                    let alike = speculated.alike_in_any_slot(&found);
-                    assert_eq!(
-                        alike, ANSWER,
-                        "{:?} {parts:?} in pieces of {pieces}: {found:?}",
-                        shown.method
-                    );
-                }
-            });
-        }
+        shows(&case, shown, 1, || Command::new(&server));
+    }
+}
+
+/// On the emulated card, where two sequences at a time have rows and places of their own: passes of a draft
+/// head take rows of images, and turn by the shifts of their places.
+#[test]
+fn drafts_behind_images_are_those_of_the_interpreter_on_an_emulated_card() {
+    for shown in [SHOWN, SKIPPED] {
+        let case = Case::new("qwen35", shown.method == Mtp);
+        let server = case.on_card(shown, 2);
+        shows(&case, shown, 2, || server.command());
     }
 }

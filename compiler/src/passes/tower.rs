@@ -17,13 +17,6 @@ pub fn bodies(target: &Target, graph: &mut Graph) -> Result<Option<TowerPlan>, P
             "several ranks do not see images yet: build with `--vision off`, or for one"
         ));
     }
-    if let Some(draft) = target.draft.filter(|_| on_card && target.draft_passes()) {
-        return Err(pass_error!(
-            "passes of `--draft {}` do not see images on a CUDA device yet: build with `--vision off`, or with \
-             `--draft ngram`",
-            draft.method.name()
-        ));
-    }
     let vision = target.tower.as_ref().expect("a graph with a tower is built from it");
     let behind = graph.bodies.len();
     let at = |run: &Run| BodyId(behind + run.body.0);

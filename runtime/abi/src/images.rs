@@ -33,11 +33,57 @@ wire! {
     PositionShifts as "PositionShifts" {
         shift: [i32; MAX_SEQUENCES],
     }
+
+    /// What the draft passes behind a step read of images: right before its `PositionShifts`, of a build
+    /// whose passes draft.
+    DraftImages as "DraftImages" {
+        /// By place among the sequences that are drafted for, what is added to an index for its position.
+        shift: [i32; MAX_SEQUENCES],
+        /// By sequence of a prefill, the row of those kept of images that the token behind its last takes, or
+        /// -1.
+        following: [i32; MAX_SEQUENCES],
+    }
 }
 
 impl PositionShifts {
     /// Of sequences without images.
     pub const NONE: PositionShifts = PositionShifts { shift: [0; MAX_SEQUENCES] };
+}
+
+impl DraftImages {
+    /// Of sequences without images.
+    pub const NONE: DraftImages = DraftImages { shift: [0; MAX_SEQUENCES], following: [-1; MAX_SEQUENCES] };
+}
+
+/// What a stack whose step feeds images has before its block table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeforeBlocks {
+    /// There is no tower, or positions are indices.
+    Nothing,
+    /// [`PositionShifts`], of positions that images shift.
+    Shifts,
+    /// [`DraftImages`], then [`PositionShifts`], of passes that draft.
+    Drafts,
+}
+
+impl BeforeBlocks {
+    /// Of a stack with a tower whose positions have three axes or one, and whose passes draft or none do.
+    pub const fn of(grid_positions: bool, drafts: bool) -> BeforeBlocks {
+        match (grid_positions, drafts) {
+            (_, true) => BeforeBlocks::Drafts,
+            (true, false) => BeforeBlocks::Shifts,
+            (false, false) => BeforeBlocks::Nothing,
+        }
+    }
+
+    /// How far the block table stands behind where it would without.
+    pub const fn bytes(self) -> usize {
+        match self {
+            BeforeBlocks::Nothing => 0,
+            BeforeBlocks::Shifts => size_of::<PositionShifts>(),
+            BeforeBlocks::Drafts => size_of::<DraftImages>() + size_of::<PositionShifts>(),
+        }
+    }
 }
 
 /// Bytes of token rows, and of what stands behind them of a build with a tower: the same number of
@@ -60,6 +106,9 @@ mod tests {
     fn what_stands_behind_others_is_aligned() {
         assert!(size_of::<Header>().is_multiple_of(align_of::<PatchGrid>()));
         assert!(images_at(1).is_multiple_of(align_of::<ImageRow>()));
+        let before = [(false, false), (true, false), (false, true), (true, true)];
+        let bytes = before.map(|(grid, drafts)| BeforeBlocks::of(grid, drafts).bytes());
+        assert_eq!(bytes, [0, 512, 1536, 1536]);
         assert_eq!((size_of::<PatchGrid>(), size_of::<ImageRow>()), (16, 20));
         assert!(header().contains("    int position[3];"), "{}", header());
     }

@@ -9,7 +9,7 @@
 //! On a CUDA device a step of such a model is uploaded as its header, [`SlidingStarts`], the block table, the
 //! entries of layers with a window. `templates/cuda/attention/sliding.cuh` is printed from here ([`header`]).
 
-use crate::images::PositionShifts;
+use crate::images::BeforeBlocks;
 use crate::step::{Header, MAX_SEQUENCES};
 use crate::wire::{header_of, wire};
 
@@ -29,11 +29,11 @@ impl SlidingStarts {
     pub const NONE: SlidingStarts = SlidingStarts { start: [0; MAX_SEQUENCES] };
 }
 
-/// Bytes of what a step's block table stands behind: of a model whose positions are `shifted` by images,
-/// [`PositionShifts`] are the last of it.
-pub const fn blocks_at(slides: bool, shifted: bool) -> usize {
+/// Bytes of what a step's block table stands behind: what steps with images have `before` it is the last of
+/// it.
+pub const fn blocks_at(slides: bool, before: BeforeBlocks) -> usize {
     let starts = if slides { size_of::<SlidingStarts>() } else { 0 };
-    size_of::<Header>() + starts + if shifted { size_of::<PositionShifts>() } else { 0 }
+    size_of::<Header>() + starts + before.bytes()
 }
 
 /// The text of `templates/cuda/attention/sliding.cuh`.
@@ -162,9 +162,10 @@ mod tests {
 
     #[test]
     fn starts_stand_behind_the_header_and_before_the_blocks() {
-        assert_eq!(blocks_at(false, false), size_of::<Header>());
-        assert_eq!(blocks_at(true, false), size_of::<Header>() + 4 * MAX_SEQUENCES);
-        assert_eq!(blocks_at(true, true), blocks_at(true, false) + size_of::<PositionShifts>());
+        let [nothing, shifts] = [BeforeBlocks::Nothing, BeforeBlocks::Shifts];
+        assert_eq!(blocks_at(false, nothing), size_of::<Header>());
+        assert_eq!(blocks_at(true, nothing), size_of::<Header>() + 4 * MAX_SEQUENCES);
+        assert_eq!(blocks_at(true, shifts), blocks_at(true, nothing) + 4 * MAX_SEQUENCES);
         assert!(size_of::<Header>().is_multiple_of(align_of::<SlidingStarts>()));
         let text = header();
         assert!(text.contains("    int start[MAX_SEQUENCES];\n"), "{text}");

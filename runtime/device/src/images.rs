@@ -112,7 +112,6 @@ impl StepImages {
     }
 
     /// The row that is kept for the token that follows those of a sequence.
-    #[cfg(feature = "cpu")]
     pub(crate) fn following(&self, sequence: usize) -> Option<usize> {
         let row = self.following[sequence];
         (row != NONE).then_some(row as usize)

@@ -1,6 +1,7 @@
 //! The steps that are measured: their headers and token rows.
 
 use monomorph_abi::bytes_of;
+use monomorph_abi::images::BeforeBlocks;
 use monomorph_abi::sliding::{SlidingStarts, blocks_at};
 use monomorph_abi::step::{Header, MAX_SEQUENCES, SamplingRow, SequenceRow, TokenRow};
 
@@ -57,7 +58,7 @@ impl Step {
             tokens: tokens as i32,
             sequences: rows.len() as i32,
             outputs: outputs as i32,
-            blocks_at: blocks_at(true, false) as i32,
+            blocks_at: blocks_at(true, BeforeBlocks::Nothing) as i32,
             output_rows: std::array::from_fn(|at| if at < outputs { at as i32 } else { 0 }),
             sequence: std::array::from_fn(|at| rows.get(at).copied().unwrap_or(SequenceRow::NONE)),
             sampling: std::array::from_fn(|at| SamplingRow {
@@ -82,7 +83,7 @@ mod tests {
     fn a_step_names_every_block_of_its_sequences_once() {
         let step = Step::decode(3, 128, 64);
         assert_eq!((step.tokens, step.sequences, step.outputs, step.blocks), (3, 3, 3, 9));
-        assert_eq!(step.header.len(), blocks_at(true, false) + 4 * 9);
+        assert_eq!(step.header.len(), blocks_at(true, BeforeBlocks::Nothing) + 4 * 9);
         let step = Step::prefill(130, 64);
         assert_eq!((step.tokens, step.sequences, step.outputs, step.blocks), (130, 1, 0, 3));
         assert_eq!(step.rows.len(), 130 * size_of::<TokenRow>());

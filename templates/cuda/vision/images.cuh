@@ -35,5 +35,14 @@ struct PositionShifts {
 };
 static_assert(sizeof(PositionShifts) == 512, "as the host has it");
 static_assert(offsetof(PositionShifts, shift) == 0, "as the host has it");
+// What the draft passes behind a step read of images: right before its `PositionShifts`, of a build
+// whose passes draft.
+struct DraftImages {
+    int shift[MAX_SEQUENCES];  // By place among the sequences that are drafted for, what is added to an index for its position
+    int following[MAX_SEQUENCES];  // By sequence of a prefill, the row of those kept of images that the token behind its last takes, or -1
+};
+static_assert(sizeof(DraftImages) == 1024, "as the host has it");
+static_assert(offsetof(DraftImages, shift) == 0, "as the host has it");
+static_assert(offsetof(DraftImages, following) == 512, "as the host has it");
 
 }  // namespace monomorph

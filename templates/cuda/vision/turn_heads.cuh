@@ -1,19 +1,27 @@
 // turn_heads: norms and rotation of a text model's query and key heads where positions have three axes, in place, before attention, which
-// then has neither. A row of a prefill has its position beside it (ImageRow), of a decode step its index and a shift (PositionShifts).
+// then has neither. A row of a prefill has its position beside it (ImageRow), of a decode step its index and a shift (PositionShifts), of a
+// draft pass with a header of its own its index and the shift of its place (DraftImages).
 //
 // Work: as attention_write's, whose heads of queries and keys it takes: TURN_ROWS rows a block, a warp every eighth (row, head), its lanes
 // the head's elements.
 //
-// Config: attention's; HEIGHT_PAIRS, WIDTH_PAIRS: a bit each pair that turns by height or by width, others turn by time; DECODE.
+// Config: attention's; HEIGHT_PAIRS, WIDTH_PAIRS: a bit each pair that turns by height or by width, others turn by time; DECODE;
+// optional PASS: rows are those of such a pass.
 // Launch: block = TURN_HEADS_THREADS, grid = ceil(rows / TURN_ROWS). No shared memory, no barriers.
 #pragma once
 
 #include "attention/attention.cuh"
-#include "vision/images.cuh"
+#include "vision/draft_images.cuh"
 
 namespace monomorph {
 
 constexpr int TURN_ROWS = 4, TURN_HEADS_WARPS = 8, TURN_HEADS_THREADS = 32 * TURN_HEADS_WARPS;
+
+// Whether rows are those of a draft pass.
+template <class C, class = void>
+constexpr bool OF_PASS = false;
+template <class C>
+constexpr bool OF_PASS<C, decltype(void(C::PASS))> = C::PASS;
 
 // The position of a row by each axis.
 struct GridPosition {
@@ -21,7 +29,10 @@ struct GridPosition {
 };
 template <class C>
 __device__ __forceinline__ GridPosition grid_position(const Step* step, const ImageRow* images, int row) {
-    if constexpr (C::DECODE) {
+    if constexpr (OF_PASS<C>) {
+        const int position = step->sequence[row].position + draft_images(step).shift[row];
+        return {position, position, position};
+    } else if constexpr (C::DECODE) {
         const PositionShifts& shifts = reinterpret_cast<const PositionShifts*>(step->blocks())[-1];
         const int position = step->sequence[row].position + shifts.shift[row];
         return {position, position, position};

@@ -1,8 +1,9 @@
 // The kernels of draft passes beside the host: which drafts hold and the headers of the passes, to the bit; the input of a draft head
-// against double precision. Each check plants a defect of its own.
+// against double precision, with and without images. Each check plants a defect of its own.
 #include "core/filled.cuh"
 #include "kernels/accept.cuh"
 #include "kernels/draft_embed.cuh"
+#include "kernels/draft_image_rows.cuh"
 
 using namespace monomorph;
 
@@ -187,6 +188,70 @@ void check_embeds(const char* name) {
     check_embed<Head<H, F, S, N, EXACT, false>>((std::string(name) + ", prompt").c_str());
 }
 
+struct Seen {
+    Step step;
+    DraftImages drafts;
+    PositionShifts shifts;
+};
+
+template <class C>
+void check_image_rows(const char* name) {
+    constexpr int H = C::HIDDEN, ROWS = 21, CAPACITY = 24, SEQUENCES = 4, KEPT = 13;
+    test::Random random(H + 1);
+    Seen host = {};
+    host.step.tokens = ROWS, host.step.blocks_at = sizeof(Seen);
+    std::vector<TokenRow> tokens;
+    std::vector<ImageRow> images;
+    for (int s = 0; s < SEQUENCES; s++) {
+        const int count = s + 1 < SEQUENCES ? 2 * s + 1 : ROWS - int(tokens.size());
+        host.step.sequence[s] = {int(tokens.size()), count, 0, 0, -1, s, -1, -1};
+        host.drafts.following[s] = s % 2 ? random.below(KEPT) : -1;
+        for (int i = 0; i < count; i++) {
+            tokens.push_back({0, s});
+            images.push_back({random.below(3) ? random.below(KEPT) : -1, 0, {0, 0, 0}});
+        }
+    }
+    std::vector<float> kept(size_t(KEPT) * H), weight(H), before(size_t(CAPACITY) * 2 * H);
+    for (float& v : kept) v = 3 * random.normal();
+    for (float& v : weight) v = 0.2f * random.normal() + (C::NORM == Norm::PLAIN ? 1.0f : 0.0f);
+    for (float& v : before) v = random.normal();
+    std::vector<double> reference(before.begin(), before.end());
+    for (int row = 0; row < ROWS; row++) {
+        const int of = tokens[row].sequence;
+        const Sequence& own = host.step.sequence[of];
+        const int at = row + 1 < own.first_token + own.count ? images[row + 1].row : host.drafts.following[of];
+        if (at < 0) continue;
+        double squares = 0;
+        for (int i = 0; i < H; i++) squares += double(kept[size_t(at) * H + i]) * kept[size_t(at) * H + i];
+        const double inverse = 1 / std::sqrt(squares / H + double(C::EPS));
+        for (int i = 0; i < H; i++)
+            reference[size_t(row) * 2 * H + i] = kept[size_t(at) * H + i] * inverse * (C::NORM == Norm::ONE_PLUS ? 1.0f + weight[i] : weight[i]);
+    }
+
+    test::Buffer<Seen> step(std::vector<Seen>{host});
+    test::Buffer<TokenRow> device_tokens(tokens);
+    test::Buffer<ImageRow> device_images(images);
+    test::Buffer<float> device_kept(kept), norm(weight), out(before);
+    const auto run = [&] {
+        out.upload(before);
+        test::launch(draft_image_rows_kernel<C, C::THREADS, draft_image_rows_shared_bytes<C>()>, dim3(CAPACITY), C::THREADS, draft_image_rows_shared_bytes<C>(), nullptr,
+                     static_cast<const Step*>(&step.pointer->step), device_tokens.pointer, device_images.pointer, device_kept.pointer, norm.pointer, out.pointer);
+        CHECK(cudaDeviceSynchronize());
+        return out.download();
+    };
+    const double limit = C::EXACT ? 6e-8 : 1e-6;
+    test::report(name, test::compare(run(), reference), limit, out.intact());
+    const auto seen = [&](const char* what) {
+        step.upload({host}), device_images.upload(images);
+        expect(test::compare(run(), reference).relative > limit, what, name);
+    };
+    host.drafts.following[1] = (host.drafts.following[1] + 1) % KEPT;
+    seen("planted: another row that follows must be seen");
+    host.drafts.following[1] = (host.drafts.following[1] + KEPT - 1) % KEPT;
+    std::rotate(images.begin(), images.begin() + 1, images.end());
+    seen("planted: rows of the tokens themselves must be seen");
+}
+
 int main() {
     check_accept<Drafts<4, 3, false, 32>>("accept, 3 drafts of a head", 32);
     check_accept<Drafts<2, 1, false, 64>>("accept, 1 draft of a head", 37);
@@ -201,6 +266,8 @@ int main() {
     check_embeds<2880, Format::NVFP4, ScaleForm::ROWS, Norm::PLAIN, false>("draft head, 2880 nvfp4");
     check_embeds<45, Format::F32, ScaleForm::NONE, Norm::ONE_PLUS, true>("draft head, 45 f32 exact");
     check_embeds<576, Format::Q8_0, ScaleForm::NONE, Norm::PLAIN, true>("draft head, 576 q8_0 exact");
+    check_image_rows<Head<576, Format::BF16, ScaleForm::NONE, Norm::ONE_PLUS, false, false>>("rows of images, 576 one-plus");
+    check_image_rows<Head<45, Format::F32, ScaleForm::NONE, Norm::PLAIN, true, false>>("rows of images, 45 exact");
     std::printf(test::failures ? "%d FAILED\n" : "all passed\n", test::failures);
     return test::failures != 0;
 }

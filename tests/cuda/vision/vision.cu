@@ -323,7 +323,7 @@ void check_rows(const char* name) {
     judge(name, out.download(), expected, 1e-7, out.intact(), x);
 }
 
-// Heads of a text model by three axes. DECODE: by an index and a shift.
+// Heads of a text model by three axes. DECODE: by an index and a shift, which rows of a draft pass have elsewhere.
 template <bool D, bool G>
 struct Turned : AttentionDefaults {
     static constexpr int HEADS = 3, KV_HEADS = 1, HEAD_DIM = 40, BLOCK_TOKENS = 16, ROTARY_PAIRS = 8;
@@ -333,8 +333,13 @@ struct Turned : AttentionDefaults {
     static constexpr auto HEIGHT_PAIRS = 0x12ull, WIDTH_PAIRS = 0x24ull;
     using Kv = float;
 };
+template <class C>
+struct Passed : C {
+    static constexpr bool PASS = true;
+};
 struct Decoded {
     Step step;
+    DraftImages drafts;
     PositionShifts shifts;
 };
 template <class C>
@@ -347,7 +352,7 @@ void check_turn(const char* name) {
     Decoded host = {};
     host.step.tokens = host.step.sequences = ROWS, host.step.blocks_at = sizeof(Decoded);
     for (int t = 0; t < ROWS; t++) {
-        host.step.sequence[t].position = 20 + t, host.shifts.shift[t] = -3 * t;
+        host.step.sequence[t].position = 20 + t, host.shifts.shift[t] = OF_PASS<C> ? 1 : -3 * t, host.drafts.shift[t] = OF_PASS<C> ? -3 * t : 1;
         for (int& axis : images[t].position) axis = C::DECODE ? 20 + t - 3 * t : random.below(POSITIONS);
     }
     test::Buffer<Decoded> step(std::vector<Decoded>{host});
@@ -408,6 +413,7 @@ int main(int arguments, char** argument) {
     check_rows<Images<45, true, 6>>("rows of a tap of 45, added");
     check_turn<Turned<false, true>>("heads by three axes, with gates");
     check_turn<Turned<true, false>>("heads by shifted indices");
+    check_turn<Passed<Turned<true, false>>>("heads of a draft pass by shifted indices");
 #endif
     if (planted) return unseen == 0;
     std::printf("%s\n", test::failures == 0 ? "all passed" : "FAILED");

@@ -23,6 +23,8 @@ const EXACT: &[Declared] = constants![EXACT: bool];
 const NORM_OF_RANKS: &[Declared] = constants![INBOX_WIDTH: int, ROWS: int, BLOCKS: int, KEYS_SHARED: bool];
 /// Which pairs turn by height and by width of a position, and whether it is a decode step's.
 const GRID: &[Declared] = constants![HEIGHT_PAIRS: auto, WIDTH_PAIRS: auto, DECODE: bool];
+/// Whether rows are those of a draft pass with a header of its own.
+const OF_PASS: &[Declared] = constants![optional PASS: bool];
 
 /// Blocks of the area in which keys and values are widened.
 const WIDENED: &[Declared] = constants![WIDENED_BLOCKS: int];
@@ -114,7 +116,7 @@ kernels! {
     bytes kv_block "sizeof({config}::Kv) * AttentionShape<{config}>::BLOCK_STRIDE";
 
     /// Norms and rotation of heads where positions have three axes, before what else is done.
-    turn_heads => TurnHeads in "vision/turn_heads.cuh", [HEADS, NORMS, VALUES, EXACT, GRID];
+    turn_heads => TurnHeads in "vision/turn_heads.cuh", [HEADS, NORMS, VALUES, EXACT, GRID, OF_PASS];
     (
         step: READ Header, images: READ Images, qkv: WRITE Rows, q_norm: READ Vector, k_norm: READ Vector,
         rotary: READ Rotary,

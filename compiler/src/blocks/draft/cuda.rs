@@ -1,9 +1,9 @@
 //! On a CUDA device: the start of a draft pass, and the check of a step's drafts before the passes.
 
-use super::kernels::{Accept, DraftEmbed};
-use crate::kernels::{Arguments, Header, Held, Ids, Planes, Tokens, Vector};
+use super::kernels::{Accept, DraftEmbed, DraftImageRows};
+use crate::kernels::{Arguments, Header, Held, Ids, Images, Planes, Tokens, Vector};
 use crate::passes::PassError;
-use crate::passes::launch::{Instance, Launcher, Outline, Site, fixed, integer, no_kernel, value};
+use crate::passes::launch::{Instance, Launcher, Member, Outline, Site, fixed, integer, no_kernel, value};
 use crate::plan::FieldKind;
 use crate::plan::cuda::{Constant, Launch, MAX_SEQUENCES, Regime};
 use crate::spec::types::TensorClass;
@@ -13,9 +13,15 @@ const ACCEPT_THREADS: usize = MAX_SEQUENCES;
 const EMBED_THREADS: usize = 256;
 
 impl Launcher<'_> {
-    /// Launches the phase that starts a draft pass.
-    pub(crate) fn draft_embed(&mut self, site: Site, phase: &super::DraftEmbed) -> Result<Launch, PassError> {
-        let super::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, images: _, out } = *phase;
+    /// Launches the phase that starts a draft pass; with images, rows of these in place of embeddings behind
+    /// it.
+    pub(crate) fn draft_embed(
+        &mut self,
+        site: Site,
+        phase: &super::DraftEmbed,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), PassError> {
+        let super::DraftEmbed { x, norm, hidden_norm, table, embedding_norm, images, out } = *phase;
         let forms = [norm, hidden_norm, embedding_norm].map(|field| match self.plan.field(field).kind {
             FieldKind::Norm { eps, form, .. } => Some((eps, form)),
             _ => None,
@@ -29,6 +35,11 @@ impl Launcher<'_> {
             self.plan.target.quant.compute.classes.get(&TensorClass::Draft).is_none_or(|it| it.is_exact());
         let decode = site.program.regime == Regime::Decode;
         let mut constants = vec![("HIDDEN", integer(matrix.columns)), ("THREADS", integer(EMBED_THREADS))];
+        let of_images: Vec<Member> = constants
+            .iter()
+            .cloned()
+            .chain([("NORM", form.clone()), ("EPS", Constant::Float(eps)), ("EXACT", Constant::Flag(exact))])
+            .collect();
         constants.extend(matrix.names());
         constants.extend([
             ("NORM", form),
@@ -44,6 +55,7 @@ impl Launcher<'_> {
         let Planes { codes, scales, row_scales } = self.planes(table);
         let [norm, hidden_norm, embedding_norm] =
             [norm, hidden_norm, embedding_norm].map(|id| Vector::field(Some(id)));
+        let out = self.buffer(site, out);
         let arguments = DraftEmbed {
             step: site.header,
             tokens,
@@ -55,12 +67,24 @@ impl Launcher<'_> {
             x: self.buffer(site, x),
             norm,
             hidden_norm,
-            out: self.buffer(site, out),
+            out,
         };
-        let shared = 8 * matrix.columns;
-        let instance =
-            Instance { shared, ..Instance::new(self.kernel_name(site, ""), constants, EMBED_THREADS) };
-        Ok(self.launch(site, instance, self.grid_of_rows(site, 1), arguments))
+        let of_row = 4 * matrix.columns;
+        let instance = Instance {
+            shared: 2 * of_row,
+            ..Instance::new(self.kernel_name(site, ""), constants, EMBED_THREADS)
+        };
+        launches.push(self.launch(site, instance, self.grid_of_rows(site, 1), arguments));
+        // What is sampled or drafted is text.
+        if images && !decode {
+            let kept = self.kept_of_images(matrix.columns);
+            let arguments =
+                DraftImageRows { step: site.header, tokens, images: Images::STEP, kept, embedding_norm, out };
+            let name = self.kernel_name(site, "_images");
+            let instance = Instance { shared: of_row, ..Instance::new(name, of_images, EMBED_THREADS) };
+            launches.push(self.launch(site, instance, self.grid_of_rows(site, 1), arguments));
+        }
+        Ok(())
     }
 
     /// Accepts or rejects drafts, and writes the headers of the draft passes.

@@ -1,8 +1,8 @@
 //! Kernels of draft passes.
 
 use crate::kernels::{
-    Codes, Declared, Header, Held, Ids, MATRIX, NORM, RowScales, Rows, Scales, Tokens, Vector, constants,
-    kernels,
+    Codes, Declared, Header, Held, Ids, Images, MATRIX, NORM, RowScales, Rows, Scales, Tokens, Vector,
+    constants, kernels,
 };
 
 const ACCEPT: &[Declared] = constants![
@@ -25,4 +25,13 @@ kernels! {
         hidden_norm: READ Vector, out: WRITE Rows,
     )
     check "{config}::THREADS == {block} && draft_embed_shared_bytes<{config}>() <= {shared}";
+
+    /// The rows of images in place of embeddings, normed, behind the same.
+    draft_image_rows => DraftImageRows in "draft/draft_image_rows.cuh",
+        [NORM, constants![HIDDEN: int, THREADS: int, EXACT: bool]];
+    (
+        step: READ Header, tokens: READ Tokens, images: READ Images, kept: READ Rows,
+        embedding_norm: READ Vector, out: WRITE Rows,
+    )
+    check "{config}::THREADS == {block} && draft_image_rows_shared_bytes<{config}>() <= {shared}";
 }

@@ -53,8 +53,7 @@ impl Kind for DraftEmbed {
     }
 
     fn cuda(&self, launcher: &mut Launcher, site: Site, launches: &mut Vec<Launch>) -> Result<(), PassError> {
-        launches.push(launcher.draft_embed(site, self)?);
-        Ok(())
+        launcher.draft_embed(site, self, launches)
     }
 }
 

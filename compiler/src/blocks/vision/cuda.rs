@@ -187,19 +187,24 @@ impl Launcher<'_> {
         (value(format!("HeadNorm::{form}")), Constant::Float(eps))
     }
 
+    /// The rows that are kept of images.
+    pub(crate) fn kept_of_images(&mut self, hidden: usize) -> Rows {
+        let (_, tower) = self.vision();
+        let bytes = 4 * (tower.kept_rows() * hidden) as u64;
+        self.scratch(IMAGE_ROWS, bytes, false)
+    }
+
     /// Launches what a prefill does with rows of images: in place of what there is, or added to it, `behind`
     /// rows further on.
     fn image_rows(&mut self, site: Site, x: BufferId, adds: bool, behind: usize) -> Launch {
-        let (_, tower) = self.vision();
         let hidden = self.plan.buffer(x).width;
-        let bytes = 4 * (tower.kept_rows() * hidden) as u64;
         let constants = vec![
             ("HIDDEN", integer(hidden)),
             ("THREADS", integer(THREADS)),
             ("ADDS", Constant::Flag(adds)),
             ("BEHIND", integer(behind)),
         ];
-        let kept: Rows = self.scratch(IMAGE_ROWS, bytes, false);
+        let kept = self.kept_of_images(hidden);
         let arguments =
             kernels::ImageRows { step: site.header, images: Images::STEP, kept, x: self.buffer(site, x) };
         let grid = self.columns_and_rows(site, hidden.div_ceil(4).div_ceil(THREADS));

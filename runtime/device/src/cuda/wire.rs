@@ -9,12 +9,13 @@ pub(crate) use rows::read_sampled;
 pub(crate) use tables::{Tables, device_bytes};
 
 use crate::images::StepImages;
-use monomorph_abi::images::{ImageRow, PositionShifts};
+use monomorph_abi::images::{BeforeBlocks, DraftImages, ImageRow, PositionShifts};
 use monomorph_abi::sliding::{Sliding, SlidingStarts, blocks_at};
 use monomorph_abi::step::{Ids, SamplingRow};
 use monomorph_model::{Output, SequenceImages, SequenceStep, SlidingTable, Tokens, VisionSpec};
 use monomorph_sampling::{MAX_BIASES, TokenBias, TokenMask, TokenUse, with_generated};
 use rows::sampling_row;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The bounds of a step.
@@ -41,10 +42,31 @@ pub(crate) struct StepLimits {
 }
 
 impl StepLimits {
-    /// Whether images shift the positions of what follows them.
-    fn shifts(&self) -> bool {
-        self.vision.is_some_and(|vision| vision.grid_positions)
+    /// What stands before the block table of images.
+    fn before_blocks(&self) -> BeforeBlocks {
+        before_blocks(self.vision, self.drafted)
     }
+}
+
+/// The rows of a header by sequence: those of drafts are entries of their own.
+fn entries_of<'a>(
+    rows: &'a [SequenceRow],
+    limits: &StepLimits,
+    verifies: bool,
+) -> std::slice::Chunks<'a, SequenceRow> {
+    rows.chunks(if verifies { 1 + limits.drafts } else { 1 })
+}
+
+/// The tokens of a sequence with these rows of a header.
+fn tokens_of(entries: &[SequenceRow]) -> Range<usize> {
+    let (first, last) = (&entries[0], &entries[entries.len() - 1]);
+    first.first_token as usize..(last.first_token + last.count) as usize
+}
+
+/// What stands before the block table of a stack with this tower, if it has one, whose passes draft so many
+/// tokens.
+fn before_blocks(vision: Option<VisionSpec>, drafted: usize) -> BeforeBlocks {
+    vision.map_or(BeforeBlocks::Nothing, |vision| BeforeBlocks::of(vision.grid_positions, drafted > 0))
 }
 
 /// A row of logits to compute.
@@ -81,6 +103,8 @@ pub(crate) struct StepBuffer {
     /// By sequence, what is added to indices for positions: right before the block table of a stack whose
     /// positions have three axes.
     pub(crate) shifts: Box<PositionShifts>,
+    /// What draft passes read of images, before these.
+    pub(crate) of_drafts: Box<DraftImages>,
     /// The images of a step, of a stack that takes some, and what kernels read of them: one a token.
     seen: Option<StepImages>,
     pub(crate) images: Vec<ImageRow>,
@@ -110,7 +134,7 @@ impl StepBuffer {
             tokens: 0,
             sequences: 0,
             outputs: 0,
-            blocks_at: blocks_at(limits.slides.is_some(), limits.shifts()) as i32,
+            blocks_at: blocks_at(limits.slides.is_some(), limits.before_blocks()) as i32,
             output_rows: [0; MAX_SEQUENCES],
             sequence: [SequenceRow::NONE; MAX_SEQUENCES],
             sampling: [SamplingRow::GREEDY; MAX_SEQUENCES],
@@ -121,6 +145,7 @@ impl StepBuffer {
             header: Box::new(header),
             starts: Box::new(SlidingStarts::NONE),
             shifts: Box::new(PositionShifts::NONE),
+            of_drafts: Box::new(DraftImages::NONE),
             seen: limits.vision.map(StepImages::new),
             images: Vec::new(),
             blocks: Vec::new(),
@@ -246,7 +271,8 @@ impl StepBuffer {
     }
 
     /// Adds to the step at hand what images are in its sequences: one a sequence, or none at all. Where
-    /// drafts are verified, every row of a sequence has a shift, those that fill it up too.
+    /// drafts are verified, every row of a sequence has a shift, those that fill it up too. Passes that draft
+    /// go on from the largest axis of a sequence's last row, as text does.
     ///
     /// # Panics
     /// When these break the limits ([`StepImages::fill`]), reach beyond the context, or are none of a step
@@ -260,13 +286,8 @@ impl StepBuffer {
         let rows = &self.header.sequence[..self.header.sequences as usize];
         let indices = |row: &SequenceRow| row.position as u32..(row.position + row.count) as u32;
         let indices: Vec<u32> = rows.iter().flat_map(indices).collect();
-        // Rows of drafts are entries of their own, of one sequence.
-        let entries = rows.chunks(if self.verifies { 1 + self.limits.drafts } else { 1 });
-        let of = |entries: &[SequenceRow]| {
-            let (first, last) = (&entries[0], &entries[entries.len() - 1]);
-            first.first_token as usize..(last.first_token + last.count) as usize
-        };
-        seen.fill(images.iter().copied(), entries.map(of), &indices);
+        let entries = entries_of(rows, &self.limits, self.verifies);
+        seen.fill(images.iter().copied(), entries.map(tokens_of), &indices);
         for (token, index) in indices.iter().enumerate() {
             let position = seen.position(token).map(|axis| axis as i32);
             let largest = position.into_iter().max().unwrap_or_default();
@@ -281,6 +302,26 @@ impl StepBuffer {
                 self.shifts.shift[token] = shift;
             }
         }
+        if self.limits.drafted == 0 {
+            return;
+        }
+        let rows = &self.header.sequence[..self.header.sequences as usize];
+        for (index, entry) in entries_of(rows, &self.limits, self.verifies).enumerate() {
+            let following = seen.following(index).map_or(-1, |row| row as i32);
+            assert!(
+                following < 0 || !self.verifies,
+                "sequence {index} of the step is verified before an image"
+            );
+            self.of_drafts.following[index] = following;
+            let Ok(place) = usize::try_from(entry[0].drafted) else { continue };
+            let last = tokens_of(entry).end - 1;
+            let largest = seen.position(last).into_iter().max().unwrap_or_default();
+            assert!(
+                largest as usize + self.limits.ahead < self.limits.context,
+                "position {largest} of what is drafted from is too near the end of the context"
+            );
+            self.of_drafts.shift[place] = largest as i32 - indices[last] as i32;
+        }
     }
 
     /// The header of a tower's step over so many patches, which become so many tokens.
@@ -288,9 +329,14 @@ impl StepBuffer {
         (self.header.tokens, self.header.sequences, self.header.outputs) = (patches as i32, 0, tokens as i32);
     }
 
-    /// What stands before the block table of a stack whose positions images shift.
-    pub(crate) fn shifts(&self) -> &[u8] {
-        if self.limits.shifts() { bytes_of(std::slice::from_ref(&*self.shifts)) } else { &[] }
+    /// What stands before the block table of images, in order.
+    pub(crate) fn before_blocks(&self) -> [&[u8]; 2] {
+        let shifts = bytes_of(std::slice::from_ref(&*self.shifts));
+        match self.limits.before_blocks() {
+            BeforeBlocks::Nothing => [&[], &[]],
+            BeforeBlocks::Shifts => [&[], shifts],
+            BeforeBlocks::Drafts => [bytes_of(std::slice::from_ref(&*self.of_drafts)), shifts],
+        }
     }
 
     /// Whether the stack has layers with a sliding window.
@@ -469,7 +515,7 @@ impl StepBuffer {
     }
 
     /// Writes output rows `range` to the header.
-    pub(crate) fn select(&mut self, range: std::ops::Range<usize>) {
+    pub(crate) fn select(&mut self, range: Range<usize>) {
         self.header.outputs = range.len() as i32;
         // Biases follow the history, and masks follow the biases. Both are complete by now.
         let biases = self.history.len() as i32;

@@ -4,7 +4,7 @@ use super::Operands;
 use crate::blocks::attention::Attention;
 use crate::blocks::attention::kernels::{AttendSpans, Queries, TurnHeads};
 use crate::graph::{BodyId, PositionAxis};
-use crate::kernels::{Cache, Images, Rotary, Rows, Tokens};
+use crate::kernels::{Cache, Header, Images, Rotary, Rows, Tokens};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Site, count, integer, no_kernel, value};
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
@@ -48,6 +48,7 @@ impl Launcher<'_> {
             ("WIDTH_PAIRS", pairs(PositionAxis::Width)),
             ("DECODE", Constant::Flag(decode)),
         ]);
+        constants.extend((site.header != Header::STEP).then_some(("PASS", Constant::Flag(true))));
         let [q_norm, k_norm] = operands.normed();
         for (name, member) in &mut operands.constants {
             if *name == "ROTARY_PAIRS" {

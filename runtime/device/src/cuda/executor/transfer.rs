@@ -16,13 +16,15 @@ impl Executor {
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
         let starts = bytes_of(std::slice::from_ref(&*buffer.starts));
         let (blocks, sliding) = (bytes_of(&buffer.blocks), bytes_of(&buffer.sliding));
-        let (starts, shifts) = (if buffer.slides() { starts } else { &[] }, buffer.shifts());
+        let starts = if buffer.slides() { starts } else { &[] };
+        let [of_drafts, shifts] = buffer.before_blocks();
+        let parts = [header, starts, of_drafts, shifts, blocks, sliding];
         let images = if tokens { bytes_of(&buffer.images) } else { &[] };
         let tokens = if tokens { bytes_of(&buffer.tokens) } else { &[] };
         let both = fill(&mut flight.tokens, &[tokens, images]);
         let (tokens, images) = both.split_at(tokens.len());
         for (to, pinned) in [
-            (flight.tables.header, fill(&mut flight.header, &[header, starts, shifts, blocks, sliding])),
+            (flight.tables.header, fill(&mut flight.header, &parts)),
             (flight.tables.tokens, tokens),
             (flight.tables.images, images),
         ] {

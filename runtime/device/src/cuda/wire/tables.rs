@@ -1,6 +1,6 @@
 //! Device memory that steps take besides weights, K/V and activations.
 
-use super::{Bias, Header, SampledRow, Use};
+use super::{Bias, Header, SampledRow, Use, before_blocks};
 use crate::cuda::ring::SlotRing;
 use monomorph_abi::images::{ImageRow, images_at};
 use monomorph_abi::packed::ALIGNMENT;
@@ -54,7 +54,6 @@ impl Tables {
     ) -> Tables {
         let images_at = images_at(spec.step_tokens) as u64;
         let images = vision.map_or(0, |_| (spec.step_tokens * size_of::<ImageRow>()) as u64);
-        let shifts = vision.is_some_and(|vision| vision.grid_positions);
         let (sequences, drafts, drafted) = (spec.step_sequences, spec.drafts(), spec.drafted());
         let blocks = 4 * (sequences * context.div_ceil(spec.block_tokens)) as u64;
         // As many entries as the step's sequences hold blocks, at most.
@@ -63,7 +62,9 @@ impl Tables {
         let biases = MAX_BIASES.min(spec.vocabulary) * size_of::<Bias>();
         Tables {
             passes: (drafted * size_of::<Header>()) as u64,
-            header: blocks_at(sliding.is_some(), shifts) as u64 + blocks + sliding_blocks,
+            header: (blocks_at(sliding.is_some(), before_blocks(vision, drafted)) as u64)
+                + blocks
+                + sliding_blocks,
             blocks,
             tokens: images_at + images,
             images_at,

@@ -1,8 +1,8 @@
+mod images;
+
 use super::*;
 use monomorph_abi::sliding::{Sliding, SlidingStarts};
-use monomorph_model::{
-    BlockId, FeatureSlot, ImageSpan, Positions, SequenceStep, SlidingId, SlidingTable, Slot,
-};
+use monomorph_model::{BlockId, SequenceStep, SlidingId, SlidingTable, Slot};
 use monomorph_sampling::{Sampling, TokenBias, TokenMask, TokenUse};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -388,7 +388,7 @@ fn table(first: usize, ids: &[u32]) -> SlidingTable {
 }
 
 /// The ids that kernels find of a row's blocks `range`, of layers with a window.
-fn found(buffer: &StepBuffer, row: usize, range: std::ops::Range<i32>) -> Vec<i32> {
+fn found(buffer: &StepBuffer, row: usize, range: Range<i32>) -> Vec<i32> {
     let all = [&buffer.blocks[..], &buffer.sliding].concat();
     range.map(|block| all[(buffer.starts.start[row] + block) as usize]).collect()
 }
@@ -457,123 +457,4 @@ fn tables_that_lack_what_a_row_attends_to_are_refused() {
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
         assert!(text.contains(message), "{text:?} lacks {message:?}");
     }
-}
-
-fn seeing(grid_positions: bool) -> StepBuffer {
-    let tokens = monomorph_model::ImageTokens { image: 1, start: None, end: None, row_end: None };
-    let vision = VisionSpec {
-        family: monomorph_model::VisionFamily::Qwen,
-        patch: 1,
-        frames: 1,
-        merge: 2,
-        values: 3,
-        taps: 1,
-        grid_positions,
-        whole_spans: false,
-        tokens,
-        most_patches: 40,
-        layers: 2,
-        step_patches: 64,
-        slots: 2,
-    };
-    StepBuffer::new(StepLimits { vision: Some(vision), ..limits() })
-}
-
-fn images(spans: &[ImageSpan], positions: Positions) -> SequenceImages {
-    SequenceImages { spans: spans.to_vec(), positions, following: None }
-}
-
-fn span(at: usize, count: usize, slot: u32, first: usize) -> ImageSpan {
-    ImageSpan { at, count, slot: FeatureSlot(slot), first }
-}
-
-#[test]
-fn every_token_of_a_prompt_has_its_row_and_its_position() {
-    let mut buffer = seeing(true);
-    assert_eq!(buffer.header.blocks_at as usize, size_of::<Header>() + size_of::<PositionShifts>());
-    let step = [
-        sequence(0, 4, known(&[1, 1, 2]), &[1], Output::None),
-        sequence(1, 20, known(&[2, 3]), &[2, 3], Output::None),
-    ];
-    fill(&mut buffer, &step);
-    let grid = Positions::Grid(vec![[4, 4, 4], [4, 4, 5], [6; 3]]);
-    let both = [images(&[span(0, 2, 1, 3)], grid), images(&[], Positions::Shifted(-5))];
-    buffer.fill_images(&both.each_ref());
-    // Slot 1 begins behind the 10 rows of slot 0 and the 10 of its tap.
-    let row = |row, last, position| ImageRow { row, last, position };
-    let expected = [
-        row(23, 5, [4, 4, 4]),
-        row(24, 5, [4, 4, 5]),
-        row(-1, 6, [6; 3]),
-        row(-1, 20, [15; 3]),
-        row(-1, 21, [16; 3]),
-    ];
-    assert_eq!(buffer.images, expected);
-    // A step without images goes by indices.
-    buffer.fill_images(&[]);
-    assert_eq!(buffer.images[3], row(-1, 20, [20; 3]));
-}
-
-#[test]
-fn a_decode_step_has_a_shift_a_sequence() {
-    let mut buffer = seeing(true);
-    let step = [
-        sequence(0, 9, known(&[1]), &[1], sample(None, Vec::new())),
-        sequence(1, 20, known(&[2]), &[2, 3], sample(None, Vec::new())),
-    ];
-    fill(&mut buffer, &step);
-    let both = [images(&[], Positions::Index), images(&[], Positions::Shifted(-7))];
-    buffer.fill_images(&both.each_ref());
-    assert_eq!(buffer.shifts.shift[..2], [0, -7]);
-    buffer.fill_images(&[]);
-    assert_eq!(buffer.shifts.shift[..2], [0, 0]);
-    assert_eq!(buffer.shifts().len(), size_of::<PositionShifts>());
-    assert!(seeing(false).shifts().is_empty());
-}
-
-#[test]
-fn every_row_of_drafts_has_the_shift_of_its_sequence() {
-    let limits = StepLimits { drafts: 2, drafted: 0, tokens: 6, ..seeing(true).limits };
-    let mut buffer = StepBuffer::new(limits);
-    // The second is filled up.
-    let step = [
-        drafts(sequence(0, 9, known(&[1, 2, 3]), &[1], sample(None, Vec::new())), 2),
-        sequence(1, 20, known(&[2]), &[2, 3], sample(None, Vec::new())),
-    ];
-    for shift in [-7, -5] {
-        buffer.verify(&step.iter().collect::<Vec<_>>(), &[]);
-        let both = [images(&[], Positions::Shifted(-2)), images(&[], Positions::Shifted(shift))];
-        buffer.fill_images(&both.each_ref());
-        assert_eq!(buffer.shifts.shift[..6], [-2, -2, -2, shift, shift, shift]);
-    }
-    // A plain step behind it has a shift a sequence again.
-    let plain = step.map(|it| SequenceStep { drafts: 0, tokens: known(&[2]), ..it });
-    fill(&mut buffer, &plain);
-    let both = [images(&[], Positions::Shifted(-4)), images(&[], Positions::Index)];
-    buffer.fill_images(&both.each_ref());
-    assert_eq!(buffer.shifts.shift[..2], [-4, 0]);
-}
-
-#[test]
-fn images_that_a_step_cannot_take_are_refused() {
-    let refused = |mut buffer: StepBuffer, images: SequenceImages| {
-        fill(&mut buffer, &[sequence(0, 60, known(&[1]), &[0, 1, 2, 3], Output::None)]);
-        let taken = catch_unwind(AssertUnwindSafe(|| buffer.fill_images(&[&images])));
-        let panic = taken.expect_err("it is refused");
-        panic.downcast_ref::<String>().cloned().unwrap_or_default()
-    };
-    let words = refused(seeing(true), images(&[span(0, 1, 0, 0)], Positions::Index));
-    assert!(words.contains("row 0 of the step decodes a token of an image"), "{words}");
-    let words = refused(seeing(true), images(&[], Positions::Shifted(4)));
-    assert!(words.contains("position 64 is beyond the context"), "{words}");
-    let words = refused(StepBuffer::new(limits()), images(&[], Positions::Index));
-    assert!(words.is_empty(), "{words}");
-}
-
-#[test]
-fn a_tower_counts_patches_as_tokens_and_tokens_as_outputs() {
-    let mut buffer = seeing(false);
-    buffer.see(24, 6);
-    let Header { tokens, sequences, outputs, .. } = *buffer.header;
-    assert_eq!((tokens, sequences, outputs), (24, 0, 6));
 }
