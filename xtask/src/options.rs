@@ -33,8 +33,8 @@ pub struct BuildOptions {
     /// Build the model's vision tower too, so that it takes images.
     #[arg(long, value_name = "WHETHER", value_enum, default_value_t = Switch::Off)]
     vision: Switch,
-    /// Most patches of an image with `--vision on`, 64 to 65,536: larger ones are made smaller [default: 8,192
-    /// on CUDA devices, 4,096 on CPUs].
+    /// Most patches of an image with `--vision on`, 64 to 65,536: larger ones are made smaller [default:
+    /// 8,192 on CUDA devices, 4,096 on CPUs].
     #[arg(long, value_name = "N")]
     image_patches: Option<usize>,
 }

@@ -48,8 +48,8 @@ pub struct TowerPlan {
 }
 
 impl TowerPlan {
-    /// The plan of a tower with these bodies and this schedule, whose passes take as many patches as the build
-    /// asked for. A pass takes whole tokens.
+    /// The plan of a tower with these bodies and this schedule, whose passes take as many patches as the
+    /// build asked for. A pass takes whole tokens.
     pub(crate) fn new(
         vision: &Vision,
         on_card: bool,

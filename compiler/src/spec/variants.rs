@@ -5,7 +5,8 @@ use super::{with_batch_invariant, with_draft, with_hosts, with_ranks, with_visio
 use monomorph_abi::world::MAX_RANKS;
 
 /// Variants of a target: both ends of the range of every build option that the model takes, but of experts
-/// kept whole two ranks alone, and images of as many patches as a build has by default. A model may turn out not to be shared out to so many ranks once it is planned.
+/// kept whole two ranks alone, and images of as many patches as a build has by default. A model may turn out
+/// not to be shared out to so many ranks once it is planned.
 pub fn variants(target: &Target) -> Vec<Target> {
     let methods = [DraftMethod::Mtp, DraftMethod::Ngram, DraftMethod::Layers];
     let drafts = methods.into_iter().flat_map(|method| [1, method.most()].map(|drafts| (method, drafts)));

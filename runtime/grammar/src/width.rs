@@ -437,6 +437,7 @@ mod tests {
         let two = json!({"anyOf": [{"type": "array", "items": {}}, {"type": "array", "prefixItems": [{}]}]});
         for (schema, places) in [
             (json!({"type": "array"}), &[][..]),
+            (json!({"type": "string", "items": {}, "properties": {"a": {}}}), &[]),
             (json!({"type": "array", "items": {}}), &[(".x.items", &[1][..])]),
             (
                 json!({"type": "array", "prefixItems": [{}, {}], "items": {}}),
@@ -504,6 +505,11 @@ mod tests {
         assert_eq!(too_wide(&circle), None);
         let bare = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a", "type": "array"}}});
         assert_eq!(too_wide(&bare), None);
+        // Of 2,702 steps each.
+        let items =
+            |count| json!({"type": "array", "prefixItems": vec![json!({"anyOf": vec![false; 900]}); count]});
+        assert_eq!(too_wide(&items(300)), None);
+        assert!(too_wide(&items(500)).is_some_and(|(_, why)| why.contains("within alternatives")));
         // Each level doubles what is to be looked at.
         let doubled = (0..40).fold(json!({"type": "null"}), |inner, _| {
             json!({"type": "array", "prefixItems": [{"$ref": "#/$defs/a"}], "allOf": [{"anyOf": [inner, {"type": "null"}]}]})
@@ -520,6 +526,8 @@ mod tests {
         let four = json!({"anyOf": [two, two]});
         let product = json!({"allOf": [two, two]});
         let referring = json!({"$ref": "#/$defs/two", "items": {}});
+        // A rule, however much it leads to.
+        let alone = json!({"$ref": "#/$defs/two"});
         let defined = json!({"two": two});
         let ways = |schema: &Value, steps, depth| {
             let mut walk = Walk { definitions: defined.as_object(), steps };
@@ -537,6 +545,7 @@ mod tests {
             (&product, 0, 0, (4, 7)),
             (&product, 0, 64, (1, 3)),
             (&referring, 0, 0, (2, 4)),
+            (&alone, 0, 0, (1, 1)),
             (&referring, 0, 64, (1, 2)),
         ] {
             assert_eq!(ways(schema, steps, depth), found, "{schema} from step {steps}, level {depth}");

@@ -246,10 +246,11 @@ pub trait Model: Sized + Send + 'static {
         Ok(())
     }
 
-    /// Starts a step that runs layers of the [tower](Self::VISION) over one image, [as many](VisionSpec::part)
-    /// as others can wait for. The first layer embeds the image before, and the last one leaves the rows of
-    /// its tokens in `slot`, over what that held. Between the steps of an image there may be others, but none
-    /// of another image, and none that reads the slot. Collected like any other step; returns nothing.
+    /// Starts a step that runs layers of the [tower](Self::VISION) over one image, [as
+    /// many](VisionSpec::part) as others can wait for. The first layer embeds the image before, and the last
+    /// one leaves the rows of its tokens in `slot`, over what that held. Between the steps of an image there
+    /// may be others, but none of another image, and none that reads the slot. Collected like any other step;
+    /// returns nothing.
     ///
     /// # Panics
     /// When there is no such slot or layer, the image has more patches than a pass takes or other than whole

@@ -58,8 +58,8 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
         unreachable!("{NO_TOWER}")
     }
 
-    /// Runs layers of the tower over an image. The first begin with embedding its pixels, which are there, and
-    /// the last keep the rows of its tokens in a slot: those of the last layer, then those of each tap.
+    /// Runs layers of the tower over an image. The first begin with embedding its pixels, which are there,
+    /// and the last keep the rows of its tokens in a slot: those of the last layer, then those of each tap.
     fn see(&self, _lane: &Lane, _patches: &Patches, _slot: usize, _layers: Range<usize>) {
         unreachable!("{NO_TOWER}")
     }

@@ -4,9 +4,9 @@
 //! It waits for them as long as there are places: text before an image is fed with it, since a short chunk
 //! costs almost what a long one does. It gives each back when the step that feeds the last of its rows is
 //! submitted: the device runs steps in order, so what takes the place next is written behind that. An image
-//! that has its rows still is not computed again. The tower sees one image a step, or some layers over a large
-//! one. Between two such steps others are admitted and fed, if some can be. Who has an image of which layers are left waits
-//! for it; when all have gone, they are not run.
+//! that has its rows still is not computed again. The tower sees one image a step, or runs some layers over a
+//! large one. Between two such steps others are admitted and fed, if some can be. A sequence with an image of
+//! which layers are left waits for them; when all such have gone, the layers are not run.
 //!
 //! It never happens that all wait for places: what a sequence claims comes next among its tokens, so where
 //! none is free it can be fed up to the end of what it claimed. The first of the running gets the next place
@@ -77,7 +77,8 @@ impl Tower {
     }
 
     /// Claims places for images of `running`, the first of which goes first; each may be fed `most` tokens in
-    /// its next step, and some may wait to be admitted. Returns what the tower sees next, if it is its turn: an image, and its layers.
+    /// its next step, and some may wait to be admitted. Returns what the tower sees next, if it is its turn:
+    /// an image, and its layers.
     fn next(
         &mut self,
         vision: &VisionSpec,

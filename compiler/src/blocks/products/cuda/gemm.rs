@@ -118,8 +118,8 @@ fn shape_of_tokens(
 /// widths that fit, the one with which the card is done first with five to eight eighths of them.
 ///
 /// All multiprocessors work on tiles of a kind in rounds, and a last round takes as long as a full one. A
-/// tile takes 3 us, and for every 64 columns 0.2 us and 2 ns a row: measured of towers on an H200 (tiles of 64,
-/// 128 and 256 rows, 1,152 and 4,304 columns), and here in rows of one column.
+/// tile takes 3 us, and for every 64 columns 0.2 us and 2 ns a row: measured of towers on an H200 (tiles of
+/// 64, 128 and 256 rows, 1,152 and 4,304 columns), and here in rows of one column.
 pub(crate) fn rows_of_fewest_rounds(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) -> u32 {
     const START: usize = 98_000;
     const START_OF_COLUMN: usize = 106;

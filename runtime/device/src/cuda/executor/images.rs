@@ -31,7 +31,7 @@ const MOST_THREADS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Sight {
     tower: Tower,
-    /// By turns, so that an image is copied while the one before it is still to be uploaded.
+    /// Alternating, so that an image is copied while the one before it is still to be uploaded.
     staging: [Staging; 2],
     next: usize,
 }
@@ -81,8 +81,8 @@ impl Tower {
     /// Checks an image, by whose numbers kernels index without further checks.
     ///
     /// # Panics
-    /// When there are no such layers, or it has no patches, more than a pass takes or than a side may have, or other than whole merge
-    /// blocks; or there is not one row of pixels a patch.
+    /// When there are no such layers, or it has no patches, more than a pass takes or than a side may have,
+    /// or other than whole merge blocks; or there is not one row of pixels a patch.
     fn check(&self, image: &Patches, slot: FeatureSlot, layers: &Range<usize>) {
         let Tower { vision, most_side, .. } = self;
         let Grid { frames, rows, columns } = image.grid;
@@ -131,8 +131,8 @@ impl Executor {
     /// tokens in `slot`.
     ///
     /// # Panics
-    /// When the image, the slot or the layers break the tower's limits, a step waits for what it samples by, or too many
-    /// are in flight. Unwinds when the device has failed.
+    /// When the image, the slot or the layers break the tower's limits, a step waits for what it samples by,
+    /// or too many are in flight. Unwinds when the device has failed.
     pub fn see<P: Programs>(
         &mut self,
         programs: &P,
