@@ -171,6 +171,7 @@ fn what_is_looked_up_changes_no_answer_about_an_image_of_an_emulated_card() {
 }
 
 #[test]
+#[ignore = "minutes"]
 fn what_a_model_drafts_itself_changes_no_answer_about_an_image_of_an_emulated_card() {
     for (method, drafts) in [(Mtp, 2), (Layers, 3)] {
         let case = Case::new("qwen35", method == Mtp);
