@@ -52,14 +52,14 @@ impl Images {
 
     /// The first image without a place of those that have tokens among these.
     pub fn missing(&self, tokens: Range<usize>) -> Option<usize> {
-        let here = |image: &PlacedImage| image.start < tokens.end && tokens.start < image.end;
-        self.placed.iter().zip(&self.places).position(|(image, place)| place.is_none() && here(image))
+        let mut all = self.placed.iter().zip(&self.places);
+        all.position(|(image, place)| place.is_none() && has_some_of(image, &tokens))
     }
 
     /// Whether an image with tokens among these has its rows at a place.
     pub fn reads(&self, tokens: Range<usize>, place: FeaturePlace) -> bool {
-        let here = |image: &PlacedImage| image.start < tokens.end && tokens.start < image.end;
-        self.placed.iter().zip(&self.places).any(|(image, at)| *at == Some(place) && here(image))
+        let mut all = self.placed.iter().zip(&self.places);
+        all.any(|(image, at)| *at == Some(place) && has_some_of(image, &tokens))
     }
 
     /// Says whether an image that its next step may feed will be seen before that step.
@@ -174,6 +174,11 @@ impl Images {
         let behind = |index: usize| (index as i64 + i64::from(self.given.shift)) as u32;
         self.given.positions.get(index).copied().unwrap_or_else(|| [behind(index); 3])
     }
+}
+
+/// Whether an image has some of these tokens.
+fn has_some_of(image: &PlacedImage, tokens: &Range<usize>) -> bool {
+    image.start < tokens.end && tokens.start < image.end
 }
 
 #[cfg(test)]

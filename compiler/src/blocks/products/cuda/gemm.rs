@@ -46,6 +46,11 @@ pub(crate) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) ->
         .find_map(|tokens| shape_of_tokens(matrix, capacity, tokens, knobs, card))
 }
 
+/// `GemmShape<C>::TILES`: tiles of eight packed rows.
+fn tiles(matrix: &Matrix) -> usize {
+    matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 }
+}
+
 fn shape_of_tokens(
     matrix: &Matrix,
     capacity: usize,
@@ -54,7 +59,7 @@ fn shape_of_tokens(
     card: &Cuda,
 ) -> Option<Gemm> {
     let multiprocessors = card.multiprocessors as usize;
-    let tiles = matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 };
+    let tiles = tiles(matrix);
     // 128 tokens take one block per multiprocessor anyway. Twice the rows halve the traffic of activations,
     // if they fill the card.
     let fills = tiles.div_ceil(32) * 4 >= multiprocessors * 3;
@@ -125,8 +130,7 @@ pub(crate) fn rows_of_fewest_rounds(matrix: &Matrix, rows: usize, knobs: &Knobs,
     const START_OF_COLUMN: usize = 106;
     let cost = |most: u32| {
         let gemm = shape(matrix, rows, &Knobs { gemm_rows: most, ..*knobs }, card)?;
-        let tiles = matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 };
-        let row_blocks = tiles.div_ceil(16 * gemm.strips);
+        let row_blocks = tiles(matrix).div_ceil(16 * gemm.strips);
         let places = card.multiprocessors as usize * gemm.resident;
         let tile = (gemm.strips * gemm.tokens + START_OF_COLUMN) * matrix.columns + START;
         let rounds = |rows: usize| (row_blocks * rows.div_ceil(gemm.tokens)).div_ceil(places);
