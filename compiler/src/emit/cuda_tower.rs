@@ -12,20 +12,19 @@ use crate::plan::cuda::{CudaPlan, Launch, Program, Regime};
 use crate::plan::{PhaseKind, Plan, PlanBody, TowerPlan};
 use proc_macro2::{Ident, TokenStream};
 
-/// The function that launches a program of a tower over an image, and leaves its rows in a slot; and one for
-/// each body that runs more than once.
+/// The function that launches a program of a tower over images, and keeps their rows; and one for each body
+/// that runs more than once.
 pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     let Some(tower) = &plan.tower else { return TokenStream::new() };
     let name = format_ident!("{}", program.name);
-    let documentation = format!(" The vision tower over up to {} patches of an image.", program.rows);
-    let keep = keep(plan, tower, quote!(first));
+    let documentation = format!(" The vision tower over up to {} patches of images.", program.rows);
+    let keep = keep(plan, tower, quote!(0));
     let steps = parts(
         tower,
         |body| launches(plan, cuda, None, of(program, body)),
         |body| layers(plan, tower, program, body),
         keep,
     );
-    let [kept, most] = [1 + tower.branches.len(), tower.most_tokens()].map(number);
     let repeated = program.passes.iter().filter(|(body, _)| !plan.bodies[body.0].layers.is_empty());
     let repeated = repeated.map(|(body, all)| {
         let body = &plan.bodies[body.0];
@@ -41,8 +40,7 @@ pub fn program(plan: &Plan, cuda: &CudaPlan, program: &Program) -> TokenStream {
     });
     quote! {
         #[doc = #documentation]
-        fn #name(&self, slot: usize, layers: Range<usize>, queue: &mut Queue) {
-            let first = slot * #kept * #most;
+        fn #name(&self, images: &[Kept], layers: Range<usize>, queue: &mut Queue) {
             #steps
         }
 
@@ -63,11 +61,11 @@ fn launches(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, all: &[Launch
     all.iter().map(|it| launch(plan, cuda, body, it)).collect()
 }
 
-/// The statement that keeps an image's rows from row `to` on.
-fn keep(plan: &Plan, tower: &TowerPlan, to: TokenStream) -> TokenStream {
+/// The statement that keeps rows of images, `behind` rows behind the first that are kept of each.
+fn keep(plan: &Plan, tower: &TowerPlan, behind: TokenStream) -> TokenStream {
     let (rows, kept) = (format_ident!("{}", rows_name(plan, tower)), format_ident!("{IMAGE_ROWS}"));
     let hidden = number(plan.target.model.hidden);
-    quote!(queue.keep_rows(self.buffers.#rows, self.scratch.#kept, #to, #hidden);)
+    quote!(queue.keep_rows(self.buffers.#rows, self.scratch.#kept, images, #behind, #hidden);)
 }
 
 /// The loop over a tower's layers, with the branches behind some of them.
@@ -85,7 +83,7 @@ fn layers(plan: &Plan, tower: &TowerPlan, program: &Program, body: BodyId) -> To
     let (taps, make) = (body_ident(branch, "_layers"), run(program, branch));
     let after = tower.branches.iter().map(|(after, _)| number(*after));
     let most = number(tower.most_tokens());
-    let keep = keep(plan, tower, quote!(first + (1 + tap) * #most));
+    let keep = keep(plan, tower, quote!((1 + tap) * #most));
     quote! {
         for layer in layers.clone() {
             self.#layer(queue, &self.#layers[layer]);
@@ -127,14 +125,14 @@ pub fn programs(cuda: &CudaPlan) -> Option<TokenStream> {
     let short = short.iter().scan(0, |least, it| {
         let (run, first, last) = (format_ident!("{}", it.name), number(*least), number(it.rows));
         *least = it.rows + 1;
-        Some(quote!(#first..=#last => self.#run(slot, layers, queue),))
+        Some(quote!(#first..=#last => self.#run(images, layers, queue),))
     });
     let last = format_ident!("{}", last.name);
     Some(quote! {
-        fn see(&self, patches: usize, slot: usize, layers: Range<usize>, queue: &mut Queue) {
+        fn see(&self, patches: usize, images: &[Kept], layers: Range<usize>, queue: &mut Queue) {
             match patches {
                 #(#short)*
-                _ => Stack::#last(self, slot, layers, queue),
+                _ => Stack::#last(self, images, layers, queue),
             }
         }
     })

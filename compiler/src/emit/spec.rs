@@ -188,7 +188,8 @@ fn vision(plan: &Plan) -> Option<TokenStream> {
     let sizes =
         [patch, it.frames(), merge, it.values(), tower.branches.len(), tower.most_patches, tower.slots];
     let [patch, frames, merge, values, taps, most_patches, slots] = sizes.map(number);
-    let [layers, step_patches] = [tower.depth(), tower.step_patches].map(number);
+    let [pass_images, layers, step_patches] =
+        [tower.pass_images, tower.depth(), tower.step_patches].map(number);
     let image = Literal::u32_unsuffixed(image);
     let [start, end, row_end] = [start, end, row_end].map(|id| match id.map(Literal::u32_unsuffixed) {
         None => quote!(None),
@@ -207,6 +208,7 @@ fn vision(plan: &Plan) -> Option<TokenStream> {
             whole_spans: #whole_spans,
             tokens: ImageTokens { image: #image, start: #start, end: #end, row_end: #row_end },
             most_patches: #most_patches,
+            pass_images: #pass_images,
             layers: #layers,
             step_patches: #step_patches,
             slots: #slots,

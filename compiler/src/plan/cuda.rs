@@ -163,7 +163,7 @@ pub enum Regime {
     /// The rest of that pass and the others, or all passes, with one row per sequence; captured as
     /// [`Regime::Decode`] is, and launched after it.
     Draft,
-    /// A vision tower over the patches of one image.
+    /// A vision tower over the patches of images.
     See,
 }
 

@@ -3,6 +3,7 @@
 use super::{BufferId, Structure};
 use crate::graph::BodyId;
 use crate::spec::types::Vision;
+use monomorph_abi::images::PASS_IMAGES;
 
 /// Most patches of a pass on a CPU where a build does not say: 1024 x 1024 pixels in patches of 16. Attention
 /// to all of an image takes seconds there, and what a pass works in a tenth of a megabyte a patch.
@@ -24,8 +25,9 @@ const SHORTER: [usize; 2] = [1024, 4096];
 /// Images whose rows are kept, beside those of steps that wait: as many as a prompt usually has.
 const SLOTS: usize = 8;
 
-/// The schedule of a tower, whose bodies follow the model's. A pass takes the patches of one image, and
-/// leaves a row for each of its tokens in a slot, followed by those of each branch.
+/// The schedule of a tower, whose bodies follow the model's. A pass takes the patches of an image, or
+/// of several small ones, and leaves a row for each token of an image in a slot, followed by those of each
+/// branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TowerPlan {
     /// The first of its bodies; all behind it are its own.
@@ -37,6 +39,8 @@ pub struct TowerPlan {
     pub branches: Vec<(usize, BodyId)>,
     /// Most patches of a pass.
     pub most_patches: usize,
+    /// Most images of a pass: one on a CPU, whose cores one image keeps busy.
+    pub pass_images: usize,
     /// Patches of a pass that is one step.
     pub step_patches: usize,
     /// Patches of each program of a CUDA device, ascending: the last takes most.
@@ -64,7 +68,18 @@ impl TowerPlan {
         let step_patches = if on_card { STEP_ON_CARDS } else { STEP_PATCHES };
         let shorter = || SHORTER.map(whole).into_iter().filter(|patches| *patches < most_patches);
         let buckets = if on_card { shorter().chain([most_patches]).collect() } else { Vec::new() };
-        TowerPlan { first, schedule, branches, most_patches, step_patches, buckets, merged, slots: SLOTS }
+        let pass_images = if on_card { PASS_IMAGES.min(SLOTS) } else { 1 };
+        TowerPlan {
+            first,
+            schedule,
+            branches,
+            most_patches,
+            pass_images,
+            step_patches,
+            buckets,
+            merged,
+            slots: SLOTS,
+        }
     }
 
     /// Has a body more before its own.

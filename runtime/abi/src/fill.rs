@@ -31,5 +31,5 @@ pub const VECTOR: &[(&str, &str)] = &[
 
 /// The text of `templates/cuda/core/fill_shape.cuh`.
 pub fn header() -> String {
-    header_of("fill.rs", "<cstddef>", DECLARATIONS)
+    header_of("fill.rs", "<cstddef>", "", DECLARATIONS)
 }

@@ -5,17 +5,26 @@
 use crate::step::MAX_SEQUENCES;
 use crate::wire::{header_of, wire};
 
+/// Most images of a pass of the tower.
+pub const PASS_IMAGES: usize = 8;
+
 wire! {
-    /// The patches of the image that a tower's step is about, right behind its header. `Step::tokens` are its
-    /// patches, `Step::outputs` the tokens that these become.
+    /// The patches of an image that a tower's step is about.
     PatchGrid as "PatchGrid" {
-        /// Each of rows * columns patches, which see each other and no others.
+        /// Each of rows * columns patches, which see each other and no others; 0 where there is no image.
         frames: i32,
         /// From top to bottom, whole merge blocks.
         rows: i32,
         /// From left to right, whole merge blocks.
         columns: i32,
-        reserved: i32,
+        /// Its first patch among those of the step, which no patch reaches where there is no image.
+        first: i32,
+    }
+
+    /// The images of a tower's step, right behind its header, in the order of their patches: those of all are
+    /// `Step::tokens`, and the tokens that these become `Step::outputs`.
+    PatchGrids as "PatchGrids" {
+        image: [PatchGrid; PASS_IMAGES],
     }
 
     /// A token of a prefill, beside its `TokenRow`.
@@ -42,6 +51,22 @@ wire! {
         /// By sequence of a prefill, the row of those kept of images that the token behind its last takes, or
         /// -1.
         following: [i32; MAX_SEQUENCES],
+    }
+}
+
+impl PatchGrids {
+    /// Images of so many frames, rows and columns of patches.
+    ///
+    /// # Panics
+    /// When these are more than a pass has.
+    pub fn new(images: impl IntoIterator<Item = [i32; 3]>) -> PatchGrids {
+        let none = PatchGrid { frames: 0, rows: 0, columns: 0, first: i32::MAX };
+        let (mut image, mut first) = ([none; PASS_IMAGES], 0);
+        for (at, [frames, rows, columns]) in images.into_iter().enumerate() {
+            image[at] = PatchGrid { frames, rows, columns, first };
+            first += frames * rows * columns;
+        }
+        PatchGrids { image }
     }
 }
 
@@ -94,7 +119,9 @@ pub const fn images_at(tokens: usize) -> usize {
 
 /// The text of `templates/cuda/vision/images.cuh`.
 pub fn header() -> String {
-    header_of("images.rs", "\"core/step.cuh\"", DECLARATIONS)
+    let most =
+        format!("// Most images of a pass of the tower.\nconstexpr int PASS_IMAGES = {PASS_IMAGES};\n");
+    header_of("images.rs", "\"core/step.cuh\"", &most, DECLARATIONS)
 }
 
 #[cfg(test)]
@@ -104,12 +131,20 @@ mod tests {
 
     #[test]
     fn what_stands_behind_others_is_aligned() {
-        assert!(size_of::<Header>().is_multiple_of(align_of::<PatchGrid>()));
+        assert!(size_of::<Header>().is_multiple_of(align_of::<PatchGrids>()));
         assert!(images_at(1).is_multiple_of(align_of::<ImageRow>()));
         let before = [(false, false), (true, false), (false, true), (true, true)];
         let bytes = before.map(|(grid, drafts)| BeforeBlocks::of(grid, drafts).bytes());
         assert_eq!(bytes, [0, 512, 1536, 1536]);
-        assert_eq!((size_of::<PatchGrid>(), size_of::<ImageRow>()), (16, 20));
+        assert_eq!((size_of::<PatchGrids>(), size_of::<ImageRow>()), (128, 20));
         assert!(header().contains("    int position[3];"), "{}", header());
+    }
+
+    #[test]
+    fn images_of_a_pass_follow_each_other_and_no_patch_is_of_one_that_is_not_there() {
+        let grids = PatchGrids::new([[1, 4, 6], [2, 2, 2], [1, 6, 4]]);
+        let first = grids.image.map(|it| (it.frames, it.first));
+        let none = (0, i32::MAX);
+        assert_eq!(first, [(1, 0), (2, 24), (1, 32), none, none, none, none, none]);
     }
 }

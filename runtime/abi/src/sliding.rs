@@ -38,7 +38,7 @@ pub const fn blocks_at(slides: bool, before: BeforeBlocks) -> usize {
 
 /// The text of `templates/cuda/attention/sliding.cuh`.
 pub fn header() -> String {
-    header_of("sliding.rs", "\"core/step.cuh\"", DECLARATIONS)
+    header_of("sliding.rs", "\"core/step.cuh\"", "", DECLARATIONS)
 }
 
 /// A sliding window over blocks. Of several windows in a model it is the longest.

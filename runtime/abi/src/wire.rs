@@ -108,9 +108,9 @@ pub(crate) fn print(out: &mut String, it: &Declaration, names: &[(&str, &str)], 
     }
 }
 
-/// The text of a header that has these structs and nothing else, from the file `from` beside this one.
-/// `include` is what it needs, in its quotes or brackets.
-pub(crate) fn header_of(from: &str, include: &str, declarations: &[Declaration]) -> String {
+/// The text of a header that has these structs, from the file `from` beside this one. `include` is what it
+/// needs, in its quotes or brackets; `constants` stand before all.
+pub(crate) fn header_of(from: &str, include: &str, constants: &str, declarations: &[Declaration]) -> String {
     let mut out = format!(
         "\
 // Printed from runtime/abi/src/{from}: `cargo xtask test --bless` does it again.
@@ -120,10 +120,11 @@ pub(crate) fn header_of(from: &str, include: &str, declarations: &[Declaration])
 
 namespace monomorph {{
 
-"
+{constants}"
     );
+    let names: Vec<_> = declarations.iter().map(|it| (it.name, it.name)).collect();
     for it in declarations {
-        print(&mut out, it, &[], "");
+        print(&mut out, it, &names, "");
     }
     out.push_str("\n}  // namespace monomorph\n");
     out

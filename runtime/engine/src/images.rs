@@ -122,6 +122,7 @@ mod tests {
         whole_spans: false,
         tokens: ImageTokens { image: 9, start: None, end: None, row_end: Some(8) },
         most_patches: 24,
+        pass_images: 1,
         layers: 2,
         step_patches: 64,
         slots: 2,

@@ -95,6 +95,8 @@ pub struct Stats {
     pub snapshots_evicted: u64,
     /// Images that the vision tower has seen.
     pub images_seen: u64,
+    /// Passes in which it saw them, each over one or over several.
+    pub image_passes: u64,
     /// Images that were to be fed and had their rows already.
     pub images_found: u64,
     /// Blocks written to disk because sequences had more than their share.

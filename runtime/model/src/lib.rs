@@ -30,7 +30,7 @@ pub use step::{
     SlidingId, SlidingTable, Slot, SnapshotId, StateCopy, StatePlace, Step, StepOutput, Ticket, Tokens,
     Verified,
 };
-pub use vision::{FeatureSlot, Grid, ImageTokens, Patches, VisionFamily, VisionSpec};
+pub use vision::{FeatureSlot, Grid, ImageTokens, Patches, Shown, VisionFamily, VisionSpec};
 
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::num::NonZero;
@@ -246,17 +246,18 @@ pub trait Model: Sized + Send + 'static {
         Ok(())
     }
 
-    /// Starts a step that runs layers of the [tower](Self::VISION) over one image, [as
-    /// many](VisionSpec::part) as others can wait for. The first layer embeds the image before, and the last
-    /// one leaves the rows of its tokens in `slot`, over what that held. Between the steps of an image there
-    /// may be others, but none of another image, and none that reads the slot. Collected like any other step;
-    /// returns nothing.
+    /// Starts a step that runs layers of the [tower](Self::VISION) over [some images](VisionSpec::takes), [as
+    /// many](VisionSpec::part) as others can wait for. The first layer embeds the images before, and the last
+    /// one leaves the rows of their tokens in their slots, no two of which are the same. Between the steps of
+    /// an image there may be others, but none of another image, and none that reads its slot. What shares a
+    /// pass changes no image's rows, but that a device may choose its kernels by the patches of all. Collected
+    /// like any other step; returns nothing.
     ///
     /// # Panics
-    /// When there is no such slot or layer, the image has more patches than a pass takes or other than whole
-    /// merge blocks, or there is not one row of pixels a patch; of a model without a tower.
-    fn see(&mut self, patches: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
-        panic!("layers {layers:?} over {:?} for {slot:?} of a model without a vision tower", patches.grid);
+    /// When there is no such slot or layer, the images are more than a pass takes or of other than whole merge
+    /// blocks, or there is not one row of pixels a patch; of a model without a tower.
+    fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
+        panic!("layers {layers:?} over {} images of a model without a vision tower", images.len());
     }
 
     /// Starts one batched forward step. The caller may change `step` as soon as this returns.

@@ -23,8 +23,10 @@ pub struct VisionSpec {
     pub whole_spans: bool,
     /// Ids that stand for images.
     pub tokens: ImageTokens,
-    /// Most patches of a pass, which are those of one image, or of one video.
+    /// Most patches of a pass.
     pub most_patches: usize,
+    /// Most images of a pass.
+    pub pass_images: usize,
     /// Layers of the tower.
     pub layers: usize,
     /// Patches of a pass that is one step. One over more is cut between layers.
@@ -44,6 +46,13 @@ impl VisionSpec {
         layers.start < layers.end && layers.end <= self.layers
     }
 
+    /// Whether one pass takes so many images, of so many patches in all. That of several is one step: who
+    /// waits for one of them must not wait for more layers of another.
+    pub const fn takes(&self, images: usize, patches: usize) -> bool {
+        let shared = images == 1 || (images <= self.pass_images && self.parts(patches) == 1);
+        images > 0 && shared && patches > 0 && patches <= self.most_patches
+    }
+
     /// Steps of a pass over so many patches. Attention grows with their square, and no layer is cut.
     pub const fn parts(&self, patches: usize) -> usize {
         let parts = (patches * patches).div_ceil(self.step_patches * self.step_patches);
@@ -60,6 +69,16 @@ impl VisionSpec {
         // The part that layer `from` lies in ends where the next one begins.
         let part = ((from + 1) * parts - 1) / self.layers;
         from..(part + 1) * self.layers / parts
+    }
+
+    /// The layers of each step of a pass over so many patches.
+    pub fn steps(self, patches: usize) -> impl Iterator<Item = Range<usize>> {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let layers = (from < self.layers).then(|| self.part(patches, from))?;
+            from = layers.end;
+            Some(layers)
+        })
     }
 }
 
@@ -115,6 +134,15 @@ pub struct Patches<'a> {
     pub grid: Grid,
 }
 
+/// An image of a pass, and where its rows go.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// The image.
+    pub patches: Patches<'a>,
+    /// Takes the rows of its tokens, over what it held.
+    pub slot: FeatureSlot,
+}
+
 /// A place on the device for the rows of one image, below [`VisionSpec::slots`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FeatureSlot(pub u32);
@@ -136,6 +164,7 @@ mod tests {
             whole_spans: false,
             tokens: ImageTokens { image: 0, start: None, end: None, row_end: None },
             most_patches: 32_768,
+            pass_images: 3,
             layers,
             step_patches: 4096,
             slots: 8,
@@ -145,12 +174,14 @@ mod tests {
         for (layers, patches) in [(1, 32_768), (2, 8192), (27, 4), (27, 4100), (27, 7920), (27, 32_768)] {
             let spec = spec(layers);
             let (mut from, mut steps) = (0, 0);
-            while from < layers {
-                let part = spec.part(patches, from);
+            for part in spec.steps(patches) {
                 assert!(part.start == from && !part.is_empty(), "{layers} layers over {patches} patches");
                 (from, steps) = (part.end, steps + 1);
             }
             assert_eq!((from, steps), (layers, spec.parts(patches)), "{layers} over {patches}");
         }
+        let takes = |(images, patches)| spec(27).takes(images, patches);
+        assert_eq!([(1, 32_768), (2, 8), (3, 4096)].map(takes), [true; 3]);
+        assert_eq!([(0, 4), (1, 0), (1, 32_772), (2, 4100), (4, 16)].map(takes), [false; 5]);
     }
 }

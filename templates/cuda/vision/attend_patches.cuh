@@ -1,9 +1,11 @@
-// attend_patches: attention of each patch to all patches of its segment (a frame), before it and behind, after turn_patches.
+// attend_patches: attention of each patch to all patches of its segment (a frame of an image), before it and behind,
+// after turn_patches.
 //
 // Work: a unit is a head and a tile of 128 queries of a segment. Four warps; a warp owns 32 queries and all keys (mma m16n8k16 of f16, f32
 // sums, online softmax in f32; weights rounded to f16). Keys and values come in tiles of 64 patches with cp.async, two tiles deep. It is
-// attention_prefill's way, whose tiles and products it takes, without blocks, groups or an end that moves. Units are numbered over the
-// whole grid and blocks take every (number of blocks)-th, so any grid is correct.
+// attention_prefill's way, whose tiles and products it takes, without blocks, groups or an end that moves. Units are
+// numbered over all images and blocks take every (number of blocks)-th, so any grid is correct. A unit asks once
+// whose patches it has.
 //
 // Config: HEADS, HEAD_DIM (up to 128), SCALE. Shared memory: attend_shared_bytes(). Barriers: one a key tile, one a unit.
 #pragma once
@@ -28,6 +30,27 @@ template <class C>
 constexpr size_t attend_shared_bytes() { return sizeof(PrefillShared<PatchAttention<C>>); }
 template <class C>
 constexpr int ATTEND_THREADS = PrefillShape<PatchAttention<C>>::THREADS;
+
+// A unit: its head, its first query among its segment's patches, and these: the first of them, and how many they are.
+template <int HEADS, int QUERIES>
+struct PatchUnit {
+    int head, first_query, first_patch, segment;
+
+    __device__ __forceinline__ static int tiles_of(const PatchGrid& grid) { return grid.frames * ceil_div(grid.rows * grid.columns, QUERIES); }
+    __device__ __forceinline__ static int count(const PatchGrid* images) {
+        int tiles = 0;
+#pragma unroll
+        for (int i = 0; i < PASS_IMAGES; ++i) tiles += tiles_of(images[i]);
+        return tiles * HEADS;
+    }
+    __device__ __forceinline__ PatchUnit(int unit, const PatchGrid* image) : head(unit % HEADS) {
+        int tile = unit / HEADS;
+        for (int tiles; tile >= (tiles = tiles_of(*image)); ++image) tile -= tiles;
+        segment = image->rows * image->columns;
+        const int tiles = ceil_div(segment, QUERIES);
+        first_query = tile % tiles * QUERIES, first_patch = image->first + tile / tiles * segment;
+    }
+};
 
 // Keys and values of patches first .. of the segment from `patches` on, of which there are `end`; zeros behind.
 template <class P>
@@ -61,10 +84,13 @@ __device__ __forceinline__ void attend_patches(const Step* step, const __half* t
     const unsigned key_lane = (lane / 16 * 8 + lane % 8) * S::STRIDE * 2 + lane / 8 % 2 * 16;
     const unsigned value_lane = (lane / 8 % 2 * 8 + lane % 8) * S::STRIDE * 2 + lane / 16 * 16;
 
-    const PatchGrid& grid = patch_grid(step);
-    const int segment = grid.rows * grid.columns, tiles = ceil_div(segment, S::ROWS), key_tiles = ceil_div(segment, S::KEYS);
-    for (int unit = blockIdx.x; unit < grid.frames * tiles * C::HEADS; unit += gridDim.x) {
-        const int head = unit % C::HEADS, first_query = unit / C::HEADS % tiles * S::ROWS, first_patch = unit / C::HEADS / tiles * segment;
+    using Units = PatchUnit<C::HEADS, S::ROWS>;
+    const PatchGrid* const images = patch_grids(step);
+    const int units = Units::count(images);
+    for (int number = blockIdx.x; number < units; number += gridDim.x) {
+        const Units unit(number, images);
+        const int head = unit.head, first_query = unit.first_query, first_patch = unit.first_patch, segment = unit.segment;
+        const int key_tiles = ceil_div(segment, S::KEYS);
         const __half* const patches = turned + static_cast<size_t>(first_patch) * 3 * C::HEADS * S::D;
         const int live_rows = min(S::ROWS, segment - first_query);
         for (int i = thread; i < S::ROWS * S::CHUNKS; i += S::THREADS) {

@@ -25,9 +25,9 @@ __device__ __forceinline__ void attend_patches_exact(const Step* step, const flo
     wait_for_predecessors();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, patch = blockIdx.x, head = blockIdx.y;
     if (patch >= step->tokens) return;
-    const PatchGrid& grid = patch_grid(step);
-    const int segment = grid.rows * grid.columns;
-    const float* const keys = qkv + static_cast<size_t>(patch / segment) * segment * ROW + (C::HEADS + head) * D;
+    const PatchGrid& grid = grid_of(step, patch);
+    const int segment = grid.rows * grid.columns, first_patch = patch - (patch - grid.first) % segment;
+    const float* const keys = qkv + static_cast<size_t>(first_patch) * ROW + (C::HEADS + head) * D;
     for (int e = threadIdx.x; e < D; e += ATTEND_EXACT_THREADS) query[e] = qkv[static_cast<size_t>(patch) * ROW + head * D + e];
     __syncthreads();
 

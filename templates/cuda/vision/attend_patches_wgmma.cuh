@@ -17,36 +17,27 @@ constexpr size_t attend_wgmma_shared_bytes() { return wgmma_prefill_shared_bytes
 
 enum class PatchVectors { QUERIES, KEYS, VALUES };
 
-// A unit: its head, its first query among its segment's patches, and the first of these.
+constexpr int WGMMA_QUERIES = 128;
 template <class P>
-struct PatchUnit {
-    static constexpr int QUERIES = 128;
-    int head, first_query, first_patch;
+using WgmmaUnit = PatchUnit<P::HEADS, WGMMA_QUERIES>;
 
-    __device__ __forceinline__ PatchUnit(int unit, int segment)
-        : head(unit % P::HEADS),
-          first_query(unit / P::HEADS % ceil_div(segment, QUERIES) * QUERIES),
-          first_patch(unit / P::HEADS / ceil_div(segment, QUERIES) * segment) {}
-    __device__ __forceinline__ static int count(const PatchGrid& grid) {
-        return grid.frames * ceil_div(grid.rows * grid.columns, QUERIES) * P::HEADS;
-    }
-    template <PatchVectors OF>
-    __device__ __forceinline__ const __half* row(const __half* turned, int patch) const {
-        return turned + ((static_cast<size_t>(first_patch + patch) * 3 + static_cast<int>(OF)) * P::HEADS + head) * P::HEAD_DIM;
-    }
-};
+// A patch of a unit's segment.
+template <class P, PatchVectors OF>
+__device__ __forceinline__ const __half* row_of(const __half* turned, const WgmmaUnit<P>& unit, int patch) {
+    return turned + ((static_cast<size_t>(unit.first_patch + patch) * 3 + static_cast<int>(OF)) * P::HEADS + unit.head) * P::HEAD_DIM;
+}
 
 // Keys or values of a tile of patches, zeros behind the segment, and their arrival. Two threads have a row, and every other 16 bytes of it, so
 // that they read whole sectors and that all but two addresses are constants apart.
 template <class P, PatchVectors OF>
-__device__ __forceinline__ void gather_patches(unsigned char* to, Barrier* full, const __half* turned, const PatchUnit<P>& unit, int first, int segment) {
+__device__ __forceinline__ void gather_patches(unsigned char* to, Barrier* full, const __half* turned, const WgmmaUnit<P>& unit, int first) {
     constexpr int CHUNKS = P::HEAD_DIM / 8, KEYS = WgmmaPrefill<P>::KEYS, PANEL_BYTES = WgmmaPrefill<P>::PANEL_BYTES;
     const int own = threadIdx.x / 2, odd = threadIdx.x % 2;
     const unsigned base = shared_address(to) + own * 128, swizzle = own % 8 * 16;
 #pragma unroll
     for (int row = 0; row < KEYS; row += 64) {
-        const bool live = first + row + own < segment;
-        const __half* const from = unit.template row<OF>(turned, live ? first + row + own : 0) + odd * 8;
+        const bool live = first + row + own < unit.segment;
+        const __half* const from = row_of<P, OF>(turned, unit, live ? first + row + own : 0) + odd * 8;
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; chunk += 2)
             copy_16(base + chunk / 8 * PANEL_BYTES + row * 128 + ((chunk % 8 + odd) * 16 ^ swizzle), from + chunk * 8, live ? 16 : 0);
@@ -66,18 +57,19 @@ __device__ __forceinline__ void attend_patches_wgmma(const Step* step, const __h
     launch_dependents();
     init_barriers(shared);
     wait_for_predecessors();
-    const PatchGrid& grid = patch_grid(step);
-    const int segment = grid.rows * grid.columns, key_tiles = ceil_div(segment, KEYS), units = PatchUnit<P>::count(grid);
+    const PatchGrid* const images = patch_grids(step);
+    const int units = WgmmaUnit<P>::count(images);
     RingPlace<> at;
     if (threadIdx.x < 128) {
         registers_release<W::GATHER_REGISTERS>();
         for (int number = blockIdx.x; number < units; number += gridDim.x) {
-            const PatchUnit<P> unit(number, segment);
+            const WgmmaUnit<P> unit(number, images);
+            const int key_tiles = ceil_div(unit.segment, KEYS);
             for (int tile = 0; tile < key_tiles; ++tile, at.advance()) {
                 barrier_wait(&shared.keys_empty[at.stage], at.parity ^ 1);
-                gather_patches<P, PatchVectors::KEYS>(shared.keys[at.stage], &shared.keys_full[at.stage], turned, unit, tile * KEYS, segment);
+                gather_patches<P, PatchVectors::KEYS>(shared.keys[at.stage], &shared.keys_full[at.stage], turned, unit, tile * KEYS);
                 barrier_wait(&shared.values_empty[at.stage], at.parity ^ 1);
-                gather_patches<P, PatchVectors::VALUES>(shared.values[at.stage], &shared.values_full[at.stage], turned, unit, tile * KEYS, segment);
+                gather_patches<P, PatchVectors::VALUES>(shared.values[at.stage], &shared.values_full[at.stage], turned, unit, tile * KEYS);
             }
         }
         copy_commit();
@@ -87,22 +79,22 @@ __device__ __forceinline__ void attend_patches_wgmma(const Step* step, const __h
     registers_acquire<W::REGISTERS>();
     const int thread = threadIdx.x % 128, lane = thread % 32, g = lane / 4, c = lane % 4;
     const int first_row = (threadIdx.x / 128 - 1) * 64 + thread / 32 * 16;  // of the warp
-    const int last[2] = {segment - 1, segment - 1};
     WgmmaRows<P> rows;
     for (int number = blockIdx.x; number < units; number += gridDim.x) {
-        const PatchUnit<P> unit(number, segment);
-        const int live_rows = min(PatchUnit<P>::QUERIES, segment - unit.first_query);
+        const WgmmaUnit<P> unit(number, images);
+        const int key_tiles = ceil_div(unit.segment, KEYS), live_rows = min(WGMMA_QUERIES, unit.segment - unit.first_query);
+        const int last[2] = {unit.segment - 1, unit.segment - 1};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             // Rows beyond repeat the last: finite, and not stored.
-            const __half* const from = unit.template row<PatchVectors::QUERIES>(turned, unit.first_query + min(first_row + g + 8 * i, live_rows - 1));
+            const __half* const from = row_of<P, PatchVectors::QUERIES>(turned, unit, unit.first_query + min(first_row + g + 8 * i, live_rows - 1));
 #pragma unroll
             for (int k = 0; k < D; k += 8) rows.q[k / 16][k / 8 % 2 * 2 + i] = *reinterpret_cast<const uint32_t*>(from + k + 2 * c);
             rows.maximum[i] = -INFINITY, rows.sum[i] = 0.0f;
         }
 #pragma unroll
         for (auto& v : rows.context) v = 0.0f;
-        attend_tiles<P>(shared, rows, at, 0, key_tiles, [&](int tile) { rows.softmax((tile + 1) * KEYS > segment, tile * KEYS, last, c); });
+        attend_tiles<P>(shared, rows, at, 0, key_tiles, [&](int tile) { rows.softmax((tile + 1) * KEYS > unit.segment, tile * KEYS, last, c); });
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             float total = rows.sum[i];

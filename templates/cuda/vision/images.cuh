@@ -5,19 +5,27 @@
 
 namespace monomorph {
 
-// The patches of the image that a tower's step is about, right behind its header. `Step::tokens` are its
-// patches, `Step::outputs` the tokens that these become.
+// Most images of a pass of the tower.
+constexpr int PASS_IMAGES = 8;
+// The patches of an image that a tower's step is about.
 struct PatchGrid {
-    int frames;  // Each of rows * columns patches, which see each other and no others
+    int frames;  // Each of rows * columns patches, which see each other and no others; 0 where there is no image
     int rows;  // From top to bottom, whole merge blocks
     int columns;  // From left to right, whole merge blocks
-    int reserved;
+    int first;  // Its first patch among those of the step, which no patch reaches where there is no image
 };
 static_assert(sizeof(PatchGrid) == 16, "as the host has it");
 static_assert(offsetof(PatchGrid, frames) == 0, "as the host has it");
 static_assert(offsetof(PatchGrid, rows) == 4, "as the host has it");
 static_assert(offsetof(PatchGrid, columns) == 8, "as the host has it");
-static_assert(offsetof(PatchGrid, reserved) == 12, "as the host has it");
+static_assert(offsetof(PatchGrid, first) == 12, "as the host has it");
+// The images of a tower's step, right behind its header, in the order of their patches: those of all are
+// `Step::tokens`, and the tokens that these become `Step::outputs`.
+struct PatchGrids {
+    PatchGrid image[PASS_IMAGES];
+};
+static_assert(sizeof(PatchGrids) == 128, "as the host has it");
+static_assert(offsetof(PatchGrids, image) == 0, "as the host has it");
 // A token of a prefill, beside its `TokenRow`.
 struct ImageRow {
     int row;  // The row that it takes of those kept of images, or -1

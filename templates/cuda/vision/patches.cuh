@@ -1,7 +1,8 @@
-// What the kernels of towers share: the places of patches, sums of a block, norms of a patch's row.
+// What the kernels of towers share: the images and the places of patches, sums of a block, norms of a patch's row.
 //
-// Rows are patches in merge order: the merge blocks of a frame from left to right and top to bottom, and so the patches in each. So a
-// patch's place follows from its number and the image's sides (PatchGrid), and rows that are merged are adjacent.
+// Rows are the patches of one image after another, each in merge order: the merge blocks of a frame from left to
+// right and top to bottom, and so the patches in each. So a patch's place follows from its number and its image's
+// sides (PatchGrid), and rows that are merged are adjacent. No row depends on another image's.
 #pragma once
 
 #include "products/gemm.cuh"
@@ -9,17 +10,25 @@
 
 namespace monomorph {
 
-// The image of a tower's step.
-__device__ __forceinline__ const PatchGrid& patch_grid(const Step* step) { return *reinterpret_cast<const PatchGrid*>(step + 1); }
+// The images of a tower's step.
+__device__ __forceinline__ const PatchGrid* patch_grids(const Step* step) { return reinterpret_cast<const PatchGrids*>(step + 1)->image; }
+
+// The image of a patch of the step. A step of one image asks once.
+__device__ __forceinline__ const PatchGrid& grid_of(const Step* step, int patch) {
+    const PatchGrid* grid = patch_grids(step);
+    const PatchGrid* const last = grid + PASS_IMAGES - 1;
+    while (grid < last && patch >= grid[1].first) ++grid;
+    return *grid;
+}
 
 struct PatchPlace {
     int row, column;
 };
 
-// The place of a patch of blocks of MERGE a side.
+// The place in its image of a patch of the step, of blocks of MERGE a side.
 template <int MERGE>
 __device__ __forceinline__ PatchPlace place_of(const PatchGrid& grid, int patch) {
-    const int of_frame = patch % (grid.rows * grid.columns), block = of_frame / (MERGE * MERGE), within = of_frame % (MERGE * MERGE);
+    const int of_frame = (patch - grid.first) % (grid.rows * grid.columns), block = of_frame / (MERGE * MERGE), within = of_frame % (MERGE * MERGE);
     const int across = grid.columns / MERGE;
     return {block / across * MERGE + within / MERGE, block % across * MERGE + within % MERGE};
 }

@@ -32,7 +32,7 @@ __device__ __forceinline__ void place_patches(const Step* step, const void* code
     wait_for_predecessors();
     const int patch = blockIdx.y, piece = blockIdx.x * C::THREADS + threadIdx.x;
     if (patch >= step->tokens || piece >= EmbedShape<C>::PIECES) return;
-    const PatchGrid& grid = patch_grid(step);
+    const PatchGrid& grid = grid_of(step, patch);
     const PatchPlace place = place_of<C::MERGE>(grid, patch);
     constexpr int PARTS = C::SQUARE ? 4 : 2;
     int entries[PARTS];

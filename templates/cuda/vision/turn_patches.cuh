@@ -71,7 +71,7 @@ __device__ __forceinline__ void turn_patches(const Step* step, float* qkv, const
     const int patch = blockIdx.x * TURN_WARPS + warp;
     if (patch >= step->tokens) return;
 
-    const PatchPlace place = place_of<C::MERGE>(patch_grid(step), patch);
+    const PatchPlace place = place_of<C::MERGE>(grid_of(step, patch), patch);
     float cos[N], sin[N];
 #pragma unroll
     for (int j = 0; j < N; j++) {

@@ -1,7 +1,9 @@
 // The kernels of towers and of a text model's images (templates/cuda/vision) against double precision, at widths and heads that vectors,
-// warps and tiles do not divide, over images of one frame and of several; rows beyond the step are left alone.
+// warps and tiles do not divide, over one image and several, of one frame and of several; rows beyond the step are left alone.
 // With the argument "planted" one number of each check differs on the host, which must be seen. PART 0: all but attention of patches on
 // warpgroups, which is PART 1.
+#include <climits>
+
 #include "core/common.cuh"
 
 #ifndef PART
@@ -32,14 +34,23 @@ static std::vector<float> normals(size_t count, double size, double centre, test
     return values;
 }
 
-// The header of a tower's step, with the image's sides behind it.
+// The images of a step, whose first patches are not told yet.
+using Grids = std::vector<PatchGrid>;
+static int patches_of(const Grids& grids) {
+    int patches = 0;
+    for (const PatchGrid& it : grids) patches += it.frames * it.rows * it.columns;
+    return patches;
+}
+// The header of a tower's step, with the images' sides behind it.
 struct Seen {
     Step step;
-    PatchGrid grid;
+    PatchGrids grids;
 };
-static test::Buffer<Seen> header(PatchGrid grid, int merged) {
+static test::Buffer<Seen> header(const Grids& grids, int merged) {
     Seen host = {};
-    host.step.tokens = grid.frames * grid.rows * grid.columns, host.step.outputs = host.step.tokens / merged, host.grid = grid;
+    for (PatchGrid& it : host.grids.image) it = {0, 0, 0, INT_MAX};
+    for (size_t i = 0; i < grids.size(); i++) host.grids.image[i] = grids[i], host.grids.image[i].first = patches_of({grids.begin(), grids.begin() + i});
+    host.step.tokens = patches_of(grids), host.step.outputs = host.step.tokens / merged;
     return test::Buffer<Seen>(std::vector<Seen>{host});
 }
 static const Step* step_of(const test::Buffer<Seen>& header) { return &header.pointer->step; }
@@ -56,14 +67,24 @@ static void judge(const std::string& name, const std::vector<float>& out, std::v
     unseen += !seen;
 }
 
+// A patch: where it stands in its image, that, and the first patch of those that it sees.
+struct Place {
+    int row, column;
+    PatchGrid grid;
+    int first;
+    int segment() const { return grid.rows * grid.columns; }
+};
 // Places by definition: merge blocks from left to right and top to bottom, and so the patches in each.
-static std::vector<std::pair<int, int>> places(PatchGrid grid, int merge) {
-    std::vector<std::pair<int, int>> all;
-    for (int f = 0; f < grid.frames; f++)
-        for (int top = 0; top < grid.rows; top += merge)
-            for (int left = 0; left < grid.columns; left += merge)
-                for (int r = 0; r < merge; r++)
-                    for (int c = 0; c < merge; c++) all.push_back({top + r, left + c});
+static std::vector<Place> places(const Grids& grids, int merge) {
+    std::vector<Place> all;
+    for (const PatchGrid& grid : grids)
+        for (int f = 0; f < grid.frames; f++) {
+            const int first = int(all.size());
+            for (int top = 0; top < grid.rows; top += merge)
+                for (int left = 0; left < grid.columns; left += merge)
+                    for (int r = 0; r < merge; r++)
+                        for (int c = 0; c < merge; c++) all.push_back({top + r, left + c, grid, first});
+        }
     return all;
 }
 
@@ -88,12 +109,12 @@ static double normed(PatchNorm form, const float* row, int width, double epsilon
 }
 
 template <class C>
-void check_norm(const char* name, PatchGrid grid) {
+void check_norm(const char* name, const Grids& grids) {
     constexpr int W = C::WIDTH;
     test::Random random(W);
-    const int patches = grid.frames * grid.rows * grid.columns, all = patches + 4;
+    const int patches = patches_of(grids), all = patches + 4;
     const auto x = normals(size_t(all) * W, 3, 5, random), w = normals(W, 0.3, 1, random), b = normals(W, 0.5, 0, random), before = normals(size_t(all) * W, 1, 0, random);
-    auto step = header(grid, C::MERGED);
+    auto step = header(grids, C::MERGED);
     test::Buffer<float> x_at(x), w_at(w), b_at(b), out(before);
     test::launch(norm_patches_kernel<C, PATCH_THREADS>, dim3(all), PATCH_THREADS, 0, nullptr, step_of(step), static_cast<const float*>(x_at.pointer), static_cast<const float*>(w_at.pointer),
                  static_cast<const float*>(b_at.pointer), out.pointer);
@@ -108,12 +129,12 @@ void check_norm(const char* name, PatchGrid grid) {
 }
 
 template <class C>
-void check_stage(const char* name, PatchGrid grid) {
+void check_stage(const char* name, const Grids& grids) {
     constexpr int W = C::WIDTH, CAPACITY = C::CAPACITY;
     test::Random random(W + 1);
-    const int patches = grid.frames * grid.rows * grid.columns;
+    const int patches = patches_of(grids);
     const auto x = normals(size_t(patches) * W, 3, 5, random), w = normals(W, 0.3, 1, random), b = normals(W, 0.5, 0, random);
-    auto step = header(grid, 1);
+    auto step = header(grids, 1);
     test::Buffer<float> x_at(x), w_at(w), b_at(b);
     test::Buffer<unsigned char> out(staged_bytes(CAPACITY, W));
     using S = StageShape<C>;
@@ -144,11 +165,11 @@ struct Table {
 };
 
 template <class C>
-void check_places(const char* name, PatchGrid grid) {
+void check_places(const char* name, const Grids& grids) {
     constexpr int W = C::HIDDEN, SIDE = C::SIDE, ENTRIES = C::SQUARE ? SIDE * SIDE : 2 * SIDE;
     using U = Unit<C::FORMAT>;
     test::Random random(SIDE);
-    const auto all = places(grid, C::MERGE);
+    const auto all = places(grids, C::MERGE);
     const int patches = int(all.size());
     const auto table = normals(size_t(ENTRIES) * W, 1, 0, random), x = normals(size_t(patches + 4) * W, 1, 0, random);
     constexpr int UNITS = EmbedShape<C>::UNITS;
@@ -158,7 +179,7 @@ void check_places(const char* name, PatchGrid grid) {
             const int unit = k / U::COLUMNS, c = U::lane_of(k % U::COLUMNS), j = U::element_of(k % U::COLUMNS);
             packed[((size_t(e / 8) * UNITS + unit) * 32 + e % 8 * 4 + c) * 4 + j] = table[size_t(e) * W + k];
         }
-    auto step = header(grid, 1);
+    auto step = header(grids, 1);
     test::Buffer<float> codes(packed), out(x);
     test::launch(place_patches_kernel<C, C::THREADS>, dim3(embed_blocks<C>(), patches + 4), C::THREADS, 0, nullptr, step_of(step), static_cast<const void*>(codes.pointer),
                  static_cast<const void*>(nullptr), static_cast<const float*>(nullptr), out.pointer);
@@ -169,12 +190,12 @@ void check_places(const char* name, PatchGrid grid) {
             const auto entry = [&](int e) { return double(table[size_t(e) * W + k]); };
             double sum = x[size_t(p) * W + k];
             if (C::SQUARE) {
-                const double y = all[p].first * (SIDE - 1) / double(std::max(grid.rows - 1, 1)), z = all[p].second * (SIDE - 1) / double(std::max(grid.columns - 1, 1));
+                const double y = all[p].row * (SIDE - 1) / double(std::max(all[p].grid.rows - 1, 1)), z = all[p].column * (SIDE - 1) / double(std::max(all[p].grid.columns - 1, 1));
                 const int top = int(y), left = int(z), low = std::min(top + 1, SIDE - 1), right = std::min(left + 1, SIDE - 1);
                 const double v = y - top, h = z - left;
                 sum += (1 - v) * ((1 - h) * entry(top * SIDE + left) + h * entry(top * SIDE + right)) + v * ((1 - h) * entry(low * SIDE + left) + h * entry(low * SIDE + right));
             } else {
-                sum += entry(all[p].second) + entry(SIDE + all[p].first);
+                sum += entry(all[p].column) + entry(SIDE + all[p].row);
             }
             expected.push_back(sum);
         }
@@ -196,17 +217,19 @@ struct Valued : C {
 
 // Norms, rotation, then attention, in both arithmetics.
 template <class C, bool VALUES_NORMED>
-void check_attention(const std::string& name, PatchGrid grid, double limit) {
+void check_attention(const std::string& name, const Grids& grids, double limit) {
     constexpr int H = C::HEADS, D = C::HEAD_DIM, D_16 = TurnShape<C>::D_16, ROW = 3 * H * D;
-    test::Random random(D + grid.rows);
-    const auto all = places(grid, C::MERGE);
-    const int patches = int(all.size()), segment = grid.rows * grid.columns, sides = std::max(grid.rows, grid.columns);
+    test::Random random(D + grids[0].rows);
+    const auto all = places(grids, C::MERGE);
+    const int patches = int(all.size());
+    int sides = 0;
+    for (const PatchGrid& it : grids) sides = std::max({sides, it.rows, it.columns});
     const auto qkv = normals(size_t(patches + 2) * ROW, 1, 0.2, random), q_w = normals(D, 0.3, 1, random), k_w = normals(D, 0.3, 1, random);
     std::vector<float> inverse(D / 2), angles;
     for (auto& f : inverse) f = float(random.uniform());
     for (int at = 0; at < sides; at++)
         for (float f : inverse) angles.push_back(std::cos(float(at) * f)), angles.push_back(std::sin(float(at) * f));
-    auto step = header(grid, 1);
+    auto step = header(grids, 1);
     test::Buffer<float> rows(qkv), q_at(q_w), k_at(k_w), angles_at(angles), out(size_t(patches) * H * D);
     test::Buffer<__half> turned(size_t(patches) * 3 * H * D_16);
     test::launch(turn_patches_kernel<C, TURN_THREADS>, dim3(ceil_div(patches + 2, TURN_WARPS), TURN_SHARES<C>), TURN_THREADS, 0, nullptr, step_of(step), rows.pointer, static_cast<const float*>(q_at.pointer),
@@ -238,16 +261,16 @@ void check_attention(const std::string& name, PatchGrid grid, double limit) {
                     const int quarter = D / 4;
                     const int a = C::PAIRS == PatchPairs::ADJACENT ? 2 * i : C::PAIRS == PatchPairs::HALVES ? i : i / quarter * 2 * quarter + i % quarter;
                     const int b = C::PAIRS == PatchPairs::ADJACENT ? a + 1 : C::PAIRS == PatchPairs::HALVES ? a + D / 2 : a + quarter;
-                    const int place = (i < quarter) == C::ROWS_FIRST ? all[p].first : all[p].second;
+                    const int place = (i < quarter) == C::ROWS_FIRST ? all[p].row : all[p].column;
                     const double cosine = angles[(size_t(place) * D / 2 + i) * 2], sine = angles[(size_t(place) * D / 2 + i) * 2 + 1], x = to[a], y = to[b];
                     to[a] = x * cosine - y * sine, to[b] = y * cosine + x * sine;
                 }
             }
     for (int p = 0; p < patches; p++)
         for (int h = 0; h < H; h++) {
+            const int first = all[p].first, segment = all[p].segment();
             std::vector<double> weights(segment);
             double top = -INFINITY, total = 0;
-            const int first = p / segment * segment;
             for (int k = 0; k < segment; k++) {
                 double dot = 0;
                 for (int e = 0; e < D; e++) dot += host[size_t(p) * ROW + h * D + e] * host[size_t(first + k) * ROW + (H + h) * D + e];
@@ -267,12 +290,12 @@ struct Pooled {
     static constexpr bool STANDARD = S;
 };
 template <class C>
-void check_pool(const char* name, PatchGrid grid) {
+void check_pool(const char* name, const Grids& grids) {
     constexpr int W = C::WIDTH, M = C::MERGED;
     test::Random random(W + 2);
-    const int tokens = grid.frames * grid.rows * grid.columns / M;
+    const int tokens = patches_of(grids) / M;
     const auto x = normals(size_t(tokens) * M * W, 1, 0.5, random), b = normals(W, 1, 0, random), s = normals(W, 0.3, 1, random), before = normals(size_t(tokens + 2) * W, 1, 0, random);
-    auto step = header(grid, M);
+    auto step = header(grids, M);
     test::Buffer<float> x_at(x), b_at(b), s_at(s), out(before);
     test::launch(pool_patches_kernel<C, PATCH_THREADS>, dim3(tokens + 2), PATCH_THREADS, 0, nullptr, step_of(step), static_cast<const float*>(x_at.pointer), static_cast<const float*>(b_at.pointer),
                  static_cast<const float*>(s_at.pointer), out.pointer);
@@ -382,7 +405,10 @@ void check_turn(const char* name) {
 
 int main(int arguments, char** argument) {
     planted = arguments > 1 && !std::strcmp(argument[1], "planted");
-    const PatchGrid small = {1, 4, 6, 0}, video = {2, 4, 4, 0}, large = {1, 12, 14, 0};
+    const Grids small = {{1, 4, 6, 0}}, video = {{2, 4, 4, 0}}, large = {{1, 12, 14, 0}};
+    // As many as a pass has, of different sides, one of several frames, and tiles of queries and keys that end with none.
+    const Grids several = {{1, 12, 14, 0}, {1, 14, 12, 0}, {2, 4, 6, 0}, {1, 2, 2, 0}, {1, 8, 16, 0}, {1, 2, 8, 0}, {1, 6, 2, 0}, {1, 4, 4, 0}};
+    const Grids two = {{1, 3, 6, 0}, {1, 6, 9, 0}};
     constexpr HeadNorm NONE = HeadNorm::None, PLAIN = HeadNorm::Plain;
 #if PART == 0
     check_norm<Norms<1152, PatchNorm::LAYER>>("layer norm of 1152", small);
@@ -394,20 +420,25 @@ int main(int arguments, char** argument) {
     check_stage<Norms<100, PatchNorm::LAYER>>("staged layer norm of 100", small);
     check_places<Table<7, true, 2>>("places of a square of 7", small);
     check_places<Table<48, true, 2>>("places of a square of 48", video);
-    check_places<Table<7, true, 1>>("places of one row", {1, 1, 5, 0});
-    check_places<Table<20, false, 3>>("places of two axes", {1, 6, 9, 0});
+    check_places<Table<7, true, 1>>("places of one row", {{1, 1, 5, 0}});
+    check_places<Table<20, false, 3>>("places of two axes", {{1, 6, 9, 0}});
+    check_places<Table<48, true, 2>>("places of eight images in a square", several);
+    check_places<Table<20, false, 3>>("places of two images on two axes", two);
     check_attention<Heads<2, 72, 2, PatchPairs::HALVES, true, NONE, true>, false>("heads of 72, exact", small, 3e-7);
     check_attention<Heads<1, 64, 2, PatchPairs::ADJACENT, true, NONE, true>, false>("heads of 64, neighbours, exact", video, 3e-7);
-    check_attention<Valued<Heads<3, 72, 3, PatchPairs::QUARTERS, false, PLAIN, true>>, true>("heads of 72, normed, quarters, exact", {1, 3, 6, 0}, 3e-7);
+    check_attention<Valued<Heads<3, 72, 3, PatchPairs::QUARTERS, false, PLAIN, true>>, true>("heads of 72, normed, quarters, exact", {{1, 3, 6, 0}}, 3e-7);
+    check_attention<Heads<2, 72, 2, PatchPairs::HALVES, true, NONE, true>, false>("heads of 72, eight images, exact", several, 3e-7);
 #endif
     check_attention<Heads<2, 72, 2, PatchPairs::HALVES, true, NONE, false>, false>("heads of 72", small, 1e-3);
     check_attention<Heads<2, 72, 2, PatchPairs::HALVES, true, NONE, false>, false>("heads of 72, 168 patches", large, 1e-3);
     check_attention<Heads<2, 64, 2, PatchPairs::ADJACENT, true, NONE, false>, false>("heads of 64, neighbours, two frames", video, 1e-3);
-    check_attention<Heads<1, 64, 2, PatchPairs::ADJACENT, true, NONE, false>, false>("heads of 64, 520 patches", {1, 26, 20, 0}, 1e-3);
-    check_attention<Valued<Heads<3, 72, 3, PatchPairs::QUARTERS, false, PLAIN, false>>, true>("heads of 72, normed, quarters", {1, 6, 12, 0}, 2e-3);
+    check_attention<Heads<1, 64, 2, PatchPairs::ADJACENT, true, NONE, false>, false>("heads of 64, 520 patches", {{1, 26, 20, 0}}, 1e-3);
+    check_attention<Heads<2, 72, 2, PatchPairs::HALVES, true, NONE, false>, false>("heads of 72, eight images", several, 1e-3);
+    check_attention<Valued<Heads<3, 72, 3, PatchPairs::QUARTERS, false, PLAIN, false>>, true>("heads of 72, normed, quarters", {{1, 6, 12, 0}}, 2e-3);
+    check_attention<Valued<Heads<3, 72, 3, PatchPairs::QUARTERS, false, PLAIN, false>>, true>("heads of 72, normed, quarters, two images", two, 2e-3);
 #if PART == 0
-    check_pool<Pooled<1152, 9, true>>("pool of 1152", {1, 6, 9, 0});
-    check_pool<Pooled<145, 9, false>>("pool of 145", {1, 3, 6, 0});
+    check_pool<Pooled<1152, 9, true>>("pool of 1152", {{1, 6, 9, 0}});
+    check_pool<Pooled<145, 9, false>>("pool of 145", {{1, 3, 6, 0}});
     check_rows<Images<44, false, 0>>("rows of images in place");
     check_rows<Images<44, true, 6>>("rows of a tap, added");
     check_rows<Images<45, true, 6>>("rows of a tap of 45, added");

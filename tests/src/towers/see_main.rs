@@ -6,7 +6,7 @@ mod stack;
 
 use monomorph_model::{
     BlockId, FeatureSlot, Grid, HostGuard, ImageSpan, LoadOptions, Model, Output, Patches, Positions, Progress,
-    RowOutput, SequenceImages, SequenceStep, SlidingId, SlidingTable, Slot, StatesWanted, Step, Tokens, Weights,
+    RowOutput, SequenceImages, SequenceStep, Shown, SlidingId, SlidingTable, Slot, StatesWanted, Step, Tokens, Weights,
 };
 use monomorph_weights::Checkpoint;
 use std::path::Path;
@@ -68,24 +68,33 @@ fn main() {
 fn case(model: &mut Stack, words: &mut Words, out: &mut Vec<f32>) {
     let vision = Stack::VISION.expect("a stack that takes images");
     let tokens = words.list();
-    let mut rows = Vec::new();
-    for image in 0..words.count() {
-        let [frames, rows_of, columns] = [(); 3].map(|()| words.count());
-        let grid = Grid { frames, rows: rows_of, columns };
-        let pixels: Vec<f32> = words.list().into_iter().map(f32::from_bits).collect();
-        // Not the slot of its number, and not the same ones in every case.
-        let slot = FeatureSlot((vision.slots - 1 - image) as u32);
-        let patches = Patches { pixels: &pixels, grid };
-        // Every other image layer by layer, and other steps between.
-        let layers_of_step = if image % 2 == 0 { 1 } else { vision.layers };
+    let images: Vec<(Grid, Vec<f32>)> = (0..words.count())
+        .map(|_| {
+            let [frames, rows, columns] = [(); 3].map(|()| words.count());
+            (Grid { frames, rows, columns }, words.list().into_iter().map(f32::from_bits).collect())
+        })
+        .collect();
+    // Not the slot of its number, and not the same ones in every case.
+    let slots = (0..vision.slots as u32).rev().map(FeatureSlot);
+    let shown = slots.zip(&images).map(|(slot, (grid, pixels))| Shown { patches: Patches { pixels, grid: *grid }, slot });
+    let shown: Vec<Shown> = shown.collect();
+    let all = images.iter().map(|(grid, _)| grid.patches()).sum();
+    // In one pass where they may be. Every other image that is alone layer by layer, and other steps between.
+    let shared = vision.takes(shown.len(), all);
+    assert!(shared || vision.pass_images == 1, "{} images of {all} patches", shown.len());
+    for (at, images) in shown.chunks(if shared { shown.len() } else { 1 }).enumerate() {
+        let layers_of_step = if images.len() == 1 && at % 2 == 0 { 1 } else { vision.layers };
         for from in (0..vision.layers).step_by(layers_of_step) {
-            let ticket = model.see(&patches, slot, from..from + layers_of_step);
+            let ticket = model.see(images, from..from + layers_of_step);
             assert!(model.collect(ticket).rows.is_empty(), "the tower returns nothing");
             if tokens[0] != vision.tokens.image {
                 feed(model, &tokens, &[], &[], 0, 1);
             }
         }
-        let count = grid.patches() / (vision.merge * vision.merge);
+    }
+    let mut rows = Vec::new();
+    for Shown { patches, slot } in shown {
+        let count = patches.grid.patches() / (vision.merge * vision.merge);
         for part in std::iter::once(None).chain((0..vision.taps).map(Some)) {
             (0..count).for_each(|token| out.extend(model.image_row(slot, token, part).iter()));
         }

@@ -12,7 +12,7 @@ use super::team::{Lane, Team};
 use super::vision::Patches;
 use monomorph_model::{
     BlockId, FeatureSlot, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress,
-    SlidingId, SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, VisionSpec, Weights,
+    Shown, SlidingId, SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, VisionSpec, Weights,
 };
 use monomorph_weights::Checkpoint;
 use std::ops::Range;
@@ -211,9 +211,12 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         Ok(set)
     }
 
-    fn see(&mut self, image: &monomorph_model::Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
+    fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
         let Model { team, outputs, stack, patches, .. } = self;
         let vision = S::VISION.expect(NO_TOWER);
+        let [Shown { patches: image, slot }] = images else {
+            panic!("{} images, and a pass of a CPU takes one", images.len());
+        };
         assert!((slot.0 as usize) < vision.slots, "there is no {slot:?}");
         patches.fill(image.grid);
         let (count, values) = (patches.count(), vision.values);

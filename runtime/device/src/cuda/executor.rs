@@ -27,7 +27,7 @@ use super::kv_offload::KvOffload;
 use super::memory::Memory;
 use super::nccl::{Communicator, wait};
 use super::pointer::Pointer;
-use super::queue::{Extents, Graph, Portion, Queue, StepTables};
+use super::queue::{Extents, Graph, Kept, Portion, Queue, StepTables};
 use super::ring::SlotRing;
 use super::states::Places;
 use super::wire::{MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
@@ -62,8 +62,8 @@ pub trait Programs: Send + 'static {
     fn learn(&self, _queue: &mut Queue) {}
 
     /// Layers of a vision tower over so many patches, which begin with embedding them and end with keeping
-    /// their rows in `slot`; nothing for a stack without one.
-    fn see(&self, _patches: usize, _slot: usize, _layers: Range<usize>, _queue: &mut Queue) {}
+    /// the rows of these images; nothing for a stack without one.
+    fn see(&self, _patches: usize, _images: &[Kept], _layers: Range<usize>, _queue: &mut Queue) {}
 
     /// A sum over ranks alone, to be timed; nothing for a stack that sums nothing.
     fn exchange(&self, _queue: &mut Queue) {}

@@ -51,7 +51,7 @@ pub use monomorph_abi::cut::Segment;
 pub use monomorph_abi::world::{Exchanged, Traffic};
 pub use pointer::{Cache, Pointer};
 pub use process::Process;
-pub use queue::{Extents, Queue, StepTables};
+pub use queue::{Extents, Kept, Queue, StepTables};
 pub use shape::{MatrixShape, Packing, vector_bytes};
 pub use states::State;
 pub use weights::{Matrix, Part, Vector};

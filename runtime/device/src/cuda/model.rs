@@ -15,7 +15,7 @@ use monomorph_abi::world::Traffic;
 use monomorph_formats::cached::Cached;
 use monomorph_model::{
     BlockId, FeatureSlot, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot,
-    Patches, Progress, RankMeter, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, VisionSpec,
+    Progress, RankMeter, Shown, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, VisionSpec,
     Weights,
 };
 use monomorph_world::{Rank, Seat};
@@ -305,8 +305,8 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
         self.memory.set_scales()
     }
 
-    fn see(&mut self, patches: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
-        self.steps.see(&self.stack, patches, slot, layers)
+    fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
+        self.steps.see(&self.stack, images, layers)
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

@@ -10,6 +10,7 @@ use super::pointer::Pointer;
 use super::wire::{Header, SampledRow};
 use cudarc::driver::sys;
 use std::ffi::c_void;
+use std::ops::Range;
 use std::ptr::null_mut;
 
 /// Numbers of rows of a step, which grids depend on.
@@ -21,6 +22,15 @@ pub struct Extents {
     pub sequences: u32,
     /// Rows that need logits.
     pub outputs: u32,
+}
+
+/// An image of a tower's step.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Its rows among those that the step makes.
+    pub rows: Range<usize>,
+    /// The first of those that are kept of it.
+    pub first: usize,
 }
 
 /// Addresses of a step's metadata.
@@ -193,18 +203,20 @@ impl<'a> Queue<'a> {
         self.follows = false;
     }
 
-    /// Copies as many rows of `width` values as the step has outputs, to row `first` of `to` and those
-    /// behind.
-    pub fn keep_rows(&mut self, from: Pointer, to: Pointer, first: usize, width: usize) {
-        if !self.is_due() {
-            return;
+    /// Copies the rows of `width` values that a tower's step has of each image, to its rows of `to` or
+    /// `behind` rows behind these.
+    pub fn keep_rows(&mut self, from: Pointer, to: Pointer, images: &[Kept], behind: usize, width: usize) {
+        let bytes_of = |rows: usize| (4 * rows * width) as u64;
+        for Kept { rows, first } in images {
+            if !self.is_due() {
+                return;
+            }
+            let (from, to) = (from.offset(bytes_of(rows.start)), to.offset(bytes_of(first + behind)));
+            // SAFETY: both were planned for the step's rows, and are different parts of the arena.
+            let kept = unsafe { self.stream.copy(from.0, to.0, bytes_of(rows.len())) };
+            self.outcome = kept.map_err(|fault| fault.at(self.program));
+            self.follows = false;
         }
-        let row = 4 * width as u64;
-        let (to, bytes) = (to.offset(first as u64 * row), u64::from(self.extents.outputs) * row);
-        // SAFETY: both were planned for the step's rows, and are different parts of the arena.
-        let kept = unsafe { self.stream.copy(from.0, to.0, bytes) };
-        self.outcome = kept.map_err(|fault| fault.at(self.program));
-        self.follows = false;
     }
 
     /// Whether what comes next belongs to this portion of the program, which has not failed.

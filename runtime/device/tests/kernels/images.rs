@@ -23,6 +23,7 @@ const VISION: VisionSpec = VisionSpec {
     whole_spans: true,
     tokens: ImageTokens { image: 9, start: None, end: None, row_end: None },
     most_patches: 800,
+    pass_images: 1,
     layers: 2,
     step_patches: 64,
     slots: 3,

@@ -52,7 +52,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 use step::StepBuilder;
 pub(crate) use swap::Images;
-use tower::Tower;
+use tower::{Tower, TowerCounts};
 
 /// Everything the forward thread owns but the model.
 pub(crate) struct Forward {
@@ -380,8 +380,9 @@ impl Forward {
         counters.awake = Some(Instant::now());
         counters.stats.running = self.batch.answering();
         counters.stats.swap = self.images.count();
-        let (seen, found) = self.tower.count();
+        let TowerCounts { seen, passes, found } = self.tower.count();
         counters.stats.images_seen += seen;
+        counters.stats.image_passes += passes;
         counters.stats.images_found += found;
         self.memory.count(&mut counters.stats);
         if let Some((turn, planning)) = turn {

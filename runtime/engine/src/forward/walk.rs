@@ -457,6 +457,7 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
         stats.drafts_verified += one.drafts_verified;
         stats.drafts_accepted += one.drafts_accepted;
         stats.images_seen += one.images_seen;
+        stats.image_passes += one.image_passes;
         stats.images_found += one.images_found;
         left += leaving;
     }
@@ -465,6 +466,8 @@ fn walks_with<S: Shape>(enabled: bool) -> Stats {
     assert!(stats.preemptions > 20 && stats.finished > 300 && stats.cancelled > 150, "{stats:?}");
     let seen = [stats.images_seen, stats.images_found].map(|images| images > 100);
     assert_eq!(seen, [S::VISION.is_some(); 2], "images are seen, and found again: {stats:?}");
+    let shared = stats.images_seen - stats.image_passes;
+    assert_eq!(shared > 30, S::VISION.is_some(), "some share a pass: {stats:?}");
     assert_eq!(left > 30, steps > 1, "only a step in flight keeps blocks of sequences that are over");
     if drafts > 0 {
         let (verified, accepted) = (stats.drafts_verified, stats.drafts_accepted);

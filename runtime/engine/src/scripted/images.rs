@@ -6,8 +6,10 @@
 
 use super::mix;
 use monomorph_model::{
-    Drafter, FeatureSlot, ImageSpan, ModelSpec, Patches, Positions, SequenceImages, SequenceStep, VisionSpec,
+    Drafter, FeatureSlot, ImageSpan, ModelSpec, Patches, Positions, SequenceImages, SequenceStep, Shown,
+    VisionSpec,
 };
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Bits of a cell that are the token's id.
@@ -69,21 +71,26 @@ impl Images {
         Images { vision, looks_ahead, slots: vec![None; vision.slots], under_way: None }
     }
 
-    /// Sees layers of an image: those of another may come between only if they begin anew.
-    pub fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) {
-        let VisionSpec { merge, values, most_patches, .. } = self.vision;
-        let (patches, pixels) = (image.grid.patches(), image.pixels.len());
-        assert!(patches > 0 && patches <= most_patches, "{patches} patches, and {most_patches} are taken");
-        assert_eq!(pixels, patches * values, "{pixels} numbers of {patches} patches");
-        let pixels = hash(image.pixels);
-        assert_eq!(layers, self.vision.part(patches, layers.start), "layers of {patches} patches");
-        let due = self.under_way.take().unwrap_or((pixels, slot, 0));
-        if layers.start > 0 {
-            assert_eq!((pixels, slot, layers.start), due, "layers that go on with an image");
-        }
+    /// Sees layers of images: those of others may come between only if they begin anew.
+    pub fn see(&mut self, images: &[Shown], layers: Range<usize>) {
+        let VisionSpec { merge, values, .. } = self.vision;
+        let all = images.iter().map(|image| image.patches.grid.patches()).sum();
+        assert!(self.vision.takes(images.len(), all), "{} images of {all} patches", images.len());
+        assert_eq!(layers, self.vision.part(all, layers.start), "layers of {all} patches");
         let last = layers.end == self.vision.layers;
-        self.under_way = (!last).then_some((pixels, slot, layers.end));
-        self.slots[slot.0 as usize] = last.then_some((pixels, patches / (merge * merge)));
+        let before = self.under_way.take();
+        for Shown { patches: Patches { pixels, grid }, slot } in images {
+            let (patches, count) = (grid.patches(), pixels.len());
+            assert_eq!(count, patches * values, "{count} numbers of {patches} patches");
+            let shown = (hash(pixels), *slot, layers.start);
+            if layers.start > 0 {
+                assert_eq!(before, Some(shown), "layers that go on with an image");
+            }
+            self.under_way = (!last).then_some((shown.0, *slot, layers.end));
+            self.slots[slot.0 as usize] = last.then_some((shown.0, patches / (merge * merge)));
+        }
+        let slots: HashSet<FeatureSlot> = images.iter().map(|image| image.slot).collect();
+        assert_eq!(slots.len(), images.len(), "slots of {} images", images.len());
     }
 
     /// The cells of the tokens `ids` that a row feeds.

@@ -6,8 +6,8 @@ use super::images::{self, Images, id_of};
 use super::rows::uses;
 use super::windows::Windows;
 use monomorph_model::{
-    BlockId, FeatureSlot, ModelSpec, OffloadRoom, OffloadSlot, Output, Patches, SequenceImages, SequenceStep,
-    SlidingId, SlidingSpec, SlidingTable, Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens, VisionSpec,
+    BlockId, ModelSpec, OffloadRoom, OffloadSlot, Output, SequenceImages, SequenceStep, Shown, SlidingId,
+    SlidingSpec, SlidingTable, Slot, SnapshotId, StateCopy, StatePlace, Step, Tokens, VisionSpec,
 };
 use monomorph_sampling::{MAX_BIASES, Sampling, TokenBias, TokenMask, TokenUse};
 use std::borrow::Cow;
@@ -86,9 +86,9 @@ impl Memory {
         }
     }
 
-    /// Sees layers of an image.
-    pub fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) {
-        self.images.as_mut().expect("a model without a vision tower").see(image, slot, layers);
+    /// Sees layers of images.
+    pub fn see(&mut self, images: &[Shown], layers: Range<usize>) {
+        self.images.as_mut().expect("a model without a vision tower").see(images, layers);
     }
 
     /// The ids of what is kept of tokens.

@@ -25,8 +25,8 @@ pub use spec::{
 use controls::Fault;
 use memory::Memory;
 use monomorph_model::{
-    BlockId, FeatureSlot, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Output,
-    Patches, Progress, SlidingId, SlidingSpec, VisionSpec,
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Output, Progress, Shown,
+    SlidingId, SlidingSpec, VisionSpec,
 };
 use monomorph_model::{RowOutput, SequenceStep, Slot, StatePlace, States, Step, StepOutput, Ticket, Weights};
 use monomorph_sampling::{Sampled, Sampling, TokenBias, TokenMask};
@@ -379,11 +379,11 @@ impl<S: Shape> Model for Scripted<S> {
         }
     }
 
-    fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
+    fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
         assert!(self.told_later.is_none(), "a step is not sampled in, and an image is seen");
         // Blocks that are copied must not be those of a step in flight, whatever it does.
         self.memory.begin(&[]);
-        self.memory.see(image, slot, layers);
+        self.memory.see(images, layers);
         self.begun(StepOutput::default(), Vec::new(), 0)
     }
 

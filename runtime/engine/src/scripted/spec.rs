@@ -156,8 +156,9 @@ impl<S: Shape, const FAMILY: usize> Shape for Seeing<S, FAMILY> {
             row_end: if FAMILY == PIXTRAL { Some(41) } else { None },
         },
         most_patches: 12,
+        pass_images: 2,
         layers: 3,
-        step_patches: 5,
+        step_patches: 7,
         slots: 3,
     });
 }

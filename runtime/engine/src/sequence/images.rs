@@ -228,6 +228,7 @@ mod tests {
             whole_spans,
             tokens,
             most_patches: 8,
+            pass_images: 1,
             layers: 2,
             step_patches: 64,
             slots: 2,

@@ -111,6 +111,7 @@ fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
         "blocks_evicted": stats.blocks_evicted,
         "snapshots_evicted": stats.snapshots_evicted,
         "images_seen": stats.images_seen,
+        "image_passes": stats.image_passes,
         "images_found": stats.images_found,
         "preemptions": stats.preemptions,
         "prompts_cut": stats.prompts_cut,

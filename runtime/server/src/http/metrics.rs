@@ -227,6 +227,7 @@ fn counters(registry: &mut Registry, stats: &Stats) {
         ),
         ("monomorph:snapshots_evicted", "Snapshots given up for others", stats.snapshots_evicted),
         ("monomorph:images_seen", "Images that the vision tower has computed", stats.images_seen),
+        ("monomorph:image_passes", "Passes in which the vision tower computed them", stats.image_passes),
         (
             "monomorph:images_found",
             "Images that were to be fed and that the vision tower had computed before",

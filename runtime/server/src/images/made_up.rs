@@ -125,6 +125,7 @@ mod tests {
         whole_spans: false,
         tokens: ImageTokens { image: 9, start: Some(7), end: Some(8), row_end: Some(6) },
         most_patches: 8192,
+        pass_images: 8,
         layers: 2,
         step_patches: 64,
         slots: 8,

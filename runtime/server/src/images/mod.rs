@@ -370,6 +370,7 @@ mod tests {
             whole_spans: false,
             tokens: ImageTokens { image: 9, start: Some(7), end: Some(8), row_end: None },
             most_patches: 64,
+            pass_images: 1,
             layers: 2,
             step_patches: 64,
             slots: 1,

@@ -154,12 +154,13 @@ impl Report<'_> {
             out::print(format_args!(
                 "{:<28} {:>10.3} ms for {patches} patches, {tokens} tokens",
                 format!("tower, {size}"),
-                median(passes)
+                median(&passes[0])
             ));
-            for Answers { count, tokens, images, text } in answers {
+            for (Answers { count, tokens, images, text }, passes) in answers.iter().zip(passes) {
                 out::print(format_args!(
-                    "{:<28} {:>10.3} ms to the first token, then {:.3}; {:.3} and {:.3} of text as long",
+                    "{:<28} {:>10.3} ms in the tower, {:.3} to the first token, then {:.3}; {:.3} and {:.3} of text as long",
                     format!("{count} of them, {tokens} tokens"),
+                    median(passes),
                     median(&images.first),
                     median(&images.each),
                     median(&text.first),
@@ -184,15 +185,16 @@ impl Report<'_> {
 /// Images of one size.
 fn seen(seen: &Seen) -> Value {
     let times = |times: &Times| json!({"first_token_ms": median(&times.first), "token_ms": median(&times.each), "samples": times.first});
-    let answers = seen.answers.iter().map(|Answers { count, tokens, images, text }| {
-        json!({"images": count, "tokens": tokens, "with_images": times(images), "text": times(text)})
+    let answers = seen.answers.iter().zip(&seen.passes);
+    let answers = answers.map(|(Answers { count, tokens, images, text }, passes)| {
+        json!({"images": count, "tokens": tokens, "tower_ms": median(passes), "with_images": times(images), "text": times(text)})
     });
     json!({
         "size": seen.size.to_string(),
         "patches": seen.image.patches().grid.patches(),
         "tokens": seen.image.tokens(),
-        "tower_ms": median(&seen.passes),
-        "samples": seen.passes,
+        "tower_ms": median(&seen.passes[0]),
+        "samples": seen.passes[0],
         "answers": answers.collect::<Vec<_>>(),
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::images::{ImageSize, MadeUpImage};
 use monomorph_engine::{EngineHandle, Event, PromptImages, Request};
-use monomorph_model::{FeatureSlot, Model};
+use monomorph_model::{FeatureSlot, Model, Shown};
 use std::time::Instant;
 
 /// Images of the prompts that are measured.
@@ -13,8 +13,8 @@ const COUNTS: [usize; 2] = [1, 8];
 pub(crate) struct Seen {
     pub(crate) size: ImageSize,
     pub(crate) image: MadeUpImage,
-    /// Milliseconds of each pass of the tower.
-    pub(crate) passes: Vec<f64>,
+    /// By the number of images: milliseconds of the tower's passes over them.
+    pub(crate) passes: [Vec<f64>; COUNTS.len()],
     /// By the number of images.
     pub(crate) answers: Vec<Answers>,
 }
@@ -51,7 +51,7 @@ pub(crate) fn made_up<M: Model>(sizes: &[ImageSize]) -> Result<Vec<Seen>, String
     };
     let seen = |size: &ImageSize| {
         let image = MadeUpImage::new(&of, *size)?;
-        Ok(Seen { size: *size, image, passes: Vec::new(), answers: Vec::new() })
+        Ok(Seen { size: *size, image, passes: [const { Vec::new() }; COUNTS.len()], answers: Vec::new() })
     };
     sizes.iter().map(seen).collect()
 }
@@ -62,21 +62,29 @@ impl Seen {
         text + COUNTS.into_iter().max().map_or(0, |count| self.image.tokens_of(count))
     }
 
-    /// Measures passes of the tower alone, one warm-up aside.
+    /// Measures passes of the tower alone, one warm-up aside: as many images at a time as share one.
     pub(crate) fn pass<M: Model>(&mut self, model: &mut M, repeat: usize) {
         let Some(of) = (const { M::VISION }) else { return };
-        for round in 0..=repeat {
-            let began = Instant::now();
-            let patches = self.image.patches();
-            let mut from = 0;
-            while from < of.layers {
-                let layers = of.part(patches.grid.patches(), from);
-                from = layers.end;
-                let ticket = model.see(&patches, FeatureSlot(0), layers);
-                model.collect(ticket);
-            }
-            if round > 0 {
-                self.passes.push(1e3 * began.elapsed().as_secs_f64());
+        let patches = self.image.patches();
+        let shown = |slot: usize| Shown { patches, slot: FeatureSlot(slot as u32) };
+        let all: Vec<Shown> = (0..of.slots).map(shown).collect();
+        let each = patches.grid.patches();
+        let shared = (1..=all.len()).rev().find(|count| of.takes(*count, count * each)).unwrap_or(1);
+        for (count, passes) in COUNTS.into_iter().zip(&mut self.passes) {
+            for round in 0..=repeat {
+                let began = Instant::now();
+                let mut left = count;
+                while left > 0 {
+                    let images = &all[..left.min(shared)];
+                    for layers in of.steps(images.len() * each) {
+                        let ticket = model.see(images, layers);
+                        model.collect(ticket);
+                    }
+                    left -= images.len();
+                }
+                if round > 0 {
+                    passes.push(1e3 * began.elapsed().as_secs_f64());
+                }
             }
         }
     }

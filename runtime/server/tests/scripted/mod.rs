@@ -17,9 +17,8 @@ use monomorph_engine::scripted::{Controls, Next, Pipelined, Poison, Script, Scri
 use monomorph_formats::Format;
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
-    BlockId, ClassFormat, FeatureSlot, Figures, FileSpec, HardwareSpec, LoadError, LoadOptions, Model,
-    ModelSpec, Output, Patches, Progress, Protocol, SamplingPreset, Step, StepOutput, Ticket, VisionSpec,
-    Weights,
+    BlockId, ClassFormat, Figures, FileSpec, HardwareSpec, LoadError, LoadOptions, Model, ModelSpec, Output,
+    Progress, Protocol, SamplingPreset, Shown, Step, StepOutput, Ticket, VisionSpec, Weights,
 };
 use monomorph_world::{Rank, Seat};
 use serde_json::{Map, Value, json};
@@ -193,8 +192,8 @@ impl<S: Shape> Model for Loaded<S> {
         Ok((1 << PROCESSES.get().ok_or("it is not joined")?) - 1)
     }
 
-    fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
-        self.0.see(image, slot, layers)
+    fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
+        self.0.see(images, layers)
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {

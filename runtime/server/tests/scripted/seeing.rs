@@ -41,6 +41,7 @@ impl Shape for Seeing {
         whole_spans: false,
         tokens: ImageTokens { image: IMAGE, start: Some(259), end: Some(260), row_end: None },
         most_patches: 256,
+        pass_images: 2,
         layers: 2,
         step_patches: 64,
         slots: 3,

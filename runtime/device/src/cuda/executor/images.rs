@@ -1,4 +1,4 @@
-//! Images: the tower's step over one, and the pinned memory that its pixels pass through.
+//! Images: the tower's step over some, and the pinned memory that their pixels pass through.
 
 use super::super::driver::Event;
 use super::super::fault::Fault;
@@ -6,10 +6,10 @@ use super::super::host::Pinned;
 use super::super::wire::bytes_of;
 use super::{Executor, Programs};
 use crate::cuda::pointer::Pointer;
-use crate::cuda::queue::Extents;
+use crate::cuda::queue::{Extents, Kept};
 use crate::cuda::world::fail;
-use monomorph_abi::images::PatchGrid;
-use monomorph_model::{FeatureSlot, Grid, Patches, Ticket, VisionSpec};
+use monomorph_abi::images::PatchGrids;
+use monomorph_model::{Grid, Patches, Shown, Ticket, VisionSpec};
 use std::ops::Range;
 
 /// What a stack's tower is, and where it takes pixels.
@@ -31,15 +31,15 @@ const MOST_THREADS: usize = 4;
 #[derive(Debug)]
 pub(super) struct Sight {
     tower: Tower,
-    /// Alternating, so that an image is copied while the one before it is still to be uploaded.
+    /// Alternating, so that a pass's pixels are copied while those before are still to be uploaded.
     staging: [Staging; 2],
     next: usize,
 }
 
-/// Pinned memory that an image's pixels pass through.
+/// Pinned memory that a pass's pixels go through.
 #[derive(Debug)]
 struct Staging {
-    /// Grown to the largest image seen.
+    /// Grown to the largest pass.
     pixels: Pinned,
     /// Recorded when the device has taken them.
     taken: Event,
@@ -50,15 +50,22 @@ impl Staging {
         Ok(Staging { pixels: Pinned::zeroed(0)?, taken: Event::new()? })
     }
 
-    /// Leaves bytes in pinned memory, once what was there before is taken.
-    fn fill(&mut self, bytes: &[u8]) -> Result<&[u8], Fault> {
+    /// Leaves the pixels of images in pinned memory, one after the other, once what was there before is
+    /// taken.
+    fn fill(&mut self, images: &[Shown]) -> Result<&[u8], Fault> {
         self.taken.wait()?;
-        if bytes.len() > self.pixels.bytes().len() {
-            self.pixels = Pinned::zeroed(bytes.len().next_power_of_two())?;
+        let all = images.iter().map(|image| size_of_val(image.patches.pixels)).sum::<usize>();
+        if all > self.pixels.bytes().len() {
+            self.pixels = Pinned::zeroed(all.next_power_of_two())?;
         }
-        let to = &mut self.pixels.bytes_mut()[..bytes.len()];
-        copy(bytes, to, bytes.len().div_ceil(BYTES_OF_THREAD).clamp(1, MOST_THREADS));
-        Ok(to)
+        let mut rest = &mut self.pixels.bytes_mut()[..all];
+        for image in images {
+            let bytes = bytes_of(image.patches.pixels);
+            let (to, behind) = rest.split_at_mut(bytes.len());
+            copy(bytes, to, bytes.len().div_ceil(BYTES_OF_THREAD).clamp(1, MOST_THREADS));
+            rest = behind;
+        }
+        Ok(&self.pixels.bytes()[..all])
     }
 }
 
@@ -81,15 +88,14 @@ impl Tower {
     /// Checks an image, by whose numbers kernels index without further checks.
     ///
     /// # Panics
-    /// When there are no such layers, or it has no patches, more than a pass takes or than a side may have,
-    /// or other than whole merge blocks; or there is not one row of pixels a patch.
-    fn check(&self, image: &Patches, slot: FeatureSlot, layers: &Range<usize>) {
+    /// When it has no patches, more than a pass takes or than a side may have, or other than whole merge
+    /// blocks; there is not one row of pixels a patch, or no such slot.
+    fn check(&self, Shown { patches: Patches { pixels, grid }, slot }: &Shown) {
         let Tower { vision, most_side, .. } = self;
-        let Grid { frames, rows, columns } = image.grid;
+        let Grid { frames, rows, columns } = *grid;
         let count = rows.checked_mul(columns).and_then(|frame| frame.checked_mul(frames));
         assert!(
-            count.is_some_and(|count| (1..=vision.most_patches).contains(&count))
-                && rows.max(columns) <= *most_side,
+            count.is_some_and(|count| vision.takes(1, count)) && rows.max(columns) <= *most_side,
             "an image of {frames} x {rows} x {columns} patches, and the limits are {} and {most_side} a side",
             vision.most_patches
         );
@@ -98,11 +104,36 @@ impl Tower {
             "{rows} x {columns} patches are no whole blocks of {} a side",
             vision.merge
         );
-        let (given, values) = (image.pixels.len(), vision.values);
-        let count = image.grid.patches();
+        let (given, values, count) = (pixels.len(), vision.values, grid.patches());
         assert!(given == count * values, "{given} numbers are not {values} a patch of {count}");
         assert!((slot.0 as usize) < vision.slots, "there is no {slot:?}");
-        assert!(vision.has(layers), "there are no layers {layers:?}");
+    }
+
+    /// Checks the images of a step over these layers, and says where their rows go. They have so many patches
+    /// in all.
+    ///
+    /// # Panics
+    /// When [`Self::check`] does, they are more than a pass takes, two have one slot, or there are no such
+    /// layers.
+    fn keep(&self, images: &[Shown], layers: &Range<usize>) -> (usize, Vec<Kept>) {
+        let vision = &self.vision;
+        let (mut patches, mut kept) = (0, Vec::<Kept>::with_capacity(images.len()));
+        for image in images {
+            self.check(image);
+            let tokens = |patches: usize| patches / (vision.merge * vision.merge);
+            let rows = tokens(patches)..tokens(patches + image.patches.grid.patches());
+            patches += image.patches.grid.patches();
+            let first = image.slot.0 as usize * (1 + vision.taps) * vision.most_tokens();
+            assert!(kept.iter().all(|other| other.first != first), "two images for {:?}", image.slot);
+            kept.push(Kept { rows, first });
+        }
+        let whole = images.len() == 1 || *layers == (0..vision.layers);
+        assert!(
+            whole && vision.takes(images.len(), patches) && vision.has(layers),
+            "layers {layers:?} over {} images of {patches} patches",
+            images.len()
+        );
+        (patches, kept)
     }
 }
 
@@ -127,23 +158,17 @@ impl Executor {
         words.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
     }
 
-    /// Starts a step that runs layers of the tower over an image, the last of which leaves the rows of its
-    /// tokens in `slot`.
+    /// Starts a step that runs layers of the tower over images, the last of which leaves the rows of their
+    /// tokens in their slots.
     ///
     /// # Panics
-    /// When the image, the slot or the layers break the tower's limits, a step waits for what it samples by,
-    /// or too many are in flight. Unwinds when the device has failed.
-    pub fn see<P: Programs>(
-        &mut self,
-        programs: &P,
-        image: &Patches,
-        slot: FeatureSlot,
-        layers: Range<usize>,
-    ) -> Ticket {
+    /// When the images, their slots or the layers break the tower's limits, a step waits for what it samples
+    /// by, or too many are in flight. Unwinds when the device has failed.
+    pub fn see<P: Programs>(&mut self, programs: &P, images: &[Shown], layers: Range<usize>) -> Ticket {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.ring.steps as u64, "{in_flight} steps are in flight already");
         assert!(self.unsampled.is_empty(), "a step is not sampled in, and an image is to be seen");
-        if let Err(fault) = self.start_to_see(programs, image, slot, layers) {
+        if let Err(fault) = self.start_to_see(programs, images, layers) {
             fail(self.exchange.as_ref(), fault);
         }
         self.submitted += 1;
@@ -153,40 +178,39 @@ impl Executor {
     fn start_to_see<P: Programs>(
         &mut self,
         programs: &P,
-        image: &Patches,
-        slot: FeatureSlot,
+        images: &[Shown],
         layers: Range<usize>,
     ) -> Result<(), Fault> {
         let gpu = self.quiet.gpu.clone();
         gpu.enter()?;
         let sight = self.sight.as_mut().expect("a model without a vision tower is not asked to see");
-        sight.tower.check(image, slot, &layers);
+        let (patches, kept) = sight.tower.keep(images, &layers);
         let Sight { tower, staging, next } = sight;
-        let (patches, vision) = (image.grid.patches(), tower.vision);
         if layers.start == 0 {
             let staging = &mut staging[*next];
             *next = 1 - *next;
-            let bytes = staging.fill(bytes_of(image.pixels))?;
-            // In order on the steps' stream: the image before may still be looked at.
+            let bytes = staging.fill(images)?;
+            // In order on the steps' stream: the images before may still be looked at.
             // SAFETY: the buffer has room for the most patches, and the pinned bytes are not written before
             // the event has passed.
             unsafe { gpu.stream().upload(tower.pixels.0, bytes) }?;
             staging.taken.record(gpu.stream())?;
         }
-        let tokens = patches / (vision.merge * vision.merge);
+        let tokens = kept.last().map_or(0, |last| last.rows.end);
         let index = self.ring.of_step(self.submitted).start;
         self.buffer.see(patches, tokens);
-        let Grid { frames, rows, columns } = image.grid;
-        let [frames, rows, columns] = [frames, rows, columns].map(|it| it as i32);
-        let grid = PatchGrid { frames, rows, columns, reserved: 0 };
-        self.upload_seen(index, grid)?;
+        let grids = images.iter().map(|image| {
+            let Grid { frames, rows, columns } = image.patches.grid;
+            [frames, rows, columns].map(|it| it as i32)
+        });
+        self.upload_seen(index, &PatchGrids::new(grids))?;
         let flight = &mut self.flights[index];
         flight.wants.clear();
         (flight.program, flight.sees) = ("see", true);
         let tables = flight.tables;
         let extents = Extents { tokens: patches as u32, sequences: 1, outputs: tokens as u32 };
         let mut queue = self.quiet.queue("see", false, extents, tables);
-        programs.see(patches, slot.0 as usize, layers, &mut queue);
+        programs.see(patches, &kept, layers, &mut queue);
         queue.finish()?;
         self.flights[index].done.record(gpu.stream())
     }

@@ -4,7 +4,7 @@ use super::super::fault::Fault;
 use super::super::host::Pinned;
 use super::super::wire::{Header, bytes_of};
 use super::{Executor, Want};
-use monomorph_abi::images::PatchGrid;
+use monomorph_abi::images::PatchGrids;
 use std::mem::offset_of;
 use std::ops::Range;
 
@@ -35,13 +35,13 @@ impl Executor {
         self.upload_behind(index)
     }
 
-    /// Uploads the header at hand as that of a tower's step, with the image's sides behind it. The steps'
+    /// Uploads the header at hand as that of a tower's step, with its images' sides behind it. The steps'
     /// stream waits for the upload.
-    pub(super) fn upload_seen(&mut self, index: usize, grid: PatchGrid) -> Result<(), Fault> {
+    pub(super) fn upload_seen(&mut self, index: usize, grids: &PatchGrids) -> Result<(), Fault> {
         let (flight, buffer) = (&mut self.flights[index], &self.buffer);
         let header = bytes_of(std::slice::from_ref(&*buffer.header));
-        let pinned = fill(&mut flight.header, &[header, bytes_of(&[grid])]);
-        // SAFETY: as in `upload`; a table of blocks is longer than the sides.
+        let pinned = fill(&mut flight.header, &[header, bytes_of(std::slice::from_ref(grids))]);
+        // SAFETY: as in `upload`; the header's tables have room for the sides.
         unsafe { self.uploads.upload(flight.tables.header.0, pinned) }?;
         flight.uploaded.record(&self.uploads)?;
         self.quiet.gpu.stream().wait_for(&flight.uploaded)

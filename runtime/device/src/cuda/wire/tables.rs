@@ -2,7 +2,7 @@
 
 use super::{Bias, Header, SampledRow, Use, before_blocks};
 use crate::cuda::ring::SlotRing;
-use monomorph_abi::images::{ImageRow, images_at};
+use monomorph_abi::images::{ImageRow, PatchGrids, images_at};
 use monomorph_abi::packed::ALIGNMENT;
 use monomorph_abi::sliding::blocks_at;
 use monomorph_abi::step::Ids;
@@ -28,7 +28,8 @@ pub(crate) fn device_bytes(
 pub(crate) struct Tables {
     /// Headers of draft passes, which the device writes, right before the step's own header.
     pub(crate) passes: u64,
-    /// The header, followed by the block table and that of layers with a sliding window.
+    /// The header, followed by the block table and that of layers with a sliding window; or by the sides of
+    /// images.
     pub(crate) header: u64,
     /// The block table alone.
     pub(crate) blocks: u64,
@@ -62,9 +63,10 @@ impl Tables {
         let biases = MAX_BIASES.min(spec.vocabulary) * size_of::<Bias>();
         Tables {
             passes: (drafted * size_of::<Header>()) as u64,
-            header: (blocks_at(sliding.is_some(), before_blocks(vision, drafted)) as u64)
+            header: (blocks_at(sliding.is_some(), before_blocks(vision, drafted)) as u64
                 + blocks
-                + sliding_blocks,
+                + sliding_blocks)
+                .max(vision.map_or(0, |_| (size_of::<Header>() + size_of::<PatchGrids>()) as u64)),
             blocks,
             tokens: images_at + images,
             images_at,

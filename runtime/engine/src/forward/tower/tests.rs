@@ -86,7 +86,7 @@ fn all_images_of_a_lone_prompt_are_seen_before_its_first_chunk() {
     let _asked = hand.ask(&[1, 2, 3], 4);
     // It is admitted, and what comes before its first image is fed with that.
     assert_eq!(hand.turn(), [0, 0, 0]);
-    assert_eq!([hand.turn(), hand.turn(), hand.turn()], [[1, 0, 0]; 3]);
+    assert_eq!([hand.turn(), hand.turn()], [[2, 0, 0], [1, 0, 0]]);
     assert_eq!(hand.used(), 3);
     assert_eq!(hand.turn(), [0, 16, 1]);
     assert_eq!(hand.used(), 0, "rows are in the cache");
@@ -94,15 +94,14 @@ fn all_images_of_a_lone_prompt_are_seen_before_its_first_chunk() {
 }
 
 #[test]
-fn others_are_fed_between_two_images() {
+fn others_are_fed_between_two_passes() {
     let mut hand = ByHand::new();
     let _decodes = hand.ask(&[], 40);
     assert_eq!(hand.turn(), [0, 1, 1]);
     let _sees = hand.ask(&[1, 2, 3], 4);
     assert_eq!(hand.turn(), [0, 0, 1]);
-    // An image, then a step, until all are seen.
-    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 0, 1]]);
-    assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 0, 1]]);
+    // A pass, then a step, until all are seen.
+    assert_eq!([hand.turn(), hand.turn()], [[2, 0, 0], [0, 0, 1]]);
     assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 16, 2]]);
 }
 
@@ -111,7 +110,7 @@ fn prompts_are_fed_as_far_as_places_go() {
     let mut hand = ByHand::new();
     let _asked = hand.ask(&[1, 2, 3, 4], 4);
     assert_eq!(hand.turn(), [0, 0, 0]);
-    assert_eq!([hand.turn(), hand.turn(), hand.turn()], [[1, 0, 0]; 3]);
+    assert_eq!([hand.turn(), hand.turn()], [[2, 0, 0], [1, 0, 0]]);
     // Up to the fourth image, for which none is left.
     assert_eq!(hand.turn(), [0, 16, 0]);
     assert_eq!([hand.turn(), hand.turn()], [[1, 0, 0], [0, 5, 1]]);
@@ -134,13 +133,44 @@ fn an_image_of_several_sequences_is_seen_once_and_used_by_each() {
     assert_eq!(hand.used(), 0);
 }
 
+/// Asks, and says which of the images are seen together, by how many.
+fn passes(asked: &[&[(u8, usize)]], turns: usize) -> Vec<u64> {
+    let mut hand = ByHand::new();
+    let asked = (5..).zip(asked).map(|(first, images)| hand.ask_of_size(first, images.iter().copied(), 1));
+    let _asked: Vec<Generation> = asked.collect();
+    let seen = (0..turns).map(|_| hand.turn()[0]).collect::<Vec<_>>();
+    let stats = hand.engine.stats();
+    let passes = seen.iter().filter(|seen| **seen > 0).count() as u64;
+    assert_eq!((seen.iter().sum(), passes), (stats.images_seen, stats.image_passes));
+    seen
+}
+
+#[test]
+fn images_share_a_pass_that_is_one_step() {
+    // As many patches as a step has, and as many images as a pass.
+    assert_eq!(passes(&[&[(1, 4), (2, 3)]], 2), [0, 2]);
+    assert_eq!(passes(&[&[(1, 4), (2, 4)]], 3), [0, 1, 1]);
+    assert_eq!(passes(&[&[(1, 1), (2, 1), (3, 1)]], 3), [0, 2, 1]);
+    // One that is cut is alone, whatever follows it.
+    assert_eq!(passes(&[&[(1, 12), (2, 1)]], 5), [0, 0, 0, 1, 1]);
+    assert_eq!(passes(&[&[(1, 1), (2, 12)]], 5), [0, 1, 0, 0, 1]);
+}
+
+#[test]
+fn images_of_several_sequences_share_a_pass_in_their_order() {
+    assert_eq!(passes(&[&[(1, 3)], &[(2, 2)]], 2), [0, 2]);
+    // The first sequence's second one has no room, and its place is not taken by what has some.
+    assert_eq!(passes(&[&[(1, 4), (2, 4)], &[(3, 1)]], 3), [0, 1, 2]);
+    // The same one of both is one.
+    assert_eq!(passes(&[&[(1, 3)], &[(1, 3), (2, 3)]], 2), [0, 2]);
+    assert_eq!(passes(&[&[(1, 3), (1, 3)]], 2), [0, 1]);
+}
+
 #[test]
 fn those_that_leave_give_their_places_back() {
     let mut hand = ByHand::new();
     let asked = hand.ask(&[1, 2, 3], 4);
-    for _ in 0..3 {
-        hand.turn();
-    }
+    assert_eq!([hand.turn(), hand.turn()], [[0, 0, 0], [2, 0, 0]]);
     assert_eq!(hand.used(), 2);
     drop(asked);
     hand.forward.sweep().unwrap();

@@ -10,8 +10,8 @@ use crate::{PromptImage, PromptImages};
 use monomorph_cache::ImageDigest;
 use monomorph_model::{Grid, VisionSpec};
 
-/// Rows and columns of each image; some have equally many tokens.
-const GRIDS: [(usize, usize); 5] = [(1, 1), (2, 3), (2, 3), (3, 2), (2, 4)];
+/// Rows and columns of each image; some have equally many tokens. Some share a pass, and the last is cut.
+const GRIDS: [(usize, usize); 7] = [(1, 1), (2, 3), (2, 3), (3, 2), (1, 2), (2, 1), (2, 4)];
 /// What a walk writes for a token of an image: this, a number for each image, and its place.
 const MARK: u32 = 1 << 20;
 const PLACES: u32 = 64;

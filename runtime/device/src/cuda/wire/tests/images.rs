@@ -14,6 +14,7 @@ fn seeing(grid_positions: bool) -> StepBuffer {
         whole_spans: false,
         tokens,
         most_patches: 40,
+        pass_images: 1,
         layers: 2,
         step_patches: 64,
         slots: 2,
