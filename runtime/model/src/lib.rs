@@ -250,12 +250,12 @@ pub trait Model: Sized + Send + 'static {
     /// many](VisionSpec::part) as others can wait for. The first layer embeds the images before, and the last
     /// one leaves the rows of their tokens in their slots, no two of which are the same. Between the steps of
     /// an image there may be others, but none of another image, and none that reads its slot. What shares a
-    /// pass changes no image's rows, but that a device may choose its kernels by the patches of all. Collected
-    /// like any other step; returns nothing.
+    /// pass changes no image's rows, but a device may choose its kernels by the patches of all. Collected as
+    /// any other step; returns nothing.
     ///
     /// # Panics
-    /// When there is no such slot or layer, the images are more than a pass takes or of other than whole merge
-    /// blocks, or there is not one row of pixels a patch; of a model without a tower.
+    /// When there is no such slot or layer, the images are more than a pass takes or of other than whole
+    /// merge blocks, or there is not one row of pixels a patch; of a model without a tower.
     fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
         panic!("layers {layers:?} over {} images of a model without a vision tower", images.len());
     }

@@ -5,9 +5,10 @@
 //! costs almost what a long one does. It gives each back when the step that feeds the last of its rows is
 //! submitted: the device runs steps in order, so what takes the place next is written behind that. An image
 //! that has its rows still is not computed again. In a step the tower sees the images that come next, of one
-//! sequence or of several, as many as [share a pass](VisionSpec::takes), or runs some layers over a large one.
-//! It never waits for more. Between two such steps others are admitted and fed, if some can be. A sequence
-//! with an image of which layers are left waits for them; when all such have gone, the layers are not run.
+//! sequence or of several, as many as [share a pass](VisionSpec::takes), or runs some layers over a large
+//! one. It never waits for more. Between two such steps others are admitted and fed, if some can be. A
+//! sequence with an image of which layers are left waits for them; when all such have gone, the layers are
+//! not run.
 //!
 //! It never happens that all wait for places: what a sequence claims comes next among its tokens, so where
 //! none is free it can be fed up to the end of what it claimed. The first of the running gets the next place
