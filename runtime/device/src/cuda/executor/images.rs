@@ -54,34 +54,41 @@ impl Staging {
     /// taken.
     fn fill(&mut self, images: &[Shown]) -> Result<&[u8], Fault> {
         self.taken.wait()?;
-        let all = images.iter().map(|image| size_of_val(image.patches.pixels)).sum::<usize>();
+        let parts: Vec<&[u8]> = images.iter().map(|image| bytes_of(image.patches.pixels)).collect();
+        let all = parts.iter().map(|part| part.len()).sum::<usize>();
         if all > self.pixels.bytes().len() {
             self.pixels = Pinned::zeroed(all.next_power_of_two())?;
         }
-        let mut rest = &mut self.pixels.bytes_mut()[..all];
-        for image in images {
-            let bytes = bytes_of(image.patches.pixels);
-            let (to, behind) = rest.split_at_mut(bytes.len());
-            copy(bytes, to, bytes.len().div_ceil(BYTES_OF_THREAD).clamp(1, MOST_THREADS));
-            rest = behind;
-        }
-        Ok(&self.pixels.bytes()[..all])
+        let to = &mut self.pixels.bytes_mut()[..all];
+        copy(&parts, to, all.div_ceil(BYTES_OF_THREAD).clamp(1, MOST_THREADS));
+        Ok(to)
     }
 }
 
-/// Copies bytes on so many threads: one alone takes 3 ms for an image of 1024 x 1024.
-fn copy(from: &[u8], to: &mut [u8], threads: usize) {
-    let share = from.len().div_ceil(threads).max(1);
-    let mut shares = from.chunks(share).zip(to.chunks_mut(share));
+/// Copies parts, one after the other, on so many threads: one alone takes 3 ms for an image of 1024 x 1024.
+fn copy(parts: &[&[u8]], to: &mut [u8], threads: usize) {
+    let share = to.len().div_ceil(threads).max(1);
+    let mut shares = (0..).step_by(share).zip(to.chunks_mut(share));
     let own = shares.next();
     std::thread::scope(|scope| {
-        for (from, to) in shares {
-            scope.spawn(|| to.copy_from_slice(from));
+        for (first, to) in shares {
+            scope.spawn(move || copy_from(parts, first, to));
         }
-        if let Some((from, to)) = own {
-            to.copy_from_slice(from);
+        if let Some((first, to)) = own {
+            copy_from(parts, first, to);
         }
     });
+}
+
+/// Copies what parts have from byte `first` of all on.
+fn copy_from(parts: &[&[u8]], mut first: usize, mut to: &mut [u8]) {
+    for part in parts {
+        let from = &part[first.min(part.len())..];
+        first = first.saturating_sub(part.len());
+        let (now, rest) = to.split_at_mut(from.len().min(to.len()));
+        now.copy_from_slice(&from[..now.len()]);
+        to = rest;
+    }
 }
 
 impl Tower {
@@ -224,9 +231,11 @@ mod tests {
     fn threads_copy_every_byte_once() {
         let from: Vec<u8> = (0..1000).map(|at| (at * 7 % 251) as u8).collect();
         for (length, threads) in [(0, 1), (1, 1), (3, 4), (4, 4), (999, 4), (1000, 3)] {
-            let mut to = vec![0; length];
-            copy(&from[..length], &mut to, threads);
-            assert_eq!(to, from[..length], "{length} bytes, {threads} threads");
+            for of_part in [1, 5, 250, 1000] {
+                let mut to = vec![0; length];
+                copy(&from[..length].chunks(of_part).collect::<Vec<_>>(), &mut to, threads);
+                assert_eq!(to, from[..length], "{length} bytes, {threads} threads, parts of {of_part}");
+            }
         }
     }
 }
