@@ -1,5 +1,6 @@
 // The kernels of towers and of a text model's images (templates/cuda/vision) against double precision, at widths and heads that vectors,
 // warps and tiles do not divide, over one image and several, of one frame and of several; rows beyond the step are left alone.
+// Planted, and caught: a segment that begins as if all images were one.
 // With the argument "planted" one number of each check differs on the host, which must be seen. PART 0: all but attention of patches on
 // warpgroups, which is PART 1.
 #include <climits>
