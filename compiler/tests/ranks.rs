@@ -67,6 +67,23 @@ fn what_cannot_be_built_is_refused_with_what_can() {
     }
 }
 
+/// Each GPU of a process has all of a tower; of several processes one would have to send the others pixels.
+#[test]
+fn ranks_of_one_process_see_images() {
+    let of = |hosts| {
+        let ranks = Ranks::tensor_parallel(2);
+        let options = BuildOptions { vision: true, hosts, ..ranks.of(BuildOptions::default()) };
+        let target = load_with("h200/qwen3.5-35b/nvfp4", &options)?;
+        let tower = target.tower.as_ref().expect("the model has one");
+        let graph = graph::build_with_vision(&target.model, &target.quant, tower);
+        passes::assemble::plan(&target, &graph).map_err(|error| error.to_string())
+    };
+    let plan = of(None).expect("it is whole");
+    assert!(plan.tower.is_some() && plan.target.build().ends_with("+tp2+vision"), "{}", plan.target.build());
+    let error = of(Some(2)).expect_err("it is refused");
+    assert!(error.contains("processes do not see images yet") && error.contains("--hosts"), "{error}");
+}
+
 #[test]
 fn a_process_has_one_rank() {
     for (ranks, hosts, message) in [

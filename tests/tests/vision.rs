@@ -6,7 +6,7 @@ use monomorph_compiler::graph::{self, Graph};
 use monomorph_compiler::reference::{
     Cache, Features, Fed, Grid, ImageSpan, Interpreter, Logits, grid_positions,
 };
-use monomorph_compiler::spec::types::{BuildOptions, Compute, Target, Vision};
+use monomorph_compiler::spec::types::{BuildOptions, Compute, Ranks, Target, Vision};
 use monomorph_compiler::{spec, toolchain};
 use monomorph_tests::logits::distance;
 use monomorph_tests::towers::imported::{self, import_into, in_f16};
@@ -355,6 +355,20 @@ fn emulated_stacks_see_what_transformers_and_the_interpreter_do() {
         let target = load_on(targets.path(), &hardware, &name, true);
         on_a_card(&Golden { target, name, ..golden }, bound);
     }
+}
+
+/// Two ranks, each with the whole tower and its heads of the text model.
+#[test]
+fn two_emulated_ranks_see_what_transformers_and_the_interpreter_do() {
+    let targets = tempfile::tempdir().expect("temporary directories can be made");
+    let goldens = goldens(targets.path());
+    let golden = goldens.iter().find(|golden| golden.name == "qwen3-vl").expect("it is a golden").clone();
+    let hardware = emulated::hardware(targets.path(), "h200", Some(emulated::FEW));
+    let options = BuildOptions { vision: true, ..BuildOptions::default() };
+    let options = Ranks::tensor_parallel(2).of(options);
+    let target = imported::load_with(targets.path(), &hardware, &golden.name, &options);
+    let target = target.unwrap_or_else(|error| panic!("{error}"));
+    on_a_card(&Golden { target, ..golden }, BOUND);
 }
 
 /// Builds a golden's stack for its emulated card, and compares what it makes of the cases.

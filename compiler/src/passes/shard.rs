@@ -7,7 +7,8 @@
 //! the residual stream, it is added to zeros and summed over the ranks; where it would be normed, it is
 //! summed before, and every rank norms the sum; logits are computed by rows of the head and gathered. The
 //! residual stream is whole on every rank, and has the same bits on all of them: every rank adds in the same
-//! order. So the routers of all choose the same experts.
+//! order. So the routers of all choose the same experts. A vision tower is whole on every rank, which computes
+//! all of it: its weights are few beside the model's, and sums over ranks would stop each of its layers twice.
 
 use super::{PassError, pass_error};
 use crate::blocks::exchange::graph::{Gather, Sum, Total, Zeros};
@@ -27,9 +28,6 @@ use std::collections::BTreeMap;
 pub fn shard(graph: &Graph, ranks: Ranks) -> Result<Graph, PassError> {
     if ranks.count == 1 {
         return Ok(graph.clone());
-    }
-    if graph.vision.is_some() {
-        return Err(pass_error!("a vision tower cannot be shared out to {} ranks yet", ranks.count));
     }
     let mut whole = graph.clone();
     whole.ranks = ranks.count;

@@ -12,9 +12,9 @@ use crate::spec::types::{HardwareKind, Target};
 pub fn bodies(target: &Target, graph: &mut Graph) -> Result<Option<TowerPlan>, PassError> {
     let Some(tower) = graph.vision.take() else { return Ok(None) };
     let on_card = matches!(target.hardware.kind, HardwareKind::Cuda(_));
-    if on_card && target.ranks > 1 {
+    if target.hosts > 1 {
         return Err(pass_error!(
-            "several ranks do not see images yet: build with `--vision off`, or for one"
+            "several processes do not see images yet: build with `--vision off`, or without `--hosts`"
         ));
     }
     let vision = target.tower.as_ref().expect("a graph with a tower is built from it");

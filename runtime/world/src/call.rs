@@ -1,12 +1,16 @@
 //! The calls of a model, as ranks are given them.
 
 use crate::Rank;
-use monomorph_model::{BlockId, OffloadSlot, RankMeter, SlidingId, StatePlace, Step, StepOutput, Ticket};
+use monomorph_model::{
+    BlockId, FeatureSlot, OffloadSlot, Patches, RankMeter, SlidingId, StatePlace, Step, StepOutput, Ticket,
+};
+use std::ops::Range;
 use std::time::Instant;
 
 /// A call of [`Model`](monomorph_model::Model) that every rank carries out. Bytes are the rank's own.
 #[derive(Debug)]
 pub(crate) enum Call<'a> {
+    See(&'a Patches<'a>, FeatureSlot, Range<usize>),
     Submit(&'a Step),
     Sample(&'a Step),
     Collect(u64),
@@ -32,6 +36,7 @@ impl Call<'_> {
     /// The name of the call, for faults.
     pub(crate) fn name(&self) -> &'static str {
         match self {
+            Call::See(..) => "see",
             Call::Submit(_) => "submit",
             Call::Sample(_) => "sample",
             Call::Collect(_) => "collect",
@@ -47,7 +52,7 @@ impl Call<'_> {
 
     /// Carries it out and counts the time that it took: of a launch, or waiting for the device.
     pub(crate) fn carry_out_metered<R: Rank>(self, rank: &mut R, meter: &RankMeter) -> Answer {
-        let launches = matches!(self, Call::Submit(_) | Call::Sample(_));
+        let launches = matches!(self, Call::See(..) | Call::Submit(_) | Call::Sample(_));
         let collects = matches!(self, Call::Collect(_));
         let begun = Instant::now();
         let answer = self.carry_out(rank);
@@ -61,6 +66,7 @@ impl Call<'_> {
 
     fn carry_out<R: Rank>(self, rank: &mut R) -> Answer {
         match self {
+            Call::See(image, slot, layers) => return Answer::Ticket(rank.see(image, slot, layers)),
             Call::Submit(step) => return Answer::Ticket(rank.submit(step)),
             Call::Sample(step) => rank.sample(step),
             Call::Collect(ticket) => return Answer::Output(rank.collect(Ticket(ticket))),

@@ -6,10 +6,12 @@ use crate::call::{Answer, Call};
 use crate::line::{Ended, Lines};
 use crate::load::{check_rooms, load};
 use monomorph_model::{
-    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter,
-    SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, Weights, set_device_fault,
+    BlockId, FeatureSlot, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Patches,
+    Progress, RankMeter, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, VisionSpec, Weights,
+    set_device_fault,
 };
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A rank on each of several devices, as one model.
@@ -70,6 +72,21 @@ impl<R: Rank> World<R> {
         <Self as Model>::SLIDING.map_or(0, |layers| layers.block_bytes)
     }
 
+    /// The ticket of a step that every rank has started.
+    fn started(&mut self, answers: Vec<Answer>) -> Ticket {
+        self.submitted += 1;
+        for (rank, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Answer::Ticket(Ticket(number)) if number == self.submitted => {}
+                other => {
+                    let submitted = self.submitted;
+                    self.raise(format!("rank {rank} answered {other:?} to step {submitted}"))
+                }
+            }
+        }
+        Ticket(self.submitted)
+    }
+
     fn or_fault<T>(&mut self, answers: Result<T, Ended>) -> T {
         answers.unwrap_or_else(|Ended { rank, why }| self.raise(format!("rank {rank} failed: {why}")))
     }
@@ -97,6 +114,7 @@ impl<R: Rank> Model for World<R> {
         scratch_bytes: R::RANKS as u64 * R::SPEC.scratch_bytes,
         ..*R::SPEC
     };
+    const VISION: Option<VisionSpec> = R::VISION;
     const SLIDING: Option<SlidingSpec> = SlidingSpec::over(R::RANKS, R::SLIDING);
     const STEPS_IN_FLIGHT: usize = R::STEPS_IN_FLIGHT;
     const SPLIT_SAMPLING: bool = R::SPLIT_SAMPLING;
@@ -194,20 +212,15 @@ impl<R: Rank> Model for World<R> {
         self.all(|_| Call::WriteState(place, parts.next().expect("a part for each rank")));
     }
 
+    /// Every rank sees the whole image: what it leaves is as wide as the residual stream, which all have.
+    fn see(&mut self, patches: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
+        let answers = self.all(|_| Call::See(patches, slot, layers.clone()));
+        self.started(answers)
+    }
+
     fn submit(&mut self, step: &Step) -> Ticket {
-        const { assert!(R::VISION.is_none(), "a model of several ranks takes no images yet") };
         let answers = self.all(|_| Call::Submit(step));
-        self.submitted += 1;
-        for (rank, answer) in answers.into_iter().enumerate() {
-            match answer {
-                Answer::Ticket(Ticket(number)) if number == self.submitted => {}
-                other => {
-                    let submitted = self.submitted;
-                    self.raise(format!("rank {rank} answered {other:?} to step {submitted}"))
-                }
-            }
-        }
-        Ticket(self.submitted)
+        self.started(answers)
     }
 
     fn sample(&mut self, step: &Step) {

@@ -53,9 +53,21 @@ fn rounding(text: &str) -> String {
 /// # Errors
 /// What is wrong with its specs, or does not fit the hardware.
 pub fn load(targets: &Path, hardware: &str, name: &str, vision: bool) -> Result<Target, String> {
+    load_with(targets, hardware, name, &BuildOptions { vision, ..BuildOptions::default() })
+}
+
+/// The same, built with further options.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_with(
+    targets: &Path,
+    hardware: &str,
+    name: &str,
+    options: &BuildOptions,
+) -> Result<Target, String> {
     let search = [targets.to_owned(), root().join("targets")];
-    let options = BuildOptions { vision, ..BuildOptions::default() };
-    spec::load_with(&search, &format!("{hardware}/{name}/f32"), &options).map_err(|error| error.to_string())
+    spec::load_with(&search, &format!("{hardware}/{name}/f32"), options).map_err(|error| error.to_string())
 }
 
 /// Largest difference of a golden's answers where products round to f16: of a row of logits, relative to its

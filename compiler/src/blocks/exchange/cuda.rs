@@ -231,8 +231,9 @@ impl Launcher<'_> {
         let decode = (buckets.sequences * (1 + self.plan.drafts())).next_power_of_two();
         match self.plan.buffer(pushed).rows {
             Rows::Outputs => decode,
-            Rows::Tokens | Rows::Slots(_) => decode.max(buckets.tokens),
-            Rows::Patches | Rows::ImageTokens => unreachable!("plans have no towers"),
+            // What is summed is the text's. A tower, which is whole on every rank, has its values in the same
+            // buffers, and more rows of them.
+            Rows::Tokens | Rows::Slots(_) | Rows::Patches | Rows::ImageTokens => decode.max(buckets.tokens),
         }
     }
 }

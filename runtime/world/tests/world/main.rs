@@ -3,8 +3,8 @@
 mod scripted;
 
 use monomorph_model::{
-    BlockId, LoadError, Model, OffloadRoom, OffloadSlot, Output, RowOutput, SequenceStep, SlidingId, Slot,
-    StatePlace, Step, Ticket, Tokens, device_fault,
+    BlockId, FeatureSlot, Grid, LoadError, Model, OffloadRoom, OffloadSlot, Output, Patches, RowOutput,
+    SequenceStep, SlidingId, Slot, StatePlace, Step, Ticket, Tokens, device_fault,
 };
 use monomorph_world::World;
 use scripted::{BLOCK, Defect, RANKS, SLIDING, SLIDING_BLOCKS, SPEC, STATE, Scenario, Scripted};
@@ -57,6 +57,22 @@ fn session(world: &mut World<Scripted>, steps: u32) -> Vec<Vec<RowOutput>> {
     assert_eq!(read, sliding);
     assert_eq!(world.offload_blocks(&[BlockId(1), BlockId(2)], OffloadSlot(4)), Ok(()));
     outputs
+}
+
+/// Layers of the tower over an image, as a step.
+#[test]
+fn every_rank_sees_an_image_between_steps() {
+    let (scenario, mut world) = Scenario { polls: true, ..Scenario::new(None) }.world();
+    let pixels = [0.5, 0.25];
+    let image = Patches { pixels: &pixels, grid: Grid { frames: 1, rows: 2, columns: 1 } };
+    assert_eq!(world.submit(&step(0, 2)), Ticket(1));
+    assert_eq!(world.see(&image, FeatureSlot(3), 0..2), Ticket(2));
+    assert_eq!(world.collect(Ticket(1)).rows.len(), 2);
+    assert_eq!(world.see(&image, FeatureSlot(3), 2..3), Ticket(3));
+    assert!(world.collect(Ticket(2)).rows.is_empty() && world.collect(Ticket(3)).rows.is_empty());
+    let log = scenario.log.lock().unwrap();
+    assert!(log[0][1].contains("[0.5, 0.25] FeatureSlot(3) 0..2"), "{:?}", log[0]);
+    assert!(log.iter().all(|of_rank| *of_rank == log[0]));
 }
 
 /// What the unwinding of `work` says, and that it came in time.

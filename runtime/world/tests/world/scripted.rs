@@ -3,13 +3,14 @@
 
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
-    BlockId, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec, OffloadOptions,
-    OffloadRoom, OffloadSlot, Progress, Protocol, RowOutput, SlidingId, SlidingSpec, StatePlace,
-    StatesWanted, Step, StepOutput, Ticket, Verified, Weights,
+    BlockId, FeatureSlot, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec,
+    OffloadOptions, OffloadRoom, OffloadSlot, Patches, Progress, Protocol, RowOutput, SlidingId, SlidingSpec,
+    StatePlace, StatesWanted, Step, StepOutput, Ticket, Verified, Weights,
 };
 use monomorph_sampling::Sampled;
 use monomorph_world::{Rank, Seat, World};
 use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -326,6 +327,15 @@ impl Model for Scripted {
             assert_eq!(usize::from(from[0]), 100 + self.rank * STATE, "parts are in the order of ranks");
             self.state = from.try_into().expect("a rank's part");
         }
+    }
+
+    fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
+        self.called(format!("see {:?} {:?} {slot:?} {layers:?}", image.grid, image.pixels));
+        self.submitted += 1;
+        self.run(&Step::default());
+        self.scenario.given.lock().unwrap()[self.rank] = self.submitted;
+        self.scenario.changed.notify_all();
+        Ticket(self.submitted)
     }
 
     fn submit(&mut self, step: &Step) -> Ticket {
