@@ -79,7 +79,11 @@ fn ranks_of_one_process_see_images() {
         passes::assemble::plan(&target, &graph).map_err(|error| error.to_string())
     };
     let plan = of(None).expect("it is whole");
-    assert!(plan.tower.is_some() && plan.target.build().ends_with("+tp2+vision"), "{}", plan.target.build());
+    assert_eq!(plan.target.build(), "h200/qwen3.5-35b/nvfp4+tp2+vision");
+    let tower = plan.tower.as_ref().expect("it has a tower");
+    let phases = plan.bodies[tower.first.0..].iter().flat_map(|body| &body.phases);
+    let exchanges = phases.filter(|phase| matches!(phase.kind, PhaseKind::Sum(_))).count();
+    assert_eq!(exchanges, 0, "every rank has the whole tower");
     let error = of(Some(2)).expect_err("it is refused");
     assert!(error.contains("processes do not see images yet") && error.contains("--hosts"), "{error}");
 }

@@ -32,9 +32,9 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
             precision::cuda(graph, drafts)?;
         }
     }
-    let (mut graph, draft) = draft::bodies(target, graph)?;
+    let (graph, draft) = draft::bodies(target, graph)?;
+    let mut graph = shard::shard(&graph, target.shared_by())?;
     let mut tower = tower::bodies(target, &mut graph)?;
-    let graph = shard::shard(&graph, target.shared_by())?;
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
     let mut layout = layout::layout(&graph, &fused, &target.hardware.kind)?;
     let buckets = buckets::buckets(target);

@@ -31,7 +31,7 @@ pub struct Case {
 /// What a stack makes of a case.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Of each image: the rows of its tokens, `[tokens, hidden]`, and those of each tap.
+    /// Of each image: the rows of its tokens, `[tokens, hidden]`, and those of each tap. None of several ranks.
     pub rows: Vec<Vec<Vec<f32>>>,
     /// `[tokens, vocabulary]`, fed at once.
     pub whole: Vec<f32>,
@@ -87,12 +87,18 @@ pub fn build(name: &str, targets: &[Target]) -> Vec<PathBuf> {
     stacks::build_with(name, targets, MAIN)
 }
 
-/// Compiles such a stack for an emulated card.
+/// The statement of [`MAIN`] that reads a row of an image from its device.
+const READ_ROWS: &str = "(0..count).for_each(|token| out.extend(model.image_row(slot, token, part).iter()));";
+
+/// Compiles such a stack for an emulated card. One of several ranks tells no rows of images, which each rank
+/// has on its device: they show in its logits alone.
 ///
 /// # Panics
 /// If any step fails.
 pub fn build_emulated(target: &Target) -> emulated::Server {
-    emulated::build_stack(target, &format!("{MAIN}\nmod arguments;\n"))
+    assert!(MAIN.contains(READ_ROWS), "rows are read otherwise");
+    let main = if target.ranks > 1 { &MAIN.replace(READ_ROWS, "_ = (slot, part);") } else { MAIN };
+    emulated::build_stack(target, &format!("{main}\nmod arguments;\n"))
 }
 
 /// Runs cases through a stack, whose command still lacks its arguments, with files in `directory`.
@@ -131,7 +137,7 @@ pub fn answers(
     let mut values = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
     let mut take = |count: usize| -> Vec<f32> { values.by_ref().take(count).collect() };
     let of_case = |case: &Case| {
-        let parts = 1 + vision.deepstack().len();
+        let parts = if target.ranks > 1 { 0 } else { 1 + vision.deepstack().len() };
         let of_image = |(grid, _): &(Grid, Vec<f32>)| {
             (0..parts).map(|_| take(grid.tokens(vision.merge) * target.model.hidden)).collect()
         };

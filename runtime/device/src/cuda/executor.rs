@@ -214,7 +214,7 @@ impl Executor {
             flights,
             buffer: StepBuffer::new(limits),
             states: memory.places().clone(),
-            sight: tower.map(Sight::new).transpose()?,
+            sight: tower.map(|tower| Sight::new(tower, ranks > 1)).transpose()?,
             offload,
             staged: None,
             exchange,

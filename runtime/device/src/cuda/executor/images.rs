@@ -39,15 +39,15 @@ pub(super) struct Sight {
 /// Pinned memory that a pass's pixels go through.
 #[derive(Debug)]
 struct Staging {
-    /// Grown to the largest pass.
+    /// Grown to the largest pass, or as large as any may be.
     pixels: Pinned,
     /// Recorded when the device has taken them.
     taken: Event,
 }
 
 impl Staging {
-    fn new() -> Result<Staging, Fault> {
-        Ok(Staging { pixels: Pinned::zeroed(0)?, taken: Event::new()? })
+    fn new(bytes: usize) -> Result<Staging, Fault> {
+        Ok(Staging { pixels: Pinned::zeroed(bytes)?, taken: Event::new()? })
     }
 
     /// Leaves the pixels of images in pinned memory, one after the other, once what was there before is
@@ -145,8 +145,12 @@ impl Tower {
 }
 
 impl Sight {
-    pub(super) fn new(tower: Tower) -> Result<Sight, Fault> {
-        Ok(Sight { tower, staging: [Staging::new()?, Staging::new()?], next: 0 })
+    /// Pinned memory is claimed with the first image, or here if there are further ranks: locking it waits
+    /// for the device, which may be waiting for one of them.
+    pub(super) fn new(tower: Tower, further_ranks: bool) -> Result<Sight, Fault> {
+        let most = tower.vision.most_patches * tower.vision.values * size_of::<f32>();
+        let bytes = if further_ranks { most } else { 0 };
+        Ok(Sight { tower, staging: [Staging::new(bytes)?, Staging::new(bytes)?], next: 0 })
     }
 }
 
