@@ -6,7 +6,7 @@ use monomorph_compiler::graph;
 use monomorph_compiler::reference::Interpreter;
 use monomorph_compiler::spec::types::{BuildOptions, Compute, Target};
 use monomorph_tests::emulated;
-use monomorph_tests::server::{Serving, build_with, post, stats};
+use monomorph_tests::server::{Serving, build_unoptimised, post, stats};
 use monomorph_tests::towers::questions::{EXACT, FLAGS, Prompt, QUESTIONS, computed};
 use monomorph_tests::towers::{checkpoint, imported, questions};
 use monomorph_weights::Checkpoint;
@@ -42,7 +42,7 @@ fn answers_about_images_are_those_of_the_interpreter() {
     for name in ["qwen35", "qwen3-vl", "gemma4", "pixtral"] {
         let target = target(targets.path(), "cpu", name);
         let options = BuildOptions { vision: true, ..BuildOptions::default() };
-        let server = build_with(Some(targets.path()), &format!("cpu/{name}/f32"), &options);
+        let server = build_unoptimised(targets.path(), &format!("cpu/{name}/f32"), &options);
         answers(name, &target, Command::new(server));
     }
 }

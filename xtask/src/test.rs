@@ -66,6 +66,22 @@ pub const CUDA: &str = "--features=monomorph-device/cuda";
 /// The test program of the device crate that has every kernel's tests.
 const KERNELS: &str = "kernels";
 
+/// Files in `tests/tests` with ignored tests that need nothing but time.
+const SLOW: [&str; 12] = [
+    "calls",
+    "drafting",
+    "emulated",
+    "emulated_drafting",
+    "emulated_offload",
+    "emulated_prefix_cache",
+    "emulated_scripts",
+    "emulated_windows",
+    "emulated_world",
+    "joins",
+    "structured",
+    "vision_drafts",
+];
+
 /// Ignored tests that no check runs: they take hours.
 const HOURS: [&str; 2] = ["every_golden_in_every_format", "many_sequences_of_emulated_cards"];
 
@@ -269,20 +285,7 @@ fn kernels() -> Result<Outcome, String> {
 fn others(slow: bool) -> Vec<Other> {
     let x86_64 = cfg!(target_arch = "x86_64");
     let lacks = |is_there: bool, why| (!is_there).then_some(why);
-    let emulated = slow.then_some(Other {
-        name: "slow",
-        lacks: None,
-        before: None,
-        files: &[
-            "emulated",
-            "emulated_drafting",
-            "emulated_offload",
-            "emulated_prefix_cache",
-            "emulated_scripts",
-            "emulated_windows",
-            "emulated_world",
-        ],
-    });
+    let emulated = slow.then_some(Other { name: "slow", lacks: None, before: None, files: &SLOW });
     let of_tools = [
         // What drives the GPU of a GB10, whose host is an Arm, has to compile for it. If slow, a server for
         // an Arm, linked by a cross compiler, runs under an emulator.
@@ -361,4 +364,24 @@ fn cargo(arguments: &[&str], environment: &[(&str, &OsStr)]) -> Result<Outcome, 
     let mut command = toolchain::cargo();
     command.current_dir(paths::root()).args(arguments).envs(environment.iter().copied());
     run(&mut command).map(passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SLOW, paths};
+
+    #[test]
+    fn every_file_with_tests_of_minutes_is_run_if_slow() {
+        let directory = paths::root().join("tests/tests");
+        let entries = std::fs::read_dir(&directory).expect("there are tests");
+        let mut slow: Vec<String> = Vec::new();
+        for path in entries.map(|entry| entry.expect("entries are readable").path()) {
+            let text = std::fs::read_to_string(&path).expect("sources are readable");
+            if text.contains("#[ignore = \"minutes") {
+                slow.push(path.file_stem().expect("it has a name").to_string_lossy().into_owned());
+            }
+        }
+        slow.sort();
+        assert_eq!(slow, SLOW);
+    }
 }
