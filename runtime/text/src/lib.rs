@@ -25,7 +25,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use answer::{AnswerEvent, AnswerParser, CallOutcome, ReasoningFormat, ToolFormat, ToolSet};
-pub use chat::Chat;
+pub use chat::{Chat, ChatEnd};
 pub use detokeniser::Detokeniser;
 pub use error::TextError;
 pub use prompt::Prompt;

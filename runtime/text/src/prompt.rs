@@ -32,8 +32,7 @@ impl Tokenizer {
             let text = template.render(chat)?;
             return Ok(Prompt { ids: self.with_bos(self.encode(&text, Special::Parse)?), text });
         }
-        let chat =
-            Chat { messages: &messages, extra: &extra, add_generation_prompt: chat.add_generation_prompt };
+        let chat = Chat { messages: &messages, extra: &extra, end: chat.end };
         let text = template.render(&chat)?;
         let mut ids = Vec::new();
         for stretch in controls.split(&text) {

@@ -4,7 +4,7 @@
 //! writes floats beyond 1e16 or below 1e-4 as Rust does, and `str.title` treats only spaces as word
 //! boundaries.
 
-use crate::chat::Chat;
+use crate::chat::{Chat, ChatEnd};
 use crate::error::TextError;
 use crate::json::{python_float, tojson};
 use crate::side_file::{read_config, read_file};
@@ -109,12 +109,15 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`TextError::Template`] when the template rejects the messages (`raise_exception`) or cannot handle
-    /// them.
+    /// them, or does not write the content that an answer is to go on with.
     pub fn render(&self, chat: &Chat) -> Result<String, TextError> {
+        if chat.end == ChatEnd::Content {
+            return self.render_content(chat);
+        }
         let mut variables = serde_json::Map::new();
         variables.extend(chat.extra.iter().map(|(name, value)| (name.clone(), value.clone())));
         variables.insert("messages".to_owned(), Json::Array(chat.messages.to_vec()));
-        variables.insert("add_generation_prompt".to_owned(), Json::Bool(chat.add_generation_prompt));
+        variables.insert("add_generation_prompt".to_owned(), Json::Bool(chat.end == ChatEnd::Answer));
         for (name, token) in [("bos_token", &self.bos), ("eos_token", &self.eos)] {
             if let Some(token) = token {
                 variables.insert(name.to_owned(), Json::String(token.clone()));
@@ -133,7 +136,28 @@ impl ChatTemplate {
             Ok(()) => Ok(String::from_utf8_lossy(&written.bytes).into_owned()),
         }
     }
+
+    /// The conversation up to the end of its last content, which a mark shows in what the template writes.
+    fn render_content(&self, chat: &Chat) -> Result<String, TextError> {
+        let refused = |message: &str| TextError::Template { line: None, message: message.to_owned() };
+        let mut messages = chat.messages.to_vec();
+        let content = messages.last_mut().and_then(|last| last.get_mut("content"));
+        let Some(Json::String(content)) = content else {
+            return Err(refused("the last message has no text to go on with"));
+        };
+        content.push_str(CONTENT_END);
+        let mut text = self.render(&Chat { messages: &messages, end: ChatEnd::Message, ..*chat })?;
+        let Some(end) = text.rfind(CONTENT_END) else {
+            return Err(refused("it does not write the text of the last message"));
+        };
+        text.truncate(end);
+        Ok(text)
+    }
 }
+
+/// Stands behind a content while it is rendered. No text has this character: it is none that is exchanged
+/// (Unicode 16, 23.7). Of several in the output, the last is ours.
+const CONTENT_END: &str = "\u{fdd1}";
 
 /// A template's output, up to its bound.
 #[derive(Default)]

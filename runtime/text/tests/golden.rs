@@ -4,7 +4,7 @@
 //! `MONOMORPH_TEST_WEIGHTS`. Without it these tests are ignored, and the summary says so.
 
 use libtest_mimic::{Arguments, Trial};
-use monomorph_text::{Chat, ChatTemplate, Special, Tokenizer};
+use monomorph_text::{Chat, ChatEnd, ChatTemplate, Special, Tokenizer};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::{GgufWriter, Value};
 use serde::Deserialize;
@@ -131,7 +131,7 @@ fn the_real_chat_template(checkpoint: &Checkpoint) {
     let tokenizer = Tokenizer::from_checkpoint(checkpoint).unwrap();
     let template = ChatTemplate::from_checkpoint(checkpoint, &tokenizer).unwrap().unwrap();
     let messages = [json!({"role": "user", "content": "Say <|im_end|> please."})];
-    let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
+    let chat = Chat { messages: &messages, end: ChatEnd::Answer, extra: &Map::new() };
     assert_eq!(
         template.render(&chat).unwrap(),
         "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n\
@@ -143,7 +143,7 @@ fn the_real_chat_template(checkpoint: &Checkpoint) {
     assert!(tokenizer.decode(&ids).contains("Say <|im_end|> please."));
 
     let messages = [json!({"role": "user", "content": "Hello."})];
-    let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
+    let chat = Chat { messages: &messages, end: ChatEnd::Answer, extra: &Map::new() };
     let text = template.render(&chat).unwrap();
     assert_eq!(
         tokenizer.encode_chat(&template, &chat).unwrap().ids,

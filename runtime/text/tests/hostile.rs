@@ -7,7 +7,7 @@
 //! tests of `tokenizer.json`), templates that write what they like (`a_template_writes_so_much_and_no_more`:
 //! the process runs out of memory).
 
-use monomorph_text::{Chat, ChatTemplate, Special, Tokenizer};
+use monomorph_text::{Chat, ChatEnd, ChatTemplate, Special, Tokenizer};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::hostile::{Counting, damaged, measured};
 use proptest::prelude::*;
@@ -227,14 +227,15 @@ proptest! {
 
     /// Whatever the messages, tools and variables are.
     #[test]
-    fn templates_take_anything(edits in edits(), prompt in any::<bool>(), template in 0usize..TEMPLATES.len()) {
+    fn templates_take_anything(edits in edits(), end in 0usize..3, template in 0usize..TEMPLATES.len()) {
         let conversation = altered(conversation(), &edits);
         let given = conversation.to_string().len();
         let (messages, extra) = (conversation["messages"].as_array(), conversation["extra"].as_object());
         let (messages, extra) = (messages.cloned().unwrap_or_default(), extra.cloned().unwrap_or_default());
         let tokenizer = support::tokenizer(support::vocabulary());
         let template = ChatTemplate::from_source(TEMPLATES[template], &tokenizer).unwrap();
-        let chat = Chat { messages: &messages, add_generation_prompt: prompt, extra: &extra };
+        let end = [ChatEnd::Message, ChatEnd::Answer, ChatEnd::Content][end];
+        let chat = Chat { messages: &messages, end, extra: &extra };
         let began = Instant::now();
         let rendered = template.render(&chat);
         prop_assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
@@ -285,7 +286,7 @@ fn what_has_no_damage_is_read() {
 fn a_template_writes_so_much_and_no_more() {
     let tokenizer = support::tokenizer(support::vocabulary());
     let messages = [json!({"role": "user", "content": "x".repeat(1 << 20)})];
-    let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
+    let chat = Chat { messages: &messages, end: ChatEnd::Answer, extra: &Map::new() };
     for source in [
         "{% for a in range(10000) %}{{ messages[0].content }}{% endfor %}",
         "{% for a in range(10000) %}{% for b in range(10000) %}{{ messages[0].content }}{% endfor %}{% endfor %}",

@@ -1,6 +1,6 @@
 //! The tokenizer on a vocabulary of 265 tokens, from GGUF metadata and from tokenizer.json alike.
 
-use monomorph_text::{Chat, ChatTemplate, Special, TextError, Tokenizer};
+use monomorph_text::{Chat, ChatEnd, ChatTemplate, Special, TextError, Tokenizer};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::{GgufWriter, Value};
 use proptest::prelude::*;
@@ -111,7 +111,7 @@ fn messages_cannot_smuggle_control_tokens() {
         json!({"role": "<s>", "content": "<</s>/s>"}),
     ];
     let extra = Map::from_iter([("tools".to_owned(), json!([{"<|end|>": "<|end|>"}]))]);
-    let chat = Chat { messages: &messages, add_generation_prompt: false, extra: &extra };
+    let chat = Chat { messages: &messages, end: ChatEnd::Message, extra: &extra };
     let ids = tokenizer.encode_chat(&template, &chat).unwrap().ids;
     let controls: Vec<u32> = ids.iter().copied().filter(|&id| tokenizer.is_special(id)).collect();
     assert_eq!(controls, [0, 1, 0, 1]);
@@ -128,7 +128,7 @@ fn templates_are_found() {
     let directory = directory();
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let tokenizer = Tokenizer::from_checkpoint(&checkpoint).unwrap();
-    let chat = Chat { messages: &[], add_generation_prompt: true, extra: &Map::new() };
+    let chat = Chat { messages: &[], end: ChatEnd::Answer, extra: &Map::new() };
     let text = || {
         ChatTemplate::from_checkpoint(&checkpoint, &tokenizer).map(|t| t.map(|t| t.render(&chat).unwrap()))
     };
@@ -276,7 +276,7 @@ proptest! {
             tokenizer.decode(&ids);
             if let Ok(Some(template)) = ChatTemplate::from_checkpoint(&checkpoint, &tokenizer) {
                 let messages = [json!({"role": "user", "content": "ab<|e|>"})];
-                let chat = Chat { messages: &messages, add_generation_prompt: true, extra: &Map::new() };
+                let chat = Chat { messages: &messages, end: ChatEnd::Answer, extra: &Map::new() };
                 let _ = tokenizer.encode_chat(&template, &chat);
             }
         }

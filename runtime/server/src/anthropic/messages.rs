@@ -1,5 +1,6 @@
 //! Anthropic's messages, converted to those that chat templates take.
 
+use super::document::{self, read_document};
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::described::described;
@@ -17,13 +18,10 @@ type Called<'a> = HashMap<&'a str, &'a str>;
 
 /// The instructions, as the first message.
 pub(super) fn read_system(fields: &mut Fields) -> Result<Option<Value>, ApiError> {
-    let text = match fields.of(|| texts(false)).value("system") {
+    let text = match fields.of(|| any_of([text(), array(of("AnthropicText"))])).value("system") {
         None => return Ok(None),
         Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(blocks)) => {
-            let read = |(at, block)| read_text(&format!("system[{at}]"), block);
-            blocks.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?.join(BETWEEN)
-        }
+        Some(Value::Array(blocks)) => texts_of("system", blocks)?,
         Some(other) => return Err(wrong_type("system", "a string or an array of blocks", other)),
     };
     Ok((!text.is_empty()).then(|| json!({"role": "system", "content": text})))
@@ -34,7 +32,7 @@ pub(super) fn read_messages(
     fields: &mut Fields,
     takes_images: bool,
 ) -> Result<(Vec<Value>, Vec<RequestImage>), ApiError> {
-    fields.about("The last one is the user's.").of(|| some(of("AnthropicMessage")));
+    fields.about("The last one is the user's, or begins the answer.").of(|| some(of("AnthropicMessage")));
     let messages = match fields.required("messages")? {
         Value::Array(messages) if messages.is_empty() => {
             return Err(ApiError::field("messages", "`messages` must not be empty"));
@@ -46,14 +44,28 @@ pub(super) fn read_messages(
     for (at, message) in messages.iter().enumerate() {
         read_message(at, message, &mut called, &mut turns, &mut images)?;
     }
-    if turns.last().is_some_and(|turn| turn["role"] == "assistant") {
-        let path = format!("messages[{}].role", messages.len() - 1);
-        return Err(ApiError::unsupported(path, "prefilled assistant messages"));
+    if let Some(last) = turns.last().filter(|turn| turn["role"] == "assistant") {
+        check_beginning(last, &format!("messages[{}]", messages.len() - 1))?;
     }
     Ok((turns, images.into_vec()))
 }
 
-/// The schemas of messages, and of their texts and images, by their names; of a model that takes images or
+/// Checks the assistant's last message, which the answer goes on with.
+fn check_beginning(turn: &Value, path: &str) -> Result<(), ApiError> {
+    if turn.get("tool_calls").is_some() {
+        return Err(wrong!(path, "calls tools, and their results are missing behind it"));
+    }
+    let content = turn["content"].as_str().unwrap_or_default();
+    if content.is_empty() {
+        return Err(wrong!(path, "has no text that the answer could go on with"));
+    }
+    if content.ends_with(char::is_whitespace) {
+        return Err(wrong!(path, "must not end with whitespace: the answer goes on with it"));
+    }
+    Ok(())
+}
+
+/// The schemas of messages, and of their texts, documents and images, by their names; of a model that takes images or
 /// does not.
 pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     let samples = ["user", "system", "assistant"].map(|role| json!({"role": role, "content": ""}));
@@ -65,6 +77,7 @@ pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     let mut schemas = vec![
         ("AnthropicMessage", described("messages[]", samples, read)),
         ("AnthropicText", text_schema(&["text"], &OF_TEXTS)),
+        ("AnthropicDocument", described("", document::samples(), |block| read_document("", block))),
     ];
     if takes_images {
         schemas.push(("AnthropicImage", described("", image, |block| read_block_image("", block))));
@@ -72,15 +85,11 @@ pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     schemas
 }
 
-/// Text, or blocks of text, and of images where they are taken.
-fn texts(images: bool) -> Value {
-    let blocks = [of("AnthropicText")].into_iter().chain(images.then(|| of("AnthropicImage")));
-    any_of([text(), array(one_of(blocks.collect()))])
-}
-
-/// Any of some schemas, which may be one.
-fn one_of(mut schemas: Vec<Value>) -> Value {
-    if schemas.len() == 1 { schemas.remove(0) } else { any_of(schemas) }
+/// Text, or blocks of text and documents, and of images where they are taken.
+fn result(images: bool) -> Value {
+    let blocks = ["AnthropicText", "AnthropicDocument"].map(of).into_iter();
+    let blocks = blocks.chain(images.then(|| of("AnthropicImage")));
+    any_of([text(), array(any_of(blocks.collect::<Vec<_>>()))])
 }
 
 /// The parts of a message, of a model that takes images or does not.
@@ -98,7 +107,8 @@ fn content(assistant: bool, takes_images: bool) -> Value {
         })
     };
     let image = (takes_images && !assistant).then(|| of("AnthropicImage"));
-    let blocks = [of("AnthropicText")].into_iter().chain(image).chain([blocks]);
+    let document = (!assistant).then(|| of("AnthropicDocument"));
+    let blocks = [of("AnthropicText")].into_iter().chain(document).chain(image).chain([blocks]);
     any_of([text(), array(any_of(blocks.collect::<Vec<_>>()))])
 }
 
@@ -166,6 +176,10 @@ fn read_block_of_user(
         append_image(turn(turns, false));
         return Ok(());
     }
+    if block["type"] == "document" {
+        add(turns, false, &read_document(path, block)?);
+        return Ok(());
+    }
     if block["type"] != "tool_result" {
         add(turns, false, read_text(path, block)?);
         return Ok(());
@@ -179,7 +193,7 @@ fn read_block_of_user(
         return Err(wrong!(at, "is {id:?}, which is not the id of an earlier `tool_use`"));
     };
     let at = fields.path("content");
-    let given = fields.of(|| texts(images.are_taken())).value("content");
+    let given = fields.of(|| result(images.are_taken())).value("content");
     // Templates have no other place for an error flag.
     let failed = fields.boolean("is_error")?.unwrap_or(false);
     let mut said = json!({"content": if failed { "Error: " } else { "" }});
@@ -193,6 +207,8 @@ fn read_block_of_user(
                 if block["type"] == "image" {
                     images.push(&path, block, read_block_image)?;
                     append_image(&mut said);
+                } else if block["type"] == "document" {
+                    append(&mut said, "content", between, &read_document(&path, block)?);
                 } else {
                     append(&mut said, "content", between, read_text(&path, block)?);
                 }
@@ -245,6 +261,12 @@ fn read_block<'a>(
 
 /// What clients send with a text, and what changes no answer.
 const OF_TEXTS: [&str; 2] = ["cache_control", "citations"];
+
+/// The texts of blocks of an array at this path, joined.
+pub(super) fn texts_of(path: &str, blocks: &[Value]) -> Result<String, ApiError> {
+    let read = |(at, block)| read_text(&format!("{path}[{at}]"), block);
+    Ok(blocks.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?.join(BETWEEN))
+}
 
 /// A block of text.
 fn read_text<'a>(path: &str, block: &'a Value) -> Result<&'a str, ApiError> {

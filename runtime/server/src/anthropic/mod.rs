@@ -1,6 +1,7 @@
 //! Anthropic's wire format: requests read strictly, answers and errors written.
 
 pub(crate) mod answers;
+mod document;
 pub(crate) mod errors;
 pub(crate) mod messages;
 pub(crate) mod request;

@@ -118,8 +118,16 @@ fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<(Convers
     let tools = read_tools(fields)?;
     let (effort, format) = read_output_config(fields)?;
     let (reasoning, budget) = read_thinking(fields, effort)?;
+    let continues = messages.last().is_some_and(|message| message["role"] == "assistant");
+    if let (true, Reasoning::On { field, .. }) = (continues, &reasoning) {
+        return Err(wrong!(
+            *field,
+            "contradicts a last message of the assistant, which the answer goes on with"
+        ));
+    }
+    let variables = Map::new();
     Ok((
-        Conversation { at: "messages", messages, images, tools, reasoning, variables: Map::new() },
+        Conversation { at: "messages", messages, images, continues, tools, reasoning, variables },
         Config { budget, format },
     ))
 }

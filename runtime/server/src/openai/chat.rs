@@ -45,6 +45,12 @@ impl ChatRequest {
         if budget.is_some() && params.ignore_eos {
             return Err(wrong!(BUDGET, "contradicts `ignore_eos`; give one of them"));
         }
+        fields.about("As vLLM has it: the opposite of `continue_final_message`.");
+        let opens = fields.boolean("add_generation_prompt")?;
+        if opens.is_some_and(|opens| opens == conversation.continues) {
+            let what = "must be the opposite of `continue_final_message`";
+            return Err(wrong!("add_generation_prompt", "{what}"));
+        }
         refuse_unsupported(&mut fields)?;
         routers::read_chat(&mut fields)?;
         params.ignored = fields.finish()?;
@@ -57,12 +63,28 @@ pub(super) fn read_conversation(fields: &mut Fields, takes_images: bool) -> Resu
     let (messages, images) = read_messages(fields, takes_images)?;
     Ok(Conversation {
         at: "messages",
+        continues: read_continues(fields, &messages)?,
         messages,
         images,
         tools: read_tools(fields)?,
         reasoning: read_effort(fields, "reasoning_effort", "reasoning_effort")?,
         variables: read_template_variables(fields)?,
     })
+}
+
+/// Whether the answer goes on with the last message, as vLLM and transformers have it.
+fn read_continues(fields: &mut Fields, messages: &[Value]) -> Result<bool, ApiError> {
+    const FIELD: &str = "continue_final_message";
+    fields.about("Whether the answer goes on with the last message, the assistant's.");
+    if fields.boolean(FIELD)? != Some(true) {
+        return Ok(false);
+    }
+    let last = messages.last();
+    let has_text = |message: &Value| message["content"].as_str().is_some_and(|text| !text.is_empty());
+    if !last.is_some_and(|it| it["role"] == "assistant" && it.get("tool_calls").is_none() && has_text(it)) {
+        return Err(wrong!(FIELD, "needs a last message of the assistant with text and no calls"));
+    }
+    Ok(true)
 }
 
 /// The effort of the reasoning, in the field `name`, whose path is `field`.

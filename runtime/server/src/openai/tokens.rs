@@ -1,7 +1,7 @@
 //! Requests to `/tokenize` and `/detokenize`, as vLLM has them.
 
 use super::chat::read_conversation;
-use crate::error::ApiError;
+use crate::error::{ApiError, wrong};
 use crate::request::conversation::Conversation;
 use crate::request::fields::{Fields, wrong_type};
 use crate::request::generation::{ids, token_ids};
@@ -21,7 +21,7 @@ pub(crate) enum Source {
     Chat {
         /// As [`super::chat::ChatRequest`] has it.
         conversation: Box<Conversation>,
-        /// Whether to add the beginning of an answer.
+        /// Whether to add the beginning of an answer, unless its last message is one.
         add_generation_prompt: bool,
     },
 }
@@ -52,10 +52,13 @@ impl TokenizeRequest {
             }
             (None, true) => {
                 fields.lacks(&["prompt"]);
-                Source::Chat {
-                    conversation: Box::new(read_conversation(&mut fields, takes_images)?),
-                    add_generation_prompt: fields.boolean("add_generation_prompt")?.unwrap_or(true),
+                let conversation = Box::new(read_conversation(&mut fields, takes_images)?);
+                let opens = fields.boolean("add_generation_prompt")?;
+                if conversation.continues && opens == Some(true) {
+                    let what = "contradicts `continue_final_message`";
+                    return Err(wrong!("add_generation_prompt", "{what}"));
                 }
+                Source::Chat { conversation, add_generation_prompt: opens.unwrap_or(true) }
             }
             (given, _) => {
                 let both = if given.is_some() { "not both" } else { "one of them is required" };

@@ -9,7 +9,7 @@ use crate::request::compaction::{Compacted, Compaction, Room};
 use crate::request::images::RequestImage;
 use crate::request::reasoning::{ReasoningMode, share_of};
 use crate::request::text::{EFFORT, SWITCH, Text};
-use monomorph_text::{Prompt, Special, ToolSet};
+use monomorph_text::{Chat, ChatEnd, Prompt, Special, ToolSet};
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub(crate) struct Conversation {
     pub(crate) messages: Vec<Value>,
     /// The images in them, in the order in which they stand there.
     pub(crate) images: Vec<RequestImage>,
+    /// Whether the last one is the beginning of the answer.
+    pub(crate) continues: bool,
     /// Tools that the model is shown and may call.
     pub(crate) tools: Tools,
     /// The requested reasoning.
@@ -211,8 +213,8 @@ impl Conversation {
         room: Option<Room>,
         reader: Option<&ImageReader>,
     ) -> Result<Prepared, ApiError> {
-        // What is left out of a conversation may be an image: one that has some stays whole.
-        let room = room.filter(|_| self.images.is_empty());
+        // What is left out of a conversation may be an image, or what the answer is to go on with.
+        let room = room.filter(|_| self.images.is_empty() && !self.continues);
         let images = self.images.clone();
         let calls = match (self.tools.forbidden, self.tools.one) {
             (true, _) => Calls::None,
@@ -285,7 +287,8 @@ impl Conversation {
         }
     }
 
-    /// Renders it, with the beginning of an answer behind it or not.
+    /// Renders it, with the beginning of an answer behind it or not; up to its last content if the answer
+    /// goes on with that.
     ///
     /// # Errors
     /// As [`Self::prepare`].
@@ -305,12 +308,13 @@ impl Conversation {
                 self.variables.insert("tools".to_owned(), given.into());
             }
         }
-        let Conversation { at, messages, variables, .. } = &self;
-        let prompt = match open {
-            true => text.encode_chat(messages, variables),
-            false => text.encode_beginning(messages, variables),
+        let end = match (self.continues, open) {
+            (true, _) => ChatEnd::Content,
+            (false, true) => ChatEnd::Answer,
+            (false, false) => ChatEnd::Message,
         };
-        prompt.map_err(|error| ApiError::of_text(at, error))
+        let chat = Chat { messages: &self.messages, end, extra: &self.variables };
+        text.encode_chat(&chat).map_err(|error| ApiError::of_text(self.at, error))
     }
 
     /// Sets the template's variables of reasoning.

@@ -21,9 +21,8 @@ pub(crate) fn read_common(fields: &mut Fields) -> Result<(), ApiError> {
 
 /// Reads those of chats alone.
 pub(crate) fn read_chat(fields: &mut Fields) -> Result<(), ApiError> {
-    let [off, on] = [false, true].map(|value| Neutral::Only(value.into()));
+    let on = Neutral::Only(true.into());
     for (name, neutral, what) in [
-        ("continue_final_message", &off, "an answer that goes on with the last message"),
         ("include_reasoning", &on, "an answer without the model's reasoning"),
         ("separate_reasoning", &on, "reasoning in the text of an answer"),
         ("stream_reasoning", &on, "a stream without the model's reasoning"),

@@ -7,7 +7,6 @@ use monomorph_text::{
     AnswerParser, Chat, ChatTemplate, Prompt, ReasoningFormat, TextError, Tokenizer, ToolFormat, ToolSet,
 };
 use monomorph_weights::Checkpoint;
-use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// Template variable that turns reasoning on or off.
@@ -69,25 +68,8 @@ impl Text {
         Err(format!("the chat template knows neither `{SWITCH}` nor `{EFFORT}`, of which one is its switch"))
     }
 
-    /// A chat, ending where the assistant's answer begins.
-    pub(crate) fn encode_chat(
-        &self,
-        messages: &[Value],
-        extra: &Map<String, Value>,
-    ) -> Result<Prompt, TextError> {
-        self.encode(&Chat { messages, add_generation_prompt: true, extra })
-    }
-
-    /// Messages that a chat begins with, and nothing behind them.
-    pub(crate) fn encode_beginning(
-        &self,
-        messages: &[Value],
-        extra: &Map<String, Value>,
-    ) -> Result<Prompt, TextError> {
-        self.encode(&Chat { messages, add_generation_prompt: false, extra })
-    }
-
-    fn encode(&self, chat: &Chat) -> Result<Prompt, TextError> {
+    /// A chat, as its template writes it.
+    pub(crate) fn encode_chat(&self, chat: &Chat) -> Result<Prompt, TextError> {
         let Some(template) = &self.template else {
             let message = "this model's checkpoint has no chat template; use /v1/completions".to_owned();
             return Err(TextError::Template { line: None, message });

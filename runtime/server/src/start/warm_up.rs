@@ -3,6 +3,7 @@
 
 use crate::request::text::Text;
 use monomorph_engine::{EngineHandle, Event, FinishReason, Request};
+use monomorph_text::{Chat, ChatEnd};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -56,6 +57,6 @@ fn read(path: &Path, text: &Text) -> Result<Vec<u32>, String> {
     let messages = value.as_array().or_else(|| value["messages"].as_array());
     let messages = messages.filter(|messages| !messages.is_empty());
     let messages = messages.ok_or("neither a list of messages nor an object with `messages`")?;
-    let prompt = text.encode_beginning(messages, &Map::new()).map_err(|error| error.to_string())?;
-    Ok(prompt.ids)
+    let chat = Chat { messages, end: ChatEnd::Message, extra: &Map::new() };
+    Ok(text.encode_chat(&chat).map_err(|error| error.to_string())?.ids)
 }

@@ -15,6 +15,7 @@ use crate::verbs::ending::Ending;
 use crate::verbs::logits::read_lists;
 use monomorph_engine::{EngineHandle, EngineOptions, Event, Request, Stats};
 use monomorph_model::{ModelSpec, Progress};
+use monomorph_text::{Chat, ChatEnd};
 use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -145,7 +146,8 @@ pub(crate) fn generate(
         let message = |role: &str, content: &str| json!({"role": role, "content": content});
         let mut messages: Vec<Value> = args.system.iter().map(|system| message("system", system)).collect();
         messages.push(message("user", asked_for));
-        text.encode_chat(&messages, &Map::new()).map(|prompt| prompt.ids)
+        let chat = Chat { messages: &messages, end: ChatEnd::Answer, extra: &Map::new() };
+        text.encode_chat(&chat).map(|prompt| prompt.ids)
     };
     let prompt = prompt.map_err(|error| error.to_string())?;
     let prompt_tokens = prompt.len();

@@ -256,6 +256,7 @@ pub fn conversations() {
 pub fn refusals() {
     let server = Server::start_talking("hermes", "think", &[]);
     let block = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
+    let user = json!({"role": "user", "content": "a"});
     for (fields, words) in [
         (json!({"max_tokens": null}), &["`max_tokens`", "required"][..]),
         (json!({"max_tokens": 0}), &["`max_tokens`", "at least 1"]),
@@ -263,9 +264,20 @@ pub fn refusals() {
         (json!({"messages": []}), &["`messages`", "empty"]),
         (json!({"messages": [{"role": "king", "content": "x"}]}), &["messages[0].role", "king"]),
         (json!({"messages": [{"role": "user"}]}), &["messages[0].content", "required"]),
+        (json!({"messages": [user, {"role": "assistant", "content": "b "}]}), &["messages[1]", "whitespace"]),
+        (json!({"messages": [user, {"role": "assistant", "content": ""}]}), &["messages[1]", "no text"]),
         (
-            json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}),
-            &["messages[1].role", "prefilled"],
+            json!({"messages": [user, {"role": "assistant", "content": [
+                {"type": "text", "text": "b"}, {"type": "tool_use", "id": "x", "name": "f", "input": {}},
+            ]}]}),
+            &["messages[1]", "calls tools"],
+        ),
+        (
+            json!({
+                "messages": [user, {"role": "assistant", "content": "b"}],
+                "thinking": {"type": "enabled", "budget_tokens": 1024},
+            }),
+            &["thinking", "goes on with"],
         ),
         (
             block(json!({"type": "image", "source": {}})),

@@ -44,6 +44,36 @@ pub fn there_and_back() {
     assert_eq!(count(&bare["tokens"], START), 1);
     assert!(text(&bare["tokens"], false).as_str().is_some_and(|text| text.ends_with("<|im_end|>\n")));
 
+    // What an answer goes on with is the end of its prompt, however it is asked for.
+    let begun =
+        json!([{"role": "user", "content": "[[say so]]"}, {"role": "assistant", "content": "So far,"}]);
+    let going_on = json!({"messages": begun, "continue_final_message": true, "add_generation_prompt": false});
+    let found = tokens(&going_on);
+    assert!(text(&found["tokens"], false).as_str().is_some_and(|text| text.ends_with("assistant\nSo far,")));
+    let mut asked = going_on;
+    asked["max_tokens"] = 1.into();
+    let count_of = |path: &str, body: &Value, field: &str| {
+        let answer = server.post(path, body);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
+        answer.json()["usage"][field].clone()
+    };
+    assert_eq!(count_of(CHAT, &asked, "prompt_tokens"), found["count"]);
+    let message = json!({ "messages": begun });
+    let counted = server.post("/v1/messages/count_tokens", &message).json();
+    assert_eq!(counted["input_tokens"], found["count"]);
+
+    // A document is the text that it is written as.
+    let source = json!({"type": "text", "media_type": "text/plain", "data": "One."});
+    let blocks = json!([{"type": "document", "source": source, "title": "Of one"}]);
+    let written = json!("<document>\n<title>Of one</title>\nOne.\n</document>");
+    let [as_document, as_text] = [blocks, written].map(|content| {
+        let body = json!({"messages": [{"role": "user", "content": content}]});
+        let answer = server.post("/v1/messages/count_tokens", &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.json()["input_tokens"].clone()
+    });
+    assert_eq!(as_document, as_text);
+
     // Routers ask with the request that they will pass on.
     let rendered = |path: &str, body: Value| {
         let answer = server.post(&format!("{path}/render"), &body);
@@ -63,6 +93,13 @@ pub fn there_and_back() {
         ("/tokenize", json!({"prompt": "a", "messages": messages}), "prompt"),
         ("/tokenize", json!({"prompt": "a", "add_generation_prompt": true}), "add_generation_prompt"),
         ("/tokenize", json!({"prompt": ["a"]}), "prompt"),
+        (
+            "/tokenize",
+            json!({"messages": begun, "continue_final_message": true, "add_generation_prompt": true}),
+            "add_generation_prompt",
+        ),
+        (CHAT, json!({"messages": messages, "continue_final_message": true}), "continue_final_message"),
+        (CHAT, json!({"messages": messages, "add_generation_prompt": false}), "add_generation_prompt"),
         ("/tokenize", json!({"prompt": "a", "model": "gpt-4"}), "model"),
         ("/detokenize", json!({}), "tokens"),
         ("/detokenize", json!({"tokens": [1_000_000]}), "tokens[0]"),

@@ -108,7 +108,7 @@ impl ResponsesRequest {
         });
         let said = if let Value::Object(said) = said { said } else { Map::new() };
         let conversation =
-            Conversation { at: "input", messages, images, tools, reasoning, variables: Map::new() };
+            Conversation { at: "input", messages, images, tools, reasoning, ..Conversation::default() };
         Ok(ResponsesRequest { params, conversation, said, input, before, store, background })
     }
 }
