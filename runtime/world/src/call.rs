@@ -2,7 +2,7 @@
 
 use crate::Rank;
 use monomorph_model::{
-    BlockId, FeatureSlot, OffloadSlot, Patches, RankMeter, SlidingId, StatePlace, Step, StepOutput, Ticket,
+    BlockId, OffloadSlot, RankMeter, Shown, SlidingId, StatePlace, Step, StepOutput, Ticket,
 };
 use std::ops::Range;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use std::time::Instant;
 /// A call of [`Model`](monomorph_model::Model) that every rank carries out. Bytes are the rank's own.
 #[derive(Debug)]
 pub(crate) enum Call<'a> {
-    See(&'a Patches<'a>, FeatureSlot, Range<usize>),
+    See(&'a [Shown<'a>], Range<usize>),
     Submit(&'a Step),
     Sample(&'a Step),
     Collect(u64),
@@ -66,7 +66,7 @@ impl Call<'_> {
 
     fn carry_out<R: Rank>(self, rank: &mut R) -> Answer {
         match self {
-            Call::See(image, slot, layers) => return Answer::Ticket(rank.see(image, slot, layers)),
+            Call::See(images, layers) => return Answer::Ticket(rank.see(images, layers)),
             Call::Submit(step) => return Answer::Ticket(rank.submit(step)),
             Call::Sample(step) => rank.sample(step),
             Call::Collect(ticket) => return Answer::Output(rank.collect(Ticket(ticket))),

@@ -6,9 +6,8 @@ use crate::call::{Answer, Call};
 use crate::line::{Ended, Lines};
 use crate::load::{check_rooms, load};
 use monomorph_model::{
-    BlockId, FeatureSlot, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Patches,
-    Progress, RankMeter, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, VisionSpec, Weights,
-    set_device_fault,
+    BlockId, LoadError, LoadOptions, Model, ModelSpec, OffloadRoom, OffloadSlot, Progress, RankMeter, Shown,
+    SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, VisionSpec, Weights, set_device_fault,
 };
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -212,9 +211,9 @@ impl<R: Rank> Model for World<R> {
         self.all(|_| Call::WriteState(place, parts.next().expect("a part for each rank")));
     }
 
-    /// Every rank sees the whole image: what it leaves is as wide as the residual stream, which all have.
-    fn see(&mut self, patches: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
-        let answers = self.all(|_| Call::See(patches, slot, layers.clone()));
+    /// Every rank sees whole images: what is left of them is as wide as the residual stream, which all have.
+    fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
+        let answers = self.all(|_| Call::See(images, layers.clone()));
         self.started(answers)
     }
 

@@ -76,8 +76,10 @@ fn case(model: &mut Stack, words: &mut Words, out: &mut Vec<f32>) {
         .collect();
     // Not the slot of its number, and not the same ones in every case.
     let slots = (0..vision.slots as u32).rev().map(FeatureSlot);
-    let shown = slots.zip(&images).map(|(slot, (grid, pixels))| Shown { patches: Patches { pixels, grid: *grid }, slot });
-    let shown: Vec<Shown> = shown.collect();
+    let shown: Vec<Shown> = slots
+        .zip(&images)
+        .map(|(slot, (grid, pixels))| Shown { patches: Patches { pixels, grid: *grid }, slot })
+        .collect();
     let all = images.iter().map(|(grid, _)| grid.patches()).sum();
     // In one pass where they may be. Every other image that is alone layer by layer, and other steps between.
     let shared = vision.takes(shown.len(), all);

@@ -4,7 +4,7 @@ mod scripted;
 
 use monomorph_model::{
     BlockId, FeatureSlot, Grid, LoadError, Model, OffloadRoom, OffloadSlot, Output, Patches, RowOutput,
-    SequenceStep, SlidingId, Slot, StatePlace, Step, Ticket, Tokens, device_fault,
+    SequenceStep, Shown, SlidingId, Slot, StatePlace, Step, Ticket, Tokens, device_fault,
 };
 use monomorph_world::World;
 use scripted::{BLOCK, Defect, RANKS, SLIDING, SLIDING_BLOCKS, SPEC, STATE, Scenario, Scripted};
@@ -64,14 +64,19 @@ fn session(world: &mut World<Scripted>, steps: u32) -> Vec<Vec<RowOutput>> {
 fn every_rank_sees_an_image_between_steps() {
     let (scenario, mut world) = Scenario { polls: true, ..Scenario::new(None) }.world();
     let pixels = [0.5, 0.25];
-    let image = Patches { pixels: &pixels, grid: Grid { frames: 1, rows: 2, columns: 1 } };
+    let patches = Patches { pixels: &pixels, grid: Grid { frames: 1, rows: 2, columns: 1 } };
+    let images = [Shown { patches, slot: FeatureSlot(3) }];
     assert_eq!(world.submit(&step(0, 2)), Ticket(1));
-    assert_eq!(world.see(&image, FeatureSlot(3), 0..2), Ticket(2));
+    assert_eq!(world.see(&images, 0..2), Ticket(2));
     assert_eq!(world.collect(Ticket(1)).rows.len(), 2);
-    assert_eq!(world.see(&image, FeatureSlot(3), 2..3), Ticket(3));
+    assert_eq!(world.see(&images, 2..3), Ticket(3));
     assert!(world.collect(Ticket(2)).rows.is_empty() && world.collect(Ticket(3)).rows.is_empty());
     let log = scenario.log.lock().unwrap();
-    assert!(log[0][1].contains("[0.5, 0.25] FeatureSlot(3) 0..2"), "{:?}", log[0]);
+    assert!(
+        log[0][1].contains("[0.5, 0.25]") && log[0][1].ends_with("FeatureSlot(3) }] 0..2"),
+        "{:?}",
+        log[0]
+    );
     assert!(log.iter().all(|of_rank| *of_rank == log[0]));
 }
 

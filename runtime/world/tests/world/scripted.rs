@@ -3,9 +3,9 @@
 
 use monomorph_formats::cached::{Cached, KvFormats};
 use monomorph_model::{
-    BlockId, FeatureSlot, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec,
-    OffloadOptions, OffloadRoom, OffloadSlot, Patches, Progress, Protocol, RowOutput, SlidingId, SlidingSpec,
-    StatePlace, StatesWanted, Step, StepOutput, Ticket, Verified, Weights,
+    BlockId, Figures, HardwareSpec, HostGuard, LoadError, LoadOptions, Model, ModelSpec, OffloadOptions,
+    OffloadRoom, OffloadSlot, Progress, Protocol, RowOutput, Shown, SlidingId, SlidingSpec, StatePlace,
+    StatesWanted, Step, StepOutput, Ticket, Verified, Weights,
 };
 use monomorph_sampling::Sampled;
 use monomorph_world::{Rank, Seat, World};
@@ -329,8 +329,8 @@ impl Model for Scripted {
         }
     }
 
-    fn see(&mut self, image: &Patches, slot: FeatureSlot, layers: Range<usize>) -> Ticket {
-        self.called(format!("see {:?} {:?} {slot:?} {layers:?}", image.grid, image.pixels));
+    fn see(&mut self, images: &[Shown], layers: Range<usize>) -> Ticket {
+        self.called(format!("see {images:?} {layers:?}"));
         self.submitted += 1;
         self.run(&Step::default());
         self.scenario.given.lock().unwrap()[self.rank] = self.submitted;
