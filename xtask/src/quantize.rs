@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use jobs::{Job, JobPlan};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{CheckpointSpec, Container, DRAFT_PREFIX, RotaryRows, Target};
-use monomorph_weights::{Checkpoint, Tensor};
+use monomorph_weights::{Checkpoint, SideFile, Tensor};
 use shards::Shards;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -91,7 +91,7 @@ pub fn quantize(options: Options) -> Result<(), String> {
     let jobs = plan.jobs;
     let config = match as_gguf {
         true => None,
-        false => config::config(&jobs, checkpoint.side_file("config.json").as_deref())?,
+        false => config::config(&jobs, checkpoint.side_file("config.json").as_ref().map(SideFile::path))?,
     };
 
     if options.out.exists() {

@@ -9,6 +9,7 @@ mod format;
 pub mod images;
 pub mod kv;
 pub mod packed;
+pub mod packed_file;
 pub mod serve;
 pub mod sliding;
 pub mod state;

@@ -30,16 +30,16 @@ struct AddedId {
 
 /// Builds the tokenizer of a checkpoint directory.
 pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
-    let Some(path) = checkpoint.side_file("tokenizer.json") else {
-        let path = checkpoint.side_file(from_tekken::FILE).ok_or_else(|| {
+    let Some(file) = checkpoint.side_file("tokenizer.json") else {
+        let file = checkpoint.side_file(from_tekken::FILE).ok_or_else(|| {
             let place = checkpoint.directory().unwrap_or(checkpoint.path());
             TextError::missing(place, "carries no tokenizer: there is neither tokenizer.json nor tekken.json")
         })?;
-        return from_tekken::read(checkpoint, &path);
+        return from_tekken::read(checkpoint, &file);
     };
-    let text = read_file(&path)?;
+    let (path, text) = (file.path(), read_file(&file)?);
     let unsound = |error: &dyn std::fmt::Display| {
-        TextError::malformed(&path, format!("is not a sound tokenizer: {error}"))
+        TextError::malformed(path, format!("is not a sound tokenizer: {error}"))
     };
     let pipeline = pipeline_of(&text).map_err(|error| unsound(&error))?;
     let ids: AddedIds = serde_json::from_slice(&text).map_err(|error| unsound(&error))?;
@@ -47,17 +47,17 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
         // The library numbers added tokens itself, and only logs a deviation from the file.
         if pipeline.token_to_id(&content) != Some(id) {
             return Err(TextError::unsupported(
-                &path,
+                path,
                 format!(
                     "gives the added token `{content}` the id {id}, which does not follow its vocabulary"
                 ),
             ));
         }
     }
-    let vocabulary = vocabulary_of(&path, &pipeline)?;
-    let bos_written = first_of_template(&pipeline, &path)?;
+    let vocabulary = vocabulary_of(path, &pipeline)?;
+    let bos_written = first_of_template(&pipeline, path)?;
     let mut parts = Parts::new(pipeline, vocabulary)
-        .map_err(|error| TextError::malformed(&path, format!("has bad control tokens: {error}")))?;
+        .map_err(|error| TextError::malformed(path, format!("has bad control tokens: {error}")))?;
 
     let config = read_config(checkpoint, "tokenizer_config.json")?;
     let id_of = |key: &str| -> Result<Option<u32>, TextError> {
@@ -66,7 +66,7 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
         };
         parts.pipeline.token_to_id(token).map(Some).ok_or_else(|| {
             TextError::malformed(
-                &path,
+                path,
                 format!("has no token `{token}`, which is `{key}` in tokenizer_config.json"),
             )
         })

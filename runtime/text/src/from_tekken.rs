@@ -14,7 +14,7 @@ use crate::side_file::{end_ids, read_file};
 use crate::vocabulary::{Kind, Speller, Spelling, Vocabulary};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use monomorph_weights::Checkpoint;
+use monomorph_weights::{Checkpoint, SideFile};
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -79,9 +79,9 @@ struct Special<'a> {
     token_str: Cow<'a, str>,
 }
 
-/// Builds the tokenizer of the file at `path`, beside a checkpoint's weights.
-pub(crate) fn read(checkpoint: &Checkpoint, path: &Path) -> Result<Parts, TextError> {
-    let text = read_file(path)?;
+/// Builds the tokenizer of a file beside a checkpoint's weights.
+pub(crate) fn read(checkpoint: &Checkpoint, file: &SideFile) -> Result<Parts, TextError> {
+    let (path, text) = (file.path(), read_file(file)?);
     let file = parsed(path, &text)?;
     let special = special_of(path, &file)?;
     let tokens = tokens_of(path, &file)?;

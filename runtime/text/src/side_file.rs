@@ -1,21 +1,20 @@
 //! Files beside the weights.
 
 use crate::error::TextError;
-use monomorph_weights::Checkpoint;
+use monomorph_weights::{Checkpoint, SideFile};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
 
-pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, TextError> {
-    std::fs::read(path).map_err(|error| TextError::malformed(path, error.to_string()))
+pub(crate) fn read_file(file: &SideFile) -> Result<Vec<u8>, TextError> {
+    file.read().map_err(|error| TextError::malformed(file.path(), error.to_string()))
 }
 
 /// A JSON file beside the weights; `None` if it does not exist.
 pub(crate) fn read_config(checkpoint: &Checkpoint, name: &str) -> Result<Option<Value>, TextError> {
-    let Some(path) = checkpoint.side_file(name) else { return Ok(None) };
-    serde_json::from_slice(&read_file(&path)?)
+    let Some(file) = checkpoint.side_file(name) else { return Ok(None) };
+    serde_json::from_slice(&read_file(&file)?)
         .map(Some)
-        .map_err(|error| TextError::malformed(&path, format!("is not JSON: {error}")))
+        .map_err(|error| TextError::malformed(file.path(), format!("is not JSON: {error}")))
 }
 
 /// Every token that ends an answer: `eos`, and what the files beside the weights say.

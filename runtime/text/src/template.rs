@@ -202,10 +202,10 @@ fn find(checkpoint: &Checkpoint) -> Result<Option<String>, TextError> {
     if let Some(metadata) = checkpoint.gguf_metadata() {
         return Ok(metadata.str("tokenizer.chat_template")?.map(str::to_owned));
     }
-    if let Some(path) = checkpoint.side_file("chat_template.jinja") {
-        return String::from_utf8(read_file(&path)?)
+    if let Some(file) = checkpoint.side_file("chat_template.jinja") {
+        return String::from_utf8(read_file(&file)?)
             .map(Some)
-            .map_err(|_| TextError::malformed(&path, "is not UTF-8"));
+            .map_err(|_| TextError::malformed(file.path(), "is not UTF-8"));
     }
     for name in ["chat_template.json", "tokenizer_config.json"] {
         let Some(config) = read_config(checkpoint, name)? else { continue };

@@ -3,9 +3,11 @@
 use crate::entry::{Encoding, Entry};
 use crate::file::{Bytes, WeightsFile};
 use crate::metadata::Metadata;
+use crate::packed::{self, Packed, SideFile};
 use crate::{Tensor, WeightsError, gguf, safetensors, split};
 use monomorph_formats::Format;
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The end of the name of an index of shards.
@@ -58,6 +60,7 @@ pub struct Checkpoint {
     tensors: Vec<Entry>,
     by_name: HashMap<String, usize>,
     metadata: Option<Metadata>,
+    packed: Option<Packed>,
 }
 
 impl Checkpoint {
@@ -79,6 +82,10 @@ impl Checkpoint {
         let file = WeightsFile::open(path)?;
         // The content decides, not the name: a hub cache names its files by digest.
         let beginning = file.beginning(9)?;
+        if packed::is_one(&beginning) {
+            let what = "holds packed weights, which only servers for CPUs read (`--weights`)";
+            return Err(WeightsError::malformed(path, what));
+        }
         if beginning.starts_with(&gguf::MAGIC) || extension(path) == Some("gguf") {
             return Checkpoint::open_gguf(path, file);
         }
@@ -99,6 +106,28 @@ impl Checkpoint {
             return Checkpoint::assemble(path, Some(path), Vec::new(), Vec::new(), None);
         }
         Checkpoint::open(path)
+    }
+
+    /// Opens a file of packed weights: what it was packed from, whose names, shapes and texts it keeps, and
+    /// what was packed.
+    ///
+    /// # Errors
+    /// When nothing readable is there, or the file is not whole, or of another version.
+    pub fn open_packed(path: &Path) -> Result<Checkpoint, WeightsError> {
+        let packed = Packed::open(path)?;
+        let files: Vec<WeightsFile> = packed.kept().collect();
+        let (mut tensors, mut metadata) = (Vec::new(), None);
+        for (index, file) in files.iter().enumerate() {
+            if file.beginning(gguf::MAGIC.len())? == gguf::MAGIC {
+                let (of_file, found) = gguf::read(file, index)?;
+                metadata = metadata.or(Some(of_file));
+                tensors.extend(found);
+            } else {
+                tensors.extend(safetensors::read(file, index)?);
+            }
+        }
+        let checkpoint = Checkpoint::assemble(path, None, files, tensors, metadata)?;
+        Ok(Checkpoint { packed: Some(packed), ..checkpoint })
     }
 
     fn open_gguf(path: &Path, file: WeightsFile) -> Result<Checkpoint, WeightsError> {
@@ -214,7 +243,8 @@ impl Checkpoint {
             }
         }
         let directory = directory.map(Path::to_owned);
-        Ok(Checkpoint { path: path.to_owned(), directory, files, tensors, by_name, metadata })
+        let (path, packed) = (path.to_owned(), None);
+        Ok(Checkpoint { path, directory, files, tensors, by_name, metadata, packed })
     }
 
     /// The path it was opened from.
@@ -228,9 +258,18 @@ impl Checkpoint {
         self.directory.as_deref()
     }
 
-    /// The path of a file beside the weights, if it exists.
-    pub fn side_file(&self, name: &str) -> Option<PathBuf> {
-        Some(self.directory.as_ref()?.join(name)).filter(|path| path.is_file())
+    /// What was packed, of a file of packed weights.
+    pub fn packed(&self) -> Option<&Packed> {
+        self.packed.as_ref()
+    }
+
+    /// A file beside the weights, if it exists; of a file of packed weights, one that was beside them.
+    pub fn side_file(&self, name: &str) -> Option<SideFile<'_>> {
+        if let Some(packed) = &self.packed {
+            return packed.beside(name);
+        }
+        let path = self.directory.as_ref()?.join(name);
+        path.is_file().then(|| SideFile::at(path))
     }
 
     /// The metadata of a GGUF file; `None` for safetensors.
@@ -313,6 +352,20 @@ impl Checkpoint {
     /// Names the first such file.
     pub fn check_unchanged(&self) -> Result<(), WeightsError> {
         self.files.iter().try_for_each(WeightsFile::check_unchanged)
+    }
+
+    /// Where the bytes of the tensors of file `index` that are `wanted` stand in it, and where the first
+    /// tensor begins; for those that pack it.
+    pub(crate) fn places(&self, index: usize, wanted: &dyn Fn(&str) -> bool) -> (usize, Vec<Range<usize>>) {
+        let of_file = || self.tensors.iter().filter(|entry| entry.file == index);
+        let all = usize::try_from(self.files[index].bytes()).unwrap_or(usize::MAX);
+        let first = of_file().map(|entry| entry.bytes.start).min().unwrap_or(all);
+        (first, of_file().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes.clone()).collect())
+    }
+
+    /// Number of tensors, in known formats and others.
+    pub(crate) fn tensor_count(&self) -> usize {
+        self.tensors.len()
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {

@@ -1,28 +1,31 @@
 //! A file of weights, read on demand. Files are not mapped: if a mapped file is truncated, the system ends
 //! the process, and if it is overwritten, reads return the new contents; a read reports that it failed
-//! (docs/adr/0033).
+//! (docs/adr/0033). Of a file that was packed, the parts that were kept are read in the same way.
 
 use crate::WeightsError;
+use monomorph_abi::packed_file::Source;
 use std::borrow::Cow;
 use std::fs::{File, Metadata};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// An opened file, with the length it had then.
+/// An opened file, with the length it had then; or what a file of packed weights kept of one.
 #[derive(Debug)]
 pub struct WeightsFile {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     stamp: Stamp,
+    kept: Option<Source>,
 }
 
 /// Properties that change when a file is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    bytes: u64,
+pub(crate) struct Stamp {
+    pub(crate) bytes: u64,
     /// Seconds and nanoseconds.
-    modified: (i64, i64),
+    pub(crate) modified: (i64, i64),
 }
 
 impl Stamp {
@@ -44,7 +47,13 @@ impl WeightsFile {
         if stamp.bytes == 0 {
             return Err(WeightsError::malformed(path, "the file is empty"));
         }
-        Ok(WeightsFile { path: path.to_owned(), file, stamp })
+        Ok(WeightsFile { path: path.to_owned(), file: Arc::new(file), stamp, kept: None })
+    }
+
+    /// What a file of packed weights, which is this, kept of one that it was packed from.
+    pub(crate) fn kept(&self, source: Source) -> WeightsFile {
+        let WeightsFile { path, file, stamp, .. } = self;
+        WeightsFile { path: path.clone(), file: Arc::clone(file), stamp: *stamp, kept: Some(source) }
     }
 
     /// The file's path.
@@ -52,9 +61,26 @@ impl WeightsFile {
         &self.path
     }
 
-    /// Size when it was opened.
+    /// The file itself.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+
+    /// Size when it was opened; of one that was packed, its size then.
     pub fn bytes(&self) -> u64 {
-        self.stamp.bytes
+        self.kept.as_ref().map_or(self.stamp.bytes, |source| source.bytes)
+    }
+
+    /// How many of its first bytes are there: all, or what was kept of them.
+    pub(crate) fn beginning_bytes(&self) -> u64 {
+        match &self.kept {
+            None => self.stamp.bytes,
+            Some(source) => source.pieces.first().map_or(0, |it| it.place.end - it.place.start),
+        }
     }
 
     /// Fills `into` with the bytes from `at` on.
@@ -62,6 +88,10 @@ impl WeightsFile {
     /// # Errors
     /// When the file cannot be read, or has become too short.
     pub fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
+        let at = match &self.kept {
+            None => at,
+            Some(source) => self.place_of(source, at, into.len() as u64)?,
+        };
         self.file.read_exact_at(into, at).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => {
                 let end = at.saturating_add(into.len() as u64);
@@ -77,9 +107,22 @@ impl WeightsFile {
         })
     }
 
+    /// Where a part of a file that was packed is kept.
+    fn place_of(&self, source: &Source, at: u64, length: u64) -> Result<u64, WeightsError> {
+        let holds = |piece: &&monomorph_abi::packed_file::Piece| {
+            let before = at.checked_sub(piece.from)?;
+            let left = (piece.place.end - piece.place.start).checked_sub(before)?;
+            (length <= left).then_some(piece.place.start + before)
+        };
+        source.pieces.iter().find_map(|piece| holds(&piece)).ok_or_else(|| {
+            let what = format!("keeps nothing of the {length} bytes of {} from {at} on", source.name);
+            WeightsError::malformed(&self.path, what)
+        })
+    }
+
     /// The first bytes, at most `most`.
     pub(crate) fn beginning(&self, most: usize) -> Result<Vec<u8>, WeightsError> {
-        let bytes = usize::try_from(self.stamp.bytes).unwrap_or(usize::MAX).min(most);
+        let bytes = usize::try_from(self.beginning_bytes()).unwrap_or(usize::MAX).min(most);
         let mut beginning = vec![0; bytes];
         self.read_at(0, &mut beginning)?;
         Ok(beginning)

@@ -38,8 +38,9 @@ pub(crate) fn read(file: &WeightsFile, index: usize) -> Result<(Metadata, Vec<Te
     let mut most = BEGINNING;
     loop {
         let header = Arc::new(file.beginning(most)?);
-        let size = usize::try_from(file.bytes()).unwrap_or(usize::MAX);
-        let mut cursor = Cursor { path: file.path(), bytes: &header, size, at: 0, beyond: None };
+        let [size, whole] =
+            [file.beginning_bytes(), file.bytes()].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+        let mut cursor = Cursor { path: file.path(), bytes: &header, size, whole, at: 0, beyond: None };
         match (read_header(&mut cursor, &header, index), cursor.beyond) {
             (Err(_), Some(wanted)) if wanted > MAX_HEADER => {
                 return Err(cursor.error(format!("has a header of more than {MAX_HEADER} bytes")));
@@ -236,7 +237,7 @@ fn read_tensor<'a>(
 /// Turns offsets within the data section into ranges of the file, and checks them against the file and each
 /// other.
 fn place(cursor: &Cursor, tensors: &mut [TensorEntry], alignment: usize) -> Result<(), WeightsError> {
-    let size = cursor.size;
+    let size = cursor.whole;
     // A file without tensors may end before its data section.
     let data = cursor.at.checked_next_multiple_of(alignment).unwrap_or(usize::MAX);
     for tensor in &mut *tensors {
@@ -268,8 +269,10 @@ struct Cursor<'a> {
     path: &'a Path,
     /// The bytes read so far, from the start of the file.
     bytes: &'a [u8],
-    /// Size of the file.
+    /// Bytes of the file that the header may be in.
     size: usize,
+    /// Size of the file.
+    whole: usize,
     at: usize,
     /// The end of a read that lay in the file but past `bytes`.
     beyond: Option<usize>,

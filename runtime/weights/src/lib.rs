@@ -13,6 +13,8 @@ mod gguf;
 #[cfg(feature = "test-support")]
 pub mod hostile;
 mod metadata;
+mod packed;
+mod packing;
 mod places;
 mod safetensors;
 mod scales;
@@ -25,6 +27,8 @@ pub use error::WeightsError;
 pub use file::{Bytes, WeightsFile, Windows};
 pub use ggml::ggml_number;
 pub use metadata::{Metadata, MetadataType};
+pub use packed::{Packed, SideFile, digest};
+pub use packing::Packing;
 pub use places::{cache_directory, weights_directory};
 pub use split::only_gguf;
 

@@ -1,0 +1,167 @@
+//! Files of packed weights: what is kept of a checkpoint is what it was, and files with damage of several
+//! kinds at once are opened or refused, with no more memory than a small multiple of them.
+
+use monomorph_abi::packed_file::{Header, PREFIX, Prefix};
+use monomorph_formats::Format;
+use monomorph_weights::hostile::{Counting, damaged, measured};
+use monomorph_weights::test_support::{GgufWriter, Value};
+use monomorph_weights::{Checkpoint, Packed, Packing, digest};
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Most bytes that opening claims for each of the file, and for none.
+const FOR_EACH_BYTE: usize = 32;
+const FOR_NONE: usize = 32 << 10;
+
+fn packed(directory: &Path, from: &Path, wanted: &str) -> Result<PathBuf, String> {
+    let checkpoint = Checkpoint::open(from).map_err(|error| error.to_string())?;
+    let to = directory.join("a.packed");
+    let begin = Packing::begin(&to, &checkpoint, ("model/quant", "a test"), &|name| name == wanted);
+    let mut packing = begin.map_err(|error| error.to_string())?;
+    packing.put("first", 7, &[1; 5000]).unwrap();
+    packing.put(&"é".repeat(300), 8, &[2; 10]).unwrap();
+    packing.finish().unwrap();
+    Ok(to)
+}
+
+fn gguf(directory: &Path) -> PathBuf {
+    let path = directory.join("m.gguf");
+    let gguf = GgufWriter::new()
+        .metadata("general.alignment", Value::U32(32))
+        .metadata("tokens", Value::Strs(vec!["a".into(), "b".into()]))
+        .tensor("big", &[64, 32], Format::Q4_1, vec![9; 1280])
+        .tensor("scale", &[2], Format::F32, vec![3; 8]);
+    std::fs::write(&path, gguf.finish()).unwrap();
+    path
+}
+
+#[test]
+fn what_is_kept_of_a_gguf_is_what_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path(), &gguf(directory.path()), "scale").unwrap();
+    let [before, after] =
+        [Checkpoint::open(&directory.path().join("m.gguf")), Checkpoint::open_packed(&path)]
+            .map(Result::unwrap);
+    assert_eq!(after.gguf_metadata().unwrap().strs("tokens").unwrap().unwrap().len(), 2);
+    for name in ["big", "scale"] {
+        let [before, after] = [&before, &after].map(|it| it.tensor(name).unwrap());
+        assert_eq!(
+            (before.shape, before.format, before.bytes.len()),
+            (after.shape, after.format, after.bytes.len())
+        );
+    }
+    assert_eq!(after.tensor("scale").unwrap().bytes.read().unwrap()[..], [3; 8]);
+    let gone = after.tensor("big").unwrap().bytes.read().unwrap_err().to_string();
+    assert!(gone.contains("a.packed: keeps nothing of the 1280 bytes of m.gguf"), "{gone}");
+    let packed = after.packed().unwrap();
+    assert_eq!(packed.array_bytes(), 5010);
+    (0..2).for_each(|at| packed.check_array(at).unwrap());
+    assert_eq!(packed.arrays()[1].name, "é".repeat(80), "cut between letters");
+    assert_eq!(Packed::look(&path), Some(std::fs::metadata(&path).unwrap().len()));
+    assert_eq!(Packed::look(&directory.path().join("m.gguf")), None);
+    let refused = Checkpoint::open(&path).unwrap_err().to_string();
+    assert!(
+        refused.contains("a.packed: holds packed weights, which only servers for CPUs read"),
+        "{refused}"
+    );
+    let refused = Checkpoint::open_packed(&directory.path().join("m.gguf")).unwrap_err().to_string();
+    assert!(refused.contains("is no file of packed weights"), "{refused}");
+}
+
+#[test]
+fn what_is_kept_of_safetensors_has_the_files_beside_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let header = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend_from_slice(header.as_bytes());
+    file.extend([1; 8]);
+    std::fs::write(directory.path().join("model.safetensors"), file).unwrap();
+    std::fs::write(directory.path().join("tokenizer.json"), "{}").unwrap();
+    std::fs::write(directory.path().join("LICENSE"), "none").unwrap();
+    let path = packed(directory.path(), directory.path(), "none").unwrap();
+    let after = Checkpoint::open_packed(&path).unwrap();
+    assert_eq!(after.tensor("a").unwrap().shape, [2]);
+    let beside = after.side_file("tokenizer.json").unwrap();
+    assert_eq!((beside.read().unwrap(), beside.path()), (b"{}".to_vec(), &*path.join("tokenizer.json")));
+    assert!(after.side_file("LICENSE").is_none() && after.side_file("config.json").is_none());
+    // It is replaced by another, and nothing else is.
+    packed(directory.path(), directory.path(), "none").unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "mine").unwrap();
+    let refused = packed(directory.path(), directory.path(), "none").unwrap_err();
+    assert!(refused.contains("is there already, and is no file of packed weights"), "{refused}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+    assert!(
+        std::fs::read_dir(directory.path())
+            .unwrap()
+            .all(|it| { !it.unwrap().file_name().to_string_lossy().ends_with(".partial") })
+    );
+}
+
+/// With the digest that it should have, so that what is behind it is looked at.
+fn with_digest(mut bytes: Vec<u8>) -> Vec<u8> {
+    let Some(prefix) = bytes.first_chunk::<PREFIX>() else { return bytes };
+    let Ok(prefix) = Prefix::decode(prefix, bytes.len() as u64) else { return bytes };
+    let sum = digest(&bytes[PREFIX..prefix.header as usize]);
+    bytes[..PREFIX].copy_from_slice(&Prefix { digest: sum, ..prefix }.encode());
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn no_damage_claims_memory(damage in prop::collection::vec(any::<[u32; 3]>(), 1..5), whole: bool) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = packed(directory.path(), &gguf(directory.path()), "scale").unwrap();
+        let good = std::fs::read(&path).unwrap();
+        let prefix = Prefix::decode(good.first_chunk().unwrap(), good.len() as u64).unwrap();
+        // In the header, where it is dense.
+        let header = damaged(&good[..prefix.header as usize], &damage);
+        let mut bytes = header;
+        bytes.extend(&good[prefix.header as usize..]);
+        if whole {
+            bytes = with_digest(bytes);
+        }
+        let path = directory.path().join("damaged.packed");
+        std::fs::write(&path, &bytes).unwrap();
+        let (opened, claimed) = measured(|| Checkpoint::open_packed(&path));
+        prop_assert!(claimed <= FOR_EACH_BYTE * bytes.len() + FOR_NONE, "{claimed} of {}", bytes.len());
+        if let Ok(checkpoint) = opened {
+            let packed = checkpoint.packed().unwrap();
+            for at in 0..packed.arrays().len() {
+                let _ = packed.check_array(at);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_header_that_says_too_much_claims_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = packed(directory.path(), &gguf(directory.path()), "scale").unwrap();
+    let good = std::fs::read(&path).unwrap();
+    let prefix = Prefix::decode(good.first_chunk().unwrap(), good.len() as u64).unwrap();
+    let header = Header::decode(&good[PREFIX..prefix.header as usize], &prefix).unwrap();
+    let refused = |change: &dyn Fn(&mut Header)| {
+        let mut header = header.clone();
+        change(&mut header);
+        let mut bytes = good.clone();
+        bytes[PREFIX..prefix.header as usize].copy_from_slice(&header.encode());
+        let path = directory.path().join("damaged.packed");
+        std::fs::write(&path, with_digest(bytes)).unwrap();
+        let (opened, claimed) = measured(|| Checkpoint::open_packed(&path));
+        assert!(claimed < 256 << 10, "{claimed} bytes");
+        opened.unwrap_err().to_string()
+    };
+    let far = u64::MAX - 4095..u64::MAX;
+    assert!(refused(&|it| it.arrays[0].place = far.clone()).contains("array 0 (first) lies at"));
+    assert!(refused(&|it| it.arrays[1].place = it.arrays[0].place.clone()).contains("lies at"));
+    assert!(refused(&|it| it.sources[0].pieces[0].place.end = u64::MAX).contains("a part of m.gguf lies at"));
+    // A checkpoint's file of any size is believed; a header within it that is not there is not.
+    let words = refused(&|it| it.sources[0].pieces[0].place.end -= 40);
+    assert!(words.contains("damaged.packed"), "{words}");
+}
