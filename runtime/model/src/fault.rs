@@ -2,6 +2,9 @@
 
 use std::sync::OnceLock;
 
+/// Exit code of a process whose device failed at run time.
+pub const EXIT_DEVICE_FAULT: u8 = 4;
+
 static FAULT: OnceLock<String> = OnceLock::new();
 
 /// Notes that the device failed in a step. Nothing it holds can be trusted any more, so the process must tell

@@ -12,7 +12,7 @@ pub struct KvScaleSpec {
 
 impl KvScaleSpec {
     /// Whether a tensor of this name holds some.
-    pub(crate) fn knows(&self, tensor: &str) -> bool {
+    pub fn knows(&self, tensor: &str) -> bool {
         self.names.iter().any(|pattern| name::find(pattern, tensor).is_some())
     }
 }

@@ -14,7 +14,7 @@ mod states;
 mod step;
 mod vision;
 
-pub use fault::{device_fault, set_device_fault};
+pub use fault::{EXIT_DEVICE_FAULT, device_fault, set_device_fault};
 pub use kv::{KvScaleSpec, KvScales};
 pub use meter::{RankCounts, RankMeter};
 pub use monomorph_abi::sliding::{Sliding, SlidingNeeds, SlidingRoom};
@@ -35,7 +35,7 @@ pub use vision::{FeatureSlot, Grid, ImageTokens, Patches, Shown, VisionFamily, V
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::num::NonZero;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -103,6 +103,23 @@ pub trait Model: Sized + Send + 'static {
     /// # Errors
     /// When the checkpoint's tensors are not the ones this stack was compiled for, or memory is short.
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError>;
+
+    /// Writes what [`Model::load`] makes of a checkpoint to a file, which it takes in its place and maps.
+    /// `by` says which release writes it. Returns the file's bytes. A file of this name that is one of packed
+    /// weights is replaced when the new one is whole.
+    ///
+    /// # Errors
+    /// As [`Model::load`]; when the file cannot be written; of a stack that has no such file
+    /// [`LoadError::NoPacking`].
+    fn pack(
+        _weights: &Weights,
+        _to: &Path,
+        _by: &str,
+        _threads: usize,
+        _progress: &Progress,
+    ) -> Result<u64, LoadError> {
+        Err(LoadError::NoPacking)
+    }
 
     /// Number of K/V blocks: as asked for, or as many as the device's memory holds.
     fn blocks(&self) -> usize;
@@ -492,6 +509,8 @@ pub enum LoadError {
     Device(String),
     /// Made-up weights were asked of a stack that has none.
     DummyWeights,
+    /// A file of packed weights was asked of a stack that has none.
+    NoPacking,
     /// The file for K/V blocks cannot be made.
     Offload(String),
     /// The static scales of keys and values could not be measured.
@@ -536,6 +555,9 @@ impl std::fmt::Display for LoadError {
                 write!(f, "--kv-calibration-tokens: scales of keys and values cannot be measured: {what}")
             }
             LoadError::Rank { rank, ordinal, error } => write!(f, "rank {rank} (GPU {ordinal}): {error}"),
+            LoadError::NoPacking => f.write_str(
+                "files of packed weights are for servers of CPUs; this one packs a checkpoint whenever it loads it",
+            ),
             LoadError::DummyWeights => {
                 f.write_str("made-up weights are for GPU servers; this one needs a checkpoint")
             }

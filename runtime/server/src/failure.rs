@@ -1,12 +1,11 @@
 //! Why a verb failed, and the process's exit code.
 
+pub use monomorph_model::EXIT_DEVICE_FAULT;
 use monomorph_model::{LoadError, device_fault};
 use std::process::ExitCode;
 
 /// Exit code when the hardware that the server was compiled for is missing.
 pub const EXIT_WRONG_HARDWARE: u8 = 3;
-/// Exit code when the device failed at run time.
-pub const EXIT_DEVICE_FAULT: u8 = 4;
 
 /// Exit code of a watched server whose engine is dead or wrong, or hangs.
 pub const EXIT_UNWELL: u8 = 5;

@@ -1,5 +1,5 @@
-//! The built binary: `serve`, `generate`, `logits`, `perplexity`, `retrieval`, `bench`, `info`, `health`,
-//! `completions`, `manual`.
+//! The built binary: `serve`, `generate`, `logits`, `perplexity`, `retrieval`, `bench`, `pack`, `info`,
+//! `health`, `completions`, `manual`.
 //!
 //! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled
 //! for is not there; 4 the device failed while it worked, and all clients were told; 5 a supervised server's
@@ -31,7 +31,7 @@ pub use start::paths::{default_weights, resolve_weights, weights_directory};
 pub use verbs::serve::{ServeArgs, serve};
 
 use crate::process::{allocator, out};
-use crate::verbs::cli::{Cli, Logits, Verb};
+use crate::verbs::cli::{Cli, Logits, Pack, Verb};
 use crate::verbs::version;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use monomorph_model::{Model, ModelSpec, device_fault};
@@ -73,6 +73,12 @@ pub fn logits<M: Model>(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     exit_code(|| verbs::logits::logits::<M>(&args))
 }
 
+/// As [`logits`], the verb `pack`.
+pub fn pack<M: Model>(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let args = Pack::parse_from(arguments).args;
+    exit_code(|| verbs::pack::pack::<M>(&args))
+}
+
 /// Says what failed, and how the process ends.
 fn exit_code(work: impl FnOnce() -> Result<(), Failure> + UnwindSafe) -> ExitCode {
     // A device that fails in a step that a verb drives itself unwinds to here.
@@ -98,7 +104,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         Verb::Manual(args) => return Ok(verbs::manual::manual(Cli::command(), args)?),
         Verb::TryGrammars => return Ok(request::grammars::trial::run()?),
         Verb::Serve(_) | Verb::Generate(_) | Verb::Bench(_) => {}
-        Verb::Logits(_) | Verb::Perplexity(_) | Verb::Retrieval(_) => {}
+        Verb::Logits(_) | Verb::Perplexity(_) | Verb::Retrieval(_) | Verb::Pack(_) => {}
     }
     if let Verb::Serve(args) = verb
         && args.supervised
@@ -123,6 +129,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         Verb::Perplexity(args) => verbs::perplexity::perplexity::<M>(args),
         Verb::Retrieval(args) => verbs::retrieval::retrieval::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
+        Verb::Pack(args) => verbs::pack::pack::<M>(args),
         _ => Ok(()),
     }
 }

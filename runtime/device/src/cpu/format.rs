@@ -29,6 +29,10 @@ pub trait WeightFormat: Sized + Send + Sync + 'static {
     /// nothing but what a file says of them.
     const SCALES: Option<ScaleForm> = None;
 
+    /// Whether weights are packed as they are after rounding to f16, and not as they are stored.
+    #[doc(hidden)]
+    const IN_F16: bool = false;
+
     /// Bytes of a tile of `columns` columns (whole blocks).
     #[doc(hidden)]
     fn tile_bytes(columns: usize) -> usize {

@@ -1,5 +1,6 @@
-//! Packs a checkpoint's tensors into the matrices that kernels read.
+//! Packs a checkpoint's tensors into the matrices that kernels read, or takes them packed.
 
+use super::arrays::{Array, Arrays, Made, Mapped};
 use super::format::{RowScales, WeightFormat};
 use super::memory::Memory;
 use super::simd::TILE;
@@ -9,7 +10,8 @@ use crate::rows_of::{FileRows, rows_of};
 use monomorph_abi::tiles::tile_bytes;
 use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm, logarithms_of_rates};
 use monomorph_model::Progress;
-use monomorph_weights::{Tensor, WeightsError, Windows};
+use monomorph_weights::{Packing, Tensor, WeightsError, Windows};
+use std::fmt::Write;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -20,12 +22,55 @@ pub struct Loader<'a> {
     team: &'a Team,
     path: &'a Path,
     pub(super) progress: &'a Progress,
+    arrays: Arrays<'a>,
 }
 
 impl<'a> Loader<'a> {
     /// Packs with `team`, names `path` in errors, and adds bytes to `progress`.
     pub fn new(team: &'a Team, path: &'a Path, progress: &'a Progress) -> Loader<'a> {
-        Loader { team, path, progress }
+        Loader { team, path, progress, arrays: Arrays::Packed }
+    }
+
+    /// The same, which writes what it packs to a file and lets it go. What is loaded so cannot run.
+    pub(super) fn writing(self, to: &'a Mutex<Packing>) -> Loader<'a> {
+        Loader { arrays: Arrays::Written(to), ..self }
+    }
+
+    /// The same, which takes what was packed.
+    pub(super) fn mapping(self, from: &'a Mapped<'a>) -> Loader<'a> {
+        Loader { arrays: Arrays::Mapped(from), ..self }
+    }
+
+    /// The next arrays, of so many bytes each: taken, or packed of what `pack` is.
+    ///
+    /// # Errors
+    /// Those of `pack`; when the file of packed weights is not the one, or cannot be written.
+    pub(super) fn arrays<const N: usize>(
+        &self,
+        made: impl FnOnce() -> [Made; N],
+        bytes: [usize; N],
+        pack: impl FnOnce() -> Result<[Memory<u8>; N], WeightsError>,
+    ) -> Result<[Array; N], WeightsError> {
+        if self.arrays.are_mapped() {
+            self.progress.advance(bytes.iter().sum::<usize>() as u64);
+        }
+        self.arrays.next(made, bytes, pack)
+    }
+
+    /// The next numbers, likewise.
+    ///
+    /// # Errors
+    /// As [`Loader::arrays`].
+    pub(super) fn floats(
+        &self,
+        (kind, parts): (&str, &[Part]),
+        count: usize,
+        read: impl FnOnce() -> Result<Vec<f32>, WeightsError>,
+    ) -> Result<Vec<f32>, WeightsError> {
+        if self.arrays.are_mapped() {
+            self.progress.advance((count * size_of::<f32>()) as u64);
+        }
+        self.arrays.next_floats(|| made(format!("{kind}<{count}>"), &[parts]), count, read)
     }
 
     pub(super) fn mismatch(&self, what: String) -> WeightsError {
@@ -75,6 +120,14 @@ impl<'a> Part<'a> {
     /// The same, of numbers `-exp(x)` that stand for `x`. Of vectors only.
     pub fn negative_rates(self) -> Part<'a> {
         Part { negative_rates: true, ..self }
+    }
+
+    /// All that decides which bytes are packed of it, but for its own.
+    fn describe(&self, out: &mut String) {
+        let Part { tensor: Tensor { name, shape, format, .. }, rows, scales, negative_rates } = self;
+        let form = scales.map_or("no", |(form, _)| form.name());
+        // A string takes whatever is written to it.
+        let _ = write!(out, "{name} {shape:?} {format} {rows:?} {form} {negative_rates};");
     }
 
     /// Whether the model uses all rows of the file, in order.
@@ -273,6 +326,26 @@ pub(super) fn pack<F: WeightFormat>(
     Ok(data)
 }
 
+/// What an array of this kind is, made of these lists of parts.
+fn made(kind: String, lists: &[&[Part]]) -> Made {
+    let count: usize = lists.iter().map(|parts| parts.len()).sum();
+    let first = lists.iter().find_map(|parts| parts.first()).map_or("nothing", |part| part.tensor.name);
+    let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+    let mut rest = String::new();
+    for parts in lists {
+        parts.iter().for_each(|part| part.describe(&mut rest));
+        rest.push('\n');
+    }
+    Made::new(format!("{kind} of {first}{more}"), &rest)
+}
+
+/// The same of weights in `F`.
+pub(super) fn made_in<F: WeightFormat>(kind: &str, sizes: &[usize], lists: &[&[Part]]) -> Made {
+    let scales = F::SCALES.map_or(String::new(), |form| format!(" with scales of form {}", form.name()));
+    let rounded = if F::IN_F16 { " as f16 has them" } else { "" };
+    made(format!("{kind} {sizes:?} in {}{scales}{rounded}", F::FORMAT), lists)
+}
+
 /// Packs `count` pieces on all lanes, each once: `piece` is called with its number and what a lane has of the
 /// files.
 ///
@@ -296,7 +369,7 @@ pub(super) fn each<'a>(
 /// Weights `[ROWS, COLS]` in format `F`, packed in tiles of 16 rows.
 #[derive(Debug)]
 pub struct Matrix<F, const ROWS: usize, const COLS: usize> {
-    data: Memory<u8>,
+    data: Array,
     format: PhantomData<F>,
 }
 
@@ -312,23 +385,25 @@ impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS
     /// # Errors
     /// When a tensor has another format or shape.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
-        let stack = stack::<F>(loader, parts, ROWS, COLS)?;
-        Ok(Matrix { data: pack::<F>(loader, &[stack], 1, ROWS, COLS)?, format: PhantomData })
+        let made = || [made_in::<F>("matrix", &[ROWS, COLS], &[parts])];
+        let [data] = loader.arrays(made, [Self::BYTES], || {
+            let stack = stack::<F>(loader, parts, ROWS, COLS)?;
+            Ok([pack::<F>(loader, &[stack], 1, ROWS, COLS)?])
+        })?;
+        Ok(Matrix { data, format: PhantomData })
     }
 
     /// The bytes of tile `tile`.
     #[inline(always)]
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         let bytes = F::tile_bytes(COLS);
-        // SAFETY: weights are not written after loading.
-        unsafe { self.data.slice(tile * bytes, bytes) }
+        self.data.slice(tile * bytes, bytes)
     }
 
     /// All tiles.
     #[inline(always)]
     pub(crate) fn packed(&self) -> &[u8] {
-        // SAFETY: weights are not written after loading.
-        unsafe { self.data.slice(0, Self::BYTES) }
+        self.data.slice(0, Self::BYTES)
     }
 }
 
@@ -336,7 +411,7 @@ impl<F: WeightFormat, const ROWS: usize, const COLS: usize> Matrix<F, ROWS, COLS
 /// the gate is applied while both sums are in registers.
 #[derive(Debug)]
 pub struct GatedMatrix<F, const WIDTH: usize, const COLS: usize> {
-    data: Memory<u8>,
+    data: Array,
     format: PhantomData<F>,
 }
 
@@ -351,15 +426,18 @@ impl<F: WeightFormat, const WIDTH: usize, const COLS: usize> GatedMatrix<F, WIDT
     /// # Errors
     /// When a tensor is not `[WIDTH, COLS]` in `F`.
     pub fn load(loader: &Loader, gate: &[Part], up: &[Part]) -> Result<Self, WeightsError> {
-        let stacks = [stack::<F>(loader, gate, WIDTH, COLS)?, stack::<F>(loader, up, WIDTH, COLS)?];
-        Ok(GatedMatrix { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS)?, format: PhantomData })
+        let made = || [made_in::<F>("gated matrix", &[WIDTH, COLS], &[gate, up])];
+        let [data] = loader.arrays(made, [Self::BYTES], || {
+            let stacks = [stack::<F>(loader, gate, WIDTH, COLS)?, stack::<F>(loader, up, WIDTH, COLS)?];
+            Ok([pack::<F>(loader, &stacks, 2, WIDTH, COLS)?])
+        })?;
+        Ok(GatedMatrix { data, format: PhantomData })
     }
 
     /// All pairs of tiles; in each, the gate's comes before the up projection's.
     #[inline(always)]
     pub(crate) fn packed(&self) -> &[u8] {
-        // SAFETY: weights are not written after loading.
-        unsafe { self.data.slice(0, Self::BYTES) }
+        self.data.slice(0, Self::BYTES)
     }
 }
 
@@ -375,6 +453,13 @@ impl<const N: usize> Vector<N> {
     /// # Errors
     /// When a tensor is quantised, or the lengths do not add up to `N`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
+        let mut data = loader.floats(("vector", parts), N, || Self::read(loader, parts))?;
+        data.resize(N.next_multiple_of(TILE), 0.0);
+        Ok(Vector { data: data.into() })
+    }
+
+    /// The values, which are `N`.
+    fn read(loader: &Loader, parts: &[Part]) -> Result<Vec<f32>, WeightsError> {
         let mut data = Vec::with_capacity(N.next_multiple_of(TILE));
         for part in parts {
             let Tensor { name, format, bytes, .. } = part.tensor;
@@ -399,8 +484,7 @@ impl<const N: usize> Vector<N> {
             let what = format!("tensors {}: expected {N} values, found {}", names.join(" + "), data.len());
             return Err(loader.mismatch(what));
         }
-        data.resize(N.next_multiple_of(TILE), 0.0);
-        Ok(Vector { data: data.into() })
+        Ok(data)
     }
 
     /// The values, zero-padded to a multiple of 16.

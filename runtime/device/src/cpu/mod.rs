@@ -7,6 +7,7 @@
 //! A row's results do not depend on the other rows of a step, on the split of a prompt into prefill chunks,
 //! or on the number of lanes.
 
+mod arrays;
 mod attention;
 mod batch;
 mod codes;
@@ -23,9 +24,12 @@ mod kept;
 mod kv;
 mod kv_offload;
 mod latent;
+#[cfg(test)]
+mod layout;
 mod linear;
 mod loader;
 mod mamba2;
+mod mapped;
 mod memory;
 mod model;
 mod norm;

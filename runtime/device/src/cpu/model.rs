@@ -1,5 +1,6 @@
 //! The implementation of [`monomorph_model::Model`] for all layer stacks of CPUs.
 
+use super::arrays::Mapped;
 use super::batch::Batch;
 use super::draft::{Behind, Drafts};
 use super::keeps::Keeps;
@@ -14,8 +15,10 @@ use monomorph_model::{
     BlockId, FeatureSlot, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress,
     Shown, SlidingId, SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, VisionSpec, Weights,
 };
-use monomorph_weights::Checkpoint;
+use monomorph_weights::{Checkpoint, Packed, Packing, WeightsError};
 use std::ops::Range;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// A generated layer stack: weights, K/V and recurrent state, activations, and the phases over them. Its
 /// logits have `VOCABULARY` columns, and its steps verify `DRAFTS` drafts of a sequence.
@@ -86,6 +89,11 @@ pub struct Room {
     pub lanes: usize,
 }
 
+/// A build's model and quantisation. Which CPU it is for is not in packed weights.
+fn build_of(spec: &ModelSpec) -> &str {
+    spec.target.split_once('/').map_or(spec.target, |(_, build)| build)
+}
+
 /// A loaded layer stack and the threads that run it.
 pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> {
     team: Team,
@@ -116,11 +124,17 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         let sliding = S::SLIDING.map_or(0, |it| {
             it.blocks(spec, blocks, states.sequences, options.context, options.offload.is_some())
         });
-        checkpoint.refuse_surplus(|name| spec.knows(name))?;
-        progress.expect(spec.weight_bytes);
+        let mapped = checkpoint.packed().map(|packed| Mapped::open(packed, build_of(spec))).transpose()?;
+        if mapped.is_none() {
+            // Of what was packed this was seen then.
+            checkpoint.refuse_surplus(|name| spec.knows(name))?;
+        }
+        progress.expect(checkpoint.packed().map_or(spec.weight_bytes, Packed::array_bytes));
         let team = Team::new(options.threads).map_err(LoadError::Threads)?;
         let loader = Loader::new(&team, checkpoint.path(), progress);
+        let loader = mapped.as_ref().map_or(loader, |mapped| loader.mapping(mapped));
         let mut stack = S::load(&loader, checkpoint, Room { blocks, sliding, states, lanes: team.lanes() })?;
+        mapped.as_ref().map_or(Ok(()), Mapped::finish)?;
         let mut parts = Vec::new();
         stack.keeps().parts(&mut parts);
         let offload =
@@ -145,6 +159,31 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
             S::VISION.map_or(0, |vision| vision.most_patches),
         );
         Ok(Model { team, offload, batch, outputs, drafts, stack, snapshots, sliding, patches })
+    }
+
+    fn pack(
+        weights: &Weights,
+        to: &Path,
+        by: &str,
+        threads: usize,
+        progress: &Progress,
+    ) -> Result<u64, LoadError> {
+        let (spec, checkpoint) = (S::SPEC, weights.checkpoint()?);
+        if checkpoint.packed().is_some() {
+            let what = "holds weights that are packed already".to_owned();
+            return Err(WeightsError::Mismatch { path: checkpoint.path().to_owned(), what }.into());
+        }
+        checkpoint.refuse_surplus(|name| spec.knows(name))?;
+        progress.expect(spec.weight_bytes);
+        let team = Team::new(threads).map_err(LoadError::Threads)?;
+        let wanted = |name: &str| spec.kv_scales.is_some_and(|scales| scales.knows(name));
+        let packing = Mutex::new(Packing::begin(to, checkpoint, (build_of(spec), by), &wanted)?);
+        let loader = Loader::new(&team, checkpoint.path(), progress).writing(&packing);
+        let (states, lanes) = (States { sequences: 1, snapshots: 0 }, team.lanes());
+        // What it claims besides weights is never touched, and so takes no memory.
+        drop(S::load(&loader, checkpoint, Room { blocks: 1, sliding: 1, states, lanes })?);
+        checkpoint.check_unchanged()?;
+        Ok(packing.into_inner().unwrap_or_else(PoisonError::into_inner).finish()?)
     }
 
     fn blocks(&self) -> usize {

@@ -26,6 +26,10 @@ pub type InE4m3<D> = In<ToE4m3, D>;
 
 /// Rounds what products multiply.
 pub trait Rounding: Send + Sync + 'static {
+    /// As [`WeightFormat::IN_F16`], of weights without scales beside them.
+    #[doc(hidden)]
+    const IN_F16: bool = false;
+
     /// Rounds a row of activations in place, padding of zeros included.
     #[doc(hidden)]
     fn round(row: &mut [f32]);
@@ -69,6 +73,8 @@ fn largest(row: &[f32]) -> f32 {
 }
 
 impl Rounding for ToF16 {
+    const IN_F16: bool = true;
+
     #[inline(always)]
     fn round(row: &mut [f32]) {
         let scale = half_scale(largest(row));
@@ -142,6 +148,7 @@ impl<R: Rounding, const N: usize> Input<N> for RoundedRows<R, N> {
 impl<R: Rounding, D: Decoded> WeightFormat for In<R, D> {
     const FORMAT: Format = D::FORMAT;
     const SCALES: Option<ScaleForm> = D::SCALES;
+    const IN_F16: bool = R::IN_F16 && D::SCALES.is_none();
     type Input<const N: usize> = RoundedRows<R, N>;
 
     fn pack(row: &[u8], lane: usize, tile: &mut [u8]) {

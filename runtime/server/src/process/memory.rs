@@ -88,7 +88,10 @@ pub(crate) fn beside_device(host: Host, guard: u64, swap: u64, images: u64) -> R
 pub(crate) struct HostBudget {
     host: Host,
     guard: u64,
+    /// In memory of this process, or mapped.
     weights: u64,
+    /// Whether they are pages of a file, which all who map it share.
+    mapped: bool,
     /// Recurrent states of running sequences, and snapshots.
     state: u64,
     /// Swap space.
@@ -111,6 +114,7 @@ impl HostBudget {
             host,
             guard,
             weights: spec.weight_bytes,
+            mapped: false,
             state: 0,
             swap,
             scratch: spec.scratch_bytes,
@@ -118,6 +122,13 @@ impl HostBudget {
             sliding: SlidingRoom::default(),
             limit: ceiling.min(host.available.saturating_sub(guard)),
         }
+    }
+
+    /// The same with weights that are mapped from a file of so many bytes. Room is left for its pages,
+    /// without which every token waits for the disk; they count as free memory in `host`, so that a second
+    /// server of the same file leaves the same room and not as much again.
+    pub(crate) fn mapping(self, bytes: u64) -> HostBudget {
+        HostBudget { weights: bytes, mapped: true, ..self }
     }
 
     /// The same with so many more bytes of scratch.
@@ -195,12 +206,20 @@ impl HostBudget {
             0 => String::new(),
             swap => format!(", swap space {}", out::bytes(swap)),
         };
+        let weights = out::bytes(self.weights);
+        let (taken, weights, pages) = match self.mapped {
+            false => (self.total(blocks), format!("weights {weights}"), String::new()),
+            true => (
+                self.total(blocks) - self.weights,
+                "no weights".to_owned(),
+                format!("; {weights} of weights are pages of their file, which all servers of it share"),
+            ),
+        };
         print(format_args!(
-            "memory: {} of {} free, at most {} will be taken: weights {}{state}{swap}, K/V {} ({} tokens), scratch {}, the process {}",
+            "memory: {} of {} free, at most {} will be taken: {weights}{state}{swap}, K/V {} ({} tokens), scratch {}, the process {}{pages}",
             out::bytes(self.host.available),
             out::bytes(self.host.total),
-            out::bytes(self.total(blocks)),
-            out::bytes(self.weights),
+            out::bytes(taken),
             out::bytes(self.kv(blocks)),
             blocks * spec.block_tokens,
             out::bytes(self.scratch),
@@ -263,6 +282,7 @@ mod tests {
             host,
             guard,
             weights: GIB,
+            mapped: false,
             state,
             swap: 0,
             scratch: GIB / 4,
@@ -281,6 +301,13 @@ mod tests {
         assert_eq!(room(GIB, GIB, 0.9).blocks(), 0);
         let some = room(8 * GIB, GIB, 0.9);
         assert!(some.total(some.blocks()) <= 7 * GIB && some.total(some.blocks() + 1) > 7 * GIB);
+    }
+
+    #[test]
+    fn mapped_weights_leave_room_for_their_pages() {
+        let all = room(8 * GIB, GIB, 0.9);
+        assert_eq!(all.mapping(GIB).blocks(), all.blocks());
+        assert_eq!(all.mapping(2 * GIB).blocks(), all.blocks() - 1024);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use monomorph_engine::{EngineHandle, EngineOptions, OffloadShare, PrefixOptions,
 use monomorph_model::{
     HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, SlidingSpec, StatesWanted, Weights,
 };
-use monomorph_weights::Checkpoint;
+use monomorph_weights::{Checkpoint, Packed};
 use std::num::NonZero;
 use std::path::PathBuf;
 
@@ -81,10 +81,15 @@ pub(crate) fn run_engine<M: Model>(
     Ok(monomorph_engine::start(model, engine).map_err(|error| error.to_string())?)
 }
 
+/// Why a server for GPUs neither writes nor takes packed weights.
+pub(crate) const NOT_MAPPED: &str = "packed weights are mapped by servers for CPUs; this one is for GPUs, and packs a checkpoint into their \
+                                     memory whenever it loads it";
+
 /// Where the weights are.
 #[derive(Clone, Debug, clap::Args)]
 pub struct WeightsArgs {
-    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them]; a repository of a hub, as
+    /// A GGUF file or a checkpoint directory [default: where `fetch` puts them]; a file that the verb `pack`
+    /// made of one, which a server for a CPU maps; a repository of a hub, as
     /// OWNER/NAME or OWNER/NAME@REVISION, whose files are fetched into the hub's cache; or `dummy` or
     /// `dummy:SEED` for made-up weights of the right formats, which say nothing sensible and are as fast.
     #[arg(long, value_name = "PATH|OWNER/NAME")]
@@ -98,7 +103,7 @@ pub struct WeightsArgs {
     pub tokenizer: Option<PathBuf>,
     /// Compare the SHA-256 of every file of the weights before they are loaded: with the build's quant spec,
     /// a SHA256SUMS beside them, or what a hub's cache calls them. A file of another digest, or of none that
-    /// is known, is refused by name.
+    /// is known, is refused by name. Of a file of packed weights, compare what is in it with its own digests.
     #[arg(long)]
     pub verify: bool,
 }
@@ -131,11 +136,26 @@ impl WeightsArgs {
                 })?
             }
         };
-        let checkpoint = Checkpoint::open(&path).map_err(|error| error.to_string())?;
+        let open = match (Packed::look(&path), &spec.hardware.cuda) {
+            (None, _) => Checkpoint::open,
+            (Some(_), None) => Checkpoint::open_packed,
+            (Some(_), Some(_)) => return Err(format!("{}: {NOT_MAPPED}", path.display())),
+        };
+        let checkpoint = open(&path).map_err(|error| error.to_string())?;
         if self.verify {
             verify(spec, &checkpoint, threads)?;
         }
         Ok(Weights::Checkpoint(checkpoint))
+    }
+
+    /// Whether weights are a repository's.
+    pub(crate) fn is_of_a_hub(&self) -> bool {
+        self.weights.as_deref().and_then(Repository::named).is_some()
+    }
+
+    /// The bytes of a file of packed weights, where they are one.
+    pub(crate) fn packed_bytes(&self) -> Option<u64> {
+        self.weights.as_deref().and_then(Packed::look)
     }
 
     /// Whether weights are made up.
@@ -201,7 +221,8 @@ pub struct MemoryArgs {
 
 impl MemoryArgs {
     /// The room for K/V beside `swap_bytes` of swap space and recurrent states, where the device's memory is
-    /// host memory; a GPU's is planned when it is claimed.
+    /// host memory; a GPU's is planned when it is claimed. Weights may be `mapped` from a file of so many
+    /// bytes.
     ///
     /// # Errors
     /// When the fraction is out of range, or a GPU's server does not fit into host memory.
@@ -210,11 +231,15 @@ impl MemoryArgs {
         spec: &ModelSpec,
         swap_bytes: u64,
         image_bytes: u64,
+        mapped: Option<u64>,
     ) -> Result<Option<HostBudget>, String> {
         let fraction = self.fraction()?;
         let host = Host::read();
         let guard = self.guard.bytes(host);
-        let room = || HostBudget::new(spec, swap_bytes, host, fraction, guard).beside(image_bytes);
+        let room = || {
+            let room = HostBudget::new(spec, swap_bytes, host, fraction, guard).beside(image_bytes);
+            mapped.map_or(room, |bytes| room.mapping(bytes))
+        };
         if spec.hardware.cuda.is_some() {
             // Host memory that the server takes besides the device's memory, which has a plan of its own.
             beside_device(host, guard, swap_bytes, image_bytes)?;
@@ -446,6 +471,22 @@ impl PrefixArgs {
 pub(crate) const KEEP_NOTHING: PrefixOptions =
     PrefixOptions { enabled: false, snapshots: 0, snapshot_interval: SNAPSHOT_INTERVAL };
 
+/// Says which file is mapped, and what it was made of.
+fn say_mapped(packed: &Packed) {
+    let header = packed.header();
+    let sources: Vec<&str> = header.sources.iter().map(|source| source.name.as_str()).collect();
+    let of = match &sources[..] {
+        [first, _, ..] => format!("{first} and {} more", sources.len() - 1),
+        few => few.concat(),
+    };
+    out::say(format_args!(
+        "weights: {}, packed of {of} by {}, {} mapped",
+        packed.path().display(),
+        header.by,
+        out::bytes(packed.array_bytes())
+    ));
+}
+
 /// Loads model and text side by side. Where so many tokens are to calibrate the model, the text comes first.
 pub(crate) fn load(
     spec: &ModelSpec,
@@ -459,6 +500,11 @@ pub(crate) fn load(
     let weights = args.open(spec, options.threads)?;
     if args.is_dummy() {
         out::say(format_args!("weights: dummy (made up: answers mean nothing)"));
+    }
+    if let Weights::Checkpoint(checkpoint) = &weights
+        && let Some(packed) = checkpoint.packed()
+    {
+        say_mapped(packed);
     }
     if draft::forced(spec).is_some()
         && let Some(it) = &spec.draft

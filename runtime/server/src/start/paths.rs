@@ -12,6 +12,14 @@ pub fn default_weights(spec: &ModelSpec) -> PathBuf {
     weights_directory(spec.model, quant)
 }
 
+/// Where the verb `pack` puts what it makes of these weights: beside them, named after model and
+/// quantisation.
+pub(crate) fn packed_path(spec: &ModelSpec, weights: &Path) -> PathBuf {
+    let quant = spec.target.rsplit('/').next().unwrap_or(spec.target);
+    let name = format!("{}-{quant}.packed", spec.model);
+    if weights.is_dir() { weights.join(name) } else { weights.with_file_name(name) }
+}
+
 /// Turns what a person gave (or the default) into what `Checkpoint::open` takes: a file, or a directory
 /// that holds safetensors. A directory with exactly one GGUF file, or the parts of one, stands for that file.
 ///

@@ -14,39 +14,56 @@ const CHUNK: usize = 1 << 20;
 const SUMS: &str = "SHA256SUMS";
 
 /// Compares the SHA-256 of every file of the checkpoint with the digests that are known of it, on several
-/// files at a time.
+/// files at a time; of a file of packed weights the digests of its arrays with those that it has of them.
 ///
 /// # Errors
 /// Names a file whose digest differs or is not known, or that cannot be read.
 pub(crate) fn verify(spec: &ModelSpec, checkpoint: &Checkpoint, threads: usize) -> Result<(), String> {
     let started = Instant::now();
-    let files = checkpoint.files();
+    let (count, what, bytes) = match checkpoint.packed() {
+        Some(packed) => {
+            let arrays = packed.arrays().len();
+            let check = |at| packed.check_array(at).map_err(|error| format!("--verify: {error}"));
+            each(arrays, threads, check)?;
+            (arrays, "arrays", packed.array_bytes())
+        }
+        None => {
+            let files = checkpoint.files();
+            each(files.len(), threads, |at| check(spec.files, &files[at]))?;
+            (files.len(), "files", files.iter().map(WeightsFile::bytes).sum())
+        }
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    out::say(format_args!("--verify: {count} {what}, {}, are whole ({seconds:.2} s)", out::bytes(bytes)));
+    Ok(())
+}
+
+/// Checks so many things, several at a time; no thread begins another one behind an error.
+fn each(
+    count: usize,
+    threads: usize,
+    check: impl Fn(usize) -> Result<(), String> + Sync,
+) -> Result<(), String> {
     let next = AtomicUsize::new(0);
     let work = || -> Result<(), String> {
-        while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = check(spec.files, file) {
-                // No thread begins another file.
-                next.store(files.len(), Ordering::Relaxed);
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                return Ok(());
+            }
+            if let Err(error) = check(at) {
+                next.store(count, Ordering::Relaxed);
                 return Err(error);
             }
         }
-        Ok(())
     };
     std::thread::scope(|scope| {
-        let spawn = |_| scope.spawn(work);
-        let threads: Vec<_> = (0..threads.min(files.len())).map(spawn).collect();
+        let threads: Vec<_> = (0..threads.min(count)).map(|_| scope.spawn(work)).collect();
         let join = |thread: std::thread::ScopedJoinHandle<_>| {
             thread.join().unwrap_or_else(|_| Err("--verify: a thread panicked".to_owned()))
         };
         threads.into_iter().map(join).collect::<Vec<_>>().into_iter().collect::<Result<(), String>>()
-    })?;
-    let (bytes, seconds) = (files.iter().map(WeightsFile::bytes).sum(), started.elapsed().as_secs_f64());
-    out::say(format_args!(
-        "--verify: {} files, {}, are whole ({seconds:.2} s)",
-        files.len(),
-        out::bytes(bytes)
-    ));
-    Ok(())
+    })
 }
 
 fn check(known: &[FileSpec], file: &WeightsFile) -> Result<(), String> {

@@ -7,6 +7,7 @@ use crate::verbs::health::HealthArgs;
 use crate::verbs::info::InfoArgs;
 use crate::verbs::logits::LogitsArgs;
 use crate::verbs::manual::{CompletionsArgs, ManualArgs};
+use crate::verbs::pack::PackArgs;
 use crate::verbs::perplexity::PerplexityArgs;
 use crate::verbs::retrieval::RetrievalArgs;
 use crate::verbs::serve::ServeArgs;
@@ -29,6 +30,14 @@ pub(crate) struct Logits {
     pub(crate) args: LogitsArgs,
 }
 
+/// The verb `pack` alone.
+#[derive(Debug, Parser)]
+#[command(name = "pack", max_term_width = 100)]
+pub(crate) struct Pack {
+    #[command(flatten)]
+    pub(crate) args: PackArgs,
+}
+
 /// What a built binary can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
@@ -44,6 +53,8 @@ pub(crate) enum Verb {
     Retrieval(RetrievalArgs),
     /// Measure prefill, decode and concurrent streams.
     Bench(BenchArgs),
+    /// Pack weights into a file that servers map, so that they start at once and share it.
+    Pack(PackArgs),
     /// Say what this binary was compiled for.
     Info(InfoArgs),
     /// Say whether the server of this machine is ready; exit code 1 if not.

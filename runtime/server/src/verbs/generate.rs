@@ -94,7 +94,7 @@ pub(crate) fn generate(
     args: &GenerateArgs,
     started: Instant,
 ) -> Result<(), Failure> {
-    let room = args.memory.room(spec, 0, 0)?;
+    let room = args.memory.room(spec, 0, 0, args.weights.packed_bytes())?;
     let Planned { context, blocks, states, .. } =
         args.cache.plan(spec, start.sliding, room, Some(0), false)?;
     let mut sampling = preset_sampling(spec.sampling.first());

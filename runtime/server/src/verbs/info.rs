@@ -202,7 +202,11 @@ fn as_text(
     if let Some(invariant) = &spec.batch_invariant {
         line("batches", batches::describe(spec, invariant));
     }
-    line("weights", format!("{} in {} tensors", out::bytes(spec.weight_bytes), spec.tensor_count()));
+    let shared = match spec.hardware.cuda {
+        Some(_) => "",
+        None => "; of a file that `pack` wrote they are pages of that file, which servers share",
+    };
+    line("weights", format!("{} in {} tensors{shared}", out::bytes(spec.weight_bytes), spec.tensor_count()));
     let least = spec.canaries.iter().map(|canary| canary.margin).fold(f32::INFINITY, f32::min);
     line(
         "canaries",

@@ -9,6 +9,7 @@ pub(crate) mod health;
 pub(crate) mod info;
 pub(crate) mod logits;
 pub(crate) mod manual;
+pub(crate) mod pack;
 pub(crate) mod perplexity;
 mod report;
 pub(crate) mod retrieval;

@@ -241,7 +241,7 @@ pub fn serve(
     let lookup = args.lookup.options(spec)?;
     let host = Host::read();
     let for_images = start.vision.map_or(0, |_| args.images.bytes(host));
-    let room = args.memory.room(spec, swap.host_bytes, for_images)?;
+    let room = args.memory.room(spec, swap.host_bytes, for_images, args.weights.packed_bytes())?;
     let room = room.map(|room| room.beside(args.offload.staging(spec)));
     let Planned { context, blocks, states, room } =
         args.cache.plan(spec, start.sliding, room, snapshots, args.offload.is_on())?;

@@ -1,15 +1,15 @@
 //! The matrices of all experts of a layer, in one piece.
 
+use super::super::arrays::Array;
 use super::super::format::WeightFormat;
-use super::super::loader::{GatedMatrix, Loader, Matrix, Part, Stack, pack, stack};
-use super::super::memory::Memory;
+use super::super::loader::{GatedMatrix, Loader, Matrix, Part, Stack, made_in, pack, stack};
 use monomorph_weights::WeightsError;
 use std::marker::PhantomData;
 
 /// Weights `[ROWS, COLS]` of each of `EXPERTS` experts in format `F`, each packed like a [`Matrix`].
 #[derive(Debug)]
 pub struct Experts<F, const EXPERTS: usize, const ROWS: usize, const COLS: usize> {
-    data: Memory<u8>,
+    data: Array,
     format: PhantomData<F>,
 }
 
@@ -28,18 +28,21 @@ impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize
     /// When there are not `EXPERTS` parts, or one is not `[ROWS, COLS]` in `F`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
         count(loader, parts, EXPERTS)?;
-        let stacks = parts
-            .iter()
-            .map(|part| stack::<F>(loader, std::slice::from_ref(part), ROWS, COLS))
-            .collect::<Result<Vec<Stack>, _>>()?;
-        Ok(Experts { data: pack::<F>(loader, &stacks, 1, ROWS, COLS)?, format: PhantomData })
+        let made = || [made_in::<F>("experts", &[EXPERTS, ROWS, COLS], &[parts])];
+        let [data] = loader.arrays(made, [Self::BYTES], || {
+            let stacks = parts
+                .iter()
+                .map(|part| stack::<F>(loader, std::slice::from_ref(part), ROWS, COLS))
+                .collect::<Result<Vec<Stack>, _>>()?;
+            Ok([pack::<F>(loader, &stacks, 1, ROWS, COLS)?])
+        })?;
+        Ok(Experts { data, format: PhantomData })
     }
 
     /// All tiles of one expert.
     #[inline(always)]
-    pub(super) fn packed(&self, expert: usize) -> &[u8] {
-        // SAFETY: weights are not written after loading.
-        unsafe { self.data.slice(expert * Self::EACH, Self::EACH) }
+    pub(in super::super) fn packed(&self, expert: usize) -> &[u8] {
+        self.data.slice(expert * Self::EACH, Self::EACH)
     }
 }
 
@@ -47,7 +50,7 @@ impl<F: WeightFormat, const EXPERTS: usize, const ROWS: usize, const COLS: usize
 /// like a [`GatedMatrix`].
 #[derive(Debug)]
 pub struct GatedExperts<F, const EXPERTS: usize, const WIDTH: usize, const COLS: usize> {
-    data: Memory<u8>,
+    data: Array,
     format: PhantomData<F>,
 }
 
@@ -67,20 +70,23 @@ impl<F: WeightFormat, const EXPERTS: usize, const WIDTH: usize, const COLS: usiz
     pub fn load(loader: &Loader, gate: &[Part], up: &[Part]) -> Result<Self, WeightsError> {
         count(loader, gate, EXPERTS)?;
         count(loader, up, EXPERTS)?;
-        let stacks = gate
-            .iter()
-            .zip(up)
-            .flat_map(|(gate, up)| [gate, up])
-            .map(|part| stack::<F>(loader, std::slice::from_ref(part), WIDTH, COLS))
-            .collect::<Result<Vec<Stack>, _>>()?;
-        Ok(GatedExperts { data: pack::<F>(loader, &stacks, 2, WIDTH, COLS)?, format: PhantomData })
+        let made = || [made_in::<F>("gated experts", &[EXPERTS, WIDTH, COLS], &[gate, up])];
+        let [data] = loader.arrays(made, [Self::BYTES], || {
+            let stacks = gate
+                .iter()
+                .zip(up)
+                .flat_map(|(gate, up)| [gate, up])
+                .map(|part| stack::<F>(loader, std::slice::from_ref(part), WIDTH, COLS))
+                .collect::<Result<Vec<Stack>, _>>()?;
+            Ok([pack::<F>(loader, &stacks, 2, WIDTH, COLS)?])
+        })?;
+        Ok(GatedExperts { data, format: PhantomData })
     }
 
     /// All pairs of tiles of one expert.
     #[inline(always)]
-    pub(super) fn packed(&self, expert: usize) -> &[u8] {
-        // SAFETY: weights are not written after loading.
-        unsafe { self.data.slice(expert * Self::EACH, Self::EACH) }
+    pub(in super::super) fn packed(&self, expert: usize) -> &[u8] {
+        self.data.slice(expert * Self::EACH, Self::EACH)
     }
 }
 

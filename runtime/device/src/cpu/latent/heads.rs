@@ -1,7 +1,8 @@
 //! The matrices that make each head's keys and values of a latent.
 
+use super::super::arrays::Array;
 use super::super::format::WeightFormat;
-use super::super::loader::{Loader, Matrix, Part, each, stack};
+use super::super::loader::{Loader, Matrix, Part, each, made_in, stack};
 use super::super::memory::Memory;
 use super::super::simd::TILE;
 use monomorph_weights::WeightsError;
@@ -12,8 +13,8 @@ use std::marker::PhantomData;
 /// keys need not be made. Both are packed like a [`Matrix`], head by head.
 #[derive(Debug)]
 pub struct LatentHeads<F, const HEADS: usize, const KEY: usize, const VALUE: usize, const LATENT: usize> {
-    keys: Memory<u8>,
-    values: Memory<u8>,
+    keys: Array,
+    values: Array,
     format: PhantomData<F>,
 }
 
@@ -33,6 +34,17 @@ impl<F: WeightFormat, const HEADS: usize, const KEY: usize, const VALUE: usize, 
     /// When the tensors have another format or shape.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
         const { assert!(F::FORMAT.block_elements() == 1, "elements that are transposed stand alone") };
+        let made = || {
+            ["keys of heads, transposed", "values of heads"]
+                .map(|kind| made_in::<F>(kind, &[HEADS, KEY, VALUE, LATENT], &[parts]))
+        };
+        let bytes = Self::EACH.map(|each| HEADS * each);
+        let [keys, values] = loader.arrays(made, bytes, || Self::pack(loader, parts))?;
+        Ok(LatentHeads { keys, values, format: PhantomData })
+    }
+
+    /// The keys' matrices, transposed, and the values'.
+    fn pack(loader: &Loader, parts: &[Part]) -> Result<[Memory<u8>; 2], WeightsError> {
         let rows = stack::<F>(loader, parts, HEADS * (KEY + VALUE), LATENT)?;
         let [keys, values] = Self::EACH.map(|each| Memory::<u8>::zeroed(HEADS * each));
         keys.advise_large_pages();
@@ -62,20 +74,18 @@ impl<F: WeightFormat, const HEADS: usize, const KEY: usize, const VALUE: usize, 
             Ok(())
         })?;
         loader.progress.advance((HEADS * (KEY + VALUE) * rows.row_bytes) as u64);
-        Ok(LatentHeads { keys, values, format: PhantomData })
+        Ok([keys, values])
     }
 
     /// All tiles of a head's transposed key matrix.
     #[inline(always)]
-    pub(super) fn keys(&self, head: usize) -> &[u8] {
-        // SAFETY: weights are not written after loading.
-        unsafe { self.keys.slice(head * Self::EACH[0], Self::EACH[0]) }
+    pub(in super::super) fn keys(&self, head: usize) -> &[u8] {
+        self.keys.slice(head * Self::EACH[0], Self::EACH[0])
     }
 
     /// All tiles of a head's value matrix.
     #[inline(always)]
-    pub(super) fn values(&self, head: usize) -> &[u8] {
-        // SAFETY: weights are not written after loading.
-        unsafe { self.values.slice(head * Self::EACH[1], Self::EACH[1]) }
+    pub(in super::super) fn values(&self, head: usize) -> &[u8] {
+        self.values.slice(head * Self::EACH[1], Self::EACH[1])
     }
 }

@@ -21,7 +21,13 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
     /// When a tensor has another shape or is quantised, its channels are in GGUF's rotary order, or the
     /// channels do not add up to `CHANNELS`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
-        let mut data = vec![0.0; TAPS * CHANNELS].into_boxed_slice();
+        let data = loader.floats(("convolution", parts), TAPS * CHANNELS, || Self::read(loader, parts))?;
+        Ok(Convolution { data: data.into() })
+    }
+
+    /// The weights, which are `TAPS * CHANNELS`.
+    fn read(loader: &Loader, parts: &[Part]) -> Result<Vec<f32>, WeightsError> {
+        let mut data = vec![0.0; TAPS * CHANNELS];
         let mut found = 0usize;
         for part in parts {
             let Tensor { name, shape, format, bytes } = part.tensor;
@@ -55,7 +61,13 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
             let what = format!("tensors {}: expected {CHANNELS} channels, found {found}", names.join(" + "));
             return Err(loader.mismatch(what));
         }
-        Ok(Convolution { data })
+        Ok(data)
+    }
+
+    /// All weights.
+    #[cfg(test)]
+    pub(in super::super) fn taps(&self) -> &[f32] {
+        &self.data
     }
 
     /// Applies the convolution and SiLU to channels `from ..` of a token, as many as `out` has. `inputs` are
