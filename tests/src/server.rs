@@ -176,6 +176,11 @@ impl Serving {
         }
     }
 
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Sends it a signal, by the name that kill(1) takes.
     ///
     /// # Panics

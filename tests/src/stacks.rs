@@ -17,6 +17,19 @@ fn main() -> std::process::ExitCode {
 }
 ";
 
+/// One whose first argument is the verb: `logits` or `pack`.
+pub const WITH_PACK: &str = "mod spec;
+mod stack;
+
+fn main() -> std::process::ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    match arguments.next().is_some_and(|verb| verb == \"pack\") {
+        true => monomorph_server::pack::<stack::Model>(std::env::args_os().skip(1)),
+        false => monomorph_server::logits::<stack::Model>(std::env::args_os().skip(1)),
+    }
+}
+";
+
 /// The generic kernels of fifty small models take two thirds less to compile than at the level that ships,
 /// which servers of other tests have, and their prompts are short.
 const LEVELS: Levels = Levels { generated: 0, ..server::LEVELS };
@@ -30,7 +43,8 @@ pub fn build(name: &str, targets: &[Target]) -> Vec<PathBuf> {
     build_with(name, targets, MAIN)
 }
 
-/// The same with another `main.rs`, whose arguments are its own, and which has no server.
+/// The same with another `main.rs`, whose arguments are its own, and which has no server unless it is
+/// [`WITH_PACK`].
 ///
 /// # Panics
 /// If any step fails.
@@ -58,7 +72,8 @@ fn compile(name: &str, targets: &[Target], main: &str) -> Result<Vec<PathBuf>, B
         toolchain::write_if_changed(&sources.join("main.rs"), main.as_bytes())?;
         let manifest = emit::manifest(&plan, &package);
         // A binary without a server need not wait for what servers are made of.
-        let needed = |line: &&str| main == MAIN || !line.starts_with("monomorph-server");
+        let serves = [MAIN, WITH_PACK].contains(&main);
+        let needed = |line: &&str| serves || !line.starts_with("monomorph-server");
         let lines: Vec<&str> = manifest.lines().filter(needed).collect();
         toolchain::workspace(&root, &directory, &(lines.join("\n") + "\n"))?;
     }
