@@ -1,7 +1,7 @@
 //! Packed weights: a stack that maps them computes, to the bit, what one does that packs a checkpoint; and
 //! every file that is not the one is refused by name.
 
-use monomorph_abi::packed_file::{PREFIX, Prefix};
+use monomorph_abi::packed_file::{Header, PREFIX, Prefix};
 use monomorph_compiler::spec;
 use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_formats::Format;
@@ -138,6 +138,15 @@ fn mapped_weights_compute_what_packed_ones_do_and_others_are_refused() {
             let [made, mapped] = [stack.logits(&stack.weights, &plain), stack.logits(&packed, &more)];
             assert!(made == mapped, "{} {more:?}: other logits", case.target.name());
         }
+        // Made-up weights are packed as others are, and what is computed of them are numbers.
+        let (dummy, made_up) = (Path::new("dummy:3"), directory.path().join(format!("{at}.made-up")));
+        done(&run(&stack.binary, "pack", &[("--weights", dummy), ("--out", &made_up)], &[]));
+        let [made, mapped] = [dummy, &made_up].map(|weights| stack.logits(weights, &[]));
+        assert!(made == mapped, "{}: other logits of made-up weights", case.target.name());
+        let start = 8 + u64::from_le_bytes(*made.first_chunk().expect("a length")) as usize;
+        assert!(Format::F32.is_finite(&made[start..]), "{}: made-up weights", case.target.name());
+        let other = stack.logits(Path::new("dummy:4"), &[]);
+        assert!(made != other, "{}: another seed gives the same", case.target.name());
         println!("{}: {} bytes", case.target.name(), std::fs::metadata(&packed).expect("it is there").len());
         files.push((stack, packed));
     }
@@ -161,7 +170,9 @@ fn mapped_weights_compute_what_packed_ones_do_and_others_are_refused() {
     let words = refusal(&first.pack(&weights));
     assert!(words.contains("is there already, and is no file of packed weights"), "{words}");
     assert_eq!(std::fs::metadata(&weights).expect("it is there").ino(), before.ino());
-    damages(first, packed, directory.path());
+    // One that keeps something of the checkpoint: its static scales.
+    let (last, packed) = files.last().expect("there are some");
+    damages(last, packed, directory.path());
 }
 
 /// Damages a file in every way.
@@ -193,9 +204,9 @@ fn damages(stack: &Stack, packed: &Path, directory: &Path) {
     let sum = digest(&layout[PREFIX..header]);
     layout[..PREFIX].copy_from_slice(&Prefix { digest: sum, ..prefix }.encode());
     assert!(words_of(&layout, &[]).contains("is packed in layout 77, and this server reads layout 1"));
-    // What the checkpoint's header was is read, and so compared, whenever it is opened.
-    let kept = good.windows(8).skip(header).position(|bytes| bytes == b"{\"embed_" || bytes == b"{\"lm_hea");
-    let kept = header + kept.unwrap_or(200);
+    // What is kept of the checkpoint is compared whenever the file is opened.
+    let whole = Header::decode(&good[PREFIX..header], &prefix).expect("it is good");
+    let kept = whole.kept().next().expect("there are static scales").1.place.start as usize;
     assert!(words_of(&change(kept, good[kept] ^ 1), &[]).contains("is damaged: its copy of"));
     // An array is not: a bit of it is noticed by who asks.
     let last = good.len() - 3;

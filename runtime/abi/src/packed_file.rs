@@ -3,9 +3,9 @@
 //!
 //! | bytes | |
 //! |---|---|
-//! | 0 .. [`PREFIX`] | [`MAGIC`], version, bytes of the header and of the file, the header's digest |
+//! | 0 .. [`PREFIX`] | [`Prefix`]: [`MAGIC`], version, whether weights are made up, lengths, a digest |
 //! | [`PREFIX`] .. bytes of the header | [`Header`]: strings and lists have their length in front |
-//! | behind that | pieces of the checkpoint's files, such as their headers, and files beside them |
+//! | behind that | the header of a GGUF file, files beside a checkpoint, tensors that are kept as they are |
 //! | behind that | arrays, each at a multiple of [`ALIGNMENT`] |
 //!
 //! All numbers are little endian. What an instruction set could change is not in it: tiles have the same 16
@@ -33,12 +33,17 @@ pub const PREFIX: usize = 40;
 /// Most bytes of a header. One of 100,000 arrays has 10 MB.
 pub const MOST_HEADER: u64 = 256 << 20;
 
+/// Bytes of a piece's entry.
+const PIECE: usize = 3 * 8;
+
 /// Bytes of an array's entry without its name.
-const ARRAY: usize = 4 + 4 * 8;
+const ARRAY: usize = 4 + 8 + PIECE;
 
 /// What a file says of itself in front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
+    /// Whether weights are made up.
+    pub made_up: bool,
     /// Bytes of the header, with this.
     pub header: u64,
     /// Bytes of the file.
@@ -56,15 +61,19 @@ pub struct Header {
     pub build: String,
     /// The release and commit that packed it, for people.
     pub by: String,
-    /// The files that it was packed from.
+    /// The files that it was packed from; none of made-up weights.
     pub sources: Vec<Source>,
+    /// The header of the first, where that is a GGUF file: the tokenizer is in it.
+    pub gguf: Option<Piece>,
     /// Files beside these, such as a tokenizer.
     pub beside: Vec<Beside>,
+    /// Tensors that are read as they are: static scales of keys and values.
+    pub tensors: Vec<Kept>,
     /// What was packed, in the order in which it is loaded.
     pub arrays: Vec<Array>,
 }
 
-/// A file of the checkpoint.
+/// A file of the checkpoint, for people: nothing looks at it any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Source {
     /// Its name without directories.
@@ -73,18 +82,14 @@ pub struct Source {
     pub bytes: u64,
     /// When it was last written to: seconds and nanoseconds.
     pub modified: (i64, i64),
-    /// The parts of it that are kept, in the order of the file: the first is its header.
-    pub pieces: Vec<Piece>,
 }
 
-/// A part of a checkpoint's file, as it was.
+/// Bytes of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it began there.
-    pub from: u64,
-    /// Where it stands here.
+    /// Where they stand.
     pub place: Range<u64>,
-    /// Digest of its bytes.
+    /// Their digest.
     pub digest: u64,
 }
 
@@ -93,10 +98,21 @@ pub struct Piece {
 pub struct Beside {
     /// Its name without directories.
     pub name: String,
-    /// Where it stands.
-    pub place: Range<u64>,
-    /// Digest of its bytes.
-    pub digest: u64,
+    /// What was in it.
+    pub piece: Piece,
+}
+
+/// A tensor as the checkpoint had it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name.
+    pub name: String,
+    /// Its format, by the name that quant specs use.
+    pub format: String,
+    /// Outermost dimension first.
+    pub shape: Vec<u64>,
+    /// Its elements.
+    pub piece: Piece,
 }
 
 /// What a kernel reads.
@@ -107,10 +123,8 @@ pub struct Array {
     /// Digest of all that decides its bytes but the tensors' own: kind, format, dimensions, and which rows of
     /// which tensors.
     pub made: u64,
-    /// Where it stands.
-    pub place: Range<u64>,
-    /// Digest of its bytes.
-    pub digest: u64,
+    /// Its bytes.
+    pub piece: Piece,
 }
 
 impl Prefix {
@@ -119,6 +133,7 @@ impl Prefix {
         let mut bytes = [0; PREFIX];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[12] = self.made_up.into();
         for (at, number) in [self.header, self.file, self.digest].into_iter().enumerate() {
             bytes[16 + 8 * at..][..8].copy_from_slice(&number.to_le_bytes());
         }
@@ -140,7 +155,16 @@ impl Prefix {
                 "is version {version} of packed weights, and this server reads version {VERSION}: {AGAIN}"
             ));
         }
-        let prefix = Prefix { header: number(16), file: number(24), digest: number(32) };
+        let made_up = match bytes[12..16] {
+            [0, 0, 0, 0] => false,
+            [1, 0, 0, 0] => true,
+            _ => {
+                return Err(format!(
+                    "says neither that its weights are made up nor that they are not; {AGAIN}"
+                ));
+            }
+        };
+        let prefix = Prefix { made_up, header: number(16), file: number(24), digest: number(32) };
         if prefix.file != file {
             return Err(format!(
                 "has {file} bytes and says that it has {}: it was cut short, or written to; {AGAIN}",
@@ -170,22 +194,27 @@ impl Header {
             out.extend(source.bytes.to_le_bytes());
             out.extend(source.modified.0.to_le_bytes());
             out.extend(source.modified.1.to_le_bytes());
-            count(&mut out, source.pieces.len());
-            for piece in &source.pieces {
-                out.extend(piece.from.to_le_bytes());
-                place(&mut out, &piece.place, piece.digest);
-            }
         }
+        count(&mut out, self.gguf.iter().len());
+        self.gguf.iter().for_each(|it| piece(&mut out, it));
         count(&mut out, self.beside.len());
         for beside in &self.beside {
             string(&mut out, &beside.name);
-            place(&mut out, &beside.place, beside.digest);
+            piece(&mut out, &beside.piece);
+        }
+        count(&mut out, self.tensors.len());
+        for tensor in &self.tensors {
+            string(&mut out, &tensor.name);
+            string(&mut out, &tensor.format);
+            count(&mut out, tensor.shape.len());
+            tensor.shape.iter().for_each(|size| out.extend(size.to_le_bytes()));
+            piece(&mut out, &tensor.piece);
         }
         count(&mut out, self.arrays.len());
         for array in &self.arrays {
             string(&mut out, &array.name);
             out.extend(array.made.to_le_bytes());
-            place(&mut out, &array.place, array.digest);
+            piece(&mut out, &array.piece);
         }
         out
     }
@@ -210,41 +239,55 @@ impl Header {
         }
         let (build, by) = (from.string()?, from.string()?);
         let mut sources = Vec::new();
-        for _ in 0..from.count(4 + 3 * 8 + 4)? {
-            let (name, bytes) = (from.string()?, from.u64()?);
-            let modified = (from.u64()? as i64, from.u64()? as i64);
-            let mut pieces = Vec::new();
-            for _ in 0..from.count(4 * 8)? {
-                let start = from.u64()?;
-                let (place, digest) = from.place()?;
-                pieces.push(Piece { from: start, place, digest });
-            }
-            sources.push(Source { name, bytes, modified, pieces });
-        }
-        let mut beside = Vec::new();
         for _ in 0..from.count(4 + 3 * 8)? {
-            let name = from.string()?;
-            let (place, digest) = from.place()?;
-            beside.push(Beside { name, place, digest });
+            let (name, bytes) = (from.string()?, from.u64()?);
+            sources.push(Source { name, bytes, modified: (from.u64()? as i64, from.u64()? as i64) });
+        }
+        let gguf = match from.count(PIECE)? {
+            0 => None,
+            1 => Some(from.piece()?),
+            more => return Err(damaged(format!("it has {more} headers of GGUF"))),
+        };
+        let mut beside = Vec::new();
+        for _ in 0..from.count(4 + PIECE)? {
+            beside.push(Beside { name: from.string()?, piece: from.piece()? });
+        }
+        let mut tensors = Vec::new();
+        for _ in 0..from.count(3 * 4 + PIECE)? {
+            let (name, format, mut shape) = (from.string()?, from.string()?, Vec::new());
+            for _ in 0..from.count(8)? {
+                shape.push(from.u64()?);
+            }
+            tensors.push(Kept { name, format, shape, piece: from.piece()? });
         }
         let mut arrays = Vec::new();
         for _ in 0..from.count(ARRAY)? {
-            let (name, made) = (from.string()?, from.u64()?);
-            let (place, digest) = from.place()?;
-            arrays.push(Array { name, made, place, digest });
+            arrays.push(Array { name: from.string()?, made: from.u64()?, piece: from.piece()? });
         }
         if from.at != bytes.len() {
             return Err(damaged(format!("{} bytes follow its last entry", bytes.len() - from.at)));
         }
-        let header = Header { layout, build, by, sources, beside, arrays };
+        let header = Header { layout, build, by, sources, gguf, beside, tensors, arrays };
         header.check(prefix)?;
         Ok(header)
     }
 
+    /// What is kept besides arrays, in the order of the file, and what each is called.
+    pub fn kept(&self) -> impl Iterator<Item = (&str, &Piece)> {
+        let gguf = self.gguf.iter().map(|piece| ("the header of GGUF", piece));
+        let beside = self.beside.iter().map(|it| (&*it.name, &it.piece));
+        gguf.chain(beside).chain(self.tensors.iter().map(|it| (&*it.name, &it.piece)))
+    }
+
     /// Checks that everything lies within the file, and nothing over anything else.
     fn check(&self, prefix: &Prefix) -> Result<(), String> {
+        if prefix.made_up != self.sources.is_empty() {
+            let made_up = if prefix.made_up { "" } else { "not " };
+            let sources = self.sources.len();
+            return Err(damaged(format!("its weights are {made_up}made up, and of {sources} files")));
+        }
         let mut end = prefix.header;
-        let mut follow = |what: &dyn Fn() -> String, place: &Range<u64>, alignment: u64| {
+        let mut follow = |what: &dyn Fn() -> String, Piece { place, .. }: &Piece, alignment: u64| {
             let inside = place.start >= end && place.start <= place.end && place.end <= prefix.file;
             if !inside || !place.start.is_multiple_of(alignment) {
                 return Err(damaged(format!(
@@ -256,25 +299,11 @@ impl Header {
             end = place.end;
             Ok(())
         };
-        for source in &self.sources {
-            let mut known = 0;
-            for piece in &source.pieces {
-                follow(&|| format!("a part of {}", source.name), &piece.place, 1)?;
-                let there = piece.from.checked_add(piece.place.end - piece.place.start);
-                if piece.from < known || there.is_none_or(|there| there > source.bytes) {
-                    return Err(damaged(format!(
-                        "a part of {} is said to be from byte {} of {} on",
-                        source.name, piece.from, source.bytes
-                    )));
-                }
-                known = there.unwrap_or(u64::MAX);
-            }
-        }
-        for beside in &self.beside {
-            follow(&|| beside.name.clone(), &beside.place, 1)?;
+        for (name, piece) in self.kept() {
+            follow(&|| name.to_owned(), piece, 1)?;
         }
         for (at, array) in self.arrays.iter().enumerate() {
-            follow(&|| format!("array {at} ({})", array.name), &array.place, ALIGNMENT)?;
+            follow(&|| format!("array {at} ({})", array.name), &array.piece, ALIGNMENT)?;
         }
         Ok(())
     }
@@ -293,8 +322,8 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-fn place(out: &mut Vec<u8>, place: &Range<u64>, digest: u64) {
-    for number in [place.start, place.end, digest] {
+fn piece(out: &mut Vec<u8>, Piece { place, digest }: &Piece) {
+    for number in [place.start, place.end, *digest] {
         out.extend(number.to_le_bytes());
     }
 }
@@ -344,8 +373,8 @@ impl Cursor<'_> {
         text.map(str::to_owned).map_err(|_| damaged(format!("its bytes from {at} on are no text")))
     }
 
-    fn place(&mut self) -> Result<(Range<u64>, u64), String> {
-        Ok((self.u64()?..self.u64()?, self.u64()?))
+    fn piece(&mut self) -> Result<Piece, String> {
+        Ok(Piece { place: self.u64()?..self.u64()?, digest: self.u64()? })
     }
 }
 
@@ -353,29 +382,32 @@ impl Cursor<'_> {
 mod tests {
     use super::*;
 
+    fn piece(place: Range<u64>, digest: u64) -> Piece {
+        Piece { place, digest }
+    }
+
     fn header() -> Header {
         Header {
             layout: LAYOUT,
             build: "model/q4_1".to_owned(),
             by: "0.1.0".to_owned(),
-            sources: vec![Source {
-                name: "model.gguf".to_owned(),
-                bytes: 10_000,
-                modified: (1, -2),
-                pieces: vec![
-                    Piece { from: 0, place: 600..700, digest: 1 },
-                    Piece { from: 300, place: 700..710, digest: 2 },
-                ],
+            sources: vec![Source { name: "model.gguf".to_owned(), bytes: 10_000, modified: (1, -2) }],
+            gguf: Some(piece(600..700, 1)),
+            beside: vec![Beside { name: "tokenizer.json".to_owned(), piece: piece(710..900, 3) }],
+            tensors: vec![Kept {
+                name: "k_scale".to_owned(),
+                format: "f32".to_owned(),
+                shape: vec![2],
+                piece: piece(900..908, 2),
             }],
-            beside: vec![Beside { name: "tokenizer.json".to_owned(), place: 710..900, digest: 3 }],
             arrays: vec![
-                Array { name: "a".to_owned(), made: 4, place: 4096..5000, digest: 5 },
-                Array { name: "b".to_owned(), made: 6, place: 8192..8192, digest: 7 },
+                Array { name: "a".to_owned(), made: 4, piece: piece(4096..5000, 5) },
+                Array { name: "b".to_owned(), made: 6, piece: piece(8192..8192, 7) },
             ],
         }
     }
 
-    const PLACES: Prefix = Prefix { header: 600, file: 9000, digest: 0 };
+    const PLACES: Prefix = Prefix { made_up: false, header: 600, file: 9000, digest: 0 };
 
     fn wrong(change: impl Fn(&mut Header)) -> String {
         let mut header = header();
@@ -389,8 +421,13 @@ mod tests {
         assert_eq!(Header::decode(&encoded, &PLACES).unwrap(), header());
         let few = Header { arrays: Vec::new(), ..header() };
         assert_eq!(few.encoded_bytes(2, 2), encoded.len());
-        let prefix = Prefix { header: 600, file: 9000, digest: 77 };
-        assert_eq!(Prefix::decode(&prefix.encode(), 9000).unwrap(), prefix);
+        for made_up in [false, true] {
+            let prefix = Prefix { made_up, header: 600, file: 9000, digest: 77 };
+            assert_eq!(Prefix::decode(&prefix.encode(), 9000).unwrap(), prefix);
+        }
+        let bare = Header { sources: Vec::new(), gguf: None, ..header() };
+        let made_up = Prefix { made_up: true, ..PLACES };
+        assert_eq!(Header::decode(&bare.encode(), &made_up).unwrap(), bare);
     }
 
     #[test]
@@ -398,23 +435,21 @@ mod tests {
         assert!(wrong(|it| it.layout = 9).contains("is packed in layout 9, and this server reads layout 1"));
         for place in [4096..9001, 4096..u64::MAX, u64::MAX - 4095..u64::MAX, 0..4096, 4097..4098] {
             assert!(
-                wrong(|it| it.arrays[0].place = place.clone()).contains("array 0 (a) lies at"),
+                wrong(|it| it.arrays[0].piece.place = place.clone()).contains("array 0 (a) lies at"),
                 "{place:?}"
             );
         }
         assert!(
-            wrong(|it| (it.arrays[0].place.start, it.arrays[0].place.end) = (8192, 4096))
+            wrong(|it| (it.arrays[0].piece.place.start, it.arrays[0].piece.place.end) = (8192, 4096))
                 .contains("array 0 (a)")
         );
-        assert!(wrong(|it| it.arrays[0].place = 4096..8193).contains("array 1 (b) lies at"));
-        assert!(wrong(|it| it.beside[0].place = 709..800).contains("tokenizer.json lies at"));
-        assert!(
-            wrong(|it| it.sources[0].pieces[1].place = 699..700).contains("a part of model.gguf lies at")
-        );
-        for from in [99, 9991, u64::MAX] {
-            let said = wrong(|it| it.sources[0].pieces[1].from = from);
-            assert!(said.contains(&format!("from byte {from} of 10000")), "{said}");
-        }
+        assert!(wrong(|it| it.arrays[0].piece.place = 4096..8193).contains("array 1 (b) lies at"));
+        assert!(wrong(|it| it.beside[0].piece.place = 699..800).contains("tokenizer.json lies at"));
+        assert!(wrong(|it| it.gguf = Some(piece(599..700, 1))).contains("the header of GGUF lies at"));
+        assert!(wrong(|it| it.tensors[0].piece.place = 899..908).contains("k_scale lies at"));
+        assert!(wrong(|it| it.sources.clear()).contains("are not made up, and of 0 files"));
+        let made_up = Header::decode(&header().encode(), &Prefix { made_up: true, ..PLACES }).unwrap_err();
+        assert!(made_up.contains("are made up, and of 1 files"), "{made_up}");
     }
 
     #[test]
@@ -436,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_prefix_says_what_is_wrong() {
-        let good = Prefix { header: 600, file: 9000, digest: 1 };
+        let good = Prefix { digest: 1, ..PLACES };
         let wrong = |prefix: [u8; PREFIX], file| Prefix::decode(&prefix, file).unwrap_err();
         let mut other = good.encode();
         other[0] = b'G';
@@ -446,6 +481,9 @@ mod tests {
         assert!(
             wrong(other, 9000).contains("is version 2 of packed weights, and this server reads version 1")
         );
+        let mut other = good.encode();
+        other[13] = 1;
+        assert!(wrong(other, 9000).contains("neither that its weights are made up nor that they are not"));
         assert!(wrong(good.encode(), 8999).contains("has 8999 bytes and says that it has 9000"));
         for header in [0, 39, 9001, u64::MAX] {
             assert!(wrong(Prefix { header, ..good }.encode(), 9000).contains("its header has"));

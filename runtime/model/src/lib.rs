@@ -308,19 +308,6 @@ pub enum Weights {
     },
 }
 
-impl Weights {
-    /// The checkpoint, for stacks that cannot make weights up.
-    ///
-    /// # Errors
-    /// [`LoadError::DummyWeights`] where there is none.
-    pub fn checkpoint(&self) -> Result<&Checkpoint, LoadError> {
-        match self {
-            Weights::Checkpoint(checkpoint) => Ok(checkpoint),
-            Weights::Dummy { .. } => Err(LoadError::DummyWeights),
-        }
-    }
-}
-
 /// What a start of the server decides about memory and threads.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
@@ -507,8 +494,6 @@ pub enum LoadError {
     Hardware(String),
     /// The device failed while loading.
     Device(String),
-    /// Made-up weights were asked of a stack that has none.
-    DummyWeights,
     /// A file of packed weights was asked of a stack that has none.
     NoPacking,
     /// The file for K/V blocks cannot be made.
@@ -558,9 +543,6 @@ impl std::fmt::Display for LoadError {
             LoadError::NoPacking => f.write_str(
                 "files of packed weights are for servers of CPUs; this one packs a checkpoint whenever it loads it",
             ),
-            LoadError::DummyWeights => {
-                f.write_str("made-up weights are for GPU servers; this one needs a checkpoint")
-            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! An opened checkpoint: its files and its tensors.
 
+use crate::declared::Declared;
 use crate::entry::{Encoding, Entry};
 use crate::file::{Bytes, WeightsFile};
 use crate::metadata::Metadata;
@@ -7,7 +8,6 @@ use crate::packed::{self, Packed, SideFile};
 use crate::{Tensor, WeightsError, gguf, safetensors, split};
 use monomorph_formats::Format;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// The end of the name of an index of shards.
@@ -61,6 +61,8 @@ pub struct Checkpoint {
     by_name: HashMap<String, usize>,
     metadata: Option<Metadata>,
     packed: Option<Packed>,
+    /// Of made-up weights, and of packed ones.
+    declared: Option<Declared>,
 }
 
 impl Checkpoint {
@@ -108,26 +110,35 @@ impl Checkpoint {
         Checkpoint::open(path)
     }
 
-    /// Opens a file of packed weights: what it was packed from, whose names, shapes and texts it keeps, and
-    /// what was packed.
+    /// Opens a file of packed weights, with the texts that it keeps of what it was packed from. Its tensors
+    /// are those that are [asked for](Checkpoint::expect): whether arrays were made of them is for their
+    /// digests to say.
     ///
     /// # Errors
     /// When nothing readable is there, or the file is not whole, or of another version.
     pub fn open_packed(path: &Path) -> Result<Checkpoint, WeightsError> {
         let packed = Packed::open(path)?;
-        let files: Vec<WeightsFile> = packed.kept().collect();
-        let (mut tensors, mut metadata) = (Vec::new(), None);
-        for (index, file) in files.iter().enumerate() {
-            if file.beginning(gguf::MAGIC.len())? == gguf::MAGIC {
-                let (of_file, found) = gguf::read(file, index)?;
-                metadata = metadata.or(Some(of_file));
-                tensors.extend(found);
-            } else {
-                tensors.extend(safetensors::read(file, index)?);
-            }
-        }
+        let metadata = packed.gguf().map(|file| gguf::read(&file, 0)).transpose()?;
+        let (files, tensors) = (vec![packed.weights_file()], packed.tensors()?);
+        let metadata = metadata.map(|(metadata, _)| metadata);
         let checkpoint = Checkpoint::assemble(path, None, files, tensors, metadata)?;
-        Ok(Checkpoint { packed: Some(packed), ..checkpoint })
+        // Nothing is read of what is made up: the seed does not matter.
+        let declared = if packed.is_made_up() { Declared::made_up(0) } else { Declared::default() };
+        Ok(Checkpoint { packed: Some(packed), declared: Some(declared), ..checkpoint })
+    }
+
+    /// Made-up weights: whatever tensor is asked for is there. Equal seeds give equal ones.
+    pub fn made_up(seed: u64) -> Checkpoint {
+        Checkpoint {
+            path: PathBuf::from("made-up weights"),
+            directory: None,
+            files: Vec::new(),
+            tensors: Vec::new(),
+            by_name: HashMap::new(),
+            metadata: None,
+            packed: None,
+            declared: Some(Declared::made_up(seed)),
+        }
     }
 
     fn open_gguf(path: &Path, file: WeightsFile) -> Result<Checkpoint, WeightsError> {
@@ -243,8 +254,8 @@ impl Checkpoint {
             }
         }
         let directory = directory.map(Path::to_owned);
-        let (path, packed) = (path.to_owned(), None);
-        Ok(Checkpoint { path, directory, files, tensors, by_name, metadata, packed })
+        let path = path.to_owned();
+        Ok(Checkpoint { path, directory, files, tensors, by_name, metadata, packed: None, declared: None })
     }
 
     /// The path it was opened from.
@@ -261,6 +272,11 @@ impl Checkpoint {
     /// What was packed, of a file of packed weights.
     pub fn packed(&self) -> Option<&Packed> {
         self.packed.as_ref()
+    }
+
+    /// Whether weights are made up, packed or not.
+    pub fn is_made_up(&self) -> bool {
+        self.declared.as_ref().is_some_and(Declared::is_made_up)
     }
 
     /// A file beside the weights, if it exists; of a file of packed weights, one that was beside them.
@@ -303,11 +319,15 @@ impl Checkpoint {
 
     /// The tensor with this name, which must have this shape (outermost dimension first) and format. Files
     /// write a scalar's shape as `[]` or `[1]`; either matches the other. In GGUF files no dimension of one
-    /// matters: those of a convolution or of a matrix of one row are left out.
+    /// matters: those of a convolution or of a matrix of one row are left out. Of packed weights, and of
+    /// made-up ones, it is as it is asked for.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the tensor, what was expected and what was found.
     pub fn expect(&self, name: &str, shape: &[usize], format: Format) -> Result<Tensor<'_>, WeightsError> {
+        if let Some(declared) = &self.declared {
+            return declared.tensor(&self.path, name, shape, format);
+        }
         let entry = self.entry(name)?;
         let same = if self.metadata.is_some() { same_but_for_ones } else { same_shape };
         match self.view(entry) {
@@ -354,18 +374,11 @@ impl Checkpoint {
         self.files.iter().try_for_each(WeightsFile::check_unchanged)
     }
 
-    /// Where the bytes of the tensors of file `index` that are `wanted` stand in it, and where the first
-    /// tensor begins; for those that pack it.
-    pub(crate) fn places(&self, index: usize, wanted: &dyn Fn(&str) -> bool) -> (usize, Vec<Range<usize>>) {
-        let of_file = || self.tensors.iter().filter(|entry| entry.file == index);
-        let all = usize::try_from(self.files[index].bytes()).unwrap_or(usize::MAX);
-        let first = of_file().map(|entry| entry.bytes.start).min().unwrap_or(all);
-        (first, of_file().filter(|entry| wanted(&entry.name)).map(|entry| entry.bytes.clone()).collect())
-    }
-
-    /// Number of tensors, in known formats and others.
-    pub(crate) fn tensor_count(&self) -> usize {
-        self.tensors.len()
+    /// Bytes of the first file in front of its first tensor.
+    pub(crate) fn header_bytes(&self) -> usize {
+        let first = self.tensors.iter().filter(|entry| entry.file == 0).map(|entry| entry.bytes.start).min();
+        let all = self.files.first().map_or(0, WeightsFile::bytes);
+        first.unwrap_or(usize::try_from(all).unwrap_or(usize::MAX))
     }
 
     fn entry(&self, name: &str) -> Result<&Entry, WeightsError> {

@@ -1,9 +1,9 @@
 //! A file of weights, read on demand. Files are not mapped: if a mapped file is truncated, the system ends
 //! the process, and if it is overwritten, reads return the new contents; a read reports that it failed
-//! (docs/adr/0033). Of a file that was packed, the parts that were kept are read in the same way.
+//! (docs/adr/0033). Of a GGUF file that was packed, the header that was kept is read in the same way.
 
 use crate::WeightsError;
-use monomorph_abi::packed_file::Source;
+use crate::made_up::MadeUp;
 use std::borrow::Cow;
 use std::fs::{File, Metadata};
 use std::ops::Range;
@@ -11,13 +11,22 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An opened file, with the length it had then; or what a file of packed weights kept of one.
-#[derive(Debug)]
+/// An opened file, with the length it had then; or the header of one that a file of packed weights kept.
+#[derive(Clone, Debug)]
 pub struct WeightsFile {
     path: PathBuf,
     file: Arc<File>,
     stamp: Stamp,
-    kept: Option<Source>,
+    kept: Option<KeptHeader>,
+}
+
+/// The header of a file that was packed.
+#[derive(Clone, Debug)]
+struct KeptHeader {
+    /// Where it stands.
+    place: Range<u64>,
+    /// How long the file was.
+    whole: u64,
 }
 
 /// Properties that change when a file is written to.
@@ -50,10 +59,9 @@ impl WeightsFile {
         Ok(WeightsFile { path: path.to_owned(), file: Arc::new(file), stamp, kept: None })
     }
 
-    /// What a file of packed weights, which is this, kept of one that it was packed from.
-    pub(crate) fn kept(&self, source: Source) -> WeightsFile {
-        let WeightsFile { path, file, stamp, .. } = self;
-        WeightsFile { path: path.clone(), file: Arc::clone(file), stamp: *stamp, kept: Some(source) }
+    /// The header that a file of packed weights, which is this, kept of one of so many bytes.
+    pub(crate) fn kept_header(&self, place: Range<u64>, whole: u64) -> WeightsFile {
+        WeightsFile { kept: Some(KeptHeader { place, whole }), ..self.clone() }
     }
 
     /// The file's path.
@@ -72,15 +80,12 @@ impl WeightsFile {
 
     /// Size when it was opened; of one that was packed, its size then.
     pub fn bytes(&self) -> u64 {
-        self.kept.as_ref().map_or(self.stamp.bytes, |source| source.bytes)
+        self.kept.as_ref().map_or(self.stamp.bytes, |kept| kept.whole)
     }
 
     /// How many of its first bytes are there: all, or what was kept of them.
     pub(crate) fn beginning_bytes(&self) -> u64 {
-        match &self.kept {
-            None => self.stamp.bytes,
-            Some(source) => source.pieces.first().map_or(0, |it| it.place.end - it.place.start),
-        }
+        self.kept.as_ref().map_or(self.stamp.bytes, |KeptHeader { place, .. }| place.end - place.start)
     }
 
     /// Fills `into` with the bytes from `at` on.
@@ -90,7 +95,14 @@ impl WeightsFile {
     pub fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
         let at = match &self.kept {
             None => at,
-            Some(source) => self.place_of(source, at, into.len() as u64)?,
+            Some(KeptHeader { place, .. }) => {
+                let start = place.start.checked_add(at);
+                let inside = |start: &u64| *start <= place.end && into.len() as u64 <= place.end - start;
+                start.filter(inside).ok_or_else(|| {
+                    let what = format!("keeps nothing of the {} bytes from {at} on of a file", into.len());
+                    WeightsError::malformed(&self.path, what)
+                })?
+            }
         };
         self.file.read_exact_at(into, at).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => {
@@ -104,19 +116,6 @@ impl WeightsFile {
                 )
             }
             _ => WeightsError::io(&self.path, error),
-        })
-    }
-
-    /// Where a part of a file that was packed is kept.
-    fn place_of(&self, source: &Source, at: u64, length: u64) -> Result<u64, WeightsError> {
-        let holds = |piece: &&monomorph_abi::packed_file::Piece| {
-            let before = at.checked_sub(piece.from)?;
-            let left = (piece.place.end - piece.place.start).checked_sub(before)?;
-            (length <= left).then_some(piece.place.start + before)
-        };
-        source.pieces.iter().find_map(|piece| holds(&piece)).ok_or_else(|| {
-            let what = format!("keeps nothing of the {length} bytes of {} from {at} on", source.name);
-            WeightsError::malformed(&self.path, what)
         })
     }
 
@@ -141,14 +140,28 @@ impl WeightsFile {
     }
 }
 
-/// The bytes of a tensor: in memory, or in a file that they are read from on demand.
+/// The bytes of a tensor: in memory, in a file that they are read from on demand, or made up.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'a>(Location<'a>);
 
 #[derive(Clone, Copy, Debug)]
 enum Location<'a> {
     Memory(&'a [u8]),
-    File { file: &'a WeightsFile, start: u64, len: usize },
+    File {
+        file: &'a WeightsFile,
+        start: u64,
+        len: usize,
+    },
+    MadeUp {
+        it: MadeUp,
+        start: usize,
+        len: usize,
+    },
+    /// Of a tensor that is there only as it was packed, in this file.
+    Packed {
+        path: &'a Path,
+        len: usize,
+    },
 }
 
 impl<'a> From<&'a [u8]> for Bytes<'a> {
@@ -162,11 +175,25 @@ impl<'a> Bytes<'a> {
         Bytes(Location::File { file, start: range.start as u64, len: range.len() })
     }
 
+    pub(crate) fn made_up(it: MadeUp, len: usize) -> Bytes<'a> {
+        Bytes(Location::MadeUp { it, start: 0, len })
+    }
+
+    /// Of a tensor that is there only as it was packed, in the file at `path`.
+    pub(crate) fn packed(path: &'a Path, len: usize) -> Bytes<'a> {
+        Bytes(Location::Packed { path, len })
+    }
+
+    /// Whether they are made up.
+    pub fn are_made_up(&self) -> bool {
+        matches!(self.0, Location::MadeUp { .. })
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         match self.0 {
             Location::Memory(bytes) => bytes.len(),
-            Location::File { len, .. } => len,
+            Location::File { len, .. } | Location::MadeUp { len, .. } | Location::Packed { len, .. } => len,
         }
     }
 
@@ -186,6 +213,10 @@ impl<'a> Bytes<'a> {
             Location::File { file, start, .. } => {
                 Location::File { file, start: start + range.start as u64, len: range.len() }
             }
+            Location::MadeUp { it, start, .. } => {
+                Location::MadeUp { it, start: start + range.start, len: range.len() }
+            }
+            Location::Packed { path, .. } => Location::Packed { path, len: range.len() },
         })
     }
 
@@ -201,8 +232,19 @@ impl<'a> Bytes<'a> {
                 file.read_at(start, &mut bytes)?;
                 Ok(Cow::Owned(bytes))
             }
+            Location::MadeUp { it, start, len } => {
+                let mut bytes = vec![0; len];
+                it.fill(start, &mut bytes);
+                Ok(Cow::Owned(bytes))
+            }
+            Location::Packed { path, .. } => Err(only_packed(path)),
         }
     }
+}
+
+/// What a tensor's bytes were asked for that are not kept.
+fn only_packed(path: &Path) -> WeightsError {
+    WeightsError::malformed(path, "holds weights as they were packed, and not the tensors of a checkpoint")
 }
 
 /// Bytes per read: few system calls, and little memory for each reading thread.
@@ -215,6 +257,8 @@ const WINDOWS: usize = 8;
 pub struct Windows<'a> {
     windows: Vec<Window<'a>>,
     next: usize,
+    /// What was made up last.
+    made_up: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -240,6 +284,12 @@ impl<'a> Windows<'a> {
         let (file, tensor, len) = match of.0 {
             Location::Memory(bytes) => return Ok(&bytes[range]),
             Location::File { file, start, len } => (file, start, len),
+            Location::MadeUp { it, start, .. } => {
+                self.made_up.resize(range.len(), 0);
+                it.fill(start + range.start, &mut self.made_up);
+                return Ok(&self.made_up);
+            }
+            Location::Packed { path, .. } => return Err(only_packed(path)),
         };
         let known = self.windows.iter().position(|it| std::ptr::eq(it.file, file) && it.tensor == tensor);
         let at = known.unwrap_or_else(|| self.claim(file, tensor));

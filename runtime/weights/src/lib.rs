@@ -5,6 +5,7 @@
 //! whatever its counts say.
 
 mod checkpoint;
+mod declared;
 mod entry;
 mod error;
 mod file;
@@ -12,6 +13,7 @@ mod ggml;
 mod gguf;
 #[cfg(feature = "test-support")]
 pub mod hostile;
+mod made_up;
 mod metadata;
 mod packed;
 mod packing;
@@ -27,7 +29,7 @@ pub use error::WeightsError;
 pub use file::{Bytes, WeightsFile, Windows};
 pub use ggml::ggml_number;
 pub use metadata::{Metadata, MetadataType};
-pub use packed::{Packed, SideFile, digest};
+pub use packed::{Packed, PackedLook, SideFile, digest};
 pub use packing::Packing;
 pub use places::{cache_directory, weights_directory};
 pub use split::only_gguf;

@@ -2,11 +2,12 @@
 //! arrays; here it is only read.
 
 use crate::WeightsError;
+use crate::entry::{Encoding, Entry};
 use crate::file::WeightsFile;
-use monomorph_abi::packed_file::{AGAIN, Array, Beside, Header, MAGIC, PREFIX, Prefix};
+use monomorph_abi::packed_file::{AGAIN, Array, Header, Kept, MAGIC, PREFIX, Piece, Prefix};
+use monomorph_formats::Format;
 use std::fs::File;
 use std::hash::Hasher;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use twox_hash::XxHash3_64;
 
@@ -23,18 +24,31 @@ pub fn digest(bytes: &[u8]) -> u64 {
     XxHash3_64::oneshot(bytes)
 }
 
+/// What the beginning of a file of packed weights says of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedLook {
+    /// How long it is.
+    pub bytes: u64,
+    /// Whether its weights are made up.
+    pub made_up: bool,
+}
+
 /// An opened file of packed weights.
 #[derive(Debug)]
 pub struct Packed {
     file: WeightsFile,
+    prefix: Prefix,
     header: Header,
 }
 
 impl Packed {
-    /// The bytes of a file of packed weights; `None` of any other, or of none.
-    pub fn look(path: &Path) -> Option<u64> {
+    /// Looks at the first bytes of a file of packed weights; `None` of any other, or of none. What cannot be
+    /// right is for those to say who open it.
+    pub fn look(path: &Path) -> Option<PackedLook> {
         let file = WeightsFile::open(path).ok()?;
-        is_one(&file.beginning(MAGIC.len()).ok()?).then(|| file.bytes())
+        let (beginning, bytes) = (file.beginning(PREFIX).ok()?, file.bytes());
+        let prefix = beginning.first_chunk().and_then(|it| Prefix::decode(it, bytes).ok());
+        is_one(&beginning).then(|| PackedLook { bytes, made_up: prefix.is_some_and(|it| it.made_up) })
     }
 
     /// Opens a file and checks all of it but its arrays.
@@ -51,23 +65,16 @@ impl Packed {
             return Err(wrong(format!("has a damaged header: its digest is another; {AGAIN}")));
         }
         let header = Header::decode(&bytes, &prefix).map_err(wrong)?;
-        let packed = Packed { file, header };
-        packed.check_texts()?;
+        let packed = Packed { file, prefix, header };
+        for (name, piece) in packed.header.kept() {
+            packed.check(piece, || format!("its copy of {name}"))?;
+        }
         Ok(packed)
     }
 
-    /// Checks the digests of what was kept of checkpoint files, and of files beside them.
-    fn check_texts(&self) -> Result<(), WeightsError> {
-        let pieces = self.header.sources.iter().flat_map(|it| it.pieces.iter().map(move |piece| (it, piece)));
-        let pieces = pieces.map(|(it, piece)| (&it.name, &piece.place, piece.digest));
-        let beside = self.header.beside.iter().map(|it| (&it.name, &it.place, it.digest));
-        pieces
-            .chain(beside)
-            .try_for_each(|(name, place, digest)| self.check(place, digest, || format!("its copy of {name}")))
-    }
-
-    /// Compares the digest of a range with the one that it should have.
-    fn check(&self, place: &Range<u64>, wanted: u64, what: impl Fn() -> String) -> Result<(), WeightsError> {
+    /// Compares the digest of bytes with the one that they should have.
+    fn check(&self, piece: &Piece, what: impl Fn() -> String) -> Result<(), WeightsError> {
+        let Piece { place, digest: wanted } = piece;
         let (mut hasher, mut chunk, mut at) = (XxHash3_64::new(), Vec::new(), place.start);
         while at < place.end {
             chunk.resize((place.end - at).min(CHUNK) as usize, 0);
@@ -76,7 +83,7 @@ impl Packed {
             at += chunk.len() as u64;
         }
         let found = hasher.finish();
-        if found == wanted {
+        if found == *wanted {
             return Ok(());
         }
         Err(WeightsError::malformed(
@@ -97,18 +104,51 @@ impl Packed {
     /// When there are not so many.
     pub fn check_array(&self, at: usize) -> Result<(), WeightsError> {
         let array = &self.header.arrays[at];
-        self.check(&array.place, array.digest, || format!("array {at} ({})", array.name))
+        self.check(&array.piece, || format!("array {at} ({})", array.name))
     }
 
-    /// What each file that it was packed from is now.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = WeightsFile> {
-        self.header.sources.iter().map(|source| self.file.kept(source.clone()))
+    /// The header of the GGUF file that it was packed from, if it was one.
+    pub(crate) fn gguf(&self) -> Option<WeightsFile> {
+        let (piece, source) = (self.header.gguf.as_ref()?, self.header.sources.first()?);
+        Some(self.file.kept_header(piece.place.clone(), source.bytes))
+    }
+
+    /// The tensors that are kept as they were, of file 0, which is this.
+    pub(crate) fn tensors(&self) -> Result<Vec<Entry>, WeightsError> {
+        let entry = |kept: &Kept| {
+            let Kept { name, format, shape, piece: Piece { place, .. } } = kept;
+            let shape: Option<Vec<usize>> = shape.iter().map(|size| usize::try_from(*size).ok()).collect();
+            let elements =
+                |shape: &Vec<usize>| shape.iter().try_fold(1usize, |all, size| all.checked_mul(*size));
+            let bytes = |(format, shape): &(Format, Vec<usize>)| Some(format.bytes(elements(shape)?)? as u64);
+            let known = Format::from_name(format).zip(shape);
+            let known = known.filter(|known| bytes(known) == Some(place.end - place.start));
+            let (format, shape) = known.ok_or_else(|| {
+                let what =
+                    format!("keeps tensor `{name}` at {place:?}, which is no {format} {:?}", kept.shape);
+                WeightsError::malformed(self.path(), format!("{what}; {AGAIN}"))
+            })?;
+            // Within the file: that was checked when it was opened.
+            let bytes = place.start as usize..place.end as usize;
+            Ok(Entry { name: name.clone(), shape, encoding: Encoding::Known(format), file: 0, bytes })
+        };
+        self.header.tensors.iter().map(entry).collect()
     }
 
     /// A file that was beside the weights.
     pub(crate) fn beside(&self, name: &str) -> Option<SideFile<'_>> {
         let found = self.header.beside.iter().find(|it| it.name == name)?;
-        Some(SideFile { path: self.path().join(name), kept: Some((&self.file, found)) })
+        Some(SideFile { path: self.path().join(name), kept: Some((&self.file, &found.piece)) })
+    }
+
+    /// Whether its weights are made up.
+    pub fn is_made_up(&self) -> bool {
+        self.prefix.made_up
+    }
+
+    /// The file, as one of a checkpoint.
+    pub(crate) fn weights_file(&self) -> WeightsFile {
+        self.file.clone()
     }
 
     /// Where it is.
@@ -133,7 +173,7 @@ impl Packed {
 
     /// How many bytes its arrays have together.
     pub fn array_bytes(&self) -> u64 {
-        self.header.arrays.iter().map(|array| array.place.end - array.place.start).sum()
+        self.header.arrays.iter().map(|array| array.piece.place.end - array.piece.place.start).sum()
     }
 
     /// Its arrays, in the order in which they are loaded.
@@ -146,7 +186,7 @@ impl Packed {
 #[derive(Debug)]
 pub struct SideFile<'a> {
     path: PathBuf,
-    kept: Option<(&'a WeightsFile, &'a Beside)>,
+    kept: Option<(&'a WeightsFile, &'a Piece)>,
 }
 
 impl SideFile<'_> {
@@ -164,10 +204,10 @@ impl SideFile<'_> {
     /// # Errors
     /// When it cannot be read.
     pub fn read(&self) -> std::io::Result<Vec<u8>> {
-        let Some((file, beside)) = self.kept else { return std::fs::read(&self.path) };
+        let Some((file, Piece { place, .. })) = self.kept else { return std::fs::read(&self.path) };
         // Within the file: that was checked when it was opened.
-        let mut bytes = vec![0; (beside.place.end - beside.place.start) as usize];
-        file.read_at(beside.place.start, &mut bytes).map_err(std::io::Error::other)?;
+        let mut bytes = vec![0; (place.end - place.start) as usize];
+        file.read_at(place.start, &mut bytes).map_err(std::io::Error::other)?;
         Ok(bytes)
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::file::WeightsFile;
 use crate::packed::{Packed, digest};
-use crate::{Checkpoint, WeightsError};
-use monomorph_abi::packed_file::{ALIGNMENT, Array, Beside, Header, LAYOUT, PREFIX, Piece, Prefix, Source};
+use crate::{Checkpoint, Tensor, WeightsError};
+use monomorph_abi::packed_file::{
+    ALIGNMENT, Array, Beside, Header, Kept, LAYOUT, PREFIX, Piece, Prefix, Source,
+};
 use std::fs::{File, OpenOptions, Permissions};
-use std::ops::Range;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -42,9 +43,9 @@ pub struct Packing {
 }
 
 impl Packing {
-    /// Begins the file that `path` is to be: with what is read of a checkpoint besides the tensors that are
-    /// packed, which are its files' headers, tensors whose names are `wanted`, and files beside them. `build`
-    /// and `by` are as in [`Header`].
+    /// Begins the file that `path` is to be, with what is read of a checkpoint besides the tensors that are
+    /// packed, of which there are at most `tensors`: the header of a GGUF file, tensors whose names are
+    /// `wanted`, and files beside them. `build` and `by` are as in [`Header`].
     ///
     /// # Errors
     /// When there is another file at `path` which is none of packed weights, or the file cannot be written.
@@ -52,6 +53,7 @@ impl Packing {
         path: &Path,
         checkpoint: &Checkpoint,
         (build, by): (&str, &str),
+        tensors: usize,
         wanted: &dyn Fn(&str) -> bool,
     ) -> Result<Packing, WeightsError> {
         if path.exists() && Packed::look(path).is_none() {
@@ -68,7 +70,7 @@ impl Packing {
         let (path, partial) = (path.to_owned(), Some(partial));
         let mut packing = Packing { path, partial, file, header, room: 0, end: 0 };
         packing.describe(checkpoint, wanted);
-        let arrays = ARRAYS * checkpoint.tensor_count() + 1;
+        let arrays = ARRAYS * tensors + 1;
         packing.room = (PREFIX + packing.header.encoded_bytes(arrays, arrays * NAME)) as u64;
         packing.end = packing.room;
         packing.keep(checkpoint)?;
@@ -77,43 +79,41 @@ impl Packing {
 
     /// Lists what is kept of the checkpoint, without places or digests.
     fn describe(&mut self, checkpoint: &Checkpoint, wanted: &dyn Fn(&str) -> bool) {
-        let source = |(index, file): (usize, &WeightsFile)| {
-            let (first, ranges) = checkpoint.places(index, wanted);
-            let mut ranges: Vec<Range<usize>> = ranges.into_iter().filter(|it| !it.is_empty()).collect();
-            ranges.push(0..first);
-            ranges.sort_by_key(|range| range.start);
-            let piece = |range: Range<usize>| Piece {
-                from: range.start as u64,
-                place: 0..range.len() as u64,
-                digest: 0,
-            };
+        let source = |file: &WeightsFile| {
             let name = file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let (bytes, modified) = (file.bytes(), file.stamp().modified);
-            Source { name, bytes, modified, pieces: ranges.into_iter().map(piece).collect() }
+            Source { name, bytes: file.bytes(), modified: file.stamp().modified }
         };
-        self.header.sources = checkpoint.files().iter().enumerate().map(source).collect();
+        self.header.sources = checkpoint.files().iter().map(source).collect();
+        self.header.gguf = checkpoint.gguf_metadata().map(|_| Piece::default());
         let beside = BESIDE.into_iter().filter(|name| checkpoint.side_file(name).is_some());
         self.header.beside =
             beside.map(|name| Beside { name: name.to_owned(), ..Beside::default() }).collect();
+        let kept = |Tensor { name, shape, format, .. }: Tensor| Kept {
+            name: name.to_owned(),
+            format: format.name().to_owned(),
+            shape: shape.iter().map(|size| *size as u64).collect(),
+            piece: Piece::default(),
+        };
+        self.header.tensors = checkpoint.tensors().filter(|it| wanted(it.name)).map(kept).collect();
     }
 
-    /// Copies what is kept of the checkpoint.
+    /// Copies what is kept of the checkpoint, in the order of [`Header::kept`].
     fn keep(&mut self, checkpoint: &Checkpoint) -> Result<(), WeightsError> {
-        let mut sources = std::mem::take(&mut self.header.sources);
-        for (source, file) in sources.iter_mut().zip(checkpoint.files()) {
-            for piece in &mut source.pieces {
-                let mut bytes = vec![0; piece.place.end as usize];
-                file.read_at(piece.from, &mut bytes)?;
-                (piece.place, piece.digest) = (self.append(&bytes)?, digest(&bytes));
-            }
+        let mut header = std::mem::take(&mut self.header);
+        if let (Some(piece), Some(file)) = (&mut header.gguf, checkpoint.files().first()) {
+            let mut bytes = vec![0; checkpoint.header_bytes()];
+            file.read_at(0, &mut bytes)?;
+            *piece = self.append(&bytes)?;
         }
-        let mut all = std::mem::take(&mut self.header.beside);
-        for beside in &mut all {
+        for beside in &mut header.beside {
             let Some(file) = checkpoint.side_file(&beside.name) else { continue };
             let bytes = file.read().map_err(|error| WeightsError::io(file.path(), error))?;
-            (beside.place, beside.digest) = (self.append(&bytes)?, digest(&bytes));
+            beside.piece = self.append(&bytes)?;
         }
-        (self.header.sources, self.header.beside) = (sources, all);
+        for kept in &mut header.tensors {
+            kept.piece = self.append(&checkpoint.tensor(&kept.name)?.bytes.read()?)?;
+        }
+        self.header = header;
         Ok(())
     }
 
@@ -123,20 +123,20 @@ impl Packing {
     /// When the file cannot be written.
     pub fn put(&mut self, name: &str, made: u64, bytes: &[u8]) -> Result<(), WeightsError> {
         self.end = self.end.next_multiple_of(ALIGNMENT);
-        let place = self.append(bytes)?;
+        let piece = self.append(bytes)?;
         let name = name.chars().scan(0, |length, letter| {
             *length += letter.len_utf8();
             (*length <= NAME).then_some(letter)
         });
-        self.header.arrays.push(Array { name: name.collect(), made, place, digest: digest(bytes) });
+        self.header.arrays.push(Array { name: name.collect(), made, piece });
         Ok(())
     }
 
-    fn append(&mut self, bytes: &[u8]) -> Result<Range<u64>, WeightsError> {
+    fn append(&mut self, bytes: &[u8]) -> Result<Piece, WeightsError> {
         let place = self.end..self.end + bytes.len() as u64;
         self.file.write_all_at(bytes, place.start).map_err(|error| self.failed(error))?;
         self.end = place.end;
-        Ok(place)
+        Ok(Piece { place, digest: digest(bytes) })
     }
 
     fn failed(&self, error: std::io::Error) -> WeightsError {
@@ -155,7 +155,8 @@ impl Packing {
             let what = format!("has a header of {header} bytes, and {} were left for it", self.room);
             return Err(WeightsError::malformed(&self.path, what));
         }
-        let prefix = Prefix { header, file: self.end, digest: digest(&encoded) };
+        let made_up = self.header.sources.is_empty();
+        let prefix = Prefix { made_up, header, file: self.end, digest: digest(&encoded) };
         let write = || -> std::io::Result<()> {
             // An array without bytes may end it.
             self.file.set_len(self.end)?;

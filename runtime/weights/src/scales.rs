@@ -4,11 +4,15 @@ use crate::{Checkpoint, Tensor, WeightsError};
 
 impl Checkpoint {
     /// The static scale of each of `heads` heads: a tensor of floats that has one for each, or one for all.
+    /// Of made-up weights they are 1.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the tensor if it is missing, has another number of elements, is
     /// quantised, or has a scale that is not positive and finite; or the file cannot be read.
     pub fn static_scales(&self, name: &str, heads: usize) -> Result<Vec<f32>, WeightsError> {
+        if self.is_made_up() {
+            return Ok(vec![1.0; heads]);
+        }
         let mismatch = |what: String| WeightsError::mismatch(self.path(), what);
         let Tensor { shape, format, bytes, .. } = self.tensor(name)?;
         let count = shape.iter().try_fold(1, |product: usize, size| product.checked_mul(*size));

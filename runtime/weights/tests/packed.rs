@@ -5,7 +5,7 @@ use monomorph_abi::packed_file::{Header, PREFIX, Prefix};
 use monomorph_formats::Format;
 use monomorph_weights::hostile::{Counting, damaged, measured};
 use monomorph_weights::test_support::{GgufWriter, Value};
-use monomorph_weights::{Checkpoint, Packed, Packing, digest};
+use monomorph_weights::{Checkpoint, Packed, PackedLook, Packing, digest};
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ const FOR_NONE: usize = 32 << 10;
 fn packed(directory: &Path, from: &Path, wanted: &str) -> Result<PathBuf, String> {
     let checkpoint = Checkpoint::open(from).map_err(|error| error.to_string())?;
     let to = directory.join("a.packed");
-    let begin = Packing::begin(&to, &checkpoint, ("model/quant", "a test"), &|name| name == wanted);
+    let begin = Packing::begin(&to, &checkpoint, ("model/quant", "a test"), 4, &|name| name == wanted);
     let mut packing = begin.map_err(|error| error.to_string())?;
     packing.put("first", 7, &[1; 5000]).unwrap();
     packing.put(&"é".repeat(300), 8, &[2; 10]).unwrap();
@@ -46,21 +46,23 @@ fn what_is_kept_of_a_gguf_is_what_it_was() {
         [Checkpoint::open(&directory.path().join("m.gguf")), Checkpoint::open_packed(&path)]
             .map(Result::unwrap);
     assert_eq!(after.gguf_metadata().unwrap().strs("tokens").unwrap().unwrap().len(), 2);
-    for name in ["big", "scale"] {
-        let [before, after] = [&before, &after].map(|it| it.tensor(name).unwrap());
-        assert_eq!(
-            (before.shape, before.format, before.bytes.len()),
-            (after.shape, after.format, after.bytes.len())
-        );
-    }
-    assert_eq!(after.tensor("scale").unwrap().bytes.read().unwrap()[..], [3; 8]);
-    let gone = after.tensor("big").unwrap().bytes.read().unwrap_err().to_string();
-    assert!(gone.contains("a.packed: keeps nothing of the 1280 bytes of m.gguf"), "{gone}");
+    let [before, after_too] = [&before, &after].map(|it| it.tensor("scale").unwrap());
+    assert_eq!((before.shape, before.format), (after_too.shape, after_too.format));
+    assert_eq!(after_too.bytes.read().unwrap()[..], [3; 8]);
+    // What was packed is there as it is asked for, and cannot be read.
+    assert!(after.tensor("big").is_err());
+    let big = after.expect("big", &[64, 32], Format::Q4_1).unwrap();
+    let gone = big.bytes.read().unwrap_err().to_string();
+    assert!(gone.contains("a.packed: holds weights as they were packed"), "{gone}");
+    assert!(!after.is_made_up());
     let packed = after.packed().unwrap();
     assert_eq!(packed.array_bytes(), 5010);
     (0..2).for_each(|at| packed.check_array(at).unwrap());
     assert_eq!(packed.arrays()[1].name, "é".repeat(80), "cut between letters");
-    assert_eq!(Packed::look(&path), Some(std::fs::metadata(&path).unwrap().len()));
+    assert_eq!(
+        Packed::look(&path),
+        Some(PackedLook { bytes: std::fs::metadata(&path).unwrap().len(), made_up: false })
+    );
     assert_eq!(Packed::look(&directory.path().join("m.gguf")), None);
     let refused = Checkpoint::open(&path).unwrap_err().to_string();
     assert!(
@@ -81,9 +83,10 @@ fn what_is_kept_of_safetensors_has_the_files_beside_them() {
     std::fs::write(directory.path().join("model.safetensors"), file).unwrap();
     std::fs::write(directory.path().join("tokenizer.json"), "{}").unwrap();
     std::fs::write(directory.path().join("LICENSE"), "none").unwrap();
-    let path = packed(directory.path(), directory.path(), "none").unwrap();
+    let path = packed(directory.path(), directory.path(), "a").unwrap();
     let after = Checkpoint::open_packed(&path).unwrap();
     assert_eq!(after.tensor("a").unwrap().shape, [2]);
+    assert_eq!(after.tensor("a").unwrap().bytes.read().unwrap()[..], [1; 8]);
     let beside = after.side_file("tokenizer.json").unwrap();
     assert_eq!((beside.read().unwrap(), beside.path()), (b"{}".to_vec(), &*path.join("tokenizer.json")));
     assert!(after.side_file("LICENSE").is_none() && after.side_file("config.json").is_none());
@@ -99,6 +102,18 @@ fn what_is_kept_of_safetensors_has_the_files_beside_them() {
             .unwrap()
             .all(|it| { !it.unwrap().file_name().to_string_lossy().ends_with(".partial") })
     );
+}
+
+#[test]
+fn made_up_weights_are_said_to_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.packed");
+    let begin = Packing::begin(&path, &Checkpoint::made_up(7), ("model/quant", "a test"), 4, &|_| true);
+    begin.unwrap().finish().unwrap();
+    assert!(Packed::look(&path).unwrap().made_up);
+    let after = Checkpoint::open_packed(&path).unwrap();
+    assert!(after.is_made_up() && after.packed().unwrap().header().sources.is_empty());
+    assert_eq!(after.static_scales("any", 3).unwrap(), [1.0; 3]);
 }
 
 /// With the digest that it should have, so that what is behind it is looked at.
@@ -158,10 +173,20 @@ fn a_header_that_says_too_much_claims_nothing() {
         opened.unwrap_err().to_string()
     };
     let far = u64::MAX - 4095..u64::MAX;
-    assert!(refused(&|it| it.arrays[0].place = far.clone()).contains("array 0 (first) lies at"));
-    assert!(refused(&|it| it.arrays[1].place = it.arrays[0].place.clone()).contains("lies at"));
-    assert!(refused(&|it| it.sources[0].pieces[0].place.end = u64::MAX).contains("a part of m.gguf lies at"));
-    // A checkpoint's file of any size is believed; a header within it that is not there is not.
-    let words = refused(&|it| it.sources[0].pieces[0].place.end -= 40);
+    assert!(refused(&|it| it.arrays[0].piece.place = far.clone()).contains("array 0 (first) lies at"));
+    assert!(refused(&|it| it.arrays[1].piece.place = it.arrays[0].piece.place.clone()).contains("lies at"));
+    let gguf = |it: &mut Header, by: u64| {
+        let piece = it.gguf.as_mut().unwrap();
+        piece.place.end = piece.place.end.wrapping_sub(by);
+    };
+    assert!(
+        refused(&|it| gguf(it, it.gguf.as_ref().unwrap().place.end + 1))
+            .contains("the header of GGUF lies at")
+    );
+    let words = refused(&|it| gguf(it, 40));
     assert!(words.contains("damaged.packed"), "{words}");
+    // A checkpoint's file of any size is believed; a tensor that its bytes are not is not.
+    assert!(refused(&|it| it.tensors[0].shape = vec![3]).contains("keeps tensor `scale` at"));
+    assert!(refused(&|it| it.tensors[0].shape = vec![u64::MAX; 3]).contains("which is no f32 ["));
+    assert!(refused(&|it| it.tensors[0].format = "g32".into()).contains("which is no g32 [2]"));
 }

@@ -199,7 +199,7 @@ impl<'a> Mapped<'a> {
         let Some(array) = arrays.get(at) else {
             return Err(self.other(format!("it has {at} arrays, and {} is wanted after them", made.name)));
         };
-        let length = array.place.end - array.place.start;
+        let length = array.piece.place.end - array.piece.place.start;
         if array.made != made.digest || length != bytes as u64 {
             return Err(self.other(format!(
                 "array {at} is {} in {length} bytes, and {} in {bytes} bytes is wanted",
@@ -207,7 +207,7 @@ impl<'a> Mapped<'a> {
             )));
         }
         // Within the file, and so within the address space: that was checked when it was opened.
-        Ok(&self.mapping.bytes()[array.place.start as usize..array.place.end as usize])
+        Ok(&self.mapping.bytes()[array.piece.place.start as usize..array.piece.place.end as usize])
     }
 
     /// Checks that all arrays were taken.

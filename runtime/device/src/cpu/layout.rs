@@ -189,7 +189,7 @@ impl Bench {
     fn pack(&self) -> PathBuf {
         let to = self.directory.path().join("m.packed");
         let checkpoint = Checkpoint::open(&self.directory.path().join("m.gguf")).unwrap();
-        let packing = Packing::begin(&to, &checkpoint, (BUILD, "a test"), &|name| name == "t").unwrap();
+        let packing = Packing::begin(&to, &checkpoint, (BUILD, "a test"), 8, &|name| name == "t").unwrap();
         let packing = Mutex::new(packing);
         let all = All::load(&self.loader().writing(&packing), "w").unwrap();
         // Nothing of it is kept, and nothing can be read of what is not there.
@@ -230,7 +230,7 @@ fn what_is_mapped_is_what_would_be_packed_and_stays_as_it_is() {
     assert_eq!(checkpoint.gguf_metadata().unwrap().str("general.name").unwrap(), Some("a"));
     let header = checkpoint.packed().unwrap().header();
     assert_eq!((&*header.build, &*header.by, header.sources.len()), (BUILD, "a test", 1));
-    assert!(header.arrays.iter().all(|array| array.place.start.is_multiple_of(4096)));
+    assert!(header.arrays.iter().all(|array| array.piece.place.start.is_multiple_of(4096)));
     assert_eq!(header.arrays[0].name, "matrix [20, 64] in f32 of w");
 }
 

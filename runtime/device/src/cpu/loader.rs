@@ -122,12 +122,17 @@ impl<'a> Part<'a> {
         Part { negative_rates: true, ..self }
     }
 
-    /// All that decides which bytes are packed of it, but for its own.
+    /// All that decides which bytes are packed of it, but for its own. Dimensions of one are left out, as
+    /// GGUF files may leave them out.
     fn describe(&self, out: &mut String) {
         let Part { tensor: Tensor { name, shape, format, .. }, rows, scales, negative_rates } = self;
         let form = scales.map_or("no", |(form, _)| form.name());
         // A string takes whatever is written to it.
-        let _ = write!(out, "{name} {shape:?} {format} {rows:?} {form} {negative_rates};");
+        let _ = write!(out, "{name}");
+        for size in shape.iter().filter(|size| **size != 1) {
+            let _ = write!(out, " {size}");
+        }
+        let _ = write!(out, " {format} {rows:?} {form} {negative_rates};");
     }
 
     /// Whether the model uses all rows of the file, in order.
@@ -472,7 +477,8 @@ impl<const N: usize> Vector<N> {
             // Of rows of a tensor, all of it.
             let mut values = vec![0.0; bytes.len() / format.block_bytes()];
             monomorph_formats::decode(format, &bytes.read()?, &mut values);
-            if part.negative_rates {
+            // What is made up stands for itself.
+            if part.negative_rates && !bytes.are_made_up() {
                 let fault = |what| loader.mismatch(format!("tensor {name}: {what}"));
                 logarithms_of_rates(&mut values).map_err(fault)?;
             }

@@ -16,6 +16,7 @@ use monomorph_model::{
     Shown, SlidingId, SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, VisionSpec, Weights,
 };
 use monomorph_weights::{Checkpoint, Packed, Packing, WeightsError};
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -94,6 +95,14 @@ fn build_of(spec: &ModelSpec) -> &str {
     spec.target.split_once('/').map_or(spec.target, |(_, build)| build)
 }
 
+/// The checkpoint, which may be `made_up`.
+fn opened<'a>(weights: &'a Weights, made_up: &'a OnceCell<Checkpoint>) -> &'a Checkpoint {
+    match weights {
+        Weights::Checkpoint(checkpoint) => checkpoint,
+        Weights::Dummy { seed } => made_up.get_or_init(|| Checkpoint::made_up(*seed)),
+    }
+}
+
 /// A loaded layer stack and the threads that run it.
 pub struct Model<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize> {
     team: Team,
@@ -118,17 +127,15 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
     const VISION: Option<VisionSpec> = S::VISION;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
-        let (spec, checkpoint) = (S::SPEC, weights.checkpoint()?);
+        let made_up = OnceCell::new();
+        let (spec, checkpoint) = (S::SPEC, opened(weights, &made_up));
         let blocks = options.blocks_or_one_sequence(spec.block_tokens);
         let states = options.states(spec);
         let sliding = S::SLIDING.map_or(0, |it| {
             it.blocks(spec, blocks, states.sequences, options.context, options.offload.is_some())
         });
         let mapped = checkpoint.packed().map(|packed| Mapped::open(packed, build_of(spec))).transpose()?;
-        if mapped.is_none() {
-            // Of what was packed this was seen then.
-            checkpoint.refuse_surplus(|name| spec.knows(name))?;
-        }
+        checkpoint.refuse_surplus(|name| spec.knows(name))?;
         progress.expect(checkpoint.packed().map_or(spec.weight_bytes, Packed::array_bytes));
         let team = Team::new(options.threads).map_err(LoadError::Threads)?;
         let loader = Loader::new(&team, checkpoint.path(), progress);
@@ -168,7 +175,8 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         threads: usize,
         progress: &Progress,
     ) -> Result<u64, LoadError> {
-        let (spec, checkpoint) = (S::SPEC, weights.checkpoint()?);
+        let made_up = OnceCell::new();
+        let (spec, checkpoint) = (S::SPEC, opened(weights, &made_up));
         if checkpoint.packed().is_some() {
             let what = "holds weights that are packed already".to_owned();
             return Err(WeightsError::Mismatch { path: checkpoint.path().to_owned(), what }.into());
@@ -177,7 +185,8 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         progress.expect(spec.weight_bytes);
         let team = Team::new(threads).map_err(LoadError::Threads)?;
         let wanted = |name: &str| spec.kv_scales.is_some_and(|scales| scales.knows(name));
-        let packing = Mutex::new(Packing::begin(to, checkpoint, (build_of(spec), by), &wanted)?);
+        let packing =
+            Mutex::new(Packing::begin(to, checkpoint, (build_of(spec), by), spec.tensor_count(), &wanted)?);
         let loader = Loader::new(&team, checkpoint.path(), progress).writing(&packing);
         let (states, lanes) = (States { sequences: 1, snapshots: 0 }, team.lanes());
         // What it claims besides weights is never touched, and so takes no memory.

@@ -30,7 +30,7 @@ impl Model for Half {
     const SLIDING: Option<SlidingSpec> = Whole::SLIDING;
 
     fn load(_: &Weights, _: &LoadOptions, _: &Progress) -> Result<Self, LoadError> {
-        Err(LoadError::DummyWeights)
+        Err(LoadError::NoPacking)
     }
 
     fn blocks(&self) -> usize {

@@ -15,7 +15,7 @@ use monomorph_engine::{EngineHandle, EngineOptions, OffloadShare, PrefixOptions,
 use monomorph_model::{
     HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, SlidingSpec, StatesWanted, Weights,
 };
-use monomorph_weights::{Checkpoint, Packed};
+use monomorph_weights::{Checkpoint, Packed, PackedLook};
 use std::num::NonZero;
 use std::path::PathBuf;
 
@@ -97,8 +97,8 @@ pub struct WeightsArgs {
     /// Where files of a hub are kept [default: where the hub's own client keeps them].
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
-    /// With made-up weights: the checkpoint, or a directory of its text files, to take tokenizer and chat
-    /// template from [default: a stand-in whose tokens are bytes].
+    /// With made-up weights, packed or not: the checkpoint, or a directory of its text files, to take
+    /// tokenizer and chat template from [default: a stand-in whose tokens are bytes].
     #[arg(long, value_name = "PATH")]
     pub tokenizer: Option<PathBuf>,
     /// Compare the SHA-256 of every file of the weights before they are loaded: with the build's quant spec,
@@ -122,7 +122,7 @@ impl WeightsArgs {
             }
             return Ok(Weights::Dummy { seed });
         }
-        if self.tokenizer.is_some() {
+        if self.tokenizer.is_some() && !self.is_dummy() {
             return Err("--tokenizer goes with --weights dummy; a checkpoint has its own".to_owned());
         }
         let path = match (repository, &self.weights) {
@@ -153,14 +153,19 @@ impl WeightsArgs {
         self.weights.as_deref().and_then(Repository::named).is_some()
     }
 
-    /// The bytes of a file of packed weights, where they are one.
-    pub(crate) fn packed_bytes(&self) -> Option<u64> {
+    /// What a file of packed weights says of itself, where they are one.
+    fn packed(&self) -> Option<PackedLook> {
         self.weights.as_deref().and_then(Packed::look)
     }
 
-    /// Whether weights are made up.
+    /// The bytes of a file of packed weights, where they are one.
+    pub(crate) fn packed_bytes(&self) -> Option<u64> {
+        self.packed().map(|packed| packed.bytes)
+    }
+
+    /// Whether weights are made up, packed or not.
     pub(crate) fn is_dummy(&self) -> bool {
-        matches!(self.dummy_seed(), Ok(Some(_)))
+        matches!(self.dummy_seed(), Ok(Some(_))) || self.packed().is_some_and(|packed| packed.made_up)
     }
 
     fn dummy_seed(&self) -> Result<Option<u64>, String> {
@@ -180,12 +185,12 @@ impl WeightsArgs {
     /// The text side of these weights.
     pub(crate) fn text(&self, weights: &Weights, spec: &ModelSpec) -> Result<Text, String> {
         let text = match (weights, &self.tokenizer) {
-            (Weights::Checkpoint(checkpoint), _) => Text::load(checkpoint, spec),
-            (Weights::Dummy { .. }, Some(path)) => {
+            (Weights::Checkpoint(checkpoint), _) if !checkpoint.is_made_up() => Text::load(checkpoint, spec),
+            (_, Some(path)) => {
                 let files = Checkpoint::open_text(path).map_err(|error| error.to_string())?;
                 Text::load(&files, spec)
             }
-            (Weights::Dummy { .. }, None) => Text::stand_in(spec),
+            (_, None) => Text::stand_in(spec),
         };
         text.map_err(|error| error.to_string())
     }
@@ -477,7 +482,8 @@ fn say_mapped(packed: &Packed) {
     let sources: Vec<&str> = header.sources.iter().map(|source| source.name.as_str()).collect();
     let of = match &sources[..] {
         [first, _, ..] => format!("{first} and {} more", sources.len() - 1),
-        few => few.concat(),
+        [] => "made-up weights".to_owned(),
+        [one] => (*one).to_owned(),
     };
     out::say(format_args!(
         "weights: {}, packed of {of} by {}, {} mapped",

@@ -274,8 +274,7 @@ fn as_text(
             figures.predicted_prefill, figures.limit_prefill
         ),
     );
-    let dummy = if spec.hardware.cuda.is_some() { ", or --weights dummy" } else { "" };
-    line("default", format!("weights at {}{dummy}", default_weights(spec).display()));
+    line("default", format!("weights at {}, or --weights dummy", default_weights(spec).display()));
     lines.push(String::new());
     lines.push(format!("{:<12} {:<8} {}", "class", "stored", "compute"));
     for format in spec.formats {

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::process::out;
 use crate::start::load::{NOT_MAPPED, ThreadArgs, WeightsArgs};
 use crate::start::paths::packed_path;
-use monomorph_model::{Model, ModelSpec, Progress};
+use monomorph_model::{Model, ModelSpec, Progress, Weights};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -31,20 +31,26 @@ pub(crate) fn pack<M: Model>(args: &PackArgs) -> Result<(), Failure> {
     if spec.hardware.cuda.is_some() {
         return Err(NOT_MAPPED.to_owned().into());
     }
+    if args.weights.tokenizer.is_some() {
+        let why = "pack: a file of made-up weights has no tokenizer; give --tokenizer to who takes the file";
+        return Err(why.to_owned().into());
+    }
     let started = Instant::now();
     let threads = args.threads.count();
     let weights = args.weights.open(spec, threads)?;
-    let from = weights.checkpoint()?.path();
-    let to = match &args.out {
-        Some(out) => out.clone(),
-        None if args.weights.is_of_a_hub() => {
-            return Err("pack: the files of a hub are in its cache; say with --out where packed ones go"
-                .to_owned()
-                .into());
-        }
-        None => packed_path(spec, from),
+    let (from, beside) = match &weights {
+        Weights::Checkpoint(checkpoint) => (checkpoint.path().display().to_string(), Some(checkpoint.path())),
+        Weights::Dummy { .. } => ("made-up weights".to_owned(), None),
     };
-    out::print(format_args!("packing {} for {} into {}", from.display(), spec.target, to.display()));
+    let to = match (&args.out, beside.filter(|_| !args.weights.is_of_a_hub())) {
+        (Some(out), _) => out.clone(),
+        (None, Some(beside)) => packed_path(spec, beside),
+        (None, None) => {
+            let why = "pack: these weights are no files that packed ones could go beside; say with --out where they go";
+            return Err(why.to_owned().into());
+        }
+    };
+    out::print(format_args!("packing {from} for {} into {}", spec.target, to.display()));
     let bytes = M::pack(&weights, &to, &by(spec), threads, &Progress::default())?;
     out::print(format_args!(
         "packed in {:.2} s: {} ({}); --weights takes it",
