@@ -89,7 +89,7 @@ pub struct Source {
 pub struct Piece {
     /// Where they stand.
     pub place: Range<u64>,
-    /// Their digest.
+    /// XXH3 of them.
     pub digest: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct Beside {
 /// A tensor as the checkpoint had it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Its name.
+    /// What the checkpoint calls it.
     pub name: String,
     /// Its format, by the name that quant specs use.
     pub format: String,
