@@ -67,7 +67,7 @@ pub const CUDA: &str = "--features=monomorph-device/cuda";
 const KERNELS: &str = "kernels";
 
 /// Files in `tests/tests` with ignored tests that need nothing but time.
-const SLOW: [&str; 12] = [
+const SLOW: [&str; 13] = [
     "calls",
     "drafting",
     "emulated",
@@ -79,6 +79,7 @@ const SLOW: [&str; 12] = [
     "emulated_world",
     "joins",
     "structured",
+    "vision",
     "vision_drafts",
 ];
 
