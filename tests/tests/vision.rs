@@ -339,7 +339,9 @@ fn cpu_stacks_see_what_transformers_and_the_interpreter_do() {
 }
 
 /// Servers of CUDA devices on the emulated card, from the same exact weights: products in f32 as those of
-/// CPUs.
+/// CPUs. The images of a prompt share a pass.
+///
+/// Planted: the rows of the first image of a pass kept for the second.
 #[test]
 fn emulated_stacks_see_what_transformers_and_the_interpreter_do() {
     see_on_cards(&ON_CARDS);
