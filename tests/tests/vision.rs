@@ -416,8 +416,8 @@ fn an_emulated_stack_sees_with_a_pixtral_as_the_interpreter_does() {
     on_a_card(&golden, in_f16(&golden.name));
 }
 
-/// Two ranks, each with the whole tower and its share of the text model: attention over three axes, delta-nets
-/// and dense blocks.
+/// Two ranks, each with the whole tower and its share of the text model: attention over three axes,
+/// delta-nets and dense blocks.
 #[test]
 fn two_emulated_ranks_see_as_the_interpreter_does() {
     let made = tempfile::tempdir().expect("temporary directories can be made");

@@ -7,8 +7,9 @@
 //! the residual stream, it is added to zeros and summed over the ranks; where it would be normed, it is
 //! summed before, and every rank norms the sum; logits are computed by rows of the head and gathered. The
 //! residual stream is whole on every rank, and has the same bits on all of them: every rank adds in the same
-//! order. So the routers of all choose the same experts. A vision tower is whole on every rank, which computes
-//! all of it: its weights are few beside the model's, and sums over ranks would stop each of its layers twice.
+//! order. So the routers of all choose the same experts. A vision tower is whole on every rank, which
+//! computes all of it: its weights are few beside the model's, and sums over ranks would stop each of its
+//! layers twice.
 
 use super::{PassError, pass_error};
 use crate::blocks::exchange::graph::{Gather, Sum, Total, Zeros};

@@ -31,7 +31,8 @@ pub struct Case {
 /// What a stack makes of a case.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Of each image: the rows of its tokens, `[tokens, hidden]`, and those of each tap. None of several ranks.
+    /// Of each image: the rows of its tokens, `[tokens, hidden]`, and those of each tap. None of several
+    /// ranks.
     pub rows: Vec<Vec<Vec<f32>>>,
     /// `[tokens, vocabulary]`, fed at once.
     pub whole: Vec<f32>,

@@ -1,6 +1,6 @@
 //! Documents of text in messages, as the text that models are shown: chat templates take no documents here.
 
-use super::messages::texts_of;
+use super::texts::texts_of;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_of, array, of, only, text};
 use crate::request::fields::{Fields, Neutral, wrong_type};

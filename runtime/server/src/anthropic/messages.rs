@@ -1,17 +1,15 @@
 //! Anthropic's messages, converted to those that chat templates take.
 
 use super::document::{self, read_document};
+use super::texts::{self, BETWEEN, read_text, texts_of};
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::described::described;
-use crate::request::fields::{Fields, text_of, text_schema, wrong_type, wrong_word};
+use crate::request::fields::{Fields, wrong_type, wrong_word};
 use crate::request::images::{self, RequestImage, RequestImages, read_block_image};
 use crate::request::message::{append, append_image};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-
-/// Separator between two texts of one message: Anthropic's clients add texts of their own.
-const BETWEEN: &str = "\n";
 
 /// The tool's name by the call's id, of the messages before.
 type Called<'a> = HashMap<&'a str, &'a str>;
@@ -65,8 +63,8 @@ fn check_beginning(turn: &Value, path: &str) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The schemas of messages, and of their texts, documents and images, by their names; of a model that takes images or
-/// does not.
+/// The schemas of messages, and of their texts, documents and images, by their names; of a model that takes
+/// images or does not.
 pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     let samples = ["user", "system", "assistant"].map(|role| json!({"role": role, "content": ""}));
     let read = |message: &Value| {
@@ -76,7 +74,7 @@ pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     let image = images::samples().into_iter().skip(2);
     let mut schemas = vec![
         ("AnthropicMessage", described("messages[]", samples, read)),
-        ("AnthropicText", text_schema(&["text"], &OF_TEXTS)),
+        ("AnthropicText", texts::schema()),
         ("AnthropicDocument", described("", document::samples(), |block| read_document("", block))),
     ];
     if takes_images {
@@ -257,18 +255,4 @@ fn read_block<'a>(
         _ => add(turns, true, read_text(path, block)?),
     }
     Ok(())
-}
-
-/// What clients send with a text, and what changes no answer.
-const OF_TEXTS: [&str; 2] = ["cache_control", "citations"];
-
-/// The texts of blocks of an array at this path, joined.
-pub(super) fn texts_of(path: &str, blocks: &[Value]) -> Result<String, ApiError> {
-    let read = |(at, block)| read_text(&format!("{path}[{at}]"), block);
-    Ok(blocks.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?.join(BETWEEN))
-}
-
-/// A block of text.
-fn read_text<'a>(path: &str, block: &'a Value) -> Result<&'a str, ApiError> {
-    text_of(path, block, &["text"], &OF_TEXTS, "blocks")
 }

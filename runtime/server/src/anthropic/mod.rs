@@ -5,3 +5,4 @@ mod document;
 pub(crate) mod errors;
 pub(crate) mod messages;
 pub(crate) mod request;
+mod texts;
