@@ -82,7 +82,10 @@ impl RequestImages {
         read: fn(&str, &Value) -> Result<RequestImage, ApiError>,
     ) -> Result<(), ApiError> {
         if !self.taken {
-            return Err(ApiError::unsupported(path, "images, which this model does not take"));
+            return Err(ApiError::unsupported(
+                path,
+                "images, for which a model has to be built with `--vision on`",
+            ));
         }
         self.read.push(read(path, part)?);
         Ok(())

@@ -281,7 +281,7 @@ pub fn refusals() {
         ),
         (
             block(json!({"type": "image", "source": {}})),
-            &["messages[0].content[0]", "images, which this model does not take"],
+            &["messages[0].content[0]", "images, for which a model has to be built with `--vision on`"],
         ),
         (block(json!({"type": "text"})), &["messages[0].content[0].text", "required"]),
         (

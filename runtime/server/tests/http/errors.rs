@@ -56,21 +56,21 @@ fn long_ones() -> Vec<Refusal> {
             json!({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{wide}")}}]}]}),
             400,
             Some("messages[0].content[0]"),
-            vec!["not supported", "images, which this model does not take"],
+            vec!["not supported", "images, for which a model has to be built with `--vision on`"],
         ),
         (
             RESPONSES,
             json!({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": format!("data:;base64,{wide}")}]}]}),
             400,
             Some("input[0].content[0]"),
-            vec!["not supported", "images, which this model does not take"],
+            vec!["not supported", "images, for which a model has to be built with `--vision on`"],
         ),
         (
             MESSAGES,
             json!({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": wide}}]}]}),
             400,
             None,
-            vec!["messages[0].content[0]", "images, which this model does not take"],
+            vec!["messages[0].content[0]", "images, for which a model has to be built with `--vision on`"],
         ),
         // Long values are shortened in the middle.
         (

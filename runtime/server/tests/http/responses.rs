@@ -357,7 +357,7 @@ pub fn refusals() {
         (
             item(json!({"role": "user", "content": [{"type": "input_image"}]})),
             "input[0].content[0]",
-            "images, which this model does not take",
+            "images, for which a model has to be built with `--vision on`",
         ),
         (
             item(json!({"type": "function_call_output", "call_id": "x", "output": "y"})),
