@@ -8,8 +8,9 @@ use crate::side_file::{end_ids, read_config, read_file};
 use crate::vocabulary::{Kind, Speller, Spelling, Vocabulary};
 use monomorph_weights::Checkpoint;
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::Path;
+use tokenizers::models::bpe::BPE;
+use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 /// No vocabulary has ids beyond this. A larger id in a file would make the server claim memory for all ids
 /// below it.
@@ -79,11 +80,25 @@ pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Parts, TextError> {
     Ok(parts)
 }
 
+/// A tokenizer whose model is the one that nearly all have.
+type OfPairs = tokenizers::TokenizerImpl<
+    BPE,
+    NormalizerWrapper,
+    PreTokenizerWrapper,
+    PostProcessorWrapper,
+    DecoderWrapper,
+>;
+
 /// Parses a `tokenizer.json` with the library. The library panics on some invalid files: when it reads the
 /// decoder, and when it first uses a template with a missing token, which happens here.
 fn pipeline_of(text: &[u8]) -> Result<tokenizers::Tokenizer, String> {
     let read = || {
-        let pipeline = tokenizers::Tokenizer::from_bytes(text).map_err(|error| error.to_string())?;
+        // Of a model whose kind is not known beforehand the library makes several copies, which takes most
+        // of a start: it is read as any kind, and its errors told, only where it is not of this one.
+        let pipeline = match serde_json::from_slice::<OfPairs>(text) {
+            Ok(pipeline) => pipeline.into(),
+            Err(_) => tokenizers::Tokenizer::from_bytes(text).map_err(|error| error.to_string())?,
+        };
         // Only a panic matters, not the tokens.
         let _ = pipeline.encode("a", true);
         Ok(pipeline)
@@ -99,22 +114,24 @@ fn named_token(value: &Value) -> Option<&str> {
 fn vocabulary_of(path: &Path, pipeline: &tokenizers::Tokenizer) -> Result<Vocabulary, TextError> {
     let speller = Speller::new(spelling_of(path, pipeline)?);
     let added = pipeline.get_added_vocabulary();
-    let mut tokens: BTreeMap<u32, (Vec<u8>, Kind)> = pipeline
-        .get_vocab(false)
-        .into_iter()
-        .map(|(token, id)| (id, (speller.spell(&token), Kind::Normal)))
-        .collect();
+    let of_model = pipeline.get_vocab(false).into_iter();
+    let mut tokens: Vec<(u32, Vec<u8>, Kind)> =
+        of_model.map(|(token, id)| (id, speller.spell(&token), Kind::Normal)).collect();
     for (&id, token) in added.get_added_tokens_decoder() {
         let kind = if token.special { Kind::Special } else { Kind::Normal };
-        tokens.insert(id, (token.content.clone().into_bytes(), kind));
+        tokens.push((id, token.content.clone().into_bytes(), kind));
     }
-    if let Some((&id, _)) = tokens.last_key_value()
-        && id >= MOST_IDS
-    {
+    // An added token that the model has too stands behind it, and counts.
+    tokens.sort_by_key(|(id, ..)| *id);
+    if let Some((id, ..)) = tokens.last().filter(|(id, ..)| *id >= MOST_IDS) {
         return Err(TextError::malformed(path, format!("has a token of id {id}")));
     }
     let mut vocabulary = Vocabulary::default();
-    for (id, (bytes, kind)) in tokens {
+    let mut tokens = tokens.into_iter().peekable();
+    while let Some((id, bytes, kind)) = tokens.next() {
+        if tokens.peek().is_some_and(|(next, ..)| *next == id) {
+            continue;
+        }
         while vocabulary.len() < id as usize {
             vocabulary.push(&[], Kind::Absent);
         }
@@ -153,4 +170,46 @@ fn first_of_template(pipeline: &tokenizers::Tokenizer, path: &Path) -> Result<Op
         ([first, ..], without) if with.get_ids() != without && without.first() != Some(first) => Some(*first),
         _ => None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pipeline_of;
+    use serde_json::{Value, json};
+
+    fn file(model: &Value) -> Vec<u8> {
+        let added = json!([{"id": 3, "content": "<end>", "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false, "special": true}]);
+        let decoder = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+            "use_regex": true});
+        let file = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+            "normalizer": {"type": "NFC"}, "pre_tokenizer": decoder, "post_processor": null,
+            "decoder": decoder, "model": model});
+        file.to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_model_of_pairs_is_what_one_of_any_kind_is() {
+        let vocabulary = json!({"a": 0, "b": 1, "ab": 2});
+        let pairs = |kind: Value, merges: Value| {
+            json!({"type": kind, "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                "ignore_merges": true, "vocab": vocabulary, "merges": merges})
+        };
+        let mut untyped = pairs(Value::Null, json!(["a b"]));
+        untyped.as_object_mut().expect("an object").remove("type");
+        let words = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": "a"});
+        for model in
+            [pairs("BPE".into(), json!([["a", "b"]])), pairs("BPE".into(), json!(["a b"])), untyped, words]
+        {
+            let text = file(&model);
+            let any = tokenizers::Tokenizer::from_bytes(&text).expect("the library reads it");
+            let found = pipeline_of(&text).expect("so do we");
+            let written = |it: &tokenizers::Tokenizer| serde_json::to_value(it).expect("it can be written");
+            assert_eq!(written(&found), written(&any));
+        }
+        let wrong = file(&pairs("BPE".into(), json!([["a", "c"]])));
+        let any = tokenizers::Tokenizer::from_bytes(&wrong).expect_err("there is no `c`");
+        assert_eq!(pipeline_of(&wrong).expect_err("there is no `c`"), any.to_string());
+    }
 }

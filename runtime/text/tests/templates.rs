@@ -60,7 +60,7 @@ fn an_answer_goes_on_with_the_last_content() {
     let begun = "It is a \u{fdd1} place, \n";
     let messages =
         [json!({"role": "user", "content": "\u{fdd1}?"}), json!({"role": "assistant", "content": begun})];
-    for name in ["alternating.jinja", "python.jinja", "thinking-tools.jinja"] {
+    for name in ["alternating.jinja", "thinking-tools.jinja"] {
         let template = ChatTemplate::from_source(source(name), &tokenizer).unwrap();
         let render = |messages: &[Value], end| {
             template
@@ -76,7 +76,8 @@ fn an_answer_goes_on_with_the_last_content() {
         let chat = Chat { messages, end: ChatEnd::Content, extra: &Map::new() };
         deaf.render(&chat).expect_err("there is nothing to go on with").to_string()
     };
-    assert!(error(&messages).contains("does not write the text of the last message"), "{}", error(&messages));
+    let unheard = [json!({"role": "user", "content": "Hi"}), json!({"role": "assistant", "content": "So"})];
+    assert!(error(&unheard).contains("does not write the text of the last message"), "{}", error(&unheard));
     assert!(error(&[json!({"role": "assistant"})]).contains("no text to go on with"));
     assert!(error(&[]).contains("no text to go on with"));
 }
