@@ -99,7 +99,7 @@ mod tests {
             (document(json!({"type": "text", "media_type": "text/plain"})), "a.source.data", "required"),
             (
                 document(json!({"type": "content", "content": [{"type": "image"}]})),
-                "a.source.content[0].type",
+                "a.source.content[0]",
                 "image",
             ),
             (cited, "a.citations", "citations"),
