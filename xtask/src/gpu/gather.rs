@@ -142,15 +142,19 @@ pub fn gather(options: &Options) -> Result<(), String> {
         let kept = options.kv.iter().map(|it| BuildOptions { kv: Some(*it), ..plain });
         let patches = (!options.images.is_empty()).then_some(None).into_iter();
         let patches = patches.chain(options.image_patches.map(Some));
-        let seeing = patches.map(|it| BuildOptions { vision: true, image_patches: it, ..plain });
-        let several = [tensor_parallel, expert_parallel].into_iter().flatten().map(|it| it.of(plain));
+        let seeing: Vec<_> =
+            patches.map(|it| BuildOptions { vision: true, image_patches: it, ..plain }).collect();
+        let several = [tensor_parallel, expert_parallel].into_iter().flatten();
+        // Several ranks see as one does.
+        let several =
+            several.flat_map(|it| [plain].into_iter().chain(seeing.clone()).map(move |of| it.of(of)));
         let spread = tensor_parallel.filter(|_| options.hosts.is_some());
         let spread = spread.map(|it| BuildOptions { hosts: options.hosts, ..it.of(plain) });
         let builds: Vec<BuildOptions> = [plain]
             .into_iter()
             .chain(invariant)
             .chain(kept)
-            .chain(seeing)
+            .chain(seeing.clone())
             .chain(several)
             .chain(spread)
             .collect();
