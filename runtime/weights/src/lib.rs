@@ -30,7 +30,7 @@ pub use file::{Bytes, WeightsFile, Windows};
 pub use ggml::ggml_number;
 pub use metadata::{Metadata, MetadataType};
 pub use packed::{Packed, PackedLook, SideFile, digest};
-pub use packing::Packing;
+pub use packing::{BESIDE, Packing};
 pub use places::{cache_directory, weights_directory};
 pub use split::only_gguf;
 

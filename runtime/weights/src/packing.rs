@@ -10,8 +10,8 @@ use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Files beside the weights that a server reads.
-const BESIDE: [&str; 7] = [
+/// Files beside safetensors that a server reads, as far as they are there.
+pub const BESIDE: [&str; 7] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",

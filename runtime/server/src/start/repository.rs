@@ -3,23 +3,12 @@
 use crate::process::out;
 use monomorph_hub::{Entry, File, Hub, Shown};
 use monomorph_model::ModelSpec;
-use monomorph_weights::Safetensors;
+use monomorph_weights::{BESIDE, Safetensors};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// The revision where none is named.
 const REVISION: &str = "main";
-
-/// Files that are read beside safetensors, as far as a repository has them.
-const BESIDE: [&str; 7] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tekken.json",
-    "chat_template.jinja",
-    "chat_template.json",
-];
 
 /// A repository of a hub, at a revision.
 #[derive(Debug, PartialEq, Eq)]
