@@ -240,6 +240,7 @@ fn main() -> ExitCode {
         ("responses::what_is_not_done_is_named", responses::refusals),
         ("reasoning::it_is_told_apart_and_counted", reasoning::apart),
         ("reasoning::it_is_switched", reasoning::switches),
+        ("reasoning::forms_are_those_of_flags", reasoning::forms),
         ("reasoning::a_budget_closes_it", reasoning::budgets),
         ("watching::health_while_loading", watching::loading),
         ("watching::metrics", watching::metrics),

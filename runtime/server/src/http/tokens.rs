@@ -10,7 +10,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;
-use monomorph_text::Special;
+use monomorph_text::{ReasoningFormat, Special, ToolFormat};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -93,6 +93,8 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
             "snapshots": ready.engine.prefix().snapshots,
             "prefix_cache": ready.engine.prefix().enabled,
             "swap_host_bytes": ready.engine.swap().host_bytes,
+            "tools": ready.text.tools.map(ToolFormat::name),
+            "reasoning": ready.text.reasoning.map(ReasoningFormat::name),
             "images": ready.images.as_ref().map(|reader| {
                 let [most, usual] = reader.most_tokens();
                 json!({"most_tokens": most, "max_tokens": usual, "memory_bytes": reader.room().bytes()})

@@ -206,7 +206,7 @@ fn info(facts: &Facts) -> Value {
     };
     let engine = object! {
         context: count(), blocks: count(), sequences: count(), snapshots: count(), prefix_cache: boolean(),
-        swap_host_bytes: count(), images: or_null(images),
+        swap_host_bytes: count(), tools: or_null(text()), reasoning: or_null(text()), images: or_null(images),
     };
     object! {
         build: build, gpu_ordinals: array(count()), model_name: only(facts.model), weights: weights(), body_limit: count(),

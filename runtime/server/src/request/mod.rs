@@ -8,6 +8,7 @@ pub(crate) mod defaults;
 pub(crate) mod described;
 pub(crate) mod fields;
 pub(crate) mod format;
+pub(crate) mod forms;
 pub(crate) mod generation;
 pub(crate) mod grammars;
 pub(crate) mod images;

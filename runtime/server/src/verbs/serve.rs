@@ -25,6 +25,7 @@ use crate::process::notify::{self, Notifier};
 use crate::process::out;
 use crate::process::switch::Switch;
 use crate::request::defaults::SamplingArgs;
+use crate::request::forms::FormArgs;
 use crate::request::grammars::{GrammarArgs, GrammarStore};
 use crate::request::reasoning::ReasoningArgs;
 use crate::start::batches;
@@ -113,6 +114,9 @@ pub struct ServeArgs {
     /// How long models reason.
     #[command(flatten)]
     pub reasoning: ReasoningArgs,
+    /// In what forms models write and read.
+    #[command(flatten)]
+    pub forms: FormArgs,
     /// Whether tool calls are constrained to the tools' schemas even if they are neither required nor of
     /// strict tools.
     #[arg(long, value_name = "on|off", value_enum, default_value_t = Switch::On)]
@@ -261,6 +265,7 @@ pub fn serve(
         let weights = args.weights.open(spec, options.threads)?;
         return (start.follow)(world, &weights, &options, args.bind, deadlines);
     }
+    let template = args.forms.template()?;
     let listener = listen(args)?;
     let address = listener.local_addr().map_err(|error| format!("the listening socket: {error}"))?;
 
@@ -327,6 +332,7 @@ pub fn serve(
         }
     };
     let (engine, text) = load(spec, begin, &args.weights, &options, calibration, engine, &app.progress)?;
+    let text = args.forms.apply(text, template.as_deref())?;
     if !app.reasoning.is_on() {
         text.can_answer_at_once().map_err(|why| format!("--reasoning {}: {why}", app.reasoning.name()))?;
     }

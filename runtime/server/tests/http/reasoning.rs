@@ -140,6 +140,38 @@ fn ending(server: &Server, fields: &Value) -> Result<String, Value> {
     Ok(prompt.split_once("assistant\n").expect("an answer begins").1.to_owned())
 }
 
+/// Flags say in what forms a model writes, whatever its build says.
+pub fn forms() {
+    let said = "<think>\nHm.\n</think>\n\nYes.";
+    let message = |server: &Server| {
+        let answer = server.post(CHAT, &saying(said, &json!({}))).json();
+        answer["choices"][0]["message"].clone()
+    };
+    let named = |server: &Server| {
+        let engine = server.get("/info").json()["engine"].clone();
+        [engine["tools"].clone(), engine["reasoning"].clone()]
+    };
+    let given = Server::start_talking("-", "-", &["--reasoning-format", "think", "--tool-format", "hermes"]);
+    assert_eq!(named(&given), [json!("hermes"), json!("think")]);
+    let told = message(&given);
+    assert_eq!((&told["reasoning_content"], &told["content"]), (&json!("Hm."), &json!("Yes.")));
+    let taken =
+        Server::start_talking("hermes", "think", &["--reasoning-parser", "none", "--tool-format", "none"]);
+    assert_eq!(named(&taken), [Value::Null, Value::Null]);
+    assert_eq!(message(&taken)["content"], said);
+
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("own.jinja");
+    let path = path.to_str().expect("UTF-8");
+    let written = "{% for message in messages %}{{ message['content'] }}{% endfor %}|";
+    std::fs::write(path, written).expect("written");
+    let server = Server::start_talking("-", "-", &["--chat-template", path]);
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let tokens = server.post("/tokenize", &body).json()["tokens"].clone();
+    let text = server.post("/detokenize", &json!({ "tokens": tokens })).json()["prompt"].clone();
+    assert_eq!(text, "Hi|");
+}
+
 pub fn switches() {
     let (open, closed) = ("<think>\n", "<think>\n\n</think>\n\n");
     let on = |effort: &str| Ok(format!("{{effort {effort}}}\n{open}"));
