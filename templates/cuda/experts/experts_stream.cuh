@@ -35,7 +35,7 @@ struct ExpertsStream {
     using Shared = typename Down::Shared;
     static constexpr int WARPS = Up::WARPS, THREADS = Up::THREADS + (U::AHEAD > 0 ? 32 : 0), ROWS = U::ROWS, ACTIVE = U::ACTIVE, SLOTS = ROWS * ACTIVE, WIDTH = U::WIDTH;
     static constexpr int DOWN_AT = round_up(Up::SHARED, 128), SHARED = DOWN_AT + Down::SHARED;
-    static_assert(!Up::EXACT && !Down::EXACT, "16-bit products");
+    static_assert(!Up::EXACT && !Down::EXACT && !FEW<U>, "16-bit products of one row or two");
     static_assert(U::BLOCKS == D::BLOCKS && WARPS == Down::WARPS && ROWS == D::ROWS && ACTIVE == D::ACTIVE && WIDTH == D::WIDTH, "one grid, one list");
     static_assert(WIDTH * ACTIVE * ROWS % 4 == 0, "the kernel before fills vectors");
 
@@ -72,6 +72,7 @@ struct ExpertsStream {
                 barrier_init_fence();
                 while (down_feeder.more_common() && down_feeder.filled < D::STAGES) down_feeder.fill();
             }
+            up.who.clear(lane);
             __syncwarp();
             __syncthreads();
             wait_for_predecessors();

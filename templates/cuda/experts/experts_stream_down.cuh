@@ -15,6 +15,8 @@
 // f32 [ROWS, OUTPUTS].
 #pragma once
 
+#include "experts/experts_few_down.cuh"
+#include "experts/experts_stream_down_epilogue.cuh"
 #include "experts/experts_stream_down_stage.cuh"
 #include "experts/experts_stream_sum.cuh"
 
@@ -159,10 +161,7 @@ struct DownBlock {
         factors[slot] = P::EXACT ? expert_scale : weight * expert_scale;
         if constexpr (P::EXACT) weights[slot] = weight;
     }
-    // Volatile, so that it is asked for here, while the ring fills, and waited for where it is used.
-    __device__ __forceinline__ static float scale_of(const float* row_scales, int expert) {
-        return Experts::ROW_SCALES && !Experts::SCALED_ROWS ? load_activation(row_scales + static_cast<long long>(expert) * P::TILES * TILE_ROWS) : 1.0f;
-    }
+    __device__ __forceinline__ static float scale_of(const float* row_scales, int expert) { return down_scale<P>(row_scales, expert); }
 
     __device__ __forceinline__ void release() {
         warp_arrive(empty + stage, lane);
@@ -315,72 +314,10 @@ struct DownBlock {
     }
 };
 
-// What an output needs from memory, loaded before its weights are streamed, and its end. ADDS: to `out`, where nothing else adds meanwhile.
-template <class C, bool ADDS = !REPLACED<C>>
-struct DownEpilogue {
-    using P = DownShape<C>;
-    using Sum = typename P::Sum;
-    static constexpr int EACH = ceil_div(P::GROUP_TILES * TILE_ROWS * C::ROWS, P::CONSUMERS);
-    float residual[EACH], scale[EACH], row_scale[EACH];
-
-    __device__ __forceinline__ explicit DownEpilogue(World*) {}
-    __device__ __forceinline__ void begin() {}   // behind the wait
-
-    struct Output {
-        int tile, row, column;
-        bool live;
-        __device__ __forceinline__ Output(int i, int first, int tiles, int tokens) {
-            tile = i / (TILE_ROWS * C::ROWS), row = i / TILE_ROWS % C::ROWS, column = (first + tile) * TILE_ROWS + i % TILE_ROWS;
-            live = tile < tiles && row < tokens && column < C::OUTPUTS;
-        }
-    };
-    __device__ __forceinline__ void load(int first, int tiles, int tokens, const float* out, const float* scales, const float* row_scales) {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const Output o(threadIdx.x + e * P::CONSUMERS, first, tiles, tokens);
-            residual[e] = ADDS && o.live ? load_activation(out + o.row * C::OUTPUTS + o.column) : 0.0f;
-            if constexpr (P::COMMON) {
-                scale[e] = o.live ? load_activation(scales + o.row) : 0.0f;
-                row_scale[e] = P::Shared::ROW_SCALES && o.live ? load_constant(row_scales + o.column) : 1.0f;
-            }
-        }
-    }
-    // `partials` of the group's tiles, `common` of the block's from its first tile `block_first` on.
-    __device__ __forceinline__ void store(int first, int tiles, int tokens, const Sum* partials, const Sum* common, int block_first, float* out) const {
-#pragma unroll
-        for (int e = 0; e < EACH; e++) {
-            const int i = threadIdx.x + e * P::CONSUMERS;
-            const Output o(i, first, tiles, tokens);
-            if (o.live) out[o.row * C::OUTPUTS + o.column] = __fadd_rn(residual[e], finished(e, i, o, partials, common + (first - block_first) * P::SHARED_TILE_PARTIALS));
-        }
-    }
-    // A live output, the i-th of its group and this thread's e-th, before it is added. `common`: of the group's tiles.
-    __device__ __forceinline__ float finished(int e, int i, const Output& o, const Sum* partials, const Sum* common) const {
-        const int at = o.row * TILE_ROWS + i % TILE_ROWS;
-        Sum routed = 0, shared = 0;
-#pragma unroll
-        for (int w = 0; w < P::Experts::K_WARPS; w++) routed += partials[o.tile * P::TILE_PARTIALS + w * C::ROWS * TILE_ROWS + at];
-        float y = static_cast<float>(routed);
-        if constexpr (P::COMMON) {
-#pragma unroll
-            for (int w = 0; w < P::Shared::K_WARPS; w++) shared += common[o.tile * P::SHARED_TILE_PARTIALS + w * C::ROWS * TILE_ROWS + at];
-            if constexpr (P::EXACT) {
-                const double value = static_cast<float>(shared * static_cast<double>(row_scale[e]));
-                y = __fadd_rn(y, static_cast<float>(value * (1.0 / (1.0 + exp(-static_cast<double>(scale[e]))))));
-            } else {
-                y += shared * row_scale[e] * __fdividef(1.0f, 1.0f + expf(-scale[e]));
-            }
-        }
-        return y;
-    }
-    // Behind the last group.
-    __device__ __forceinline__ void end(float*) const {}
-};
-
 template <class C, class Epilogue = DownEpilogue<C>>
-__device__ __forceinline__ void experts_stream_down(const Step* step, const float* inner, const float* routing, const float* shared_inner, const float* scale, const void* codes,
-                                                    const void* scales, const float* row_scales, const void* shared_codes, const void* shared_scales,
-                                                    const float* shared_row_scales, float* residual, World* world = nullptr) {
+__device__ __forceinline__ void experts_ring_down(const Step* step, const float* inner, const float* routing, const float* shared_inner, const float* scale, const void* codes,
+                                                  const void* scales, const float* row_scales, const void* shared_codes, const void* shared_scales,
+                                                  const float* shared_row_scales, float* residual, World* world) {
     using P = DownShape<C>;
     using Experts = typename P::Experts;
     using Shared = typename P::Shared;
@@ -398,6 +335,7 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
             barrier_init_fence();
             while (feeder.more_common() && feeder.filled < C::STAGES) feeder.fill();
         }
+        who.clear(lane);
         __syncwarp();
         __syncthreads();
         wait_for_predecessors();
@@ -473,6 +411,18 @@ __device__ __forceinline__ void experts_stream_down(const Step* step, const floa
     epilogue.load(block.from, least(P::GROUP_TILES, block.end - block.from), tokens, residual, scale, shared_row_scales);
     block.multiply_common();
     block.multiply_all(who, epilogue, tokens, residual, scale, shared_row_scales);
+}
+
+// Which of the two a step's rows take.
+template <class C, class Epilogue = DownEpilogue<C>>
+__device__ __forceinline__ void experts_stream_down(const Step* step, const float* inner, const float* routing, const float* shared_inner, const float* scale, const void* codes,
+                                                    const void* scales, const float* row_scales, const void* shared_codes, const void* shared_scales,
+                                                    const float* shared_row_scales, float* residual, World* world = nullptr) {
+    const auto run = [&](const auto& down) {
+        down(step, inner, routing, shared_inner, scale, codes, scales, row_scales, shared_codes, shared_scales, shared_row_scales, residual, world);
+    };
+    if constexpr (FEW<C>) run(experts_few_down<C, Epilogue>);
+    else run(experts_ring_down<C, Epilogue>);
 }
 
 }  // namespace monomorph

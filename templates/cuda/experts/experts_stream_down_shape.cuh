@@ -15,7 +15,7 @@
 // };
 #pragma once
 
-#include "experts/route_choose.cuh"
+#include "experts/experts_few.cuh"
 
 namespace monomorph {
 
@@ -56,7 +56,7 @@ struct DownProduct {
     static constexpr int CHUNK = EXACT ? 4 : 8, CHUNKS = U::ELEMENTS / CHUNK, PAIR = EXACT ? 1 : least(2, CHUNKS), CHUNK_BYTES = 64;
     static constexpr int ROW_BYTES = UNITS * CHUNKS * CHUNK_BYTES + 64;
 
-    static_assert(WIDTH == 0 || UNITS <= CAPACITY, "a stage holds a tile");
+    static_assert(FEW<C> || WIDTH == 0 || UNITS <= CAPACITY, "a stage holds a tile");
     static_assert(WIDTH == 0 || F != Format::FP8_E4M3 || SCALES != ScaleForm::NONE, "fp8 has scales of rows or blocks");
     static_assert(EXACT || (F != Format::F32 && F != Format::BF16 && !U::BLOCKED), "f32, bf16, q8_0 and q4_1 weights are computed exactly");
     static_assert(!(EXACT && BLOCK_SCALES), "block scales are applied in f16 compute only");
@@ -74,24 +74,33 @@ struct DownShape {
     static constexpr int TILES = ceil_div(C::OUTPUTS, TILE_ROWS), BLOCK_TILES = ceil_div(TILES, C::BLOCKS);   // in all; of a block at most
     using Experts = DownProduct<C, C::FORMAT, C::SCALES, C::WIDTH, least(BLOCK_TILES, 8), true>;
     using Shared = DownProduct<C, C::SHARED_FORMAT, C::SHARED_SCALES, C::SHARED_WIDTH, BLOCK_TILES, false>;
-    static constexpr int GROUP_TILES = Experts::TILES;   // tiles whose experts are met together: the list is gone through once a group
+    static constexpr int GROUP_TILES = FEW<C> ? BLOCK_TILES : Experts::TILES;   // tiles whose experts are met together: the list is gone through once a group
+    // Sums that an output is of: warps' or, FEW, slots'; and of the shared expert.
+    static constexpr int SUMS = FEW<C> ? C::ACTIVE : Experts::K_WARPS, SHARED_SUMS = FEW<C> ? WARPS : Shared::K_WARPS;
+    // FEW: how a warp's tile comes through its ring, and the shared expert's tiles, which stand by themselves.
+    using P = Pieces<C::FORMAT, C::SCALES, Experts::SCALED_ROWS, Experts::UNITS, Experts::CAPACITY>;
+    using Ring = WarpRing<P, C::STAGES, C::EVICT_FIRST>;
+    static constexpr int COMMON_CODES = BLOCK_TILES * Shared::UNITS * UNIT_BYTES;
+    static constexpr int COMMON_BYTES = !COMMON ? 0 : COMMON_CODES + (Shared::BLOCK_SCALES ? round_up(BLOCK_TILES * Shared::SCALE_COLUMNS * 4 + 12, 16)
+                                                                                           : BLOCK_TILES * Shared::UNITS * Shared::U::SCALE_BYTES);
 
     static constexpr int STAGE = most(Experts::stage_bytes(Experts::PIECES), COMMON ? Shared::stage_bytes(1) : 0);
     static constexpr int SLOTS = C::ROWS * C::ACTIVE;
 
     // ---- Shared memory, in this order ----
-    static constexpr int X_AT = C::STAGES * STAGE;                                         // rows of slots
+    static constexpr int COMMON_AT = WARPS * C::STAGES * P::STAGE;                         // FEW, behind the warps' rings
+    static constexpr int X_AT = FEW<C> ? round_up(COMMON_AT + COMMON_BYTES, 128) : C::STAGES * STAGE;   // rows of slots
     static constexpr int SHARED_X_AT = X_AT + SLOTS * Experts::ROW_BYTES;
-    static constexpr int TILE_PARTIALS = Experts::K_WARPS * C::ROWS * TILE_ROWS;           // [K warp][row][8 outputs]
-    static constexpr int SHARED_TILE_PARTIALS = Shared::K_WARPS * C::ROWS * TILE_ROWS;
+    static constexpr int TILE_PARTIALS = SUMS * C::ROWS * TILE_ROWS;                       // [sum][row][8 outputs]
+    static constexpr int SHARED_TILE_PARTIALS = SHARED_SUMS * C::ROWS * TILE_ROWS;
     static constexpr int PARTIALS_AT = round_up(SHARED_X_AT + (COMMON ? C::ROWS * Shared::ROW_BYTES : 0), 16);   // two groups, used in turn
-    static constexpr int SHARED_PARTIALS_AT = PARTIALS_AT + 2 * GROUP_TILES * TILE_PARTIALS * static_cast<int>(sizeof(Sum));
+    static constexpr int SHARED_PARTIALS_AT = PARTIALS_AT + (FEW<C> ? 1 : 2) * GROUP_TILES * TILE_PARTIALS * static_cast<int>(sizeof(Sum));
     static constexpr int FACTORS_AT = SHARED_PARTIALS_AT + (COMMON ? BLOCK_TILES * SHARED_TILE_PARTIALS * static_cast<int>(sizeof(Sum)) : 0);
     static constexpr int UNSCALES_AT = FACTORS_AT + 4 * SLOTS;                             // f32 [slots], then [rows] of the shared expert's
     static constexpr int WEIGHTS_AT = UNSCALES_AT + 4 * (SLOTS + C::ROWS);                 // exact: the slots' weights
     static constexpr int WHO_AT = round_up(WEIGHTS_AT + (EXACT ? 4 * SLOTS : 0), 16);
     static constexpr int BARRIERS_AT = WHO_AT + round_up(static_cast<int>(sizeof(Who)), 16);   // full[STAGES], empty[STAGES]
-    static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES;
+    static constexpr int SHARED = BARRIERS_AT + (FEW<C> ? 8 * WARPS * Ring::BARRIERS + 8 : 16 * C::STAGES);
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: what more than two rows need leaves the next kernel's block no registers.
     static constexpr int RESIDENT = WARPS <= 8 && C::ROWS <= 2 && SHARED <= 114 * 1024 ? 2 : 1;

@@ -18,6 +18,14 @@ template <unsigned GROUPS>
 struct Live {
     __device__ __forceinline__ static constexpr bool of(int g) { return GROUPS >> g & 1; }
 };
+struct AllLive {
+    __device__ __forceinline__ static constexpr bool of(int) { return true; }
+};
+// How many groups a loop is compiled for.
+template <int N>
+struct Groups {
+    static constexpr int GROUPS = N;
+};
 struct AnyLive {
     unsigned groups;
     __device__ __forceinline__ bool of(int g) const { return groups >> g & 1; }

@@ -30,18 +30,14 @@
 // that follow; world: of ROUTED.
 #pragma once
 
+#include "experts/experts_few_up.cuh"
 #include "experts/experts_stream_sum.cuh"
 #include "experts/route_choose.cuh"
 
 namespace monomorph {
 
-template <class C, class = void>
-constexpr bool IS_UNGATED = false;
 template <class C>
-constexpr bool IS_UNGATED<C, decltype(void(C::UNGATED))> = C::UNGATED;
-
-template <class C>
-struct UpShape {
+struct RingUpShape {
     static constexpr bool EXACT = C::COMPUTE == Compute::EXACT, UNGATED = IS_UNGATED<C>;
     static_assert(!UNGATED || C::WIDTH % (2 * TILE_ROWS) == 0, "pairs of tiles");
     // One expert's matrix as a stream product of which a block has one granule. Without gates two tiles of up rows are read as a gate's and an up's.
@@ -94,10 +90,18 @@ struct UpShape {
     }
 };
 
+// Of what a step's rows take.
+template <class C, bool IS_FEW = FEW<C>>
+struct UpShapeOf { using Type = RingUpShape<C>; };
+template <class C>
+struct UpShapeOf<C, true> { using Type = FewUpShape<C>; };
+template <class C>
+using UpShape = typename UpShapeOf<C>::Type;
+
 // The stages of a block's granules in order, and the ring position of each.
 template <class C>
 struct UpFeeder {
-    using P = UpShape<C>;
+    using P = RingUpShape<C>;
     using S = typename P::S;
     const char* codes;
     const char* scales;
@@ -141,7 +145,7 @@ struct UpFeeder {
 // A warp's sum over its units of one tile, in either compute.
 template <class C>
 struct UpTile {
-    using P = UpShape<C>;
+    using P = RingUpShape<C>;
     using S = typename P::S;
     ExpertSum<C::FORMAT, S::BLOCK_SCALES, P::GROUPS, S::CHUNK_BYTES> sum;
 
@@ -163,7 +167,7 @@ struct UpTile {
 };
 template <class C>
 struct UpTileExact {
-    using P = UpShape<C>;
+    using P = RingUpShape<C>;
     using S = typename P::S;
     TileSum<typename P::Product> sum;
 
@@ -171,7 +175,7 @@ struct UpTileExact {
         sum.add(codes, scales, 1.0f, x.at[0] + unit * S::CHUNKS * S::CHUNK_BYTES, index, lane);
     }
     __device__ __forceinline__ void leave(double* tile, const float*, int k_warp, int lane) const {
-        const float none[2] = {1.0f, 1.0f};
+        const float none[1][2] = {{1.0f, 1.0f}};
         sum.leave(tile, none, k_warp, lane);
     }
 };
@@ -183,7 +187,7 @@ struct UpTileOf<C, true> { using Type = UpTileExact<C>; };
 // One block: its shared memory, and what its feeder and its consumers do with it.
 template <class C>
 struct UpBlock {
-    using P = UpShape<C>;
+    using P = RingUpShape<C>;
     using S = typename P::S;
     using Sum = typename P::Sum;
     using Tile = typename UpTileOf<C, P::EXACT>::Type;
@@ -349,9 +353,9 @@ struct UpBlock {
 };
 
 template <class C>
-__device__ __forceinline__ void experts_stream_up(const Step* step, const float* x, const float* norm, const float* logits, const void* codes, const void* scales,
-                                                  const float* row_scales, float* inner, float* routing, const World* world = nullptr) {
-    using P = UpShape<C>;
+__device__ __forceinline__ void experts_ring_up(const Step* step, const float* x, const float* norm, const float* logits, const void* codes, const void* scales,
+                                                const float* row_scales, float* inner, float* routing, const World* world) {
+    using P = RingUpShape<C>;
     constexpr bool ONE = C::ROWS == 1;
     launch_dependents();
     MONOMORPH_DYNAMIC_SHARED(experts_shared, 128);
@@ -372,6 +376,7 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
             block.init();
             barrier_init_fence();
         }
+        block.who.clear(lane);
         __syncwarp();
         __syncthreads();
         wait_for_predecessors();
@@ -400,6 +405,14 @@ __device__ __forceinline__ void experts_stream_up(const Step* step, const float*
     const auto rows_of_x = block.stage(stager, x, norm);
     named_barrier(3, P::THREADS);   // the list and the scales of x
     block.multiply(rows_of_x, row_scales, [&](int at, float value) { inner[at] = value; });
+}
+
+// Which of the two a step's rows take.
+template <class C>
+__device__ __forceinline__ void experts_stream_up(const Step* step, const float* x, const float* norm, const float* logits, const void* codes, const void* scales,
+                                                  const float* row_scales, float* inner, float* routing, const World* world = nullptr) {
+    if constexpr (FEW<C>) experts_few_up<C>(step, x, norm, logits, codes, scales, row_scales, inner, routing, world);
+    else experts_ring_up<C>(step, x, norm, logits, codes, scales, row_scales, inner, routing, world);
 }
 
 }  // namespace monomorph

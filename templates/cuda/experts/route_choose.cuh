@@ -150,7 +150,16 @@ struct Choices {
     // Whether the expert that slot `i` of all chose is the rank's.
     __device__ __forceinline__ bool holds(int i) const { return !PART || is_held<EXPERTS>(chosen[i]); }
 
-    // By one warp, when the ids of `tokens` rows stand in `chosen`, written by this warp or before a barrier. Ends with __syncwarp.
+    // By the warp that will gather, before the ids are known.
+    __device__ __forceinline__ void clear(int lane) {
+        if constexpr (ROWS > 1) {
+            if (lane < WORDS) words[lane] = 0;
+            for (int i = lane; i < MOST; i += 32) rows[i] = 0;
+            for (int i = lane; i < MOST * ROWS; i += 32) slot[i] = NO_SLOT;
+            __syncwarp();
+        }
+    }
+    // By one warp, when it has cleared and the ids of `tokens` rows stand in `chosen`, written by this warp or before a barrier. Ends with __syncwarp.
     __device__ __forceinline__ void gather(int tokens, int lane) {
         if constexpr (ROWS == 1 && PART) {
             const bool held = lane < ACTIVE && tokens > 0 && holds(lane);
@@ -162,10 +171,6 @@ struct Choices {
             if (lane == 0) count = tokens > 0 ? ACTIVE : 0;
             if (lane < ACTIVE) experts[lane] = chosen[lane], rows[lane] = 1, slot[lane] = static_cast<unsigned char>(lane);
         } else {
-            if (lane < WORDS) words[lane] = 0;
-            for (int i = lane; i < MOST; i += 32) rows[i] = 0;
-            for (int i = lane; i < MOST * ROWS; i += 32) slot[i] = NO_SLOT;
-            __syncwarp();
             for (int i = lane; i < tokens * ACTIVE; i += 32)
                 if (holds(i)) atomicOr(&words[chosen[i] / 32], 1u << chosen[i] % 32);
             __syncwarp();

@@ -90,7 +90,7 @@ struct TileSum {
     using U = typename S::U;
     using Sum = typename S::Sum;
     double exact[2] = {};
-    float chain[2][4] = {};   // two, so that a product does not wait for the one before it
+    float chain[S::GROUPS][2][4] = {};   // two of each group of four rows, so that a product does not wait for the one before it
 
     // `x`: the unit's first chunk, at this lane's bytes. Lanes of rows that are not computed hold zeros.
     __device__ __forceinline__ void add(const char* codes_at, const char* scales, float block_scale, const char* x, int index, int lane) {
@@ -112,24 +112,28 @@ struct TileSum {
             if constexpr (C::FORMAT == Format::NVFP4) scales_at = *reinterpret_cast<const uint2*>(scales + lane / 4 * 8);
             unsigned a[S::CHUNKS][4];
             Streamed<C::FORMAT>::decode(codes, scales_at, a);
-            float local[2][4] = {};
-            float (&sum)[2][4] = S::BLOCK_SCALES ? local : chain;
             const bool active = lane / 4 % 4 < C::ROWS;
 #pragma unroll
-            for (int m = 0; m < S::CHUNKS; m += S::PAIR) {
-                uint4 b = {0, 0, 0, 0};
-                if constexpr (S::PAIR == 2) {
-                    if (active) b = *reinterpret_cast<const uint4*>(x + m * S::CHUNK_BYTES);
-                } else if (active) {
-                    const uint2 one = *reinterpret_cast<const uint2*>(x);
-                    b.x = one.x, b.y = one.y;
-                }
-                multiply(sum[(index * S::CHUNKS + m) % 2], a[m], b.x, b.y);
-                if constexpr (S::PAIR == 2) multiply(sum[(index * S::CHUNKS + m + 1) % 2], a[m + 1], b.z, b.w);
-            }
-            if constexpr (S::BLOCK_SCALES) {
+            for (int group = 0; group < S::GROUPS; group++) {
+                float local[2][4] = {};
+                float (&sum)[2][4] = S::BLOCK_SCALES ? local : chain[group];
 #pragma unroll
-                for (int i = 0; i < 4; i++) chain[0][i] += block_scale * (local[0][i] + local[1][i]);
+                for (int m = 0; m < S::CHUNKS; m += S::PAIR) {
+                    const char* at = x + m * S::CHUNK_BYTES + group * S::GROUP_BYTES;
+                    uint4 b = {0, 0, 0, 0};
+                    if constexpr (S::PAIR == 2) {
+                        if (active) b = *reinterpret_cast<const uint4*>(at);
+                    } else if (active) {
+                        const uint2 one = *reinterpret_cast<const uint2*>(at);
+                        b.x = one.x, b.y = one.y;
+                    }
+                    multiply(sum[(index * S::CHUNKS + m) % 2], a[m], b.x, b.y);
+                    if constexpr (S::PAIR == 2) multiply(sum[(index * S::CHUNKS + m + 1) % 2], a[m + 1], b.z, b.w);
+                }
+                if constexpr (S::BLOCK_SCALES) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++) chain[group][0][i] += block_scale * (local[0][i] + local[1][i]);
+                }
             }
         }
     }
@@ -137,19 +141,22 @@ struct TileSum {
         mma_f16(sum, a[0], a[1], a[2], a[3], b0, b1);
     }
 
-    // To partials[K warp][row][8 outputs] of the tile; `unscale`: of rows 2c and 2c + 1.
-    __device__ __forceinline__ void leave(Sum* tile_partials, const float (&unscale)[2], int k_warp, int lane) const {
+    // To partials[K warp][row][8 outputs] of the tile; `unscale`: of rows 2c and 2c + 1 of every group.
+    __device__ __forceinline__ void leave(Sum* tile_partials, const float (&unscale)[S::GROUPS][2], int k_warp, int lane) const {
         const int g = lane / 4, c = lane % 4;
         Sum* at = tile_partials + k_warp * C::ROWS * TILE_ROWS;
         if constexpr (S::EXACT) {
             if (g < C::ROWS) at[g * TILE_ROWS + 2 * c] = exact[0], at[g * TILE_ROWS + 2 * c + 1] = exact[1];
         } else {
 #pragma unroll
-            for (int i = 0; i < least(2, C::ROWS); i++) {
-                const float low = chain[0][i] + chain[1][i], high = chain[0][2 + i] + chain[1][2 + i];
-                const float sum = (low + __shfl_xor_sync(~0u, high, 2)) * unscale[i];   // D[g][t] and, two lanes on, D[g + 8][t + 4]
-                if (2 * c + i < C::ROWS) at[(2 * c + i) * TILE_ROWS + g] = sum;
-            }
+            for (int group = 0; group < S::GROUPS; group++)
+#pragma unroll
+                for (int i = 0; i < least(2, C::ROWS); i++) {
+                    const float(&own)[2][4] = chain[group];
+                    const float low = own[0][i] + own[1][i], high = own[0][2 + i] + own[1][2 + i];
+                    const float sum = (low + __shfl_xor_sync(~0u, high, 2)) * unscale[group][i];   // D[g][t] and, two lanes on, D[g + 8][t + 4]
+                    if (2 * c + i < least(4, C::ROWS)) at[(4 * group + 2 * c + i) * TILE_ROWS + g] = sum;
+                }
         }
     }
 };
@@ -226,11 +233,11 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
 
     const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
     const char* x_at = staged + (S::EXACT ? lane * 16 : ((lane / 16 * C::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR);
-    float unscale[2] = {1.0f, 1.0f};
+    float unscale[S::GROUPS][2] = {};
     if constexpr (!S::EXACT) {
 #pragma unroll
         for (int row = 0; row < C::ROWS; row++)
-            if (lane % 4 == row / 2) unscale[row % 2] = stager.unscale[row];
+            if (lane % 4 == row % 4 / 2) unscale[row / 4][row % 2] = stager.unscale[row];
     }
     int stage = 0;
     unsigned parity = 0;

@@ -6,7 +6,7 @@
 //     static constexpr Rounding ROUNDING;             // of activations, EXACT only: NONE or INT8_BLOCK32
 //     static constexpr int OUTPUTS;                   // real output columns N (GATED: features, half the packed rows)
 //     static constexpr int INPUTS;                    // real K
-//     static constexpr int ROWS;                      // activation rows a block computes: 1, 2, 4 (F16), 1..8 (EXACT); grid.y covers more
+//     static constexpr int ROWS;                      // activation rows a block computes: 1, 2, 4, 8 (F16), 1..8 (EXACT); grid.y covers more
 //     static constexpr Norm NORM;                     // of x: NONE, PLAIN (w), ONE_PLUS (1 + w); weights f32 [K]
 //     static constexpr float EPS;
 //     static constexpr Epilogue EPILOGUE;             // STORE, ADD (to out), GATED (activation(gate) * up), ACTIVATED, SUM (over ranks, added to out)
@@ -110,6 +110,8 @@ struct StreamShape {
     static constexpr int CHUNKS = U::ELEMENTS / CHUNK;   // of a unit
     static constexpr int PAIR = EXACT ? 1 : least(2, CHUNKS);
     static constexpr int CHUNK_BYTES = C::ROWS * 64;
+    static constexpr int GROUPS = EXACT ? 1 : ceil_div(C::ROWS, 4);   // of rows that one product of tensor cores takes
+    static constexpr int GROUP_BYTES = 128 * PAIR;                    // F16: from a group's rows to the next one's
     static constexpr int X_BYTES = UNITS * CHUNKS * CHUNK_BYTES;
 
     // ---- Shared-memory map, in this order ----
@@ -121,10 +123,10 @@ struct StreamShape {
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES + 16;   // and the barrier at which the wait is over
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: registers must let the next kernel's block stand beside this one's.
-    static constexpr int RESIDENT = WARPS <= 8 && SHARED <= 114 * 1024 ? 2 : 1;
+    static constexpr int RESIDENT = WARPS <= 8 && C::ROWS <= 4 && SHARED <= 114 * 1024 ? 2 : 1;
 
     static_assert(C::ROWS >= 1 && C::ROWS <= 8, "a block computes 1 to 8 rows");
-    static_assert(EXACT || C::ROWS == 1 || C::ROWS == 2 || C::ROWS == 4, "16-bit products: 1, 2 or 4 rows");
+    static_assert(EXACT || (C::ROWS & (C::ROWS - 1)) == 0, "16-bit products: 1, 2, 4 or 8 rows");
     static_assert(WARPS >= 4 && WARPS <= 16 && (WARPS & (WARPS - 1)) == 0, "4, 8 or 16 consumer warps");
     static_assert(C::STAGE_BYTES % (UNIT_BYTES * WARPS) == 0, "a stage gives every consumer warp whole units");
     static_assert(C::SCALES == ScaleForm::NONE || C::FORMAT == Format::FP8_E4M3 || C::FORMAT == Format::NVFP4 || C::FORMAT == Format::F16,

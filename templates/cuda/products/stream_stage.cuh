@@ -3,7 +3,7 @@
 //
 // 16-bit products. A weight operand A has the 8 rows of a tile twice: rows g hold columns 0..8 of each 16-column step, rows g + 8
 // columns 8..16 (formats.cuh). So column t of B is x[t] at columns 0..8 of the steps, column t + 4 is x[t] at columns 8..16, and
-// out[t] = D[g][t] + D[g + 8][t + 4]: one mma multiplies 32 columns of a tile for up to four rows of x, and no register of either operand is moved.
+// out[t] = D[g][t] + D[g + 8][t + 4]: one mma multiplies 32 columns of a tile for up to four rows of x (of eight, two do), and no register of either operand is moved.
 // Lane (g, c) therefore meets, of row t = g % 4 (none where t >= ROWS) and half h = g / 4, columns 8h + 2c, + 1 of both steps: 8 bytes.
 // A warp stages exactly the columns of the units it will multiply (unit u: warp u % WARPS), so that without a norm no block barrier
 // stands between the wait and the stream unless warps also split tiles. A norm is whole before x is rounded, as the compute format
@@ -18,6 +18,13 @@
 #include "products/stream_shape.cuh"
 
 namespace monomorph {
+
+// Whether all of a row has one scale although each warp multiplies what it staged: where Config says
+//     static constexpr bool ONE_SCALE;   // optional
+template <class C, class = void>
+constexpr bool HAS_ONE_SCALE = false;
+template <class C>
+constexpr bool HAS_ONE_SCALE<C, decltype(void(C::ONE_SCALE))> = C::ONE_SCALE;
 
 template <class C>
 struct HalfStage {
@@ -35,7 +42,7 @@ struct HalfStage {
     static_assert(C::ROWS % TOGETHER == 0, "rows are powers of two");
 
     float4 weights[KEPT ? ITERATIONS : 1][2];
-    static constexpr bool COMMON = S::TILE_WARPS > 1;   // scales
+    static constexpr bool COMMON = S::TILE_WARPS > 1 || HAS_ONE_SCALE<C>;   // scales
     float unscale[C::ROWS];        // of this warp's sums
 
     struct Item {

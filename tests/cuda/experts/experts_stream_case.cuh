@@ -18,12 +18,20 @@ struct ExpertsDefaults {
     static constexpr monomorph::Norm NORM = monomorph::Norm::ONE_PLUS;
     static constexpr float EPS = 1e-6f;
     static constexpr monomorph::Activation ACTIVATION = monomorph::Activation::SILU;
-    static constexpr int STAGES = 4, STAGE_BYTES = 16384, CONSUMER_WARPS = 8, BLOCKS = 132, SHARED_BLOCKS = 64, ROUTER_BLOCKS = 67;
+    static constexpr int STAGES = 4, STAGE_BYTES = 16384, CONSUMER_WARPS = 8, FEW_STAGES = 2, FEW_STAGE_BYTES = 4096, BLOCKS = 132, SHARED_BLOCKS = 64, ROUTER_BLOCKS = 67;
 };
+
+// A ring of the block's, or one of each warp where a few rows are computed.
+template <class K>
+constexpr bool FEW_ROWS = K::COMPUTE == monomorph::Compute::F16 && K::ROWS > 2;
+template <class K>
+constexpr int STAGES_OF = FEW_ROWS<K> ? K::FEW_STAGES : K::STAGES;
+template <class K>
+constexpr int STAGE_BYTES_OF = FEW_ROWS<K> ? K::FEW_STAGE_BYTES : K::STAGE_BYTES;
 
 // Whether both products can be one launch: blocks are on the card together.
 template <class K>
-constexpr bool ExpertsTogether = !K::REPLACES && K::FACTOR == 1.0f && K::COMPUTE == monomorph::Compute::F16 && K::ROWS * K::ACTIVE * K::WIDTH % 4 == 0 && K::BLOCKS <= 132;
+constexpr bool ExpertsTogether = K::ROWS <= 2 && !K::REPLACES && K::FACTOR == 1.0f && K::COMPUTE == monomorph::Compute::F16 && K::ROWS * K::ACTIVE * K::WIDTH % 4 == 0 && K::BLOCKS <= 132;
 
 template <class K>
 struct RouteOf {
@@ -32,7 +40,7 @@ struct RouteOf {
     static constexpr monomorph::ScaleForm SCALES = K::SHARED_SCALES;
     static constexpr monomorph::Compute COMPUTE = K::COMPUTE;
     static constexpr monomorph::Rounding ROUNDING = K::ROUNDING;
-    static constexpr int OUTPUTS = K::SHARED_WIDTH, INPUTS = K::HIDDEN, ROWS = EXACT ? K::ROWS : monomorph::least(K::ROWS, 4);
+    static constexpr int OUTPUTS = K::SHARED_WIDTH, INPUTS = K::HIDDEN, ROWS = K::ROWS;
     static constexpr monomorph::Norm NORM = K::NORM;
     static constexpr float EPS = K::EPS;
     static constexpr monomorph::Epilogue EPILOGUE = monomorph::Epilogue::GATED;
@@ -58,7 +66,7 @@ struct UpOf {
     static constexpr float EPS = K::EPS;
     static constexpr monomorph::Activation ACTIVATION = K::ACTIVATION;
     static constexpr monomorph::Limit LIMIT = K::ROWS == 1 ? monomorph::Limit::NONE : monomorph::Limit::TOKENS;
-    static constexpr int STAGES = K::STAGES, STAGE_BYTES = K::STAGE_BYTES, CONSUMER_WARPS = K::CONSUMER_WARPS, BLOCKS = K::BLOCKS, AHEAD = 1 << 20;
+    static constexpr int STAGES = STAGES_OF<K>, STAGE_BYTES = STAGE_BYTES_OF<K>, CONSUMER_WARPS = K::CONSUMER_WARPS, BLOCKS = K::BLOCKS, AHEAD = 1 << 20;
 };
 template <class K>
 struct DownOf {
@@ -68,7 +76,7 @@ struct DownOf {
     static constexpr monomorph::ScaleForm SCALES = K::SCALES, SHARED_SCALES = K::SHARED_SCALES;
     static constexpr int EXPERTS = K::EXPERTS, ACTIVE = K::ACTIVE, WIDTH = K::WIDTH, SHARED_WIDTH = K::SHARED_WIDTH, OUTPUTS = K::HIDDEN, ROWS = K::ROWS;
     static constexpr monomorph::Limit LIMIT = UpOf<K>::LIMIT;
-    static constexpr int STAGES = K::STAGES, STAGE_BYTES = K::STAGE_BYTES, CONSUMER_WARPS = K::CONSUMER_WARPS, BLOCKS = K::BLOCKS;
+    static constexpr int STAGES = STAGES_OF<K>, STAGE_BYTES = STAGE_BYTES_OF<K>, CONSUMER_WARPS = K::CONSUMER_WARPS, BLOCKS = K::BLOCKS;
     static constexpr bool EVICT_FIRST = true, REPLACES = K::REPLACES;
 };
 

@@ -51,7 +51,7 @@ impl Knobs {
         ("stage_bytes", 512, 65_536),
         ("stream_warps", 4, 16),
         ("stream_kernels", 0, 2),
-        ("experts_together", 0, 8),
+        ("experts_together", 0, 2),
         ("fetch_ahead", 0, 32_768),
         ("attention_splits", 0, 256),
         ("gemm_outputs", 16, 256),

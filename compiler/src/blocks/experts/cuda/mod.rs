@@ -3,6 +3,7 @@
 //! Larger steps use `batch`.
 
 mod batch;
+mod few;
 mod route;
 mod route_batch;
 mod shape;

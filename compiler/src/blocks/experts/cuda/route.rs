@@ -120,7 +120,7 @@ impl Launcher<'_> {
             return Ok(self.route_alone(site, &operands.judge(), experts, logits, (arriving, inner)));
         };
         let matrix = self.matrix(shared.matrix);
-        let rows = site.program.rows.min(if matrix.format == Format::Nvfp4 { 2 } else { 4 });
+        let rows = site.program.rows.min(stream::MOST_ROWS);
         let knobs = self.route_knobs(site, rows);
         let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;

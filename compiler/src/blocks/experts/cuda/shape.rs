@@ -1,6 +1,7 @@
 //! The shapes of a mixture's kernels: the Rust side of
-//! templates/cuda/experts/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh.
+//! templates/cuda/experts/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh. Of three to eight rows: `few`.
 
+use super::few;
 use crate::blocks::products::cuda::gemm::{self, Gemm};
 use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
 use crate::passes::launch::{Matrix, Member, STREAM_SHARED_PART, alone, fits, routed_by};
@@ -54,7 +55,7 @@ fn ring(
 }
 
 /// The choices of all rows: `sizeof(Choices<EXPERTS, ACTIVE, ROWS>)`.
-fn choices_bytes(experts: usize, active: usize, rows: usize) -> usize {
+pub(super) fn choices_bytes(experts: usize, active: usize, rows: usize) -> usize {
     let slots = rows * active;
     let most = slots.min(experts);
     (4 * (1 + slots + 2 * most) + most * rows).next_multiple_of(4) + 2 * 4 * experts.div_ceil(32)
@@ -74,8 +75,11 @@ struct Few {
     warps: usize,
 }
 
-/// `UpShape<C>`: gate and up of the chosen experts.
+/// `UpShape<C>`: gate and up of the chosen experts; of more than two rows, see [`few::up`].
 pub(crate) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
+    if few::is_few(matrix, rows) {
+        return few::up(matrix, active, rows, knobs, card);
+    }
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let few = Few { active, rows, warps: consumer_warps(knobs) };
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
@@ -170,6 +174,9 @@ pub(crate) fn down(
     knobs: &Knobs,
     card: &Cuda,
 ) -> Option<Ring> {
+    if few::is_few(matrix, rows) {
+        return few::down(matrix, common, active, rows, knobs, card);
+    }
     let few = Few { active, rows, warps: consumer_warps(knobs) };
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
         Some(down_shape(matrix, common, few, stages, stage_bytes, blocks)?.shared)
@@ -244,6 +251,7 @@ pub(crate) fn together(
     if rows > knobs.experts_together as usize
         || matrix.exact
         || of_sum.exact
+        || few::is_few(matrix, rows)
         || granules < blocks
         || tiles < blocks
         // The router's kernel fills the handed-over rows in vectors.

@@ -67,10 +67,8 @@ impl Launcher<'_> {
         if matrix.compute.quantises(rows) {
             return Ok(Style::Codes);
         }
-        // More than two long rows, or 4-bit floats to decode beside them, need more registers than a thread
-        // may have.
-        let two = matrix.format == Format::Nvfp4 || matrix.columns > 8192;
-        let most = if two { knobs.stream_rows.min(2) } else { knobs.stream_rows };
+        // More than two rows this long need more registers than a thread may have.
+        let most = if matrix.columns > 8192 { knobs.stream_rows.min(2) } else { knobs.stream_rows };
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
         let streams = few && stream::shape(matrix, rows, false, &knobs, self.card).is_some();
         Ok(if streams { Style::Stream } else { Style::Gemm })

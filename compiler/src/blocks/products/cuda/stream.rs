@@ -18,6 +18,8 @@ pub(crate) fn consumer_warps(knobs: &Knobs) -> usize {
     1 << knobs.stream_warps.clamp(4, 16).ilog2()
 }
 
+/// Most rows of one block.
+pub(crate) const MOST_ROWS: usize = 8;
 /// Most warps of a block that leave registers for the next kernel's block in any format.
 pub(crate) const WARPS_BESIDE: u32 = 8;
 /// Stages in flight while a ring is first filled.
@@ -65,7 +67,7 @@ pub(crate) fn shape(
     card: &Cuda,
 ) -> Option<Stream> {
     let asked = rows;
-    let mut rows = rows.min(8);
+    let mut rows = rows.min(MOST_ROWS);
     let (most, warps) = (knobs.ring_stages as usize, consumer_warps(knobs));
     let beside = knobs.stream_kernels >= 2 && warps <= WARPS_BESIDE as usize;
     let company: &[(usize, usize)] = if beside { &[(2, STAGES_BESIDE.min(most)), (1, 2)] } else { &[(1, 2)] };

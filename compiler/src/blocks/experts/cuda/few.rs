@@ -1,0 +1,118 @@
+//! The shapes of a mixture's kernels for three to eight rows: the Rust side of
+//! templates/cuda/experts/{experts_few,experts_few_up,experts_stream_down_shape}.cuh.
+
+use super::shape::{Ring, choices_bytes};
+use crate::blocks::products::cuda::stream::{self, Stream, consumer_warps};
+use crate::passes::launch::{Matrix, alone, fits};
+use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
+use crate::spec::types::{Cuda, Knobs};
+use monomorph_formats::{Format, ScaleForm};
+
+/// `FewUpShape<C>::TEAM`: warps that share a granule.
+const TEAM: usize = 2;
+/// Stages of a warp's ring. Three and four were slower by up to 4 % and 11 % on an H200, whatever their length.
+const STAGES: usize = 2;
+
+/// `FEW<C>`: whether a step of these rows streams its experts by warps.
+pub(super) fn is_few(matrix: &Matrix, rows: usize) -> bool {
+    !matrix.exact && rows > 2
+}
+
+/// `Pieces<…>::STAGE`: the bytes of a piece of a slice of so many units, at most `capacity`.
+fn stage(matrix: &Matrix, slice: usize, capacity: usize) -> usize {
+    let blocks = matrix.scales == Some(ScaleForm::Block128);
+    let round = if blocks { 2 } else { 1 };
+    let count = slice.div_ceil(capacity.min(slice).next_multiple_of(round));
+    let piece = slice.div_ceil(count).next_multiple_of(round);
+    let scales = if matrix.halves() {
+        TILE_ROWS * 4
+    } else if blocks {
+        (piece * 2 + 12).next_multiple_of(16)
+    } else {
+        piece * unit_scale_bytes(matrix.format)
+    };
+    (piece * UNIT_BYTES + scales).next_multiple_of(128)
+}
+
+/// `WarpRing<…>::BARRIERS` of all warps.
+fn barriers(warps: usize) -> usize {
+    8 * warps * 2 * STAGES
+}
+
+/// Rings of the longest pieces, of `capacities` units at most, that fit the card. `shared` gives the bytes.
+fn rings(
+    warps: usize,
+    card: &Cuda,
+    granules: usize,
+    capacities: &[usize],
+    shared: impl Fn(usize) -> usize,
+) -> Option<Ring> {
+    let blocks = (card.multiprocessors as usize).min(granules);
+    capacities.iter().find_map(|&capacity| {
+        let (shared, stage_bytes) = (shared(capacity).max(alone(card)), capacity * UNIT_BYTES);
+        let ring = Ring { warps, stages: STAGES, stage_bytes, blocks, resident: 1, shared };
+        fits(card, shared, 1).then_some(ring)
+    })
+}
+
+/// `FewUpShape<C>`: gate and up of the chosen experts.
+pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
+    let (experts, granules) = (matrix.experts?, matrix.outputs().div_ceil(TILE_ROWS));
+    let warps = consumer_warps(knobs);
+    let units = matrix.columns.div_ceil(unit_columns(matrix.format));
+    let round = if matrix.scales == Some(ScaleForm::Block128) { 2 } else { 1 };
+    let slice = units.div_ceil(TEAM).next_multiple_of(round);
+    let product = Stream {
+        rows,
+        warps,
+        stages: 1,
+        stage_bytes: UNIT_BYTES * warps,
+        blocks: granules,
+        resident: 1,
+        shared: 0,
+    };
+    let x = stream::parts(matrix, &product).x_bytes;
+    let partials = warps / TEAM * 2 * (2 * TEAM * rows * TILE_ROWS) * 4;
+    let who = choices_bytes(experts, active, rows).next_multiple_of(16);
+    let scales = if matrix.halves() { 0 } else { (8 * (rows * active).min(experts)).next_multiple_of(16) };
+    let rest = x + partials + stream::squares(rows, warps) + who + scales + (4 * rows).next_multiple_of(16);
+    rings(warps, card, granules * active, &[16, 8, 4], |capacity| {
+        warps * STAGES * stage(matrix, slice, capacity) + rest + barriers(warps)
+    })
+}
+
+/// `DownShape<C>`: down of the chosen experts and of the shared one.
+pub(super) fn down(
+    matrix: &Matrix,
+    common: Option<&Matrix>,
+    active: usize,
+    rows: usize,
+    knobs: &Knobs,
+    card: &Cuda,
+) -> Option<Ring> {
+    let (experts, tiles) = (matrix.experts?, matrix.rows.div_ceil(TILE_ROWS));
+    // A warp's share of an expert is short, and decoding it is long: 16.0 us of eight rows of a 35B for 17.7.
+    let warps = if matrix.format == Format::Nvfp4 { 16 } else { consumer_warps(knobs) };
+    let slots = rows * active;
+    let units = |matrix: &Matrix| matrix.columns.div_ceil(unit_columns(matrix.format));
+    let row_bytes = |matrix: &Matrix| units(matrix) * (unit_columns(matrix.format) / 32) * 64 + 64;
+    let block_tiles = tiles.div_ceil((card.multiprocessors as usize).min(tiles));
+    let of_common = common.map_or(0, |common| {
+        let scales = if common.scales == Some(ScaleForm::Block128) {
+            (block_tiles * common.columns.div_ceil(128) * 4 + 12).next_multiple_of(16)
+        } else {
+            block_tiles * units(common) * unit_scale_bytes(common.format)
+        };
+        block_tiles * units(common) * UNIT_BYTES + scales
+    });
+    let staged = slots * row_bytes(matrix) + common.map_or(0, |common| rows * row_bytes(common));
+    let sums_of = if common.is_some() { active + warps } else { active };
+    let sums = block_tiles * sums_of * rows * TILE_ROWS * 4;
+    let factors = 4 * slots + 4 * (slots + rows);
+    let who = choices_bytes(experts, active, rows).next_multiple_of(16);
+    rings(warps, card, tiles, &[8, 4], |capacity| {
+        let rings = warps * STAGES * stage(matrix, units(matrix), capacity);
+        let partials_at = ((rings + of_common).next_multiple_of(128) + staged).next_multiple_of(16);
+        (partials_at + sums + factors).next_multiple_of(16) + who + barriers(warps) + 8
+    })
+}
