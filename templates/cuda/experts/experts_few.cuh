@@ -27,6 +27,9 @@ struct Pieces {
     static constexpr int CODES = PIECE * UNIT_BYTES;
     static constexpr int SCALE_BYTES = ROW_SCALES ? TILE_ROWS * 4 : BLOCK_SCALES ? round_up(PIECE * 2 + 12, 16) : PIECE * U::SCALE_BYTES;
     static constexpr int STAGE = round_up(CODES + SCALE_BYTES, 128);
+    // Whether a piece's i-th unit is the first, or the last, under its scale.
+    __host__ __device__ static constexpr bool begins(int i) { return i % ROUND == 0; }
+    __host__ __device__ static constexpr bool ends(int i) { return (i + 1) % ROUND == 0; }
 };
 
 // A warp's ring of STAGES pieces. Filled and emptied in one order, so one place serves both: a stage that was read is asked for again.

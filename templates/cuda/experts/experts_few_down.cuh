@@ -171,7 +171,8 @@ struct FewDown {
                     for (int i = 0; i < P::PIECE; i++) {
                         if (Experts::UNITS % P::PIECE != 0 && first + i >= Experts::UNITS) break;
                         const float block_scale = P::BLOCK_SCALES ? reinterpret_cast<const float*>(scales)[i / 2] : 1.0f;
-                        sum.add(AllLive(), codes + i * UNIT_BYTES, scales + i * P::U::SCALE_BYTES, block_scale, x, first + i, i, lane);
+                        sum.add(AllLive(), codes + i * UNIT_BYTES, scales + i * P::U::SCALE_BYTES, block_scale, x, first + i, i, lane, P::begins(i),
+                                P::ends(i) || first + i + 1 >= Experts::UNITS);
                     }
                     if constexpr (P::ROW_SCALES) row_scale = reinterpret_cast<const float*>(scales)[lane / 4];
                 });

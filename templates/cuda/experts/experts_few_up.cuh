@@ -205,7 +205,7 @@ __device__ __forceinline__ void experts_few_up(const Step* step, const float* x,
                         if (!EVEN && (part * P::PIECE + i >= P::SLICE || from + i >= S::UNITS)) break;
                         float block_scale = 1.0f;
                         if constexpr (P::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[i / 2];
-                        sum.add(AllLive(), at + i * UNIT_BYTES, scales_at + i * P::U::SCALE_BYTES, block_scale, of_x, from + i, i, lane);
+                        sum.add(AllLive(), at + i * UNIT_BYTES, scales_at + i * P::U::SCALE_BYTES, block_scale, of_x, from + i, i, lane, P::begins(i), P::ends(i) || from + i + 1 >= S::UNITS);
                     }
                     if constexpr (P::ROW_SCALES) row_scale = reinterpret_cast<const float*>(scales_at)[lane / 4];
                     ring.release(lane, [&] {

@@ -47,10 +47,12 @@ struct ExpertSum {
     using U = Unit<F>;
     static constexpr int CHUNKS = U::ELEMENTS / 8, PAIR = least(2, CHUNKS);
     float chain[GROUPS][2][4] = {};   // two, so that a product does not wait for the one before it
+    float local[GROUPS][2][4];        // BLOCK_SCALES: under one scale
 
-    // `unit`: of the row.
+    // `unit`: of the row; `begins`, `ends`: those under its scale.
     template <class Which>
-    __device__ __forceinline__ void add(Which live, const char* codes_at, const char* scales, float block_scale, const RowsOfX<GROUPS>& x, int unit, int index, int lane) {
+    __device__ __forceinline__ void add(Which live, const char* codes_at, const char* scales, float block_scale, const RowsOfX<GROUPS>& x, int unit, int index, int lane,
+                                        bool begins = true, bool ends = true) {
         const uint4 codes = *reinterpret_cast<const uint4*>(codes_at + lane * 16);
         uint2 scales_at = {0, 0};
         if constexpr (F == Format::NVFP4) scales_at = *reinterpret_cast<const uint2*>(scales + lane / 4 * 8);
@@ -59,8 +61,11 @@ struct ExpertSum {
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
             if (!live.of(g)) continue;
-            float local[2][4] = {};
-            float (&sum)[2][4] = BLOCK_SCALES ? local : chain[g];
+            float (&sum)[2][4] = BLOCK_SCALES ? local[g] : chain[g];
+            if (BLOCK_SCALES && begins) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum[i / 4][i % 4] = 0.0f;
+            }
 #pragma unroll
             for (int m = 0; m < CHUNKS; m += PAIR) {
                 uint4 b = {0, 0, 0, 0};
@@ -74,9 +79,9 @@ struct ExpertSum {
                 multiply(sum[(index * CHUNKS + m) % 2], a[m], b.x, b.y);
                 if constexpr (PAIR == 2) multiply(sum[(index * CHUNKS + m + 1) % 2], a[m + 1], b.z, b.w);
             }
-            if constexpr (BLOCK_SCALES) {
+            if (BLOCK_SCALES && ends) {
 #pragma unroll
-                for (int i = 0; i < 4; i++) chain[g][0][i] += block_scale * (local[0][i] + local[1][i]);
+                for (int i = 0; i < 4; i++) chain[g][0][i] += block_scale * (sum[0][i] + sum[1][i]);
             }
         }
     }

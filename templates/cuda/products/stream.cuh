@@ -9,7 +9,7 @@
 // The ring's first filling is paced: it happens while the kernel before is still at work or its successor's x is on the way, and a whole
 // ring asked for at once would stand in the queue before that x.
 //
-// Warp w takes the units u with u % K_WARPS == w % K_WARPS of every tile. Partial sums go to shared memory, and a group of tiles later
+// Warp w takes the units u with u / SCALED % K_WARPS == w % K_WARPS of every tile. Partial sums go to shared memory, and a group of tiles later
 // (one barrier of the consumers) they are added in the order of warps and stored: sums depend on the shape alone, never on timing.
 //
 // Barriers: full[s] (the feeder's arrival + the copied bytes), empty[s] (one arrival a consumer warp), named barrier 1 (consumers).
@@ -91,9 +91,10 @@ struct TileSum {
     using Sum = typename S::Sum;
     double exact[2] = {};
     float chain[S::GROUPS][2][4] = {};   // two of each group of four rows, so that a product does not wait for the one before it
+    float local[S::GROUPS][2][4];        // BLOCK_SCALES: under one scale
 
-    // `x`: the unit's first chunk, at this lane's bytes. Lanes of rows that are not computed hold zeros.
-    __device__ __forceinline__ void add(const char* codes_at, const char* scales, float block_scale, const char* x, int index, int lane) {
+    // `x`: the unit's first chunk, at this lane's bytes. Lanes of rows that are not computed hold zeros. `begins`, `ends`: those under its scale.
+    __device__ __forceinline__ void add(const char* codes_at, const char* scales, float block_scale, const char* x, int index, int lane, bool begins = true, bool ends = true) {
         const uint4 codes = *reinterpret_cast<const uint4*>(codes_at + lane * 16);
         if constexpr (S::EXACT) {
             float values[U::ELEMENTS];
@@ -115,8 +116,11 @@ struct TileSum {
             const bool active = lane / 4 % 4 < C::ROWS;
 #pragma unroll
             for (int group = 0; group < S::GROUPS; group++) {
-                float local[2][4] = {};
-                float (&sum)[2][4] = S::BLOCK_SCALES ? local : chain[group];
+                float (&sum)[2][4] = S::BLOCK_SCALES ? local[group] : chain[group];
+                if (S::BLOCK_SCALES && begins) {
+#pragma unroll
+                    for (int i = 0; i < 8; i++) sum[i / 4][i % 4] = 0.0f;
+                }
 #pragma unroll
                 for (int m = 0; m < S::CHUNKS; m += S::PAIR) {
                     const char* at = x + m * S::CHUNK_BYTES + group * S::GROUP_BYTES;
@@ -130,9 +134,9 @@ struct TileSum {
                     multiply(sum[(index * S::CHUNKS + m) % 2], a[m], b.x, b.y);
                     if constexpr (S::PAIR == 2) multiply(sum[(index * S::CHUNKS + m + 1) % 2], a[m + 1], b.z, b.w);
                 }
-                if constexpr (S::BLOCK_SCALES) {
+                if (S::BLOCK_SCALES && ends) {
 #pragma unroll
-                    for (int i = 0; i < 4; i++) chain[group][0][i] += block_scale * (local[0][i] + local[1][i]);
+                    for (int i = 0; i < 4; i++) chain[group][0][i] += block_scale * (sum[0][i] + sum[1][i]);
                 }
             }
         }
@@ -247,14 +251,15 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     };
     // Adds this warp's units of `first` .. `first + units` of a tile, whose codes begin at `at` and scales at `scales_at`.
     const auto multiply = [&](TileSum<C>& sum, const char* at, const char* scales_at, int first, int units) {
-        constexpr bool EVEN = S::PART_UNITS % S::K_WARPS == 0 && S::UNITS % S::PART_UNITS == 0;
+        constexpr bool EVEN = S::PART_UNITS % (S::SCALED * S::K_WARPS) == 0 && S::UNITS % S::PART_UNITS == 0;
 #pragma unroll
-        for (int i = 0; i < ceil_div(S::PART_UNITS, S::K_WARPS); i++) {
-            const int unit = k_warp + i * S::K_WARPS;
+        for (int i = 0; i < S::units_each(S::PART_UNITS, S::K_WARPS); i++) {
+            const int unit = S::unit_of(k_warp, i, S::K_WARPS);
             if (!EVEN && unit >= units) break;
             float block_scale = 1.0f;
             if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
-            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, x_at + (first + unit) * S::CHUNKS * S::CHUNK_BYTES, i, lane);
+            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, x_at + (first + unit) * S::CHUNKS * S::CHUNK_BYTES, i, lane,
+                    i % S::SCALED == 0, (i + 1) % S::SCALED == 0 || (!EVEN && unit + 1 >= units));
         }
     };
     const auto stage_scales = [&](int tile, int first) {

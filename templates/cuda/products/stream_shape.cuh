@@ -75,7 +75,12 @@ struct StreamShape {
     static constexpr int STAGE_TILES = !WHOLE ? 1 : most(GRANULE == 2 && CAPACITY / UNITS > 1 ? 2 : 1,
         least(CAPACITY / UNITS, BLOCK_TILES) / GRANULE * GRANULE);
 
-    // Warps split the units of a tile K_WARPS ways (unit u goes to u % K_WARPS) and the tiles of a stage TILE_WARPS ways: the
+    // Of eight rows a warp has both units of a block of 128 columns, so that their sums are scaled once: SCALED adjacent units. Its i-th of K_WARPS:
+    static constexpr int SCALED = BLOCK_SCALES && C::ROWS > 4 ? 2 : 1;
+    __host__ __device__ static constexpr int unit_of(int k_warp, int i, int k_warps) { return (i / SCALED * k_warps + k_warp) * SCALED + i % SCALED; }
+    __host__ __device__ static constexpr int units_each(int units, int k_warps) { return ceil_div(ceil_div(units, SCALED), k_warps) * SCALED; }
+
+    // Warps split the units of a tile K_WARPS ways (unit u goes to u / SCALED % K_WARPS) and the tiles of a stage TILE_WARPS ways: the
     // division with the least work for the busiest warp. It depends on the shape alone, so the order of every sum is fixed.
     static constexpr int k_warps() {
         int best = WARPS, cost = ceil_div(UNITS, WARPS) * STAGE_TILES;

@@ -5,7 +5,7 @@
 // columns 8..16 (formats.cuh). So column t of B is x[t] at columns 0..8 of the steps, column t + 4 is x[t] at columns 8..16, and
 // out[t] = D[g][t] + D[g + 8][t + 4]: one mma multiplies 32 columns of a tile for up to four rows of x (of eight, two do), and no register of either operand is moved.
 // Lane (g, c) therefore meets, of row t = g % 4 (none where t >= ROWS) and half h = g / 4, columns 8h + 2c, + 1 of both steps: 8 bytes.
-// A warp stages exactly the columns of the units it will multiply (unit u: warp u % WARPS), so that without a norm no block barrier
+// A warp stages exactly the columns of the units it will multiply (unit u: warp u / SCALED % WARPS), so that without a norm no block barrier
 // stands between the wait and the stream unless warps also split tiles. A norm is whole before x is rounded, as the compute format
 // says: the warps exchange their sums of squares behind one barrier. Norm weights are read before the wait. The power of two that
 // scales a row is of the warp's own part of it; where warps split tiles, and so read what others staged, of the whole row.
@@ -33,7 +33,7 @@ struct HalfStage {
     using F = Streamed<C::FORMAT>;
     // An item is what one lane stages of one row at a time: four columns of both steps of a chunk, 4q.. of half h.
     static constexpr int CHUNK_ITEMS = 4;
-    static constexpr int WARP_ITEMS = ceil_div(S::UNITS, S::WARPS) * S::CHUNKS * CHUNK_ITEMS;
+    static constexpr int WARP_ITEMS = S::units_each(S::UNITS, S::WARPS) * S::CHUNKS * CHUNK_ITEMS;
     static constexpr int ITERATIONS = ceil_div(WARP_ITEMS, 32);
     static constexpr int SLICE = least(ITERATIONS, 8);                         // iterations whose loads are in flight together
     static constexpr bool NORMED = C::NORM != Norm::NONE;
@@ -50,7 +50,7 @@ struct HalfStage {
         bool live;
         __device__ __forceinline__ Item(int iteration, int warp, int lane) {
             const int n = iteration * 32 + lane;
-            unit = warp + S::WARPS * (n / (CHUNK_ITEMS * S::CHUNKS));
+            unit = S::unit_of(warp, n / (CHUNK_ITEMS * S::CHUNKS), S::WARPS);
             chunk = n / CHUNK_ITEMS % S::CHUNKS;
             half = n / 2 % 2;
             q = n % 2;

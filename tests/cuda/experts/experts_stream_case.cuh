@@ -40,7 +40,7 @@ struct RouteOf {
     static constexpr monomorph::ScaleForm SCALES = K::SHARED_SCALES;
     static constexpr monomorph::Compute COMPUTE = K::COMPUTE;
     static constexpr monomorph::Rounding ROUNDING = K::ROUNDING;
-    static constexpr int OUTPUTS = K::SHARED_WIDTH, INPUTS = K::HIDDEN, ROWS = K::ROWS;
+    static constexpr int OUTPUTS = K::SHARED_WIDTH, INPUTS = K::HIDDEN, ROWS = EXACT ? K::ROWS : monomorph::least(K::ROWS, 4);
     static constexpr monomorph::Norm NORM = K::NORM;
     static constexpr float EPS = K::EPS;
     static constexpr monomorph::Epilogue EPILOGUE = monomorph::Epilogue::GATED;

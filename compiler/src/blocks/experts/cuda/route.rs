@@ -120,7 +120,8 @@ impl Launcher<'_> {
             return Ok(self.route_alone(site, &operands.judge(), experts, logits, (arriving, inner)));
         };
         let matrix = self.matrix(shared.matrix);
-        let rows = site.program.rows.min(stream::MOST_ROWS);
+        // Blocks of four rows each: the router's sums of eight would wait for x twice.
+        let rows = site.program.rows.min(4);
         let knobs = self.route_knobs(site, rows);
         let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
