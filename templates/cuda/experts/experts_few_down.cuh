@@ -23,7 +23,8 @@ struct FewDown {
     using Shared = typename Shape::Shared;
     using P = typename Shape::P;
     using Ring = typename Shape::Ring;
-    static constexpr int WARPS = Shape::WARPS, GROUPS = Shape::GROUPS, ROWS = C::ROWS, TOGETHER = DownRow<Experts>::WHOLE ? 4 : 1;
+    static constexpr int WARPS = Shape::WARPS, GROUPS = Shape::GROUPS, ROWS = C::ROWS;
+    static constexpr int TOGETHER = DownRow<Experts>::WHOLE ? most(1, least(4, 8 / DownRow<Experts>::SLICE)) : 1;   // rows on the way
     char* const shared;
     const int from = Shape::first_tile(blockIdx.x), tiles = Shape::first_tile(blockIdx.x + 1) - from;
     typename Shape::Who& who = *reinterpret_cast<typename Shape::Who*>(shared + Shape::WHO_AT);

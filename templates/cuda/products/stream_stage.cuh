@@ -38,7 +38,7 @@ struct HalfStage {
     static constexpr int SLICE = least(ITERATIONS, 8);                         // iterations whose loads are in flight together
     static constexpr bool NORMED = C::NORM != Norm::NONE;
     static constexpr bool KEPT = NORMED && ITERATIONS <= 3;                    // norm weights wait in registers, or are read with x
-    static constexpr int TOGETHER = most(1, least(C::ROWS, (NORMED && ITERATIONS > 2 ? 4 : 8) / SLICE));  // rows whose loads are, likewise
+    static constexpr int TOGETHER = most(1, least(C::ROWS, (NORMED && ITERATIONS > (C::ROWS > 4 ? 1 : 2) ? 4 : 8) / SLICE));  // rows whose loads are, likewise
     static_assert(C::ROWS % TOGETHER == 0, "rows are powers of two");
 
     float4 weights[KEPT ? ITERATIONS : 1][2];

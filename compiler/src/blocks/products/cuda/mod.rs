@@ -67,8 +67,12 @@ impl Launcher<'_> {
         if matrix.compute.quantises(rows) {
             return Ok(Style::Codes);
         }
-        // More than two rows this long need more registers than a thread may have.
-        let most = if matrix.columns > 8192 { knobs.stream_rows.min(2) } else { knobs.stream_rows };
+        // More rows than these, so long, need more registers than a thread may have.
+        let most = match matrix.columns {
+            ..=6144 => knobs.stream_rows,
+            ..=8192 => knobs.stream_rows.min(4),
+            _ => knobs.stream_rows.min(2),
+        };
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
         let streams = few && stream::shape(matrix, rows, false, &knobs, self.card).is_some();
         Ok(if streams { Style::Stream } else { Style::Gemm })
