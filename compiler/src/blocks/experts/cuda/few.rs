@@ -10,13 +10,9 @@ use monomorph_formats::{Format, ScaleForm};
 
 /// `FewUpShape<C>::TEAM`: warps that share a granule.
 const TEAM: usize = 2;
-/// Stages of a warp's ring. Three and four were slower by up to 4 % and 11 % on an H200, whatever their length.
+/// Stages of a warp's ring. Three were up to 4 % slower on an H200 and four up to 11 %, whatever their
+/// length.
 const STAGES: usize = 2;
-
-/// `FEW<C>`: whether a step of these rows streams its experts by warps.
-pub(super) fn is_few(matrix: &Matrix, rows: usize) -> bool {
-    !matrix.exact && rows > 2
-}
 
 /// `Pieces<…>::STAGE`: the bytes of a piece of a slice of so many units, at most `capacity`.
 fn stage(matrix: &Matrix, slice: usize, capacity: usize) -> usize {

@@ -285,9 +285,16 @@ impl Launcher<'_> {
                 return Some(Streams::Together(rings));
             }
         }
+        let (of_up, of_down, common) = (of(chooses), of(at), common.as_ref());
+        if shape::is_few(&matrix, rows) {
+            return Some(Streams::Apart {
+                up: few::up(&matrix, operands.active, rows, &of_up, self.card)?,
+                down: few::down(&of_sum, common, operands.active, rows, &of_down, self.card)?,
+            });
+        }
         Some(Streams::Apart {
-            up: shape::up(&matrix, operands.active, rows, &of(chooses), self.card)?,
-            down: shape::down(&of_sum, common.as_ref(), operands.active, rows, &of(at), self.card)?,
+            up: shape::up(&matrix, operands.active, rows, &of_up, self.card)?,
+            down: shape::down(&of_sum, common, operands.active, rows, &of_down, self.card)?,
         })
     }
 

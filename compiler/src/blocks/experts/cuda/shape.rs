@@ -1,7 +1,7 @@
 //! The shapes of a mixture's kernels: the Rust side of
-//! templates/cuda/experts/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh. Of three to eight rows: `few`.
+//! templates/cuda/experts/{route,experts_stream_up,experts_stream_down_shape,experts_batch}.cuh.
+//! Of three to eight rows: `few`.
 
-use super::few;
 use crate::blocks::products::cuda::gemm::{self, Gemm};
 use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
 use crate::passes::launch::{Matrix, Member, STREAM_SHARED_PART, alone, fits, routed_by};
@@ -9,6 +9,11 @@ use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
+
+/// `FEW<C>`: whether a step of these rows streams its experts by warps.
+pub(super) fn is_few(matrix: &Matrix, rows: usize) -> bool {
+    !matrix.exact && rows > 2
+}
 
 /// Tiling of a streaming kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +80,8 @@ struct Few {
     warps: usize,
 }
 
-/// `UpShape<C>`: gate and up of the chosen experts; of more than two rows, see [`few::up`].
+/// `RingUpShape<C>`: gate and up of the chosen experts of one row or two.
 pub(crate) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, card: &Cuda) -> Option<Ring> {
-    if few::is_few(matrix, rows) {
-        return few::up(matrix, active, rows, knobs, card);
-    }
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let few = Few { active, rows, warps: consumer_warps(knobs) };
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
@@ -165,7 +167,7 @@ fn down_product(
     })
 }
 
-/// `DownShape<C>`: down of the chosen experts and of the shared one.
+/// `DownShape<C>`: down of the chosen experts and of the shared one, of one row or two.
 pub(crate) fn down(
     matrix: &Matrix,
     common: Option<&Matrix>,
@@ -174,9 +176,6 @@ pub(crate) fn down(
     knobs: &Knobs,
     card: &Cuda,
 ) -> Option<Ring> {
-    if few::is_few(matrix, rows) {
-        return few::down(matrix, common, active, rows, knobs, card);
-    }
     let few = Few { active, rows, warps: consumer_warps(knobs) };
     let shared = |stages: usize, stage_bytes: usize, blocks: usize| {
         Some(down_shape(matrix, common, few, stages, stage_bytes, blocks)?.shared)
@@ -251,7 +250,7 @@ pub(crate) fn together(
     if rows > knobs.experts_together as usize
         || matrix.exact
         || of_sum.exact
-        || few::is_few(matrix, rows)
+        || is_few(matrix, rows)
         || granules < blocks
         || tiles < blocks
         // The router's kernel fills the handed-over rows in vectors.

@@ -70,7 +70,7 @@ impl Launcher<'_> {
         // More rows than these, so long, need more registers than a thread may have.
         let most = match matrix.columns {
             ..=6144 => knobs.stream_rows,
-            ..=8192 => knobs.stream_rows.min(4),
+            6145..=8192 => knobs.stream_rows.min(4),
             _ => knobs.stream_rows.min(2),
         };
         let few = site.program.regime == Regime::Decode && rows <= most as usize;
