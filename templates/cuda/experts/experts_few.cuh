@@ -57,24 +57,22 @@ struct WarpRing {
         if constexpr (EVICT_FIRST) bulk_copy(to, from, bytes, full + stage, policy);
         else bulk_copy(to, from, bytes, full + stage);
     }
-    // By one lane: `units` from unit `unit` on of all there are; `scales` as Pieces says, `first_scale` of BLOCK_SCALES: the piece's first.
+    // By one lane: `units` from unit `unit` on of all there are; `scales` as Pieces says, `first_scale` of BLOCK_SCALES and ROW_SCALES: the piece's
+    // first. Of a slice that lies beyond a short tile there may be none: nothing is copied, but the scales of rows, by which its sum of 0 is multiplied.
     __device__ __forceinline__ void fill(const char* codes, const char* scales, long long unit, int units, long long first_scale) const {
         char* const at = ring + stage * P::STAGE;
-        if constexpr (P::SCALE_BYTES == 0) {
-            barrier_expect(full + stage, units * UNIT_BYTES);
-        } else {
-            int bytes = units * P::U::SCALE_BYTES;
-            const char* from = scales + unit * P::U::SCALE_BYTES;
-            if constexpr (P::ROW_SCALES) {
-                bytes = TILE_ROWS * 4, from = scales + first_scale * 4;
-            } else if constexpr (P::BLOCK_SCALES) {
-                from = scales + (first_scale * 4 & ~15ll);
-                bytes = (static_cast<int>(first_scale % 4) * 4 + ceil_div(units, 2) * 4 + 15) & ~15;
-            }
-            barrier_expect(full + stage, units * UNIT_BYTES + bytes);
-            copy(at + P::CODES, from, bytes);
+        units = most(units, 0);
+        int bytes = units * P::U::SCALE_BYTES;
+        const char* from = scales + unit * P::U::SCALE_BYTES;
+        if constexpr (P::ROW_SCALES) {
+            bytes = TILE_ROWS * 4, from = scales + first_scale * 4;
+        } else if constexpr (P::BLOCK_SCALES) {
+            from = scales + (first_scale * 4 & ~15ll);
+            bytes = units == 0 ? 0 : (static_cast<int>(first_scale % 4) * 4 + ceil_div(units, 2) * 4 + 15) & ~15;
         }
-        copy(at, codes + unit * UNIT_BYTES, units * UNIT_BYTES);
+        barrier_expect(full + stage, units * UNIT_BYTES + bytes);
+        if (bytes > 0) copy(at + P::CODES, from, bytes);
+        if (units > 0) copy(at, codes + unit * UNIT_BYTES, units * UNIT_BYTES);
     }
     // The stages behind the first, which another warp has asked for: `next` asks for a piece, and says whether there was one.
     template <class Next>

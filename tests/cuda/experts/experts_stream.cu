@@ -53,6 +53,9 @@ CASE(Four, ExpertsDefaults, IS int ROWS = 4, TOKENS = 4, ACTIVE = 3;)
 CASE(Eight, ExpertsDefaults, IS int ROWS = 8, TOKENS = 8, HIDDEN = 520, WIDTH = 72;)
 CASE(EightFp8, ExpertsDefaults, FP8_TENSOR IS int ROWS = 8, TOKENS = 8, WIDTH = 192, STAGES = 3;)
 CASE(EightNvfp4, ExpertsDefaults, NVFP4_BOTH IS int ROWS = 8, TOKENS = 8, EXPERTS = 12, ACTIVE = 4, WIDTH = 128, SHARED_WIDTH = 0, HIDDEN = 256;)
+// One unit a tile: the second warp of a team has none.
+CASE(EightShort, ExpertsDefaults, IS int ROWS = 8, TOKENS = 6, HIDDEN = 32, WIDTH = 24, SHARED_WIDTH = 20;)
+CASE(FourShort, ExpertsDefaults, NVFP4_BOTH IS int ROWS = 4, TOKENS = 4, EXPERTS = 12, ACTIVE = 4, WIDTH = 128, SHARED_WIDTH = 0, HIDDEN = 128;)
 CASE(FiveOfEight, ExpertsDefaults, FP8_BLOCK IS int ROWS = 8, TOKENS = 5, WIDTH = 128, SHARED_WIDTH = 128, HIDDEN = 256, BLOCKS = 5;)
 CASE(AwkwardEight, ExpertsDefaults, IS int ROWS = 8, TOKENS = 7, EXPERTS = 9, ACTIVE = 7, HIDDEN = 40, WIDTH = 24, SHARED_WIDTH = 20; IS Format ROUTER = Format::F32;)
 CASE(UngatedTwo, ExpertsDefaults, FP8_BLOCK UNGATED_EXPERTS IS int ROWS = 2, TOKENS = 2, WIDTH = 256, SHARED_WIDTH = 128, HIDDEN = 384;)
@@ -81,7 +84,7 @@ int main(int count, char** arguments) {
         RUN(One) RUN(OneFp8) RUN(OneFp8Tensor) RUN(OneNvfp4) RUN(OneMixed) RUN(OneFewBlocks) RUN(Awkward) RUN(AwkwardAlone)
         RUN(Ungated) RUN(UngatedNvfp4) RUN(UngatedFp8)
         RUN(Scaled) RUN(ScaledNvfp4) RUN(ScaledMany) RUN(ScaledAwkward) RUN(ScaledTogether)
-        RUN(Two) RUN(Three) RUN(Four) RUN(Eight) RUN(EightFp8)
+        RUN(Two) RUN(Three) RUN(Four) RUN(Eight) RUN(EightShort) RUN(FourShort) RUN(EightFp8)
 #endif
 #if SUITE == 0 || SUITE == 2
         RUN(EightNvfp4) RUN(FiveOfEight) RUN(AwkwardEight) RUN(Exact) RUN(ExactEight) RUN(ExactBf16) RUN(ExactQ8)
