@@ -14,15 +14,19 @@ const TEAM: usize = 2;
 /// length.
 const STAGES: usize = 2;
 
+/// `Pieces<…>::ROUND`: units that share a scale of 128 columns.
+fn round(matrix: &Matrix) -> usize {
+    if matrix.scales == Some(ScaleForm::Block128) { 2 } else { 1 }
+}
+
 /// `Pieces<…>::STAGE`: the bytes of a piece of a slice of so many units, at most `capacity`.
 fn stage(matrix: &Matrix, slice: usize, capacity: usize) -> usize {
-    let blocks = matrix.scales == Some(ScaleForm::Block128);
-    let round = if blocks { 2 } else { 1 };
+    let round = round(matrix);
     let count = slice.div_ceil(capacity.min(slice).next_multiple_of(round));
     let piece = slice.div_ceil(count).next_multiple_of(round);
     let scales = if matrix.halves() {
         TILE_ROWS * 4
-    } else if blocks {
+    } else if matrix.scales == Some(ScaleForm::Block128) {
         (piece * 2 + 12).next_multiple_of(16)
     } else {
         piece * unit_scale_bytes(matrix.format)
@@ -56,8 +60,7 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
     let (experts, granules) = (matrix.experts?, matrix.outputs().div_ceil(TILE_ROWS));
     let warps = consumer_warps(knobs);
     let units = matrix.columns.div_ceil(unit_columns(matrix.format));
-    let round = if matrix.scales == Some(ScaleForm::Block128) { 2 } else { 1 };
-    let slice = units.div_ceil(TEAM).next_multiple_of(round);
+    let slice = units.div_ceil(TEAM).next_multiple_of(round(matrix));
     let product = Stream {
         rows,
         warps,

@@ -19,7 +19,7 @@ pub(crate) fn consumer_warps(knobs: &Knobs) -> usize {
 }
 
 /// Most rows of one block.
-pub(crate) const MOST_ROWS: usize = 8;
+const MOST_ROWS: usize = 8;
 /// Most warps of a block that leave registers for the next kernel's block in any format.
 pub(crate) const WARPS_BESIDE: u32 = 8;
 /// Stages in flight while a ring is first filled.
