@@ -172,7 +172,9 @@ struct UpTileExact {
     TileSum<typename P::Product> sum;
 
     __device__ __forceinline__ void add(Live<1>, const char* codes, const char* scales, float, const RowsOfX<1>& x, int unit, int index, int lane) {
-        sum.add(codes, scales, 1.0f, x.at[0] + unit * S::CHUNKS * S::CHUNK_BYTES, index, lane);
+        StagedX<typename P::Product> of_x;
+        of_x.at = x.at[0];
+        sum.add(codes, scales, 1.0f, of_x, unit, index, lane);
     }
     __device__ __forceinline__ void leave(double* tile, const float*, int k_warp, int lane) const {
         const float none[1][2] = {{1.0f, 1.0f}};

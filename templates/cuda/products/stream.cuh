@@ -83,6 +83,26 @@ struct Feeder {
     }
 };
 
+// B of a warp's units, as stage left it in shared memory. Of eight rows it is read once, where registers have room for it: from shared memory at
+// every tile it would be twice the bytes of the weights.
+template <class C>
+struct StagedX {
+    using S = StreamShape<C>;
+    static constexpr int UNITS = S::HELD ? S::HELD_UNITS : 1, CHUNKS = S::HELD ? S::CHUNKS : 1, GROUPS = S::HELD ? S::GROUPS : 1;
+    const char* at;   // of the warp's lane
+    uint2 held[UNITS][CHUNKS][GROUPS];
+
+    // Those of one unit: `i`-th of the warp.
+    __device__ __forceinline__ void hold(int unit, int i) {
+        const char* from = at + unit * S::CHUNKS * S::CHUNK_BYTES;
+#pragma unroll
+        for (int m = 0; m < CHUNKS; m++)
+#pragma unroll
+            for (int group = 0; group < GROUPS; group++)
+                held[i][m][group] = *reinterpret_cast<const uint2*>(from + m / S::PAIR * S::PAIR * S::CHUNK_BYTES + m % S::PAIR * 8 + group * S::GROUP_BYTES);
+    }
+};
+
 // One warp's sum over its units of a tile. Exact: lane (g, c) ends with row g, outputs 2c and 2c + 1. 16-bit: see stream_stage.cuh.
 template <class C>
 struct TileSum {
@@ -93,8 +113,9 @@ struct TileSum {
     float chain[S::GROUPS][2][4] = {};   // two of each group of four rows, so that a product does not wait for the one before it
     float local[S::GROUPS][2][4];        // BLOCK_SCALES: under one scale
 
-    // `x`: the unit's first chunk, at this lane's bytes. Lanes of rows that are not computed hold zeros. `begins`, `ends`: those under its scale.
-    __device__ __forceinline__ void add(const char* codes_at, const char* scales, float block_scale, const char* x, int index, int lane, bool begins = true, bool ends = true) {
+    // `unit`: of the tile, `index`: of the warp's. Lanes of rows that are not computed hold zeros. `begins`, `ends`: those under its scale.
+    __device__ __forceinline__ void add(const char* codes_at, const char* scales, float block_scale, const StagedX<C>& of_x, int unit, int index, int lane, bool begins = true, bool ends = true) {
+        const char* const x = of_x.at + unit * S::CHUNKS * S::CHUNK_BYTES;
         const uint4 codes = *reinterpret_cast<const uint4*>(codes_at + lane * 16);
         if constexpr (S::EXACT) {
             float values[U::ELEMENTS];
@@ -125,7 +146,11 @@ struct TileSum {
                 for (int m = 0; m < S::CHUNKS; m += S::PAIR) {
                     const char* at = x + m * S::CHUNK_BYTES + group * S::GROUP_BYTES;
                     uint4 b = {0, 0, 0, 0};
-                    if constexpr (S::PAIR == 2) {
+                    if constexpr (S::HELD) {
+                        const uint2 (&own)[S::CHUNKS][S::GROUPS] = of_x.held[index];
+                        b.x = own[m][group].x, b.y = own[m][group].y;
+                        if constexpr (S::PAIR == 2) b.z = own[m + 1][group].x, b.w = own[m + 1][group].y;
+                    } else if constexpr (S::PAIR == 2) {
                         if (active) b = *reinterpret_cast<const uint4*>(at);
                     } else if (active) {
                         const uint2 one = *reinterpret_cast<const uint2*>(at);
@@ -236,7 +261,18 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
     stager.run(x, norm, rows, staged, squares, warp, lane);
 
     const int k_warp = warp % S::K_WARPS, tile_warp = warp / S::K_WARPS;
-    const char* x_at = staged + (S::EXACT ? lane * 16 : ((lane / 16 * C::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR);
+    StagedX<C> of_x;
+    of_x.at = staged + (S::EXACT ? lane * 16 : ((lane / 16 * C::ROWS + lane / 4 % 4) * 4 + lane % 4) * 8 * S::PAIR);
+    if constexpr (S::HELD) {
+#pragma unroll
+        for (int part = 0; part < S::PARTS; part++)
+#pragma unroll
+            for (int i = 0; i < S::PART_EACH; i++) {
+                if (!S::held(part, i)) continue;
+                const int unit = part * S::PART_UNITS + S::unit_of(k_warp, i, S::K_WARPS);
+                if (unit < S::UNITS) of_x.hold(unit, part * S::PART_EACH + i);
+            }
+    }
     float unscale[S::GROUPS][2] = {};
     if constexpr (!S::EXACT) {
 #pragma unroll
@@ -250,15 +286,17 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
         if (++stage == C::STAGES) stage = 0, parity ^= 1;
     };
     // Adds this warp's units of `first` .. `first + units` of a tile, whose codes begin at `at` and scales at `scales_at`.
-    const auto multiply = [&](TileSum<C>& sum, const char* at, const char* scales_at, int first, int units) {
+    const auto multiply = [&](TileSum<C>& sum, const char* at, const char* scales_at, int part, int units) {
+        const int first = part * S::PART_UNITS;
         constexpr bool EVEN = S::PART_UNITS % (S::SCALED * S::K_WARPS) == 0 && S::UNITS % S::PART_UNITS == 0;
 #pragma unroll
-        for (int i = 0; i < S::units_each(S::PART_UNITS, S::K_WARPS); i++) {
+        for (int i = 0; i < S::PART_EACH; i++) {
             const int unit = S::unit_of(k_warp, i, S::K_WARPS);
+            if (S::HELD && !S::held(part, i)) continue;
             if (!EVEN && unit >= units) break;
             float block_scale = 1.0f;
             if constexpr (S::BLOCK_SCALES) block_scale = reinterpret_cast<const float*>(scales_at)[unit / 2];
-            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, x_at + (first + unit) * S::CHUNKS * S::CHUNK_BYTES, i, lane,
+            sum.add(at + unit * UNIT_BYTES, scales_at + unit * S::U::SCALE_BYTES, block_scale, of_x, first + unit, (S::HELD ? part * S::PART_EACH : 0) + i, lane,
                     i % S::SCALED == 0, (i + 1) % S::SCALED == 0 || (!EVEN && unit + 1 >= units));
         }
     };
@@ -284,10 +322,17 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                 release();
             } else {
                 TileSum<C> sum;
-                for (int first = 0; first < S::UNITS; first += S::PART_UNITS) {
+                const auto one = [&](int part) {
+                    const int first = part * S::PART_UNITS;
                     barrier_wait(full + stage, parity);
-                    multiply(sum, shared + stage * S::STAGE, stage_scales(group + base, first), first, least(S::PART_UNITS, S::UNITS - first));
+                    multiply(sum, shared + stage * S::STAGE, stage_scales(group + base, first), part, least(S::PART_UNITS, S::UNITS - first));
                     release();
+                };
+                if constexpr (S::HELD) {
+#pragma unroll
+                    for (int part = 0; part < S::PARTS; part++) one(part);
+                } else {
+                    for (int part = 0; part < S::PARTS; part++) one(part);
                 }
                 sum.leave(group_partials + base * S::TILE_PARTIALS, unscale, k_warp, lane);
             }

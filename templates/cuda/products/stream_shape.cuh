@@ -118,6 +118,17 @@ struct StreamShape {
     static constexpr int GROUPS = EXACT ? 1 : ceil_div(C::ROWS, 4);   // of rows that one product of tensor cores takes
     static constexpr int GROUP_BYTES = 128 * PAIR;                    // F16: from a group's rows to the next one's
     static constexpr int X_BYTES = UNITS * CHUNKS * CHUNK_BYTES;
+    // Of eight rows a warp reads x once and holds it in registers, where they have room: HELD_UNITS, of which the i-th of a part is any warp's, or none's.
+    static constexpr int PART_EACH = units_each(PART_UNITS, K_WARPS);
+    static constexpr int HELD_UNITS = PARTS * PART_EACH;
+    __host__ __device__ static constexpr bool held(int part, int i) { return part * PART_UNITS + unit_of(0, i, K_WARPS) < UNITS; }
+    static constexpr int held_registers() {
+        int units = 0;
+        for (int part = 0; part < PARTS; part++)
+            for (int i = 0; i < PART_EACH; i++) units += held(part, i);
+        return units * CHUNKS * 2 * GROUPS;
+    }
+    static constexpr bool HELD = !EXACT && C::ROWS > 4 && WARPS <= 8 && held_registers() <= 96;
 
     // ---- Shared-memory map, in this order ----
     static constexpr int X_AT = C::STAGES * STAGE;

@@ -38,7 +38,10 @@ struct HalfStage {
     static constexpr int SLICE = least(ITERATIONS, 8);                         // iterations whose loads are in flight together
     static constexpr bool NORMED = C::NORM != Norm::NONE;
     static constexpr bool KEPT = NORMED && ITERATIONS <= 3;                    // norm weights wait in registers, or are read with x
-    static constexpr int TOGETHER = most(1, least(C::ROWS, (NORMED && ITERATIONS > (C::ROWS > 4 ? 1 : 2) ? 4 : 8) / SLICE));  // rows whose loads are, likewise
+    // Rows whose loads are, likewise: each that is not costs its way to memory. Eight rows leave the products room for more of them, a power of two.
+    static constexpr int AT_ONCE = (C::ROWS > 4 ? NORMED ? 8 : 12 : NORMED && ITERATIONS > 2 ? 4 : 8) / SLICE;
+    static constexpr int TOGETHER = most(1, least(C::ROWS, AT_ONCE >= 8 ? 8 : AT_ONCE >= 4 ? 4 : AT_ONCE >= 2 ? 2 : 1));
+    static constexpr bool LOOPED = C::ROWS > 4 && TOGETHER < C::ROWS;   // unrolled, addresses of eight rows would spill
     static_assert(C::ROWS % TOGETHER == 0, "rows are powers of two");
 
     float4 weights[KEPT ? ITERATIONS : 1][2];
@@ -90,8 +93,9 @@ struct HalfStage {
 
     // `rows` of x exist (the others are staged as zeros). squares: [ROWS][WARPS] in shared memory.
     __device__ __forceinline__ void run(const float* x, const float* norm, int rows, char* staged, float* squares, int warp, int lane) {
+        float own = 0.0f;   // LOOPED: unscale of the row that is the lane
         constexpr bool WHOLE = ITERATIONS == SLICE;   // registers hold the warp's part of a row; otherwise it is read again to be staged
-#pragma unroll
+#pragma unroll(LOOPED ? 1 : C::ROWS)
         for (int first = 0; first < C::ROWS; first += TOGETHER) {
             float sums[TOGETHER] = {}, largest[TOGETHER] = {}, inverse[TOGETHER], scale[TOGETHER];
             Values values[SLICE][TOGETHER];
@@ -100,7 +104,7 @@ struct HalfStage {
                 find_largest(values, largest);
             }
             if constexpr (NORMED || COMMON) exchange(sums, largest, inverse, squares, first, warp, lane);
-            set_scales(largest, inverse, scale, first);
+            set_scales(largest, inverse, scale, first, lane, own);
 #pragma unroll
             for (int from = 0; from < ITERATIONS; from += SLICE) {
                 if constexpr (!WHOLE) load(values, sums, x, norm, first, rows, from, warp, lane);
@@ -112,6 +116,10 @@ struct HalfStage {
                         if (item.live) store(values[i][r], NORMED ? inverse[r] : 1.0f, scale[r], staged, item, first + r);
                 }
             }
+        }
+        if constexpr (LOOPED) {
+#pragma unroll
+            for (int row = 0; row < C::ROWS; row++) unscale[row] = __shfl_sync(~0u, own, row);
         }
         if constexpr (S::TILE_WARPS == 1) __syncwarp();
         else named_barrier(1, S::CONSUMERS);
@@ -191,13 +199,14 @@ struct HalfStage {
                     largest[r] = fmaxf(fmaxf(fmaxf(largest[r], fabsf(v.x)), fmaxf(fabsf(v.y), fabsf(v.z))), fabsf(v.w));
                 }
     }
-    __device__ __forceinline__ void set_scales(const float (&largest)[TOGETHER], const float (&inverse)[TOGETHER], float (&scale)[TOGETHER], int first) {
+    __device__ __forceinline__ void set_scales(const float (&largest)[TOGETHER], const float (&inverse)[TOGETHER], float (&scale)[TOGETHER], int first, int lane, float& own) {
 #pragma unroll
         for (int r = 0; r < TOGETHER; r++) {
             const float whole = NORMED ? largest[r] * inverse[r] : largest[r];
             const HalfScale by(__uint_as_float(__reduce_max_sync(~0u, __float_as_uint(whole))));   // magnitudes compare as their bits
             scale[r] = by.scale;
-            unscale[first + r] = by.unscale * F::SUM_SCALE;
+            if (LOOPED && lane == first + r) own = by.unscale * F::SUM_SCALE;
+            if (!LOOPED) unscale[first + r] = by.unscale * F::SUM_SCALE;
         }
     }
 
