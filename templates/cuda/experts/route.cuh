@@ -35,7 +35,7 @@ struct RouteRows {
     static constexpr bool EXACT = C::COMPUTE == Compute::EXACT, NORMED = C::NORM != Norm::NONE;
     static constexpr int WARPS = C::CONSUMER_WARPS, CONSUMERS = 32 * WARPS;
     static constexpr int UNITS = ceil_div(C::INPUTS, U::COLUMNS), PLACES = 4 * UNITS, TURNS = ceil_div(PLACES, CONSUMERS);   // of threads to places
-    static constexpr int TOGETHER = least(C::ROWS, 4);                               // rows of x whose loads are in flight together
+    static constexpr int TOGETHER = TURNS == 1 && !EXACT ? C::ROWS : least(C::ROWS, 4);   // rows of x whose loads are in flight together
     // Rows of the matrix that are held at a time: what is left of the registers by the norm's weights and x, in passes of equal length.
     static constexpr int REGISTERS = (C::ROWS <= 2 ? 72 : 128) - U::ELEMENTS * (TURNS + TOGETHER);
     static constexpr int HELD = most(1, least(least(BLOCK_ROWS, REGISTERS / (4 * TURNS + C::ROWS)), 32 / C::ROWS));

@@ -14,8 +14,9 @@ use crate::passes::PassError;
 use crate::passes::launch::{
     Instance, Launcher, Member, Site, alone, count, fits, fixed, integer, no_kernel, value,
 };
+use crate::plan::FieldId;
 use crate::plan::cuda::{Constant, Extent, Launch, Regime};
-use crate::plan::packed::TILE_ROWS;
+use crate::plan::packed::{TILE_ROWS, unit_columns};
 use crate::spec::types::Knobs;
 use monomorph_formats::Format;
 
@@ -120,8 +121,7 @@ impl Launcher<'_> {
             return Ok(self.route_alone(site, &operands.judge(), experts, logits, (arriving, inner)));
         };
         let matrix = self.matrix(shared.matrix);
-        // Blocks of four rows each: the router's sums of eight would wait for x twice.
-        let rows = site.program.rows.min(4);
+        let rows = self.router_rows(site, operands.router, matrix.exact);
         let knobs = self.route_knobs(site, rows);
         let shape = stream::shape(&matrix, rows, true, &knobs, self.card)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
@@ -176,6 +176,18 @@ impl Launcher<'_> {
         Ok(self.launch(site, instance, grid, arguments))
     }
 
+    /// Rows of a block: up to eight, a power of two, where a thread has one unit's columns and so the registers
+    /// for that many rows of x at once. Wider rows, and exact ones, go by fours.
+    fn router_rows(&self, site: Site, router: FieldId, exact: bool) -> usize {
+        let router = self.matrix(router);
+        let threads = 32 * consumer_warps(&self.route_knobs(site, site.program.rows));
+        let places = 4 * router.columns.div_ceil(unit_columns(router.format));
+        match site.program.rows {
+            rows @ 5..=8 if !exact && places <= threads => rows.next_power_of_two(),
+            rows => rows.min(4),
+        }
+    }
+
     /// Tiling of the router's kernel by the phase's knobs, with `rows` rows per block.
     fn route_knobs(&self, site: Site, rows: usize) -> Knobs {
         let mut knobs = self.knobs(site);
@@ -198,7 +210,7 @@ impl Launcher<'_> {
         logits: Rows,
         (values, arriving): (usize, Rows),
     ) -> Launch {
-        let rows = site.program.rows.min(4);
+        let rows = self.router_rows(site, operands.router, false);
         let groups = site.program.rows.div_ceil(rows);
         // A block takes the rows it holds at a time, and there are no more blocks than there is work for.
         let blocks =
