@@ -69,15 +69,15 @@ fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
         [&["stream_beside", "delta_decode", stream][..], &experts].concat()
     );
     let (gemm, grouped) = ("gemm_wgmma", "experts_gemm_wgmma");
-    let ends = ["experts_stage", grouped, "stage", gemm, "experts_batch_combine"];
-    let sorted = [&["route_batch", "stage", gemm, "experts_sort", grouped][..], &ends].concat();
+    let sorts = ["route_batch", "stage", gemm, "experts_sort"];
+    let ends = ["stage", gemm, "experts_batch_combine"];
+    let sorted = [&sorts[..], &["experts_rings", "experts_rings_down"], &ends].concat();
     assert_eq!(
         body_templates(&plan, program(cuda, "decode_64"), "delta"),
         [&["stage", gemm, gemm, "delta_decode", "stage", gemm][..], &sorted].concat()
     );
     // A step of more than 128 tokens is sorted in chunks, and another launch turns places into rows.
-    let sorted =
-        [&["route_batch", "stage", gemm, "experts_sort", "experts_place", grouped][..], &ends].concat();
+    let sorted = [&sorts[..], &["experts_place", grouped, "experts_stage", grouped], &ends].concat();
     let delta = ["stage", gemm, gemm, "delta_prepare", "delta_chunks", "delta_gate", "stage", gemm];
     assert_eq!(body_templates(&plan, program(cuda, "prefill"), "delta"), [&delta[..], &sorted].concat());
     assert_eq!(

@@ -137,7 +137,7 @@ fn a_draft_head_of_two_layers_runs_the_kernels_of_its_model() {
     }
     let own: Vec<&str> = of_head.difference(&of_model).copied().collect();
     assert_eq!(own, ["draft_embed"]);
-    assert!(of_head.contains("experts_gemm_wgmma") && of_head.contains("attention_decode"), "{of_head:?}");
+    assert!(of_head.contains("experts_rings") && of_head.contains("attention_decode"), "{of_head:?}");
 }
 
 const LOOKED_UP: DraftOption = DraftOption { method: DraftMethod::Ngram, drafts: 3, ..ONE };

@@ -1,4 +1,4 @@
-// Tests of a mixture of experts for many tokens (experts_sort.cuh, experts_gemm*.cuh, experts_batch_combine.cuh) against a reference in
+// Tests of a mixture of experts for many tokens (experts_sort.cuh, experts_gemm*.cuh, experts_rings.cuh, experts_batch_combine.cuh) against a reference in
 // double precision: each kernel by itself on what the one before it left, so that every difference is that kernel's own.
 // With the argument `defect` one weight code of the first case is wrong: the program must then fail.
 // Built with BENCH it measures instead (experts_batch_bench.cuh). NO_WGMMA: for cards without. SMALL: without the larger shapes.
@@ -124,7 +124,7 @@ struct Case {
         launch_product<G>(multiprocessors, stream, space.lists, d_x, gate_up_codes, gate_up.scale_plane(gate_up_blocks, gate_up_scales),
                           gate_up_rows, space.inner);
         launch_stage<D>(stream, space.lists, space.inner, space.staged);
-        launch_product<D>(multiprocessors, stream, space.lists, space.staged, down_codes, down.scale_plane(down_blocks, down_scales), down_rows,
+        launch_product<D>(multiprocessors, stream, space.lists, input<D>(space), down_codes, down.scale_plane(down_blocks, down_scales), down_rows,
                           space.products);
         launch_combine<G>(stream, header.step, space.lists, space.products, d_shared, d_logits, d_out);
         CHECK(cudaStreamSynchronize(stream));
@@ -279,6 +279,8 @@ template <int T, int S, int P, int W, int N, int R, bool NARROW = false>
 using G = Cut<Engine::WGMMA, T, S, P, W, N, R, NARROW>;
 template <int T, int S, int P, int W, int N, int R, bool NARROW = false>
 using H = Cut<Engine::MMA, T, S, P, W, N, R, NARROW>;
+template <int W, int N, int U, int B = 132>
+using R = RingsCut<W, N, U, B>;
 
 #ifdef BENCH
 #include "experts/experts_batch_bench.cuh"

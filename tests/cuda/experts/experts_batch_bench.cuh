@@ -49,8 +49,8 @@ void measure(const char* name, int tokens, int multiprocessors) {
     const auto sort = [&](int) { launch_sort<A>(stream, header.step, d_logits, space.lists); };
     const auto gate_up = [&](int i) { enqueue_product<A>(multiprocessors, pool + i % copies * LAYER, space.lists, d_x, space.inner); };
     const auto down = [&](int i) {   // staging its rows first
-        launch_stage<D>(stream, space.lists, space.inner, space.staged);
-        enqueue_product<D>(multiprocessors, pool + i % copies * LAYER + plane_bytes<A>(), space.lists, space.staged, space.products);
+        if constexpr (!Build<D>::ROUNDS) launch_stage<D>(stream, space.lists, space.inner, space.staged);
+        enqueue_product<D>(multiprocessors, pool + i % copies * LAYER + plane_bytes<A>(), space.lists, input<D>(space), space.products);
     };
     const auto sum = [&](int) { launch_combine<A>(stream, header.step, space.lists, space.products, d_shared, d_logits, d_out); };
     const auto time = [&](const std::function<void(int)>& launch) {

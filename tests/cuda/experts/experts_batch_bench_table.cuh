@@ -5,6 +5,18 @@ using M8Narrow = H<8, 1, 2, 6, 4, 2>;
 BATCHES(Qwen35, FP8, BLOCK, M8);
 BATCHES(Qwen35, F16, ROWS, M8Wide);
 BATCHES(Qwen35, FP4, ROWS, M8Narrow);
+// By warps: of 8 and of 16.
+using R8 = R<8, 2, 8>;
+using R8Short = R<8, 2, 4>;
+using R16 = R<16, 2, 4>;
+using R16Short = R<16, 2, 2>;
+BATCHES(Qwen35, FP8, BLOCK, R8);
+BATCHES(Qwen35, FP4, ROWS, R16);
+BATCHES(Qwen35, F16, ROWS, R8);
+BATCHES(Qwen122, FP8, BLOCK, R8Short);
+BATCHES(Qwen122, FP4, ROWS, R16Short);
+BATCHES(Next, FP8, BLOCK, R8);
+BATCHES(Qwen30, F16, ROWS, R8);
 #ifndef NO_WGMMA
 using W8 = G<8, 1, 2, 4, 4, 2>;
 using W8Deep = G<8, 1, 2, 5, 4, 2>;

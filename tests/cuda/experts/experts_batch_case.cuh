@@ -7,12 +7,14 @@
 #include "kernels/experts_gemm_mma.cuh"
 #include "kernels/experts_gemm_wgmma.cuh"
 #include "kernels/experts_place.cuh"
+#include "kernels/experts_rings.cuh"
+#include "kernels/experts_rings_down.cuh"
 #include "kernels/experts_sort.cuh"
 #include "kernels/experts_stage.cuh"
 
 using namespace monomorph;
 
-enum class Engine { WGMMA, MMA };
+enum class Engine { WGMMA, MMA, RINGS };
 
 // How work is cut: height of a work tile, strips, panels of a step, depths of the rings of weights and of x, blocks a multiprocessor.
 template <Engine E, int T, int STRIP_COUNT, int PANEL_COUNT, int W, int N, int R, bool NARROW_PRODUCTS = false>
@@ -20,6 +22,12 @@ struct Cut {
     static constexpr Engine ENGINE = E;
     static constexpr int TOKENS = T, STRIPS = STRIP_COUNT, STAGE_PANELS = PANEL_COUNT, WEIGHT_STAGES = W, STAGES = N, RESIDENT = R;
     static constexpr bool NARROW = NARROW_PRODUCTS;
+};
+
+// By warps with rings of their own: warps, stages of a ring, units of a stage, blocks. Of Cut only the height and the stages mean anything.
+template <int WARPS, int N, int UNITS_OF_STAGE, int GRID = 132>
+struct RingsCut : Cut<Engine::RINGS, 8, 1, 2, 2, N, 1> {
+    static constexpr int CONSUMER_WARPS = WARPS, STAGE_BYTES = UNITS_OF_STAGE * UNIT_BYTES, BLOCKS = GRID;
 };
 
 // The mixture, on a step of at most ROWS tokens.
@@ -56,10 +64,25 @@ struct Product : M, T {
 template <class C, Engine E = C::ENGINE>
 struct Build : ExpertsWgmma<C> {
     static constexpr auto* KERNEL = experts_gemm_wgmma_kernel<C, Build::THREADS, Build::SHARED_BYTES, C::RESIDENT>;
+    static constexpr bool ROUNDS = false;   // inner rows
+    static int blocks(int multiprocessors) { return expert_blocks<C>(multiprocessors); }
 };
 template <class C>
 struct Build<C, Engine::MMA> : ExpertsMma<C> {
     static constexpr auto* KERNEL = experts_gemm_mma_kernel<C, Build::THREADS, Build::SHARED_BYTES, C::RESIDENT>;
+    static constexpr bool ROUNDS = false;
+    static int blocks(int multiprocessors) { return expert_blocks<C>(multiprocessors); }
+};
+template <class C>
+struct Build<C, Engine::RINGS> : RingsShape<C> {
+    static constexpr int SHARED_BYTES = Build::SHARED;
+    static constexpr bool ROUNDS = !C::GATHER;
+    static constexpr auto kernel() {
+        if constexpr (C::GATHER) return experts_rings_kernel<C, Build::THREADS, Build::SHARED>;
+        else return experts_rings_down_kernel<C, Build::THREADS, Build::SHARED>;
+    }
+    static constexpr auto KERNEL = kernel();
+    static int blocks(int) { return C::BLOCKS; }
 };
 
 // The weight of all experts: [EXPERTS] packed matrices, plane by plane, random.
@@ -93,6 +116,11 @@ struct Weights {
         }
     }
 
+    // By a block's scale: rings scale sums.
+    static float scaled(float value, float scale) {
+        return C::ENGINE == Engine::RINGS ? value * scale : test::round_f16(value * test::round_f16(scale));
+    }
+
     void set(test::Random& r, int expert, int row, int k) {
         const size_t tile = size_t(expert) * S::TILES + row / 8, unit = tile * S::UNITS + k / U::COLUMNS;
         const int column = k % U::COLUMNS, element = U::element_of(column);
@@ -105,7 +133,7 @@ struct Weights {
         } else if (C::FORMAT == Format::FP8_E4M3) {
             lane[element] = uint8_t((r.bits() & 0x80) | r.below(0x60));
             value = test::e4m3_to_float(lane[element]);
-            if (C::SCALES == ScaleForm::BLOCK128) value = test::round_f16(value * test::round_f16(block_scales[tile * BLOCKS + k / 128]));
+            if (C::SCALES == ScaleForm::BLOCK128) value = scaled(value, block_scales[tile * BLOCKS + k / 128]);
         } else {
             uint8_t& group = scales[unit * U::SCALE_BYTES + row % 8 * 8 + column / 16];
             if (group == 0) group = uint8_t(0x28 + r.below(0x18));
@@ -127,10 +155,17 @@ struct Workspace {
     Workspace() { lists.zero(); }
 };
 
+// What the down products read.
+template <class D, class Space>
+const void* input(const Space& space) {
+    if constexpr (Build<D>::ROUNDS) return space.inner.pointer;
+    else return space.staged.pointer;
+}
+
 template <class C>
 void launch_product(int multiprocessors, cudaStream_t stream, const char* lists, const void* x, const void* codes, const void* scales,
                     const float* row_scales, void* out) {
-    test::launch(Build<C>::KERNEL, dim3(expert_blocks<C>(multiprocessors)), Build<C>::THREADS, Build<C>::SHARED_BYTES, stream, lists, x, codes, scales,
+    test::launch(Build<C>::KERNEL, dim3(Build<C>::blocks(multiprocessors)), Build<C>::THREADS, Build<C>::SHARED_BYTES, stream, lists, x, codes, scales,
                  row_scales, out);
 }
 

@@ -40,6 +40,11 @@ const LISTS: &[Declared] = constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int,
 const SORT: &[Declared] = constants![LOGITS: int, RENORMALISE: bool];
 const GROUPED: &[Declared] =
     constants![EXPERTS: int, ACTIVE: int, STEP_ROWS: int, GATHER: bool, X_ROWS: int, NARROW: bool];
+/// Rings of a grouped product's warps.
+const RINGS: &[Declared] = constants![
+    OUTPUTS: int, INPUTS: int, CAPACITY: int, TOKENS: int, STAGES: int, STAGE_BYTES: int,
+    CONSUMER_WARPS: int, BLOCKS: int,
+];
 const COMBINE: &[Declared] =
     constants![HIDDEN: int, NARROW: bool, SHARED: bool, SHARED_GATE: bool, GATE_STRIDE: int];
 
@@ -226,6 +231,29 @@ kernels! {
            ExpertShape<{config}>::CLUSTER == {cluster}"
     bytes lists "ListsOf<{config}>::BYTES"
     bytes products "products_bytes<{config}, {config}::OUTPUTS>()";
+
+    /// The same by warps with rings of their own, of few tokens.
+    experts_rings => ExpertsRings in "experts/experts_rings.cuh", [MATRIX, RINGS, EPILOGUE, GROUPED];
+    (
+        lists: READ Lists, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
+        out: WRITE Products,
+    )
+    check "RingsShape<{config}>::THREADS == {block} && RingsShape<{config}>::SHARED <= {shared}"
+    grid x "{config}::BLOCKS"
+    bytes lists "ListsOf<{config}>::BYTES"
+    bytes products "products_bytes<{config}, {config}::OUTPUTS>()";
+
+    /// The same of inner rows, which it rounds.
+    experts_rings_down => ExpertsRingsDown in "experts/experts_rings.cuh", [MATRIX, RINGS, EPILOGUE, GROUPED];
+    (
+        lists: READ Lists, x: READ Products, codes: READ Codes, scales: READ Scales,
+        row_scales: READ RowScales, out: WRITE Products,
+    )
+    check "RingsShape<{config}>::THREADS == {block} && RingsShape<{config}>::SHARED <= {shared}"
+    grid x "{config}::BLOCKS"
+    bytes lists "ListsOf<{config}>::BYTES"
+    bytes products "products_bytes<{config}, {config}::OUTPUTS>()"
+    body "experts_rings<{config}>(lists, x, codes, scales, row_scales, out);";
 
     /// Products of each expert's quantised rows in fp8.
     experts_gemm_fp8 => ExpertsGemmFp8 in "experts/experts_gemm_fp8.cuh",

@@ -2,10 +2,11 @@
 //! expert share one stream of its weights, and each token sums the results of its experts
 //! (templates/cuda/experts/experts_batch.cuh).
 
-use super::shape::{self, Lists};
+use super::few;
+use super::shape::{self, Lists, Ring};
 use crate::blocks::experts::kernels::{
     ExpertsBatchCombine, ExpertsBatchCombineSum, ExpertsGemmFp8, ExpertsGemmMma, ExpertsGemmWgmma,
-    ExpertsPlace, ExpertsSort, ExpertsSortPart, ExpertsStage,
+    ExpertsPlace, ExpertsRings, ExpertsRingsDown, ExpertsSort, ExpertsSortPart, ExpertsStage,
 };
 use crate::blocks::products::cuda::fp8;
 use crate::blocks::products::cuda::gemm::Gemm;
@@ -105,8 +106,16 @@ impl Launcher<'_> {
             ("NARROW", Constant::Flag(false)),
         ];
         let id = operands.matrix;
-        let bytes = lists.product_bytes(matrix.outputs(), false);
-        launches.push(self.grouped(site, (id, matrix), (&gemm, &lists), constants, x, (inner, bytes)));
+        let out = (inner, lists.product_bytes(matrix.outputs(), false));
+        if let Some(ring) = few::grouped(matrix, &lists, self.card) {
+            let instance = self.rings(site, matrix, (&ring, &lists), constants, out.1);
+            let Planes { codes, scales, row_scales } = self.planes(id);
+            let memory = self.expert_lists(&lists);
+            let arguments = ExpertsRings { lists: memory, x, codes, scales, row_scales, out: inner };
+            launches.push(self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments));
+        } else {
+            launches.push(self.grouped(site, (id, matrix), (&gemm, &lists), constants, x, out));
+        }
         Ok(())
     }
 
@@ -144,6 +153,12 @@ impl Launcher<'_> {
         if self.style_of(site, &matrix)? == Style::Codes {
             let inner = self.quantised_inner(&lists, matrix.columns);
             launches.push(self.grouped_fp8(site, id, &lists, constants, inner, out)?);
+        } else if let Some(ring) = few::grouped(&matrix, &lists, self.card) {
+            let instance = self.rings(site, &matrix, (&ring, &lists), constants, bytes);
+            let Planes { codes, scales, row_scales } = self.planes(id);
+            let (memory, x) = (self.expert_lists(&lists), self.expert_inner(&lists, matrix.columns));
+            let arguments = ExpertsRingsDown { lists: memory, x, codes, scales, row_scales, out: products };
+            launches.push(self.launch(site, instance, fixed(ring.blocks, 1, 1), arguments));
         } else {
             let gemm = self.grouped_shape(site, &matrix, lists.tile)?;
             let (launch, inner) = self.stage_pairs(site, &lists, matrix.columns);
@@ -345,6 +360,39 @@ impl Launcher<'_> {
         let grid = fixed(work.min(self.card.multiprocessors as usize), 1, 1);
         let arguments = ExpertsGemmFp8 { lists: memory, x, codes, scales, row_scales, out };
         Ok(self.launch(site, instance, grid, arguments))
+    }
+
+    /// The kernel of a product over few rows of each expert, whose results are `bytes` long.
+    fn rings(
+        &self,
+        site: Site,
+        matrix: &Matrix,
+        (ring, lists): (&Ring, &Lists),
+        of_product: Vec<Member>,
+        bytes: usize,
+    ) -> Instance {
+        let mut constants: Vec<Member> = matrix.names().into();
+        constants.extend([
+            ("OUTPUTS", integer(matrix.outputs())),
+            ("INPUTS", integer(matrix.columns)),
+            ("EXPERTS", integer(lists.experts)),
+            ("ACTIVE", integer(lists.active)),
+            ("STEP_ROWS", integer(lists.rows)),
+            ("CAPACITY", integer(lists.pair_rows())),
+            ("TOKENS", integer(lists.tile)),
+            ("STAGES", integer(ring.stages)),
+            ("STAGE_BYTES", integer(ring.stage_bytes)),
+            ("CONSUMER_WARPS", integer(ring.warps)),
+            ("BLOCKS", integer(ring.blocks)),
+            ("BIAS", Constant::Flag(false)),
+        ]);
+        constants.extend(of_product);
+        Instance {
+            resident: ring.resident,
+            shared: ring.shared,
+            bytes: vec![("lists", lists.bytes()), ("products", bytes)],
+            ..Instance::new(self.kernel_name(site, ""), constants, 32 * (ring.warps + 1))
+        }
     }
 
     /// A product whose matrix depends on the expert of the work tile.

@@ -1,9 +1,10 @@
-//! The shapes of a mixture's kernels for three to eight rows: the Rust side of
-//! templates/cuda/experts/{experts_few,experts_few_up,experts_stream_down_shape}.cuh.
+//! The shapes of a mixture's kernels whose warps have rings of their own: the Rust side of
+//! templates/cuda/experts/{experts_few,experts_few_up,experts_stream_down_shape,experts_rings}.cuh.
 
-use super::shape::{Ring, choices_bytes};
+use super::shape::{Lists, Ring, choices_bytes};
 use crate::blocks::products::cuda::stream::{self, Stream, consumer_warps};
 use crate::passes::launch::{Matrix, alone, fits};
+use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
@@ -21,17 +22,22 @@ fn round(matrix: &Matrix) -> usize {
 
 /// `Pieces<…>::STAGE`: the bytes of a piece of a slice of so many units, at most `capacity`.
 fn stage(matrix: &Matrix, slice: usize, capacity: usize) -> usize {
+    piece(matrix, slice, capacity, matrix.halves()).next_multiple_of(128)
+}
+
+/// `Pieces<…>::CODES` and `SCALE_BYTES`. `of_rows`: the scales of the tile's rows come with it.
+fn piece(matrix: &Matrix, slice: usize, capacity: usize, of_rows: bool) -> usize {
     let round = round(matrix);
     let count = slice.div_ceil(capacity.min(slice).next_multiple_of(round));
     let piece = slice.div_ceil(count).next_multiple_of(round);
-    let scales = if matrix.halves() {
+    let scales = if of_rows {
         TILE_ROWS * 4
     } else if matrix.scales == Some(ScaleForm::Block128) {
         (piece * 2 + 12).next_multiple_of(16)
     } else {
         piece * unit_scale_bytes(matrix.format)
     };
-    (piece * UNIT_BYTES + scales).next_multiple_of(128)
+    piece * UNIT_BYTES + scales
 }
 
 /// `WarpRing<…>::BARRIERS` of all warps.
@@ -114,4 +120,39 @@ pub(super) fn down(
         let partials_at = ((rings + of_common).next_multiple_of(128) + staged).next_multiple_of(16);
         (partials_at + sums + factors).next_multiple_of(16) + who + barriers(warps) + 8
     })
+}
+
+/// Pairs for each expert that a router chooses from, at most, of a step whose grouped products go this way. Of
+/// more, many experts have several work tiles, whose products would each read the weights.
+const PAIRS_EACH: usize = 4;
+
+/// `RingsShape<C>`: a grouped product over work tiles of at most eight rows. `None` where larger tiles are
+/// better, or rings do not fit.
+pub(super) fn grouped(matrix: &Matrix, lists: &Lists, card: &Cuda) -> Option<Ring> {
+    /// `RingsShape<C>::SLOTS`, the bytes of a panel in one, and of what the slot's sums are multiplied by.
+    const SLOTS: usize = 2;
+    const PANEL: usize = 8 * 128;
+    const UNSCALES: usize = 8 * 4;
+    if lists.tile != 8 || lists.pairs() > PAIRS_EACH * lists.routed {
+        return None;
+    }
+    let gated = matrix.packing == Packing::Gated;
+    let tiles = matrix.outputs().div_ceil(TILE_ROWS) * if gated { 2 } else { 1 };
+    let granules = tiles.div_ceil(2);
+    let units = matrix.columns.div_ceil(unit_columns(matrix.format));
+    let x = SLOTS * ((units * unit_columns(matrix.format)).div_ceil(64) * PANEL + UNSCALES);
+    let work = lists.tiles() * granules;
+    let blocks = (card.multiprocessors as usize).min(work);
+    let most_tiles = work.div_ceil(blocks).div_ceil(granules) + 1;
+    // nvfp4 is decoded for so long that warps must fill each other's waits.
+    let shapes: &[(usize, &[usize])] =
+        if matrix.format == Format::Nvfp4 { &[(16, &[4, 2]), (8, &[4, 2])] } else { &[(8, &[8, 4, 2])] };
+    let ring = shapes.iter().find_map(|&(warps, capacities)| {
+        rings(warps, card, work, capacities, |capacity| {
+            let stage = (2 * piece(matrix, units, capacity, false)).next_multiple_of(128);
+            let list = (8 * most_tiles).next_multiple_of(16) + 16;
+            warps * STAGES * stage + x + list + 8 * 2 * SLOTS + barriers(warps)
+        })
+    });
+    ring.filter(|_| most_tiles <= 32)
 }
