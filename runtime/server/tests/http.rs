@@ -128,6 +128,7 @@ fn main() -> ExitCode {
         ("prompts::several_are_answered_at_one_time", prompts::interleaved),
         ("prompts::who_hangs_up_takes_all_along", prompts::hang_ups),
         ("prompts::one_that_cannot_be_answered_is_named", prompts::refusals),
+        ("prompts::what_stands_between_two_texts_is_filled_in", prompts::fill_in_between),
         ("errors::every_message_says_what_and_where_and_what_would_be_right", errors::table_of_refusals),
         ("refusals::full_queue", refusals::full_queue),
         ("formats::answers_are_held_to_them", formats::answers),

@@ -14,6 +14,7 @@ mod escape;
 mod from_directory;
 mod from_gguf;
 mod from_tekken;
+mod infill;
 mod json;
 mod parts;
 mod prompt;
@@ -28,6 +29,7 @@ pub use answer::{AnswerEvent, AnswerParser, CallOutcome, ReasoningFormat, ToolFo
 pub use chat::{Chat, ChatEnd};
 pub use detokeniser::Detokeniser;
 pub use error::TextError;
+pub use infill::Infill;
 pub use prompt::Prompt;
 pub use stop::{StopMatcher, StopOutput};
 pub use template::ChatTemplate;

@@ -1,6 +1,6 @@
 //! The tokenizer on a vocabulary of 265 tokens, from GGUF metadata and from tokenizer.json alike.
 
-use monomorph_text::{Chat, ChatEnd, ChatTemplate, Special, TextError, Tokenizer};
+use monomorph_text::{Chat, ChatEnd, ChatTemplate, Infill, Special, TextError, Tokenizer};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::{GgufWriter, Value};
 use proptest::prelude::*;
@@ -281,4 +281,72 @@ proptest! {
             }
         }
     }
+}
+
+/// Bytes, and these control tokens from id 256 on.
+fn with_controls(controls: &[&str], bos: bool) -> Tokenizer {
+    let directory = tempfile::tempdir().unwrap();
+    let vocabulary: Map<String, serde_json::Value> =
+        support::byte_characters().into_iter().zip(0..).map(|(token, id)| (token, json!(id))).collect();
+    let added: Vec<serde_json::Value> = (256..)
+        .zip(controls)
+        .map(|(id, content)| {
+            json!({"id": id, "content": content, "special": true, "normalized": false,
+                   "single_word": false, "lstrip": false, "rstrip": false})
+        })
+        .collect();
+    let bytes =
+        json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
+    let begins = || {
+        json!({"type": "TemplateProcessing",
+               "single": [{"SpecialToken": {"id": controls[0], "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+               "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+               "special_tokens": {controls[0]: {"id": controls[0], "ids": [256], "tokens": [controls[0]]}}})
+    };
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
+        "pre_tokenizer": bytes, "post_processor": bos.then(begins), "decoder": bytes,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    });
+    let config = json!({"eos_token": controls[0], "bos_token": bos.then_some(controls[0])});
+    let write = |name: &str, bytes: &[u8]| std::fs::write(directory.path().join(name), bytes).unwrap();
+    write("tokenizer.json", tokenizer.to_string().as_bytes());
+    write("tokenizer_config.json", config.to_string().as_bytes());
+    write("model.safetensors", &[&2u64.to_le_bytes()[..], b"{}"].concat());
+    Tokenizer::from_checkpoint(&Checkpoint::open(directory.path()).unwrap()).unwrap()
+}
+
+#[test]
+fn beginning_and_end_stand_as_the_family_was_trained() {
+    let [a, z, end] = [u32::from(b'a'), u32::from(b'z'), 256];
+    for (controls, bos, wanted) in [
+        (
+            &["<e>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"][..],
+            false,
+            &[257, a, 258, z, 259][..],
+        ),
+        (&["<e>", "<fim_prefix>", "<fim_suffix>", "<fim_middle>"], false, &[257, a, 258, z, 259]),
+        (&["<e>", "<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"], true, &[end, 257, a, 258, z, 259]),
+        (&["<e>", "[SUFFIX]", "[PREFIX]", "[MIDDLE]"], true, &[end, 257, z, 258, a]),
+    ] {
+        let tokenizer = with_controls(controls, bos);
+        let infill = Infill::of(&tokenizer).unwrap_or_else(|| panic!("no form of {controls:?}"));
+        let beginning = tokenizer.encode_prompt("a").unwrap();
+        assert_eq!(infill.prompt(&beginning, "z").unwrap(), wanted, "{controls:?}");
+        let ends: Vec<u32> = infill.ends().collect();
+        assert!(ends.contains(&257) && !ends.contains(&a), "{controls:?}: {ends:?}");
+    }
+}
+
+#[test]
+fn control_tokens_in_the_end_are_text() {
+    let tokenizer = with_controls(&["<e>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"], false);
+    let ids = Infill::of(&tokenizer).unwrap().prompt(&[], "<|fim_middle|>").unwrap();
+    assert_eq!(ids.iter().filter(|id| **id >= 256).copied().collect::<Vec<_>>(), [257, 258, 259]);
+}
+
+#[test]
+fn a_tokenizer_that_lacks_a_token_of_a_form_has_none() {
+    assert!(Infill::of(&with_controls(&["<e>", "<|fim_prefix|>", "<|fim_suffix|>"], false)).is_none());
+    assert!(Infill::known().eq(["<|fim_prefix|>", "<fim_prefix>", "<｜fim▁begin｜>", "[SUFFIX]"]));
 }

@@ -17,7 +17,7 @@ use axum::extract::State;
 use axum::http::Request;
 use axum::response::{IntoResponse, Response};
 use monomorph_engine::PromptImages;
-use monomorph_text::TextError;
+use monomorph_text::{Infill, Tokenizer};
 use std::sync::Arc;
 
 /// OpenAI's default for text completions.
@@ -31,9 +31,15 @@ pub(crate) async fn completions(
     let ready = app.ready()?;
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
-    let CompletionRequest { params, prompts, echo } = CompletionRequest::read(&body, &app.limits(ready))?;
+    let request = CompletionRequest::read(&body, &app.limits(ready))?;
+    let CompletionRequest { mut params, prompts, echo, suffix } = request;
     app.check_model(params.model.as_deref())?;
+    if suffix.is_some() {
+        params.stop_ids.extend(infill(&ready.text.tokenizer)?.ends());
+    }
     let text = Arc::clone(&ready.text);
+    let bytes =
+        prompts.iter().map(|(_, prompt)| prompt.bytes() + suffix.as_ref().map_or(0, String::len)).sum();
     let prepare = move |(at, prompt): (String, Prompt)| {
         let (echo, ids) = match prompt {
             Prompt::Tokens(ids) => (echo.then(|| text.tokenizer.decode(&ids)), ids),
@@ -42,9 +48,12 @@ pub(crate) async fn completions(
                 (echo.then_some(prompt), ids)
             }
         };
-        Ok::<_, TextError>((echo, PromptIds { at: at.into(), ids, images: PromptImages::default() }))
+        let ids = match &suffix {
+            Some(suffix) => infill(&text.tokenizer)?.prompt(&ids, suffix)?,
+            None => ids,
+        };
+        Ok::<_, ApiError>((echo, PromptIds { at: at.into(), ids, images: PromptImages::default() }))
     };
-    let bytes = prompts.iter().map(|(_, prompt)| prompt.bytes()).sum();
     let prepare_all = move || prompts.into_iter().map(prepare).collect::<Result<(Vec<_>, Vec<_>), _>>();
     let (echoes, prompts) = app.turns.take(bytes, prepare_all).await??;
     let (constraint, _) = app.constraint(ready, &params, &Prepared::plain()).await?;
@@ -54,6 +63,15 @@ pub(crate) async fn completions(
     let ids = answers.iter().step_by(params.generated()).map(|answer| answer.prompt().cloned());
     let told = echoes.into_iter().zip(ids).map(|(echo, ids)| Told { echo, ids }).collect();
     respond(&app, writer.with_prompts(told), &params, answers).await
+}
+
+/// The form of text to fill in.
+fn infill(tokenizer: &Tokenizer) -> Result<Infill<'_>, ApiError> {
+    Infill::of(tokenizer).ok_or_else(|| {
+        let known: Vec<String> = Infill::known().map(|token| format!("`{token}`")).collect();
+        let what = format!("this model has no control token for text to fill in ({})", known.join(", "));
+        ApiError::unsupported("suffix", &what)
+    })
 }
 
 /// Sends the answers to a request, whole or streamed.

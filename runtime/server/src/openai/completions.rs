@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{self, any_of};
-use crate::request::fields::{Fields, Neutral, wrong_type};
+use crate::request::fields::{Fields, wrong_type};
 use crate::request::generation::{GenerationParams, MAX_CHOICES, ids, token_ids};
 use crate::request::limits::RequestLimits;
 use serde_json::{Value, json};
@@ -38,6 +38,8 @@ pub(crate) struct CompletionRequest {
     pub(crate) prompts: Vec<(String, Prompt)>,
     /// Whether each answer begins with its prompt.
     pub(crate) echo: bool,
+    /// The text behind each answer, which fills in what stands between it and the prompt.
+    pub(crate) suffix: Option<String>,
 }
 
 impl CompletionRequest {
@@ -51,12 +53,12 @@ impl CompletionRequest {
         fields.about("The answer begins with the prompt, and with `logprobs` so do they.");
         let echo = fields.boolean("echo")?.unwrap_or(false);
         params.prompt_logprobs = params.sampling.top_logprobs.filter(|_| echo);
-        fields.refuse_unless("suffix", &Neutral::Only("".into()), "text after the completion")?;
+        let suffix = read_suffix(&mut fields, echo)?;
         params.best_of = read_best_of(&mut fields, &params)?;
         params.ignored = fields.finish()?;
         let field = if params.best_of.is_some() { "best_of" } else { "n" };
         check_choices(field, prompts.len(), params.generated())?;
-        Ok(CompletionRequest { params, prompts, echo })
+        Ok(CompletionRequest { params, prompts, echo, suffix })
     }
 }
 
@@ -103,6 +105,15 @@ fn read_prompts(fields: &mut Fields, limits: &RequestLimits) -> Result<Vec<(Stri
             "a string, an array of strings or of token ids, or an array of such arrays",
             other,
         )),
+    }
+}
+
+fn read_suffix(fields: &mut Fields, echo: bool) -> Result<Option<String>, ApiError> {
+    const NAME: &str = "suffix";
+    fields.about("The text behind the answer, for models that were trained to fill in.");
+    match fields.string(NAME)?.filter(|suffix| !suffix.is_empty()) {
+        Some(_) if echo => Err(wrong!(NAME, "contradicts `echo`: the answer stands between two texts")),
+        suffix => Ok(suffix.map(str::to_owned)),
     }
 }
 

@@ -186,3 +186,33 @@ pub fn refusals() {
     });
     assert_eq!(server.stats()["finished"], finished);
 }
+
+pub fn fill_in_between() {
+    let server = Server::start_talking("-", "-", &[]);
+    let [prefix, suffix, middle] = [275, 276, 277];
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    // The model begins another text.
+    std::fs::write(file.path(), json!([72, 105, prefix, 74]).to_string()).expect("written");
+    let prompt = format!("[[ids {}]]", file.path().display());
+    let end = "<|im_end|>é";
+    let body = json!({"prompt": prompt, "suffix": end, "max_tokens": 9, "return_token_ids": true});
+    let ids = |text: &str| text.bytes().map(u32::from).collect::<Vec<_>>();
+    let asked = [vec![prefix], ids(&prompt), vec![suffix], ids(end), vec![middle]].concat();
+    let whole = ask(&server, &body)["choices"][0].clone();
+    assert_eq!((&whole["text"], &whole["finish_reason"]), (&json!("Hi"), &json!("stop")));
+    assert_eq!(whole["prompt_token_ids"], json!(asked));
+    let (choices, _) = joined(&server, &body);
+    assert_eq!((&choices[0]["text"], &choices[0]["finish_reason"]), (&json!("Hi"), &json!("stop")));
+    // Ids are taken as they are, and nothing behind is no suffix.
+    let of_ids = with(body.clone(), &json!({"prompt": ids(&prompt)}));
+    assert_eq!(ask(&server, &of_ids)["choices"][0]["prompt_token_ids"], json!(asked));
+    let plain = with(body.clone(), &json!({"suffix": ""}));
+    assert_eq!(ask(&server, &plain)["choices"][0]["prompt_token_ids"], json!(ids(&prompt)));
+
+    let refused = Server::start(&[]).post(TEXT, &with(body, &json!({"prompt": "a"})));
+    assert_eq!(refused.status, 400, "{}", refused.text());
+    let error = &refused.json()["error"];
+    assert_eq!(error["param"], "suffix");
+    let said = error["message"].as_str().expect("a message");
+    assert!(said.contains("no control token for text to fill in (`<|fim_prefix|>`, "), "{said}");
+}

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Control tokens that are markup of one format or another, from id 259 on.
-pub const CONTROLS: [&str; 16] = [
+/// Control tokens that are markup of one format or another, and those of text to fill in, from id 259 on.
+pub const CONTROLS: [&str; 19] = [
     "<tool_call>",
     "</tool_call>",
     "[TOOL_CALLS]",
@@ -28,6 +28,9 @@ pub const CONTROLS: [&str; 16] = [
     "[/THINK]",
     "<|channel>",
     "<channel|>",
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
 ];
 
 /// Longest sequence.
