@@ -48,8 +48,8 @@ const ALL: [&str; 16] = [
     "h100/llama-3.2-1b/bf16",
 ];
 
-/// The launches of a body in order; `beside` those that run in the second stream, behind `|` and in front of it
-/// where a stream waits for the other.
+/// The launches of a body in order: `beside` those of the second stream, and `|` where a stream waits for the
+/// other.
 fn body_templates(plan: &Plan, program: &Program, body: &str) -> Vec<String> {
     let at = plan.bodies.iter().position(|it| it.name == body).expect("there is such a body");
     let template = |launch: &Launch| {

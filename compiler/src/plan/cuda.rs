@@ -202,7 +202,8 @@ impl Launch {
         Launch { phase, kernel, grid, arguments, gathers: None, beside: false, waits: false }
     }
 
-    /// The launch, beside those of its body that neither need it nor are needed by it (`passes::launch::streams`).
+    /// The launch, beside those of its body that neither need it nor are needed by it
+    /// (`passes::launch::streams`).
     #[must_use]
     pub fn aside(self) -> Launch {
         Launch { beside: true, ..self }

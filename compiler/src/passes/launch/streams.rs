@@ -100,8 +100,8 @@ fn moved_up<T: PartialEq>(uses: &[Uses<T>], beside: &[bool]) -> Vec<usize> {
     order
 }
 
-/// Where the streams wait for each other. The error names launches that nothing runs beside, or nothing in the
-/// body waits for.
+/// Where the streams wait for each other. The error names launches that nothing runs beside, or that nothing
+/// in the body waits for.
 fn meetings<T: PartialEq>(
     uses: &[Uses<T>],
     beside: &[bool],
@@ -109,7 +109,8 @@ fn meetings<T: PartialEq>(
 ) -> Result<Vec<Placed>, Vec<usize>> {
     // Launches of either stream since the other last waited for it.
     let (mut first, mut second): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
-    // Whether the second stream has waited in this body, and whether the first has run beside what it was given.
+    // Whether the second stream has waited in this body, and whether the first has run beside what that was
+    // given.
     let (mut forked, mut shared) = (false, false);
     let mut placed = Vec::new();
     for &launch in order {
@@ -156,8 +157,8 @@ mod tests {
         placed.iter().map(one).collect::<Vec<_>>().join(" ")
     }
 
-    /// A mixture: the router (0), x staged (1), the shared expert (2), the sort (3), the chosen experts (4, 5),
-    /// the shared expert's down, staged and multiplied (6, 7), the sum (8).
+    /// A mixture: the router (0), x staged (1), the shared expert (2), the sort (3), the chosen experts (4,
+    /// 5), the shared expert's down, staged and multiplied (6, 7), the sum (8).
     fn mixture() -> Vec<Uses<u8>> {
         vec![
             uses(&[0], &[9], false),

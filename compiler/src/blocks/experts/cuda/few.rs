@@ -122,8 +122,8 @@ pub(super) fn down(
     })
 }
 
-/// Pairs for each expert that a router chooses from, at most, of a step whose grouped products go this way. Of
-/// more, many experts have several work tiles, whose products would each read the weights.
+/// Pairs for each expert that a router chooses from, at most, of a step whose grouped products go this way.
+/// Of more, many experts have several work tiles, whose products would each read the weights.
 const PAIRS_EACH: usize = 4;
 
 /// `RingsShape<C>`: a grouped product over work tiles of at most eight rows. `None` where larger tiles are

@@ -176,8 +176,8 @@ impl Launcher<'_> {
         Ok(self.launch(site, instance, grid, arguments))
     }
 
-    /// Rows of a block: up to eight, a power of two, where a thread has one unit's columns and so the registers
-    /// for that many rows of x at once. Wider rows, and exact ones, go by fours.
+    /// Rows of a block: up to eight, a power of two, where a thread has one unit's columns and so the
+    /// registers for that many rows of x at once. Wider rows, and exact ones, go by fours.
     fn router_rows(&self, site: Site, router: FieldId, exact: bool) -> usize {
         let router = self.matrix(router);
         let threads = 32 * consumer_warps(&self.route_knobs(site, site.program.rows));
