@@ -19,7 +19,6 @@ mod parts;
 mod swap;
 mod transfer;
 
-use super::aside::Aside;
 use super::driver::Stream;
 use super::fault::Fault;
 use super::gpu::{Gpu, settle};
@@ -142,8 +141,6 @@ impl Portions {
 #[derive(Debug)]
 struct Quiet {
     gpu: Gpu,
-    /// The stream beside the GPU's own.
-    aside: Aside,
     /// What programs exchange values with other processes through, once that is joined.
     collective: Option<Communicator>,
 }
@@ -151,16 +148,14 @@ struct Quiet {
 impl Quiet {
     /// Where a program's launches go.
     fn queue(&self, program: &'static str, dependent: bool, extents: Extents, step: StepTables) -> Queue<'_> {
-        let queue =
-            Queue::new(self.gpu.stream(), program, dependent, extents, step, self.collective.as_ref());
-        queue.with_aside(&self.aside)
+        Queue::new(self.gpu.stream(), program, dependent, extents, step, self.collective.as_ref())
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
         // A device that failed has no work in flight.
-        let _ = self.gpu.enter().and_then(|()| settle(&self.gpu)).and_then(|()| self.aside.stream().wait());
+        let _ = self.gpu.enter().and_then(|()| settle(&self.gpu));
     }
 }
 
@@ -211,7 +206,7 @@ impl Executor {
             ahead: spec.ahead(spec.drafts()),
         };
         Ok(Executor {
-            quiet: Quiet { gpu: gpu.clone(), aside: Aside::new()?, collective: None },
+            quiet: Quiet { gpu: gpu.clone(), collective: None },
             uploads: Stream::new()?,
             graphs: Vec::new(),
             passes: Vec::new(),

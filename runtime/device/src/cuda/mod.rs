@@ -9,7 +9,6 @@
 //! `module` and `queue` call it.
 
 mod arguments;
-mod aside;
 mod carry;
 mod driver;
 mod executor;
