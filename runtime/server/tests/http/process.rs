@@ -277,12 +277,20 @@ impl Server {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 break status;
             }
-            assert!(clock::since(began) < limit, "the server did not end within {limit:?}");
+            if clock::since(began) >= limit {
+                let _ = self.child.kill();
+                panic!("the server did not end within {limit:?}: {}", self.said());
+            }
             std::thread::sleep(Duration::from_millis(5));
         };
+        (status, self.said())
+    }
+
+    /// What a server that has ended wrote to standard error.
+    fn said(&mut self) -> String {
         let mut stderr = String::new();
         let _ = self.child.stderr.take().expect("piped").read_to_string(&mut stderr);
-        (status, stderr)
+        stderr
     }
 }
 

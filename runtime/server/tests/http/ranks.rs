@@ -62,16 +62,19 @@ pub fn differ() {
         let running = busy.then(|| begin(&server, "[[forever]]"));
         let answer = server.post(CHAT, &chat("[[poison 2]]")).json();
         assert_eq!(answer["choices"][0]["message"]["content"], GREETING, "the next prompt is the first");
-        if let Some(mut running) = running {
+        // Who hangs up takes the probe's canary along, maybe before it is asked.
+        let _probe = if let Some(mut running) = running {
             assert_eq!(server.post(CHAT, &chat("Hi")).status, 500, "it is lost too");
             let rest = running.response_rest();
             assert!(rest.contains("data: {\"error\":") && rest.contains("rank 2 sampled id"), "{rest}");
+            None
         } else {
             // The canary of a probe is what the ranks differ in.
             std::thread::sleep(Duration::from_millis(1500));
             let mut probe = server.connect();
             probe.send("GET", "/health/ready", &[], b"");
-        }
+            Some(probe)
+        };
         let (status, stderr) = server.wait(Duration::from_secs(5));
         assert_eq!(status.code(), Some(4), "{stderr}");
         assert!(
