@@ -141,9 +141,9 @@ impl Portions {
 /// What steps are launched on. Waits for the device when it is dropped.
 #[derive(Debug)]
 struct Quiet {
-    gpu: Gpu,
-    /// The stream beside the GPU's own.
+    /// The stream beside the GPU's own. Dropped before the GPU is let go.
     aside: Aside,
+    gpu: Gpu,
     /// What programs exchange values with other processes through, once that is joined.
     collective: Option<Communicator>,
 }
@@ -211,7 +211,7 @@ impl Executor {
             ahead: spec.ahead(spec.drafts()),
         };
         Ok(Executor {
-            quiet: Quiet { gpu: gpu.clone(), aside: Aside::new()?, collective: None },
+            quiet: Quiet { aside: Aside::new()?, gpu: gpu.clone(), collective: None },
             uploads: Stream::new()?,
             graphs: Vec::new(),
             passes: Vec::new(),
