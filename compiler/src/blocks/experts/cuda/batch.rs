@@ -371,14 +371,8 @@ impl Launcher<'_> {
         of_product: Vec<Member>,
         bytes: usize,
     ) -> Instance {
-        let mut constants: Vec<Member> = matrix.names().into();
+        let mut constants = grouped_constants(matrix, lists);
         constants.extend([
-            ("OUTPUTS", integer(matrix.outputs())),
-            ("INPUTS", integer(matrix.columns)),
-            ("EXPERTS", integer(lists.experts)),
-            ("ACTIVE", integer(lists.active)),
-            ("STEP_ROWS", integer(lists.rows)),
-            ("CAPACITY", integer(lists.pair_rows())),
             ("TOKENS", integer(lists.tile)),
             ("STAGES", integer(ring.stages)),
             ("STAGE_BYTES", integer(ring.stage_bytes)),
@@ -405,14 +399,8 @@ impl Launcher<'_> {
         x: Staged,
         (out, bytes): (Products, usize),
     ) -> Launch {
-        let mut constants: Vec<Member> = matrix.names().into();
+        let mut constants = grouped_constants(matrix, lists);
         constants.extend([
-            ("OUTPUTS", integer(matrix.outputs())),
-            ("INPUTS", integer(matrix.columns)),
-            ("EXPERTS", integer(lists.experts)),
-            ("ACTIVE", integer(lists.active)),
-            ("STEP_ROWS", integer(lists.rows)),
-            ("CAPACITY", integer(lists.pair_rows())),
             ("TOKENS", integer(gemm.tokens)),
             ("STRIPS", integer(gemm.strips)),
             ("STAGE_PANELS", integer(gemm.stage_panels)),
@@ -442,6 +430,20 @@ impl Launcher<'_> {
             self.launch(site, instance, grid, arguments)
         }
     }
+}
+
+/// What products of an expert's matrix with rows in f16 have in common.
+fn grouped_constants(matrix: &Matrix, lists: &Lists) -> Vec<Member> {
+    let mut constants: Vec<Member> = matrix.names().into();
+    constants.extend([
+        ("OUTPUTS", integer(matrix.outputs())),
+        ("INPUTS", integer(matrix.columns)),
+        ("EXPERTS", integer(lists.experts)),
+        ("ACTIVE", integer(lists.active)),
+        ("STEP_ROWS", integer(lists.rows)),
+        ("CAPACITY", integer(lists.pair_rows())),
+    ]);
+    constants
 }
 
 /// Rows of the router's matrix that its kernel multiplies. Of logits whole tiles: the shared expert's weight

@@ -2,9 +2,9 @@
 //! templates/cuda/experts/{experts_few,experts_few_up,experts_stream_down_shape,experts_rings}.cuh.
 
 use super::shape::{Lists, Ring, choices_bytes};
+use crate::blocks::products::cuda::gemm;
 use crate::blocks::products::cuda::stream::{self, Stream, consumer_warps};
 use crate::passes::launch::{Matrix, alone, fits};
-use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
@@ -136,9 +136,7 @@ pub(super) fn grouped(matrix: &Matrix, lists: &Lists, card: &Cuda) -> Option<Rin
     if lists.tile != 8 || lists.pairs() > PAIRS_EACH * lists.routed {
         return None;
     }
-    let gated = matrix.packing == Packing::Gated;
-    let tiles = matrix.outputs().div_ceil(TILE_ROWS) * if gated { 2 } else { 1 };
-    let granules = tiles.div_ceil(2);
+    let granules = gemm::tiles(matrix).div_ceil(2);
     let units = matrix.columns.div_ceil(unit_columns(matrix.format));
     let x = SLOTS * ((units * unit_columns(matrix.format)).div_ceil(64) * PANEL + UNSCALES);
     let work = lists.tiles() * granules;

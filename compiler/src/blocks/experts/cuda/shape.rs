@@ -5,7 +5,6 @@
 use crate::blocks::products::cuda::gemm::{self, Gemm};
 use crate::blocks::products::cuda::stream::{self, STAGES_BESIDE, Stream, consumer_warps};
 use crate::passes::launch::{Matrix, Member, STREAM_SHARED_PART, alone, fits, routed_by};
-use crate::plan::Packing;
 use crate::plan::packed::{TILE_ROWS, UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::{Format, ScaleForm};
@@ -372,8 +371,6 @@ pub(crate) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gem
 
 /// Blocks of a grouped product: no more than there can be work for.
 pub(crate) fn grouped_blocks(matrix: &Matrix, gemm: &Gemm, lists: &Lists, card: &Cuda) -> usize {
-    let gated = matrix.packing == Packing::Gated;
-    let tiles = matrix.outputs().div_ceil(TILE_ROWS) * if gated { 2 } else { 1 };
-    let work = lists.tiles() * tiles.div_ceil(16 * gemm.strips);
+    let work = lists.tiles() * gemm::tiles(matrix).div_ceil(16 * gemm.strips);
     work.min(card.multiprocessors as usize * gemm.resident)
 }

@@ -47,7 +47,7 @@ pub(crate) fn shape(matrix: &Matrix, rows: usize, knobs: &Knobs, card: &Cuda) ->
 }
 
 /// `GemmShape<C>::TILES`: tiles of eight packed rows.
-fn tiles(matrix: &Matrix) -> usize {
+pub(crate) fn tiles(matrix: &Matrix) -> usize {
     matrix.outputs().div_ceil(8) * if matrix.packing == Packing::Gated { 2 } else { 1 }
 }
 
