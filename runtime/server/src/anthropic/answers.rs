@@ -1,6 +1,6 @@
 //! Answers in Anthropic's wire format, whole and as events.
 
-use super::errors;
+use super::{editing, errors};
 use crate::answer::blocks::{Block, Blocks, Kind, Step};
 use crate::answer::part::{End, EndReason, Piece, Usage};
 use crate::answer::writer::{Writer, named_event};
@@ -20,6 +20,8 @@ pub(crate) struct MessageWriter {
     prompt_tokens: usize,
     /// Those that it leaves out of the conversation.
     compacted_tokens: usize,
+    /// What the request's edits took, if it has any.
+    applied: Option<Value>,
     /// The requested limit of tokens.
     max_tokens: usize,
     /// The request's stop strings.
@@ -35,6 +37,7 @@ impl MessageWriter {
             model: model.to_owned(),
             prompt_tokens,
             compacted_tokens: params.compacted.map_or(0, |it| it.tokens),
+            applied: params.edited.as_deref().map(editing::applied),
             max_tokens: params.max_tokens.unwrap_or_default(),
             stops: params.stops.clone(),
             blocks: Blocks::default(),
@@ -43,10 +46,19 @@ impl MessageWriter {
 
     fn message(&self, content: Vec<Value>, end: Option<&End>, usage: Usage) -> Value {
         let (reason, sequence) = self.stop(end);
-        json!({
+        let mut message = json!({
             "id": self.id, "type": "message", "role": "assistant", "model": self.model, "content": content,
             "stop_reason": reason, "stop_sequence": sequence, "usage": written(usage),
-        })
+        });
+        self.tell_applied(&mut message, end);
+        message
+    }
+
+    /// What was edited is told with the end.
+    fn tell_applied(&self, value: &mut Value, end: Option<&End>) {
+        if let (Some(applied), Some(_)) = (&self.applied, end) {
+            value["context_management"] = applied.clone();
+        }
     }
 
     /// The stop reason, and the stop string if one ended it.
@@ -116,7 +128,9 @@ impl Writer for MessageWriter {
         if let Some(end) = &piece.end {
             let (reason, sequence) = self.stop(Some(end));
             let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
-            events.push(json!({"type": "message_delta", "delta": delta, "usage": written(end.usage)}));
+            let mut event = json!({"type": "message_delta", "delta": delta, "usage": written(end.usage)});
+            self.tell_applied(&mut event, Some(end));
+            events.push(event);
         }
         events.iter().map(named_event).collect()
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod answers;
 mod document;
+pub(crate) mod editing;
 pub(crate) mod errors;
 pub(crate) mod messages;
 pub(crate) mod request;

@@ -1,5 +1,6 @@
 //! A request to `/v1/messages`, or to `/v1/messages/count_tokens`.
 
+use super::editing::read_edits;
 use super::messages::{read_messages, read_system};
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, array, of, only, words};
@@ -98,7 +99,6 @@ impl MessagesRequest {
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), ApiError> {
     for (name, what) in [
         ("container", "code containers"),
-        ("context_management", "context editing"),
         ("mcp_servers", "MCP servers"),
         ("output_format", "output formats in this field; use `output_config.format`"),
         ("speed", "a choice of speed"),
@@ -116,6 +116,7 @@ fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<(Convers
     let (said, images) = read_messages(fields, takes_images)?;
     messages.extend(said);
     let tools = read_tools(fields)?;
+    let edits = read_edits(fields)?;
     let (effort, format) = read_output_config(fields)?;
     let (reasoning, budget) = read_thinking(fields, effort)?;
     let continues = messages.last().is_some_and(|message| message["role"] == "assistant");
@@ -127,7 +128,7 @@ fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<(Convers
     }
     let variables = Map::new();
     Ok((
-        Conversation { at: "messages", messages, images, continues, tools, reasoning, variables },
+        Conversation { at: "messages", messages, images, edits, continues, tools, reasoning, variables },
         Config { budget, format },
     ))
 }

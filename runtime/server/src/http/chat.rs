@@ -51,6 +51,7 @@ pub(super) async fn begin(
     let prepared =
         app.turns.take(bytes, move || conversation.prepare(&text, mode, room, reader.as_ref())).await??;
     params.compacted = prepared.compacted;
+    params.edited.clone_from(&prepared.edited);
     if prepared.calls.is_some() {
         // A call that does not end would fill the context.
         params.max_tokens = params.max_tokens.or(app.tool_max_tokens.map(NonZero::get));

@@ -8,6 +8,7 @@ use crate::anthropic::answers::MessageWriter;
 use crate::anthropic::errors;
 use crate::anthropic::request::MessagesRequest;
 use crate::error::ApiError;
+use crate::request::conversation::Conversation;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -50,8 +51,19 @@ pub(super) async fn count(
     let _fetched = app.fetch(ready, &mut conversation).await?;
     let bytes = conversation.bytes();
     let reader = ready.images.clone();
-    let ids = app.turns.take(bytes, move || conversation.ids(&text, mode, true, reader.as_ref())).await??;
-    Ok(Json(json!({"input_tokens": ids.len()})))
+    let count = move || {
+        let edits = conversation.edits.is_some();
+        let count = |it: Conversation| Ok::<_, ApiError>(it.ids(&text, mode, true, reader.as_ref())?.len());
+        let original = edits.then(|| count(conversation.clone())).transpose()?;
+        let (_, edited) = conversation.edit(&text, mode)?;
+        Ok::<_, ApiError>((count(edited)?, original))
+    };
+    let (tokens, original) = app.turns.take(bytes, count).await??;
+    let mut counted = json!({"input_tokens": tokens});
+    if let Some(original) = original {
+        counted["context_management"] = json!({"original_input_tokens": original});
+    }
+    Ok(Json(counted))
 }
 
 /// Errors of these routes in Anthropic's envelope, wherever they come from, and the request's id by

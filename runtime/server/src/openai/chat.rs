@@ -62,6 +62,7 @@ impl ChatRequest {
 pub(super) fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<Conversation, ApiError> {
     let (messages, images) = read_messages(fields, takes_images)?;
     Ok(Conversation {
+        edits: None,
         at: "messages",
         continues: read_continues(fields, &messages)?,
         messages,

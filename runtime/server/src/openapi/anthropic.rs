@@ -6,13 +6,17 @@ use super::schema::{
     Properties, about, also, any_object, any_of, array, count, object, of, only, or_null, properties, text,
     whole, words,
 };
+use crate::anthropic::editing::applied_schema;
 use serde_json::{Value, json};
 
 /// The components.
 pub(super) fn schemas(facts: &Facts) -> Properties {
     properties! {
         AnthropicAnswer: answer(facts), AnthropicEvent: event(), AnthropicError: error(),
-        TokenCount: object! { input_tokens: count() },
+        TokenCount: also(
+            object! { input_tokens: count() },
+            properties! { context_management: object! { original_input_tokens: count() } },
+        ),
     }
 }
 
@@ -39,11 +43,12 @@ fn blocks() -> [Value; 3] {
 
 /// An answer; in a stream, as far as it is known at the beginning.
 fn answer(facts: &Facts) -> Value {
-    object! {
+    let message = object! {
         id: text(), type: only("message"), role: only("assistant"), model: only(facts.model),
         content: array(any_of(blocks())), stop_reason: or_null(stop_reason()), stop_sequence: or_null(text()),
         usage: usage(),
-    }
+    };
+    also(message, properties! { context_management: applied_schema() })
 }
 
 /// An event of a stream, by its type.
@@ -62,7 +67,10 @@ fn event() -> Value {
         object! { type: only("content_block_start"), index: count(), content_block: any_of(blocks()) },
         object! { type: only("content_block_delta"), index: count(), delta: deltas },
         object! { type: only("content_block_stop"), index: count() },
-        object! { type: only("message_delta"), delta: end, usage: usage() },
+        also(
+            object! { type: only("message_delta"), delta: end, usage: usage() },
+            properties! { context_management: applied_schema() },
+        ),
         of("AnthropicError"),
     ])
 }
@@ -105,6 +113,11 @@ pub(super) fn examples(counts: bool) -> Value {
         text: json!({"messages": [question], "system": [{"type": "text", "text": "Be brief."}]}),
         tools: json!({"messages": conversation, "tools": [tool], "tool_choice": {"type": "auto"}}),
         thinking: json!({"messages": [question], "thinking": {"type": "enabled", "budget_tokens": 20}}),
+        edited: json!({"messages": conversation, "context_management": {"edits": [
+            {"type": "clear_thinking_20251015", "keep": "all"},
+            {"type": "clear_tool_uses_20250919", "trigger": {"type": "tool_uses", "value": 0},
+             "keep": {"type": "tool_uses", "value": 0}},
+        ]}}),
     };
     if !counts {
         bodies.push(("stream", json!({"messages": [question], "stream": true})));

@@ -2,6 +2,7 @@
 
 use super::Facts;
 use super::schema::{Properties, or_null};
+use crate::anthropic::editing;
 use crate::anthropic::messages as anthropic_messages;
 use crate::anthropic::request::{self as anthropic, MessagesRequest};
 use crate::error::ApiError;
@@ -58,6 +59,7 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
         ),
         ("CountTokensRequest", body(facts, anthropic_bodies(&said).map(without_answer), count)),
         ("AnthropicTool", anthropic::tool_schema()),
+        ("AnthropicEdit", editing::edit_schema()),
     ];
     [requests, messages::schemas(images), items::schemas(images), anthropic_messages::schemas(images)]
         .concat()
@@ -74,7 +76,7 @@ fn anthropic_bodies(said: &Value) -> [Value; 4] {
     choices.map(|(choice, thinking)| {
         json!({
             "messages": said, "max_tokens": 2, "metadata": {}, "output_config": {}, "thinking": thinking,
-            "tools": [{"name": "f"}], "tool_choice": choice,
+            "tools": [{"name": "f"}], "tool_choice": choice, "context_management": {},
         })
     })
 }

@@ -6,6 +6,7 @@ use crate::error::{ApiError, wrong};
 use crate::images::{ImageReader, Placed, PlacedImages};
 use crate::request::calls::{Tool, Wanted};
 use crate::request::compaction::{Compacted, Compaction, Room};
+use crate::request::editing::{Edit, Edited};
 use crate::request::images::RequestImage;
 use crate::request::reasoning::{ReasoningMode, share_of};
 use crate::request::text::{EFFORT, SWITCH, Text};
@@ -26,6 +27,8 @@ pub(crate) struct Conversation {
     pub(crate) messages: Vec<Value>,
     /// The images in them, in the order in which they stand there.
     pub(crate) images: Vec<RequestImage>,
+    /// What is to go from them first, if the request says.
+    pub(crate) edits: Option<Vec<Edit>>,
     /// Whether the last one is the beginning of the answer.
     pub(crate) continues: bool,
     /// Tools that the model is shown and may call.
@@ -94,6 +97,8 @@ pub(crate) struct Prepared {
     pub(crate) share: Option<f64>,
     /// What the prompt leaves out of the conversation, if anything.
     pub(crate) compacted: Option<Compacted>,
+    /// What the request's edits took.
+    pub(crate) edited: Option<Vec<Edited>>,
 }
 
 impl Prepared {
@@ -101,7 +106,16 @@ impl Prepared {
     pub(crate) fn plain() -> Prepared {
         let reading = Reading::plain();
         let images = PlacedImages::default();
-        Prepared { at: "prompt", ids: Vec::new(), images, reading, calls: None, share: None, compacted: None }
+        Prepared {
+            at: "prompt",
+            ids: Vec::new(),
+            images,
+            reading,
+            calls: None,
+            share: None,
+            compacted: None,
+            edited: None,
+        }
     }
 }
 
@@ -213,6 +227,18 @@ impl Conversation {
         room: Option<Room>,
         reader: Option<&ImageReader>,
     ) -> Result<Prepared, ApiError> {
+        let (edited, this) = self.edit(text, mode)?;
+        this.prepare_edited(text, mode, room, reader, edited)
+    }
+
+    fn prepare_edited(
+        self,
+        text: &Text,
+        mode: ReasoningMode,
+        room: Option<Room>,
+        reader: Option<&ImageReader>,
+        edited: Option<Vec<Edited>>,
+    ) -> Result<Prepared, ApiError> {
         // What is left out of a conversation may be an image, or what the answer is to go on with.
         let room = room.filter(|_| self.images.is_empty() && !self.continues);
         let images = self.images.clone();
@@ -235,7 +261,40 @@ impl Conversation {
         let (prompt, compacted) = self.fit(text, mode, room)?;
         let reading = text.reading(&prompt, set.map(|set| (set, calls)));
         let Placed { ids, images } = place(images, prompt.ids, at, reader)?;
-        Ok(Prepared { at, reading, ids, images, calls: wanted, share, compacted })
+        Ok(Prepared { at, reading, ids, images, calls: wanted, share, compacted, edited })
+    }
+
+    /// What its edits took, and the conversation without that.
+    ///
+    /// # Errors
+    /// As [`Self::prepare`].
+    pub(crate) fn edit(
+        mut self,
+        text: &Text,
+        mode: ReasoningMode,
+    ) -> Result<(Option<Vec<Edited>>, Conversation), ApiError> {
+        let Some(edits) = self.edits.take() else { return Ok((None, self)) };
+        let count = |of: &Conversation| Ok::<_, ApiError>(of.clone().render(text, mode, true)?.ids.len());
+        let mut edited = Vec::new();
+        if edits.is_empty() {
+            return Ok((Some(edited), self));
+        }
+        let mut tokens = count(&self)?;
+        for edit in edits {
+            let Some(change) = edit.of(&self.messages, tokens) else { continue };
+            let stays =
+                |(at, image): (usize, &RequestImage)| (!change.images.contains(&at)).then(|| image.clone());
+            let images = self.images.iter().enumerate().filter_map(stays).collect();
+            let shorter = Conversation { messages: change.messages, images, ..self.clone() };
+            let left = count(&shorter)?;
+            let taken = tokens.saturating_sub(left);
+            if taken < edit.at_least() {
+                continue;
+            }
+            edited.push(edit.edited(change.count, taken));
+            (self, tokens) = (shorter, left);
+        }
+        Ok((Some(edited), self))
     }
 
     /// The tokens of its prompt, images included, with the beginning of an answer behind it or not.

@@ -3,6 +3,7 @@
 use super::biases::BiasParams;
 use super::compaction::Compacted;
 use super::described::described;
+use super::editing::Edited;
 use super::fields::{Fields, Numbers, integer, wrong_type};
 use super::format::Format;
 use super::limits::RequestLimits;
@@ -72,6 +73,8 @@ pub(crate) struct GenerationParams {
     pub(crate) compacts: Option<bool>,
     /// What was left out of it.
     pub(crate) compacted: Option<Compacted>,
+    /// What the edits took that the request asks for.
+    pub(crate) edited: Option<Vec<Edited>>,
 }
 
 impl GenerationParams {
@@ -100,6 +103,7 @@ impl GenerationParams {
             loose: Vec::new(),
             compacts: None,
             compacted: None,
+            edited: None,
         }
     }
 

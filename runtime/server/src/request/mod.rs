@@ -6,6 +6,7 @@ pub(crate) mod compaction;
 pub(crate) mod conversation;
 pub(crate) mod defaults;
 pub(crate) mod described;
+pub(crate) mod editing;
 pub(crate) mod fields;
 pub(crate) mod format;
 pub(crate) mod forms;

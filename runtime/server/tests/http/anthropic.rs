@@ -253,6 +253,74 @@ pub fn conversations() {
     assert!(new <= 16, "all whole blocks are the same: {usage}");
 }
 
+pub fn edits() {
+    let server = Server::start_talking("hermes", "think", &[]);
+    let call = |id: &str| {
+        json!({"role": "assistant", "content": [
+            {"type": "thinking", "thinking": format!("Hm, {id}."), "signature": "x"},
+            {"type": "tool_use", "id": id, "name": "f", "input": {"a": 1}},
+        ]})
+    };
+    let result = |id: &str| {
+        let said = format!("what {id} found ").repeat(20);
+        json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": said}]})
+    };
+    let question = |text: &str| json!({"role": "user", "content": text});
+    let messages =
+        json!([question("One?"), call("a"), result("a"), call("b"), result("b"), question("[[say So.]]")]);
+    let plain = json!({"model": "talk", "tools": tools(), "messages": messages});
+    let of_results = |fields: Value| with(json!({"type": "clear_tool_uses_20250919"}), &fields);
+    let calls = |value: usize| json!({"type": "tool_uses", "value": value});
+    let edited = |edits: Value| with(plain.clone(), &json!({"context_management": {"edits": edits}}));
+    let counted = |body: &Value| {
+        let response = server.post(COUNT, body);
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
+    };
+    let all = counted(&plain)["input_tokens"].as_u64().expect("a count");
+    let one = of_results(json!({"trigger": calls(1), "keep": calls(1)}));
+    let none = of_results(json!({"trigger": calls(1), "keep": calls(0), "exclude_tools": ["f"]}));
+    let too_few = with(one.clone(), &json!({"clear_at_least": {"type": "input_tokens", "value": 100_000}}));
+    let thinking = json!({"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 0}});
+    for (edits, kinds) in [
+        (json!([]), &[][..]),
+        (json!([of_results(json!({}))]), &[]),
+        (json!([none]), &[]),
+        (json!([too_few]), &[]),
+        (json!([{"type": "clear_thinking_20251015", "keep": "all"}]), &[]),
+        (json!([one]), &["cleared_tool_uses"]),
+        (json!([thinking, one]), &["cleared_thinking_turns", "cleared_tool_uses"]),
+    ] {
+        let body = edited(edits);
+        let count = counted(&body);
+        assert_eq!(count["context_management"]["original_input_tokens"], all, "{body}");
+        let left = count["input_tokens"].as_u64().expect("a count");
+        let body = with(body, &json!({"max_tokens": 100}));
+        let answer = server.post(MESSAGES, &body).json();
+        let usage = &answer["usage"];
+        let asked =
+            ["input_tokens", "cache_read_input_tokens"].map(|it| usage[it].as_u64().expect("a count"));
+        assert_eq!(asked.iter().sum::<u64>(), left, "{answer}");
+        let applied = answer["context_management"]["applied_edits"].as_array().expect("edits");
+        assert_eq!(applied.len(), kinds.len(), "{body}: {answer}");
+        for (edit, kind) in applied.iter().zip(kinds) {
+            assert_eq!(edit[kind], 1, "{answer}");
+        }
+        let cleared = applied.iter().map(|edit| edit["cleared_input_tokens"].as_u64().expect("a count"));
+        assert_eq!(cleared.sum::<u64>(), all - left, "{answer}");
+        let events = events(&server.post(MESSAGES, &with(body, &json!({"stream": true}))));
+        let told: Vec<&Value> =
+            events.iter().filter(|event| event.get("context_management").is_some()).collect();
+        assert_eq!(told.len(), 1);
+        assert_eq!(
+            (&told[0]["type"], &told[0]["context_management"]),
+            (&json!("message_delta"), &answer["context_management"])
+        );
+    }
+    let answer = server.post(MESSAGES, &with(plain, &json!({"max_tokens": 100}))).json();
+    assert!(answer.get("context_management").is_none(), "{answer}");
+}
+
 pub fn refusals() {
     let server = Server::start_talking("hermes", "think", &[]);
     let block = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
