@@ -40,6 +40,12 @@ __device__ __forceinline__ float4 load_cluster(unsigned cluster_address) {
     return value;
 }
 
+__device__ __forceinline__ float load_cluster_one(unsigned cluster_address) {
+    float value;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(cluster_address) : "memory");
+    return value;
+}
+
 __device__ __forceinline__ void store_cluster(unsigned cluster_address, float value) {
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address), "f"(value) : "memory");
 }

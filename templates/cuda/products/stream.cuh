@@ -23,6 +23,7 @@
 #include "core/mma.cuh"
 #include "core/step.cuh"
 #include "products/stream_epilogue.cuh"
+#include "products/stream_pairs.cuh"
 #include "products/stream_stage.cuh"
 
 namespace monomorph {
@@ -196,6 +197,10 @@ __device__ __forceinline__ void stream_product(const Step* step, const float* x,
                                                World* world = nullptr) {
     using S = StreamShape<C>;
     using Sum = typename S::Sum;
+    if constexpr (S::PAIRED) {
+        stream_pairs<C, Epilogue>(step, x, norm, codes, scales, row_scales, bias, up_bias, out, block);
+        return;
+    }
     launch_dependents();
     MONOMORPH_DYNAMIC_SHARED(stream_shared, 128);
     char* const shared = reinterpret_cast<char*>(stream_shared);

@@ -26,7 +26,7 @@ struct StreamEpilogue {
     using S = StreamShape<C>;
     using Sum = typename S::Sum;
     static constexpr int EACH = ceil_div(S::GROUP_OUTPUTS, S::CONSUMERS);   // outputs of a thread
-    static constexpr int PARTS = S::GRANULE;                                // sums of an output: one, or gate and up
+    static constexpr int PARTS = S::OUTPUT_PARTS;                                // sums of an output: one, or gate and up
 
     float scale[EACH][PARTS], bias[EACH][PARTS], residual[EACH];
 
@@ -66,27 +66,39 @@ struct StreamEpilogue {
 
     // `partials`: [tile of the group][K warp][row][8 outputs]; behind a barrier.
     __device__ __forceinline__ void store(int first_tile, int tiles, int rows, const Sum* partials, float* out, int thread) const {
+        store_sums(first_tile, tiles, rows, out, thread, [&](int tile, int within) { return sum_of(partials, tile, within); });
+    }
+
+    // The same of sums that are there: `sum(tile of the group, row * 8 + output)`.
+    template <class SumAt>
+    __device__ __forceinline__ void store_sums(int first_tile, int tiles, int rows, float* out, int thread, SumAt sum) const {
 #pragma unroll
         for (int e = 0; e < EACH; e++) {
             const int i = thread + e * S::CONSUMERS;
             const Output o(i, first_tile, tiles, rows);
             if (!o.live) continue;
-            const float value = finished(e, i, o, partials);
+            const float value = finished(e, i, o, sum);
             float* at = out + o.row * C::OUTPUTS + o.column;
             if constexpr (C::EPILOGUE == Epilogue::ADD) *at = __fadd_rn(residual[e], value);
             else *at = value;
         }
     }
 
-    // A live output, the i-th of its group and this thread's e-th, from the warps' sums.
-    __device__ __forceinline__ float finished(int e, int i, const Output& o, const Sum* partials) const {
+    // Of all K warps.
+    __device__ __forceinline__ static Sum sum_of(const Sum* partials, int tile, int within) {
+        Sum sum = 0;
+#pragma unroll
+        for (int w = 0; w < S::K_WARPS; w++) sum += partials[(tile * S::K_WARPS + w) * C::ROWS * TILE_ROWS + within];
+        return sum;
+    }
+
+    // A live output, the i-th of its group and this thread's e-th, from its tiles' sums.
+    template <class SumAt>
+    __device__ __forceinline__ float finished(int e, int i, const Output& o, SumAt sum_at) const {
         Sum value[PARTS];
 #pragma unroll
         for (int p = 0; p < PARTS; p++) {
-            Sum sum = 0;
-#pragma unroll
-            for (int w = 0; w < S::K_WARPS; w++)
-                sum += partials[((o.slot + p) * S::K_WARPS + w) * C::ROWS * TILE_ROWS + o.row * TILE_ROWS + i % TILE_ROWS];
+            const Sum sum = sum_at(o.slot + p, o.row * TILE_ROWS + i % TILE_ROWS);
             if constexpr (S::EXACT) {
                 value[p] = static_cast<float>(sum * static_cast<Sum>(scale[e][p]) + static_cast<Sum>(bias[e][p]));
             } else {

@@ -20,6 +20,7 @@
 //     static constexpr bool EVICT_FIRST;              // weights leave the second-level cache first
 //     static constexpr int LOOKAHEAD;                 // bytes of codes a block may ask into the second-level cache beyond its ring while it waits
 //     static constexpr int PACE;                      // stages under way at a time while the ring is filled first (1..STAGES)
+//     static constexpr int SPLIT;                     // optional: of eight rows in pairs of tiles (0: one by one), the blocks of a cluster, each with a share of K
 // };
 #pragma once
 
@@ -44,6 +45,11 @@ struct SumOf { using Type = float; };
 template <>
 struct SumOf<Compute::EXACT> { using Type = double; };
 
+template <class C, class = void>
+constexpr int SPLIT_OF = 0;
+template <class C>
+constexpr int SPLIT_OF<C, decltype(void(C::SPLIT))> = C::SPLIT;
+
 template <class C>
 struct StreamShape {
     using U = Unit<C::FORMAT>;
@@ -55,24 +61,28 @@ struct StreamShape {
     static constexpr int WARPS = C::CONSUMER_WARPS, CONSUMERS = 32 * WARPS;
     static constexpr int THREADS = CONSUMERS + 32;   // one more warp, whose first thread feeds the ring
 
-    // ---- The work: granules (a tile, or a gate and up pair) in contiguous ranges, one a block ----
-    static constexpr int UNITS = ceil_div(C::INPUTS, U::COLUMNS);   // of a tile
-    static constexpr int GRANULE = GATED ? 2 : 1;
-    static constexpr int GRANULES = ceil_div(C::OUTPUTS, TILE_ROWS);
-    static constexpr int BLOCK_TILES = ceil_div(GRANULES, C::BLOCKS) * GRANULE;   // at most
+    // ---- The work: granules (a tile, a gate and up pair, or of eight rows any pair) in contiguous ranges, one a block or cluster ----
+    static constexpr int OUTPUT_TILES = ceil_div(C::OUTPUTS, TILE_ROWS), OUTPUT_PARTS = GATED ? 2 : 1;
+    static constexpr bool PAIRED = SPLIT_OF<C> > 0 && !EXACT && C::ROWS == 8 && (GATED || OUTPUT_TILES % 2 == 0);   // stream_pairs.cuh
+    static constexpr int SPLIT = PAIRED ? SPLIT_OF<C> : 1;
+    static constexpr int TILE_UNITS = ceil_div(C::INPUTS, U::COLUMNS), UNITS = ceil_div(TILE_UNITS, SPLIT);   // of a tile, and of a block's share
+    static constexpr int GRANULE = PAIRED ? 2 : OUTPUT_PARTS;
+    static constexpr int GRANULES = OUTPUT_TILES * OUTPUT_PARTS / GRANULE;
+    static constexpr int RANGES = C::BLOCKS / SPLIT;
+    static constexpr int BLOCK_TILES = ceil_div(GRANULES, RANGES) * GRANULE;   // at most
 
     // Blocks i and i + MULTIPROCESSORS usually share a multiprocessor: adjacent ranges there differ in the remainder's favour.
     __host__ __device__ static constexpr int range_of(int block) {
-        constexpr int SHARING = C::BLOCKS % C::MULTIPROCESSORS == 0 ? C::BLOCKS / C::MULTIPROCESSORS : 1;
-        constexpr int ACROSS = C::BLOCKS / SHARING;
+        constexpr int SHARING = SPLIT == 1 && C::BLOCKS % C::MULTIPROCESSORS == 0 ? C::BLOCKS / C::MULTIPROCESSORS : 1;
+        constexpr int ACROSS = RANGES / SHARING;
         return block % ACROSS * SHARING + block / ACROSS;
     }
-    __device__ static int first_tile(int range) { return static_cast<int>(static_cast<long long>(GRANULES) * range / C::BLOCKS) * GRANULE; }
+    __device__ static int first_tile(int range) { return static_cast<int>(static_cast<long long>(GRANULES) * range / RANGES) * GRANULE; }
 
-    // ---- Stages: whole tiles where one fits, parts of one tile where not ----
+    // ---- Stages: whole tiles where one fits, parts of one tile where not; PAIRED: the same part of both tiles of a pair ----
     static constexpr int CAPACITY = C::STAGE_BYTES / UNIT_BYTES;   // units
-    static constexpr bool WHOLE = UNITS <= CAPACITY;
-    static constexpr int STAGE_TILES = !WHOLE ? 1 : most(GRANULE == 2 && CAPACITY / UNITS > 1 ? 2 : 1,
+    static constexpr bool WHOLE = !PAIRED && UNITS <= CAPACITY;
+    static constexpr int STAGE_TILES = PAIRED ? 2 : !WHOLE ? 1 : most(GRANULE == 2 && CAPACITY / UNITS > 1 ? 2 : 1,
         least(CAPACITY / UNITS, BLOCK_TILES) / GRANULE * GRANULE);
 
     // Of eight rows a warp has both units of a block of 128 columns, so that their sums are scaled once: SCALED adjacent units. Its i-th of K_WARPS:
@@ -91,14 +101,16 @@ struct StreamShape {
         return best;
     }
     static constexpr int K_WARPS = WHOLE ? k_warps() : WARPS, TILE_WARPS = WARPS / K_WARPS;
-    static constexpr int PART_UNITS = WHOLE ? UNITS : round_up(ceil_div(UNITS, ceil_div(UNITS, CAPACITY)), WARPS);
+    static constexpr int PART_UNITS = PAIRED ? round_up(ceil_div(UNITS, ceil_div(UNITS, most(1, CAPACITY / 2 / SCALED) * SCALED)), SCALED)
+                                    : WHOLE ? UNITS : round_up(ceil_div(UNITS, ceil_div(UNITS, CAPACITY)), WARPS);
     static constexpr int PARTS = ceil_div(UNITS, PART_UNITS);
-    static constexpr int STAGE_UNITS = WHOLE ? STAGE_TILES * UNITS : PART_UNITS;
+    static constexpr int STAGE_UNITS = WHOLE ? STAGE_TILES * UNITS : PAIRED ? 2 * PART_UNITS : PART_UNITS;
     static constexpr int SCALE_COLUMNS = ceil_div(C::INPUTS, 128);   // BLOCK128: f32 of a tile
     static constexpr int STAGE_CODES = STAGE_UNITS * UNIT_BYTES;
-    // BLOCK128: a stage's scales begin anywhere, a copy at a multiple of 16 bytes.
-    static constexpr int STAGE_SCALES = BLOCK_SCALES ? round_up((WHOLE ? STAGE_TILES * SCALE_COLUMNS : PART_UNITS / 2) * 4 + 32, 128)
-                                                     : round_up(STAGE_UNITS * U::SCALE_BYTES, 128);
+    // BLOCK128: a stage's scales begin anywhere, a copy at a multiple of 16 bytes. PAIRED: of each tile of the pair.
+    static constexpr int TILE_SCALES = BLOCK_SCALES ? round_up((WHOLE ? STAGE_TILES * SCALE_COLUMNS : PART_UNITS / 2) * 4 + 32, PAIRED ? 16 : 128)
+                                                    : round_up(STAGE_UNITS / (PAIRED ? 2 : 1) * U::SCALE_BYTES, PAIRED ? 16 : 128);
+    static constexpr int STAGE_SCALES = round_up(TILE_SCALES * (PAIRED ? 2 : 1), 128);
     static constexpr int STAGE = STAGE_CODES + STAGE_SCALES;
 
     // ---- Groups: tiles whose sums are reduced and stored together, one barrier a group ----
@@ -106,8 +118,8 @@ struct StreamShape {
     static constexpr int TILE_PARTIALS = K_WARPS * C::ROWS * TILE_ROWS;   // sums of one tile, all K warps
     static constexpr int STEP_TILES = STAGE_TILES % GRANULE == 0 ? STAGE_TILES : GRANULE;
     static constexpr int GROUP_TILES = least(round_up(BLOCK_TILES, STEP_TILES),
-        most(1, 2048 / (TILE_PARTIALS * static_cast<int>(sizeof(Sum)) * STEP_TILES)) * STEP_TILES);
-    static constexpr int GROUP_OUTPUTS = GROUP_TILES / GRANULE * TILE_ROWS * C::ROWS;
+        most(1, (PAIRED ? 16384 : 2048) / (TILE_PARTIALS * static_cast<int>(sizeof(Sum)) * STEP_TILES)) * STEP_TILES);
+    static constexpr int GROUP_OUTPUTS = GROUP_TILES / OUTPUT_PARTS * TILE_ROWS * C::ROWS;
 
     // ---- Activations in shared memory, in the order in which lanes meet them ----
     // EXACT: [unit][4 elements][row][c][4 f32]. F16: [unit][PAIR chunks of 32 columns][half][row][c][PAIR x 8 bytes]: see stream_stage.cuh.
@@ -128,14 +140,16 @@ struct StreamShape {
             for (int i = 0; i < PART_EACH; i++) units += held(part, i);
         return units * CHUNKS * 2 * GROUPS;
     }
-    static constexpr bool HELD = !EXACT && C::ROWS > 4 && WARPS <= 8 && held_registers() <= 96;
+    static constexpr bool HELD = !EXACT && !PAIRED && C::ROWS > 4 && WARPS <= 8 && held_registers() <= 96;
 
     // ---- Shared-memory map, in this order ----
     static constexpr int X_AT = C::STAGES * STAGE;
     static constexpr int PARTIALS_AT = X_AT + X_BYTES;                                     // two groups, used in turn
     static constexpr int SQUARES_AT = PARTIALS_AT + 2 * GROUP_TILES * TILE_PARTIALS * static_cast<int>(sizeof(Sum));   // [rows][warps]
     static constexpr int SQUARES = C::ROWS * WARPS * 8;   // f64, or f32 and the largest magnitudes
-    static constexpr int BARRIERS_AT = SQUARES_AT + SQUARES;   // full[STAGES], empty[STAGES]
+    static constexpr int SUMS_AT = SQUARES_AT + SQUARES;   // SPLIT: of the block's share of K, [tile of the range][row][8]
+    static constexpr int SUMS = SPLIT > 1 ? BLOCK_TILES * C::ROWS * TILE_ROWS * 4 : 0;
+    static constexpr int BARRIERS_AT = SUMS_AT + SUMS;   // full[STAGES], empty[STAGES]
     static constexpr int SHARED = BARRIERS_AT + 16 * C::STAGES + 16;   // and the barrier at which the wait is over
     static constexpr int shared_bytes() { return SHARED; }
     // For __launch_bounds__: registers must let the next kernel's block stand beside this one's.
@@ -145,6 +159,7 @@ struct StreamShape {
     static_assert(EXACT || (C::ROWS & (C::ROWS - 1)) == 0, "16-bit products: 1, 2, 4 or 8 rows");
     static_assert(WARPS >= 4 && WARPS <= 16 && (WARPS & (WARPS - 1)) == 0, "4, 8 or 16 consumer warps");
     static_assert(C::STAGE_BYTES % (UNIT_BYTES * WARPS) == 0, "a stage gives every consumer warp whole units");
+    static_assert(SPLIT == 1 || (PAIRED && C::NORM == Norm::NONE && C::BLOCKS % SPLIT == 0 && C::INPUTS % (SPLIT * SCALED * U::COLUMNS) == 0), "shares of K are whole and not normed");
     static_assert(C::SCALES == ScaleForm::NONE || C::FORMAT == Format::FP8_E4M3 || C::FORMAT == Format::NVFP4 || C::FORMAT == Format::F16,
                   "scales are of f16, fp8 and nvfp4");
     static_assert(C::FORMAT != Format::FP8_E4M3 || C::SCALES != ScaleForm::NONE, "fp8 has scales of rows or blocks");

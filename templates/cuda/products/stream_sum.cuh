@@ -29,7 +29,7 @@ struct StreamSum : StreamEpilogue<C> {
         const auto output = [&](int e) { return Output(thread + e * S::CONSUMERS, first_tile, tiles, rows); };
         sum.push(
             out, [&](int e) { return output(e).live ? output(e).row * C::OUTPUTS + output(e).column : -1; },
-            [&](int e) { return Base::finished(e, thread + e * S::CONSUMERS, output(e), partials); });
+            [&](int e) { return Base::finished(e, thread + e * S::CONSUMERS, output(e), [&](int tile, int within) { return Base::sum_of(partials, tile, within); }); });
     }
     __device__ __forceinline__ void end(float* out) const { sum.add(out); }
 };

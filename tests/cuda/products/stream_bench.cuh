@@ -90,7 +90,7 @@ struct Arena {
         CHECK(cudaStreamDestroy(stream));
     }
     template <class C>
-    static size_t bytes_of() { return size_t(monomorph::StreamShape<C>::GRANULES) * monomorph::StreamShape<C>::GRANULE * monomorph::StreamShape<C>::UNITS * 512; }
+    static size_t bytes_of() { return size_t(monomorph::StreamShape<C>::GRANULES) * monomorph::StreamShape<C>::GRANULE * monomorph::StreamShape<C>::TILE_UNITS * 512; }
     // The same phase over and over, each time over other weights: its pace, and what a boundary costs it.
     template <class C>
     void alone(const char* name) {
@@ -112,7 +112,7 @@ struct Arena {
         const size_t bytes = bytes_of<C>();
         const size_t scale_bytes = bytes / 512 * S::U::SCALE_BYTES;
         if (used + bytes > size || scales_used + scale_bytes > scales_size) std::printf("FAIL arena too small\n"), std::exit(3);
-        test::launch(timed_kernel<C>, dim3(C::BLOCKS), S::THREADS, S::shared_bytes(), stream, nullptr, from, norm, weights + used, scales + scales_used, row_scales, nullptr,
+        test::launch_clusters(timed_kernel<C>, dim3(C::BLOCKS), S::SPLIT, S::THREADS, S::shared_bytes(), stream, nullptr, from, norm, weights + used, scales + scales_used, row_scales, nullptr,
                      nullptr, to);
         used += bytes;
         scales_used += scale_bytes;

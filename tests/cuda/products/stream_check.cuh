@@ -31,7 +31,7 @@ struct HostMatrix {
     std::vector<float> row_scales, values;   // values [packed rows][K], row scales not applied
 
     explicit HostMatrix(test::Random& random)
-        : codes(size_t(TILES) * S::UNITS * 512), scales(size_t(TILES) * (S::BLOCK_SCALES ? S::SCALE_COLUMNS * 4 : S::UNITS * U::SCALE_BYTES)),
+        : codes(size_t(TILES) * S::TILE_UNITS * 512), scales(size_t(TILES) * (S::BLOCK_SCALES ? S::SCALE_COLUMNS * 4 : S::TILE_UNITS * U::SCALE_BYTES)),
           row_scales(PACKED_ROWS), values(size_t(PACKED_ROWS) * C::INPUTS) {
         using monomorph::Format;
         for (auto& s : row_scales) s = S::ROW_SCALES ? float(0.5 + random.uniform()) : 1.0f;
@@ -42,8 +42,8 @@ struct HostMatrix {
             for (int k = 0; k < C::INPUTS; k++) {
                 const int unit = k / U::COLUMNS, within = k % U::COLUMNS, j = U::element_of(within), lane = g * 4 + U::lane_of(within);
                 if (U::column(j, lane % 4) != within) std::printf("FAIL column formula\n"), std::exit(3);
-                unsigned char* at = &codes[((size_t(tile) * S::UNITS + unit) * 32 + lane) * 16];
-                unsigned char* unit_scales = scales.data() + (size_t(tile) * S::UNITS + unit) * U::SCALE_BYTES;
+                unsigned char* at = &codes[((size_t(tile) * S::TILE_UNITS + unit) * 32 + lane) * 16];
+                unsigned char* unit_scales = scales.data() + (size_t(tile) * S::TILE_UNITS + unit) * U::SCALE_BYTES;
                 float& value = values[size_t(row) * C::INPUTS + k];
                 const float normal = random.normal();
                 const unsigned bits = unsigned(random.bits());
@@ -155,7 +155,7 @@ void check(const char* name) {
         const auto staged = host_stage<C>(&x[size_t(t) * K], norm);
         for (int n = 0; n < N; n++) {
             double value[2] = {};
-            for (int p = 0; p < S::GRANULE; p++) {
+            for (int p = 0; p < S::OUTPUT_PARTS; p++) {
                 const int row = S::GATED ? (n / 8 * 2 + p) * 8 + n % 8 : n;
                 double sum = 0;
                 for (int k = 0; k < K; k++) sum += staged[k] * matrix.values[size_t(row) * K + k];
@@ -176,7 +176,7 @@ void check(const char* name) {
     const auto run = [&] {
         out.poison();
         if (C::EPILOGUE == monomorph::Epilogue::ADD) out.upload(before);
-        test::launch(monomorph::stream_product_kernel<C, S::THREADS, S::SHARED>, dim3(C::BLOCKS, (rows + C::ROWS - 1) / C::ROWS), S::THREADS, S::shared_bytes(), 0,
+        test::launch_clusters(monomorph::stream_product_kernel<C, S::THREADS, S::SHARED>, dim3(C::BLOCKS, (rows + C::ROWS - 1) / C::ROWS), S::SPLIT, S::THREADS, S::shared_bytes(), 0,
                      reinterpret_cast<const monomorph::Step*>(step.pointer), x_at.pointer, norm_at.pointer, codes.pointer, scales.pointer,
                      row_scales.pointer, bias_at.pointer, up_at.pointer, out.pointer);
         CHECK(cudaGetLastError());
@@ -194,8 +194,8 @@ void check(const char* name) {
     if (exact && first.unequal * 200 > reference.size()) std::printf("FAIL %s: %zu f32 results differ\n", name, first.unequal), test::failures++;
     // The defect: 16 bytes of every unit of the last real row.
     const int row = S::GATED ? ((N - 1) / 8 * 2 + 1) * 8 + (N - 1) % 8 : N - 1;
-    for (int unit = 0; unit < S::UNITS; unit++)
-        for (int i = 0; i < 16; i++) matrix.codes[((size_t(row / 8) * S::UNITS + unit) * 32 + row % 8 * 4) * 16 + i] ^= 0xc4;
+    for (int unit = 0; unit < S::TILE_UNITS; unit++)
+        for (int i = 0; i < 16; i++) matrix.codes[((size_t(row / 8) * S::TILE_UNITS + unit) * 32 + row % 8 * 4) * 16 + i] ^= 0xc4;
     codes.upload(matrix.codes);
     const auto planted = run();
     if (planted.relative <= limit && planted.largest <= 8 * limit && planted.not_finite == 0) std::printf("FAIL %s: a planted defect was not seen\n", name), test::failures++;

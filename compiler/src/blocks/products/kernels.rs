@@ -11,8 +11,10 @@ const STREAM: &[Declared] =
 /// The narrow product beside one.
 const BESIDE: &[Declared] = constants![
     BESIDE_FORMAT: Format, BESIDE_SCALES: ScaleForm, BESIDE_OUTPUTS: int, BESIDE_BLOCKS: int,
-    BESIDE_STAGES: int, BESIDE_PACE: int,
+    BESIDE_STAGES: int, BESIDE_PACE: int, SPLIT: int,
 ];
+/// A product whose tiles go in pairs.
+const PAIRS: &[Declared] = constants![SPLIT: int];
 
 kernels! {
     /// A product of staged rows on tensor cores.
@@ -66,6 +68,17 @@ kernels! {
     check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}>::SHARED <= {shared}"
     grid x "{config}::BLOCKS";
 
+    /// The same of eight rows, two tiles of weights at a time.
+    stream_pairs => StreamPairs in "products/stream_pairs.cuh",
+        [MATRIX, ARITHMETIC, NORM, EPILOGUE, LIMIT, RING, STREAM, PAIRS];
+    (
+        step: READ Header, x: READ Rows, norm: READ Vector, codes: READ Codes, scales: READ Scales,
+        row_scales: READ RowScales, bias: READ Vector, up_bias: READ Vector, out: WRITE Rows,
+    )
+    check "StreamShape<{config}>::THREADS == {block} && StreamShape<{config}>::SHARED <= {shared} && \
+           StreamShape<{config}>::SPLIT == {cluster} && StreamShape<{config}>::PAIRED"
+    grid x "{config}::BLOCKS";
+
     /// Two products of the same rows; the narrow second one takes a few of the blocks.
     stream_beside => StreamBeside in "products/stream.cuh",
         [MATRIX, ARITHMETIC, NORM, EPILOGUE, LIMIT, RING, STREAM, BESIDE];
@@ -81,7 +94,7 @@ kernels! {
     static constexpr Format FORMAT = {config}::BESIDE_FORMAT;
     static constexpr ScaleForm SCALES = {config}::BESIDE_SCALES;
     static constexpr int OUTPUTS = {config}::BESIDE_OUTPUTS, BLOCKS = {config}::BESIDE_BLOCKS, STAGES = {config}::BESIDE_STAGES;
-    static constexpr int PACE = {config}::BESIDE_PACE, LOOKAHEAD = 0;
+    static constexpr int PACE = {config}::BESIDE_PACE, LOOKAHEAD = 0, SPLIT = 0;
 };
 "
     body "const int block = blockIdx.x;

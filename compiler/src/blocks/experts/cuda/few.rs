@@ -68,6 +68,7 @@ pub(super) fn up(matrix: &Matrix, active: usize, rows: usize, knobs: &Knobs, car
     let units = matrix.columns.div_ceil(unit_columns(matrix.format));
     let slice = units.div_ceil(TEAM).next_multiple_of(round(matrix));
     let product = Stream {
+        split: 0,
         rows,
         warps,
         stages: 1,

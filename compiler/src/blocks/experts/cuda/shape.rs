@@ -95,8 +95,16 @@ fn up_shared(matrix: &Matrix, few: Few, stages: usize, stage_bytes: usize, block
     let experts = matrix.experts?;
     let granules = matrix.outputs().div_ceil(TILE_ROWS);
     let group_rows = if matrix.exact { rows } else { rows.min(4) };
-    let product =
-        Stream { rows: group_rows, warps, stages, stage_bytes, blocks: granules, resident: 1, shared: 0 };
+    let product = Stream {
+        rows: group_rows,
+        warps,
+        stages,
+        stage_bytes,
+        blocks: granules,
+        split: 0,
+        resident: 1,
+        shared: 0,
+    };
     let parts = stream::parts(matrix, &product);
     let (groups, sum) = (rows.div_ceil(group_rows), stream::sum_bytes(matrix));
     let partials = 2 * (2 * parts.k_warps * rows * TILE_ROWS) * sum;

@@ -78,6 +78,14 @@ impl Launcher<'_> {
         Ok(if streams { Style::Stream } else { Style::Gemm })
     }
 
+    /// How a phase computes this product: in pairs of tiles rows may be wider.
+    fn style_of_product(&self, site: Site, operands: &Operands) -> Result<Style, PassError> {
+        let matrix = self.matrix_of(operands);
+        let style = self.style_of(site, &matrix)?;
+        let paired = style == Style::Gemm && self.paired(site, operands, &matrix).is_some();
+        Ok(if paired { Style::Stream } else { style })
+    }
+
     /// The same product with the sum over ranks that its kernel makes in this program, if it does.
     pub(super) fn with_sum(&self, site: Site, operands: Operands) -> Result<Option<Operands>, PassError> {
         let Some(sum) = self.sum_of(site, operands.out) else { return Ok(None) };
@@ -123,7 +131,7 @@ impl Launcher<'_> {
             self.check_scales(site, operands.matrix, matrix)?;
         }
         let [first, second] = &matrices;
-        if [self.style_of(site, first)?, self.style_of(site, second)?] == [Style::Stream; 2]
+        if [self.style_of_product(site, &wide)?, self.style_of_product(site, &narrow)?] == [Style::Stream; 2]
             && let Some(launch) = self.stream_beside(site, [&wide, &narrow], [first, second])
         {
             launches.push(launch);
@@ -141,7 +149,7 @@ impl Launcher<'_> {
     ) -> Result<(), PassError> {
         let styles: Vec<Style> = products
             .iter()
-            .map(|(_, operands)| self.style_of(site, &self.matrix_of(operands)))
+            .map(|(_, operands)| self.style_of_product(site, operands))
             .collect::<Result<_, _>>()?;
         let mut inputs = None;
         for ((suffix, operands), style) in products.iter().zip(&styles) {

@@ -1,7 +1,7 @@
 //! The shape of a streaming product: the Rust side of templates/cuda/products/stream_shape.cuh.
 
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
-use crate::blocks::products::kernels::{StreamBeside, StreamProduct, StreamSum};
+use crate::blocks::products::kernels::{StreamBeside, StreamPairs, StreamProduct, StreamSum};
 use crate::kernels::{Planes, Rows, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{
@@ -41,6 +41,8 @@ pub(crate) struct Stream {
     pub stage_bytes: usize,
     /// Blocks in x.
     pub blocks: usize,
+    /// Blocks of a cluster that share K, if tiles go in pairs; 0 if they do not.
+    pub split: usize,
     /// Blocks of this kernel and the next that share a multiprocessor: what its registers must allow.
     pub resident: usize,
     pub shared: usize,
@@ -84,6 +86,7 @@ pub(crate) fn shape(
                         stages,
                         stage_bytes,
                         blocks: (a_multiprocessor * card.multiprocessors as usize).min(granules),
+                        split: 0,
                         resident,
                         shared: 0,
                     };
@@ -104,6 +107,74 @@ pub(crate) fn shape(
     }
 }
 
+/// Rows of activations of a product whose tiles go in pairs.
+const PAIRED_ROWS: usize = 8;
+/// Its warps: more have no registers for their part of x.
+const PAIRED_WARPS: usize = 8;
+/// Fewest units of a tile that a warp of a block has a share of K for.
+const SHARE_UNITS: usize = 8;
+
+/// A product of eight rows whose tiles go in pairs, if it fits the card: `StreamShape<C>::PAIRED`.
+///
+/// Staging x takes as long as reading it, once a block, from L2: 4 us of 8 rows of 5,120 columns on an H200.
+/// The blocks of a cluster read a share each, unless a norm needs all of a row.
+pub(crate) fn pairs(
+    matrix: &Matrix,
+    rows: usize,
+    normed: bool,
+    knobs: &Knobs,
+    card: &Cuda,
+) -> Option<Stream> {
+    let tiles = matrix.outputs().div_ceil(TILE_ROWS);
+    let gated = matrix.packing == Packing::Gated;
+    if matrix.exact || rows != PAIRED_ROWS || !(gated || tiles.is_multiple_of(2)) {
+        return None;
+    }
+    let granules = if gated { tiles } else { tiles / 2 };
+    let (units, scaled) = (matrix.columns.div_ceil(unit_columns(matrix.format)), scaled(matrix));
+    let whole = |split: usize| {
+        matrix.columns.is_multiple_of(split * scaled * unit_columns(matrix.format))
+            && units / split >= SHARE_UNITS
+    };
+    let multiprocessors = card.multiprocessors as usize;
+    let warps = consumer_warps(knobs).min(PAIRED_WARPS);
+    // A narrower format fills a stage with more columns, and few parts of a tile suit eight warps best.
+    let stage_bytes = knobs.stage_bytes as usize * if matrix.format == Format::Nvfp4 { 3 } else { 2 } / 2;
+    let splits = [4, 2].into_iter().filter(|split| card.clusters && !normed && whole(*split)).chain([1]);
+    for split in splits {
+        let ranges = if split == 1 { multiprocessors } else { clusters_at_a_time(multiprocessors, split) };
+        for stages in (2..=knobs.ring_stages as usize).rev() {
+            let mut stream = Stream {
+                rows,
+                warps,
+                stages,
+                stage_bytes: stage_bytes.next_multiple_of(UNIT_BYTES * warps),
+                blocks: ranges.min(granules) * split,
+                split,
+                resident: 1,
+                shared: 0,
+            };
+            stream.shared = shared_bytes(matrix, &stream).max(alone(card));
+            if fits(card, stream.shared, 1) {
+                return Some(stream);
+            }
+        }
+    }
+    None
+}
+
+/// Clusters that are on the card together, a block a multiprocessor. All blocks of a cluster lie in one group
+/// of multiprocessors, so some stay empty (an H200 of 132 has 30 clusters of 4 at a time, 66 of 2), and one
+/// cluster too many would be a second wave.
+fn clusters_at_a_time(multiprocessors: usize, blocks: usize) -> usize {
+    if blocks == 2 { multiprocessors / 2 } else { multiprocessors * 22 / 25 / blocks }
+}
+
+/// `StreamShape<C>::SCALED` of eight rows.
+fn scaled(matrix: &Matrix) -> usize {
+    if matrix.scales == Some(ScaleForm::Block128) { 2 } else { 1 }
+}
+
 /// What `StreamShape<C>` derives about a stage and the memory after the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
@@ -113,15 +184,18 @@ pub(crate) struct Parts {
     pub x_bytes: usize,
     pub k_warps: usize,
     group_tiles: usize,
+    /// Most tiles of a block.
+    block_tiles: usize,
 }
 
 /// `StreamShape<C>::SHARED`.
 fn shared_bytes(matrix: &Matrix, stream: &Stream) -> usize {
-    let Stream { rows, warps, stages, .. } = *stream;
-    let Parts { stage, x_bytes, k_warps, group_tiles } = parts(matrix, stream);
+    let Stream { rows, warps, stages, split, .. } = *stream;
+    let Parts { stage, x_bytes, k_warps, group_tiles, block_tiles } = parts(matrix, stream);
     let sum = sum_bytes(matrix);
     let partials = 2 * group_tiles * k_warps * rows * TILE_ROWS * sum;
-    stages * stage + x_bytes + partials + squares(rows, warps) + 16 * stages + 16
+    let sums = if split > 1 { block_tiles * rows * TILE_ROWS * sum } else { 0 };
+    stages * stage + x_bytes + partials + squares(rows, warps) + sums + 16 * stages + 16
 }
 
 /// `StreamShape<C>::SQUARES`: sums of squares in f64, or in f32 with the largest magnitudes.
@@ -141,40 +215,54 @@ pub(crate) fn sum_bytes(matrix: &Matrix) -> usize {
 
 /// The parts of `StreamShape<C>` that `stream` does not state.
 pub(crate) fn parts(matrix: &Matrix, stream: &Stream) -> Parts {
-    let Stream { rows, warps, stage_bytes, blocks, .. } = *stream;
+    let Stream { rows, warps, stage_bytes, blocks, split, .. } = *stream;
     let columns = unit_columns(matrix.format);
-    let units = matrix.columns.div_ceil(columns);
-    let granule = if matrix.packing == Packing::Gated { 2 } else { 1 };
-    let granules = matrix.outputs().div_ceil(TILE_ROWS);
-    let block_tiles = granules.div_ceil(blocks) * granule;
+    let paired = split > 0;
+    let units = matrix.columns.div_ceil(columns).div_ceil(split.max(1));
+    let output_parts = if matrix.packing == Packing::Gated { 2 } else { 1 };
+    let granule = if paired { 2 } else { output_parts };
+    let granules = matrix.outputs().div_ceil(TILE_ROWS) * output_parts / granule;
+    let block_tiles = granules.div_ceil(blocks / split.max(1)) * granule;
     let capacity = stage_bytes / UNIT_BYTES;
-    let whole = units <= capacity;
-    let stage_tiles = if whole {
+    let whole = !paired && units <= capacity;
+    let stage_tiles = if paired {
+        2
+    } else if whole {
         let least = if granule == 2 && capacity / units > 1 { 2 } else { 1 };
         least.max((capacity / units).min(block_tiles) / granule * granule)
     } else {
         1
     };
     let k_warps = if whole { k_warps(warps, units, stage_tiles) } else { warps };
-    let part_units =
-        if whole { units } else { units.div_ceil(units.div_ceil(capacity)).next_multiple_of(warps) };
-    let stage_units = if whole { stage_tiles * units } else { part_units };
+    let part_units = if whole {
+        units
+    } else if paired {
+        let most = (capacity / 2 / scaled(matrix)).max(1) * scaled(matrix);
+        units.div_ceil(units.div_ceil(most)).next_multiple_of(scaled(matrix))
+    } else {
+        units.div_ceil(units.div_ceil(capacity)).next_multiple_of(warps)
+    };
+    // Stages of pairs hold the same part of two tiles.
+    let halves = if paired { 2 } else { 1 };
+    let stage_units = if whole { stage_tiles * units } else { halves * part_units };
     let scale_columns = matrix.columns.div_ceil(128);
     let scales = if matrix.scales == Some(ScaleForm::Block128) {
-        ((if whole { stage_tiles * scale_columns } else { part_units / 2 }) * 4 + 32).next_multiple_of(128)
+        (if whole { stage_tiles * scale_columns } else { part_units / 2 }) * 4 + 32
     } else {
-        (stage_units * unit_scale_bytes(matrix.format)).next_multiple_of(128)
+        stage_units / halves * unit_scale_bytes(matrix.format)
     };
-    let stage = stage_units * UNIT_BYTES + scales;
+    let tile_scales = scales.next_multiple_of(if paired { 16 } else { 128 });
+    let stage = stage_units * UNIT_BYTES + (halves * tile_scales).next_multiple_of(128);
     let sum = sum_bytes(matrix);
     let tile_partials = k_warps * rows * TILE_ROWS;
     let step_tiles = if stage_tiles % granule == 0 { stage_tiles } else { granule };
+    let most_partials = if paired { 16_384 } else { 2048 };
     let group_tiles = block_tiles
         .next_multiple_of(step_tiles)
-        .min((2048 / (tile_partials * sum * step_tiles)).max(1) * step_tiles);
+        .min((most_partials / (tile_partials * sum * step_tiles)).max(1) * step_tiles);
     let chunk = if matrix.exact { 4 } else { 8 };
     let x_bytes = units * (columns / 4 / chunk) * rows * 64;
-    Parts { stage, x_bytes, k_warps, group_tiles }
+    Parts { stage, x_bytes, k_warps, group_tiles, block_tiles }
 }
 
 /// Warps that share a tile's units: the division with the least work for the busiest warp.
@@ -221,7 +309,8 @@ impl Launcher<'_> {
         x: Rows,
     ) -> Result<Launch, PassError> {
         let rows = site.program.rows;
-        let shape = shape(matrix, rows, matrix.exact, &self.knobs(site), self.card)
+        let shape = self
+            .stream_shape(site, operands, matrix)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
         let row_groups = rows.div_ceil(shape.rows);
         let constants = self.stream_constants(site, operands, matrix, &shape);
@@ -248,6 +337,12 @@ impl Launcher<'_> {
             let arguments = StreamSum { of: arguments, world };
             return Ok(self.launch(site, instance, fixed(shape.blocks, 1, 1), arguments));
         }
+        if shape.split > 0 {
+            instance.cluster = shape.split;
+            let StreamProduct { step, x, norm, codes, scales, row_scales, bias, up_bias, out } = arguments;
+            let arguments = StreamPairs { step, x, norm, codes, scales, row_scales, bias, up_bias, out };
+            return Ok(self.launch(site, instance, fixed(shape.blocks, 1, 1), arguments));
+        }
         let mut grid = fixed(shape.blocks, row_groups, 1);
         if site.program.regime == Regime::Prefill {
             grid[1] = Extent::Tokens(count(shape.rows));
@@ -255,6 +350,20 @@ impl Launcher<'_> {
             grid[1] = Extent::Outputs(count(shape.rows));
         }
         Ok(self.launch(site, instance, grid, arguments))
+    }
+
+    /// The shape of a streaming product whose tiles go in pairs, if they can.
+    pub(super) fn paired(&self, site: Site, operands: &Operands, matrix: &Matrix) -> Option<Stream> {
+        let (rows, knobs) = (site.program.rows, self.knobs(site));
+        let few = site.program.regime == Regime::Decode && rows <= knobs.stream_rows as usize;
+        let normed = operands.norm.is_some();
+        (few && !operands.sums()).then(|| pairs(matrix, rows, normed, &knobs, self.card)).flatten()
+    }
+
+    /// The shape of a streaming product.
+    fn stream_shape(&self, site: Site, operands: &Operands, matrix: &Matrix) -> Option<Stream> {
+        let paired = self.paired(site, operands, matrix);
+        paired.or_else(|| shape(matrix, site.program.rows, matrix.exact, &self.knobs(site), self.card))
     }
 
     /// Constants of `StreamShape<C>` and `stream_product<C>`.
@@ -291,6 +400,9 @@ impl Launcher<'_> {
             ("LOOKAHEAD", integer(lookahead(matrix.format))),
             ("PACE", integer(PACE.min(shape.stages))),
         ]);
+        if shape.split > 0 {
+            constants.push(("SPLIT", integer(shape.split)));
+        }
         constants
     }
 
@@ -303,9 +415,17 @@ impl Launcher<'_> {
         [wide, narrow]: [&Operands; 2],
         [matrix, beside]: [&Matrix; 2],
     ) -> Option<Launch> {
+        if matrix.exact || beside.exact {
+            return None;
+        }
         let (rows, knobs) = (site.program.rows, self.knobs(site));
-        let of = |matrix: &Matrix| shape(matrix, rows, false, &knobs, self.card).filter(|_| !matrix.exact);
-        let (whole, second) = (of(matrix)?, of(beside)?);
+        let by_tiles = |matrix: &Matrix| shape(matrix, rows, false, &knobs, self.card);
+        // The narrow one goes by tiles: two products in pairs have no registers to share.
+        let (paired, second) = (self.paired(site, wide, matrix), by_tiles(beside)?);
+        let whole = paired.or_else(|| by_tiles(matrix))?;
+        if whole.warps != second.warps {
+            return None;
+        }
         let bytes = |id: FieldId| self.plan.field(id).planes().map_or(0, |planes| planes.total());
         let (many, few) = (bytes(wide.matrix), bytes(narrow.matrix));
         let share = usize::try_from((few * whole.blocks as u64).div_ceil(many + few)).ok()?;
@@ -319,7 +439,8 @@ impl Launcher<'_> {
         if !fits(self.card, shared, whole.resident) {
             return None;
         }
-        let mut constants = self.stream_constants(site, wide, matrix, &first);
+        let mut constants = self.stream_constants(site, wide, matrix, &Stream { split: 0, ..first });
+        constants.push(("SPLIT", integer(first.split)));
         let [(_, format), (_, scales)] = beside.names();
         constants.extend([
             ("BESIDE_FORMAT", format),
