@@ -48,9 +48,16 @@ const ALL: [&str; 16] = [
     "h100/llama-3.2-1b/bf16",
 ];
 
-fn body_templates(plan: &Plan, program: &Program, body: &str) -> Vec<&'static str> {
+/// The launches of a body in order: `beside` those of the second stream, and `|` where a stream waits for the
+/// other.
+fn body_templates(plan: &Plan, program: &Program, body: &str) -> Vec<String> {
     let at = plan.bodies.iter().position(|it| it.name == body).expect("there is such a body");
-    program.bodies[at].iter().map(|launch| cuda(plan).kernel(launch.kernel).function()).collect()
+    let template = |launch: &Launch| {
+        let (waits, beside) =
+            (if launch.waits { "| " } else { "" }, if launch.beside { "beside " } else { "" });
+        format!("{waits}{beside}{}", cuda(plan).kernel(launch.kernel).function())
+    };
+    program.bodies[at].iter().map(template).collect()
 }
 
 #[test]
@@ -69,16 +76,18 @@ fn few_rows_stream_the_experts_they_choose_and_more_are_sorted() {
         [&["stream_beside", "delta_decode", stream][..], &experts].concat()
     );
     let (gemm, grouped) = ("gemm_wgmma", "experts_gemm_wgmma");
-    let sorts = ["route_batch", "stage", gemm, "experts_sort"];
-    let ends = ["stage", gemm, "experts_batch_combine"];
+    // The shared expert runs beside router, sort and chosen experts, the gates' product beside q, k, v and z.
+    let [beside, first, stage] = ["beside gemm_wgmma", "| beside gemm_wgmma", "beside stage"];
+    let sorts = ["stage", first, stage, beside, "route_batch", "experts_sort"];
+    let ends = ["| experts_batch_combine"];
     let sorted = [&sorts[..], &["experts_rings", "experts_rings_down"], &ends].concat();
     assert_eq!(
         body_templates(&plan, program(cuda, "decode_64"), "delta"),
-        [&["stage", gemm, gemm, "delta_decode", "stage", gemm][..], &sorted].concat()
+        [&["stage", first, gemm, "| delta_decode", "stage", gemm][..], &sorted].concat()
     );
     // A step of more than 128 tokens is sorted in chunks, and another launch turns places into rows.
     let sorted = [&sorts[..], &["experts_place", grouped, "experts_stage", grouped], &ends].concat();
-    let delta = ["stage", gemm, gemm, "delta_prepare", "delta_chunks", "delta_gate", "stage", gemm];
+    let delta = ["stage", first, gemm, "| delta_prepare", "delta_chunks", "delta_gate", "stage", gemm];
     assert_eq!(body_templates(&plan, program(cuda, "prefill"), "delta"), [&delta[..], &sorted].concat());
     assert_eq!(
         body_templates(&plan, program(cuda, "prefill"), "attention")[2..4],
@@ -91,12 +100,25 @@ fn prompts_of_a_spec_in_fp8_multiply_codes_and_steps_do_not() {
     let (codes, halves) = (plan("h200/qwen3.6-35b/fp8a8"), plan("h200/qwen3.6-35b/fp8"));
     let (quantise, gemm, grouped) = ("quantise", "gemm_fp8", "experts_gemm_fp8");
     let mixture = [
-        &["route_batch", quantise, gemm, "experts_sort", "experts_place", grouped, grouped][..],
-        &[quantise, gemm, "experts_batch_combine"],
+        &[quantise, "| beside gemm_fp8", "beside quantise", "beside gemm_fp8", "route_batch"][..],
+        &["experts_sort", "experts_place", grouped, grouped, "| experts_batch_combine"],
     ]
     .concat();
     // The products of the delta-nets' gates are in f16: the launch that quantises their rows stages them too.
-    let delta = [quantise, gemm, "gemm_wgmma", "delta_prepare", "delta_chunks", "delta_gate", quantise, gemm];
+    let delta =
+        [
+            &[
+                quantise,
+                "| beside gemm_wgmma",
+                gemm,
+                "| delta_prepare",
+                "delta_chunks",
+                "delta_gate",
+                quantise,
+            ][..],
+            &[gemm],
+        ]
+        .concat();
     let attention = [quantise, gemm, "attention_write", "attention_prefill_wgmma", quantise, gemm];
     for name in ["prefill_1024", "prefill"] {
         let launches = |body| body_templates(&codes, program(cuda(&codes), name), body);
@@ -144,7 +166,8 @@ fn rows_are_normed_before_attention_and_scores_made_by_the_router() {
     let many = launches("prefill");
     let norm = many.iter().position(|it| *it == "attention_norm").expect("it is launched");
     assert_eq!(many[norm + 1..norm + 3], ["attention_write", "attention_prefill_wgmma"]);
-    assert!(many.contains(&"route_batch_scores") && !many.contains(&"route_batch"), "{many:?}");
+    let has = |name: &str| many.iter().any(|launch| launch == name);
+    assert!(has("route_batch_scores") && !has("route_batch"), "{many:?}");
 }
 
 #[test]

@@ -79,9 +79,16 @@ struct Operation {
 
 }  // namespace card
 
+// Of launches that a second stream runs beside the first's, every other graph runs those of the second first, and every other those of the
+// first: neither may need the other's.
 struct CUgraph_st {
     card::Owner owner;
     std::vector<card::Operation> operations;
+    CUstream first = nullptr;                    // that began the capture
+    bool late = false;                           // what the second stream is given runs where the first waits for it
+    std::vector<card::Operation> second = {};    // and waits here
+    std::vector<std::shared_ptr<CUstream_st>> forked = {};   // streams that joined the capture
+    bool unjoined = false;                       // the first has not waited for all of the second's
 };
 struct CUgraphExec_st {
     card::Owner owner;

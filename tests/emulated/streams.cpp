@@ -15,6 +15,8 @@ struct CUevent_st {
     std::weak_ptr<CUstream_st> stream = {};
     size_t after = 0;  // operations of the stream
     std::shared_ptr<double> passed = {};  // milliseconds of a clock, of an event that takes times
+    CUgraph captured = nullptr;           // recorded while this graph was
+    CUstream from = nullptr;              // in this of its streams
 };
 
 namespace {
@@ -28,6 +30,15 @@ CUresult reachable(const char* call, const CUstream_st& stream, CUdeviceptr at, 
     const CUctx_st& context = *stream.owner.context;
     if (may_reach(context, device)) return CUDA_SUCCESS;
     return refuse(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "%s: device %d has no right to memory of device %d (cuCtxEnablePeerAccess)", call, context.device, device);
+}
+
+unsigned graphs_begun = 0;
+
+// The first stream of a capture waits for the second.
+void join(CUgraph_st& graph) {
+    for (Operation& operation : graph.second) graph.operations.push_back(std::move(operation));
+    graph.second.clear();
+    graph.unjoined = false;
 }
 
 double now() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -77,7 +88,15 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
     ON(stream);
     EXPECT(usable(__func__, "event", event->owner));
-    if (flags != 0 || stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+    if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    if (event->captured) {
+        CUgraph graph = event->captured;
+        if (stream->capture && stream->capture != graph) return refuse(CUDA_ERROR_STREAM_CAPTURE_MERGE, "%s: the event belongs to another capture", __func__);
+        if (!stream->capture) graph->forked.push_back(find(stream)), stream->capture = graph;
+        if (stream == graph->first && event->from != graph->first) join(*graph);
+        return CUDA_SUCCESS;
+    }
+    if (stream->capture) return refuse(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "%s: the event was recorded before the capture", __func__);
     if (event->stream.expired()) return CUDA_SUCCESS;
     tell(*stream, {{}, {}, {}, event->stream, event->after});
     return CUDA_SUCCESS;
@@ -100,7 +119,8 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     LOCKED;
     EXPECT(together(__func__, "event", event->owner, "stream", stream->owner));
-    if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;
+    event->captured = stream->capture, event->from = stream;
+    if (stream->capture) return event->passed ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
     if (event->passed) {
         *event->passed = -1;
         tell(*stream, {[passed = event->passed] { *passed = now(); }, {}, {}});
@@ -202,7 +222,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     }
     CUstream stream = config->hStream;
     if (stream->capture) {
-        std::vector<Operation>& operations = stream->capture->operations;
+        CUgraph graph = stream->capture;
+        const bool beside = stream != graph->first;
+        graph->unjoined |= beside;
+        std::vector<Operation>& operations = beside && graph->late ? graph->second : graph->operations;
         const bool behind_act = !operations.empty() && operations.back().act;
         if (behind_act && prepared->dependent) return refuse(CUDA_ERROR_NOT_SUPPORTED, "%s: %s is to begin before what it follows, which is no kernel of this program", __func__, kernel.name);
         if (operations.empty() || behind_act) operations.emplace_back();
@@ -220,14 +243,23 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode mode) {
     ON(stream);
     if (stream->capture || mode != CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) return CUDA_ERROR_NOT_SUPPORTED;
     stream->capture = new CUgraph_st{stream->owner, {}};
+    stream->capture->first = stream;
+    stream->capture->late = graphs_begun++ % 2 == 1;
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
     LOCKED;
-    if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
-    *graph = stream->capture;
+    if (!stream->capture || stream->capture->first != stream) return CUDA_ERROR_ILLEGAL_STATE;
+    CUgraph ended = stream->capture;
     stream->capture = nullptr;
+    for (const Stream& forked : ended->forked) forked->capture = nullptr;
+    if (ended->unjoined) {
+        delete ended;
+        *graph = nullptr;
+        return refuse(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "%s: the first stream has not waited for all that was launched beside it", __func__);
+    }
+    *graph = ended;
     return CUDA_SUCCESS;
 }
 

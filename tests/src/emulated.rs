@@ -248,7 +248,7 @@ impl Devices {
         let driver = stage.driver("h200", card, 2, Duration::from_secs(3));
         let checks = root().join("tests/emulated/checks");
         let read = |name: &str| std::fs::read_to_string(checks.join(name)).expect("sources are readable");
-        let kernels = ["exchange", "exchange_together", "scale"].map(|name| (name, 64, 1));
+        let kernels = ["exchange", "exchange_together", "scale", "shift"].map(|name| (name, 64, 1));
         let module = stage.module(&read("devices_kernels.cu"), kernels.into_iter(), &driver);
         let source = checks.join("devices.cpp");
         let program =

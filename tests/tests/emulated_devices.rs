@@ -32,6 +32,15 @@ fn kernels_of_two_devices_exchange_values_whoever_comes_first() {
 }
 
 #[test]
+fn streams_of_a_graph_that_do_not_wait_for_each_other_race() {
+    let said = [
+        "cuStreamEndCapture: the first stream has not waited for all that was launched beside it",
+        "cuStreamWaitEvent: the event was recorded before the capture",
+    ];
+    ends(&Devices::build(), "a_race_within_a_graph_shows_in_one_of_two", 0, &said);
+}
+
+#[test]
 fn memory_of_another_device_needs_a_right() {
     let devices = Devices::build();
     ends(&devices, "copies_need_rights", 0, &["device 0 has no right to memory of device 1"]);

@@ -52,9 +52,15 @@ pub fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &La
         let (name, value) = (format_ident!("{}", parameter.name), argument(plan, cuda, body, it));
         quote!(#name: #value)
     });
+    let (waits, launches) = match launch.beside {
+        true => (quote!(queue.fork();), quote!(beside)),
+        false => (quote!(queue.join();), quote!(launch)),
+    };
+    let waits = launch.waits.then_some(waits);
     quote! {
+        #waits
         #gathers
-        queue.launch(&self.kernels.#module.#kernel, [#(#grid),*], #arguments { #(#fields),* });
+        queue.#launches(&self.kernels.#module.#kernel, [#(#grid),*], #arguments { #(#fields),* });
     }
 }
 

@@ -190,6 +190,24 @@ pub struct Launch {
     pub arguments: Vec<Argument>,
     /// What all processes gather before it, in a build for several.
     pub gathers: Option<AllGather>,
+    /// Whether it runs on the second stream, beside launches of the first.
+    pub beside: bool,
+    /// Whether its stream first waits for all that the other was given so far.
+    pub waits: bool,
+}
+
+impl Launch {
+    /// A launch in the first stream.
+    pub fn new(phase: usize, kernel: (usize, usize), grid: [Extent; 3], arguments: Vec<Argument>) -> Launch {
+        Launch { phase, kernel, grid, arguments, gathers: None, beside: false, waits: false }
+    }
+
+    /// The launch, beside those of its body that neither need it nor are needed by it
+    /// (`passes::launch::streams`).
+    #[must_use]
+    pub fn aside(self) -> Launch {
+        Launch { beside: true, ..self }
+    }
 }
 
 /// Rows of all ranks, gathered on each of them through NCCL: `[ranks][rows][width]` of f32.

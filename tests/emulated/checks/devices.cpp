@@ -42,7 +42,7 @@ struct Rank {
     CUstream stream;
     CUevent event;
     CUmodule module;
-    CUfunction exchange, together, scale;
+    CUfunction exchange, together, scale, shift;
     CUdeviceptr values, inbox;
     Rank* peer = nullptr;
     unsigned long long limit = 0;
@@ -61,6 +61,7 @@ struct Rank {
         DO(cuModuleGetFunction(&exchange, module, "exchange"));
         DO(cuModuleGetFunction(&together, module, "exchange_together"));
         DO(cuModuleGetFunction(&scale, module, "scale"));
+        DO(cuModuleGetFunction(&shift, module, "shift"));
         DO(cuMemAlloc(&values, BYTES));
         DO(cuMemAlloc(&inbox, 2 * BYTES));
         DO(cuMemHostAlloc(reinterpret_cast<void**>(&read), BYTES, CU_MEMHOSTALLOC_PORTABLE));
@@ -230,6 +231,57 @@ void a_peer_that_waits_for_another_stream_comes() {
     world.first.check(6, "behind an event");
 }
 
+// A graph of two streams: what runs beside is raised by one, the first stream's work doubled, and then, `met`, the whole raised by ten.
+// Unless the streams wait for each other, they race.
+CUresult branch(Rank& a, CUstream beside, CUevent forked, CUevent joined, bool met, CUgraph* graph) {
+    CUdeviceptr mine = a.values;
+    float one = 1, ten = 10;
+    DO(cuStreamBeginCapture(a.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    a.multiply(3);
+    DO(cuEventRecord(forked, a.stream));
+    DO(cuStreamWaitEvent(beside, forked, 0));
+    DO(a.launch_on(beside, a.shift, {&mine, &one}));
+    a.multiply(2, true);
+    if (met) {
+        DO(cuEventRecord(joined, beside));
+        DO(cuStreamWaitEvent(a.stream, joined, 0));
+        DO(a.launch_on(a.stream, a.shift, {&mine, &ten}, true));
+    }
+    return cuStreamEndCapture(a.stream, graph);
+}
+
+void a_race_within_a_graph_shows_in_one_of_two() {
+    World world;
+    Rank& a = world.first;
+    a.enter();
+    CUstream beside;
+    CUevent forked, joined;
+    DO(cuStreamCreate(&beside, CU_STREAM_NON_BLOCKING));
+    DO(cuEventCreate(&forked, CU_EVENT_DISABLE_TIMING));
+    DO(cuEventCreate(&joined, CU_EVENT_DISABLE_TIMING));
+    CUgraph graph;
+    float found[2];
+    for (float& one : found) {
+        a.fill(1);
+        DO(branch(a, beside, forked, joined, true, &graph));
+        CUgraphExec exec;
+        DO(cuGraphInstantiateWithFlags(&exec, graph, 0));
+        DO(cuGraphDestroy(graph));
+        DO(cuGraphLaunch(exec, a.stream));
+        a.fetch();
+        a.wait();
+        one = a.read[0];
+        a.check(one, "all values alike");
+        DO(cuGraphExecDestroy(exec));
+    }
+    if (found[0] + found[1] != 18 + 17 || found[0] == found[1]) wrong("%g and %g, and not 18 and 17", found[0], found[1]);
+    REFUSED(branch(a, beside, forked, joined, false, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
+    // The streams can be used as before.
+    DO(cuEventRecord(joined, beside));
+    DO(cuStreamBeginCapture(a.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    REFUSED(cuStreamWaitEvent(a.stream, joined, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+}
+
 void copies_need_rights() {
     World world(false);
     Rank &a = world.first, &b = world.second;
@@ -374,6 +426,7 @@ const Check CHECKS[] = {
     CHECK(who_asks_together_with_others_gives_way),
     CHECK(work_nobody_waits_for_is_done_for_a_peer),
     CHECK(a_peer_that_waits_for_another_stream_comes),
+    CHECK(a_race_within_a_graph_shows_in_one_of_two),
     CHECK(copies_need_rights),
     CHECK(kernels_need_rights),
     CHECK(handles_of_two_contexts_are_not_mixed),

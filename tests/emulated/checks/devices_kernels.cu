@@ -33,6 +33,12 @@ extern "C" __global__ void __launch_bounds__(64) exchange_together(float4* value
     store_peer(inbox + at, make_float4(none, none, none, none));
 }
 
+extern "C" __global__ void __launch_bounds__(64) shift(float4* values, float term) {
+    wait_for_predecessors();
+    float4& value = values[blockIdx.x * 64 + threadIdx.x];
+    value = make_float4(value.x + term, value.y + term, value.z + term, value.w + term);
+}
+
 extern "C" __global__ void __launch_bounds__(64) scale(float4* values, float factor) {
     wait_for_predecessors();
     float4& value = values[blockIdx.x * 64 + threadIdx.x];

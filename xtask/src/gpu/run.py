@@ -50,6 +50,7 @@ def main():
     parser.add_argument("--store", type=Path, default=here / "store", help="where parts are unpacked")
     parser.add_argument("--out", type=Path, default=here, help="where results.json goes")
     parser.add_argument("--jobs", type=int, default=6, help="servers run side by side where only answers matter")
+    parser.add_argument("--repeat", type=int, default=1, help="times each golden is run, for what fails now and then")
     arguments = parser.parse_args()
     names = [name for name in arguments.only.split(",") if name]
     unknown = [name for name in names if name not in GROUPS and name != "unpack"]
@@ -60,7 +61,7 @@ def main():
     arrived = unpack(here, arguments.store, manifest)
     print(f"unpacked {arrived or 'nothing'} into {arguments.store}")
     arguments.out.mkdir(parents=True, exist_ok=True)
-    context = Context(manifest, arguments.store, arguments.out, arguments.match, arguments.jobs)
+    context = Context(manifest, arguments.store, arguments.out, arguments.match, arguments.jobs, arguments.repeat)
     began = time.time()
     for name in names:
         if name == "unpack":

@@ -109,6 +109,6 @@ impl Launcher<'_> {
         let grid = fixed(1, 1, 1);
         let kernel = self.kernel(outline, Accept::SIGNATURE, instance, &grid);
         let phase = self.plan.bodies[self.plan.head().0].phases.len();
-        Launch { phase, kernel, grid, arguments: arguments.list(), gathers: None }
+        Launch::new(phase, kernel, grid, arguments.list())
     }
 }

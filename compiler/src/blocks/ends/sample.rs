@@ -91,6 +91,6 @@ impl Launcher<'_> {
             Instance { resident, shared, bytes, ..Instance::new("sample".to_owned(), constants, THREADS) };
         let grid = fixed(splits, groups, 1);
         let kernel = self.kernel(outline, Sample::SIGNATURE, instance, &grid);
-        Ok(Launch { phase, kernel, grid, arguments: arguments.list(), gathers: None })
+        Ok(Launch::new(phase, kernel, grid, arguments.list()))
     }
 }

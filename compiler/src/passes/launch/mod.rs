@@ -15,6 +15,7 @@
 mod draft;
 mod matrix;
 mod outline;
+mod streams;
 mod tower;
 
 use super::{PassError, pass_error};
@@ -105,6 +106,7 @@ pub(crate) fn launch(lowered: Lowered) -> Result<Launched, PassError> {
     let launches = programs.iter_mut().flat_map(Program::launches_mut);
     launches.map(|launch| &mut launch.kernel).chain(&mut fills).for_each(renumber);
     modules.retain(|module| !module.kernels.is_empty());
+    streams::divide(&mut programs, &modules);
     let boundaries = boundaries(&lowered, &programs);
     let cuda = Some(CudaPlan { programs, modules, scratch, fills, chunk_alignment });
     Ok(Launched { lowered, rows: most, cuda, boundaries })
@@ -312,7 +314,7 @@ impl<'a> Launcher<'a> {
         arguments: A,
     ) -> Launch {
         let kernel = self.kernel(site.program, A::SIGNATURE, instance, &grid);
-        Launch { phase: site.phase, kernel, grid, arguments: arguments.list(), gathers: None }
+        Launch::new(site.phase, kernel, grid, arguments.list())
     }
 
     /// Module and index of a kernel: of an equal one from an earlier program, or of a new one in this

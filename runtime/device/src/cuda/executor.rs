@@ -19,6 +19,7 @@ mod parts;
 mod swap;
 mod transfer;
 
+use super::aside::Aside;
 use super::driver::Stream;
 use super::fault::Fault;
 use super::gpu::{Gpu, settle};
@@ -140,6 +141,8 @@ impl Portions {
 /// What steps are launched on. Waits for the device when it is dropped.
 #[derive(Debug)]
 struct Quiet {
+    /// The stream beside the GPU's own. Dropped before the GPU is let go.
+    aside: Aside,
     gpu: Gpu,
     /// What programs exchange values with other processes through, once that is joined.
     collective: Option<Communicator>,
@@ -148,14 +151,16 @@ struct Quiet {
 impl Quiet {
     /// Where a program's launches go.
     fn queue(&self, program: &'static str, dependent: bool, extents: Extents, step: StepTables) -> Queue<'_> {
-        Queue::new(self.gpu.stream(), program, dependent, extents, step, self.collective.as_ref())
+        let queue =
+            Queue::new(self.gpu.stream(), program, dependent, extents, step, self.collective.as_ref());
+        queue.with_aside(&self.aside)
     }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
         // A device that failed has no work in flight.
-        let _ = self.gpu.enter().and_then(|()| settle(&self.gpu));
+        let _ = self.gpu.enter().and_then(|()| settle(&self.gpu)).and_then(|()| self.aside.stream().wait());
     }
 }
 
@@ -206,7 +211,7 @@ impl Executor {
             ahead: spec.ahead(spec.drafts()),
         };
         Ok(Executor {
-            quiet: Quiet { gpu: gpu.clone(), collective: None },
+            quiet: Quiet { aside: Aside::new()?, gpu: gpu.clone(), collective: None },
             uploads: Stream::new()?,
             graphs: Vec::new(),
             passes: Vec::new(),

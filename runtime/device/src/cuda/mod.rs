@@ -9,6 +9,7 @@
 //! `module` and `queue` call it.
 
 mod arguments;
+mod aside;
 mod carry;
 mod driver;
 mod executor;

@@ -1,6 +1,7 @@
 //! Kernel launches, in order.
 
 use super::arguments::Arguments;
+use super::aside::Aside;
 use super::driver::{Stream, check};
 use super::fault::Fault;
 use super::kv_offload::Pass;
@@ -111,6 +112,10 @@ pub struct Queue<'a> {
     dependent: bool,
     /// Whether the work in front is a kernel of this program, which the next may start before the end of.
     follows: bool,
+    /// The stream of launches that run beside the others, if there is one.
+    aside: Option<&'a Aside>,
+    /// Whether the work in front on that stream is a kernel of this program.
+    follows_aside: bool,
     launched: usize,
     /// What processes gather through.
     collective: Option<&'a Communicator>,
@@ -140,6 +145,8 @@ impl<'a> Queue<'a> {
             samples,
             dependent,
             follows: false,
+            aside: None,
+            follows_aside: false,
             launched: 0,
             collective,
             extents,
@@ -147,6 +154,11 @@ impl<'a> Queue<'a> {
             offload: None,
             outcome: Ok(()),
         }
+    }
+
+    /// The queue, with a second stream.
+    pub(crate) fn with_aside(self, aside: &'a Aside) -> Queue<'a> {
+        Queue { aside: Some(aside), ..self }
     }
 
     /// The queue, restricted to a portion of the program.
@@ -174,6 +186,47 @@ impl<'a> Queue<'a> {
     /// Launches `kernel` on `grid` blocks.
     pub fn launch<A: Arguments>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], arguments: A) {
         arguments.handed(|addresses| self.launch_raw(kernel, grid, addresses));
+    }
+
+    /// Lets launches run beside what comes next: they wait for all that stands in front of this call.
+    pub fn fork(&mut self) {
+        self.streams(Aside::fork);
+        self.follows_aside = false;
+    }
+
+    /// Launches `kernel` on `grid` blocks, behind [`Queue::fork`] and what was launched beside since.
+    pub fn beside<A: Arguments>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], arguments: A) {
+        arguments.handed(|addresses| self.beside_raw(kernel, grid, addresses));
+    }
+
+    fn beside_raw<A>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], parameters: &mut [*mut c_void]) {
+        if !self.is_due() {
+            return;
+        }
+        let Some(aside) = self.aside else { return self.lacks_aside() };
+        let dependent = self.dependent && self.follows_aside;
+        let launched = launch(aside.stream(), kernel, grid, parameters, dependent);
+        self.outcome = launched.map_err(|fault| fault.at(self.program));
+        self.launched += 1;
+        self.follows_aside = true;
+    }
+
+    /// Makes what comes next wait for all that was launched beside.
+    pub fn join(&mut self) {
+        self.streams(Aside::join);
+    }
+
+    fn streams(&mut self, meet: impl FnOnce(&Aside, &Stream) -> Result<(), Fault>) {
+        if !self.is_due() {
+            return;
+        }
+        let Some(aside) = self.aside else { return self.lacks_aside() };
+        self.outcome = meet(aside, self.stream).map_err(|fault| fault.at(self.program));
+    }
+
+    fn lacks_aside(&mut self) {
+        let fault = Fault::new("there is no second stream to launch beside on".to_owned());
+        self.outcome = Err(fault.at(self.program));
     }
 
     fn launch_raw<A>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], parameters: &mut [*mut c_void]) {

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 
 # Lines of a failed program's output that are kept.
 TAIL = 12
+# Runs under gdb of what died of a signal.
+AGAIN = 20
 
 
 class Missing(Exception):
@@ -18,8 +20,9 @@ class Missing(Exception):
 class Context:
     """The manifest, the store, and what was found."""
 
-    def __init__(self, manifest, store, out, match, jobs):
+    def __init__(self, manifest, store, out, match, jobs, repeat=1):
         self.manifest, self.store, self.out, self.match, self.jobs = manifest, store, out, match, jobs
+        self.repeat = repeat
         self.checks, self.benches = [], []
 
     def path(self, name):
@@ -101,11 +104,30 @@ def execute(command, seconds, environment=None):
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             timeout=seconds, env=environment, errors="replace", text=True,
         )
-        return done.returncode, done.stdout, time.time() - start
+        where = backtrace(command, seconds, environment) if done.returncode < 0 else ""
+        return done.returncode, done.stdout + where, time.time() - start
     except subprocess.TimeoutExpired as late:
         output = late.stdout or b""
         output = output.decode(errors="replace") if isinstance(output, bytes) else output
         return 124, f"{output}\nstill running after {seconds} s", time.time() - start
+
+
+def backtrace(command, seconds, environment):
+    """Where a command that died of a signal dies again under gdb, if that is here: the stacks of all threads, its own last."""
+    if not shutil.which("gdb"):
+        return "\nno gdb to say where"
+    debugger = ["gdb", "-batch", "-ex", "run", "-ex", "thread apply all backtrace 8", "-ex", "backtrace 10", "--args"]
+    for _ in range(AGAIN):
+        try:
+            done = subprocess.run(
+                [*debugger, *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                timeout=seconds, env=environment, errors="replace", text=True,
+            )
+        except subprocess.TimeoutExpired:
+            return "\nit hangs under gdb"
+        if "received signal" in done.stdout:
+            return "\n" + done.stdout
+    return f"\n{AGAIN} runs under gdb ended well"
 
 
 def tail(output, lines=TAIL):

@@ -48,7 +48,7 @@ def run(context):
         expected, bounds = (read(context.path(case[name])) for name in ("expected", "bounds"))
         golden = read(context.path(case["golden"])) if case["golden"] else None
         apart, of_bound, from_golden, golden_of_bound = {}, 0.0, {}, 0.0
-        for mode, flags in (("prefill", []), ("decode", ["--decode"])):
+        for mode, flags in (("prefill", []), ("decode", ["--decode"])) * context.repeat:
             with tempfile.TemporaryDirectory() as directory:
                 out = Path(directory) / "logits.safetensors"
                 command = [server, "logits", "--weights", weights, "--tokens", context.path(case["tokens"]), "--out", out]

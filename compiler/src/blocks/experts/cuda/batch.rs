@@ -73,7 +73,7 @@ impl Launcher<'_> {
             let product = operands.shared_up(shared);
             let matrix = self.matrix(shared.matrix);
             let out = self.buffer(site, shared.out);
-            launches.push(self.product_of_many(site, "_shared", &product, &matrix, x, out)?);
+            launches.push(self.product_of_many(site, "_shared", &product, &matrix, x, out)?.aside());
         }
         if let Some(latent) = operands.latent {
             let product = operands.latent_in(latent);
@@ -170,9 +170,11 @@ impl Launcher<'_> {
             let product = Operands::stored(shared.inner, shared.matrix, shared.product);
             let matrix = self.matrix(shared.matrix);
             let style = self.style_of(site, &matrix)?;
-            let x = self.inputs(site, shared.inner, None, &[style], launches);
+            let mut beside = Vec::new();
+            let x = self.inputs(site, shared.inner, None, &[style], &mut beside);
             shared_product = self.buffer(site, shared.product);
-            launches.push(self.product_of_many(site, "_shared", &product, &matrix, x, shared_product)?);
+            beside.push(self.product_of_many(site, "_shared", &product, &matrix, x, shared_product)?);
+            launches.extend(beside.into_iter().map(Launch::aside));
         }
         let stride = logits_stride(chooser, &lists);
         let mut constants = vec![

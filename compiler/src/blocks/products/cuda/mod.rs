@@ -118,7 +118,7 @@ impl Launcher<'_> {
         self.products(site, &[("", operands)], launches)
     }
 
-    /// Two products of the same rows, the second narrow: one launch if they fit.
+    /// Two products of the same rows, the second narrow: one launch if they fit, or else beside each other.
     pub(crate) fn product_beside(
         &mut self,
         site: Site,
@@ -137,7 +137,11 @@ impl Launcher<'_> {
             launches.push(launch);
             return Ok(());
         }
-        self.products(site, &[("", wide), ("_gates", narrow)], launches)
+        let first = launches.len();
+        self.products(site, &[("", wide), ("_gates", narrow)], launches)?;
+        let narrow = launches.pop().filter(|_| launches.len() > first).expect("one of each product");
+        launches.push(narrow.aside());
+        Ok(())
     }
 
     /// Products of the same rows; the suffix ends the names of their kernels.
