@@ -174,7 +174,7 @@ __device__ __forceinline__ void stream_pairs(const Step* step, const float* x, c
     Epilogue epilogue(nullptr);
     __syncthreads();
     wait_for_predecessors();
-    const int rows = rows_here();
+    const int rows = from < end ? rows_here() : 0;
     if (rows > 0) stager.run(x, norm, partials, weights_there, rows, staged, squares, warp, lane);
 
     const char* const own_x = staged + lane * 16;

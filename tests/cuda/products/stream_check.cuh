@@ -179,7 +179,6 @@ void check(const char* name) {
         test::launch_clusters(monomorph::stream_product_kernel<C, S::THREADS, S::SHARED>, dim3(C::BLOCKS, (rows + C::ROWS - 1) / C::ROWS), S::SPLIT, S::THREADS, S::shared_bytes(), 0,
                      reinterpret_cast<const monomorph::Step*>(step.pointer), x_at.pointer, norm_at.pointer, codes.pointer, scales.pointer,
                      row_scales.pointer, bias_at.pointer, up_at.pointer, out.pointer);
-        CHECK(cudaGetLastError());
         CHECK(cudaDeviceSynchronize());
         return test::compare(out.download(), reference);
     };

@@ -78,6 +78,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { planted: Some(&["planted"]), tools: BOTH, ..program("spans", "vision/spans") },
     Program { defines: &["SUITE=1"], arguments: &["check"], ..program("stream-1", "products/stream") },
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
+    program("stream_pairs", "products/stream_pairs"),
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
     Program {
         planted: Some(&["defect"]),
@@ -145,6 +146,7 @@ pub const PROGRAMS: &[Program] = &[
         arguments: &["check"],
         ..every_lane("stream-1-every-lane", "products/stream")
     },
+    every_lane("stream_pairs-every-lane", "products/stream_pairs"),
     Program { wgmma: true, ..every_lane("gemm-every-lane", "products/gemm") },
     Program { wgmma: true, ..every_lane("gemm_fp8-every-lane", "products/gemm_fp8") },
     Program { defines: &["PART=2", EVERY_LANE], ..every_lane("delta-2-every-lane", "delta_net/delta") },
