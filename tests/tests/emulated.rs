@@ -343,8 +343,8 @@ fn latents(targets: &Path, hardware: &str, feedings: &[&str], wrong: &mut Vec<St
 }
 
 /// Kernels alone, against references in f64: a part of the delta-net's and Mamba-2's work splits, those of
-/// draft passes, those of whole rows, products in fp8 and of eight rows, and keys and values that are widened. Attention's
-/// others take a minute to compile here and run on a card.
+/// draft passes, those of whole rows, products in fp8 and of eight rows, and keys and values that are
+/// widened. Attention's others take a minute to compile here and run on a card.
 #[test]
 fn kernels_agree_with_their_definitions() {
     let programs = [
