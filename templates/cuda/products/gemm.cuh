@@ -27,6 +27,7 @@
 //   WEIGHT_STAGES, STAGES   steps the rings hold
 //   RESIDENT      blocks a multiprocessor holds at a time, 1 or 2 (two: the next kernel's weights stream while this one ends)
 //   MULTICAST, SPLIT   1 where there are no clusters
+//   EVEN          optional: the blocks among which work is cut evenly (GemmCut), or 0; MULTICAST and SPLIT 1, one block of tokens, all blocks on the card together
 //   EPILOGUE      Epilogue::STORE, ADD, ACTIVATED, SUM (f32 [CAPACITY, OUTPUTS]) or GATED (f32 [CAPACITY, OUTPUTS]); SUM: see gemm_sum.cuh
 //   ACTIVATION    of GATED and ACTIVATED
 //   BIAS          f32 [OUTPUTS] added (GATED: to gate and up, two vectors)
@@ -56,6 +57,11 @@ struct GemmPieces<C, true> {
     static constexpr int BYTES = sizeof(Pieces);
 };
 
+template <class C, class = void>
+constexpr bool EVEN = false;
+template <class C>
+constexpr bool EVEN<C, decltype(void(C::EVEN))> = C::EVEN > 0;
+
 template <class C>
 struct GemmShape {
     using W = Unit<C::FORMAT>;
@@ -82,6 +88,7 @@ struct GemmShape {
     static_assert(STAGE_UNITS * W::COLUMNS == C::STAGE_PANELS * STAGED_PANEL, "a stage holds whole units");
     static_assert(C::SPLIT <= STEPS, "every part of K needs a step");
     static_assert(C::SPLIT == 1 || ONE_TOKEN_BLOCK, "split products are for one block of tokens");
+    static_assert(!EVEN<C> || (CLUSTER == 1 && ONE_TOKEN_BLOCK && C::EPILOGUE != Epilogue::SUM), "what is cut evenly has no clusters and one block of tokens");
     static_assert(C::STAGE_PANELS == 1 || C::STAGE_PANELS % 2 == 0, "steps are half a scale block or whole ones");
     static_assert(C::STAGE_PANELS <= 32, "one lane a panel");
     static_assert(C::TOKENS % 8 == 0 && (C::TOKENS / C::MULTICAST) % 8 == 0, "tokens by eights");
@@ -107,10 +114,27 @@ struct GemmShape {
 // Clusters to launch: all work at once, or as many as the card holds.
 template <class C>
 constexpr int gemm_clusters(int multiprocessors) {
+    if constexpr (EVEN<C>) return C::EVEN;
     const int work = GemmShape<C>::ROW_PIECES * GemmShape<C>::TOKEN_BLOCKS;
     const int held = multiprocessors * C::RESIDENT / GemmShape<C>::CLUSTER;
     return C::SPLIT > 1 || work < held ? work : held;
 }
+
+// Work that is cut evenly: of all steps of all blocks of rows, in order, a block has a contiguous share, so that none is idle while a last few blocks of rows
+// are multiplied. A block of rows whose steps several blocks have is the first one's, which adds what the others left in memory, in their order. It has nothing to wait
+// for: the others begin with those steps, and it ends with its own.
+//   parts: [blocks][vectors of a thread][256 threads] float4, then a flag a block, 0 between launches.
+template <class C>
+struct GemmCut {
+    using S = GemmShape<C>;
+    static constexpr int ALL = S::ROW_BLOCKS * S::STEPS;
+    static constexpr int THREADS = 32 * S::CONSUMER_WARPS, VECTORS = C::STRIPS * C::TOKENS / 8;   // of a thread
+    static constexpr int BYTES = VECTORS * THREADS * 16;
+    __host__ __device__ static constexpr int first(int block, int blocks) { return static_cast<int>(static_cast<long long>(ALL) * block / blocks); }
+};
+
+template <class C>
+constexpr std::size_t gemm_parts_bytes() { return std::size_t(C::EVEN) * (GemmCut<C>::BYTES + 4); }
 
 struct GemmArguments {
     const Step* step;
@@ -124,6 +148,7 @@ struct GemmArguments {
     float* out;
     World* world;           // of SUM
     float* own;
+    float* parts;           // of EVEN
 };
 
 // Where the multipliers of staged rows stand.

@@ -42,6 +42,15 @@ struct GemmCopier {
         const int rows = S::ONE_TOKEN_BLOCK ? C::CAPACITY : gemm_rows<C>(arguments.step);
         const int token_blocks = ceil_div(rows, C::TOKENS);
         RingPosition<C::STAGES> at;
+        if constexpr (EVEN<C>) {
+            const int end = GemmCut<C>::first(place.cluster + 1, place.clusters);
+            for (int step = GemmCut<C>::first(place.cluster, place.clusters); step < end; step++) {
+                barrier_wait(empty + at.stage, at.parity ^ 1);
+                fetch(0, min(C::TOKENS, rows), step % S::STEPS, at.stage);
+                at.advance();
+            }
+            return;
+        }
         // The step of the first piece of work that fills the ring, or its last.
         const int last_of_first = min(place.first_step + C::STAGES, place.last_step) - 1;
         for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {

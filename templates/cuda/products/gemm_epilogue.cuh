@@ -181,6 +181,42 @@ struct GemmEpilogue {
         }
     }
 
+    // Work that is cut evenly: what a block has of a block of rows that is another's, to memory …
+    __device__ __forceinline__ float4* part_of(int block) const {
+        return reinterpret_cast<float4*>(arguments.parts) + size_t(block) * (GemmCut<C>::BYTES / 16) + (warpgroup * 4 + warp) * 32 + lane;
+    }
+    __device__ __forceinline__ unsigned* flag_of(int block) const {
+        return reinterpret_cast<unsigned*>(reinterpret_cast<char*>(arguments.parts) + size_t(place.clusters) * GemmCut<C>::BYTES) + block;
+    }
+    __device__ __forceinline__ void leave_part(const Sums& sums) const {
+        float4* const to = part_of(place.cluster);
+#pragma unroll
+        for (int s = 0; s < C::STRIPS; s++)
+#pragma unroll
+            for (int i = 0; i < C::TOKENS / 8; i++)
+                to[(s * (C::TOKENS / 8) + i) * GemmCut<C>::THREADS] = make_float4(sums[s][4 * i], sums[s][4 * i + 1], sums[s][4 * i + 2], sums[s][4 * i + 3]);
+        named_barrier(3, GemmCut<C>::THREADS);
+        if (warpgroup + warp + lane == 0) arrive_release(flag_of(place.cluster));
+    }
+    // … from where the one whose it is adds them, in order.
+    __device__ __forceinline__ void add_parts(Sums& sums, int row_block) const {
+        for (int block = place.cluster + 1; GemmCut<C>::first(block, place.clusters) < (row_block + 1) * S::STEPS; block++) {
+            if (warpgroup + warp + lane == 0) {
+                while (arrivals(flag_of(block)) == 0) {}
+                *flag_of(block) = 0;
+            }
+            named_barrier(3, GemmCut<C>::THREADS);
+            const float4* const from = part_of(block);
+#pragma unroll
+            for (int s = 0; s < C::STRIPS; s++)
+#pragma unroll
+                for (int i = 0; i < C::TOKENS / 8; i++) {
+                    const float4 part = load_activation(from + (s * (C::TOKENS / 8) + i) * GemmCut<C>::THREADS);
+                    sums[s][4 * i] += part.x, sums[s][4 * i + 1] += part.y, sums[s][4 * i + 2] += part.z, sums[s][4 * i + 3] += part.w;
+                }
+        }
+    }
+
     // Split products: first every block leaves its sums in its shared memory (the ring is free: all consumers have passed a
     // barrier after their last read of it) …
     __device__ __forceinline__ void leave(const Sums& sums) {

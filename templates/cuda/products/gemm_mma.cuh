@@ -58,7 +58,7 @@ struct GemmMmaConsumer {
 #pragma unroll
             for (int i = 0; i < C::TOKENS / 2; i++) sums[s][i] = 0.0f;
         }
-        weights.begin_product(row_block * S::BLOCK_TILES + weights.first_tile);
+        weights.begin_product(row_block * S::BLOCK_TILES + weights.first_tile, 0);
         for (int step = 0; step < S::STEPS; step++) {
             const char* stage = ring + at.stage * S::STAGE_BYTES;
             weights.await_step();
@@ -88,7 +88,7 @@ __device__ __forceinline__ void gemm_mma(const Step* step, const void* x, const 
     char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
     const GemmArguments arguments = {step, static_cast<const char*>(x), gemm_unscale<C>(x, C::CAPACITY), static_cast<const char*>(codes),
-                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out, world, own};
+                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out, world, own, nullptr};
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);
     Barrier* empty = full + C::STAGES;
     const GemmPlace<C> place(0);

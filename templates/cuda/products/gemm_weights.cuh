@@ -47,7 +47,7 @@ struct GemmWeights {
     int first_tile;    // of the warp's first strip, within the block; the next strip's is 8 further
     int lane;
     int slot = 0;      // of the step being multiplied
-    // What is fetched next: into which slot, of which piece of work and of which of its steps; from where.
+    // What is fetched next: into which slot, of which piece of work and of which of its steps; from where. EVEN: pieces are steps.
     int pieces, token_blocks, piece, step, tile, into = 0;
     const char* codes;
     // Block scales of the product under way: these blocks' and the next ones'.
@@ -63,21 +63,22 @@ struct GemmWeights {
     // Fills the ring but for one slot.
     __device__ __forceinline__ void begin(int token_blocks_of_step) {
         token_blocks = token_blocks_of_step;
-        pieces = gemm_work<C>(token_blocks);
-        piece = place.cluster;
+        pieces = EVEN<C> ? GemmCut<C>::first(place.cluster + 1, place.clusters) : gemm_work<C>(token_blocks);
+        piece = EVEN<C> ? GemmCut<C>::first(place.cluster, place.clusters) : place.cluster;
         begin_piece();
         if constexpr (S::BLOCK_SCALED) {
             scaled_tile = -1;
-            if (piece < pieces) begin_product(tile);
+            if (piece < pieces) begin_product(tile, step);
         }
 #pragma unroll
         for (int i = 0; i < C::WEIGHT_STAGES - 1; i++) fetch();
     }
 
     __device__ __forceinline__ void begin_piece() {
-        step = place.first_step;
+        step = EVEN<C> ? piece % S::STEPS : place.first_step;
         if (piece < pieces) {
-            tile = GemmWork<C>(piece, token_blocks, place.row_part).row_block * S::BLOCK_TILES + first_tile;
+            const int row_block = EVEN<C> ? piece / S::STEPS : GemmWork<C>(piece, token_blocks, place.row_part).row_block;
+            tile = row_block * S::BLOCK_TILES + first_tile;
             codes = arguments.codes + (size_t(tile) * S::UNITS + step * S::STAGE_UNITS) * UNIT_BYTES + lane * 16;
         }
     }
@@ -106,7 +107,10 @@ struct GemmWeights {
                 }
             }
             codes += S::STAGE_UNITS * UNIT_BYTES;
-            if (++step == place.last_step) {
+            if constexpr (EVEN<C>) {
+                piece++;
+                if (++step == S::STEPS) begin_piece();
+            } else if (++step == place.last_step) {
                 piece += place.clusters;
                 begin_piece();
             }
@@ -115,12 +119,12 @@ struct GemmWeights {
         if (++into == C::WEIGHT_STAGES) into = 0;
     }
 
-    // Block scales of the product of the tiles from `first` on.
-    __device__ __forceinline__ void begin_product(int first) {
+    // Block scales of the product of the tiles from `first` on, whose first step this is.
+    __device__ __forceinline__ void begin_product(int first, int first_step) {
         if constexpr (S::BLOCK_SCALED) {
             if (scaled_tile == first) return;
             scaled_tile = first;
-            held_blocks = place.first_step * C::STAGE_PANELS / 2 / HELD;
+            held_blocks = first_step * C::STAGE_PANELS / 2 / HELD;
             load_scales(held_blocks, held);
             load_scales(held_blocks + 1, upcoming);
         }

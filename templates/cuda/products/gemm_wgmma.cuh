@@ -99,7 +99,7 @@ struct GemmWgmmaConsumer {
 
     __device__ __forceinline__ void multiply(Sums& sums, int row_block, int first_step, int last_step) {
         bool accumulate = false;
-        weights.begin_product(row_block * S::BLOCK_TILES + weights.first_tile);
+        weights.begin_product(row_block * S::BLOCK_TILES + weights.first_tile, first_step);
         if constexpr (SETS == 1) {
             weights.await_step();
             weights.read(0, raw);
@@ -136,13 +136,13 @@ struct GemmWgmmaConsumer {
 
 template <class C>
 __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, const void* codes, const void* scales, const float* row_scales,
-                                           const float* bias, const float* up_bias, float* out, World* world = nullptr, float* own = nullptr) {
+                                           const float* bias, const float* up_bias, float* out, World* world = nullptr, float* own = nullptr, float* parts = nullptr) {
     using S = GemmWgmma<C>;
     MONOMORPH_DYNAMIC_SHARED(gemm_shared, 1024);
     char* const shared = reinterpret_cast<char*>(gemm_shared);
     launch_dependents();
     const GemmArguments arguments = {step, static_cast<const char*>(x), gemm_unscale<C>(x, C::CAPACITY), static_cast<const char*>(codes),
-                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out, world, own};
+                                     static_cast<const char*>(scales), row_scales, bias, up_bias, out, world, own, parts};
     Barrier* full = reinterpret_cast<Barrier*>(shared + S::BARRIERS_OFFSET);
     Barrier* empty = full + C::STAGES;
     const GemmPlace<C> place(S::CLUSTER > 1 ? cluster_rank() : 0);
@@ -188,6 +188,20 @@ __device__ __forceinline__ void gemm_wgmma(const Step* step, const void* x, cons
             epilogue.ranks.begin();
             epilogue.gather(work.row_block, rows);
             epilogue.ranks.add(epilogue, work.row_block, 0, rows);
+        } else if constexpr (EVEN<C>) {
+            const int end = GemmCut<C>::first(place.cluster + 1, place.clusters);
+            for (int at = GemmCut<C>::first(place.cluster, place.clusters); at < end;) {
+                const int row_block = at / S::STEPS, first = at % S::STEPS, last = least(S::STEPS, first + end - at);
+                at += last - first;
+                if (first == 0) epilogue.begin(0, rows);
+                consumer.multiply(sums, row_block, first, last);
+                if (first > 0) {
+                    epilogue.leave_part(sums);
+                } else {
+                    if (last < S::STEPS) epilogue.add_parts(sums, row_block);
+                    epilogue.run(sums, row_block, 0, rows);
+                }
+            }
         } else {
             for (int piece = place.cluster; piece < gemm_work<C>(token_blocks); piece += place.clusters) {
                 const GemmWork<C> work(piece, token_blocks, place.row_part);

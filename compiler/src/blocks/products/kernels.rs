@@ -13,6 +13,8 @@ const BESIDE: &[Declared] = constants![
     BESIDE_FORMAT: Format, BESIDE_SCALES: ScaleForm, BESIDE_OUTPUTS: int, BESIDE_BLOCKS: int,
     BESIDE_STAGES: int, BESIDE_PACE: int, SPLIT: int,
 ];
+/// A product on tensor cores whose work is cut evenly.
+const EVEN: &[Declared] = constants![EVEN: int];
 /// A product whose tiles go in pairs.
 const PAIRS: &[Declared] = constants![SPLIT: int];
 
@@ -34,6 +36,18 @@ kernels! {
     )
     check "GemmWgmma<{config}>::THREADS == {block} && GemmShape<{config}>::SHARED_BYTES <= {shared} && \
            GemmShape<{config}>::CLUSTER == {cluster}";
+
+    /// The same, its work cut evenly: blocks add what others computed of their rows.
+    gemm_wgmma_even => GemmWgmmaEven in "products/gemm_wgmma.cuh", [MATRIX, GEMM, EPILOGUE, LIMIT, EVEN];
+    (
+        step: READ Header, x: READ Staged, codes: READ Codes, scales: READ Scales, row_scales: READ RowScales,
+        bias: READ Vector, up_bias: READ Vector, out: WRITE Rows, parts: WRITE Rows,
+    )
+    check "GemmWgmma<{config}>::THREADS == {block} && GemmShape<{config}>::SHARED_BYTES <= {shared} && \
+           GemmShape<{config}>::CLUSTER == {cluster}"
+    grid x "{config}::EVEN"
+    bytes parts "gemm_parts_bytes<{config}>()"
+    body "gemm_wgmma<{config}>(step, x, codes, scales, row_scales, bias, up_bias, out, nullptr, nullptr, parts);";
 
     /// A product of quantised rows in fp8.
     gemm_fp8 => GemmFp8 in "products/gemm_fp8.cuh", [MATRIX, FP8, EPILOGUE, LIMIT];

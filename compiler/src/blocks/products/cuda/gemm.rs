@@ -1,13 +1,13 @@
 //! The shape of a tensor-core product: the Rust side of templates/cuda/products/gemm.cuh.
 
 use crate::blocks::products::cuda::{Operands, epilogue, limit};
-use crate::blocks::products::kernels::{GemmMma, GemmMmaSum, GemmWgmma, GemmWgmmaSum};
+use crate::blocks::products::kernels::{GemmMma, GemmMmaSum, GemmWgmma, GemmWgmmaEven, GemmWgmmaSum};
 use crate::graph::BodyId;
 use crate::kernels::{Planes, Rows, Staged, Vector};
 use crate::passes::PassError;
 use crate::passes::launch::{Instance, Launcher, Matrix, Member, Site, fits, fixed, integer, no_kernel};
 use crate::plan::Packing;
-use crate::plan::cuda::Launch;
+use crate::plan::cuda::{Launch, Regime};
 use crate::plan::packed::{UNIT_BYTES, unit_columns, unit_scale_bytes};
 use crate::spec::types::{Cuda, Knobs};
 use monomorph_formats::Format;
@@ -34,6 +34,8 @@ pub(crate) struct Gemm {
     pub shared: usize,
     /// Blocks of the grid.
     pub grid: usize,
+    /// Whether blocks have even shares of the work, and add what others computed of their rows.
+    pub even: bool,
 }
 
 /// The shape that fits the card: as many tokens per block as the knobs allow, then two blocks per
@@ -104,6 +106,7 @@ fn shape_of_tokens(
                     threads: if card.wgmma && tokens * strips == 256 { 384 } else { 288 },
                     shared: 0,
                     grid: 0,
+                    even: false,
                 };
                 gemm.shared = shared_bytes(matrix, &gemm);
                 let work = row_blocks.div_ceil(gemm.multicast) * capacity.div_ceil(tokens);
@@ -117,6 +120,32 @@ fn shape_of_tokens(
         }
     }
     None
+}
+
+/// The same product with its work cut evenly, where blocks of rows leave more than a tenth of the card idle:
+/// those of one round too many, or of too few. All of x is one block of tokens.
+///
+/// A block of rows that several blocks have costs 16 KB of sums for every 32 tokens, written and read.
+fn evened(gemm: &Gemm, matrix: &Matrix, card: &Cuda) -> Option<Gemm> {
+    let places = card.multiprocessors as usize * gemm.resident;
+    let row_blocks = tiles(matrix).div_ceil(16 * gemm.strips);
+    let steps = matrix.columns.div_ceil(64).div_ceil(gemm.stage_panels);
+    let busy = row_blocks * gemm.split;
+    let idle = busy * 10 < busy.div_ceil(places) * places * 9;
+    if !card.wgmma || gemm.capacity > gemm.tokens || gemm.multicast > 1 || !idle {
+        return None;
+    }
+    let mut even = Gemm { split: 1, grid: places, even: true, ..*gemm };
+    even.shared = shared_bytes(matrix, &even);
+    (row_blocks * steps >= LEAST_STEPS * places && fits(card, even.shared, even.resident)).then_some(even)
+}
+
+/// Fewest steps of K that are worth a block.
+const LEAST_STEPS: usize = 4;
+
+/// `gemm_parts_bytes<C>()`: sums and a flag of every block.
+fn parts_bytes(gemm: &Gemm) -> usize {
+    gemm.grid * (gemm.strips * gemm.tokens / 8 * 256 * 16 + 4)
 }
 
 /// Most rows of a block's tile for a product of up to `rows` rows that is launched for fewer, too: of the
@@ -206,6 +235,9 @@ impl Launcher<'_> {
         let shape = self
             .gemm_shape(site, matrix)
             .ok_or_else(|| no_kernel(site, self.plan, "no block of it fits the card's shared memory"))?;
+        let may_even = site.program.regime == Regime::Decode && !operands.sums();
+        let evened = may_even.then(|| evened(&shape, matrix, self.card)).flatten();
+        let shape = evened.unwrap_or(shape);
         let Gemm {
             capacity,
             tokens,
@@ -234,6 +266,9 @@ impl Launcher<'_> {
         ]);
         constants.extend(epilogue(operands));
         constants.push(("LIMIT", limit(site, false)));
+        if shape.even {
+            constants.push(("EVEN", integer(shape.grid)));
+        }
         let Planes { codes, scales, row_scales } = self.planes(operands.matrix);
         let [bias, up_bias] = operands.biases.map(Vector::field);
         let (grid, step) = (fixed(shape.grid, 1, 1), site.header);
@@ -253,6 +288,16 @@ impl Launcher<'_> {
             let of = GemmWgmma { step, x, codes, scales, row_scales, bias, up_bias, out };
             match sums {
                 Some((world, own)) => self.launch(site, instance, grid, GemmWgmmaSum { of, world, own }),
+                None if shape.even => {
+                    // What runs beside it may be cut as well: each phase has parts of its own.
+                    let bytes = parts_bytes(&shape);
+                    let name = format!("parts_{}", instance.name);
+                    instance.bytes = vec![("parts", bytes)];
+                    let parts: Rows = self.scratch(&name, bytes as u64, true);
+                    let GemmWgmma { step, x, codes, scales, row_scales, bias, up_bias, out } = of;
+                    let of = GemmWgmmaEven { step, x, codes, scales, row_scales, bias, up_bias, out, parts };
+                    self.launch(site, instance, grid, of)
+                }
                 None => self.launch(site, instance, grid, of),
             }
         } else {
