@@ -80,6 +80,7 @@ pub const PROGRAMS: &[Program] = &[
     Program { defines: &["SUITE=2"], arguments: &["check"], ..program("stream-2", "products/stream") },
     program("stream_pairs", "products/stream_pairs"),
     Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm", "products/gemm") },
+    Program { planted: Some(&["defect"]), wgmma: true, ..program("gemm_even", "products/gemm_even") },
     Program {
         planted: Some(&["defect"]),
         tools: MEMCHECK,
