@@ -366,6 +366,7 @@ pub(crate) fn grouped(matrix: &Matrix, tokens: usize, card: &Cuda) -> Option<Gem
         threads: if card.wgmma && tokens * strips == 256 { 384 } else { 288 },
         shared: 0,
         grid: 0,
+        even: false,
     };
     let residents = if few { 2..=2 } else { 1..=1 };
     residents.chain(1..=1).find_map(|resident| {
