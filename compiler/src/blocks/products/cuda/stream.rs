@@ -118,13 +118,7 @@ const SHARE_UNITS: usize = 8;
 ///
 /// Staging x takes as long as reading it, once a block, from L2: 4 us of 8 rows of 5,120 columns on an H200.
 /// The blocks of a cluster read a share each, unless a norm needs all of a row.
-pub(crate) fn pairs(
-    matrix: &Matrix,
-    rows: usize,
-    normed: bool,
-    knobs: &Knobs,
-    card: &Cuda,
-) -> Option<Stream> {
+fn pairs(matrix: &Matrix, rows: usize, normed: bool, knobs: &Knobs, card: &Cuda) -> Option<Stream> {
     let tiles = matrix.outputs().div_ceil(TILE_ROWS);
     let gated = matrix.packing == Packing::Gated;
     if matrix.exact || rows != PAIRED_ROWS || !(gated || tiles.is_multiple_of(2)) {
@@ -420,9 +414,10 @@ impl Launcher<'_> {
         }
         let (rows, knobs) = (site.program.rows, self.knobs(site));
         let by_tiles = |matrix: &Matrix| shape(matrix, rows, false, &knobs, self.card);
-        // The narrow one goes by tiles: two products in pairs have no registers to share.
-        let (paired, second) = (self.paired(site, wide, matrix), by_tiles(beside)?);
-        let whole = paired.or_else(|| by_tiles(matrix))?;
+        // The narrow one goes by tiles: two products in pairs have no registers to share. Nor has this launch
+        // clusters.
+        let paired = self.paired(site, wide, matrix).filter(|pairs| pairs.split == 1);
+        let (whole, second) = (paired.or_else(|| by_tiles(matrix))?, by_tiles(beside)?);
         if whole.warps != second.warps {
             return None;
         }
