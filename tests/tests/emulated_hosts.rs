@@ -114,7 +114,19 @@ impl Drop for Worker {
     }
 }
 
-const FLAGS: [&str; 8] = ["--threads", "1", "--context", "256", "--kv-tokens", "2048", "--snapshots", "3"];
+/// A step of emulated cards takes as long as the machine is busy with other tests: seconds, at times over ten.
+const FLAGS: [&str; 10] = [
+    "--threads",
+    "1",
+    "--context",
+    "256",
+    "--kv-tokens",
+    "2048",
+    "--snapshots",
+    "3",
+    "--step-seconds",
+    "120",
+];
 
 /// A head that serves, and its worker.
 fn world(model: &Model, server: &Server, flags: &[&str]) -> (Serving, Worker) {
