@@ -233,6 +233,7 @@ fn main() -> ExitCode {
         ("calls::what_is_not_held_to_is_told_or_refused", calls::refusals),
         ("anthropic::answers_are_alike_whole_and_streamed", anthropic::answers),
         ("anthropic::conversations_are_those_of_the_other_vendor", anthropic::conversations),
+        ("anthropic::omitted_thinking_comes_back_in_its_signature", anthropic::omitted_thinking),
         ("anthropic::old_results_and_reasoning_go_where_a_request_says", anthropic::edits),
         ("anthropic::refusals_are_in_its_words", anthropic::refusals),
         ("anthropic::streams_that_break_say_so", anthropic::broken_streams),

@@ -1,5 +1,6 @@
 //! Answers in Anthropic's wire format, whole and as events.
 
+use super::thinking::Display;
 use super::{editing, errors};
 use crate::answer::blocks::{Block, Blocks, Kind, Step};
 use crate::answer::part::{End, EndReason, Piece, Usage};
@@ -9,7 +10,6 @@ use crate::process::random::random_seed;
 use crate::request::generation::GenerationParams;
 use axum::body::Bytes;
 use serde_json::{Value, json};
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Writes the answer to one request.
 #[derive(Debug)]
@@ -26,12 +26,18 @@ pub(crate) struct MessageWriter {
     max_tokens: usize,
     /// The request's stop strings.
     stops: Vec<String>,
+    display: Display,
     blocks: Blocks,
 }
 
 impl MessageWriter {
     /// A writer for the answer to a prompt of so many tokens.
-    pub(crate) fn new(model: &str, prompt_tokens: usize, params: &GenerationParams) -> MessageWriter {
+    pub(crate) fn new(
+        model: &str,
+        prompt_tokens: usize,
+        params: &GenerationParams,
+        display: Display,
+    ) -> MessageWriter {
         MessageWriter {
             id: format!("msg_{:016x}{:08x}", random_seed(), random_seed() as u32),
             model: model.to_owned(),
@@ -40,6 +46,7 @@ impl MessageWriter {
             applied: params.edited.as_deref().map(editing::applied),
             max_tokens: params.max_tokens.unwrap_or_default(),
             stops: params.stops.clone(),
+            display,
             blocks: Blocks::default(),
         }
     }
@@ -82,7 +89,7 @@ impl Writer for MessageWriter {
     /// Requests have one choice.
     fn whole(&mut self, pieces: &[Piece]) -> Value {
         let content = pieces.iter().flat_map(|piece| Blocks::of(&piece.parts));
-        let content = content.map(|block| whole(&block)).collect();
+        let content = content.map(|block| whole(&block, self.display)).collect();
         let end = pieces.iter().find_map(|piece| piece.end.as_ref());
         self.message(content, end, end.map_or_else(Usage::default, |end| end.usage))
     }
@@ -104,10 +111,11 @@ impl Writer for MessageWriter {
         for step in steps {
             match step {
                 Step::Open(index, block) => {
-                    let block = whole(&block);
+                    let block = whole(&block, self.display);
                     events
                         .push(json!({"type": "content_block_start", "index": index, "content_block": block}));
                 }
+                Step::More(_, Kind::Reasoning, _) if self.display == Display::Omitted => {}
                 Step::More(index, kind, more) => events.push(delta(
                     index,
                     match kind {
@@ -118,7 +126,8 @@ impl Writer for MessageWriter {
                 )),
                 Step::Close(index, block) => {
                     if let Block::Reasoning(text) = &block {
-                        let signed = json!({"type": "signature_delta", "signature": signature(text)});
+                        let signed =
+                            json!({"type": "signature_delta", "signature": self.display.signature(text)});
                         events.push(delta(index, signed));
                     }
                     events.push(json!({"type": "content_block_stop", "index": index}));
@@ -149,11 +158,11 @@ impl Writer for MessageWriter {
 }
 
 /// A block; an empty one is what a stream opens one with.
-fn whole(block: &Block) -> Value {
+fn whole(block: &Block, display: Display) -> Value {
     match block {
         Block::Text(text) => json!({"type": "text", "text": text}),
         Block::Reasoning(text) => {
-            json!({"type": "thinking", "thinking": text, "signature": signature(text)})
+            json!({"type": "thinking", "thinking": display.text(text), "signature": display.signature(text)})
         }
         Block::Call { id, name, arguments } => {
             let input = match serde_json::from_str(arguments) {
@@ -165,17 +174,6 @@ fn whole(block: &Block) -> Value {
             json!({"type": "tool_use", "id": id, "name": name, "input": input})
         }
     }
-}
-
-/// The signature of reasoning, which clients send back with the text. It is a checksum and no proof: a client
-/// can make the model say anything.
-fn signature(text: &str) -> String {
-    if text.is_empty() {
-        return String::new();
-    }
-    let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
-    format!("monomorph-{:016x}", hasher.finish())
 }
 
 /// Usage; `input_tokens` excludes cached tokens.

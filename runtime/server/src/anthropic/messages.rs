@@ -2,6 +2,7 @@
 
 use super::document::{self, read_document};
 use super::texts::{self, BETWEEN, read_text, texts_of};
+use super::thinking::held_by;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::described::described;
@@ -245,12 +246,15 @@ fn read_block<'a>(
         }
         Some("thinking") => {
             let mut fields = Fields::new(path, block)?;
-            // The signature is a checksum and does not prove who wrote the reasoning.
             fields.required_tag("type")?;
-            fields.harmless(&["cache_control", "signature"]);
+            fields.harmless(&["cache_control"]);
             let text = fields.required_string("thinking")?;
+            // The signature does not prove who wrote the reasoning.
+            let signature = fields.string("signature")?.unwrap_or_default();
+            let held = held_by(signature).map_err(|what| ApiError::at(&fields.path("signature"), what))?;
             fields.finish()?;
-            append(turn(turns, true), "reasoning_content", "", text);
+            let text = held.filter(|_| text.is_empty()).unwrap_or_else(|| text.to_owned());
+            append(turn(turns, true), "reasoning_content", "", &text);
         }
         _ => add(turns, true, read_text(path, block)?),
     }

@@ -7,3 +7,4 @@ pub(crate) mod errors;
 pub(crate) mod messages;
 pub(crate) mod request;
 mod texts;
+pub(crate) mod thinking;

@@ -2,6 +2,7 @@
 
 use super::editing::read_edits;
 use super::messages::{read_messages, read_system};
+use super::thinking::{BUDGET, Display, Thinking, read_thinking};
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, array, of, only, words};
 use crate::request::conversation::{Conversation, Reasoning, Tools};
@@ -15,10 +16,8 @@ use crate::request::limits::RequestLimits;
 use crate::request::tools::{read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 
-/// The path of the budget.
-const BUDGET: &str = "thinking.budget_tokens";
 /// The path of the effort.
-const EFFORT: &str = "output_config.effort";
+pub(super) const EFFORT: &str = "output_config.effort";
 /// The path of the format.
 const FORMAT: &str = "output_config.format";
 
@@ -32,6 +31,8 @@ pub(crate) struct MessagesRequest {
     pub(crate) params: GenerationParams,
     /// The conversation to answer.
     pub(crate) conversation: Conversation,
+    /// How the answer's reasoning is returned.
+    pub(crate) display: Display,
 }
 
 /// Parameters of the answer that are read with the prompt.
@@ -40,13 +41,16 @@ struct Config {
     budget: Option<usize>,
     /// The answer's format.
     format: Option<Format>,
+    /// How its reasoning is returned.
+    display: Display,
 }
 
 impl MessagesRequest {
     /// Reads a body.
     pub(crate) fn read(body: &Value, limits: &RequestLimits) -> Result<MessagesRequest, ApiError> {
         let mut fields = Fields::new("", body)?;
-        let (conversation, Config { budget, format }) = read_conversation(&mut fields, limits.images)?;
+        let (conversation, config) = read_conversation(&mut fields, limits.images)?;
+        let Config { budget, format, display } = config;
         let mut params = GenerationParams::of_defaults(limits);
         params.model = fields.string("model")?.map(str::to_owned);
         params.stream = fields.boolean("stream")?.unwrap_or(false);
@@ -78,7 +82,7 @@ impl MessagesRequest {
         fields.harmless(&["service_tier", "inference_geo"]);
         refuse_unsupported(&mut fields)?;
         params.ignored = fields.finish()?;
-        Ok(MessagesRequest { params, conversation })
+        Ok(MessagesRequest { params, conversation, display })
     }
 
     /// Reads a body whose tokens are to be counted, for a model that takes images or does not.
@@ -118,7 +122,7 @@ fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<(Convers
     let tools = read_tools(fields)?;
     let edits = read_edits(fields)?;
     let (effort, format) = read_output_config(fields)?;
-    let (reasoning, budget) = read_thinking(fields, effort)?;
+    let Thinking { reasoning, budget, display } = read_thinking(fields, effort)?;
     let continues = messages.last().is_some_and(|message| message["role"] == "assistant");
     if let (true, Reasoning::On { field, .. }) = (continues, &reasoning) {
         return Err(wrong!(
@@ -129,7 +133,7 @@ fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<(Convers
     let variables = Map::new();
     Ok((
         Conversation { at: "messages", messages, images, edits, continues, tools, reasoning, variables },
-        Config { budget, format },
+        Config { budget, format, display },
     ))
 }
 
@@ -177,43 +181,6 @@ fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
     fields.harmless(&["cache_control", "eager_input_streaming"]);
     fields.finish()?;
     Ok((tool_of(name, &name_at, description, schema, &schema_at)?, strict))
-}
-
-/// Whether the model may reason, and its budget. Off by default where it can be turned off, as with
-/// Anthropic's models.
-fn read_thinking(
-    fields: &mut Fields,
-    effort: Option<String>,
-) -> Result<(Reasoning, Option<usize>), ApiError> {
-    let Some(thinking) = fields.value("thinking") else {
-        return match effort {
-            None => Ok((Reasoning::Unwanted, None)),
-            Some(_) => Err(ApiError::unsupported(EFFORT, "an effort without thinking")),
-        };
-    };
-    let mut thinking = Fields::new("thinking", thinking)?;
-    let kind = thinking.tag("type")?;
-    thinking.holds("type");
-    let budget = thinking.integer("budget_tokens", 1..=i64::from(u32::MAX))?.map(|budget| budget as usize);
-    let shown = Neutral::Only("summarized".into());
-    thinking.refuse_unless("display", &shown, "hidden thinking")?;
-    match kind {
-        Some("enabled") => thinking.holds("budget_tokens"),
-        _ => thinking.lacks(&["budget_tokens"]),
-    }
-    thinking.finish()?;
-    match kind {
-        Some("disabled") if effort.is_some() => {
-            Err(ApiError::unsupported(EFFORT, "an effort without thinking"))
-        }
-        Some("enabled") if budget.is_none() => Err(wrong!(BUDGET, "is required where thinking is enabled")),
-        Some("disabled" | "adaptive") if budget.is_some() => {
-            Err(wrong!(BUDGET, "goes with thinking that is enabled"))
-        }
-        Some("disabled") => Ok((Reasoning::Off { field: "thinking" }, None)),
-        Some("enabled" | "adaptive") => Ok((Reasoning::On { field: "thinking", effort }, budget)),
-        other => Err(wrong_word("thinking.type", &["enabled", "adaptive", "disabled"], other)),
-    }
 }
 
 /// The effort, and the format of the answer.

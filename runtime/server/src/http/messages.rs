@@ -30,11 +30,12 @@ pub(super) async fn messages(
     let ready = app.ready()?;
     let asker = Asker::of(&request, &app.askers);
     let body = body::read_json(request, app.body_limit).await?;
-    let MessagesRequest { mut params, conversation } = MessagesRequest::read(&body, &app.limits(ready))?;
+    let MessagesRequest { mut params, conversation, display } =
+        MessagesRequest::read(&body, &app.limits(ready))?;
     app.check_model(params.model.as_deref())?;
     let answers = chat::begin(&app, ready, conversation, &mut params, asker).await?;
     let prompt_tokens = answers.first().map_or(0, Answer::prompt_tokens);
-    let writer = MessageWriter::new(&app.model_name, prompt_tokens, &params);
+    let writer = MessageWriter::new(&app.model_name, prompt_tokens, &params, display);
     completions::respond(&app, writer, &params, answers).await
 }
 

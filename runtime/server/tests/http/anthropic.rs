@@ -253,6 +253,48 @@ pub fn conversations() {
     assert!(new <= 16, "all whole blocks are the same: {usage}");
 }
 
+/// A block whose text is omitted says in its signature what the model thought: sent back, it is the same
+/// prompt as the text itself.
+pub fn omitted_thinking() {
+    let server = Server::start_talking("hermes", "think", &["--hold-calls", "off"]);
+    let user = json!({"role": "user", "content": format!("[[say {}]]", &SAID[8..])});
+    let asked = |display: &str| {
+        let thinking = json!({"type": "adaptive", "display": display});
+        json!({"max_tokens": 100, "tools": tools(), "messages": [user], "thinking": thinking})
+    };
+    let [shown, omitted] = ["summarized", "omitted"].map(|display| ask(&server, &asked(display)));
+    let told = &omitted["content"][0];
+    assert_eq!((&told["type"], &told["thinking"]), (&json!("thinking"), &json!("")), "{told}");
+    assert_eq!(shown["content"][0]["thinking"], "Hm.");
+    let rest = |answer: &Value| answer["content"].as_array().map(|blocks| blocks[1..].to_vec());
+    assert_eq!(rest(&omitted), rest(&shown));
+    assert_eq!(omitted["usage"]["output_tokens"], shown["usage"]["output_tokens"]);
+    assert_eq!(omitted["usage"]["output_tokens_details"], shown["usage"]["output_tokens_details"]);
+    let streamed = server.post(MESSAGES, &with(asked("omitted"), &json!({"stream": true})));
+    assert!(!streamed.text().contains("thinking_delta"), "{}", streamed.text());
+
+    let tokens = |block: &Value| {
+        let said = json!({"role": "assistant", "content": [block, {"type": "text", "text": "I look."}]});
+        let messages = json!([user, said, {"role": "user", "content": "And?"}]);
+        let response = server.post(COUNT, &json!({"messages": messages}));
+        (response.status, response.json())
+    };
+    let (_, whole) = tokens(&shown["content"][0]);
+    assert_eq!(tokens(told), (200, whole.clone()));
+    let (_, without) = tokens(&json!({"type": "thinking", "thinking": "", "signature": ""}));
+    assert_ne!(without, whole, "the template shows no reasoning of before, and this test nothing");
+    let mut cut = told.clone();
+    let signature = told["signature"].as_str().expect("a signature");
+    cut["signature"] = signature[..signature.len() - 4].into();
+    let (status, error) = tokens(&cut);
+    let message = error["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(status, 400, "{error}");
+    assert!(
+        message.contains("messages[1].content[0].signature") && message.contains("as it came"),
+        "{message}"
+    );
+}
+
 pub fn edits() {
     let server = Server::start_talking("hermes", "think", &[]);
     let call = |id: &str| {
@@ -367,6 +409,7 @@ pub fn refusals() {
         (json!({"tool_choice": {"type": "tool", "name": "f"}}), &["tool_choice.name", "not among `tools`"]),
         (json!({"thinking": {"type": "on"}}), &["thinking.type"]),
         (json!({"thinking": {"type": "enabled"}}), &["thinking.budget_tokens", "required"]),
+        (json!({"thinking": {"type": "adaptive", "display": "omited"}}), &["thinking.display", "omitted"]),
         (
             json!({"thinking": {"type": "enabled", "budget_tokens": 90}, "max_tokens": 90}),
             &["thinking.budget_tokens", "less than `max_tokens`"],

@@ -6,6 +6,7 @@
 use crate::answer::part::{AnswerPart, End, EndReason, Piece, TokenLogprob, Usage};
 use crate::answer::writer::{Writer, event, named_event};
 use crate::anthropic::answers::MessageWriter;
+use crate::anthropic::thinking::Display;
 use crate::openai::answers::{AnswerWriter, Endpoint};
 use crate::openai::responses::answers::ResponseWriter;
 use crate::openai::responses::request::ResponsesRequest;
@@ -239,7 +240,7 @@ proptest! {
     fn messages_are_read_as_they_were_written(pieces in pieces(), cuts in cuts()) {
         let params = GenerationParams::of_defaults(&LIMITS);
         let mut found = [const { String::new() }; 3];
-        for (name, data) in read(&streamed(MessageWriter::new("m", 1, &params), &pieces), &cuts) {
+        for (name, data) in read(&streamed(MessageWriter::new("m", 1, &params, Display::Shown), &pieces), &cuts) {
             let event: Value = serde_json::from_str(&data).expect("JSON");
             prop_assert_eq!(event["type"].as_str(), Some(name.as_str()));
             for (at, name) in ["text", "thinking", "partial_json"].into_iter().enumerate() {
