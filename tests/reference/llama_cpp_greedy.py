@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Greedy continuations by llama.cpp, with the margins that say which of them rounding could turn.
 
-    python llama_cpp_greedy.py MODEL.gguf [--out FILE] [--check]
+    python llama_cpp_greedy.py MODEL.gguf [--out FILE] [--check | --server URL]
 
 Prompts are tests/fixtures/prompts/*.txt: `chat` ones are put through ChatML, all are tokenised by llama.cpp, and the
 ids are recorded, so that a test needs neither. For each prompt, FILE holds
@@ -16,7 +16,8 @@ ids are recorded, so that a test needs neither. For each prompt, FILE holds
     noise    the largest |margins - again|
     first    the ten largest logits after the prompt, as [id, logit]
 
-A step whose margin is not above the noise is one that rounding decides.
+A step whose margin is not above the noise is one that rounding decides. With --server nothing is written: a running
+server of the same file is asked for the same continuations, and where one first differs has to be such a step.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import ctypes
 import hashlib
 import json
 import sys
+import urllib.request
 from pathlib import Path
 
 import llama_cpp
@@ -105,11 +107,33 @@ def continuation(plain, other, ids):
     return run | {"noise": round(noise, 3), "first": first}
 
 
+def asked(url, prompt):
+    """The ids that a server goes on with."""
+    body = {"prompt": prompt, "max_tokens": STEPS, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
+    request.add_header("content-type", "application/json")
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)["choices"][0]["token_ids"]
+
+
+def compared(url, run):
+    """Says where the server's continuation first differs, and whether rounding decides that step."""
+    found = asked(url, run["prompt"])
+    at = next((at for at, pair in enumerate(zip(found, run["ids"], strict=True)) if pair[0] != pair[1]), None)
+    if at is None:
+        print(f"{run['name']}: {STEPS} ids are equal")
+        return True
+    margin, tie = run["margins"][at], run["margins"][at] <= run["noise"]
+    print(f"{run['name']}: differs at {at}, where llama.cpp leads by {margin}, noise {run['noise']}{'' if tie else ' !'}")
+    return tie
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("model", type=Path)
     arguments.add_argument("--out", type=Path, default=FIXTURES / "smollm2" / "llama_cpp.json")
     arguments.add_argument("--check", action="store_true", help="compare the ids with --out, write nothing")
+    arguments.add_argument("--server", metavar="URL", help="compare a running server with llama.cpp, write nothing")
     arguments = arguments.parse_args()
     llama_cpp.llama_log_set(quiet, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
@@ -130,6 +154,9 @@ def main():
         close = sum(margin <= run["noise"] for margin in run["margins"])
         print(f"{file.stem}: {len(ids)} ids, noise {run['noise']}, {close} of {STEPS} steps within it")
         result["prompts"].append(run)
+    if arguments.server:
+        alike = [compared(arguments.server.rstrip("/"), run) for run in result["prompts"]]
+        return int(not all(alike))
     if arguments.check:
         committed = json.loads(arguments.out.read_text())
         ids = [[(p["name"], p["prompt"], p["ids"]) for p in each["prompts"]] for each in (committed, result)]

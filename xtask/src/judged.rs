@@ -34,7 +34,7 @@ impl Server {
     }
 
     /// The server, built if none is given, and its weights, fetched if none are.
-    fn paths(&self) -> Result<(PathBuf, PathBuf), String> {
+    pub fn paths(&self) -> Result<(PathBuf, PathBuf), String> {
         let server = match &self.server {
             Some(server) => server.clone(),
             None => build::server(&self.target, self.build)?,

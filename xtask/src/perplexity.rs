@@ -1,10 +1,12 @@
 //! `cargo xtask perplexity`: how well a server foretells a text, and how much worse with other formats of
-//! keys and values.
+//! keys and values, or to another engine.
 
 use crate::judged::{self, Server};
+use crate::peer::{Peer, PeerName, machine};
 use clap::Args;
 use monomorph_formats::cached::KvFormats;
 use serde::Deserialize;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -20,6 +22,12 @@ pub struct Options {
     #[arg(long, value_name = "FORMAT,…", value_delimiter = ',', value_parser = KvFormats::from_name,
           conflicts_with = "server")]
     compare: Vec<KvFormats>,
+    /// Let another engine judge the same windows of the text with the same file.
+    #[arg(long)]
+    peer: Option<PeerName>,
+    /// Threads of the other engine.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
     /// What else the server's verb takes, such as `--window 512 --windows 8`; without `--compare` also
     /// `--json`.
     #[arg(last = true)]
@@ -30,12 +38,16 @@ pub fn perplexity(options: Options) -> Result<(), String> {
     let own = options.server.ready()?;
     let with = |&formats: &KvFormats| Ok((formats, own.with_kv(formats).ready()?));
     let others = options.compare.iter().map(with).collect::<Result<Vec<_>, String>>()?;
+    let mut peer = None;
+    if let Some(PeerName::LlamaCpp) = options.peer {
+        peer = Some(Peer::start(&own.paths()?.1, options.threads, &machine::here())?);
+    }
     for text in &options.text {
-        if others.is_empty() {
+        if others.is_empty() && peer.is_none() {
             let mut verb = judged::verb("perplexity", &own)?;
             judged::run(verb.arg("--text").arg(text).args(&options.more))?;
         } else {
-            compare(&own, &others, text, &options.more)?;
+            compare(&own, &others, peer.as_mut(), text, &options.more)?;
         }
     }
     Ok(())
@@ -48,22 +60,54 @@ struct Judged {
     perplexity: f64,
     /// Negative logarithms of probabilities, a token, of each window.
     windows: Vec<f64>,
+    /// Where each begins, from which token on it is judged, and where it ends.
+    cut: Vec<[usize; 3]>,
+    text_tokens: usize,
 }
 
-/// Prints a row for each format, as a table of Markdown.
-fn compare(own: &Server, others: &[(KvFormats, Server)], text: &Path, more: &[String]) -> Result<(), String> {
+impl Judged {
+    /// What another engine says of the same windows.
+    fn by(&self, peer: &mut Peer, text: &Path) -> Result<Judged, String> {
+        let windows = peer.judge(text, self.text_tokens, &self.cut)?;
+        let counts = self.cut.iter().map(|[_, judged, end]| end - judged);
+        let nats: f64 = counts.zip(&windows).map(|(count, nats)| count as f64 * nats).sum();
+        let (tokens, cut) = (self.tokens, self.cut.clone());
+        let perplexity = (nats / tokens as f64).exp();
+        Ok(Judged { tokens, perplexity, windows, cut, text_tokens: self.text_tokens })
+    }
+}
+
+/// Prints a row for each format, and one for the peer, as a table of Markdown.
+fn compare(
+    own: &Server,
+    others: &[(KvFormats, Server)],
+    peer: Option<&mut Peer>,
+    text: &Path,
+    more: &[String],
+) -> Result<(), String> {
     let own = judge(own, text, more)?;
     println!("{}: {} tokens in {} windows\n", text.display(), own.tokens, own.windows.len());
-    println!("| keys and values | perplexity | more | windows, least to most | worse in |");
+    println!("| {} | perplexity | more | windows, least to most | worse in |", heading(others));
     println!("|---|---|---|---|---|");
     println!("| its own | {:.4} | | | |", own.perplexity);
-    for (formats, server) in others {
-        let other = judge(server, text, more)?;
+    let row = |name: &dyn Display, other: &Judged| {
         let difference = Difference::between(&own.windows, &other.windows)?;
-        println!("| {formats} | {:.4} | {difference} |", other.perplexity);
+        println!("| {name} | {:.4} | {difference} |", other.perplexity);
+        Ok::<_, String>(())
+    };
+    for (formats, server) in others {
+        row(formats, &judge(server, text, more)?)?;
+    }
+    if let Some(peer) = peer {
+        row(&"llama.cpp", &own.by(peer, text)?)?;
     }
     println!();
     Ok(())
+}
+
+/// What the rows of a table are.
+fn heading(others: &[(KvFormats, Server)]) -> &'static str {
+    if others.is_empty() { "engine" } else { "keys and values" }
 }
 
 fn judge(server: &Server, text: &Path, more: &[String]) -> Result<Judged, String> {
@@ -115,7 +159,7 @@ impl Difference {
     }
 }
 
-impl std::fmt::Display for Difference {
+impl Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Difference { mean, error, least, most, worse, windows } = self;
         let [mean, error, least, most] = [mean, error, least, most].map(|it| 100.0 * it);

@@ -4,9 +4,9 @@
 mod clients;
 
 use crate::peer::machine::{self, Build};
-use crate::peer::{Peer, llama_server};
+use crate::peer::{Peer, PeerName, llama_server};
 use crate::{BuildOptions, TargetOptions, build, fetch};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clients::{Load, Seen, Serving};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -42,13 +42,6 @@ pub struct Options {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-}
-
-/// Engines to compare with ours.
-#[derive(Clone, Copy, ValueEnum)]
-enum PeerName {
-    #[value(name = "llama.cpp")]
-    LlamaCpp,
 }
 
 /// Tokens per second.

@@ -1,7 +1,10 @@
-"""Times llama.cpp on request: a JSON object a line on standard input, tokens a second on standard output.
+"""Asks llama.cpp: a JSON object a line on standard input, tokens a second on standard output, or what is asked.
 
     {"prefill": 512}            one llama_decode of that many tokens
     {"decode": [32, 128]}       one token at a time: 128 after a prompt of 32
+    {"judge": {"text": FILE, "tokens": 900, "cut": [[0, 1, 512], [256, 512, 768]]}}
+                                negative logarithms of probabilities, a token, of windows of a text of so many
+                                tokens: where each begins, from which token on it is judged, and its end
 
 Two threads (the second argument), f16 keys and values, everything else as llama.cpp has it by default.
 Token ids are made up, as ours are: what they are does not change the work.
@@ -13,6 +16,7 @@ import sys
 import time
 
 import llama_cpp
+import numpy as np
 
 
 def ids(count):
@@ -57,14 +61,59 @@ class Peer:
             self.feed([token])
         return count / (time.perf_counter() - start)
 
+    def tokens(self, path):
+        vocabulary = llama_cpp.llama_model_get_vocab(self.model)
+        with open(path, "rb") as file:
+            text = file.read()
+        room = (llama_cpp.llama_token * (len(text) + 8))()
+        count = llama_cpp.llama_tokenize(vocabulary, text, len(text), room, len(room), True, False)
+        if count < 0:
+            raise SystemExit(f"llama.cpp could not tokenize {path}")
+        return list(room[:count])
+
+    def judge(self, text, tokens, cut):
+        found = self.tokens(text)
+        if len(found) != tokens:
+            raise SystemExit(f"{text} is {tokens} tokens to the server and {len(found)} to llama.cpp")
+        return [self.nats(found[begin:end], judged - begin) for begin, judged, end in cut]
+
+    def nats(self, tokens, judged):
+        """The mean over the tokens from `judged` on."""
+        self.clear()
+        size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+        batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)
+        batch.n_tokens = len(tokens)
+        for at, token in enumerate(tokens):
+            batch.token[at], batch.pos[at], batch.logits[at] = token, at, True
+            batch.n_seq_id[at], batch.seq_id[at][0] = 1, 0
+        if llama_cpp.llama_decode(self.context, batch) != 0:
+            raise SystemExit("llama_decode failed")
+        llama_cpp.llama_batch_free(batch)
+        total = 0.0
+        for at in range(judged, len(tokens)):
+            row = llama_cpp.llama_get_logits_ith(self.context, at - 1)
+            logits = np.ctypeslib.as_array(row, (size,)).astype(np.float64)
+            most = logits.max()
+            total += most + np.log(np.exp(logits - most).sum()) - logits[tokens[at]]
+        return total / (len(tokens) - judged)
+
+
+def answer(peer, command):
+    match command:
+        case {"prefill": count}:
+            return peer.prefill(count)
+        case {"decode": [depth, count]}:
+            return peer.decode(depth, count)
+        case {"judge": what}:
+            return peer.judge(**what)
+    raise SystemExit(f"not a command: {command}")
+
 
 def main():
     peer = Peer(sys.argv[1], int(sys.argv[2]))
     print("ready", flush=True)
     for line in sys.stdin:
-        command = json.loads(line)
-        rate = peer.prefill(command["prefill"]) if "prefill" in command else peer.decode(*command["decode"])
-        print(rate, flush=True)
+        print(json.dumps(answer(peer, json.loads(line))), flush=True)
 
 
 main()

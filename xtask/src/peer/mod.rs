@@ -1,16 +1,26 @@
-//! llama.cpp as a peer: a Python process that times it on request, so that runs can alternate.
+//! llama.cpp as a peer: a Python process that times it on request, so that runs can alternate, and judges texts
+//! with it.
 
 pub mod llama_server;
 pub mod machine;
 
 use crate::{ended, paths};
+use clap::ValueEnum;
 use machine::Build;
 use monomorph_compiler::toolchain::python;
+use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 const SCRIPT: &str = include_str!("llama_cpp.py");
+
+/// Engines to compare with ours.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum PeerName {
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
 
 /// A running peer with the weights loaded.
 pub struct Peer {
@@ -53,11 +63,17 @@ impl Peer {
         self.ask(&serde_json::json!({ "decode": [depth, tokens] }))
     }
 
-    fn ask(&mut self, command: &serde_json::Value) -> Result<f64, String> {
+    /// Negative logarithms of probabilities, a token, of each window of a text of so many tokens: where it
+    /// begins, from which token on it is judged, and where it ends.
+    pub fn judge(&mut self, text: &Path, tokens: usize, cut: &[[usize; 3]]) -> Result<Vec<f64>, String> {
+        self.ask(&serde_json::json!({ "judge": { "text": text, "tokens": tokens, "cut": cut } }))
+    }
+
+    fn ask<T: DeserializeOwned>(&mut self, command: &serde_json::Value) -> Result<T, String> {
         // If the process is gone, the missing answer says so.
         let _ = writeln!(self.commands, "{command}");
         let line = self.answer()?;
-        line.parse().map_err(|_| format!("the peer said {line:?}"))
+        serde_json::from_str(&line).map_err(|_| format!("the peer said {line:?}"))
     }
 
     fn answer(&mut self) -> Result<String, String> {

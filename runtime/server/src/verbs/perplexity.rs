@@ -105,7 +105,7 @@ impl Work for Perplexity<'_> {
             })?;
             judged.push(Judged { tokens: window.end - window.judged, sum });
         }
-        print(M::SPEC, self.args, &judged);
+        print(M::SPEC, &self, &judged);
         Ok(())
     }
 }
@@ -130,15 +130,18 @@ fn mean(judged: &[Judged]) -> (f64, f64) {
     (mean, error)
 }
 
-fn print(spec: &ModelSpec, args: &PerplexityArgs, judged: &[Judged]) {
+fn print(spec: &ModelSpec, work: &Perplexity, judged: &[Judged]) {
+    let args = work.args;
     let (mean, error) = mean(judged);
     let tokens: usize = judged.iter().map(|it| it.tokens).sum();
     let error = error.is_finite().then_some(error);
     if args.json {
         let windows: Vec<f64> = judged.iter().map(|it| it.sum / it.tokens as f64).collect();
+        let cut: Vec<[usize; 3]> = work.windows.iter().map(|it| [it.begin, it.judged, it.end]).collect();
         let judged = json!({
             "target": spec.target, "tokens": tokens, "window": args.window, "nats": mean,
             "standard_error": error, "perplexity": mean.exp(), "windows": windows,
+            "text_tokens": work.tokens.len(), "cut": cut,
         });
         out::print(format_args!("{judged}"));
         return;
