@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A GGUF of made-up weights of some 350 million parameters, to time llama.cpp and a server on one file.
+"""A GGUF of made-up weights of some 300 million parameters, to time llama.cpp and a server on one file.
 
     python made_up_gguf.py qwen3moe|qwen35 --tokenizer SmolLM2.gguf --out FILE [--format MOSTLY_Q4_K_M]
 
@@ -40,7 +40,7 @@ def attention(random, block, heads, kv_heads, gated):
 
 
 def qwen3moe(random, writer):
-    """12 layers, 24 experts of 256 of which 8: 316 million parameters, 102 million a token."""
+    """12 layers, 24 experts of 256 of which 8: 309 million parameters, 158 million a token."""
     layers, heads, kv_heads, experts, wide = 12, 8, 2, 24, 256
     writer.add_block_count(layers)
     writer.add_head_count(heads)
@@ -62,7 +62,7 @@ def qwen3moe(random, writer):
 
 
 def qwen35(random, writer):
-    """16 layers, every fourth of which attends and the others have delta-nets: 346 million parameters."""
+    """16 layers, every fourth of which attends and the others have delta-nets: 343 million parameters."""
     layers, heads, kv_heads, wide, state, keys = 16, 8, 2, 3072, 128, 16
     writer.add_block_count(layers)
     writer.add_head_count(heads)
