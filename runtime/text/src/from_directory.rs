@@ -10,7 +10,7 @@ use monomorph_weights::Checkpoint;
 use serde_json::Value;
 use std::path::Path;
 use tokenizers::models::bpe::BPE;
-use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
+use tokenizers::{DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 /// No vocabulary has ids beyond this. A larger id in a file would make the server claim memory for all ids
 /// below it.
@@ -114,9 +114,13 @@ fn named_token(value: &Value) -> Option<&str> {
 fn vocabulary_of(path: &Path, pipeline: &tokenizers::Tokenizer) -> Result<Vocabulary, TextError> {
     let speller = Speller::new(spelling_of(path, pipeline)?);
     let added = pipeline.get_added_vocabulary();
-    let of_model = pipeline.get_vocab(false).into_iter();
-    let mut tokens: Vec<(u32, Vec<u8>, Kind)> =
-        of_model.map(|(token, id)| (id, speller.spell(&token), Kind::Normal)).collect();
+    let (model, count) = (pipeline.get_model(), pipeline.get_vocab_size(false) as u32);
+    let normal = |id: u32, token: &str| (id, speller.spell(token), Kind::Normal);
+    // Nearly all models number their tokens from 0 on. Of one that does not, the map is copied.
+    let numbered = (0..count).map(|id| Some(normal(id, &model.id_to_token(id)?)));
+    let mut tokens = numbered.collect::<Option<Vec<_>>>().unwrap_or_else(|| {
+        pipeline.get_vocab(false).into_iter().map(|(token, id)| normal(id, &token)).collect()
+    });
     for (&id, token) in added.get_added_tokens_decoder() {
         let kind = if token.special { Kind::Special } else { Kind::Normal };
         tokens.push((id, token.content.clone().into_bytes(), kind));
