@@ -319,8 +319,8 @@ impl Checkpoint {
 
     /// The tensor with this name, which must have this shape (outermost dimension first) and format. Files
     /// write a scalar's shape as `[]` or `[1]`; either matches the other. In GGUF files no dimension of one
-    /// matters: those of a convolution or of a matrix of one row are left out. Of packed weights, and of
-    /// made-up ones, it is as it is asked for.
+    /// matters: those of a convolution or of a matrix of one row are left out; and a vector may stand in
+    /// rows. Of packed weights, and of made-up ones, it is as it is asked for.
     ///
     /// # Errors
     /// [`WeightsError::Mismatch`] naming the tensor, what was expected and what was found.
@@ -329,7 +329,7 @@ impl Checkpoint {
             return declared.tensor(&self.path, name, shape, format);
         }
         let entry = self.entry(name)?;
-        let same = if self.metadata.is_some() { same_but_for_ones } else { same_shape };
+        let same = if self.metadata.is_some() { same_in_gguf } else { same_shape };
         match self.view(entry) {
             Some(tensor) if same(tensor.shape, shape) && tensor.format == format => Ok(tensor),
             _ => Err(self.mismatch(format!(
@@ -416,10 +416,15 @@ fn same_shape(a: &[usize], b: &[usize]) -> bool {
     a == b || scalar(a) && scalar(b)
 }
 
-/// Whether shapes are the same in GGUF files, which leave dimensions of one out, or write them.
-fn same_but_for_ones(a: &[usize], b: &[usize]) -> bool {
+/// Whether a tensor of a GGUF file, which leaves dimensions of one out, or writes them, has the wanted
+/// shape. A vector may stand in rows: the numbers are the same, in the same order.
+fn same_in_gguf(found: &[usize], wanted: &[usize]) -> bool {
     let long = |shape: &[usize]| shape.iter().copied().filter(|size| *size != 1).collect::<Vec<_>>();
-    long(a) == long(b)
+    let all = || found.iter().try_fold(1, |all: usize, size| all.checked_mul(*size));
+    match long(wanted)[..] {
+        [numbers] => all() == Some(numbers),
+        _ => long(found) == long(wanted),
+    }
 }
 
 fn extension(path: &Path) -> Option<&str> {

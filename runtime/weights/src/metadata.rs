@@ -191,6 +191,21 @@ impl Metadata {
         }))
     }
 
+    /// An array of unsigned numbers, stored as u32 or i32.
+    ///
+    /// # Errors
+    /// When the value is neither, or a number is negative.
+    pub fn u32s(&self, key: &str) -> Result<Option<Vec<u32>>, WeightsError> {
+        let signed = self.entries.get(key).is_some_and(|entry| entry.kind == MetadataType::I32);
+        let kind = if signed { MetadataType::I32 } else { MetadataType::U32 };
+        let Some((_, bytes)) = self.array(key, kind)? else { return Ok(None) };
+        let number = |chunk: &[u8]| match integer(kind, chunk) {
+            value if value < 0 => Err(self.error(key, &format!("has {value}, which is not a u32"))),
+            value => Ok(value as u32),
+        };
+        bytes.chunks_exact(4).map(number).collect::<Result<_, _>>().map(Some)
+    }
+
     /// An array of bools.
     ///
     /// # Errors

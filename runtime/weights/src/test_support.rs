@@ -44,6 +44,28 @@ impl GgufWriter {
         self
     }
 
+    /// Gives a key that is there another value.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    #[must_use]
+    pub fn changed(mut self, key: &str, value: impl Into<Value>) -> GgufWriter {
+        let entry = self.metadata.iter_mut().find(|(known, _)| known == key);
+        entry.unwrap_or_else(|| panic!("there is no {key}")).1 = value.into();
+        self
+    }
+
+    /// Leaves a tensor out.
+    ///
+    /// # Panics
+    /// If there is none of that name.
+    #[must_use]
+    pub fn without(mut self, name: &str) -> GgufWriter {
+        let at = self.tensors.iter().position(|(known, ..)| known == name);
+        self.tensors.remove(at.unwrap_or_else(|| panic!("there is no {name}")));
+        self
+    }
+
     /// Adds a tensor: its shape outermost dimension first, its bytes as stored.
     #[must_use]
     pub fn tensor(self, name: &str, shape: &[usize], format: Format, bytes: Vec<u8>) -> GgufWriter {

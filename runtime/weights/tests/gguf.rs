@@ -119,6 +119,18 @@ fn a_mismatch_names_what_was_expected_and_found() {
         mismatch(checkpoint.expect("norm", &[1, 6], Format::Bf16)),
         "tensor `norm` should be bf16 [1, 6] and is bf16 [5]"
     );
+    // A vector may stand in rows.
+    let rows = GgufWriter::new().tensor("groups", &[2, 3], Format::F32, vec![0; 24]);
+    let rows = open(&rows.finish()).unwrap();
+    assert!(rows.expect("groups", &[6], Format::F32).is_ok());
+    assert_eq!(
+        mismatch(rows.expect("groups", &[3, 2], Format::F32)),
+        "tensor `groups` should be f32 [3, 2] and is f32 [2, 3]"
+    );
+    assert_eq!(
+        mismatch(rows.expect("groups", &[5], Format::F32)),
+        "tensor `groups` should be f32 [5] and is f32 [2, 3]"
+    );
     assert_eq!(
         mismatch(checkpoint.tensor("block.0.k")),
         "tensor `block.0.k` is stored as IQ3_XXS (ggml type 18), which is not supported"
@@ -296,4 +308,20 @@ fn any_part_of_a_split_file_is_all_of_it() {
     std::fs::write(directory.path().join("other.gguf"), part(0, 2).finish()).unwrap();
     let error = Checkpoint::open(&directory.path().join("other.gguf")).err().unwrap().to_string();
     assert!(error.contains("is one of 2 parts, which are found by names like"), "{error}");
+}
+
+#[test]
+fn arrays_of_unsigned_numbers_are_stored_in_two_ways() {
+    let file = GgufWriter::new()
+        .metadata("signed", Value::I32s(vec![3, 0, 7]))
+        .metadata("negative", Value::I32s(vec![3, -2]))
+        .metadata("floats", Value::F32s(vec![1.0]));
+    let checkpoint = open(&file.finish()).unwrap();
+    let metadata = checkpoint.gguf_metadata().unwrap();
+    assert_eq!(metadata.u32s("signed").unwrap(), Some(vec![3, 0, 7]));
+    assert_eq!(metadata.u32s("absent").unwrap(), None);
+    let error = metadata.u32s("negative").unwrap_err().to_string();
+    assert!(error.contains("metadata `negative` has -2, which is not a u32"), "{error}");
+    let error = metadata.u32s("floats").unwrap_err().to_string();
+    assert!(error.contains("metadata `floats` should be array of u32 and is array of f32"), "{error}");
 }

@@ -78,11 +78,14 @@ impl<'a> Loader<'a> {
     }
 }
 
+/// What [`Vector`]s are called in descriptions.
+const VECTOR: &str = "vector";
+
 /// A tensor, or some of its rows, alone or stacked with others.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// The tensor: `[rows, columns]`, `[rows]` for a vector, or more dimensions, of which the last ones are
-    /// columns and the others count as rows.
+    /// The tensor: `[rows, columns]`, `[rows]` or anything that has as many numbers for a vector, or more
+    /// dimensions, of which the last ones are columns and the others count as rows.
     pub tensor: Tensor<'a>,
     rows: FileRows,
     /// The form of the scales beside it, and the tensors that hold them.
@@ -123,13 +126,15 @@ impl<'a> Part<'a> {
     }
 
     /// All that decides which bytes are packed of it, but for its own. Dimensions of one are left out, as
-    /// GGUF files may leave them out.
-    fn describe(&self, out: &mut String) {
+    /// GGUF files may leave them out, and rows that the numbers of a vector stand in.
+    fn describe(&self, is_vector: bool, out: &mut String) {
         let Part { tensor: Tensor { name, shape, format, .. }, rows, scales, negative_rates } = self;
         let form = scales.map_or("no", |(form, _)| form.name());
         // A string takes whatever is written to it.
         let _ = write!(out, "{name}");
-        for size in shape.iter().filter(|size| **size != 1) {
+        let numbers = [shape.iter().copied().fold(1, usize::saturating_mul)];
+        let sizes = if is_vector { &numbers[..] } else { shape };
+        for size in sizes.iter().filter(|size| **size != 1) {
             let _ = write!(out, " {size}");
         }
         let _ = write!(out, " {format} {rows:?} {form} {negative_rates};");
@@ -159,8 +164,10 @@ impl<'a> Part<'a> {
                 Some(rows) => rows,
                 None => return fault(format!("expected shape [_, {columns}], found {shape:?}")),
             },
-            ([rows], None) => *rows,
-            (_, None) => return fault(format!("expected one dimension, found {shape:?}")),
+            // Its numbers may stand in rows.
+            (_, None) => {
+                shape.iter().try_fold(1, |all: usize, size| all.checked_mul(*size)).unwrap_or(usize::MAX)
+            }
         };
         let elements = rows.checked_mul(columns.unwrap_or(1));
         if elements.and_then(|elements| found.bytes(elements)) != Some(bytes.len()) {
@@ -338,7 +345,7 @@ fn made(kind: String, lists: &[&[Part]]) -> Made {
     let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
     let mut rest = String::new();
     for parts in lists {
-        parts.iter().for_each(|part| part.describe(&mut rest));
+        parts.iter().for_each(|part| part.describe(kind.starts_with(VECTOR), &mut rest));
         rest.push('\n');
     }
     Made::new(format!("{kind} of {first}{more}"), &rest)
@@ -458,7 +465,7 @@ impl<const N: usize> Vector<N> {
     /// # Errors
     /// When a tensor is quantised, or the lengths do not add up to `N`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
-        let mut data = loader.floats(("vector", parts), N, || Self::read(loader, parts))?;
+        let mut data = loader.floats((VECTOR, parts), N, || Self::read(loader, parts))?;
         data.resize(N.next_multiple_of(TILE), 0.0);
         Ok(Vector { data: data.into() })
     }

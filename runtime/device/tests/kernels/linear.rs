@@ -358,5 +358,5 @@ fn tensors_that_do_not_fit_are_refused_by_name() {
     let vector =
         |owned: &Owned| Vector::<4>::load(&loader, &[Part::new(owned.tensor())]).unwrap_err().to_string();
     assert!(vector(&flat).contains("tensor flat: expected a float format, found q8_0"));
-    assert!(vector(&float).contains("tensor float: expected one dimension, found [4, 64]"));
+    assert!(vector(&float).contains("tensors float: expected 4 values, found 256"));
 }
