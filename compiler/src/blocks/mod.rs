@@ -244,7 +244,7 @@ pub(crate) trait MixerSpec: Sized {
     const KIND: &'static str;
     /// Whether there is anything to mix: with a norm before it, and added to the residual stream.
     const MIXES: bool = true;
-    /// Whether it has value heads that share key heads, with a decay for each.
+    /// Whether its state decays, by a rate of each head.
     const DECAYS: bool = false;
 
     /// Reads `[mixer.*]`.

@@ -2,7 +2,7 @@
 
 use super::diagnostic::Source;
 use super::reader::{At, Table};
-use super::types::{Decay, Model, NormWeight, OnePlusNorms, ValueHeads};
+use super::types::{Decay, Mixer, Model, NormWeight, OnePlusNorms, ValueHeads};
 
 /// What is said of it, where something is.
 pub(super) struct ReadConverted {
@@ -35,12 +35,14 @@ pub(super) fn value<T: Default>(said: Option<At<T>>) -> T {
 /// Checks that the model has what is said to be changed.
 pub(super) fn check(source: &Source, read: &ReadConverted, model: &Model) {
     let decays = model.mixers.values().any(|mixer| mixer.decays());
+    let shares = model.mixers.values().any(|mixer| matches!(mixer, Mixer::DeltaNet(_)));
     let adds_one = model.norm.weight == NormWeight::OnePlus;
     let delta = "no mixer of the model is a delta-net";
+    let kept = "no mixer of the model has a state that decays";
     let norm = "the `norm` of the model is not `one-plus`";
-    report(source, "value_heads", read.value_heads.as_ref(), decays, delta);
+    report(source, "value_heads", read.value_heads.as_ref(), shares, delta);
     report(source, "one_plus_norms", read.one_plus_norms.as_ref(), adds_one, norm);
-    report(source, "decay", read.decay.as_ref(), decays, delta);
+    report(source, "decay", read.decay.as_ref(), decays, kept);
 }
 
 fn report<T: Default + PartialEq>(source: &Source, key: &str, said: Option<&At<T>>, has: bool, why: &str) {

@@ -79,7 +79,7 @@ impl Built for spec::Mamba2 {
         let op = Mamba2 {
             convolution: graph.weight(&name("convolution")),
             convolution_bias: graph.weight(&name("convolution_bias")),
-            a_log: graph.weight(&name("a_log")),
+            a_log: graph.decay(&name("a_log")),
             dt_bias: graph.weight(&name("dt_bias")),
             d: graph.weight(&name("d")),
             norm: graph.weight(&name("norm")),

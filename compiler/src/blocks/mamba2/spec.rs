@@ -63,6 +63,7 @@ impl Shape {
 
 impl MixerSpec for Mamba2 {
     const KIND: &'static str = "mamba-2";
+    const DECAYS: bool = true;
 
     fn read(source: &Source, mut table: Table) -> Option<Mamba2> {
         let mut size = |key: &str, example: u32, most: u64| {

@@ -308,7 +308,7 @@ pub struct CheckpointSpec {
     pub value_heads: ValueHeads,
     /// How the weights of norms that multiply by one plus each stand in the file.
     pub one_plus_norms: OnePlusNorms,
-    /// How the decay of delta-nets stands in the file.
+    /// How the decay of delta-nets and of Mamba-2 stands in the file.
     pub decay: Decay,
     /// Tensors the checkpoint may hold that the model does not use (names may contain `{layer}`).
     pub unused: Vec<String>,
@@ -422,7 +422,7 @@ pub enum OnePlusNorms {
     OneAdded,
 }
 
-/// How the decay of delta-nets stands in the file.
+/// How the decay of delta-nets and of Mamba-2 stands in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decay {
     /// As `a_log`, the logarithm of its rate.
