@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
+use tokenizers::normalizers::replace::Replace;
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -38,6 +39,9 @@ struct Pre {
     add_bos: bool,
 }
 
+/// Llama 3's expression.
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 const GPT2: Pre =
     Pre { splits: &[], digits: false, gpt2: true, ignore_merges: false, nfc: false, add_bos: false };
 
@@ -46,9 +50,13 @@ fn pre_tokenizer(name: &str) -> Option<Pre> {
     Some(match name {
         "gpt-2" | "gpt2" => GPT2,
         "smollm" | "starcoder" | "refact" => Pre { digits: true, ..GPT2 },
-        "llama-bpe" | "llama3" | "llama-v3" => Pre {
+        // Files of Nemotron-H name the second, which llama.cpp splits as it does Llama 3's.
+        "llama-bpe" | "llama3" | "llama-v3" | "pixtral" => {
+            Pre { splits: &[LLAMA3], gpt2: false, ignore_merges: true, add_bos: true, ..GPT2 }
+        }
+        "tekken" => Pre {
             splits: &[
-                r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
             ],
             gpt2: false,
             ignore_merges: true,
@@ -71,6 +79,13 @@ fn pre_tokenizer(name: &str) -> Option<Pre> {
             nfc: true,
             ..GPT2
         },
+        "minimax-m2" => Pre {
+            splits: &[
+                r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+            ],
+            gpt2: false,
+            ..GPT2
+        },
         // llama.cpp's own, for files that do not name one; it matches no `tokenizer.json`.
         "default" => Pre {
             splits: &[
@@ -91,15 +106,20 @@ pub(crate) fn read(path: &Path, metadata: &Metadata) -> Result<Parts, TextError>
     let Some(model) = metadata.str("tokenizer.ggml.model")? else {
         return Err(TextError::missing(path, "carries no tokenizer: `tokenizer.ggml.model` is missing"));
     };
-    if model != "gpt2" {
-        return Err(TextError::unsupported(
-            path,
-            format!("has a tokenizer of kind `{model}`; `gpt2` (byte-level BPE) is the one that is read"),
-        ));
-    }
-    let name = metadata.str("tokenizer.ggml.pre")?.unwrap_or("default");
-    let pre = pre_tokenizer(name)
-        .ok_or_else(|| TextError::unsupported(path, format!("has the unknown pre-tokenizer `{name}`")))?;
+    // Gemma's are of characters, and of bytes where a character is no token; their files name no
+    // pre-tokenizer, and llama.cpp reads none.
+    let pre = match model {
+        "gemma4" => None,
+        "gpt2" => {
+            let name = metadata.str("tokenizer.ggml.pre")?.unwrap_or("default");
+            let unknown = || TextError::unsupported(path, format!("has the unknown pre-tokenizer `{name}`"));
+            Some(pre_tokenizer(name).ok_or_else(unknown)?)
+        }
+        _ => {
+            let what = "`gpt2` (byte-level BPE) and `gemma4` are the ones that are read";
+            return Err(TextError::unsupported(path, format!("has a tokenizer of kind `{model}`; {what}")));
+        }
+    };
 
     let tokens = required(path, "tokenizer.ggml.tokens", metadata.strs("tokenizer.ggml.tokens")?)?;
     let merges = required(path, "tokenizer.ggml.merges", metadata.strs("tokenizer.ggml.merges")?)?;
@@ -111,7 +131,8 @@ pub(crate) fn read(path: &Path, metadata: &Metadata) -> Result<Parts, TextError>
         ));
     }
 
-    let speller = Speller::new(Spelling::ByteLevel);
+    let spelling = if pre.is_some() { Spelling::ByteLevel } else { Spelling::SentencePiece };
+    let speller = Speller::new(spelling);
     let mut vocabulary = Vocabulary::default();
     let mut added = Vec::new();
     for (id, &token) in tokens.iter().enumerate() {
@@ -128,13 +149,26 @@ pub(crate) fn read(path: &Path, metadata: &Metadata) -> Result<Parts, TextError>
         }
     }
 
-    let mut pipeline = tokenizers::Tokenizer::new(model_of(path, &tokens, &merges, pre.ignore_merges)?);
     let build =
         |error: tokenizers::Error| TextError::malformed(path, format!("has a bad tokenizer: {error}"));
-    if pre.nfc {
-        pipeline.with_normalizer(Some(NFC)).map_err(build)?;
+    let ignore_merges = pre.as_ref().is_some_and(|pre| pre.ignore_merges);
+    let model = model_of(path, &tokens, &merges, (spelling, ignore_merges))?;
+    let mut pipeline = tokenizers::Tokenizer::new(model);
+    match &pre {
+        Some(pre) => {
+            if pre.nfc {
+                pipeline.with_normalizer(Some(NFC)).map_err(build)?;
+            }
+            pipeline.with_pre_tokenizer(Some(pipeline_of(pre).map_err(build)?));
+        }
+        None => {
+            pipeline.with_normalizer(Some(Replace::new(" ", "\u{2581}").map_err(build)?)).map_err(build)?;
+            // No token has characters besides newlines next to them.
+            let runs = SplitPattern::Regex(r"[^\n]+|\n+".to_owned());
+            let runs = Split::new(runs, SplitDelimiterBehavior::Isolated, false).map_err(build)?;
+            pipeline.with_pre_tokenizer(Some(runs));
+        }
     }
-    pipeline.with_pre_tokenizer(Some(pipeline_of(&pre).map_err(build)?));
     pipeline.add_tokens(added).map_err(build)?;
 
     let mut parts = Parts::new(pipeline, vocabulary)
@@ -157,7 +191,8 @@ pub(crate) fn read(path: &Path, metadata: &Metadata) -> Result<Parts, TextError>
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
-    parts.add_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(pre.add_bos);
+    parts.add_bos =
+        metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(pre.is_none_or(|pre| pre.add_bos));
     if parts.add_bos && parts.bos.is_none() {
         return Err(TextError::malformed(
             path,
@@ -171,7 +206,12 @@ fn required<T>(path: &Path, key: &str, value: Option<T>) -> Result<T, TextError>
     value.ok_or_else(|| TextError::malformed(path, format!("metadata `{key}` is missing")))
 }
 
-fn model_of(path: &Path, tokens: &[&str], merges: &[&str], ignore_merges: bool) -> Result<BPE, TextError> {
+fn model_of(
+    path: &Path,
+    tokens: &[&str],
+    merges: &[&str],
+    (spelling, ignore_merges): (Spelling, bool),
+) -> Result<BPE, TextError> {
     let mut vocabulary = Vocab::with_capacity(tokens.len());
     for (id, &token) in (0..).zip(tokens) {
         if let Some(other) = vocabulary.insert(token.to_owned(), id) {
@@ -202,6 +242,7 @@ fn model_of(path: &Path, tokens: &[&str], merges: &[&str], ignore_merges: bool) 
     BPE::builder()
         .vocab_and_merges(vocabulary, merges)
         .ignore_merges(ignore_merges)
+        .byte_fallback(spelling == Spelling::SentencePiece)
         .build()
         .map_err(|error| TextError::malformed(path, format!("has a bad tokenizer: {error}")))
 }

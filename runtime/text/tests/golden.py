@@ -37,7 +37,7 @@ for _ in range(60):
     TEXTS.append("".join(RANDOM.choice(ALPHABET) for _ in range(RANDOM.randint(1, 40))))
 
 # Rows kept for each further pre-tokenizer: those it changes say something about it.
-OTHERS, MOST = ["gpt-2", "llama-bpe", "qwen2", "default"], 45
+OTHERS, MOST = ["gpt-2", "llama-bpe", "qwen2", "default", "pixtral", "tekken", "minimax-m2"], 45
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 
 
