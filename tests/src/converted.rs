@@ -1,18 +1,46 @@
 //! What llama.cpp's converters make of the checkpoint of a golden: a GGUF file.
 
+mod gemma4;
+mod nemotron_h;
+
 use crate::goldens::{FileTensor, Golden, file_tensors};
-use monomorph_compiler::spec::types::Target;
+use crate::root;
+use monomorph_compiler::import::{ImportError, Imported, Seen, import_gguf};
+use monomorph_compiler::spec;
+use monomorph_compiler::spec::types::{Compute, Target};
 use monomorph_formats::{Format, decode, encode};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::{GgufWriter, Value};
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
+use std::path::Path;
 
 /// Architectures with delta-nets.
 const DELTA_NETS: [&str; 3] = ["qwen35", "qwen35moe", "qwen3next"];
 
+/// Which of the converter's classes an architecture has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Usual,
+    Hybrid,
+    Gemma4,
+    NemotronH,
+}
+
+impl Form {
+    fn of(architecture: &str) -> Form {
+        match architecture {
+            "gemma4" => Form::Gemma4,
+            "nemotron_h" | "nemotron_h_moe" => Form::NemotronH,
+            _ if DELTA_NETS.contains(&architecture) => Form::Hybrid,
+            _ => Form::Usual,
+        }
+    }
+}
+
 /// Names of modules, in the order in which they are to be replaced.
-const MODULES: [(&str, &str); 24] = [
+const MODULES: [(&str, &str); 25] = [
+    ("model.language_model.", "model."),
     ("model.embed_tokens.", "token_embd."),
     ("model.norm.", "output_norm."),
     ("lm_head.", "output."),
@@ -230,6 +258,31 @@ fn interleaved(rows: Vec<Vec<f32>>, head_dim: usize) -> Vec<Vec<f32>> {
     out
 }
 
+/// The target of a golden's own import, in f32.
+///
+/// # Panics
+/// If it is refused.
+pub fn plain(golden: &Golden, directory: &Path) -> Target {
+    golden.import_into(directory, Compute::F32);
+    let search = [directory.to_owned(), root().join("targets")];
+    let name = format!("cpu/{}/f32", golden.name);
+    spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Writes a file to `directory`, and imports it.
+///
+/// # Errors
+/// When the importer refuses it.
+///
+/// # Panics
+/// If the directory is not writable, or the file is no sound GGUF file.
+pub fn imported(file: &GgufWriter, name: &str, directory: &Path) -> Result<Imported, ImportError> {
+    let path = directory.join(format!("{name}.gguf"));
+    std::fs::write(&path, file.finish()).expect("a temporary directory is writable");
+    let checkpoint = Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"));
+    import_gguf(&checkpoint, name, Compute::F32, &Seen::of(&checkpoint))
+}
+
 /// The golden's f32 checkpoint as a GGUF file, matrices in `stored` where their rows fill its blocks. `plain`
 /// is the target of the golden's own import.
 ///
@@ -264,11 +317,85 @@ pub fn converted_in(
     plain: &Target,
     stored: &dyn Fn(&str) -> Format,
 ) -> GgufWriter {
-    let hybrid = DELTA_NETS.contains(&architecture);
-    let drafts = u32::from(hybrid && plain.quant.has_draft());
+    let form = Form::of(architecture);
+    let drafts = u32::from(form != Form::Usual && plain.quant.has_draft());
     let config = config(golden);
+    let file = GgufWriter::new()
+        .metadata("general.architecture", architecture)
+        .metadata("general.name", golden.name.as_str());
+    let mut file = match form {
+        Form::Usual | Form::Hybrid => metadata(file, architecture, &golden.name, &config, drafts),
+        Form::Gemma4 => gemma4::metadata(file, &config),
+        Form::NemotronH => nemotron_h::metadata(file, architecture, &config, drafts),
+    };
+    let checkpoint = Checkpoint::open(&golden.directory.join("f32")).expect("a golden has a checkpoint");
+    let mut experts: BTreeMap<String, (Vec<usize>, Vec<f32>)> = BTreeMap::new();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for tensor in file_tensors(plain) {
+        let found = checkpoint.tensor(&tensor.name).expect("the golden has it");
+        let bytes = found.bytes.read().expect("goldens are readable");
+        let mut values = vec![0.0; bytes.len() / 4];
+        decode(Format::F32, &bytes, &mut values);
+        match form {
+            Form::Usual => pieces.push((tensor.name, tensor.shape, values)),
+            Form::Hybrid => pieces.extend(of_hybrid((architecture, older), &config, &tensor, values)),
+            Form::Gemma4 => pieces.push(gemma4::piece(&tensor, values)),
+            Form::NemotronH => pieces.push(nemotron_h::piece(&config, &tensor, values)),
+        }
+    }
+    for (name, mut shape, mut values) in pieces {
+        let name = match name.starts_with("blk.") {
+            true => name,
+            false => MODULES.iter().fold(name, |name, (theirs, own)| name.replace(theirs, own)),
+        };
+        if ["llama", "mistral3"].contains(&architecture)
+            && (name.contains("attn_q.") || name.contains("attn_k."))
+        {
+            let columns = shape.get(1).copied().unwrap_or(1);
+            let heads = if name.contains("attn_q.") { "num_attention_heads" } else { "num_key_value_heads" };
+            let heads = config[heads].as_u64().or(config["num_attention_heads"].as_u64());
+            let head_dim = values.len() / columns / heads.expect("it has some") as usize;
+            let rows = values.chunks(columns).map(<[f32]>::to_vec).collect();
+            values = interleaved(rows, head_dim).concat();
+        }
+        if let Some((layer, part)) = name.split_once(".experts.") {
+            let (_, part) = part.split_once('.').expect("an expert's number");
+            let stacked = experts.entry(format!("{layer}.ffn_{part}")).or_default();
+            stacked.0 = [&[stacked.0.first().copied().unwrap_or(0) + 1], &shape[..]].concat();
+            stacked.1.extend(values);
+            continue;
+        }
+        let stored = stored(&name);
+        let fits = shape.len() > 1 && shape[shape.len() - 1].is_multiple_of(stored.block_elements());
+        // What quantises files writes what has one row as a vector.
+        if stored.is_quantised() && shape[0] == 1 {
+            shape.remove(0);
+        }
+        // The converter keeps what is no matrix, routers and convolutions as f32.
+        let exact = ["ffn_gate_inp", "ssm_conv1d", "_norm."].iter().any(|part| name.contains(part));
+        let format = if fits && name.ends_with(".weight") && !exact { stored } else { Format::F32 };
+        file = file.tensor(&name, &shape, format, encode(format, &values));
+    }
+    for (name, (shape, values)) in experts {
+        let stored = stored(&name);
+        let fits = shape[2].is_multiple_of(stored.block_elements());
+        let format = if fits { stored } else { Format::F32 };
+        file = file.tensor(&name, &shape, format, encode(format, &values));
+    }
+    file
+}
+
+/// What the metadata of most architectures says.
+fn metadata(
+    mut file: GgufWriter,
+    architecture: &str,
+    name: &str,
+    config: &serde_json::Value,
+    drafts: u32,
+) -> GgufWriter {
+    let hybrid = DELTA_NETS.contains(&architecture);
     let number = |key: &str| config[key].as_u64().map(|it| u32::try_from(it).expect("a small number"));
-    let count = |key: &str| number(key).unwrap_or_else(|| panic!("{}: no {key}", golden.name));
+    let count = |key: &str| number(key).unwrap_or_else(|| panic!("{}: no {key}", name));
     let heads = count("num_attention_heads");
     let head_dim = number("head_dim").unwrap_or(count("hidden_size") / heads);
     let eps = config["rms_norm_eps"].as_f64().expect("it has one");
@@ -278,10 +405,7 @@ pub fn converted_in(
         &config["rope_scaling"]
     };
     let theta = rope["rope_theta"].as_f64().or(config["rope_theta"].as_f64()).expect("it has one");
-    let mut file = GgufWriter::new()
-        .metadata("general.architecture", architecture)
-        .metadata("general.name", golden.name.as_str())
-        .metadata("tokenizer.ggml.eos_token_id", Value::U32(number("eos_token_id").unwrap_or(2)));
+    file = file.metadata("tokenizer.ggml.eos_token_id", Value::U32(number("eos_token_id").unwrap_or(2)));
     let of = |key: &str| format!("{architecture}.{key}");
     let part = rope["partial_rotary_factor"].as_f64().or(config["partial_rotary_factor"].as_f64());
     let turned = match hybrid {
@@ -314,8 +438,13 @@ pub fn converted_in(
             .metadata(&of("expert_feed_forward_length"), Value::U32(width));
     }
     if hybrid {
-        let said = metadata_of_hybrid(architecture, &config, drafts);
+        let said = metadata_of_hybrid(architecture, config, drafts);
         file = said.into_iter().fold(file, |file, (key, value)| file.metadata(&key, value));
+    }
+    if architecture == "qwen3vlmoe" {
+        file = file
+            .metadata(&of("rope.dimension_sections"), Value::I32s(vec![4, 3, 3, 0]))
+            .metadata(&of("n_deepstack_layers"), Value::U32(3));
     }
     if architecture == "minimax-m2" {
         file = file.metadata(&of("expert_gating_func"), Value::U32(2));
@@ -351,52 +480,6 @@ pub fn converted_in(
                 file = file.metadata(&key, Value::U32(u32::try_from(original).expect("a small number")));
             }
         }
-    }
-    let checkpoint = Checkpoint::open(&golden.directory.join("f32")).expect("a golden has a checkpoint");
-    let mut experts: BTreeMap<String, (Vec<usize>, Vec<f32>)> = BTreeMap::new();
-    let mut pieces: Vec<Piece> = Vec::new();
-    for tensor in file_tensors(plain) {
-        let found = checkpoint.tensor(&tensor.name).expect("the golden has it");
-        let bytes = found.bytes.read().expect("goldens are readable");
-        let mut values = vec![0.0; bytes.len() / 4];
-        decode(Format::F32, &bytes, &mut values);
-        match hybrid {
-            true => pieces.extend(of_hybrid((architecture, older), &config, &tensor, values)),
-            false => pieces.push((tensor.name, tensor.shape, values)),
-        }
-    }
-    for (name, mut shape, mut values) in pieces {
-        let name = match name.starts_with("blk.") {
-            true => name,
-            false => MODULES.iter().fold(name, |name, (theirs, own)| name.replace(theirs, own)),
-        };
-        if architecture == "llama" && (name.contains("attn_q.") || name.contains("attn_k.")) {
-            let columns = shape.get(1).copied().unwrap_or(1);
-            let rows = values.chunks(columns).map(<[f32]>::to_vec).collect();
-            values = interleaved(rows, head_dim as usize).concat();
-        }
-        if let Some((layer, part)) = name.split_once(".experts.") {
-            let (_, part) = part.split_once('.').expect("an expert's number");
-            let stacked = experts.entry(format!("{layer}.ffn_{part}")).or_default();
-            stacked.0 = [&[stacked.0.first().copied().unwrap_or(0) + 1], &shape[..]].concat();
-            stacked.1.extend(values);
-            continue;
-        }
-        let stored = stored(&name);
-        let fits = shape.len() > 1 && shape[shape.len() - 1].is_multiple_of(stored.block_elements());
-        // What quantises files writes what has one row as a vector.
-        if stored.is_quantised() && shape[0] == 1 {
-            shape.remove(0);
-        }
-        // The converter keeps what is no matrix, and routers, as f32.
-        let format = if fits && !name.contains("ffn_gate_inp") { stored } else { Format::F32 };
-        file = file.tensor(&name, &shape, format, encode(format, &values));
-    }
-    for (name, (shape, values)) in experts {
-        let stored = stored(&name);
-        let fits = shape[2].is_multiple_of(stored.block_elements());
-        let format = if fits { stored } else { Format::F32 };
-        file = file.tensor(&name, &shape, format, encode(format, &values));
     }
     file
 }

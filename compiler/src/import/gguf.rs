@@ -2,11 +2,13 @@
 //!
 //! What metadata says is read by the family's own reader of configs, so a family is described once.
 
+mod gemma4;
 mod metadata;
 pub(super) mod names;
+mod nemotron_h;
 
 use self::metadata::Keys;
-use self::names::{ARCHITECTURES, Architecture, FREQUENCIES, Mixture, PROJECTIONS};
+use self::names::{ARCHITECTURES, Architecture, FREQUENCIES, Form, Mixture, PROJECTIONS, UNTOLD};
 use super::draft::{Draft, Projections};
 use super::family;
 use super::layers::INTERVAL;
@@ -27,13 +29,22 @@ pub(super) fn read(checkpoint: &Checkpoint, seen: &Seen) -> Result<Draft, Import
     let Some(name) = of("general.architecture")? else {
         return Err(refusal(format!("`general.architecture` is missing; known are {}", known())));
     };
+    if let Some((_, why)) = UNTOLD.iter().find(|(untold, _)| *untold == name) {
+        return Err(refusal(format!("`general.architecture` = {name:?}: {why}")));
+    }
     let Some(architecture) = ARCHITECTURES.iter().find(|it| it.name == name) else {
         let problem =
             format!("`general.architecture` = {name:?}: not a known architecture; known are {}", known());
         return Err(refusal(problem));
     };
     let mut keys = Keys::new(metadata, name);
-    let config = config(architecture, &mut keys, checkpoint, seen);
+    let mut config = of_all(architecture, &mut keys, checkpoint, seen);
+    let mut put = |key: &str, value: Value| config.insert(key.to_owned(), value);
+    match architecture.form {
+        Form::Usual => usual(architecture, &mut keys, checkpoint, seen, &mut put),
+        Form::Gemma4 => gemma4::read(&mut keys, checkpoint, seen, &mut put),
+        Form::NemotronH => nemotron_h::read(&mut keys, seen, &mut put),
+    }
     let problems = keys.finish();
     if !problems.is_empty() {
         return Err(ImportError { problems });
@@ -42,14 +53,18 @@ pub(super) fn read(checkpoint: &Checkpoint, seen: &Seen) -> Result<Draft, Import
         problems: error.problems.iter().map(|problem| metadata::own_words(problem, name)).collect(),
     })?;
     let mut draft = Draft { gguf: Some(architecture), ..draft };
+    if architecture.form == Form::NemotronH && draft.context == nemotron_h::ANY_CONTEXT {
+        let note = "The context is what converters write of this family, whatever the model was trained for.";
+        draft.notes.push(note.to_owned());
+    }
     if draft.naming.projections == Projections::Grouped && !seen.has("blk.", PROJECTIONS) {
         draft.naming.projections = Projections::GroupedGates;
     }
     Ok(draft)
 }
 
-/// The config that the metadata was converted from.
-fn config(
+/// What the metadata of every architecture says of the config that it was converted from.
+fn of_all(
     architecture: &Architecture,
     keys: &mut Keys,
     checkpoint: &Checkpoint,
@@ -59,12 +74,35 @@ fn config(
     let mut put = |key: &str, value: Value| config.insert(key.to_owned(), value);
     put("model_type", json!(architecture.family));
     for (key, own) in metadata::COUNTS {
-        // Where all layers have experts, configs need not have a width of others.
-        let shared = architecture.experts == Mixture::QwenShared && key == "intermediate_size";
-        let count = if shared { keys.optional(own) } else { Some(keys.count(own)) };
-        if let Some(count) = count {
-            put(key, json!(count));
-        }
+        put(key, json!(keys.count(own)));
+    }
+    put("tie_word_embeddings", json!(!seen.has("output.weight", "")));
+    put("eos_token_id", json!(keys.stop_ids()));
+    if let Ok(embedding) = checkpoint.tensor("token_embd.weight") {
+        let rows = embedding.shape.first().copied().unwrap_or(0);
+        keys.only("vocab_size", rows, "as many as the embedding has rows is known");
+        put("vocab_size", json!(rows));
+    } else {
+        keys.refuse("the file has no tensor `token_embd.weight` in a known format".to_owned());
+    }
+    config
+}
+
+/// What that of most architectures says besides.
+fn usual(
+    architecture: &Architecture,
+    keys: &mut Keys,
+    checkpoint: &Checkpoint,
+    seen: &Seen,
+    put: &mut impl FnMut(&str, Value) -> Option<Value>,
+) {
+    put("num_hidden_layers", json!(keys.count("block_count")));
+    // Where all layers have experts, configs need not have a width of others.
+    let dense = "feed_forward_length";
+    let shared = architecture.experts == Mixture::QwenShared;
+    let width = if shared { keys.optional(dense) } else { Some(keys.count(dense)) };
+    if let Some(width) = width {
+        put("intermediate_size", json!(width));
     }
     let heads = keys.count("attention.head_count");
     let head_dim = keys.optional("attention.key_length").unwrap_or_else(|| {
@@ -89,24 +127,20 @@ fn config(
     put("rope_theta", json!(theta));
     put("rope_scaling", scaling(keys, checkpoint, seen, theta, head_dim));
     put("hidden_act", json!("silu"));
-    put("tie_word_embeddings", json!(!seen.has("output.weight", "")));
     put("attention_bias", json!(seen.has("blk.", ".attn_q.bias")));
-    put("eos_token_id", json!(keys.stop_ids()));
-    if let Ok(embedding) = checkpoint.tensor("token_embd.weight") {
-        let rows = embedding.shape.first().copied().unwrap_or(0);
-        keys.only("vocab_size", rows, "as many as the embedding has rows is known");
-        put("vocab_size", json!(rows));
-    } else {
-        keys.refuse("the file has no tensor `token_embd.weight` in a known format".to_owned());
-    }
     if architecture.family == "llama" {
         put("mlp_bias", json!(seen.has("blk.0.ffn_gate.bias", "")));
     }
     if architecture.delta_net.is_some() {
-        hybrid(keys, &mut put);
+        hybrid(keys, put);
+    }
+    if architecture.experts == Mixture::QwenVision {
+        // Positions of images, and how many layers take them in: what a vision tower is for.
+        keys.harmless("rope.dimension_sections");
+        keys.harmless("n_deepstack_layers");
     }
     if architecture.experts == Mixture::None {
-        return config;
+        return;
     }
     let (experts, width) = (keys.count("expert_count"), keys.count("expert_feed_forward_length"));
     put("num_experts_per_tok", json!(keys.count("expert_used_count")));
@@ -125,7 +159,6 @@ fn config(
     if architecture.experts == Mixture::QwenShared {
         put("shared_expert_intermediate_size", json!(keys.count("expert_shared_feed_forward_length")));
     }
-    config
 }
 
 /// What part of a head is rotated.

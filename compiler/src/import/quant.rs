@@ -96,18 +96,19 @@ format = \"{kv}\"
     )
 }
 
-/// What a converter changed of delta-nets, and of the norms of models that have them.
+/// What a converter changed of states that decay, and of the norms of models with delta-nets.
 fn converted(draft: &Draft) -> String {
-    let Some(value_heads) = draft.gguf.and_then(|it| it.delta_net) else { return String::new() };
-    let norms = "one_plus_norms = \"one-added\"\n";
-    if draft.pattern.iter().all(|layer| layer.mixer != LINEAR) {
-        return norms.to_owned();
-    }
-    let heads = match value_heads {
-        ValueHeads::Grouped => "grouped",
-        ValueHeads::Tiled => "tiled",
+    let Some(architecture) = draft.gguf else { return String::new() };
+    let there = |name: &str| draft.pattern.iter().any(|layer| layer.mixer == name);
+    let heads = match architecture.delta_net.filter(|_| there(LINEAR)) {
+        None => "",
+        Some(ValueHeads::Grouped) => "value_heads = \"grouped\"\n",
+        Some(ValueHeads::Tiled) => "value_heads = \"tiled\"\n",
     };
-    format!("value_heads = \"{heads}\"\n{norms}decay = \"negative-rate\"\n")
+    let norms = if architecture.delta_net.is_some() { "one_plus_norms = \"one-added\"\n" } else { "" };
+    let decays = draft.mixers.iter().any(|(name, mixer)| mixer.decays() && there(name));
+    let decay = if decays { "decay = \"negative-rate\"\n" } else { "" };
+    format!("{heads}{norms}{decay}")
 }
 
 /// Whether its scales are in blocks of codes: a format of GGUF.

@@ -1,7 +1,7 @@
 //! Storage of every tensor of a model, summarised by class for a quant spec.
 
 use super::draft::{Draft, Stacked};
-use super::gguf::names::FREQUENCIES;
+use super::gguf::names::{FREQUENCIES, FUSED};
 use super::names::place;
 use super::quantization::Storage;
 use super::seen::Seen;
@@ -45,13 +45,14 @@ pub(super) fn all(
         let what = "experts stand transposed in `mlp.experts.gate_up_proj` and `down_proj` of this family";
         return Err(vec![format!("{what}, which is not known: only a tensor for each expert's matrix is")]);
     }
+    let fused = seen.has("blk.", FUSED);
     let mut problems = Vec::new();
     let mut all = Vec::new();
     for decl in by_name(tensors) {
         let stacked = if decl.name.starts_with(DRAFT_PREFIX) { of_draft } else { of_layers };
         let mut file = place(draft, stacked, &decl);
         if let Some(architecture) = draft.gguf {
-            match architecture.file(file, decl.rows, draft.layers) {
+            match architecture.file(file, decl.rows, draft.layers, fused) {
                 Ok(renamed) => file = renamed,
                 Err(problem) => {
                     problems.push(problem);

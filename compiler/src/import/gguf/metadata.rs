@@ -1,26 +1,43 @@
 //! Metadata read key by key: as [`super::super::keys::Keys`] reads a config.
 
-use monomorph_weights::{Metadata, WeightsError};
+use monomorph_weights::{Metadata, MetadataType, WeightsError};
 use std::collections::BTreeSet;
 
-/// Counts with a key in configs, and below the architecture's name.
-pub(super) const COUNTS: [(&str, &str); 5] = [
+/// More blocks than any model has.
+const MOST_BLOCKS: usize = 1 << 14;
+
+/// Counts of every architecture with a key in configs, and below the architecture's name.
+pub(super) const COUNTS: [(&str, &str); 3] = [
     ("hidden_size", "embedding_length"),
-    ("num_hidden_layers", "block_count"),
     ("max_position_embeddings", "context_length"),
-    ("intermediate_size", "feed_forward_length"),
     ("num_attention_heads", "attention.head_count"),
 ];
 
-/// Those of delta-nets.
+/// Those of delta-nets and those of Mamba-2.
 pub(super) const OF_DELTA_NETS: [(&str, &str); 3] = [
     ("linear_num_key_heads", "ssm.group_count"),
     ("linear_key_head_dim", "ssm.state_size"),
     ("linear_conv_kernel_dim", "ssm.conv_kernel"),
 ];
+pub(super) const OF_MAMBA: [(&str, &str); 4] = [
+    ("mamba_num_heads", "ssm.time_step_rank"),
+    ("n_groups", "ssm.group_count"),
+    ("ssm_state_size", "ssm.state_size"),
+    ("conv_kernel", "ssm.conv_kernel"),
+];
+
+/// Those of the mixtures of Nemotron-H.
+pub(super) const OF_MIXTURES: [(&str, &str); 4] = [
+    ("n_routed_experts", "expert_count"),
+    ("num_experts_per_tok", "expert_used_count"),
+    ("moe_intermediate_size", "expert_feed_forward_length"),
+    ("moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
+];
 
 /// Other keys of configs that problems may be about.
-const OTHERS: [(&str, &str); 14] = [
+const OTHERS: [(&str, &str); 25] = [
+    ("num_hidden_layers", "block_count"),
+    ("intermediate_size", "feed_forward_length"),
     ("num_key_value_heads", "attention.head_count_kv"),
     ("head_dim", "attention.key_length"),
     ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
@@ -35,11 +52,21 @@ const OTHERS: [(&str, &str); 14] = [
     ("full_attention_interval", "full_attention_interval"),
     ("layer_types", "attention.recurrent_layers"),
     ("mtp_num_hidden_layers", "nextn_predict_layers"),
+    ("num_nextn_predict_layers", "nextn_predict_layers"),
+    ("num_global_key_value_heads", "attention.head_count_kv"),
+    ("sliding_window", "attention.sliding_window"),
+    ("final_logit_softcapping", "final_logit_softcapping"),
+    ("top_k_experts", "expert_used_count"),
+    ("mamba_head_dim", "ssm.inner_size"),
+    ("moe_latent_size", "moe_latent_size"),
+    ("routed_scaling_factor", "expert_weights_scale"),
+    ("layer_norm_epsilon", "attention.layer_norm_rms_epsilon"),
 ];
 
 /// A problem of a config, by the names that metadata has for its keys.
 pub(super) fn own_words(problem: &str, architecture: &str) -> String {
-    COUNTS.iter().chain(&OF_DELTA_NETS).chain(&OTHERS).fold(problem.to_owned(), |problem, (theirs, own)| {
+    let keys = COUNTS.iter().chain(&OF_DELTA_NETS).chain(&OF_MAMBA).chain(&OF_MIXTURES).chain(&OTHERS);
+    keys.fold(problem.to_owned(), |problem, (theirs, own)| {
         problem.replace(&format!("`{theirs}`"), &format!("`{architecture}.{own}`"))
     })
 }
@@ -95,10 +122,53 @@ impl<'a> Keys<'a> {
     /// A number, or the default.
     pub(super) fn number(&mut self, key: &str, default: Option<f64>) -> f64 {
         let before = self.problems.len();
-        // As it was written before it became an f32.
-        let number = self.read(key, Metadata::f32).and_then(|number| number.to_string().parse().ok());
-        let number = number.or(default);
+        let number = self.optional_number(key).or(default);
         self.required(key, number, before).unwrap_or(0.0)
+    }
+
+    /// A number, if it is there.
+    pub(super) fn optional_number(&mut self, key: &str) -> Option<f64> {
+        // As it was written before it became an f32.
+        self.read(key, Metadata::f32).and_then(|number| number.to_string().parse().ok())
+    }
+
+    /// A whole number of every one of so many blocks, where one may stand for all; zeros where it is not
+    /// there or of other blocks, which is then a problem.
+    pub(super) fn each(&mut self, key: &str, blocks: usize) -> Vec<usize> {
+        let path = self.path(key);
+        // A file of a few bytes may say any number.
+        if blocks > MOST_BLOCKS {
+            let count = self.path("block_count");
+            self.refuse(format!("metadata `{count}` is {blocks}: at most {MOST_BLOCKS} are known"));
+            return Vec::new();
+        }
+        if self.metadata.kind(&path) != Some(MetadataType::Array) {
+            return vec![self.count(key); blocks];
+        }
+        let numbers = self.read(key, Metadata::u32s).unwrap_or_default();
+        if numbers.len() != blocks {
+            let found = numbers.len();
+            self.refuse(format!(
+                "metadata `{path}` has {found} numbers: one for each of {blocks} blocks is known"
+            ));
+            return vec![0; blocks];
+        }
+        numbers.into_iter().map(|number| number as usize).collect()
+    }
+
+    /// The ids of tokens with these texts, of those that there are.
+    pub(super) fn ids_of(&mut self, texts: &[&str]) -> Vec<u32> {
+        match self.metadata.strs("tokenizer.ggml.tokens") {
+            Ok(tokens) => (0..)
+                .zip(tokens.unwrap_or_default())
+                .filter(|(_, it)| texts.contains(it))
+                .map(|it| it.0)
+                .collect(),
+            Err(error) => {
+                self.refuse(error.to_string());
+                Vec::new()
+            }
+        }
     }
 
     fn required<T>(&mut self, key: &str, value: Option<T>, before: usize) -> Option<T> {
@@ -119,6 +189,14 @@ impl<'a> Keys<'a> {
     /// Truth values, if they are there.
     pub(super) fn flags(&mut self, key: &str) -> Option<Vec<bool>> {
         self.read(key, Metadata::bools)
+    }
+
+    /// A truth value that, where it is there, is true.
+    pub(super) fn only_true(&mut self, key: &str, why: &str) {
+        if self.read(key, Metadata::bool) == Some(false) {
+            let problem = format!("metadata `{}` is false: {why}", self.path(key));
+            self.problems.push(problem);
+        }
     }
 
     /// A key that, where it is there, has one value only.
