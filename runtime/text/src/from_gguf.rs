@@ -50,7 +50,8 @@ fn pre_tokenizer(name: &str) -> Option<Pre> {
     Some(match name {
         "gpt-2" | "gpt2" => GPT2,
         "smollm" | "starcoder" | "refact" => Pre { digits: true, ..GPT2 },
-        // Files of Nemotron-H name the second, which llama.cpp splits as it does Llama 3's.
+        // Files of Nemotron-H name the last, which is split as llama.cpp does: nobody has compared it with
+        // the model's own `tokenizer.json`.
         "llama-bpe" | "llama3" | "llama-v3" | "pixtral" => {
             Pre { splits: &[LLAMA3], gpt2: false, ignore_merges: true, add_bos: true, ..GPT2 }
         }
