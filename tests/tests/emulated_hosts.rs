@@ -114,7 +114,8 @@ impl Drop for Worker {
     }
 }
 
-/// A step of emulated cards takes as long as the machine is busy with other tests: seconds, at times over ten.
+/// A step of emulated cards takes as long as the machine is busy with other tests: seconds, at times over
+/// ten.
 const FLAGS: [&str; 10] = [
     "--threads",
     "1",
