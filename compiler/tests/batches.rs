@@ -14,6 +14,7 @@ const PLAIN: BuildOptions = BuildOptions {
     kv: None,
     vision: false,
     image_patches: None,
+    profile: false,
 };
 
 fn load(name: &str, options: BuildOptions) -> Result<Target, String> {

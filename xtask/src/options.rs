@@ -37,6 +37,10 @@ pub struct BuildOptions {
     /// 8,192 on CUDA devices, 4,096 on CPUs].
     #[arg(long, value_name = "N")]
     image_patches: Option<usize>,
+    /// Make a profiling build, whose verb `profile` takes the time of each phase: one GPU or CPU, without
+    /// drafts and images.
+    #[arg(long)]
+    profile: bool,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,7 @@ impl BuildOptions {
             kv: self.kv,
             vision: self.vision == Switch::On,
             image_patches: self.image_patches,
+            profile: self.profile,
         }
     }
 }

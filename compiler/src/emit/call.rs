@@ -1,7 +1,7 @@
 //! Helpers to write a phase's call on a CPU: they name its weights and buffers.
 
 use super::names::{body_ident, staging};
-use super::{format_ident, quote};
+use super::{format_ident, profile, quote};
 use crate::graph::Rows;
 use crate::plan::{BufferId, FieldId, FieldKind, Phase, Plan, PlanBody};
 use crate::spec::types::Activation;
@@ -17,9 +17,13 @@ pub enum WeightOwner {
 }
 
 /// The call of a phase's function. In scope are `self`, `lane`, `batch` or `rows`, in a tower `patches`, and
-/// in a layer `layer` and `weights`.
+/// in a layer `layer` and `weights`. A profiling build takes the time behind it.
 pub fn phase(plan: &Plan, body: &PlanBody, phase: &Phase, owner: WeightOwner) -> TokenStream {
-    phase.kind.kind().cpu(&Call { plan, body, owner })
+    let call = phase.kind.kind().cpu(&Call { plan, body, owner });
+    match profile::passed(plan, body, phase) {
+        None => call,
+        Some(passed) => quote!(#call #passed),
+    }
 }
 
 /// A call under construction.

@@ -5,7 +5,7 @@ use super::layers::{angles, frequency_table, sliding};
 use super::names::{
     IMAGE_ROWS, Scratch, Working, body_ident, cache_name, cache_type, layer_parameter, logits_name, staging,
 };
-use super::{cpu_draft, cpu_tower, format_ident, kv_offload, layer_type, number, quote, weights};
+use super::{cpu_draft, cpu_tower, format_ident, kv_offload, layer_type, number, profile, quote, weights};
 use crate::graph::{BodyId, Rows};
 use crate::plan::{Keeps, KvHeads, Plan, PlanBody, State, TowerPlan};
 use monomorph_formats::cached::{Cached, KvFormats};
@@ -145,6 +145,7 @@ fn stack_struct(plan: &Plan) -> TokenStream {
         let (kept, hidden) = (format_ident!("{IMAGE_ROWS}"), number(plan.target.model.hidden));
         quote!(#kept: Rows<#hidden>,)
     });
+    let clock = plan.target.profile.then(|| quote!(clock: PhaseTimes,));
     quote! {
         /// Weights, what layers keep, and activations.
         pub struct Stack {
@@ -153,6 +154,7 @@ fn stack_struct(plan: &Plan) -> TokenStream {
             #draft
             #images
             buffers: Buffers,
+            #clock
         }
     }
 }
@@ -230,10 +232,26 @@ fn contract(plan: &Plan) -> TokenStream {
         [logits_width(plan), plan.drafts(), kv_offload::parts_of_model(plan)].map(number);
     let passes = cpu_draft::kind(plan);
     let sliding = sliding(plan);
+    let (profile, begin) = (profile::constant(plan), profile::begin(plan));
+    let timed = plan.target.profile.then(|| {
+        let rows = number(plan.profiled_names().len());
+        (
+            quote!(clock: PhaseTimes::new(#rows)),
+            quote! {
+                fn clock(&self) -> Option<&PhaseTimes> {
+                    Some(&self.clock)
+                }
+            },
+        )
+    });
+    let (new_clock, clock) = timed.unzip();
+    // What finds the angles is no phase.
+    let begin_layers = begin.as_ref().filter(|_| plan.bodies.iter().any(|body| body.frequencies().is_some()));
     quote! {
         impl cpu::Stack<#vocabulary, #drafts> for Stack {
             const SPEC: &'static ModelSpec = &SPEC;
             #sliding
+            #profile
             const PARTS: Range<usize> = 0..#parts;
 
             type Drafts = #passes;
@@ -243,7 +261,7 @@ fn contract(plan: &Plan) -> TokenStream {
                 #(#locals)*
                 #image_rows
                 let buffers = Buffers::new(room.lanes);
-                Ok(Stack { globals, #(#names,)* #(#kept,)* #images buffers })
+                Ok(Stack { globals, #(#names,)* #(#kept,)* #images buffers, #new_clock })
             }
 
             fn keeps(&mut self) -> impl Keeps {
@@ -251,18 +269,23 @@ fn contract(plan: &Plan) -> TokenStream {
             }
 
             fn forward(&self, lane: &Lane, batch: &Batch) {
+                #begin
                 #(#embed)*
                 #(#angles)*
+                #begin_layers
                 #layers
             }
 
             fn head(&self, lane: &Lane, rows: &[u32]) {
+                #begin
                 #(#head)*
             }
 
             fn logits(&mut self) -> &mut Rows<#vocabulary> {
                 &mut self.buffers.#logits
             }
+
+            #clock
 
             #tower
         }

@@ -1,7 +1,7 @@
 //! A launch of a CUDA stack: its grid and its arguments.
 
 use super::names::body_ident;
-use super::{format_ident, number, quote};
+use super::{format_ident, number, profile, quote};
 use crate::plan::cuda::{Argument, CudaPlan, Extent, Launch, Plane};
 use crate::plan::{Plan, PlanBody};
 use proc_macro2::TokenStream;
@@ -52,15 +52,19 @@ pub fn launch(plan: &Plan, cuda: &CudaPlan, body: Option<&PlanBody>, launch: &La
         let (name, value) = (format_ident!("{}", parameter.name), argument(plan, cuda, body, it));
         quote!(#name: #value)
     });
-    let (waits, launches) = match launch.beside {
-        true => (quote!(queue.fork();), quote!(beside)),
-        false => (quote!(queue.join();), quote!(launch)),
+    let row = profile::row(plan, cuda, launch);
+    let (waits, launches) = match (launch.beside, row.is_some()) {
+        (true, false) => (quote!(queue.fork();), quote!(beside)),
+        (false, false) => (quote!(queue.join();), quote!(launch)),
+        (true, true) => (quote!(queue.fork_if_untimed();), quote!(timed_beside)),
+        (false, true) => (quote!(queue.join_if_untimed();), quote!(timed)),
     };
+    let row = row.map(|row| quote!(#row,));
     let waits = launch.waits.then_some(waits);
     quote! {
         #waits
         #gathers
-        queue.#launches(&self.kernels.#module.#kernel, [#(#grid),*], #arguments { #(#fields),* });
+        queue.#launches(#row &self.kernels.#module.#kernel, [#(#grid),*], #arguments { #(#fields),* });
     }
 }
 

@@ -5,7 +5,7 @@ use super::cuda_launch::{launch, looks_ahead, rotary_body};
 use super::cuda_programs::program;
 use super::layers::{frequency_table, sliding};
 use super::names::{body_ident, logits_name};
-use super::{cuda_tower, cuda_weights};
+use super::{cuda_tower, cuda_weights, profile};
 use super::{float, format_ident, kv_offload, layer_type, number, quote};
 use crate::blocks::PhaseKind;
 use crate::graph::BodyId;
@@ -334,9 +334,12 @@ fn programs_impl(plan: &Plan, cuda: &CudaPlan) -> TokenStream {
         }
     });
     let see = cuda_tower::programs(cuda);
+    let profile = profile::constant(plan);
     quote! {
         impl Programs for Stack {
             const HEAD_ROWS: usize = #rows;
+
+            #profile
 
             fn decode(&self, program: usize, queue: &mut Queue) {
                 match program {

@@ -15,6 +15,7 @@ mod kv_offload;
 mod layers;
 mod manifest;
 pub(crate) mod names;
+mod profile;
 mod spec;
 mod weights;
 
@@ -50,6 +51,9 @@ pub fn emit(plan: &Plan, features: &[String]) -> Vec<File> {
         file("src/spec.rs", rust(&spec_doc(plan), spec::spec(plan, features))),
         file("src/stack.rs", rust(&stack_doc(plan), stack)),
     ];
+    if plan.target.profile {
+        files.push(file("src/profile.rs", rust(&profile_doc(plan), profile::table(plan))));
+    }
     if let Some(cuda) = &plan.cuda {
         files.push(file("src/arguments.rs", cuda::arguments(plan, cuda)));
         files.extend(cuda::modules(plan, cuda));
@@ -69,8 +73,14 @@ fn main(plan: &Plan) -> TokenStream {
             mod arguments;
         )
     });
+    let profile = plan.target.profile.then(|| {
+        quote!(
+            mod profile;
+        )
+    });
     quote! {
         #arguments
+        #profile
         mod spec;
         mod stack;
 
@@ -86,6 +96,10 @@ fn main_doc(plan: &Plan) -> String {
 
 fn spec_doc(plan: &Plan) -> String {
     format!("What the build of `{}` fixed.", plan.target.build())
+}
+
+fn profile_doc(plan: &Plan) -> String {
+    format!("The phases of `{}` whose times are taken, and their work by its plan.", plan.target.build())
 }
 
 fn stack_doc(plan: &Plan) -> String {

@@ -1,6 +1,7 @@
 //! The cost of a phase in bytes and products, and its time by HARDWARE.toml's figures.
 
 use crate::spec::types::{Hardware, HardwareKind};
+use monomorph_abi::PhaseWork;
 
 /// Work of one phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -79,7 +80,7 @@ impl Cost {
 
     /// Seconds at the hardware's limits: bytes or products, whichever takes longer.
     pub fn floor(&self, hardware: &Hardware) -> f64 {
-        self.products(hardware).max(self.memory_bytes() / hardware.bandwidth)
+        self.work(hardware).limit(0.0, hardware.bandwidth)
     }
 
     fn products(&self, hardware: &Hardware) -> f64 {
@@ -97,15 +98,25 @@ impl Cost {
     /// Seconds of the floor, the boundaries and exchanges between ranks; nvfp4 counts at the rate of its
     /// decoding if that is slower than memory.
     pub fn predicted(&self, hardware: &Hardware) -> f64 {
+        self.work(hardware).predicted(0.0, hardware.bandwidth)
+    }
+
+    /// The work that takes this time. It grows with nothing.
+    pub(crate) fn work(&self, hardware: &Hardware) -> PhaseWork {
         let decoding = hardware.cuda().map_or(0.0, |cuda| {
             let slower = (1.0 / cuda.nvfp4_rate - 1.0 / hardware.bandwidth).max(0.0);
             self.nvfp4_bytes * slower
         });
-        let bytes = self.memory_bytes() / hardware.bandwidth + decoding;
         let peers = hardware.cuda().and_then(|cuda| cuda.peers).filter(|_| self.exchanged_bytes > 0.0);
         let exchange =
             peers.map_or(0.0, |peers| peers.exchange_seconds + self.exchanged_bytes / peers.bandwidth);
-        self.products(hardware).max(bytes) + self.boundaries * hardware.boundary_seconds + exchange
+        PhaseWork {
+            bytes: self.memory_bytes(),
+            products: self.products(hardware),
+            decoding,
+            overhead: self.boundaries * hardware.boundary_seconds + exchange,
+            ..PhaseWork::default()
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The last stage of a plan: costs of its phases, memory, and predicted speed.
 
 use super::{
-    Boundaries, Buffer, Cost, Figures, Given, Launched, Lowered, LoweredPhase, Memory, Phase, Plan, PlanBody,
-    Prediction, Speculation, Structure, Work, cuda,
+    Boundaries, Buffer, Cost, FieldKind, Figures, Given, Launched, Lowered, LoweredPhase, Memory, Phase,
+    PhaseKind, Plan, PlanBody, Prediction, Speculation, Structure, Work, cuda,
 };
 use crate::graph::BodyId;
+use monomorph_formats::Format;
 
 impl Plan {
     /// Computes the figures of a launched plan.
@@ -29,6 +30,20 @@ impl Figures {
     /// What a phase costs in another step than those of its figures, with the boundaries of a decode step.
     pub fn cost(&self, phase: &Phase, given: Given) -> Cost {
         Work::of(&phase.kind, &self.structure, given, phase.decode.boundaries)
+    }
+
+    /// What a phase costs in a step of so many sequences, each of which has `fed` rows and costs `one` alone:
+    /// more rows touch more experts.
+    pub fn of_sequences(&self, kind: &PhaseKind, fed: usize, sequences: usize, one: &Cost) -> Cost {
+        let cost = one.of_rows(sequences);
+        let Some((matrix, active)) = kind.kind().chooses() else { return cost };
+        let field = self.field(matrix);
+        let FieldKind::Matrix { format, .. } = field.kind else { return cost };
+        let touched = |rows: usize| field.touched_experts(active, rows, self.target.ranks);
+        let Some((all, counted)) = touched(sequences * fed).zip(touched(fed)) else { return cost };
+        let bytes = (all - counted) * field.matrix_bytes(&self.target.hardware.kind) as f64;
+        let nvfp4 = if format == Format::Nvfp4 { bytes } else { 0.0 };
+        Cost { weight_bytes: cost.weight_bytes + bytes, nvfp4_bytes: cost.nvfp4_bytes + nvfp4, ..cost }
     }
 
     /// Buffers, and the bytes of each at the largest step: 0 if no kernel uses it.

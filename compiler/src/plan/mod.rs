@@ -10,6 +10,7 @@ mod figures;
 mod id;
 mod keeps;
 pub mod packed;
+pub mod profile;
 mod tower;
 pub mod traffic;
 mod work;

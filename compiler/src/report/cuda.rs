@@ -2,9 +2,8 @@
 
 use crate::graph::BodyId;
 use crate::plan::cuda::{Constant, CudaPlan, Extent, Launch, Program, Regime};
-use crate::plan::{Cost, FieldKind, Phase, PhaseKind, Plan, Prediction};
+use crate::plan::{Cost, Phase, Plan, Prediction};
 use crate::spec::types::{Knobs, Provenance, Tuning};
-use monomorph_formats::Format;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -295,34 +294,16 @@ fn cost(plan: &Plan, program: &Program, body: usize, phase: usize, launches: &[L
     let (Phase { decode, verify, prefill, .. }, kind) = (costs, &costs.kind);
     let (sequences, fed) = (program.sequences, program.tokens);
     let cost = match program.regime {
-        Regime::Decode if fed == 1 => further_experts(plan, kind, sequences, decode.of_rows(sequences)),
-        Regime::Decode => experts_beyond(plan, kind, fed, sequences * fed, verify.of_rows(sequences)),
-        Regime::Draft => further_experts(plan, kind, sequences, decode.of_rows(sequences)),
+        Regime::Decode if fed == 1 => plan.of_sequences(kind, 1, sequences, decode),
+        Regime::Decode => plan.of_sequences(kind, fed, sequences, verify),
+        Regime::Draft => plan.of_sequences(kind, 1, sequences, decode),
         Regime::Prefill if program.rows < Prediction::PREFILL_TOKENS => {
-            further_experts(plan, kind, program.rows, decode.of_rows(program.rows))
+            plan.of_sequences(kind, 1, program.rows, decode)
         }
         Regime::Prefill | Regime::Head | Regime::Learn | Regime::See => *prefill,
     };
     let launches = launches.iter().filter(|launch| launch.phase == phase).count();
     Cost { boundaries: launches as f64, ..cost }
-}
-
-/// Adds the bytes of experts that `rows` tokens touch beyond those of one token.
-fn further_experts(plan: &Plan, kind: &PhaseKind, rows: usize, cost: Cost) -> Cost {
-    experts_beyond(plan, kind, 1, rows, cost)
-}
-
-/// The same beyond those of `counted` tokens.
-fn experts_beyond(plan: &Plan, kind: &PhaseKind, counted: usize, rows: usize, cost: Cost) -> Cost {
-    let Some((matrix, active)) = kind.kind().chooses() else { return cost };
-    let field = plan.field(matrix);
-    let FieldKind::Matrix { format, .. } = field.kind else { return cost };
-    let touched = |rows: usize| field.touched_experts(active, rows, plan.target.ranks);
-    let Some((rows, counted)) = touched(rows).zip(touched(counted)) else { return cost };
-    let further = rows - counted;
-    let bytes = further * field.matrix_bytes(&plan.target.hardware.kind) as f64;
-    let nvfp4 = if format == Format::Nvfp4 { bytes } else { 0.0 };
-    Cost { weight_bytes: cost.weight_bytes + bytes, nvfp4_bytes: cost.nvfp4_bytes + nvfp4, ..cost }
 }
 
 fn launch_columns(cuda: &CudaPlan, program: &Program, launch: &Launch) -> String {

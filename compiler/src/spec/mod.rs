@@ -11,6 +11,7 @@ mod hardware;
 mod kept;
 mod memory;
 pub(crate) mod model;
+mod profile;
 mod quant;
 mod ranks;
 pub(crate) mod reader;
@@ -28,6 +29,7 @@ pub use drafting::with_draft;
 pub(crate) use fit::{check_named_once, check_names};
 pub use kept::with_kv;
 pub use memory::{kv_block_bytes, weight_bytes};
+pub use profile::with_profile;
 pub(crate) use quant::names as file_names;
 pub use ranks::{with_hosts, with_ranks};
 pub(crate) use tensors::LayerTensors;
@@ -63,11 +65,11 @@ fn load_for(search: &[PathBuf], target: &str, ranks: usize) -> Result<Target, Di
     sink.finish(target)
 }
 
-/// [`load`], followed by [`with_kv`], [`with_vision`], [`with_ranks`], [`with_hosts`], [`with_draft`] and
-/// [`with_batch_invariant`] if `options` ask for them.
+/// [`load`], followed by [`with_kv`], [`with_vision`], [`with_ranks`], [`with_hosts`], [`with_draft`],
+/// [`with_batch_invariant`] and [`with_profile`] if `options` ask for them.
 ///
 /// # Errors
-/// Those of all seven.
+/// Those of all eight.
 pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Result<Target, Diagnostics> {
     let target = load_for(search, target, options.ranks.unwrap_or(1).max(1))?;
     let target = options.kv.into_iter().try_fold(target, with_kv)?;
@@ -79,7 +81,8 @@ pub fn load_with(search: &[PathBuf], target: &str, options: &BuildOptions) -> Re
     let target = ranks.into_iter().try_fold(target, with_ranks)?;
     let target = options.hosts.into_iter().try_fold(target, with_hosts)?;
     let target = options.draft.iter().try_fold(target, with_draft)?;
-    options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)
+    let target = options.batch_invariant.into_iter().try_fold(target, with_batch_invariant)?;
+    if options.profile { with_profile(target) } else { Ok(target) }
 }
 
 /// Loads hardware by name and checks it alone.
@@ -189,6 +192,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         kv: None,
         vision: false,
         image_patches: None,
+        profile: false,
         racecheck: false,
     })
 }

@@ -16,10 +16,12 @@ pub mod state;
 pub mod step;
 pub mod tiles;
 mod wire;
+mod work;
 pub mod world;
 
 pub use format::{ON_CARDS, code_bits, scaled_run};
 pub use wire::{Wire, bytes_of};
+pub use work::PhaseWork;
 
 /// f32 elements of the widest vector of any CPU. Rows that are read in whole vectors are padded to a multiple
 /// of it.

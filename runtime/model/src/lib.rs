@@ -8,6 +8,7 @@ mod fault;
 mod kv;
 mod meter;
 mod name;
+mod profile;
 mod sliding;
 mod spec;
 mod states;
@@ -19,6 +20,7 @@ pub use kv::{KvScaleSpec, KvScales};
 pub use meter::{RankCounts, RankMeter};
 pub use monomorph_abi::sliding::{Sliding, SlidingNeeds, SlidingRoom};
 pub use name::is_instance;
+pub use profile::{PhaseClock, PhaseWork, ProfileSpec, ProfiledKind, ProfiledPhase, ProfiledStep, TimedRow};
 pub use sliding::SlidingSpec;
 pub use spec::{
     BatchInvariantSpec, CanarySpec, ClassFormat, CudaSpec, DraftSpec, Drafter, Figures, FileSpec,
@@ -54,6 +56,9 @@ pub trait Model: Sized + Send + 'static {
 
     /// Its vision tower, of a build that takes images.
     const VISION: Option<VisionSpec> = None;
+
+    /// The steps whose phases it times, of a profiling build.
+    const PROFILE: Option<&'static ProfileSpec> = None;
 
     /// Most steps in flight: submitted and not collected; at least 1. A stack that computes the step within
     /// `submit` says 1: more would gain nothing and compute rows that are discarded. One that only launches
@@ -293,6 +298,15 @@ pub trait Model: Sized + Send + 'static {
 
     /// Waits for a step and returns what it produced, one row per sequence of the step, in its order.
     fn collect(&mut self, ticket: Ticket) -> StepOutput;
+
+    /// Begins to take the times of phases, or ends that, between two steps. Returns those taken since the
+    /// last call, by [`ProfileSpec::names`]; rows at the end that were never timed may lack.
+    ///
+    /// # Panics
+    /// Of a build that is none for profiling. Unwinds when the device has failed.
+    fn time_phases(&mut self, on: bool) -> Vec<TimedRow> {
+        unreachable!("times are to be taken: {on}, and this is no profiling build")
+    }
 }
 
 /// The source of the weights.

@@ -1,5 +1,5 @@
-//! The built binary: `serve`, `generate`, `logits`, `perplexity`, `retrieval`, `bench`, `pack`, `info`,
-//! `health`, `completions`, `manual`.
+//! The built binary: `serve`, `generate`, `logits`, `perplexity`, `retrieval`, `bench`, `profile`, `pack`,
+//! `info`, `health`, `completions`, `manual`.
 //!
 //! Exit codes: 0 done; 1 it could not be done; 2 the command line is wrong; 3 the hardware it was compiled
 //! for is not there; 4 the device failed while it worked, and all clients were told; 5 a supervised server's
@@ -32,6 +32,7 @@ pub use verbs::serve::{ServeArgs, serve};
 
 use crate::process::{allocator, out};
 use crate::verbs::cli::{Cli, Logits, Pack, Verb};
+use crate::verbs::info::Build;
 use crate::verbs::version;
 use clap::{CommandFactory, FromArgMatches, Parser};
 use monomorph_model::{Model, ModelSpec, device_fault};
@@ -98,12 +99,12 @@ fn exit_code(work: impl FnOnce() -> Result<(), Failure> + UnwindSafe) -> ExitCod
 fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
     let spec = M::SPEC;
     match verb {
-        Verb::Info(args) => return Ok(verbs::info::info(spec, M::SLIDING, M::VISION, M::RANKS, args)?),
+        Verb::Info(args) => return Ok(verbs::info::info(&Build::of::<M>(), M::SLIDING, args)?),
         Verb::Health(args) => return Ok(verbs::health::health(args)?),
         Verb::Completions(args) => return Ok(verbs::manual::completions(&Cli::command(), args)?),
         Verb::Manual(args) => return Ok(verbs::manual::manual(Cli::command(), args)?),
         Verb::TryGrammars => return Ok(request::grammars::trial::run()?),
-        Verb::Serve(_) | Verb::Generate(_) | Verb::Bench(_) => {}
+        Verb::Serve(_) | Verb::Generate(_) | Verb::Bench(_) | Verb::Profile(_) => {}
         Verb::Logits(_) | Verb::Perplexity(_) | Verb::Retrieval(_) | Verb::Pack(_) => {}
     }
     if let Verb::Serve(args) = verb
@@ -129,6 +130,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         Verb::Perplexity(args) => verbs::perplexity::perplexity::<M>(args),
         Verb::Retrieval(args) => verbs::retrieval::retrieval::<M>(args),
         Verb::Bench(args) => verbs::bench::bench::<M>(args, started),
+        Verb::Profile(args) => verbs::profile::profile::<M>(args),
         Verb::Pack(args) => verbs::pack::pack::<M>(args),
         _ => Ok(()),
     }

@@ -49,6 +49,8 @@ pub struct BuildOptions {
     pub vision: bool,
     /// Most patches of an image in place of what a backend takes by default; with `vision` alone.
     pub image_patches: Option<usize>,
+    /// Whether the server can take the time of each phase.
+    pub profile: bool,
 }
 
 /// Ranks that compute each token together, and how they share a model.
@@ -115,6 +117,8 @@ pub struct Target {
     pub vision: bool,
     /// Most patches of an image, where the build says.
     pub image_patches: Option<usize>,
+    /// Whether its server can take the time of each phase.
+    pub profile: bool,
     /// Whether its CUDA kernels are built so that compute-sanitizer's racecheck can follow their barriers:
     /// slower, and only for that tool.
     pub racecheck: bool,
@@ -155,7 +159,8 @@ impl Target {
             (true, None) => "+vision".to_owned(),
             (true, Some(patches)) => format!("+vision-{patches}"),
         };
+        let profile = if self.profile { "+profile" } else { "" };
         let racecheck = if self.racecheck { "+racecheck" } else { "" };
-        self.name() + &draft + &invariant + &ranks + &hosts + &kv + &vision + racecheck
+        self.name() + &draft + &invariant + &ranks + &hosts + &kv + &vision + profile + racecheck
     }
 }

@@ -45,6 +45,7 @@ mod shape;
 mod simd;
 mod static_scales;
 mod team;
+mod times;
 mod vision;
 mod whole;
 mod windows;
@@ -90,6 +91,7 @@ pub use rounded::{InE4m3, InF16};
 pub use rows::{Int8Rows, Rows};
 pub use shape::BatchLimits;
 pub use team::{Lane, Team};
+pub use times::PhaseTimes;
 pub use vision::{
     AsPooled, LayerNorm, PatchAttentionScratch, PatchTurn, Patches, PooledRow, Standardise, add_image_rows,
     image_rows, keep_image_rows, merge_channels, merge_patches, norm_in_place, patch_axes, patch_square,

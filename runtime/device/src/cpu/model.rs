@@ -10,10 +10,12 @@ use super::outputs::Outputs;
 use super::rows::Rows;
 use super::shape::BatchLimits;
 use super::team::{Lane, Team};
+use super::times::PhaseTimes;
 use super::vision::Patches;
 use monomorph_model::{
-    BlockId, FeatureSlot, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, Progress,
-    Shown, SlidingId, SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, VisionSpec, Weights,
+    BlockId, FeatureSlot, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot, ProfileSpec,
+    Progress, Shown, SlidingId, SlidingSpec, StatePlace, States, Step, StepOutput, Ticket, TimedRow,
+    VisionSpec, Weights,
 };
 use monomorph_weights::{Checkpoint, Packed, Packing, WeightsError};
 use std::cell::OnceCell;
@@ -32,6 +34,9 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
 
     /// Its vision tower, if it was built with one. Then it also has the four functions at the end.
     const VISION: Option<VisionSpec> = None;
+
+    /// The steps whose phases it times, of a profiling build. Then it has [`Self::clock`], too.
+    const PROFILE: Option<&'static ProfileSpec> = None;
 
     /// The parts of a K/V block that the layers attend to, but for those with a sliding window.
     const PARTS: Range<usize>;
@@ -66,6 +71,11 @@ pub trait Stack<const VOCABULARY: usize, const DRAFTS: usize>: Sized + Send + Sy
     /// and the last keep the rows of its tokens in a slot: those of the last layer, then those of each tap.
     fn see(&self, _lane: &Lane, _patches: &Patches, _slot: usize, _layers: Range<usize>) {
         unreachable!("{NO_TOWER}")
+    }
+
+    /// The times of its phases.
+    fn clock(&self) -> Option<&PhaseTimes> {
+        None
     }
 
     /// A row that is kept: of slot, then of the image's own or a tap, then of token.
@@ -125,6 +135,7 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
     const SPEC: &'static ModelSpec = S::SPEC;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
     const VISION: Option<VisionSpec> = S::VISION;
+    const PROFILE: Option<&'static ProfileSpec> = S::PROFILE;
 
     fn load(weights: &Weights, options: &LoadOptions, progress: &Progress) -> Result<Self, LoadError> {
         let made_up = OnceCell::new();
@@ -309,6 +320,10 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
         self.outputs.collect(ticket)
+    }
+
+    fn time_phases(&mut self, on: bool) -> Vec<TimedRow> {
+        self.stack.clock().expect("only a profiling build takes times").take(on)
     }
 }
 

@@ -31,12 +31,15 @@ use super::pointer::Pointer;
 use super::queue::{Extents, Graph, Kept, Portion, Queue, StepTables};
 use super::ring::SlotRing;
 use super::states::Places;
+use super::times::LaunchTimes;
 use super::wire::{MAX_SEQUENCES, SampledRow, StepBuffer, StepLimits, Tables};
 use super::world::{Exchange, fail};
 use images::Sight;
 pub(crate) use images::Tower;
 use in_flight::{StepSlot, Want};
-use monomorph_model::{ModelSpec, OffloadSlot, Output, SlidingSpec, Step, StepOutput, Ticket, Tokens};
+use monomorph_model::{
+    ModelSpec, OffloadSlot, Output, ProfileSpec, SlidingSpec, Step, StepOutput, Ticket, TimedRow, Tokens,
+};
 use parts::{Kind, PROMPTS, StepPart, parts};
 use std::ops::Range;
 
@@ -44,6 +47,9 @@ use std::ops::Range;
 pub trait Programs: Send + 'static {
     /// Most rows of logits that one [`Programs::head`] computes.
     const HEAD_ROWS: usize;
+
+    /// The steps whose launches it times, of a profiling build.
+    const PROFILE: Option<&'static ProfileSpec> = None;
 
     /// Decode program `program`, followed by its draft passes. Recorded as a graph, and launched directly for
     /// steps with blocks on disk, which no recording can stage.
@@ -105,6 +111,8 @@ pub struct Executor {
     unsampled: Vec<StepPart>,
     submitted: u64,
     collected: u64,
+    /// Times of launches; of a profiling build alone.
+    times: LaunchTimes,
 }
 
 /// A decode program.
@@ -232,6 +240,7 @@ impl Executor {
             unsampled: Vec::new(),
             submitted: 0,
             collected: 0,
+            times: LaunchTimes::default(),
         })
     }
 
@@ -301,6 +310,9 @@ impl Executor {
         let in_flight = self.submitted - self.collected;
         assert!(in_flight < self.ring.steps as u64, "{in_flight} steps are in flight already");
         assert!(self.unsampled.is_empty(), "a step is not sampled in, and another is submitted");
+        if P::PROFILE.is_some() {
+            self.read_times();
+        }
         let flight = self.ring.of_step(self.submitted).start;
         let parts = parts(step, flight, self.ring.parts > 1, self.drafts, self.drafted);
         let started = self.copy(step).and_then(|()| match step.sampling_follows {
@@ -488,11 +500,14 @@ impl Executor {
         let table = tables.header.offset(self.buffer.header.blocks_at as u64);
         // Behind the logits nothing attends: servers whose drafts do keep no blocks on disk.
         let offload = self.offload.as_mut().filter(|_| portion != Portion::Sampling);
-        match offload.and_then(|it| it.begin(offloaded, &self.buffer.blocks, table)) {
-            None => graph.launch(gpu.stream())?,
+        let pass = offload.and_then(|it| it.begin(offloaded, &self.buffer.blocks, table));
+        let timed = P::PROFILE.is_some() && self.times.are_taken();
+        match pass {
+            None if !timed => graph.launch(gpu.stream())?,
             pass => {
                 let queue = self.quiet.queue(program, false, *extents, tables);
-                let mut queue = queue.portion(portion).streaming(pass);
+                let queue = queue.portion(portion).streaming(pass);
+                let mut queue = queue.timed_by(P::PROFILE.is_some().then_some(&mut self.times));
                 programs.decode(at, &mut queue);
                 queue.finish()?;
             }
@@ -519,7 +534,8 @@ impl Executor {
         let (extents, tables) = (self.extents(outputs), self.flights[part.flight].tables);
         let table = tables.header.offset(self.buffer.header.blocks_at as u64);
         let pass = self.offload.as_mut().and_then(|it| it.begin(offloaded, &self.buffer.blocks, table));
-        let mut queue = self.quiet.queue("prefill", false, extents, tables).streaming(pass);
+        let queue = self.quiet.queue("prefill", false, extents, tables).streaming(pass);
+        let mut queue = queue.timed_by(P::PROFILE.is_some().then_some(&mut self.times));
         programs.prefill(self.buffer.tokens.len(), &mut queue);
         queue.finish()?;
         self.count(|traffic| traffic.layers, self.buffer.tokens.len());
@@ -541,7 +557,8 @@ impl Executor {
             }
             extents.outputs = group(first).len() as u32;
             tables.sampled = sampled.offset((first * size_of::<SampledRow>()) as u64);
-            let mut queue = self.quiet.queue("head", false, extents, tables);
+            let queue = self.quiet.queue("head", false, extents, tables);
+            let mut queue = queue.timed_by(P::PROFILE.is_some().then_some(&mut self.times));
             programs.head(&mut queue);
             queue.finish()?;
             self.count(|traffic| traffic.head, group(first).len());
@@ -564,6 +581,27 @@ impl Executor {
             }
         }
         Ok(())
+    }
+
+    /// Begins to take the times of launches, or ends that. Returns those taken since the last call.
+    ///
+    /// # Panics
+    /// Unwinds when the device has failed.
+    pub fn time_launches(&mut self, on: bool) -> Vec<TimedRow> {
+        self.read_times();
+        self.times.take(on)
+    }
+
+    /// Waits for the launches whose times were taken, and reads these.
+    fn read_times(&mut self) {
+        if !self.times.are_taken() {
+            return;
+        }
+        let gpu = &self.quiet.gpu;
+        let read = gpu.enter().and_then(|()| gpu.stream().wait()).and_then(|()| self.times.read());
+        if let Err(fault) = read {
+            fail(self.exchange.as_ref(), fault);
+        }
     }
 
     /// The row counts of the step at hand, with `outputs` output rows.

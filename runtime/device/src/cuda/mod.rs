@@ -35,6 +35,7 @@ mod slice;
 mod sources;
 mod states;
 mod static_scales;
+mod times;
 mod weights;
 mod wire;
 mod world;

@@ -15,8 +15,8 @@ use monomorph_abi::world::Traffic;
 use monomorph_formats::cached::Cached;
 use monomorph_model::{
     BlockId, FeatureSlot, KvScaleSpec, KvScales, LoadError, LoadOptions, ModelSpec, OffloadRoom, OffloadSlot,
-    Progress, RankMeter, Shown, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket, VisionSpec,
-    Weights,
+    ProfileSpec, Progress, RankMeter, Shown, SlidingId, SlidingSpec, StatePlace, Step, StepOutput, Ticket,
+    TimedRow, VisionSpec, Weights,
 };
 use monomorph_world::{Rank, Seat};
 use std::ops::Range;
@@ -230,6 +230,7 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
     const SPEC: &'static ModelSpec = S::SPEC;
     const SLIDING: Option<SlidingSpec> = S::SLIDING;
     const VISION: Option<VisionSpec> = S::VISION;
+    const PROFILE: Option<&'static ProfileSpec> = S::PROFILE;
     const STEPS_IN_FLIGHT: usize = SlotRing::of(S::SPEC).steps;
     const SPLIT_SAMPLING: bool = true;
     const RANKS: usize = S::RANKS;
@@ -319,6 +320,10 @@ impl<S: Stack> monomorph_model::Model for Model<S> {
 
     fn collect(&mut self, ticket: Ticket) -> StepOutput {
         self.steps.collect(ticket)
+    }
+
+    fn time_phases(&mut self, on: bool) -> Vec<TimedRow> {
+        self.steps.time_launches(on)
     }
 }
 

@@ -8,6 +8,7 @@ use super::kv_offload::Pass;
 use super::module::Kernel;
 use super::nccl::Communicator;
 use super::pointer::Pointer;
+use super::times::LaunchTimes;
 use super::wire::{Header, SampledRow};
 use cudarc::driver::sys;
 use std::ffi::c_void;
@@ -125,6 +126,8 @@ pub struct Queue<'a> {
     pub step: StepTables,
     /// Stages blocks from disk, for a step that has some.
     offload: Option<Pass<'a>>,
+    /// Takes the times of launches; of a profiling build alone.
+    times: Option<&'a mut LaunchTimes>,
     outcome: Result<(), Fault>,
 }
 
@@ -152,6 +155,7 @@ impl<'a> Queue<'a> {
             extents,
             step,
             offload: None,
+            times: None,
             outcome: Ok(()),
         }
     }
@@ -169,6 +173,11 @@ impl<'a> Queue<'a> {
     /// The queue, staging blocks from disk if there are any.
     pub(crate) fn streaming(self, offload: Option<Pass<'a>>) -> Queue<'a> {
         Queue { offload, ..self }
+    }
+
+    /// The queue, the times of whose launches are taken, if any are.
+    pub(crate) fn timed_by(self, times: Option<&'a mut LaunchTimes>) -> Queue<'a> {
+        Queue { times: times.filter(|times| times.are_taken()), ..self }
     }
 
     /// Stages a part's blocks from disk. Called before the kernels that attend to it.
@@ -197,6 +206,50 @@ impl<'a> Queue<'a> {
     /// Launches `kernel` on `grid` blocks, behind [`Queue::fork`] and what was launched beside since.
     pub fn beside<A: Arguments>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], arguments: A) {
         arguments.handed(|addresses| self.beside_raw(kernel, grid, addresses));
+    }
+
+    /// Of a profiling build: [`Queue::launch`], with its time taken as that of a row, if times are taken.
+    pub fn timed<A: Arguments>(&mut self, row: usize, kernel: &Kernel<A>, grid: [u32; 3], arguments: A) {
+        if self.times.is_none() || !self.is_due() {
+            return self.launch(kernel, grid, arguments);
+        }
+        self.mark(|times, stream| times.begin(row, stream));
+        self.launch(kernel, grid, arguments);
+        self.mark(|times, stream| times.end(stream));
+    }
+
+    /// Of a profiling build: [`Queue::beside`]; if times are taken, [`Queue::timed`].
+    pub fn timed_beside<A: Arguments>(
+        &mut self,
+        row: usize,
+        kernel: &Kernel<A>,
+        grid: [u32; 3],
+        arguments: A,
+    ) {
+        match self.times {
+            None => self.beside(kernel, grid, arguments),
+            Some(_) => self.timed(row, kernel, grid, arguments),
+        }
+    }
+
+    /// Of a profiling build: [`Queue::fork`], unless times are taken and all runs in one stream.
+    pub fn fork_if_untimed(&mut self) {
+        if self.times.is_none() {
+            self.fork();
+        }
+    }
+
+    /// Of a profiling build: [`Queue::join`], unless times are taken and all runs in one stream.
+    pub fn join_if_untimed(&mut self) {
+        if self.times.is_none() {
+            self.join();
+        }
+    }
+
+    fn mark(&mut self, mark: impl FnOnce(&mut LaunchTimes, &Stream) -> Result<(), Fault>) {
+        if let (Some(times), Ok(())) = (&mut self.times, &self.outcome) {
+            self.outcome = mark(times, self.stream).map_err(|fault| fault.at(self.program));
+        }
     }
 
     fn beside_raw<A>(&mut self, kernel: &Kernel<A>, grid: [u32; 3], parameters: &mut [*mut c_void]) {

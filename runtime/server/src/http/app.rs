@@ -46,6 +46,8 @@ pub(crate) struct App {
     pub(crate) vision: Option<VisionSpec>,
     /// How many ranks it runs on.
     pub(crate) ranks: usize,
+    /// Whether it is a profiling build.
+    pub(crate) profiling: bool,
     /// The GPU of each; none of a server for a CPU.
     pub(crate) gpu_ordinals: Vec<usize>,
     /// What clients call it.

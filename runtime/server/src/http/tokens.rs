@@ -5,7 +5,7 @@ use super::body;
 use crate::error::ApiError;
 use crate::openai::tokens::{DetokenizeRequest, Source, TokenizeRequest};
 use crate::request::defaults;
-use crate::verbs::info::facts;
+use crate::verbs::info::{Build, facts};
 use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
@@ -101,8 +101,9 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
             }),
         })
     });
+    let build = Build { spec: app.spec, vision: app.vision, ranks: app.ranks, profiling: app.profiling };
     Json(json!({
-        "build": facts(app.spec, app.vision, app.ranks),
+        "build": facts(&build),
         "gpu_ordinals": app.gpu_ordinals,
         "model_name": app.model_name,
         "weights": if app.dummy { "dummy" } else { "checkpoint" },

@@ -195,7 +195,7 @@ fn info(facts: &Facts) -> Value {
     let build = object! {
         version: text(), commit: or_null(text()), rustc: text(), target: text(), specs: digests(), model: text(), hardware: hardware, ranks: count(), hidden: count(), layers: count(),
         vocabulary: count(), context: count(), usable_context: count(), draft: or_null(any_object()),
-        batch_invariant: or_null(any_object()), vision: or_null(vision), block_tokens: count(), block_bytes: count(),
+        batch_invariant: or_null(any_object()), profiling: boolean(), vision: or_null(vision), block_tokens: count(), block_bytes: count(),
         state_bytes: count(), step_tokens: count(), step_sequences: count(), kv_format: text(),
         kv_exact_layers: count(), kv_scales: or_null(array(text())), kv_bits: or_null(json!({"type": "number"})), kv_tokens_per_gb: or_null(count()),
         formats: array(format), tensors: count(), weight_bytes: count(), scratch_bytes: count(),

@@ -182,6 +182,8 @@ pub struct Start {
     pub(crate) processes: &'static [usize],
     /// Looks up GPUs that are named by their UUIDs.
     pub(crate) ordinal_of: OrdinalOf,
+    /// Whether it is a profiling build.
+    pub(crate) profiling: bool,
     /// Its vision tower, if it has one.
     pub(crate) vision: Option<VisionSpec>,
     /// What prepares images, of a model that takes some: others do not link it.
@@ -199,6 +201,7 @@ impl Start {
             ranks: M::RANKS,
             processes: M::PROCESSES,
             ordinal_of: M::ordinal_of,
+            profiling: M::PROFILE.is_some(),
             vision: M::VISION,
             read_images: ReadImages::of::<M>(),
         }

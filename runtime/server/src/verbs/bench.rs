@@ -250,17 +250,17 @@ fn streams_seconds(engine: &EngineHandle, prompts: Vec<Vec<u32>>, generate: usiz
 }
 
 /// Made-up prompts: what the tokens are does not change the work.
-struct Ids {
+pub(super) struct Ids {
     state: u64,
     vocabulary: u64,
 }
 
 impl Ids {
-    fn new(vocabulary: usize) -> Ids {
+    pub(super) fn new(vocabulary: usize) -> Ids {
         Ids { state: 0x9e37_79b9_7f4a_7c15, vocabulary: vocabulary.max(1) as u64 }
     }
 
-    fn take(&mut self, count: usize) -> Vec<u32> {
+    pub(super) fn take(&mut self, count: usize) -> Vec<u32> {
         let mut next = || {
             // xorshift64 (Marsaglia 2003).
             self.state ^= self.state << 13;

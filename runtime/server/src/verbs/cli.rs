@@ -9,6 +9,7 @@ use crate::verbs::logits::LogitsArgs;
 use crate::verbs::manual::{CompletionsArgs, ManualArgs};
 use crate::verbs::pack::PackArgs;
 use crate::verbs::perplexity::PerplexityArgs;
+use crate::verbs::profile::ProfileArgs;
 use crate::verbs::retrieval::RetrievalArgs;
 use crate::verbs::serve::ServeArgs;
 use clap::{Parser, Subcommand};
@@ -53,6 +54,8 @@ pub(crate) enum Verb {
     Retrieval(RetrievalArgs),
     /// Measure prefill, decode and concurrent streams.
     Bench(BenchArgs),
+    /// Take the time of each phase of a step, in a profiling build.
+    Profile(ProfileArgs),
     /// Pack weights into a file that servers map, so that they start at once and share it.
     Pack(PackArgs),
     /// Say what this binary was compiled for.
@@ -90,6 +93,7 @@ impl Verb {
             Verb::Perplexity(args) => Some(&args.model.gpus),
             Verb::Retrieval(args) => Some(&args.model.gpus),
             Verb::Bench(args) => Some(&args.gpus),
+            Verb::Profile(args) => Some(&args.gpus),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use crate::start::draft;
 use crate::start::paths::default_weights;
 use crate::verbs::version;
 use monomorph_abi::serve;
-use monomorph_model::{FileSpec, ModelSpec, SlidingSpec, VisionFamily, VisionSpec};
+use monomorph_model::{FileSpec, Model, ModelSpec, SlidingSpec, VisionFamily, VisionSpec};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -18,28 +18,42 @@ pub(crate) struct InfoArgs {
     json: bool,
 }
 
+/// A build: its constants, and what a model says beside them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Build {
+    pub(crate) spec: &'static ModelSpec,
+    /// Its vision tower, of a model that takes images.
+    pub(crate) vision: Option<VisionSpec>,
+    /// Ranks that it is cut into.
+    pub(crate) ranks: usize,
+    /// Whether it can take the times of phases.
+    pub(crate) profiling: bool,
+}
+
+impl Build {
+    /// That of a model.
+    pub(crate) fn of<M: Model>() -> Build {
+        Build { spec: M::SPEC, vision: M::VISION, ranks: M::RANKS, profiling: M::PROFILE.is_some() }
+    }
+}
+
 /// Prints the facts of the build.
-pub(crate) fn info(
-    spec: &ModelSpec,
-    sliding: Option<SlidingSpec>,
-    vision: Option<VisionSpec>,
-    ranks: usize,
-    args: &InfoArgs,
-) -> Result<(), String> {
+pub(crate) fn info(build: &Build, sliding: Option<SlidingSpec>, args: &InfoArgs) -> Result<(), String> {
     if args.json {
-        let mut facts = facts(spec, vision, ranks);
+        let mut facts = facts(build);
         if let Some(SlidingSpec { window, block_bytes }) = sliding {
             facts["sliding"] = json!({"window": window, "block_bytes": block_bytes});
         }
         out::print(format_args!("{facts:#}"));
     } else {
-        out::print(format_args!("{}", as_text(spec, sliding, vision, ranks)));
+        out::print(format_args!("{}", as_text(build, sliding)));
     }
     Ok(())
 }
 
-/// What the build fixed, as JSON; it runs on so many `ranks`.
-pub(crate) fn facts(spec: &ModelSpec, vision: Option<VisionSpec>, ranks: usize) -> Value {
+/// What the build fixed, as JSON.
+pub(crate) fn facts(build: &Build) -> Value {
+    let Build { spec, vision, ranks, profiling } = *build;
     let formats = spec
         .formats
         .iter()
@@ -67,6 +81,7 @@ pub(crate) fn facts(spec: &ModelSpec, vision: Option<VisionSpec>, ranks: usize) 
         "usable_context": spec.usable_context(),
         "draft": draft::facts(spec),
         "batch_invariant": batches::facts(spec),
+        "profiling": profiling,
         "vision": vision.map(|vision| vision_facts(&vision)),
         "block_tokens": spec.block_tokens,
         "block_bytes": spec.block_bytes,
@@ -148,14 +163,13 @@ fn hardware_json(spec: &ModelSpec) -> Value {
     value
 }
 
-fn as_text(
-    spec: &ModelSpec,
-    sliding: Option<SlidingSpec>,
-    vision: Option<VisionSpec>,
-    ranks: usize,
-) -> String {
+fn as_text(build: &Build, sliding: Option<SlidingSpec>) -> String {
+    let Build { spec, vision, ranks, profiling } = *build;
     let mut lines = vec![format!("{} (monomorph {})", spec.target, env!("CARGO_PKG_VERSION")), String::new()];
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
+    if profiling {
+        line("profiling", "this is a profiling build: `profile` takes the time of each phase".to_owned());
+    }
     let features = spec.hardware.features;
     let needs = if features.is_empty() { "the baseline".to_owned() } else { features.join(" ") };
     line("hardware", format!("{}, needs {needs}", spec.hardware.name));

@@ -11,6 +11,7 @@ pub(crate) mod logits;
 pub(crate) mod manual;
 pub(crate) mod pack;
 pub(crate) mod perplexity;
+pub(crate) mod profile;
 mod report;
 pub(crate) mod retrieval;
 mod seeing;

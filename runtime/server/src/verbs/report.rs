@@ -200,7 +200,7 @@ fn seen(seen: &Seen) -> Value {
 }
 
 /// The middle of some samples, or the mean of the two in the middle; 0 of none.
-fn median(samples: &[f64]) -> f64 {
+pub(super) fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {

@@ -233,6 +233,11 @@ pub fn serve(
             args.bind
         ));
     }
+    if start.profiling {
+        out::say(format_args!(
+            "warning: this is a profiling build, for `profile`: serve with one without --profile"
+        ));
+    }
     let sampling = args.sampling.sampling(spec)?;
     let world = args.processes.read(start.ranks, start.processes)?;
     let (prefix, snapshots) = args.prefix.options(spec)?;
@@ -273,6 +278,7 @@ pub fn serve(
         spec,
         vision: start.vision,
         ranks: start.ranks,
+        profiling: start.profiling,
         gpu_ordinals: options.ordinals.clone(),
         model_name: args.model_name.clone().unwrap_or_else(|| spec.model.to_owned()),
         keys,

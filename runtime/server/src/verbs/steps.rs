@@ -104,6 +104,11 @@ impl<'a, M: Model> Steps<'a, M> {
         Ok(steps)
     }
 
+    /// The model, whose steps have all been collected.
+    pub(super) fn model(&mut self) -> &mut M {
+        self.model
+    }
+
     /// Decodes until a sequence has `count` tokens more, which without drafts all come to have at once. The
     /// next call goes on from there.
     pub(crate) fn decode(&mut self, count: usize) -> Result<Decoded, String> {
