@@ -33,7 +33,8 @@ pub enum ProfiledKind {
 pub struct ProfiledPhase {
     /// Name of its body.
     pub body: String,
-    /// Name of the phase; of what samples, of its kernel.
+    /// Name of the phase; of what samples, of its kernel. Phases that the same launches carry out are named
+    /// together.
     pub name: String,
     /// Name of its kind.
     pub kind: &'static str,
@@ -107,7 +108,7 @@ impl Plan {
     }
 
     /// Phases of programs that follow each other in a step.
-    fn launched(&self, cuda: &CudaPlan, programs: &[&Program], kind: ProfiledKind) -> Vec<ProfiledPhase> {
+    fn launched(&self, cuda: &CudaPlan, programs: &[&Program], step: ProfiledKind) -> Vec<ProfiledPhase> {
         let mut all = Vec::new();
         for program in programs {
             for (body, times) in self.bodies_in_order() {
@@ -119,16 +120,21 @@ impl Plan {
                     }
                 }
                 all.extend(order.into_iter().map(|at| {
-                    let phase = &of_body.phases[at];
-                    let launches: Vec<&Launch> = launched.iter().filter(|it| it.phase == at).collect();
-                    ProfiledPhase {
-                        body: of_body.name.clone(),
-                        name: phase.name.clone(),
-                        kind: phase.kind.name(),
-                        times,
-                        rows: launches.iter().map(|it| launch_row(cuda, it)).collect(),
-                        work: self.work(phase, kind, Some(launches.len())),
+                    let launches = launched.iter().filter(|it| it.phase == at);
+                    let rows: Vec<usize> = launches.map(|it| launch_row(cuda, it)).collect();
+                    let (mut name, kind) = (of_body.phases[at].name.clone(), of_body.phases[at].kind.name());
+                    let mut work = self.work(&of_body.phases[at], step, Some(rows.len()));
+                    // Its launches carry out phases behind it that have none.
+                    let carried = of_body.phases.iter().enumerate().skip(at + 1);
+                    let carried = carried.take_while(|(at, _)| launched.iter().all(|it| it.phase != *at));
+                    for (_, phase) in carried {
+                        let other = self.work(phase, step, Some(0));
+                        if other.bytes > 0.0 || other.products > 0.0 {
+                            name = format!("{name} + {}", phase.name);
+                            work = together(work, other);
+                        }
                     }
+                    ProfiledPhase { body: of_body.name.clone(), name, kind, times, rows, work }
                 }));
             }
             let overhead = self.target.hardware.boundary_seconds;
@@ -176,6 +182,19 @@ impl Plan {
         let bytes_each = one.bytes - none.bytes;
         let most = if bytes_each > 0.0 { (longest.bytes - none.bytes) / bytes_each } else { 0.0 };
         PhaseWork { bytes_each, products_each: one.products - none.products, most, ..none }
+    }
+}
+
+/// The work of two phases that the same launches carry out.
+fn together(one: PhaseWork, other: PhaseWork) -> PhaseWork {
+    PhaseWork {
+        bytes: one.bytes + other.bytes,
+        bytes_each: one.bytes_each + other.bytes_each,
+        products: one.products + other.products,
+        products_each: one.products_each + other.products_each,
+        most: one.most.max(other.most),
+        decoding: one.decoding + other.decoding,
+        overhead: one.overhead + other.overhead,
     }
 }
 

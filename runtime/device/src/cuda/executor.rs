@@ -589,7 +589,9 @@ impl Executor {
     /// Unwinds when the device has failed.
     pub fn time_launches(&mut self, on: bool) -> Vec<TimedRow> {
         self.read_times();
-        self.times.take(on)
+        let gpu = &self.quiet.gpu;
+        let taken = gpu.enter().and_then(|()| self.times.take(on, gpu.stream()));
+        taken.unwrap_or_else(|fault| fail(self.exchange.as_ref(), fault))
     }
 
     /// Waits for the launches whose times were taken, and reads these.

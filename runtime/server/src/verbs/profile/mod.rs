@@ -170,8 +170,8 @@ struct Taken {
     steps: usize,
     /// Seconds of a step without times of phases, each round's.
     plain: Vec<f64>,
-    /// The same with them.
-    timed: Vec<f64>,
+    /// Seconds of all steps with them.
+    timed: f64,
     rows: Vec<TimedRow>,
 }
 
@@ -206,7 +206,7 @@ fn decode<M: Model>(
     for _ in 0..args.repeat.get() {
         taken.plain.push(steps.decode(count)?.seconds / count as f64);
         steps.model().time_phases(true);
-        taken.timed.push(steps.decode(count)?.seconds / count as f64);
+        taken.timed += steps.decode(count)?.seconds;
         taken.add(steps.model().time_phases(false));
         taken.steps += count;
         // The first of these steps has `context` and as many tokens as the round before decoded.
@@ -235,7 +235,7 @@ fn prompt<M: Model>(
     for _ in 0..args.repeat.get() {
         taken.plain.push(fed(model)?);
         model.time_phases(true);
-        taken.timed.push(fed(model)?);
+        taken.timed += fed(model)?;
         taken.add(model.time_phases(false));
         taken.steps += 1;
     }

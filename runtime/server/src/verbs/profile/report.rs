@@ -2,7 +2,6 @@
 
 use super::Taken;
 use crate::process::out;
-use crate::verbs::report::median;
 use monomorph_model::{
     ModelSpec, PhaseClock, ProfileSpec, ProfiledKind, ProfiledPhase, ProfiledStep, TimedRow,
 };
@@ -108,6 +107,11 @@ impl Profiled {
         }
     }
 
+    /// Microseconds of a step whose phases are timed.
+    fn timed_step(&self) -> f64 {
+        1e6 * self.taken.timed / self.taken.steps as f64
+    }
+
     fn total(&self) -> Figures {
         self.step.phases.iter().map(|phase| self.figures(phase)).fold(Figures::default(), |sum, it| sum + it)
     }
@@ -139,7 +143,7 @@ impl Profiled {
         let total = self.total();
         let mut value = json!({
             "step_microseconds": 1e6 * self.taken.step(),
-            "timed_step_microseconds": 1e6 * median(&self.taken.timed),
+            "timed_step_microseconds": self.timed_step(),
             "timed_steps": self.taken.steps,
             "phases_microseconds": total.measured,
             "bytes": total.bytes,
@@ -198,10 +202,10 @@ impl Profiled {
         }
         let total = self.total();
         line("all phases", String::new(), String::new(), total, "");
-        let step = 1e6 * self.taken.step();
-        let share = 100.0 * total.measured / step;
+        let (plain, timed) = (1e6 * self.taken.step(), self.timed_step());
+        let share = 100.0 * total.measured / timed;
         out::print(format_args!(
-            "a step without times of phases {step:>29.1} us: all phases are {share:.0} % of that"
+            "a step takes {plain:.1} us; while its phases are timed {timed:.1}, of which they are {share:.0} %"
         ));
     }
 }
