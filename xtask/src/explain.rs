@@ -19,6 +19,9 @@ pub struct Options {
     /// Write a page that stands by itself: phases in time, roofline, memory, precision.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "cubins"])]
     html: Option<PathBuf>,
+    /// Show in that page what the verb `profile --json` of a profiling build of the target printed.
+    #[arg(long, value_name = "FILE", requires = "html")]
+    times: Option<PathBuf>,
     /// Compile the kernels of a CUDA target and print each one's registers, shared memory and spills.
     #[arg(long)]
     cubins: bool,
@@ -43,7 +46,13 @@ pub fn explain(options: Options) -> Result<(), String> {
         let dirs = search.iter().map(|dir| standing::measured(dir));
         let measured = dirs.collect::<Result<Vec<_>, _>>()?;
         let measured = measured.iter().find_map(|of| of.get(&target.build()));
-        return std::fs::write(&path, report::html(&plan, measured))
+        let read = |path: PathBuf| {
+            let said = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+            let text = std::fs::read_to_string(&path).map_err(|error| said(&error))?;
+            report::Times::read(&text, &plan).map_err(|error| said(&error))
+        };
+        let times = options.times.map(read).transpose()?;
+        return std::fs::write(&path, report::html(&plan, measured, times.as_ref()))
             .map_err(|error| format!("{}: {error}", path.display()));
     }
     print(options.json, &report::report(&plan), |_| report::text(&plan))

@@ -1,6 +1,6 @@
 //! The report as one page of HTML: phases in time, the roofline, memory, precision, every phase's figures.
 
-use super::{BodyReport, CostReport, Report, report};
+use super::{BodyReport, CostReport, Report, Times, report};
 use crate::plan::{Cost, Plan, Prediction};
 use crate::spec::types::HardwareKind;
 use crate::standing::Measurement;
@@ -99,8 +99,9 @@ struct PhaseRow {
     ops: String,
 }
 
-/// The page, with the newest `measured` speed of the target beside the prediction, if there is one.
-pub fn html(plan: &Plan, measured: Option<&Measurement>) -> String {
+/// The page, with the newest `measured` speed of the target beside the prediction, and the times of phases
+/// that a profiling build took, if there are some.
+pub fn html(plan: &Plan, measured: Option<&Measurement>, times: Option<&Times>) -> String {
     let report = report(plan);
     let hardware = &plan.target.hardware;
     let mut tera = Tera::default();
@@ -125,6 +126,7 @@ pub fn html(plan: &Plan, measured: Option<&Measurement>) -> String {
         timeline(plan, &report, prefill, |it| &it.prefill, |it| &it.prefill),
     ];
     context.insert("timelines", &lines);
+    context.insert("timed", &times.map_or(Vec::new(), Times::tables));
     context.insert("roofline", &roofline(plan, &report));
     context.insert("memory", &memory(plan, &report));
     let kv = serde_json::json!({"class": "k/v", "stored": plan.target.quant.kv_formats.to_string(), "compute": "f32"});
@@ -418,7 +420,7 @@ fn rate(tokens: f64) -> String {
 }
 
 /// A size for people.
-fn bytes(size: f64) -> String {
+pub(super) fn bytes(size: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let power = if size < 1000.0 { 0 } else { ((size.log10() / 3.0) as usize).min(units.len() - 1) };
     let scaled = size / 1000f64.powi(power as i32);

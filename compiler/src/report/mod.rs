@@ -5,8 +5,10 @@ pub mod draft;
 pub mod host;
 mod html;
 pub mod step;
+mod times;
 
 pub use html::html;
+pub use times::Times;
 
 use crate::graph::Rows;
 use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody, Prediction};
