@@ -76,6 +76,10 @@ pub struct Options {
     /// And built for images of so many patches, as `build --image-patches` takes them, and there the same.
     #[arg(long, value_name = "N", requires = "images")]
     image_patches: Option<usize>,
+    /// Build a profiling build of every target that is measured, on one GPU and without drafts, for
+    /// `run.py --only profiles`: a table of its kernels' times.
+    #[arg(long)]
+    profile: bool,
     /// Build servers for N GPUs: whatever is checked, of sizes that ranks can share, and beside those for
     /// one, what is measured.
     #[arg(long, value_name = "N")]

@@ -10,7 +10,7 @@ use serde_json::json;
 use std::process::Command;
 
 /// What runs on the machine with the card.
-const SCRIPTS: [(&str, &str); 18] = [
+const SCRIPTS: [(&str, &str); 19] = [
     ("run.py", include_str!("run.py")),
     ("checks/__init__.py", include_str!("checks/__init__.py")),
     ("checks/benches.py", include_str!("checks/benches.py")),
@@ -23,6 +23,7 @@ const SCRIPTS: [(&str, &str); 18] = [
     ("checks/joins.py", include_str!("checks/joins.py")),
     ("checks/launches.py", include_str!("checks/launches.py")),
     ("checks/logits.py", include_str!("checks/logits.py")),
+    ("checks/profiles.py", include_str!("checks/profiles.py")),
     ("checks/programs.py", include_str!("checks/programs.py")),
     ("checks/ranks.py", include_str!("checks/ranks.py")),
     ("checks/sanitizer.py", include_str!("checks/sanitizer.py")),
@@ -77,7 +78,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
     let mut manifest = json!({
         "commit": commit(), "hardware": options.hardware,
         "programs": [], "instruments": [], "goldens": [], "images": [], "joins": [], "engine": [], "sanitized": [], "hosts": {}, "benches": [],
-        "ranks": [], "storm": [],
+        "profiles": [], "ranks": [], "storm": [],
     });
     if with(Piece::Programs) {
         let (programs, instruments) =
@@ -165,6 +166,12 @@ pub fn gather(options: &Options) -> Result<(), String> {
             }
         }
     }
+    if options.profile {
+        for name in super::benches(options.bench.as_deref()) {
+            let profile = gathering.profile(&name)?;
+            manifest["profiles"].as_array_mut().expect("it was made a list").push(profile);
+        }
+    }
     manifest["executables"] = json!(gathering.executables);
     for (directory, bytes) in parts::sizes(&gathering.store)? {
         println!("{directory} ({:.1} MB before packing)", bytes as f64 / 1e6);
@@ -188,4 +195,42 @@ fn commit() -> String {
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_none_or(|text| !text.is_empty());
     let name = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "no commit".to_owned());
     if changed { format!("{name} and changes") } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::write;
+    use super::SCRIPTS;
+    use std::process::Command;
+
+    #[test]
+    fn a_table_of_kernels_has_each_launch_and_its_phase_once() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("checks")).unwrap();
+        for (name, text) in SCRIPTS {
+            write(&directory.path().join(name), text.as_bytes()).unwrap();
+        }
+        let script = r#"
+from checks.profiles import table
+launches = [{"kernel": "stage", "microseconds": 12.0}, {"kernel": "head", "microseconds": 48.0}]
+phase = {"body": "head", "phase": "logits", "times": 4, "bytes": 8e6, "gb_per_second": 133.3, "of_limit": 0.5,
+         "predicted_microseconds": 33.0, "launches": launches}
+step = {"sequences": 2, "context": 140.5, "step_microseconds": 50.0, "phases_microseconds": 60.0,
+        "predicted_microseconds": 33.0, "limit_microseconds": 30.0, "phases": [phase]}
+print(table({"target": "a/b/c", "weights": "dummy", "steps": [step]}))
+"#;
+        let mut python = Command::new("python3");
+        let python = python.current_dir(directory.path()).env("PYTHONDONTWRITEBYTECODE", "1");
+        let output = python.args(["-c", script]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        for line in [
+            "## 2 sequences, a token each after 140",
+            "50.0 us a step, 60.0 all launches, 33.0 predicted, 30.0 at the limit",
+            "| stage | head.logits | 4 | 3.00 | 12.0 | 8000000 | 133 | 50 % | 33.0 |",
+            "| head | head.logits | 4 | 12.00 | 48.0 |  | | | |",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
+    }
 }

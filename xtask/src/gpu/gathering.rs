@@ -4,6 +4,7 @@ use super::files::copy;
 use super::{parts, programs};
 use crate::test::CUDA;
 use crate::{TargetOptions, fetch, paths};
+use monomorph_compiler::plan::profile::ProfiledKind;
 use monomorph_compiler::plan::{Cost, Given, Plan};
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Ranks, Target};
 use monomorph_compiler::toolchain::python::run;
@@ -42,6 +43,9 @@ const ENGINES: [(&str, [usize; 2], usize, f64); 2] =
 const SWAPPED: usize = 16;
 /// Ids that every tokenizer has, including the stand-in used with made-up weights.
 const VOCABULARY: usize = 256;
+
+/// Tokens of the prompts whose kernels are timed.
+const PROFILED: [usize; 3] = [128, 1024, 8192];
 
 /// The server of several processes that serves, and whose processes are killed.
 const KILLED: &str = "llama-3.2-1b/bf16";
@@ -352,6 +356,25 @@ impl Gathering {
             "context": 8192, "texts": texts,
             "names": column(&prompts, "name"), "prompts": column(&prompts, "prompt"),
             "ids": column(&oracle, "ids"), "margins": column(&oracle, "margins"),
+        }))
+    }
+
+    /// A profiling build of what is measured, and the sizes of steps whose kernels are timed.
+    pub(super) fn profile(&mut self, name: &str) -> Result<Value, String> {
+        let options = BuildOptions { profile: true, ..BuildOptions::default() };
+        let (server, plan) = (self.server(name, &options, false), self.planned(name, &options)?);
+        let kinds = || plan.profiled().into_iter().map(|step| step.kind);
+        let batch = kinds().filter_map(|kind| match kind {
+            ProfiledKind::Decode(sequences) => Some(sequences),
+            ProfiledKind::Prompt(_) => None,
+        });
+        let prompts = kinds().filter_map(|kind| match kind {
+            ProfiledKind::Prompt(tokens) if PROFILED.contains(&tokens) => Some(tokens),
+            ProfiledKind::Prompt(_) | ProfiledKind::Decode(_) => None,
+        });
+        Ok(json!({
+            "name": self.target(name), "server": server, "batch": batch.collect::<Vec<_>>(),
+            "prompt_tokens": prompts.collect::<Vec<_>>(),
         }))
     }
 

@@ -35,6 +35,7 @@ GROUPS = {
     "sanitizer": ("sanitizer", "run"),
     "hosts": ("hosts", "run"),
     "benches": ("benches", "run"),
+    "profiles": ("profiles", "run"),
     "kv_offload": ("kv_offload", "run"),
     "instruments": ("programs", "measure"),
     "launches": ("launches", "run"),
