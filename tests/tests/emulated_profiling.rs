@@ -58,8 +58,12 @@ fn planned(plan: &Plan, programs: &[&str], cost: impl Fn(&Phase) -> f64) -> Vec<
     let mut all: Vec<(String, Vec<String>, f64)> = Vec::new();
     for name in programs {
         let program = cuda.programs.iter().find(|it| it.name == *name).expect("it is planned");
-        for (body, launches) in plan.bodies.iter().zip(&program.bodies) {
-            let times = plan.schedule.iter().filter(|(run, _)| plan.bodies[run.0].name == body.name).count();
+        for (at, (run, _)) in plan.schedule.iter().enumerate() {
+            if plan.schedule[..at].iter().any(|(other, _)| other == run) {
+                continue;
+            }
+            let (body, launches) = (&plan.bodies[run.0], &program.bodies[run.0]);
+            let times = plan.schedule.iter().filter(|(other, _)| other == run).count();
             let mut of_body: Vec<(usize, Vec<String>)> = Vec::new();
             for launch in launches {
                 let kernel = cuda.kernel(launch.kernel).name.clone();

@@ -55,8 +55,10 @@ fn check(plan: &Plan, profile: &Value, sizes: &[ProfiledKind], least: f64) {
             .iter()
             .map(|it| (it["body"].as_str().unwrap_or_default(), it["phase"].as_str().unwrap_or_default()))
             .collect();
-        let bodies = plan.bodies.iter();
-        let expected: Vec<(&str, &str)> = bodies
+        let runs = plan.schedule.iter().enumerate();
+        let first = runs.filter(|(at, (run, _))| plan.schedule[..*at].iter().all(|(other, _)| other != run));
+        let expected: Vec<(&str, &str)> = first
+            .map(|(_, (run, _))| &plan.bodies[run.0])
             .flat_map(|body| body.phases.iter().map(|phase| (body.name.as_str(), phase.name.as_str())))
             .collect();
         assert_eq!(names, expected, "the phases as they run");
