@@ -126,7 +126,7 @@ pub fn html(plan: &Plan, measured: Option<&Measurement>, times: Option<&Times>) 
         timeline(plan, &report, prefill, |it| &it.prefill, |it| &it.prefill),
     ];
     context.insert("timelines", &lines);
-    context.insert("timed", &times.map_or(Vec::new(), Times::tables));
+    context.insert("timed", &times.map_or(Vec::new(), |times| times.tables(bytes)));
     context.insert("roofline", &roofline(plan, &report));
     context.insert("memory", &memory(plan, &report));
     let kv = serde_json::json!({"class": "k/v", "stored": plan.target.quant.kv_formats.to_string(), "compute": "f32"});
@@ -420,7 +420,7 @@ fn rate(tokens: f64) -> String {
 }
 
 /// A size for people.
-pub(super) fn bytes(size: f64) -> String {
+fn bytes(size: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let power = if size < 1000.0 { 0 } else { ((size.log10() / 3.0) as usize).min(units.len() - 1) };
     let scaled = size / 1000f64.powi(power as i32);

@@ -53,12 +53,12 @@ impl Times {
         Ok(times)
     }
 
-    /// The tables of the page.
-    pub(super) fn tables(&self) -> Vec<Value> {
-        self.steps.iter().map(|step| self.table(step)).collect()
+    /// The tables of the page, which says bytes as `size` does.
+    pub(super) fn tables(&self, size: fn(f64) -> String) -> Vec<Value> {
+        self.steps.iter().map(|step| self.table(step, size)).collect()
     }
 
-    fn table(&self, step: &TimedStep) -> Value {
+    fn table(&self, step: &TimedStep, size: fn(f64) -> String) -> Value {
         let title = match (step.prompt_tokens, step.sequences) {
             (Some(tokens), _) => format!("a prompt of {tokens} tokens"),
             (None, Some(1) | None) => format!("a token after {:.0}", step.context.unwrap_or_default()),
@@ -81,7 +81,7 @@ impl Times {
             json!({
                 "name": format!("{}.{}", it.body, it.phase), "times": it.times,
                 "each": format!("{:.2}", it.microseconds_each), "all": format!("{:.1}", it.microseconds),
-                "bytes": super::html::bytes(it.bytes), "rate": format!("{:.1}", it.gb_per_second),
+                "bytes": size(it.bytes), "rate": format!("{:.1}", it.gb_per_second),
                 "share": format!("{:.0} %", 100.0 * it.of_limit),
                 "predicted": format!("{:.1}", it.predicted_microseconds),
             })

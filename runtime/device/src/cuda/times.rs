@@ -5,7 +5,7 @@ use super::fault::Fault;
 use super::host::Pinned;
 use monomorph_model::TimedRow;
 
-/// Bytes of a [`Plug`].
+/// How much a [`Plug`] copies, in bytes.
 const PLUG_BYTES: usize = 32 << 20;
 /// Seconds that the host takes for a launch and its two marks, at most.
 const LAUNCH_SECONDS: f64 = 10e-6;
