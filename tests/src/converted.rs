@@ -4,16 +4,12 @@ mod gemma4;
 mod nemotron_h;
 
 use crate::goldens::{FileTensor, Golden, file_tensors};
-use crate::root;
-use monomorph_compiler::import::{ImportError, Imported, Seen, import_gguf};
-use monomorph_compiler::spec;
-use monomorph_compiler::spec::types::{Compute, Target};
+use monomorph_compiler::spec::types::Target;
 use monomorph_formats::{Format, decode, encode};
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::{GgufWriter, Value};
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
-use std::path::Path;
 
 /// Architectures with delta-nets.
 const DELTA_NETS: [&str; 3] = ["qwen35", "qwen35moe", "qwen3next"];
@@ -258,31 +254,6 @@ fn interleaved(rows: Vec<Vec<f32>>, head_dim: usize) -> Vec<Vec<f32>> {
     out
 }
 
-/// The target of a golden's own import, in f32.
-///
-/// # Panics
-/// If it is refused.
-pub fn plain(golden: &Golden, directory: &Path) -> Target {
-    golden.import_into(directory, Compute::F32);
-    let search = [directory.to_owned(), root().join("targets")];
-    let name = format!("cpu/{}/f32", golden.name);
-    spec::load(&search, &name).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Writes a file to `directory`, and imports it.
-///
-/// # Errors
-/// When the importer refuses it.
-///
-/// # Panics
-/// If the directory is not writable, or the file is no sound GGUF file.
-pub fn imported(file: &GgufWriter, name: &str, directory: &Path) -> Result<Imported, ImportError> {
-    let path = directory.join(format!("{name}.gguf"));
-    std::fs::write(&path, file.finish()).expect("a temporary directory is writable");
-    let checkpoint = Checkpoint::open(&path).unwrap_or_else(|error| panic!("{error}"));
-    import_gguf(&checkpoint, name, Compute::F32, &Seen::of(&checkpoint))
-}
-
 /// The golden's f32 checkpoint as a GGUF file, matrices in `stored` where their rows fill its blocks. `plain`
 /// is the target of the golden's own import.
 ///
@@ -371,8 +342,10 @@ pub fn converted_in(
         if stored.is_quantised() && shape[0] == 1 {
             shape.remove(0);
         }
-        // The converter keeps what is no matrix, routers and convolutions as f32.
-        let exact = ["ffn_gate_inp", "ssm_conv1d", "_norm."].iter().any(|part| name.contains(part));
+        // The converter keeps what is no matrix, routers and convolutions as f32; older ones kept what weighs a
+        // shared expert as the checkpoint has it. It is not quantised.
+        let exact = ["ffn_gate_inp.", "ssm_conv1d", "_norm."].iter().any(|part| name.contains(part))
+            || name.contains("ffn_gate_inp_shexp.") && stored.is_quantised();
         let format = if fits && name.ends_with(".weight") && !exact { stored } else { Format::F32 };
         file = file.tensor(&name, &shape, format, encode(format, &values));
     }

@@ -5,6 +5,7 @@ pub mod crowd;
 pub mod dispatch;
 pub mod emulated;
 pub mod feedings;
+pub mod gguf_files;
 pub mod goldens;
 pub mod greedy;
 pub mod joins;

@@ -1,18 +1,17 @@
 //! GGUF files as llama.cpp's converters write them: imported, they are the model that the safetensors were.
 
-use monomorph_compiler::graph::Graph;
-use monomorph_compiler::import::{Imported, Seen, import_gguf};
+use monomorph_compiler::import::{Seen, import_gguf};
 use monomorph_compiler::passes::shard::shard;
-use monomorph_compiler::reference::{Cache, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{
     CheckpointSpec, Compute, Decay, OnePlusNorms, Ranks, Target, ValueHeads,
 };
-use monomorph_compiler::{graph, spec, toolchain};
-use monomorph_formats::Format;
-use monomorph_tests::converted::{config, converted, converted_by, converted_in, imported, plain};
+use monomorph_compiler::{graph, toolchain};
+use monomorph_formats::{Format, encode};
+use monomorph_tests::converted::{config, converted, converted_by, converted_in};
+use monomorph_tests::gguf_files::{imported, loaded, logits, logits_of, own, plain, served};
 use monomorph_tests::goldens::{Golden, golden, synthetic};
-use monomorph_tests::logits::{Logits, distance, read, rows_apart};
-use monomorph_tests::{root, server, stacks};
+use monomorph_tests::logits::{Logits, distance, rows_apart};
+use monomorph_tests::stacks;
 use monomorph_weights::Checkpoint;
 use monomorph_weights::test_support::GgufWriter;
 use std::path::{Path, PathBuf};
@@ -48,49 +47,6 @@ const HYBRIDS: [(&str, &str); 6] = [
     ("qwen35moe", "qwen35-moe-vision"),
     ("qwen35moe", "qwen35-moe-wide"),
 ];
-fn loaded(name: &str, directory: &Path) -> Target {
-    let search = [directory.to_owned(), root().join("targets")];
-    spec::load(&search, name).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// The target of a file's import, which is called after the golden and `gguf`.
-fn own(golden: &Golden, imported: &Imported, directory: &Path) -> Target {
-    let name = format!("{}-gguf", golden.name);
-    let models = directory.join("models").join(&name);
-    std::fs::create_dir_all(&models).expect("a temporary directory is writable");
-    std::fs::write(models.join("MODEL.toml"), &imported.model_toml).expect("it is writable");
-    let (file, quant) = &imported.quants[0];
-    std::fs::write(models.join(file), quant).expect("it is writable");
-    loaded(&format!("cpu/{name}/{}", file.trim_end_matches(".toml")), directory)
-}
-
-fn logits(target: &Target, weights: &Path, prompts: &[Vec<u32>]) -> Logits {
-    let graph = graph::build(&target.model, &target.quant);
-    logits_of(&graph, target, weights, prompts)
-}
-
-/// The logits of all prompts; behind them those of drafts, where there is a draft head.
-fn logits_of(graph: &Graph, target: &Target, weights: &Path, prompts: &[Vec<u32>]) -> Logits {
-    let checkpoint = Checkpoint::open(weights).unwrap_or_else(|error| panic!("{error}"));
-    let interpreter = Interpreter::new(graph, &target.quant, &checkpoint).expect("its tensors fit");
-    let whole = |prompt: &Vec<u32>| interpreter.forward(prompt, &mut Cache::default(), Which::All);
-    let drafted = |prompt: &Vec<u32>| {
-        let states = interpreter.forward_with_hidden(prompt, &mut Cache::default(), Which::All).hidden;
-        let given = &states[..(prompt.len() - 1) * target.model.hidden];
-        interpreter.draft(given, &prompt[1..], &mut Cache::default(), Which::All).logits
-    };
-    let pairs = prompts.iter().filter(|prompt| target.quant.has_draft() && prompt.len() > 1);
-    prompts.iter().map(whole).chain(pairs.map(drafted)).collect()
-}
-
-/// The logits of a server's stack, without those of drafts.
-fn served(binary: &Path, weights: &Path, golden: &Golden, directory: &Path) -> Logits {
-    let (tokens, out) = (golden.directory.join("tokens.json"), directory.join("out.safetensors"));
-    let [weights, tokens, to] = [weights, &tokens, &out].map(|path| path.to_str().expect("paths are UTF-8"));
-    server::verb(binary, &["--weights", weights, "--tokens", tokens, "--out", to]);
-    read(&out)
-}
-
 /// The logits of a file are the checkpoint's, to the bit: every number is where it was. Planted, and seen
 /// here: rows of queries as the model has them, up and gate exchanged, a base of frequencies that is not
 /// read, factors of frequencies that are left out; of Gemma the base of layers with a window, half of the
@@ -410,9 +366,8 @@ fn in_blocks(
     (own, weights, golden.clone(), expected)
 }
 
-/// Matrices of several formats, as `Q4_K_M` and the like have them: what most are of a class is the class's.
 #[test]
-fn blocks_compute_in_int8_and_mixed_formats_are_named() {
+fn blocks_compute_in_int8_alone() {
     let directory = tempfile::tempdir().expect("temporary directories can be made");
     let golden = golden("llama-aligned");
     let plain = plain(&golden, directory.path());
@@ -427,16 +382,6 @@ fn blocks_compute_in_int8_and_mixed_formats_are_named() {
     }
     let own = own(&golden, &imported, directory.path());
     toolchain::plan(&own).unwrap_or_else(|error| panic!("{error}"));
-    // Products side by side may have formats of their own on a CPU; gate and up are interleaved.
-    let mut mixed = own;
-    let mut with = |name: &str| {
-        mixed.quant.stored.tensors.insert(format!("layers.{{layer}}.{name}"), Format::Q4_1);
-        toolchain::plan(&mixed)
-    };
-    with("attention.v").unwrap_or_else(|error| panic!("{error}"));
-    let error = with("ffn.up").expect_err("they are one matrix").to_string();
-    let wanted = "`layers.{layer}.ffn.gate` and `layers.{layer}.ffn.up` are fused";
-    assert!(error.contains(wanted), "{error}");
     let checkpoint = Checkpoint::open(&directory.path().join("blocks.gguf")).expect("it was just written");
     let halves = import_gguf(&checkpoint, "blocks", Compute::F16, &Seen::of(&checkpoint));
     let error = halves.expect_err("blocks have no products in f16").to_string();

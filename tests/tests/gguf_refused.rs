@@ -1,7 +1,8 @@
 //! What of a GGUF file is not known is refused, with its name.
 
 use monomorph_formats::{Format, encode};
-use monomorph_tests::converted::{converted, imported, plain};
+use monomorph_tests::converted::converted;
+use monomorph_tests::gguf_files::{imported, plain};
 use monomorph_tests::goldens::golden;
 use monomorph_weights::test_support::{GgufWriter, Value};
 

@@ -94,6 +94,11 @@ pub(crate) trait Kind {
         self.streams().into_iter().collect()
     }
 
+    /// Matrices that would be one, were their formats alike, with a product each: of CPUs only.
+    fn apart(&self) -> Vec<FieldId> {
+        Vec::new()
+    }
+
     /// Further scratch buffers on a CPU.
     fn working(&self, _: &Plan) -> Vec<Working> {
         Vec::new()

@@ -19,6 +19,11 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute,
     for placed in all.iter().filter(|it| !it.of_some_layers()) {
         names += &format!("{:?} = {}\n", placed.decl.name, file(&placed.file));
     }
+    let of_both = |class: &TensorClass| {
+        let of_class = || all.iter().filter(|it| it.decl.class == *class);
+        [true, false].iter().all(|blocks| of_class().any(|it| is_of_blocks(it.storage.format) == *blocks))
+    };
+    let mixed: Vec<TensorClass> = classes.keys().filter(|class| of_both(class)).copied().collect();
     let rounds = |format: Format| format != Format::F32 && compute != Compute::F32;
     for (class, storage) in &classes {
         let remark = if *class == TensorClass::Norm { " # and biases" } else { "" };
@@ -36,6 +41,11 @@ pub(super) fn write(draft: &Draft, name: &str, all: &[Placed], compute: Compute,
         let (of_class, apart) = (classes[&decl.class], placed.of_some_layers());
         if apart || storage.format != of_class.format {
             stored += &format!("{:?} = {:?}\n", decl.name, storage.format.name());
+        }
+        // What is not rounded to int8 in a class of blocks, and what is in another.
+        let exact = [TensorClass::Norm, TensorClass::Router].contains(&decl.class);
+        if !exact && (apart || *storage != of_class) && mixed.contains(&decl.class) {
+            computes += &format!("{:?} = {:?}\n", decl.name, compute_of(storage.format, compute).name());
         }
         if let Some(form) = storage.scales.filter(|_| apart || *storage != of_class) {
             scales += &format!("{:?} = {}\n", decl.name, scale_form(form));

@@ -7,6 +7,7 @@ use crate::blocks::FieldForm;
 use crate::graph::{Body, BodyId, Graph, Op, ValueId, Weight, WeightId};
 use crate::plan::{Field, FieldId, FieldKind, Packing, TensorPart};
 use crate::spec::types::{Compute, HardwareKind};
+use monomorph_abi::VECTOR;
 use monomorph_formats::{Format, ScaleForm};
 use std::collections::BTreeMap;
 
@@ -19,14 +20,15 @@ pub struct Layout {
     /// same field.
     pub uses: BTreeMap<(BodyId, usize), Uses>,
     /// Whether it is a CPU's: heads' matrices have a form of their own ([`FieldKind::Heads`]), and products
-    /// side by side need not share a matrix.
+    /// side by side, or of a gate and what it gates, need not share a matrix.
     on_cpu: bool,
 }
 
 /// Lays out the weights of every group.
 ///
 /// # Errors
-/// When products of one group cannot share a matrix: formats differ, or only some have a bias.
+/// When products of one group cannot share a matrix: formats differ, or only some have a bias; and when they
+/// need not, but one ends within a vector.
 pub fn layout(graph: &Graph, fused: &Fused, hardware: &HardwareKind) -> Result<Layout, PassError> {
     let on_cpu = matches!(hardware, HardwareKind::Cpu(_));
     let mut layout = Layout { on_cpu, ..Layout::default() };
@@ -96,30 +98,44 @@ impl Layout {
                 other => weights.extend(other.weights()),
             }
         }
-        // Without a bias, and side by side, those of each format are a matrix of their own on a CPU.
-        let apart = self.on_cpu && packing == Packing::Stacked && biases.is_empty();
-        let alike = |a: &WeightId, b: &WeightId| {
-            !apart || format_of(&graph.weights[a.0]) == format_of(&graph.weights[b.0])
-        };
-        let mut named = values.iter();
-        for weights in weights.chunk_by(alike) {
-            let matrix = self.matrix(graph, body_id, body, weights, packing)?;
-            let named = named.by_ref().take(weights.len());
-            uses.matrices.extend(named.map(|value| ((*value).to_owned(), matrix)));
-        }
-        if biases.is_empty() {
-            return Ok(());
-        }
-        if biases.len() != weights.len() {
+        if !biases.is_empty() && biases.len() != weights.len() {
             let (rule, body) = (group.fusion.name, &body.name);
             return Err(pass_error!("only some products of `{rule}` in `{body}` have a bias"));
         }
-        // Gate and up are interleaved in a matrix; their biases are not.
-        let apart = packing == Packing::Gated;
-        let all = (!apart).then(|| self.vector(graph, body_id, &biases));
-        for (value, bias) in values.iter().zip(&biases) {
-            let field = all.unwrap_or_else(|| self.vector(graph, body_id, &[*bias]));
-            uses.biases.insert((*value).to_owned(), field);
+        // On a CPU those of each format are a matrix of their own.
+        let alike = |a: &WeightId, b: &WeightId| {
+            !self.on_cpu || format_of(&graph.weights[a.0]) == format_of(&graph.weights[b.0])
+        };
+        let parts: Vec<&[WeightId]> = weights.chunk_by(alike).collect();
+        match (packing, &parts[..]) {
+            (Packing::Gated, [gate, up]) => {
+                let [gate, up] = [gate, up].map(|weights| {
+                    self.field(graph, body_id, weights, stacked(graph, weights, Packing::Stacked))
+                });
+                uses.matrices
+                    .extend(values.iter().zip([gate, up]).map(|(name, it)| ((*name).to_owned(), it)));
+                uses.ups.insert(values[0].to_owned(), up);
+            }
+            (_, parts) => {
+                vectors_are_whole(graph, parts)?;
+                let mut named = values.iter();
+                for weights in parts {
+                    let matrix = self.matrix(graph, body_id, body, weights, packing)?;
+                    let named = named.by_ref().take(weights.len());
+                    uses.matrices.extend(named.map(|value| ((*value).to_owned(), matrix)));
+                }
+            }
+        }
+        // Those of a matrix are one vector. Gate and up are interleaved in theirs; their biases are not.
+        let together: Vec<usize> = match packing {
+            Packing::Gated => vec![1; biases.len()],
+            Packing::Stacked => parts.iter().map(|part| part.len()).collect(),
+        };
+        let mut at = 0;
+        for count in together.into_iter().filter(|_| !biases.is_empty()) {
+            let field = self.vector(graph, body_id, &biases[at..][..count]);
+            uses.biases.extend(values[at..][..count].iter().map(|value| ((*value).to_owned(), field)));
+            at += count;
         }
         Ok(())
     }
@@ -194,6 +210,25 @@ impl Layout {
         self.fields.push(Field { name, owner, kind, parts });
         FieldId(self.fields.len() - 1)
     }
+}
+
+/// Refuses matrices side by side of which one ends within a vector: the next would begin there.
+fn vectors_are_whole(graph: &Graph, parts: &[&[WeightId]]) -> Result<(), PassError> {
+    for pair in parts.windows(2) {
+        let rows: usize = pair[0].iter().map(|id| graph.weights[id.0].rows).sum();
+        if !rows.is_multiple_of(VECTOR) {
+            let [first, next] = [pair[0], pair[1]].map(|weights| &graph.weights[weights[0].0]);
+            return Err(pass_error!(
+                "`{}` is {} and `{}` is {}: products of several formats side by side need {VECTOR} rows or a \
+                 multiple each, and the first have {rows}",
+                first.name,
+                first.stored,
+                next.name,
+                next.stored
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What weights have in common that share a matrix: formats, columns, experts.

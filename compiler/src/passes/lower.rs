@@ -56,6 +56,8 @@ pub struct Uses {
     pub norms: BTreeMap<String, FieldId>,
     /// The matrix that holds a product.
     pub matrices: BTreeMap<String, FieldId>,
+    /// Under the name of a gate, or of gate and up in one: the matrix of up, where it is not the gate's.
+    pub ups: BTreeMap<String, FieldId>,
     /// The bias of a product, or of all products of a matrix.
     pub biases: BTreeMap<String, FieldId>,
     /// Fields that a block's op reads besides matrices, in its order.
@@ -76,6 +78,8 @@ pub struct Slice {
 pub struct SideProduct {
     /// One or more matrices of one format stacked.
     pub matrix: FieldId,
+    /// Biases of all of them.
+    pub bias: Option<FieldId>,
     /// Where its results go.
     pub out: BufferId,
     /// The column of the first of them.
@@ -101,11 +105,19 @@ impl Lowering<'_> {
     pub(super) fn kind(&self) -> Result<PhaseKind, PassError> {
         let kind = (self.group.fusion.lower)(self)?;
         let fields = kind.fields();
-        if self.uses.biases.values().all(|bias| fields.contains(bias)) {
-            return Ok(kind);
-        }
         let (rule, body) = (self.group.fusion.name, &self.body.name);
-        Err(pass_error!("a product of `{rule}` in `{body}` has a bias, which its phase does not add"))
+        if self.uses.biases.values().any(|bias| !fields.contains(bias)) {
+            return Err(pass_error!(
+                "a product of `{rule}` in `{body}` has a bias, which its phase does not add"
+            ));
+        }
+        let mut matrices = self.uses.matrices.iter().chain(&self.uses.ups);
+        match matrices.find(|(_, matrix)| !fields.contains(matrix)) {
+            None => Ok(kind),
+            Some((value, _)) => Err(pass_error!(
+                "`{value}` of `{rule}` in `{body}` is stored unlike what stands beside it; its phase takes one format"
+            )),
+        }
     }
 
     /// The op that computes a value.
@@ -133,6 +145,11 @@ impl Lowering<'_> {
         self.uses.matrices[value]
     }
 
+    /// The matrix of up, where it is another than that of `gate`, or of gate and up in one.
+    pub fn up(&self, gate: &str) -> Option<FieldId> {
+        self.uses.ups.get(gate).copied()
+    }
+
     /// The matrices of the rule's products, in its order, each with where its first product goes.
     pub fn products(&self) -> Vec<SideProduct> {
         let values = self.group.fusion.matrices.iter().flat_map(|(values, _)| values.iter());
@@ -140,7 +157,7 @@ impl Lowering<'_> {
         for value in values {
             let (matrix, Slice { buffer: out, column }) = (self.matrix(value), self.slice(value));
             if products.last().is_none_or(|last| last.matrix != matrix) {
-                products.push(SideProduct { matrix, out, column });
+                products.push(SideProduct { matrix, bias: self.bias(value), out, column });
             }
         }
         products

@@ -123,6 +123,9 @@ pub struct PhaseReport {
     pub kind: &'static str,
     /// Ops it covers.
     pub ops: Vec<&'static str>,
+    /// Matrices that would be one, were their formats alike, each with its format: a product each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub apart: Vec<String>,
     /// Buffers read.
     pub reads: Vec<String>,
     /// Buffers written.
@@ -349,6 +352,7 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
             name: phase.name.clone(),
             kind: phase.kind.name(),
             ops: phase.ops.clone(),
+            apart: phase.kind.kind().apart().into_iter().map(|id| stored(plan.field(id))).collect(),
             reads: reads.iter().map(|id| plan.buffer(*id).name.clone()).collect(),
             writes: writes.iter().map(|id| plan.buffer(*id).name.clone()).collect(),
             decode: cost(&phase.decode),
@@ -360,6 +364,12 @@ fn body(plan: &Plan, body: &PlanBody) -> BodyReport {
         layers: body.layers.clone(),
         phases: body.phases.iter().map(phase).collect(),
     }
+}
+
+/// A matrix with its format.
+fn stored(field: &Field) -> String {
+    let FieldKind::Matrix { format, .. } = field.kind else { unreachable!("a product has a matrix") };
+    format!("{} in {format}", field.name)
 }
 
 fn buffer((buffer, bytes): (&crate::plan::Buffer, u64)) -> BufferReport {
@@ -546,8 +556,10 @@ pub fn phase_table(body: &BodyReport) -> Vec<String> {
             "#", "phase", "weights B", "K/V B", "us", "prefill MAC", "us", "ops"
         ),
     ];
-    rows.extend(body.phases.iter().enumerate().map(|(i, phase)| {
-        format!(
+    rows.extend(body.phases.iter().enumerate().flat_map(|(i, phase)| {
+        let apart = (!phase.apart.is_empty())
+            .then(|| format!("      products apart, for their formats differ: {}", phase.apart.join(", ")));
+        let row = format!(
             "  {:<3} {:<20} {:>11.0} {:>9.0} {:>9.2} | {:>12.3e} {:>9.1}  {}",
             i + 1,
             phase.name,
@@ -557,7 +569,8 @@ pub fn phase_table(body: &BodyReport) -> Vec<String> {
             phase.prefill.flops / 2.0,
             phase.prefill.microseconds,
             phase.ops.join(" + "),
-        )
+        );
+        [row].into_iter().chain(apart)
     }));
     rows
 }

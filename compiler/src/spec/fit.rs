@@ -431,24 +431,31 @@ fn compute(
     let known = about_something(source, "compute", given, model, tensors);
     for (subject, value) in given.iter().zip(known).filter_map(|(it, known)| known.then_some(it)) {
         let key = format!("compute.{}", subject.key());
-        let mut formats = meant(tensors, subject).filter_map(|it| stored.of(it.class, &it.name));
-        let misfit = |format: &Format| !format.block_elements().is_multiple_of(ACTIVATION_BLOCK);
-        if let Some(format) = formats.find(misfit).filter(|_| value.value == Compute::Int8Block32) {
-            let message = format!("`{key}` is {:?}, but the class is stored as {format}", value.value.name());
+        // Not about tensors that say something else themselves.
+        let apart = |it: &&TensorDecl| {
+            let of_it = |subject: &Subject| matches!(subject, Subject::Tensor(name) if *name == it.name);
+            matches!(subject, Subject::Tensor(_)) || !given.iter().any(|(other, _)| of_it(other))
+        };
+        let mut asked = meant(tensors, subject).filter(apart);
+        let misfit = |it: &TensorDecl| {
+            let format = stored.of(it.class, &it.name)?;
+            (!format.block_elements().is_multiple_of(ACTIVATION_BLOCK)).then(|| (it.name.clone(), format))
+        };
+        if let Some((name, format)) = asked.find_map(misfit).filter(|_| value.value == Compute::Int8Block32) {
+            let what = match subject {
+                Subject::Class(_) if stored.tensors.contains_key(&name) => format!("`{name}`"),
+                Subject::Class(_) => "the class".to_owned(),
+                Subject::Tensor(_) => "it".to_owned(),
+            };
+            let message = format!("`{key}` is {:?}, but {what} is stored as {format}", value.value.name());
             let help = "it is for weights in blocks of 32: others compute in `f32` or `f16`".to_owned();
             source.report(value.span.clone(), &key, message, "for blocks of 32 only", help);
         }
-        if value.value == Compute::Fp8 {
-            // Not about tensors that say something else themselves.
-            let apart = |it: &&TensorDecl| {
-                let of_it = |subject: &Subject| matches!(subject, Subject::Tensor(name) if *name == it.name);
-                matches!(subject, Subject::Tensor(_)) || !given.iter().any(|(other, _)| of_it(other))
-            };
-            if let Some((message, label, help)) =
+        if value.value == Compute::Fp8
+            && let Some((message, label, help)) =
                 fp8_misfit(&key, meant(tensors, subject).filter(apart), stored)
-            {
-                source.report(value.span.clone(), &key, message, label, help);
-            }
+        {
+            source.report(value.span.clone(), &key, message, label, help);
         }
         if value.value != Compute::F32 && meant(tensors, subject).any(|it| it.class == TensorClass::Router) {
             let message = format!("`{key}` is {:?}: routers compute in f32", value.value.name());

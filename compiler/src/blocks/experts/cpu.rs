@@ -1,7 +1,8 @@
 //! A mixture's CPU calls and their scratch buffers.
 
 use super::graph::Weighing;
-use super::{Choice, Chosen, Combine, Experts, Judge};
+use super::{Choice, Chosen, Combine, Experts, Judge, SharedUp};
+use crate::blocks::products::gated;
 use crate::emit::call::{Call, activation};
 use crate::emit::names::{Working, kernels};
 use crate::emit::{float, number};
@@ -12,20 +13,28 @@ use quote::{format_ident, quote};
 impl Experts {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
         let (rows, experts) = (it.rows(self.x), number(it.experts(self.matrix)));
-        let (router_staged, staged_x) = (it.staged(self.router), it.staged(self.matrix));
         let [x, logits, routing, out] = [self.x, self.logits, self.routing, self.out].map(|id| it.buffer(id));
-        let (norm, router, matrix) = (it.field(self.norm), it.field(self.router), it.field(self.matrix));
-        let activation = activation(self.activation);
-        let route = route(it, self.choice, &experts, [&rows, &logits, &routing]);
-        let common = self.shared.map(|shared| {
-            let (staged, matrix) = (it.staged(shared.matrix), it.field(shared.matrix));
-            let out = it.buffer(shared.out);
-            match self.gated {
-                true => quote!(norm_gated(lane, #rows, #x, #norm, #staged, #matrix, Gated(#activation, #out));),
-                false => {
-                    quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, Activated(#activation, #out));)
-                }
+        let norm = it.field(self.norm);
+        let to_logits = |router: FieldId, epilogue: TokenStream| {
+            let (staged, router) = (it.staged(router), it.field(router));
+            quote!(norm_linear(lane, #rows, #x, #norm, #staged, #router, #epilogue);)
+        };
+        let judged = match self.weigher {
+            None => to_logits(self.router, quote!(Store(#logits))),
+            Some(weigher) => {
+                let router = to_logits(self.router, quote!(StoreAt::<0, _>(#logits)));
+                let weigher = to_logits(weigher, quote!(StoreAt::<#experts, _>(#logits)));
+                quote!(#router #weigher)
             }
+        };
+        let function = activation(self.activation);
+        let route = route(it, self.choice, &experts, [&rows, &logits, &routing]);
+        let common = self.shared.map(|SharedUp { matrix, up, out, .. }| {
+            if self.gated {
+                return gated(it, (self.x, self.norm), (matrix, up), None, self.activation, out);
+            }
+            let (staged, matrix, out) = (it.staged(matrix), it.field(matrix), it.buffer(out));
+            quote!(norm_linear(lane, #rows, #x, #norm, #staged, #matrix, Activated(#function, #out));)
         });
         let latent = self.latent.map(|latent| {
             let (staged, matrix) = (it.staged(latent.matrix), it.field(latent.matrix));
@@ -37,26 +46,40 @@ impl Experts {
             None => (x.clone(), norm.clone()),
             Some(latent) => (it.buffer(latent.out), quote!(&NoNorm)),
         };
-        let (run, epilogue) = match self.gated {
-            true => (quote!(expert_gated), quote!(Gated)),
-            false => (quote!(expert_up), quote!(Activated)),
-        };
-        let (gathered, _) = gathering(it.plan, self.matrix);
-        quote! {
-            norm_linear(lane, #rows, #x, #norm, #router_staged, #router, Store(#logits));
-            #route
-            #common
-            #latent
-            #run(
-                lane, #rows, #read, #normed, #staged_x, #routing, #matrix, &self.buffers.#gathered,
-                #epilogue(#activation, #out),
-            );
-        }
+        let inner =
+            inner(it, [&rows, &read, &normed, &routing, &function, &out], self.gated, self.matrix, self.up);
+        quote!(#judged #route #common #latent #inner)
     }
 
     pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
-        vec![gathered(plan, self.matrix, self.active)]
+        [self.matrix].into_iter().chain(self.up).map(|it| gathered(plan, it, self.active)).collect()
     }
+}
+
+/// The products that make the experts' inner rows: one, or two where `up` is a matrix of its own.
+fn inner(
+    it: &Call,
+    [rows, x, norm, routing, activation, out]: [&TokenStream; 6],
+    gated: bool,
+    matrix: FieldId,
+    up: Option<FieldId>,
+) -> TokenStream {
+    let product = |run: TokenStream, matrix: FieldId, epilogue: TokenStream| {
+        let (gathered, _) = gathering(it.plan, matrix);
+        let (staged, matrix) = (it.staged(matrix), it.field(matrix));
+        quote! {
+            #run(lane, #rows, #x, #norm, #staged, #routing, #matrix, &self.buffers.#gathered, #epilogue);
+        }
+    };
+    let Some(up) = up else {
+        return match gated {
+            true => product(quote!(expert_gated), matrix, quote!(Gated(#activation, #out))),
+            false => product(quote!(expert_up), matrix, quote!(Activated(#activation, #out))),
+        };
+    };
+    let gate = product(quote!(expert_up), matrix, quote!(Activated(#activation, #out)));
+    let up = product(quote!(expert_up), up, quote!(Multiply(#out)));
+    quote!(#gate #up)
 }
 
 impl Judge {
@@ -79,21 +102,13 @@ impl Judge {
 
 impl Chosen {
     pub(super) fn call(&self, it: &Call) -> TokenStream {
-        let (rows, staged) = (it.rows(self.x), it.staged(self.matrix));
+        let (rows, norm, activation) = (it.rows(self.x), it.field(self.norm), activation(self.activation));
         let [x, routing, out] = [self.x, self.routing, self.out].map(|id| it.buffer(id));
-        let (norm, matrix, activation) =
-            (it.field(self.norm), it.field(self.matrix), activation(self.activation));
-        let (gathered, _) = gathering(it.plan, self.matrix);
-        quote! {
-            expert_gated(
-                lane, #rows, #x, #norm, #staged, #routing, #matrix, &self.buffers.#gathered,
-                Gated(#activation, #out),
-            );
-        }
+        inner(it, [&rows, &x, &norm, &routing, &activation, &out], true, self.matrix, self.up)
     }
 
     pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
-        vec![gathered(plan, self.matrix, self.active)]
+        [self.matrix].into_iter().chain(self.up).map(|it| gathered(plan, it, self.active)).collect()
     }
 }
 

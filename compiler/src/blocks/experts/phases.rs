@@ -65,12 +65,17 @@ pub struct Experts {
     pub norm: FieldId,
     /// The router's matrix; the row that weighs a shared expert, if one does, comes last.
     pub router: FieldId,
+    /// That row, where its format is not the router's. Of CPUs only.
+    pub weigher: Option<FieldId>,
     /// The router's logits, and beside them the shared expert's weight before the sigmoid.
     pub logits: BufferId,
     /// Chosen weights, then chosen experts.
     pub routing: BufferId,
-    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated), or only up.
+    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated), or only up; or the gate
+    /// alone, beside `up`.
     pub matrix: FieldId,
+    /// Up of every expert, where its format is not the gate's. Of CPUs only.
+    pub up: Option<FieldId>,
     /// The product of normed rows that the experts read, if they do not read these.
     pub latent: Option<Latent>,
     /// Whether experts have gates.
@@ -90,8 +95,11 @@ pub struct Experts {
 /// The shared expert's part of [`Experts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedUp {
-    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated), or only up.
+    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated), or only up; or the gate alone, beside
+    /// `up`.
     pub matrix: FieldId,
+    /// Up, where its format is not the gate's. Of CPUs only.
+    pub up: Option<FieldId>,
     /// Input of its down product.
     pub out: BufferId,
     /// Whether a row of the router's matrix weighs its result.
@@ -156,8 +164,11 @@ pub struct Chosen {
     pub norm: FieldId,
     /// Chosen weights, then chosen experts.
     pub routing: BufferId,
-    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated).
+    /// Gate and up of every expert, [`Packing::Gated`](crate::plan::Packing::Gated); or the gate alone,
+    /// beside `up`.
     pub matrix: FieldId,
+    /// Up of every expert, where its format is not the gate's. Of CPUs only.
+    pub up: Option<FieldId>,
     /// Experts chosen per token.
     pub active: usize,
     /// Activation of every gate.
@@ -176,7 +187,7 @@ impl Kind for Chosen {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        vec![self.norm, self.matrix]
+        [self.norm, self.matrix].into_iter().chain(self.up).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -188,7 +199,17 @@ impl Kind for Chosen {
     }
 
     fn work(&self, work: &mut Work) {
-        work.chosen(self.matrix, self.active, work.given.tokens);
+        for matrix in self.staged() {
+            work.chosen(matrix, self.active, work.given.tokens);
+        }
+    }
+
+    fn staged(&self) -> Vec<FieldId> {
+        [self.matrix].into_iter().chain(self.up).collect()
+    }
+
+    fn apart(&self) -> Vec<FieldId> {
+        pair(self.matrix, self.up)
     }
 
     fn working(&self, plan: &Plan) -> Vec<Working> {
@@ -228,8 +249,9 @@ impl Kind for Experts {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        let own = [self.norm, self.router].into_iter().chain(self.choice.fields()).chain([self.matrix]);
-        own.chain(self.beside()).collect()
+        let router = [self.router].into_iter().chain(self.weigher);
+        let own = [self.norm].into_iter().chain(router).chain(self.choice.fields());
+        own.chain([self.matrix]).chain(self.up).chain(self.beside()).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -242,15 +264,25 @@ impl Kind for Experts {
 
     fn work(&self, work: &mut Work) {
         let tokens = work.given.tokens;
-        work.routing(self.router, tokens);
-        work.chosen(self.matrix, self.active, tokens);
+        for router in [self.router].into_iter().chain(self.weigher) {
+            work.routing(router, tokens);
+        }
+        for matrix in [self.matrix].into_iter().chain(self.up) {
+            work.chosen(matrix, self.active, tokens);
+        }
         for matrix in self.beside() {
             work.product(matrix, tokens);
         }
     }
 
     fn staged(&self) -> Vec<FieldId> {
-        [self.router, self.matrix].into_iter().chain(self.beside()).collect()
+        let own = [self.router, self.matrix].into_iter().chain(self.weigher).chain(self.up);
+        own.chain(self.beside()).collect()
+    }
+
+    fn apart(&self) -> Vec<FieldId> {
+        let shared = self.shared.map_or(Vec::new(), |it| pair(it.matrix, it.up));
+        [pair(self.router, self.weigher), pair(self.matrix, self.up), shared].concat()
     }
 
     fn working(&self, plan: &Plan) -> Vec<Working> {
@@ -278,8 +310,14 @@ impl Experts {
 
     /// Matrices of products beside those of the router and the chosen experts.
     pub(super) fn beside(&self) -> impl Iterator<Item = FieldId> {
-        self.shared.map(|it| it.matrix).into_iter().chain(self.latent.map(|it| it.matrix))
+        let shared = self.shared.into_iter().flat_map(|it| [it.matrix].into_iter().chain(it.up));
+        shared.chain(self.latent.map(|it| it.matrix))
     }
+}
+
+/// Two matrices that would be one, if there are two.
+fn pair(matrix: FieldId, other: Option<FieldId>) -> Vec<FieldId> {
+    other.map_or(Vec::new(), |other| vec![matrix, other])
 }
 
 /// `residual += sum of weight * down * round(inner) + sigmoid(scale) * shared_down * round(shared_inner)`.
@@ -455,8 +493,8 @@ pub const FUSIONS: &[Fusion] = &[
         lower: |it| {
             let ExpertGate { active, activation, .. } = *it.block_op("out");
             let (x, routing, out) = (it.whole("x")?, it.whole("r")?, it.whole("out")?);
-            Ok(Chosen { x, norm: it.norm("n"), routing, matrix: it.matrix("out"), active, activation, out }
-                .into())
+            let (matrix, up) = (it.matrix("out"), it.up("out"));
+            Ok(Chosen { x, norm: it.norm("n"), routing, matrix, up, active, activation, out }.into())
         },
     },
     Fusion {
@@ -517,17 +555,22 @@ fn experts(it: &Lowering) -> Result<PhaseKind, PassError> {
         return Err(pass_error!("the experts of `{}` have two activations", it.body.name));
     }
     let up = |_| -> Result<SharedUp, PassError> {
-        Ok(SharedUp { matrix: it.matrix("g"), out: it.whole("c")?, weighed: it.given("s").is_some() })
+        let (matrix, up, weighed) = (it.matrix("g"), it.up("g"), it.given("s").is_some());
+        Ok(SharedUp { matrix, up, out: it.whole("c")?, weighed })
     };
     let latent =
         |_| -> Result<Latent, PassError> { Ok(Latent { matrix: it.matrix("v"), out: it.whole("v")? }) };
+    let router = it.matrix("l");
+    let weigher = it.given("s").map(|_| it.matrix("s"));
     Ok(Experts {
         x: it.whole("x")?,
         norm: it.norm("n"),
-        router: it.matrix("l"),
+        router,
+        weigher: weigher.filter(|weigher| *weigher != router),
         logits: it.whole("l")?,
         routing: it.whole("r")?,
         matrix: it.matrix("out"),
+        up: it.up("out"),
         latent: it.given("v").map(latent).transpose()?,
         gated,
         active,

@@ -3,7 +3,7 @@
 use super::super::{Kind, PhaseKind, ProjectDelta};
 use super::graph::{self, Shape};
 use super::spec::QueryScale;
-use crate::blocks::products::project;
+use crate::blocks::products::{apart, project};
 use crate::emit::call::Call;
 use crate::emit::names::Scratch;
 use crate::graph::{Op, RotaryFrequencies};
@@ -137,6 +137,9 @@ pub const FUSIONS: &[Fusion] = &[
 
 /// Two products of one norm: of what queries are made of, and of the latent with its key.
 fn latents(it: &Lowering) -> Result<PhaseKind, PassError> {
+    if let Some(apart) = apart(it)? {
+        return Ok(apart.into());
+    }
     Ok(ProjectDelta {
         x: it.whole("x")?,
         norm: it.norm("n"),

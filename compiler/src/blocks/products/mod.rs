@@ -7,5 +7,6 @@ pub(crate) mod operands;
 mod phases;
 pub mod spec;
 
+pub(crate) use cpu::gated;
 pub use phases::{Accumulate, FUSIONS, Gated, Linear, Project, ProjectApart};
 pub(crate) use phases::{apart, cut, project, stored};

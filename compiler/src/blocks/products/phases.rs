@@ -71,7 +71,8 @@ impl Kind for Project {
     }
 }
 
-/// `out[column..] = matrix * round(norm(x))` of several matrices, in formats of their own. Of CPUs only.
+/// `out[column..] = matrix * round(norm(x)) + bias` of several matrices, in formats of their own. Of CPUs
+/// only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProjectApart {
     /// Input, before the norm.
@@ -94,7 +95,8 @@ impl Kind for ProjectApart {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        std::iter::once(self.norm).chain(self.staged()).collect()
+        let biases = self.products.iter().filter_map(|product| product.bias);
+        std::iter::once(self.norm).chain(self.staged()).chain(biases).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -109,6 +111,10 @@ impl Kind for ProjectApart {
 
     fn staged(&self) -> Vec<FieldId> {
         self.products.iter().map(|product| product.matrix).collect()
+    }
+
+    fn apart(&self) -> Vec<FieldId> {
+        self.staged()
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -176,8 +182,10 @@ pub struct Gated {
     pub x: BufferId,
     /// Norm before both products.
     pub norm: FieldId,
-    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated).
+    /// Gate and up, [`Packing::Gated`](crate::plan::Packing::Gated); or the gate alone, beside `up`.
     pub matrix: FieldId,
+    /// Up, where its format is not the gate's. Of CPUs only.
+    pub up: Option<FieldId>,
     /// Biases of gate and up.
     pub biases: Option<(FieldId, FieldId)>,
     /// Activation of the gate.
@@ -197,7 +205,7 @@ impl Kind for Gated {
 
     fn fields(&self) -> Vec<FieldId> {
         let biases = self.biases.into_iter().flat_map(|(gate, up)| [gate, up]);
-        [self.norm, self.matrix].into_iter().chain(biases).collect()
+        [self.norm, self.matrix].into_iter().chain(self.up).chain(biases).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -205,7 +213,17 @@ impl Kind for Gated {
     }
 
     fn work(&self, work: &mut Work) {
-        work.product(self.matrix, work.rows(self.out));
+        for matrix in self.staged() {
+            work.product(matrix, work.rows(self.out));
+        }
+    }
+
+    fn staged(&self) -> Vec<FieldId> {
+        [self.matrix].into_iter().chain(self.up).collect()
+    }
+
+    fn apart(&self) -> Vec<FieldId> {
+        self.up.map_or(Vec::new(), |up| vec![self.matrix, up])
     }
 
     fn cpu(&self, call: &Call) -> TokenStream {
@@ -318,8 +336,8 @@ pub const FUSIONS: &[Fusion] = &[
         lower: |it| {
             let Op::Gate { activation } = *it.op("out") else { unreachable!("the rule says gate") };
             let (x, out) = (it.whole("x")?, it.whole("out")?);
-            let biases = it.bias("g").zip(it.bias("u"));
-            Ok(Gated { x, norm: it.norm("n"), matrix: it.matrix("g"), biases, activation, out }.into())
+            let (matrix, up, biases) = (it.matrix("g"), it.up("g"), it.bias("g").zip(it.bias("u")));
+            Ok(Gated { x, norm: it.norm("n"), matrix, up, biases, activation, out }.into())
         },
     },
     Fusion {

@@ -26,6 +26,11 @@ pub struct StoreAt<'a, const COLUMN: usize, const WIDTH: usize>(pub &'a Rows<WID
 #[derive(Clone, Copy, Debug)]
 pub struct Add<'a, const ROWS: usize>(pub &'a Rows<ROWS>);
 
+/// Multiplies the existing values by the sums: activated gates, which another product wrote, by what they
+/// gate.
+#[derive(Clone, Copy, Debug)]
+pub struct Multiply<'a, const ROWS: usize>(pub &'a Rows<ROWS>);
+
 /// Adds a bias and hands the sums on.
 #[derive(Clone, Copy, Debug)]
 pub struct Bias<'a, E, const ROWS: usize>(pub &'a Vector<ROWS>, pub E);
@@ -70,6 +75,15 @@ impl<const ROWS: usize> Epilogue<ROWS> for Add<'_, ROWS> {
         // SAFETY: the caller's promise.
         let out = unsafe { self.0.vector_mut(token, from) };
         (F32s::load(out) + sums).store(out);
+    }
+}
+
+impl<const ROWS: usize> Epilogue<ROWS> for Multiply<'_, ROWS> {
+    #[inline(always)]
+    unsafe fn apply(&self, token: usize, from: usize, sums: F32s) {
+        // SAFETY: the caller's promise.
+        let out = unsafe { self.0.vector_mut(token, from) };
+        (F32s::load(out) * sums).store(out);
     }
 }
 

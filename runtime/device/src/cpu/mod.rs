@@ -62,8 +62,8 @@ pub use delta::{DeltaScratch, delta};
 pub use draft::Forced;
 pub use draft::{Acceptance, Behind, Drafting, Drafts, Passes, Verify, draft_embed, draft_embed_images};
 pub use epilogue::{
-    Activated, Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Relu, Relu2,
-    Silu, Store, StoreAt,
+    Activated, Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Multiply,
+    Relu, Relu2, Silu, Store, StoreAt,
 };
 pub use experts::{
     ExpertScratch, Experts, GatedExperts, NoShared, Shared, SharedTerm, expert_down, expert_gated,

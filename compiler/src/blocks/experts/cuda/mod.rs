@@ -48,15 +48,17 @@ fn down(kind: &PhaseKind) -> Option<Combine> {
 impl Chosen {
     /// The mixture whose router is a phase of its own. What reads the norm of that phase is not asked of it.
     fn judged_by(&self, judge: &Judge) -> Experts {
-        let Chosen { x, norm, routing, matrix, active, activation, out } = *self;
+        let Chosen { x, norm, routing, matrix, up, active, activation, out } = *self;
         let Judge { router, logits, choice, .. } = *judge;
         Experts {
             x,
             norm,
             router,
+            weigher: None,
             logits,
             routing,
             matrix,
+            up,
             latent: None,
             gated: true,
             active,
