@@ -82,6 +82,9 @@ pub fn quantize(options: Options) -> Result<(), String> {
     let left: Vec<String> = left.collect();
     let mut sources = find(&plan, &target, &left, &checkpoint, options.requantize)?;
     if as_gguf {
+        for job in &mut plan.jobs {
+            job.shown = sources.get(&job.name).map(|tensor| tensor.shape.to_vec());
+        }
         // Tables of frequencies and the like, which others read.
         let unused = checkpoint.tensors().filter(|tensor| !sources.contains_key(tensor.name));
         let unused: Vec<Tensor> = unused.collect();
@@ -184,7 +187,8 @@ fn find<'a>(
     for (name, shape) in &plan.sources {
         match checkpoint.tensor(name) {
             Err(error) => faults.push(error.to_string()),
-            Ok(tensor) if tensor.shape != shape => {
+            // A GGUF file leaves dimensions of one out: of convolutions, and of matrices of one row.
+            Ok(tensor) if checkpoint.expect(name, shape, tensor.format).is_err() => {
                 faults.push(format!("tensor `{name}` should be {shape:?} and is {:?}", tensor.shape));
             }
             Ok(tensor) if tensor.format.has_companions() => faults

@@ -19,6 +19,8 @@ pub struct Job {
     pub name: String,
     /// Outermost dimension first.
     pub shape: Vec<usize>,
+    /// The shape that is written, where it differs by dimensions of one.
+    pub shown: Option<Vec<usize>>,
     /// Storage format.
     pub format: Format,
     /// For formats with companions.
@@ -51,7 +53,7 @@ impl Job {
 
     /// What is stored for it: the tensor, then its companions.
     pub fn stored(&self) -> Vec<Stored> {
-        let itself = Stored::new(&self.name, &self.shape, self.format);
+        let itself = Stored::new(&self.name, self.shown.as_ref().unwrap_or(&self.shape), self.format);
         let companions = self.scales.iter().flat_map(|scales| &scales.companions);
         let companions = companions.map(|it| Stored::new(&it.name, &it.shape, it.format));
         std::iter::once(itself).chain(companions).collect()
@@ -136,6 +138,7 @@ pub fn copy(name: &str, shape: &[usize], format: Format) -> Job {
         of: name.clone(),
         name,
         shape: shape.to_vec(),
+        shown: None,
         format,
         scales: None,
         linear: false,
@@ -174,7 +177,7 @@ fn job(
         .ok_or_else(|| format!("nothing says what {:?} is stored as", tensor.name))?;
     let vector = matches!(tensor.class, TensorClass::Embedding | TensorClass::Norm);
     let linear = tensor.columns.is_some() && !vector;
-    Ok(Job { of: file.name.clone(), name, shape, format, scales, linear, rows: Vec::new() })
+    Ok(Job { of: file.name.clone(), name, shape, shown: None, format, scales, linear, rows: Vec::new() })
 }
 
 /// The runs of rows of a model's tensor `name`, from `from` in the old checkpoint to `to` in the new, each
@@ -245,7 +248,7 @@ mod tests {
 
     fn job(shape: &[usize], rows: Vec<Rows>) -> Job {
         let (of, name, shape) = (String::new(), "new".to_owned(), shape.to_vec());
-        Job { of, name, shape, format: Format::F32, scales: None, linear: true, rows }
+        Job { of, name, shape, shown: None, format: Format::F32, scales: None, linear: true, rows }
     }
 
     #[test]
