@@ -1,5 +1,6 @@
 //! The prefix cache: pool, index and snapshots, accounted for together.
 
+mod keeping;
 mod sliding;
 
 use crate::admission::blocks_for;

@@ -4,6 +4,8 @@
 //! digest of each image that has tokens in it. Digests are compared whole. Which tokens of an image a block
 //! has need not be said: the blocks before it say where the image began, and its digest how long it is.
 
+use std::borrow::Cow;
+
 /// SHA-256 of an image: of its file, and of what was done to it before the tower. Equal images have equally
 /// many tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,6 +16,19 @@ impl std::fmt::Debug for ImageDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ImageDigest({:02x}{:02x}{:02x}..)", self.0[0], self.0[1], self.0[2])
     }
+}
+
+/// Words of an image's digest.
+pub(crate) const DIGEST_WORDS: usize = 8;
+
+/// A block's ids, followed by the words of its images, if it has some. All blocks have equally many ids, so
+/// what is longer has images, and no two blocks of other images have one key.
+pub(crate) fn key<'a>(tokens: &'a [u32], images: &[ImageDigest]) -> Cow<'a, [u32]> {
+    if images.is_empty() {
+        return Cow::Borrowed(tokens);
+    }
+    let words = images.iter().flat_map(|ImageDigest(digest)| digest.as_chunks::<4>().0);
+    tokens.iter().copied().chain(words.map(|bytes| u32::from_le_bytes(*bytes))).collect()
 }
 
 /// An image among the tokens of a sequence.

@@ -4,11 +4,11 @@
 //! A node is one full block: its parent is the block before it, so a node stands for all tokens from the root
 //! to it. A node's tokens and images are compared one by one; hashes only say where to look.
 
-use crate::content::ImageDigest;
+use crate::content::{ImageDigest, key};
+use crate::kept::{KeptId, KeptIndex};
 use crate::pool::{Block, SlidingBlock};
 use crate::reuse::Snapshot;
-use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// A prefix that is cached: the last of its blocks.
@@ -16,16 +16,6 @@ use std::sync::Arc;
 pub(crate) struct Node(u32);
 
 type Children = HashMap<Arc<[u32]>, Node>;
-
-/// A block's ids, followed by the words of its images, if it has some. All blocks have equally many ids, so
-/// what is longer has images, and no two blocks of other images have one key.
-fn key<'a>(tokens: &'a [u32], images: &[ImageDigest]) -> Cow<'a, [u32]> {
-    if images.is_empty() {
-        return Cow::Borrowed(tokens);
-    }
-    let words = images.iter().flat_map(|ImageDigest(digest)| digest.as_chunks::<4>().0);
-    tokens.iter().copied().chain(words.map(|bytes| u32::from_le_bytes(*bytes))).collect()
-}
 
 #[derive(Debug)]
 struct Entry {
@@ -45,12 +35,27 @@ struct Entry {
     /// The same tokens' block of layers with a sliding window, with the time when it was kept, or a sequence
     /// took it.
     window: Option<(SlidingBlock, u64)>,
+    /// When it was made. No two entries are made at one time.
+    born: u64,
+    /// What it is in a file of kept prefixes, if it was once, and is still there.
+    kept: Option<KeptId>,
 }
 
 impl Entry {
     fn is_free_leaf(&self) -> bool {
         self.pins == 0 && self.children.is_empty()
     }
+}
+
+/// A block of the index that a file of kept prefixes does not have, behind one that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unkept {
+    /// Where it is on the device.
+    pub block: Block,
+    /// The block before it in the file; `None` of the first of a prefix.
+    pub parent: Option<KeptId>,
+    /// Its ids and images.
+    pub key: Arc<[u32]>,
 }
 
 /// What was removed from the index.
@@ -79,6 +84,8 @@ pub(crate) struct Index {
     /// Nodes without pins: all of them can be evicted, leaf by leaf.
     unpinned: usize,
     clock: u64,
+    /// Nodes that were made, with when, oldest first; `None` where nobody asks for them.
+    fresh: Option<VecDeque<(Node, u64)>>,
 }
 
 impl Index {
@@ -152,7 +159,12 @@ impl Index {
             used,
             snapshot: None,
             window: None,
+            born: used,
+            kept: None,
         });
+        if let Some(fresh) = &mut self.fresh {
+            fresh.push_back((node, used));
+        }
         self.unpinned += 1;
         self.leaves.insert((used, node));
         node
@@ -299,6 +311,61 @@ impl Index {
         let (window, _) = self.entry_mut(node).window.take()?;
         self.windows.remove(&window);
         Some(window)
+    }
+
+    /// From now on remembers which nodes are made, for [`Self::unkept`].
+    pub fn remember_fresh(&mut self) {
+        self.fresh = Some(VecDeque::new());
+    }
+
+    /// Nodes that were made and not yet looked at, those that are gone included.
+    pub fn fresh(&self) -> usize {
+        self.fresh.as_ref().map_or(0, VecDeque::len)
+    }
+
+    /// Passes over the node that [`Self::unkept`] looks at.
+    pub fn skip_fresh(&mut self) {
+        if let Some(fresh) = &mut self.fresh {
+            fresh.pop_front();
+        }
+    }
+
+    /// The first block on the path of the oldest fresh node that a file does not have; passes over nodes that
+    /// are gone, and those of which it has all.
+    pub fn unkept(&mut self, file: &KeptIndex) -> Option<Unkept> {
+        while let Some((node, born)) = self.fresh.as_ref()?.front().copied() {
+            let there = self.entries[node.0 as usize].as_ref().is_some_and(|entry| entry.born == born);
+            if there && let Some(unkept) = self.unkept_until(node, file) {
+                return Some(unkept);
+            }
+            self.skip_fresh();
+        }
+        None
+    }
+
+    /// The first block on the path to a node that a file does not have.
+    fn unkept_until(&mut self, node: Node, file: &KeptIndex) -> Option<Unkept> {
+        let (mut path, mut next, mut parent) = (Vec::new(), Some(node), None);
+        while let Some(node) = next {
+            let entry = self.entry(node);
+            parent = entry.kept.filter(|id| file.holds(*id));
+            if parent.is_some() {
+                break;
+            }
+            path.push(node);
+            next = entry.parent;
+        }
+        while let Some(node) = path.pop() {
+            let entry = self.entry_mut(node);
+            match file.child(parent, &entry.key) {
+                None => return Some(Unkept { block: entry.block, parent, key: Arc::clone(&entry.key) }),
+                kept => {
+                    entry.kept = kept;
+                    parent = kept;
+                }
+            }
+        }
+        None
     }
 
     fn tick(&mut self) -> u64 {

@@ -1,7 +1,8 @@
 //! The clients' side of the engine: start and requests.
 
-use crate::forward::{Command, Forward, Images, SlidingWindows};
+use crate::forward::{Command, Forward, Images, Keeper, SlidingWindows};
 use crate::generation::Generation;
+use crate::keep::KeepOptions;
 use crate::latencies::Latencies;
 use crate::options::{EngineOptions, OffloadShare, PrefixOptions, ScheduleOptions, SlidingPool};
 use crate::request::{Event, FinishReason, Finished, Request, SubmitError, Timings};
@@ -80,6 +81,7 @@ pub(crate) fn prepare(
         sequences,
         max_waiting,
         ref prefix,
+        ref keep,
         schedule,
         lookup,
         ref swap,
@@ -150,7 +152,16 @@ pub(crate) fn prepare(
     let sliding = sliding.map(|pool| pool.spec);
     swap.check(spec, sliding).map_err(StartError::Options)?;
     let images = Images::new(spec, sliding, swap).map_err(|error| StartError::Options(error.to_string()))?;
-    let forward = Forward::new(spec, &options, images, inbox, Arc::clone(&shared));
+    let keeper = keep.as_ref().map(|keep| {
+        let refused = |error: String| StartError::Options(format!("kept prefixes: {error}"));
+        if !prefix.enabled {
+            return Err(refused("no prefix is cached".to_owned()));
+        }
+        keep.check(spec, sliding).map_err(refused)?;
+        Keeper::new(spec, keep, blocks).map_err(|error| refused(error.to_string()))
+    });
+    let keeper = keeper.transpose()?;
+    let forward = Forward::new(spec, &options, (images, keeper), inbox, Arc::clone(&shared));
     let numbers = Arc::new(AtomicU64::new(0));
     let options = EngineOptions { context, sequences: forward.most_running(), ..options };
     let most_whole = most_whole(spec, &options, forward.most_whole());
@@ -345,6 +356,11 @@ impl EngineHandle {
     /// Options of the prefix cache.
     pub fn prefix(&self) -> &PrefixOptions {
         &self.options.prefix
+    }
+
+    /// Where prefixes are kept for the next start, if they are.
+    pub fn keep(&self) -> Option<&KeepOptions> {
+        self.options.keep.as_ref()
     }
 
     /// How sequences share steps.

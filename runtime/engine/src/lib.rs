@@ -25,6 +25,7 @@ mod forward;
 mod generation;
 mod handle;
 mod images;
+mod keep;
 mod latencies;
 mod options;
 mod request;
@@ -38,6 +39,7 @@ mod swap;
 pub use generation::Generation;
 pub use handle::{EngineHandle, StartError, start};
 pub use images::{PromptImage, PromptImages};
+pub use keep::KeepOptions;
 pub use latencies::Latencies;
 pub use options::{
     EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL, ScheduleOptions, SlidingPool, TBT,
@@ -45,5 +47,5 @@ pub use options::{
 pub use request::{EngineError, Event, FinishReason, Finished, Request, SubmitError, Timings};
 pub use scheduler::Policy;
 pub use sequence::{LONGEST_NGRAM, LookupOptions};
-pub use shared::{Health, Stats, SwapStats};
+pub use shared::{Health, KeptStats, Stats, SwapStats};
 pub use swap::{SwapDisk, SwapOptions};

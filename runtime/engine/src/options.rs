@@ -1,5 +1,6 @@
 //! The engine's options.
 
+use crate::keep::KeepOptions;
 use crate::scheduler::Policy;
 use crate::sequence::LookupOptions;
 use crate::swap::SwapOptions;
@@ -22,6 +23,8 @@ pub struct EngineOptions {
     pub max_waiting: usize,
     /// The prefix cache.
     pub prefix: PrefixOptions,
+    /// Where prefixes are kept for the next start; `None` where they end with the engine.
+    pub keep: Option<KeepOptions>,
     /// How sequences share steps.
     pub schedule: ScheduleOptions,
     /// Which n-grams drafts are looked up by, where the model verifies what the engine drafts.
@@ -83,6 +86,7 @@ impl EngineOptions {
             sequences,
             max_waiting,
             prefix,
+            keep: None,
             schedule,
             lookup,
             swap,

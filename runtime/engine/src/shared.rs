@@ -62,6 +62,25 @@ pub struct SwapStats {
     pub disk_bytes: u64,
 }
 
+/// Prefixes that are kept in files: counters, and how many there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptStats {
+    /// Blocks in the files, those that are being written included.
+    pub blocks: usize,
+    /// Blocks that the files have room for; 0 where none are kept.
+    pub capacity: usize,
+    /// Blocks that an earlier process left and this one may use.
+    pub at_start: usize,
+    /// Tokens whose blocks came back from the files.
+    pub tokens_back: u64,
+    /// Bytes written to the files.
+    pub bytes_written: u64,
+    /// Bytes read from them.
+    pub bytes_read: u64,
+    /// Blocks that could not be written, or were not what had been written.
+    pub failures: u64,
+}
+
 /// Counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
@@ -115,6 +134,8 @@ pub struct Stats {
     pub preemptions: u64,
     /// Swapping of pre-empted sequences.
     pub swap: SwapStats,
+    /// Prefixes that are kept in files.
+    pub kept: KeptStats,
     /// Steps with prefill reduced to meet [`crate::ScheduleOptions::tbt`].
     pub prompts_cut: u64,
     /// Tokens later than [`crate::ScheduleOptions::tbt`] after the previous one.

@@ -41,6 +41,8 @@ mod growth;
 mod hostile;
 #[path = "http/images.rs"]
 mod images;
+#[path = "http/kept.rs"]
+mod kept;
 #[path = "http/lifecycle.rs"]
 mod lifecycle;
 #[path = "http/memory.rs"]
@@ -207,6 +209,12 @@ fn main() -> ExitCode {
         ("supervised::they_end_when_they_are_told_to", supervised::ends),
         ("supervised::a_start_that_fails_is_said_once", supervised::failed_starts),
         ("supervised::systemd_hears_what_it_asks_for", supervised::systemd),
+        ("kept::prefixes_are_found_by_the_next_process", kept::restart),
+        ("kept::so_is_what_killed_processes_wrote", kept::kills),
+        ("kept::damage_costs_what_it_hits", kept::damage),
+        ("kept::files_of_others_are_not_used", kept::others),
+        ("kept::files_stay_within_their_size", kept::bounded),
+        ("kept::a_supervised_server_finds_them_after_a_crash", kept::supervised),
         ("weights::known_answers_are_asked_for_first", weights::known),
         ("weights::other_answers_are_refused", weights::others),
         ("weights::digests_are_compared", weights::digests),

@@ -38,6 +38,13 @@ pub(crate) trait Backend<M>: Send + 'static {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageSlot(pub(crate) u32);
 
+impl PageSlot {
+    /// Its number, below the number of places.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -27,6 +27,13 @@ pub enum OpenError {
         /// Bytes there are.
         available: u64,
     },
+    /// A file that outlives its store is not to be used.
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it, behind its name in a sentence.
+        why: String,
+    },
     /// A system call failed.
     Io {
         /// What was attempted.
@@ -61,6 +68,7 @@ impl std::fmt::Display for OpenError {
                     directory.display()
                 )
             }
+            OpenError::Refused { path, why } => write!(f, "{} {why}", path.display()),
             OpenError::Io { what, directory, error } => {
                 write!(f, "{what} in {} failed: {error}", directory.display())
             }

@@ -6,12 +6,16 @@
 //! claimed when it is opened. A page comes back with its own bits or with an error: its checksum stays in
 //! memory.
 //!
+//! A [`KeptStore`] is one whose pages outlive it: its files have names and one owner at a time, and an index
+//! says which page is what, with its checksum.
+//!
 //! One thread of the store moves pages, through io_uring where the system allows it and with plain reads and
 //! writes where not. The caller submits pages and polls for completions; only [`DiskStore::wait`] blocks.
 
 mod backend;
 mod error;
 mod file;
+mod kept;
 mod open;
 mod page;
 mod plain;
@@ -26,6 +30,7 @@ pub use backend::{Kind, PageSlot};
 pub use error::{OpenError, PageError};
 #[cfg(feature = "test-support")]
 pub use faults::{Fault, Faults};
+pub use kept::{Identity, KeptEntry, KeptOptions, KeptStore};
 pub use open::Options;
 pub use page::{ALIGN, Page, PageMemory, whole_page};
 pub use store::{Completion, DiskStore, Refused};

@@ -1,7 +1,7 @@
 //! Probes what the system lets a store do before anything depends on it.
 
 use crate::error::OpenError;
-use crate::file;
+use crate::file::{self, Named};
 use crate::page::{ALIGN, Page, PageMemory};
 use crate::ring::Ring;
 use std::fs::File;
@@ -24,7 +24,34 @@ pub(crate) struct How {
 /// A file, the way its pages are transferred, and a ring where the system has one.
 pub(crate) fn prepare<M: PageMemory>(
     directory: &Path,
+    options: Options,
+    report: &impl Fn(std::fmt::Arguments),
+) -> Result<(File, How, Option<Ring<M>>), OpenError> {
+    let make = |bytes, direct| {
+        let file = file::create(directory, bytes, direct)?;
+        // Nothing is in it yet.
+        probe(&file, directory, options.page_bytes, true).map(|()| file)
+    };
+    prepare_with(directory, options, make, report)
+}
+
+/// The same of a file that has a name, which is made where it is not there.
+pub(crate) fn prepare_named<M: PageMemory>(
+    named: &Named,
+    options: Options,
+    report: &impl Fn(std::fmt::Arguments),
+) -> Result<(File, How, Option<Ring<M>>), OpenError> {
+    let open = |bytes, direct| {
+        let file = file::open_named(named, bytes, direct)?;
+        probe(&file, named.directory, options.page_bytes, false).map(|()| file)
+    };
+    prepare_with(named.directory, options, open, report)
+}
+
+fn prepare_with<M: PageMemory>(
+    directory: &Path,
     Options { page_bytes, capacity_bytes, depth }: Options,
+    open: impl Fn(u64, bool) -> Result<File, OpenError>,
     report: &impl Fn(std::fmt::Arguments),
 ) -> Result<(File, How, Option<Ring<M>>), OpenError> {
     if page_bytes == 0 || !page_bytes.is_multiple_of(ALIGN) || page_bytes > LARGEST {
@@ -35,13 +62,13 @@ pub(crate) fn prepare<M: PageMemory>(
         return Err(OpenError::Capacity { bytes: capacity_bytes, page: page_bytes });
     }
     let bytes = pages * page_bytes as u64;
-    let (file, direct) = match open(directory, bytes, page_bytes, true) {
+    let (file, direct) = match open(bytes, true) {
         Err(OpenError::Io { error, .. }) if error.kind() == io::ErrorKind::InvalidInput => {
             report(format_args!(
                 "{}: this file system reads and writes through the system's cache only",
                 directory.display()
             ));
-            (open(directory, bytes, page_bytes, false)?, false)
+            (open(bytes, false)?, false)
         }
         file => (file?, true),
     };
@@ -56,20 +83,20 @@ pub(crate) fn prepare<M: PageMemory>(
     Ok((file, How { ring: ring.is_some(), direct }, ring))
 }
 
-/// A file that has passed writing and reading a page.
-fn open(directory: &Path, bytes: u64, page_bytes: usize, direct: bool) -> Result<File, OpenError> {
-    let file = file::create(directory, bytes, direct)?;
+/// Reads the first page of a file, and before that writes it if it may.
+fn probe(file: &File, directory: &Path, page_bytes: usize, write: bool) -> Result<(), OpenError> {
     let probe = || -> io::Result<()> {
         let mut page = Page::zeroed(page_bytes);
-        file.write_all_at(page.bytes(), 0)?;
+        if write {
+            file.write_all_at(page.bytes(), 0)?;
+        }
         file.read_exact_at(page.bytes_mut(), 0)
     };
-    let tried = probe().map_err(|error| OpenError::Io {
+    probe().map_err(|error| OpenError::Io {
         what: "writing and reading a page",
         directory: directory.to_owned(),
         error,
-    });
-    tried.map(|()| file)
+    })
 }
 
 /// Options of a store.

@@ -2,7 +2,8 @@
 
 use crate::backend::{Backend, Kind, PageSlot, Transfer};
 use crate::error::{OpenError, PageError};
-use crate::open::{How, Options, prepare};
+use crate::file::Named;
+use crate::open::{How, Options, prepare, prepare_named};
 use crate::page::{Page, PageMemory};
 use crate::plain::Plain;
 use crate::worker::{Done, Worker};
@@ -25,6 +26,8 @@ pub struct Completion<M = Page> {
     pub kind: Kind,
     /// Where the page is in the file.
     pub place: PageSlot,
+    /// The checksum of its bytes: of those that were written, or that were to be read.
+    pub sum: u64,
     /// The page, returned to the caller. Its contents are undefined after a failed read.
     pub page: M,
     /// Whether the transfer succeeded.
@@ -119,6 +122,29 @@ impl<M: PageMemory> DiskStore<M> {
     pub fn open_plain(directory: &Path, options: Options) -> Result<DiskStore<M>, OpenError> {
         let (file, how, _) = prepare::<M>(directory, options, &|_| {})?;
         DiskStore::start(directory, options, Plain::new(file), How { ring: false, ..how })
+    }
+
+    /// Opens a store on a file that has a name and may hold pages: those of `held`, by their places and
+    /// checksums. `report` as of [`Self::open`].
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn open_named(
+        named: &Named,
+        options: Options,
+        held: impl IntoIterator<Item = (u32, u64)>,
+        report: impl Fn(std::fmt::Arguments),
+    ) -> Result<DiskStore<M>, OpenError> {
+        let (file, how, ring) = prepare_named(named, options, &report)?;
+        let mut store: DiskStore<M> = match ring {
+            Some(ring) => DiskStore::start(named.directory, options, ring, how),
+            None => DiskStore::start(named.directory, options, Plain::new(file), how),
+        }?;
+        for (place, sum) in held {
+            store.states[place as usize] = State::Holds { sum, readers: 0 };
+        }
+        store.free.retain(|place| store.states[place.0 as usize] == State::Free);
+        Ok(store)
     }
 
     fn start(
@@ -270,7 +296,7 @@ impl<M: PageMemory> DiskStore<M> {
             State::Freed { busy } => State::Freed { busy: busy - 1 },
             State::Free | State::Failed => unreachable!("nothing was on its way there"),
         };
-        Completion { tag, kind, place, page, result }
+        Completion { tag, kind, place, sum, page, result }
     }
 }
 

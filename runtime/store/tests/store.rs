@@ -115,7 +115,7 @@ fn walk(mut store: DiskStore, steps: usize, seed: u64, faulty: bool) -> (usize, 
             }
             _ => {
                 let all = random.below(4) == 0 || step + 1 == steps;
-                while let Some(Completion { tag, kind, place, page: memory, result }) =
+                while let Some(Completion { tag, kind, place, page: memory, result, .. }) =
                     if all { store.wait(LONG) } else { store.poll() }
                 {
                     let (asked, at, number, freed) =

@@ -11,13 +11,15 @@ use crate::scheduler::comes;
 use crate::sequence::Sequence;
 use crate::shared::Stats;
 use monomorph_cache::{
-    Evicted, Lease, Match, OffloadPlace, PoolError, PrefixCache, Reuse, SavePoints, Share, Snapshot,
+    Block, Content, Evicted, KeptIndex, Lease, Match, OffloadPlace, PoolError, PrefixCache, Reuse,
+    SavePoints, Share, Snapshot, Unkept,
 };
 use monomorph_model::{BlockId, ModelSpec, Slot, SnapshotId, StateCopy, StatePlace};
 use std::time::Instant;
 
 /// Accounts for all device memory; only this module changes the accounts.
 pub(super) struct Memory {
+    block_tokens: usize,
     cache: PrefixCache,
     windows: SlidingWindows,
     free_slots: Vec<Slot>,
@@ -68,7 +70,9 @@ impl Memory {
         let points = SavePoints { granule, interval: prefix.snapshot_interval };
         let slots = u32::try_from(sequences).unwrap_or(u32::MAX);
         let cache = windows.of(PrefixCache::new(blocks, spec.block_tokens, granule, reuse));
+        let cache = if options.keep.is_some() { cache.with_keeping() } else { cache };
         Memory {
+            block_tokens: spec.block_tokens,
             cache: match offload {
                 None => cache,
                 Some(OffloadShare { room, resident }) => {
@@ -209,6 +213,52 @@ impl Memory {
         }
         self.cache.extend(lease, content.first(known)).map_err(unbalanced)?;
         self.cache.slide(lease, done).map_err(unbalanced)
+    }
+
+    /// How many tokens fill a block.
+    pub fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
+    /// Blocks that the index came to know and that may have to be kept.
+    pub fn fresh(&self) -> usize {
+        self.cache.fresh()
+    }
+
+    /// The block to keep next.
+    pub fn unkept(&mut self, file: &KeptIndex) -> Option<Unkept> {
+        self.cache.unkept(file)
+    }
+
+    /// Passes over a block that is not kept.
+    pub fn skip_unkept(&mut self) {
+        self.cache.skip_unkept();
+    }
+
+    /// Has the first `blocks` blocks of a prompt filled, of which `known` were known to the index, and tells
+    /// it of them: nobody holds them afterwards. `fill` is given how many of them it knows, which are full,
+    /// and all of them. Returns how many were filled; `None` where there was no room, or fewer were known.
+    ///
+    /// # Errors
+    /// On an accounting error.
+    pub fn take_back(
+        &mut self,
+        prompt: Content<'_>,
+        known: usize,
+        blocks: usize,
+        fill: impl FnOnce(usize, &[Block]),
+    ) -> Result<Option<usize>, String> {
+        let Some((mut lease, evicted)) = self.cache.take_back(prompt, known, blocks).map_err(unbalanced)?
+        else {
+            return Ok(None);
+        };
+        self.evictions.count(&evicted);
+        let indexed = lease.indexed_blocks();
+        fill(indexed, lease.blocks());
+        let tokens = prompt.first(blocks * self.block_tokens);
+        self.cache.extend(&mut lease, tokens).map_err(unbalanced)?;
+        self.cache.release(&mut lease).map_err(unbalanced)?;
+        Ok(Some(blocks - indexed))
     }
 
     /// Frees a snapshot that was never indexed.

@@ -7,9 +7,10 @@
 //!
 //! Each part owns what it changes, and no field of one is seen outside it: `inbox` what handles send, `queue`
 //! the sequences that wait, `batch` those that run, `memory` blocks, slots and snapshots, `swap` the copies
-//! of pre-empted sequences, `pipeline` the steps in flight, `step` the one being built; `outputs` sends
-//! events and counters. [`Forward`] connects them: `plan` decides a step, `apply` updates sequences from its
-//! output, which `contract` checks; `offload` sends blocks to disk between steps; `tower` has images seen.
+//! of pre-empted sequences, `kept` the files of kept prefixes, `pipeline` the steps in flight, `step` the
+//! one being built; `outputs` sends events and counters. [`Forward`] connects them: `plan` decides a step,
+//! `apply` updates sequences from its output, which `contract` checks; `offload` sends blocks to disk between
+//! steps; `tower` has images seen.
 //! Only [`Forward::run`], [`Forward::turn`] and what they call with the model are compiled for each. An
 //! engine with nothing to do sleeps on its inbox.
 
@@ -18,6 +19,7 @@ mod batch;
 mod contract;
 mod in_flight;
 mod inbox;
+mod kept;
 mod memory;
 mod offload;
 mod outputs;
@@ -40,6 +42,7 @@ use contract::Contract;
 use in_flight::{InFlight, Pipeline};
 pub(crate) use inbox::Command;
 use inbox::Inbox;
+pub(crate) use kept::Keeper;
 use memory::Memory;
 use monomorph_model::{Model, ModelSpec};
 use outputs::{Outputs, Turn};
@@ -62,6 +65,7 @@ pub(crate) struct Forward {
     planner: Planner,
     memory: Memory,
     images: Images,
+    kept: Option<Keeper>,
     tower: Tower,
     step: StepBuilder,
     pipeline: Pipeline,
@@ -73,7 +77,7 @@ impl Forward {
     pub fn new(
         spec: &'static ModelSpec,
         options: &EngineOptions,
-        images: Images,
+        (images, kept): (Images, Option<Keeper>),
         commands: Receiver<Command>,
         shared: Arc<Shared>,
     ) -> Forward {
@@ -86,6 +90,7 @@ impl Forward {
             planner,
             memory: Memory::new(spec, options, sequences),
             images,
+            kept,
             tower: Tower::new(options.vision.map_or(0, |vision| vision.slots)),
             step: StepBuilder::default(),
             pipeline: Pipeline::default(),
@@ -140,6 +145,7 @@ impl Forward {
         while self.wait_for_work()? {
             self.turn(model)?;
         }
+        self.keep_last(model);
         Ok(())
     }
 
@@ -163,7 +169,7 @@ impl Forward {
         self.images.poll();
         let began = Instant::now();
         // A failed write to disk ends its sequence, which may have been the only one.
-        let ready = self.make_room(model)?;
+        let ready = self.make_room(model)? && self.keep(model)?;
         let may_plan = ready && self.has_sequences() && !self.step.awaits_sampling();
         if may_plan && self.see(model) {
             if self.pipeline.len() < M::STEPS_IN_FLIGHT {
@@ -243,7 +249,9 @@ impl Forward {
         loop {
             self.take_arrivals();
             if let Some(cause) = self.inbox.condemned() {
-                return Err(cause.to_owned());
+                let cause = cause.to_owned();
+                self.forget_kept();
+                return Err(cause);
             }
             self.sweep()?;
             if self.has_work() {
@@ -261,7 +269,7 @@ impl Forward {
 
     fn has_work(&self) -> bool {
         // Pending writes of dropped images do not delay a drain.
-        let writes = !self.inbox.is_closed() && self.images.under_way();
+        let writes = !self.inbox.is_closed() && (self.images.under_way() || self.keeps());
         self.has_sequences() || !self.pipeline.is_empty() || writes
     }
 
@@ -380,6 +388,7 @@ impl Forward {
         counters.awake = Some(Instant::now());
         counters.stats.running = self.batch.answering();
         counters.stats.swap = self.images.count();
+        counters.stats.kept = self.kept.as_ref().map_or_else(Default::default, Keeper::count);
         let TowerCounts { seen, passes, found } = self.tower.count();
         counters.stats.images_seen += seen;
         counters.stats.image_passes += passes;

@@ -235,6 +235,14 @@ impl Forward {
                         turns = before;
                         continue;
                     }
+                    let found = match self.comes_from_files(next, found.tokens) {
+                        true => {
+                            self.planner.awaits_pages = true;
+                            break;
+                        }
+                        false => found,
+                    };
+                    let one = self.queue.get(next);
                     let whole = self.planner.list_whole(one);
                     let most = limits.step_tokens;
                     let (replays, saves) = (self.memory.replays(), self.memory.saves());
@@ -296,6 +304,7 @@ impl Forward {
                 if first {
                     self.queue.serve(sequence.account, (sequence.tokens().len() - found) as u64);
                 }
+                self.touch_kept(&sequence, found);
                 let stats = &mut self.outputs.counters().stats;
                 stats.tokens_asked += sequence.tokens().len() as u64;
                 stats.tokens_cached += found as u64;

@@ -34,6 +34,10 @@ impl Queue {
         self.waiting.iter()
     }
 
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.waiting.iter_mut()
+    }
+
     /// The sequence at an index that [`Queue::pick`] gave.
     pub fn get(&self, at: usize) -> &Sequence {
         &self.waiting[at]

@@ -77,6 +77,8 @@ pub(crate) struct Sequence {
     found: usize,
     /// Steps it was held back for a prefix another sequence is computing.
     held_back: usize,
+    /// Whether the files of kept prefixes were asked for its prompt.
+    pub asked_files: bool,
     sampling: SamplingState,
     /// Scoring state while its prompt is scored; then it is prefilled again.
     scoring: Option<Scoring>,
@@ -126,6 +128,7 @@ impl Sequence {
             lookup,
             found: 0,
             held_back: 0,
+            asked_files: false,
             sampling,
             scoring,
             lease: Lease::new(block_tokens),

@@ -8,6 +8,7 @@ mod drawn;
 mod endings;
 mod health;
 mod images;
+mod kept;
 mod lookups;
 mod offload;
 mod support;

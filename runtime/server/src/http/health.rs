@@ -90,7 +90,7 @@ fn code(good: bool) -> StatusCode {
 }
 
 fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
-    json!({
+    let mut counts = json!({
         "waiting": stats.waiting,
         "running": stats.running,
         "free_blocks": stats.free_blocks,
@@ -130,5 +130,16 @@ fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
         "seconds_in_step": stats.in_step.map(|since| since.as_secs_f64()),
         "device_seconds": stats.device_time.as_secs_f64(),
         "host_seconds": stats.host_time.as_secs_f64(),
-    })
+    });
+    let kept = &stats.kept;
+    for (name, count) in [
+        ("kept_blocks", kept.blocks as u64),
+        ("kept_blocks_at_start", kept.at_start as u64),
+        ("total_kept_blocks", kept.capacity as u64),
+        ("kept_tokens_back", kept.tokens_back),
+        ("kept_failures", kept.failures),
+    ] {
+        counts[name] = count.into();
+    }
+    counts
 }

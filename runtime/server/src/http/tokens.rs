@@ -93,6 +93,9 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
             "snapshots": ready.engine.prefix().snapshots,
             "prefix_cache": ready.engine.prefix().enabled,
             "swap_host_bytes": ready.engine.swap().host_bytes,
+            "kept_prefixes": ready.engine.keep().map(|_| json!({
+                "blocks": stats.kept.capacity, "blocks_at_start": stats.kept.at_start,
+            })),
             "tools": ready.text.tools.map(ToolFormat::name),
             "reasoning": ready.text.reasoning.map(ReasoningFormat::name),
             "images": ready.images.as_ref().map(|reader| {

@@ -204,7 +204,9 @@ fn info(facts: &Facts) -> Value {
         chat_template: words(&["build", "checkpoint"]), tools: or_null(text()), reasoning: or_null(text()),
         sampling: array(preset()), limit: speed(), predicted: speed(), weights: text(),
     };
+    let kept = object! { blocks: count(), blocks_at_start: count() };
     let engine = object! {
+        kept_prefixes: or_null(kept),
         context: count(), blocks: count(), sequences: count(), snapshots: count(), prefix_cache: boolean(),
         swap_host_bytes: count(), tools: or_null(text()), reasoning: or_null(text()), images: or_null(images),
     };

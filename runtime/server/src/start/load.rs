@@ -7,6 +7,7 @@ use crate::process::switch::Switch;
 use crate::request::text::Text;
 use crate::start::calibrate;
 use crate::start::draft;
+use crate::start::keep;
 use crate::start::paths::{default_weights, resolve_weights};
 use crate::start::repository::Repository;
 use crate::start::verify::verify;
@@ -504,6 +505,7 @@ pub(crate) fn load(
     progress: &Progress,
 ) -> Result<(EngineHandle, Text), Failure> {
     let weights = args.open(spec, options.threads)?;
+    let engine = keep::bind(engine, spec, &weights, calibration)?;
     if args.is_dummy() {
         out::say(format_args!("weights: dummy (made up: answers mean nothing)"));
     }

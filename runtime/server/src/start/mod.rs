@@ -7,6 +7,7 @@ pub(crate) mod calibrate;
 pub(crate) mod draft;
 pub(crate) mod gpus;
 pub(crate) mod hosts;
+pub(crate) mod keep;
 pub(crate) mod load;
 pub(crate) mod lookup;
 pub(crate) mod offload;

@@ -33,6 +33,7 @@ use crate::start::calibrate::CalibrationArgs;
 use crate::start::draft;
 use crate::start::gpus::GpuArgs;
 use crate::start::hosts::{self, HostsArgs, Start, World};
+use crate::start::keep::{self, KeepArgs};
 use crate::start::load::{CacheArgs, MemoryArgs, Planned, PrefixArgs, ThreadArgs, WeightsArgs, load};
 use crate::start::lookup::LookupArgs;
 use crate::start::offload::OffloadArgs;
@@ -157,6 +158,9 @@ pub struct ServeArgs {
     /// Room for sequences that have to make room.
     #[command(flatten)]
     pub swap: SwapArgs,
+    /// Prefixes that outlive the server.
+    #[command(flatten)]
+    pub keep: KeepArgs,
     /// GPUs of the model.
     #[command(flatten, next_help_heading = "Devices and hosts")]
     pub gpus: GpuArgs,
@@ -245,13 +249,14 @@ pub fn serve(
     if args.offload.is_on() && swap.host_bytes > 0 {
         return Err("--swap-space and --high-speed-swap: a server does one of them".to_owned().into());
     }
+    let keep = args.keep.options(spec, start.sliding, prefix.enabled, world.is_none(), out::print)?;
     let schedule = args.schedule.options(spec)?;
     let calibration = args.calibration.count(spec)?;
     let lookup = args.lookup.options(spec)?;
     let host = Host::read();
     let for_images = start.vision.map_or(0, |_| args.images.bytes(host));
     let room = args.memory.room(spec, swap.host_bytes, for_images, args.weights.packed_bytes())?;
-    let room = room.map(|room| room.beside(args.offload.staging(spec)));
+    let room = room.map(|room| room.beside(args.offload.staging(spec)).beside(args.keep.memory(spec)));
     let Planned { context, blocks, states, room } =
         args.cache.plan(spec, start.sliding, room, snapshots, args.offload.is_on())?;
     if let (Some(room), Some(blocks)) = (&room, blocks) {
@@ -327,8 +332,14 @@ pub fn serve(
     }
 
     out::print(format_args!("loading {} at http://{address}/", spec.target));
-    let engine =
-        EngineOptions { prefix, schedule, lookup, swap, ..EngineOptions::new(0, context, args.max_waiting) };
+    let engine = EngineOptions {
+        prefix,
+        keep,
+        schedule,
+        lookup,
+        swap,
+        ..EngineOptions::new(0, context, args.max_waiting)
+    };
     let loading = Arc::clone(&app);
     let begin = |weights: &Weights, options: &LoadOptions, engine, progress: &Progress| match &world {
         None => (start.engine)(weights, options, engine, progress),
@@ -372,6 +383,7 @@ pub fn serve(
     let seen = images_seen(images.as_ref());
     let gpus = if start.ranks > 1 { format!("; on GPUs {:?}", options.ordinals) } else { String::new() };
     let swapped = swap::describe(spec, engine.swap());
+    let outlive = keep::describe(spec, &engine);
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
     let grammars = GrammarStore::new(spec, &text, args.grammars);
@@ -380,7 +392,7 @@ pub fn serve(
         notifier.tell(notify::READY);
     }
     out::print(format_args!(
-        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{windows}{seen}{kept}{swapped}{warm}{scheduled}{weights}{drafts}{invariant}",
+        "ready in {:.2} s: {} with a context of {context} tokens, {cached} cached in all ({}), {} threads{gpus}{running}{windows}{seen}{kept}{swapped}{outlive}{warm}{scheduled}{weights}{drafts}{invariant}",
         started.elapsed().as_secs_f64(),
         app.model_name,
         out::bytes(blocks as u64 * spec.block_bytes as u64),

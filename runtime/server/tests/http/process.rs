@@ -46,6 +46,12 @@ impl Server {
         Server::start_on(&path, weights, command(&[]), arguments)
     }
 
+    /// Starts one with weights that outlive it.
+    pub fn start_at(weights: &std::path::Path, arguments: &[&str]) -> Server {
+        let none = tempfile::tempdir().expect("a temporary directory");
+        Server::start_on(weights.to_str().expect("UTF-8"), none, command(&[]), arguments)
+    }
+
     /// Starts one of the models that draft.
     pub fn start_as(model: &str, arguments: &[&str]) -> Server {
         let weights = checkpoint();

@@ -41,13 +41,27 @@ fn ask(address: SocketAddr, body: &Value) -> Option<(u16, Value)> {
     Some((status, serde_json::from_str(body).ok()?))
 }
 
+/// Asks a server that may end before or while it answers.
+pub fn try_ask(address: SocketAddr, body: &Value) {
+    let body = body.to_string();
+    let Ok(mut stream) = TcpStream::connect_timeout(&address, LONG) else { return };
+    let _ = stream.set_read_timeout(Some(LONG));
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    if stream.write_all(format!("{head}{body}").as_bytes()).is_ok() {
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+}
+
 fn greets(address: SocketAddr) -> bool {
     let answer = ask(address, &chat("Hi"));
     answer.is_some_and(|(status, body)| status == 200 && body["choices"][0]["message"]["content"] == GREETING)
 }
 
 /// The process that serves: the supervisor's only child, or none at this moment.
-fn child(server: &Server) -> Option<i32> {
+pub fn child(server: &Server) -> Option<i32> {
     std::fs::read_dir("/proc").expect("there is one").find_map(|entry| {
         let entry = entry.ok()?;
         let id: i32 = entry.file_name().to_str()?.parse().ok()?;
@@ -69,7 +83,7 @@ fn recovery(server: &Server, before: i32, since: Instant, limit: Duration, what:
     }
 }
 
-fn signal(process: i32, signal: i32) {
+pub fn signal(process: i32, signal: i32) {
     // SAFETY: sends a signal to a process that is there, or was a moment ago.
     unsafe { libc::kill(process, signal) };
 }

@@ -85,7 +85,10 @@ impl Forward {
 
     /// Waits for a page when there is nothing else to do.
     pub(super) fn wait_for_pages(&mut self) {
-        self.images.wait(PAGE_WAIT);
+        match &mut self.kept {
+            Some(keeper) if keeper.under_way() => keeper.wait(PAGE_WAIT),
+            _ => self.images.wait(PAGE_WAIT),
+        }
         self.publish(None);
     }
 }
