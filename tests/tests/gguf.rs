@@ -6,7 +6,7 @@ use monomorph_compiler::spec::types::{
     CheckpointSpec, Compute, Decay, OnePlusNorms, Ranks, Target, ValueHeads,
 };
 use monomorph_compiler::{graph, toolchain};
-use monomorph_formats::{Format, encode};
+use monomorph_formats::Format;
 use monomorph_tests::converted::{config, converted, converted_by, converted_in};
 use monomorph_tests::gguf_files::{imported, loaded, logits, logits_of, own, plain, served};
 use monomorph_tests::goldens::{Golden, golden, synthetic};

@@ -251,7 +251,7 @@ fn read_block<'a>(
             let text = fields.required_string("thinking")?;
             // The signature does not prove who wrote the reasoning.
             let signature = fields.string("signature")?.unwrap_or_default();
-            let held = held_by(signature).map_err(|what| ApiError::at(&fields.path("signature"), what))?;
+            let held = held_by(signature).map_err(|what| ApiError::at(fields.path("signature"), what))?;
             fields.finish()?;
             let text = held.filter(|_| text.is_empty()).unwrap_or_else(|| text.to_owned());
             append(turn(turns, true), "reasoning_content", "", &text);
