@@ -342,8 +342,8 @@ pub fn converted_in(
         if stored.is_quantised() && shape[0] == 1 {
             shape.remove(0);
         }
-        // The converter keeps what is no matrix, routers and convolutions as f32; older ones kept what weighs a
-        // shared expert as the checkpoint has it. It is not quantised.
+        // The converter keeps what is no matrix, routers and convolutions as f32; older ones kept what weighs
+        // a shared expert as the checkpoint has it. It is not quantised.
         let exact = ["ffn_gate_inp.", "ssm_conv1d", "_norm."].iter().any(|part| name.contains(part))
             || name.contains("ffn_gate_inp_shexp.") && stored.is_quantised();
         let format = if fits && name.ends_with(".weight") && !exact { stored } else { Format::F32 };

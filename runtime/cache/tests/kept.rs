@@ -4,7 +4,8 @@
 //!
 //! Planted, one at a time, and caught here: a block trusted whose parent is not; two in one slot; a block
 //! found before it is written; one evicted that has blocks behind it, or that another is about to follow; a
-//! damaged block that goes without those behind it; a copy for a node whose parent the file gave up meanwhile.
+//! damaged block that goes without those behind it; a copy for a node whose parent the file gave up
+//! meanwhile.
 
 mod random;
 

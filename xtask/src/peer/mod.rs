@@ -1,5 +1,5 @@
-//! llama.cpp as a peer: a Python process that times it on request, so that runs can alternate, and judges texts
-//! with it.
+//! llama.cpp as a peer: a Python process that times it on request, so that runs can alternate, and judges
+//! texts with it.
 
 pub mod llama_server;
 pub mod machine;

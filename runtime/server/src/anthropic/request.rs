@@ -2,7 +2,7 @@
 
 use super::editing::read_edits;
 use super::messages::{read_messages, read_system};
-use super::thinking::{BUDGET, Display, Thinking, read_thinking};
+use super::thinking::{BUDGET, Display, EFFORT, Thinking, read_thinking};
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, array, of, only, words};
 use crate::request::conversation::{Conversation, Reasoning, Tools};
@@ -16,8 +16,6 @@ use crate::request::limits::RequestLimits;
 use crate::request::tools::{read_given, tool_name, tool_of};
 use serde_json::{Map, Value, json};
 
-/// The path of the effort.
-pub(super) const EFFORT: &str = "output_config.effort";
 /// The path of the format.
 const FORMAT: &str = "output_config.format";
 

@@ -1,10 +1,9 @@
-//! Reasoning in Anthropic's words: whether a request wants it, whether its text is shown, and the signatures of
-//! its blocks.
+//! Reasoning in Anthropic's words: whether a request wants it, whether its text is shown, and the signatures
+//! of its blocks.
 //!
-//! A block whose text is omitted has it in its signature, as a client sends blocks back as they were: the model
-//! then reads what it thought.
+//! A block whose text is omitted has it in its signature, as a client sends blocks back as they were: the
+//! model then reads what it thought.
 
-use super::request::EFFORT;
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::words;
 use crate::request::conversation::Reasoning;
@@ -13,6 +12,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+/// The path of the effort.
+pub(super) const EFFORT: &str = "output_config.effort";
 /// The path of the budget.
 pub(super) const BUDGET: &str = "thinking.budget_tokens";
 /// What signatures begin with, of text that is shown and of text that is in the signature.
