@@ -81,7 +81,7 @@ impl KeptIndex {
         let mut records = records;
         records.sort_by_key(|record| (record.id, record.slot));
         let (mut index, mut refused) = (KeptIndex::default(), Vec::new());
-        let mut taken = BTreeSet::new();
+        let mut taken = BTreeSet::<u32>::new();
         for record in records {
             let images = record.key.len().checked_sub(block_tokens);
             let whole =
@@ -203,7 +203,8 @@ impl KeptIndex {
         let mut behind: Vec<(KeptId, Option<KeptId>)> =
             self.entries.iter().map(|(id, entry)| (*id, entry.parent)).filter(|(one, _)| *one > id).collect();
         behind.sort_unstable();
-        let mut doomed = BTreeSet::from([id]);
+        let mut doomed = BTreeSet::<KeptId>::new();
+        doomed.insert(id);
         for (id, parent) in behind {
             if parent.is_some_and(|parent| doomed.contains(&parent)) {
                 doomed.insert(id);

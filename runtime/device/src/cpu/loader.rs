@@ -57,29 +57,26 @@ impl<'a> Loader<'a> {
         self.arrays.next(made, bytes, pack)
     }
 
-    /// The next numbers, likewise.
+    /// The next numbers, likewise, of which `flat` says whether only their count tells them apart.
     ///
     /// # Errors
     /// As [`Loader::arrays`].
     pub(super) fn floats(
         &self,
-        (kind, parts): (&str, &[Part]),
+        (kind, flat, parts): (&str, bool, &[Part]),
         count: usize,
         read: impl FnOnce() -> Result<Vec<f32>, WeightsError>,
     ) -> Result<Vec<f32>, WeightsError> {
         if self.arrays.are_mapped() {
             self.progress.advance((count * size_of::<f32>()) as u64);
         }
-        self.arrays.next_floats(|| made(format!("{kind}<{count}>"), &[parts]), count, read)
+        self.arrays.next_floats(|| made(format!("{kind}<{count}>"), flat, &[parts]), count, read)
     }
 
     pub(super) fn mismatch(&self, what: String) -> WeightsError {
         WeightsError::Mismatch { path: self.path.to_owned(), what }
     }
 }
-
-/// What [`Vector`]s are called in descriptions.
-const VECTOR: &str = "vector";
 
 /// A tensor, or some of its rows, alone or stacked with others.
 #[derive(Clone, Copy, Debug)]
@@ -127,13 +124,13 @@ impl<'a> Part<'a> {
 
     /// All that decides which bytes are packed of it, but for its own. Dimensions of one are left out, as
     /// GGUF files may leave them out, and rows that the numbers of a vector stand in.
-    fn describe(&self, is_vector: bool, out: &mut String) {
+    fn describe(&self, flat: bool, out: &mut String) {
         let Part { tensor: Tensor { name, shape, format, .. }, rows, scales, negative_rates } = self;
         let form = scales.map_or("no", |(form, _)| form.name());
         // A string takes whatever is written to it.
         let _ = write!(out, "{name}");
         let numbers = [shape.iter().copied().fold(1, usize::saturating_mul)];
-        let sizes = if is_vector { &numbers[..] } else { shape };
+        let sizes = if flat { &numbers[..] } else { shape };
         for size in sizes.iter().filter(|size| **size != 1) {
             let _ = write!(out, " {size}");
         }
@@ -339,13 +336,13 @@ pub(super) fn pack<F: WeightFormat>(
 }
 
 /// What an array of this kind is, made of these lists of parts.
-fn made(kind: String, lists: &[&[Part]]) -> Made {
+fn made(kind: String, flat: bool, lists: &[&[Part]]) -> Made {
     let count: usize = lists.iter().map(|parts| parts.len()).sum();
     let first = lists.iter().find_map(|parts| parts.first()).map_or("nothing", |part| part.tensor.name);
     let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
     let mut rest = String::new();
     for parts in lists {
-        parts.iter().for_each(|part| part.describe(kind.starts_with(VECTOR), &mut rest));
+        parts.iter().for_each(|part| part.describe(flat, &mut rest));
         rest.push('\n');
     }
     Made::new(format!("{kind} of {first}{more}"), &rest)
@@ -355,7 +352,7 @@ fn made(kind: String, lists: &[&[Part]]) -> Made {
 pub(super) fn made_in<F: WeightFormat>(kind: &str, sizes: &[usize], lists: &[&[Part]]) -> Made {
     let scales = F::SCALES.map_or(String::new(), |form| format!(" with scales of form {}", form.name()));
     let rounded = if F::IN_F16 { " as f16 has them" } else { "" };
-    made(format!("{kind} {sizes:?} in {}{scales}{rounded}", F::FORMAT), lists)
+    made(format!("{kind} {sizes:?} in {}{scales}{rounded}", F::FORMAT), false, lists)
 }
 
 /// Packs `count` pieces on all lanes, each once: `piece` is called with its number and what a lane has of the
@@ -465,7 +462,7 @@ impl<const N: usize> Vector<N> {
     /// # Errors
     /// When a tensor is quantised, or the lengths do not add up to `N`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
-        let mut data = loader.floats((VECTOR, parts), N, || Self::read(loader, parts))?;
+        let mut data = loader.floats(("vector", true, parts), N, || Self::read(loader, parts))?;
         data.resize(N.next_multiple_of(TILE), 0.0);
         Ok(Vector { data: data.into() })
     }

@@ -21,7 +21,8 @@ impl<const CHANNELS: usize, const TAPS: usize> Convolution<CHANNELS, TAPS> {
     /// When a tensor has another shape or is quantised, its channels are in GGUF's rotary order, or the
     /// channels do not add up to `CHANNELS`.
     pub fn load(loader: &Loader, parts: &[Part]) -> Result<Self, WeightsError> {
-        let data = loader.floats(("convolution", parts), TAPS * CHANNELS, || Self::read(loader, parts))?;
+        let data =
+            loader.floats(("convolution", false, parts), TAPS * CHANNELS, || Self::read(loader, parts))?;
         Ok(Convolution { data: data.into() })
     }
 
