@@ -265,14 +265,7 @@ fn blocks_of_a_hybrid_compute_what_the_interpreter_does() {
         let file = converted_in(false, "qwen35moe", &golden, &plain, stored);
         built.push(in_blocks(&golden, &plain, &file, format, &OF_TILED, directory.path()));
     }
-    let targets: Vec<Target> = built.iter().map(|(target, ..)| target.clone()).collect();
-    let binaries = stacks::build("gguf-blocks", &targets);
-    for (binary, (own, weights, golden, expected)) in binaries.iter().zip(built) {
-        let found = served(binary, &weights, &golden, directory.path());
-        let apart = distance(&found, &expected, own.model.vocabulary);
-        println!("{}: on a CPU {apart:.1e}", golden.name);
-        assert!(apart <= 3e-2, "{}: {apart:e}", golden.name);
-    }
+    stacks_are_near("gguf-blocks", built, directory.path());
 }
 
 /// The gates and ups of Gemma's experts are rows of one tensor, and so are the projections of Mamba-2: both
@@ -319,22 +312,29 @@ fn blocks_of_gemma_and_of_nemotron_h_compute_what_the_interpreter_does() {
         let file = converted(architecture, &golden, &plain, Format::Q8_0);
         built.push(in_blocks(&golden, &plain, &file, "q8_0", lines, directory.path()));
     }
-    let targets: Vec<Target> = built.iter().map(|(target, ..)| target.clone()).collect();
-    let binaries = stacks::build("gguf-blocks-of-others", &targets);
-    for (binary, (own, weights, golden, expected)) in binaries.iter().zip(built) {
-        let found = served(binary, &weights, &golden, directory.path());
-        let apart = distance(&found, &expected, own.model.vocabulary);
-        println!("{}: on a CPU {apart:.1e}", golden.name);
-        assert!(apart <= 3e-2, "{}: {apart:e}", golden.name);
-    }
+    stacks_are_near("gguf-blocks-of-others", built, directory.path());
 }
 
 /// What a spec says of value heads in tiled order, and of what else the converter changed.
 const OF_TILED: [&str; 3] =
     ["value_heads = \"tiled\"", "one_plus_norms = \"one-added\"", "decay = \"negative-rate\""];
 
-/// The target of a file in blocks, whose spec has these lines, its path, the golden, and what the interpreter
-/// says.
+/// The target of a file in blocks, its path, the golden, and what the interpreter says.
+type InBlocks = (Target, PathBuf, Golden, Logits);
+
+/// Builds the stacks of files as `name`, and compares them with the interpreter.
+fn stacks_are_near(name: &str, files: Vec<InBlocks>, directory: &Path) {
+    let targets: Vec<Target> = files.iter().map(|(target, ..)| target.clone()).collect();
+    let binaries = stacks::build(name, &targets);
+    for (binary, (own, weights, golden, expected)) in binaries.iter().zip(files) {
+        let found = served(binary, &weights, &golden, directory);
+        let apart = distance(&found, &expected, own.model.vocabulary);
+        println!("{}: on a CPU {apart:.1e}", golden.name);
+        assert!(apart <= 3e-2, "{}: {apart:e}", golden.name);
+    }
+}
+
+/// A file in blocks, whose spec has these lines.
 fn in_blocks(
     golden: &Golden,
     plain: &Target,
@@ -342,7 +342,7 @@ fn in_blocks(
     format: &str,
     lines: &[&str],
     directory: &Path,
-) -> (Target, PathBuf, Golden, Logits) {
+) -> InBlocks {
     let imported = imported(file, &golden.name, directory).unwrap_or_else(|error| panic!("{error}"));
     let (name, text) = &imported.quants[0];
     assert_eq!(*name, format!("{format}.toml"));

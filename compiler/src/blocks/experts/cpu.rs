@@ -1,6 +1,7 @@
 //! A mixture's CPU calls and their scratch buffers.
 
 use super::graph::Weighing;
+use super::phases::with;
 use super::{Choice, Chosen, Combine, Experts, Judge, SharedUp};
 use crate::blocks::products::gated;
 use crate::emit::call::{Call, activation};
@@ -52,7 +53,7 @@ impl Experts {
     }
 
     pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
-        [self.matrix].into_iter().chain(self.up).map(|it| gathered(plan, it, self.active)).collect()
+        with(self.matrix, self.up).map(|it| gathered(plan, it, self.active)).collect()
     }
 }
 
@@ -108,7 +109,7 @@ impl Chosen {
     }
 
     pub(super) fn working(&self, plan: &Plan) -> Vec<Working> {
-        [self.matrix].into_iter().chain(self.up).map(|it| gathered(plan, it, self.active)).collect()
+        with(self.matrix, self.up).map(|it| gathered(plan, it, self.active)).collect()
     }
 }
 

@@ -205,7 +205,7 @@ impl Kind for Chosen {
     }
 
     fn staged(&self) -> Vec<FieldId> {
-        [self.matrix].into_iter().chain(self.up).collect()
+        with(self.matrix, self.up).collect()
     }
 
     fn apart(&self) -> Vec<FieldId> {
@@ -249,9 +249,9 @@ impl Kind for Experts {
     }
 
     fn fields(&self) -> Vec<FieldId> {
-        let router = [self.router].into_iter().chain(self.weigher);
+        let router = with(self.router, self.weigher);
         let own = [self.norm].into_iter().chain(router).chain(self.choice.fields());
-        own.chain([self.matrix]).chain(self.up).chain(self.beside()).collect()
+        own.chain(with(self.matrix, self.up)).chain(self.beside()).collect()
     }
 
     fn streams(&self) -> Option<FieldId> {
@@ -264,10 +264,10 @@ impl Kind for Experts {
 
     fn work(&self, work: &mut Work) {
         let tokens = work.given.tokens;
-        for router in [self.router].into_iter().chain(self.weigher) {
+        for router in with(self.router, self.weigher) {
             work.routing(router, tokens);
         }
-        for matrix in [self.matrix].into_iter().chain(self.up) {
+        for matrix in with(self.matrix, self.up) {
             work.chosen(matrix, self.active, tokens);
         }
         for matrix in self.beside() {
@@ -310,9 +310,14 @@ impl Experts {
 
     /// Matrices of products beside those of the router and the chosen experts.
     pub(super) fn beside(&self) -> impl Iterator<Item = FieldId> {
-        let shared = self.shared.into_iter().flat_map(|it| [it.matrix].into_iter().chain(it.up));
+        let shared = self.shared.into_iter().flat_map(|it| with(it.matrix, it.up));
         shared.chain(self.latent.map(|it| it.matrix))
     }
+}
+
+/// A matrix, and the one beside it that would be a part of it, if there is one.
+pub(super) fn with(matrix: FieldId, other: Option<FieldId>) -> impl Iterator<Item = FieldId> {
+    [matrix].into_iter().chain(other)
 }
 
 /// Two matrices that would be one, if there are two.
