@@ -1,7 +1,7 @@
 /** A browser for tests of the chat page: Debian's Chromium, told to ask nobody but whom the page asks. */
 
 import { chromium, type BrowserContextOptions, type Page } from "playwright-core";
-import { expect, test, url } from "./harness.ts";
+import { expect, PATIENCE, test, url } from "./harness.ts";
 
 const ARGUMENTS = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -13,9 +13,6 @@ export const PHONE = { viewport: { width: 390, height: 844 }, deviceScaleFactor:
 
 /** Chromium, which whoever imports this closes. */
 export const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ARGUMENTS, timeout: 120_000 });
-
-/** How long anything may take that a busy machine puts off, in milliseconds. */
-export const PATIENCE = 60_000;
 
 /** A page, and what must not have happened on it. */
 export type Visit = { page: Page; close: () => Promise<void> };

@@ -33,6 +33,20 @@ export function equal(found: unknown, wanted: unknown): void {
   expect(left === right, `${left} is not ${right}`);
 }
 
+/** How long anything may take that a busy machine puts off, in milliseconds. */
+export const PATIENCE = 60_000;
+
+/** Waits until `found` is the same as `wanted` as JSON. */
+export async function becomes(found: () => Promise<unknown>, wanted: unknown): Promise<void> {
+  const deadline = Date.now() + PATIENCE;
+  for (;;) {
+    const [left, right] = [JSON.stringify(await found()), JSON.stringify(wanted)];
+    if (left === right) return;
+    expect(Date.now() < deadline, `${left} has not become ${right} in ${PATIENCE / 1_000} s`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
+
 /** The error that a promise fails with, which must be one of `kind`. */
 export async function refused<E extends Error>(
   kind: abstract new (...arguments_: never[]) => E,

@@ -11,7 +11,7 @@
 
 import type { Page, Request } from "playwright-core";
 import { browser, onPage, PHONE, text, visit } from "./browser.ts";
-import { equal, expect, given, main, test } from "./harness.ts";
+import { becomes, equal, expect, given, main, test } from "./harness.ts";
 
 const [blind] = given;
 if (blind === undefined) throw new Error("usage: node page_images_test.ts URL BLIND_URL");
@@ -71,6 +71,16 @@ const messagesOf = (request: Request) => (request.postDataJSON() as { messages: 
 const kinds = (message: Message | undefined) => (typeof message?.content === "string" ? ["plain"] : message?.content.map((it) => it.type));
 const url = (message: Message | undefined, at: number) => (typeof message?.content === "string" ? undefined : message?.content[at]?.image_url?.url);
 
+/** How many pictures the browser's database has. */
+const kept = (page: Page) => page.evaluate(async () => {
+  const opening = indexedDB.open("monomorph", 1);
+  await new Promise((done) => (opening.onsuccess = done));
+  const asked = opening.result.transaction("pictures").objectStore("pictures").count();
+  await new Promise((done) => (asked.onsuccess = done));
+  opening.result.close();
+  return asked.result;
+});
+
 onPage("pictures are chosen, pasted and dropped, and sent as they are before what is said of them", async (page) => {
   await ready(page);
   const files = await Promise.all([drawn(page, 16, 16, "image/png", "#f00"), drawn(page, 32, 16, "image/jpeg", "#0f0"), drawn(page, 16, 32, "image/webp", "#00f")]);
@@ -125,16 +135,7 @@ onPage("pictures are kept with their conversation, for all tabs, and go with it"
   await page.setInputFiles("#file", await drawn(page, 16, 16, "image/png", "#f00"));
   await chosen(page, 1);
   const { messages } = await sent(page, "[[seen]]");
-  const kept = () => page.evaluate(async () => {
-    const opening = indexedDB.open("monomorph", 1);
-    await new Promise((done) => (opening.onsuccess = done));
-    const asked = opening.result.transaction("pictures").objectStore("pictures").count();
-    await new Promise((done) => (asked.onsuccess = done));
-    opening.result.close();
-    return asked.result;
-  });
-  await page.waitForTimeout(100);
-  equal(await kept(), 1);
+  await becomes(() => kept(page), 1);
   const other = await page.context().newPage();
   await other.goto(page.url());
   await other.waitForSelector(".user .picture img");
@@ -146,10 +147,9 @@ onPage("pictures are kept with their conversation, for all tabs, and go with it"
   await other.click("#large img");
   expect(!(await other.isVisible("#large")), "it is put away");
   await other.click("#new");
+  await becomes(() => kept(other), 0);
   await other.reload();
   equal(await other.locator(".picture").count(), 0);
-  await other.waitForTimeout(100);
-  equal(await kept(), 0);
   // This tab had it all the time, and its next question keeps it again.
   const { messages: third } = await sent(page, "[[say Yes.]]");
   equal(url(third[0], 0), url(messages[0], 0));
@@ -160,7 +160,7 @@ onPage("a picture that is gone is said to be, to its reader and to the model", a
   await page.setInputFiles("#file", await drawn(page, 16, 16, "image/png", "#f00"));
   await chosen(page, 1);
   await sent(page, "[[say Yes.]]");
-  await page.waitForTimeout(100);
+  await becomes(() => kept(page), 1);
   await page.evaluate(() => new Promise((done) => {
     const opening = indexedDB.open("monomorph", 1);
     opening.onsuccess = () => {

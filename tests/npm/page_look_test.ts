@@ -8,7 +8,7 @@
 
 import type { Page } from "playwright-core";
 import { answered, browser, onPage, PHONE, text } from "./browser.ts";
-import { equal, expect, main } from "./harness.ts";
+import { becomes, equal, expect, main } from "./harness.ts";
 
 const WIDE = `${"w".repeat(300)}\n\n\`${"c".repeat(200)}\`\n\n\`\`\`\n${"x = 1; ".repeat(60)}\n\`\`\`\n\n` +
   `| ${"column | ".repeat(12)}\n|${"---|".repeat(12)}\n| ${"1234567890 | ".repeat(12)}\n\n- ${"l".repeat(200)}\n> ${"q".repeat(200)}`;
@@ -48,8 +48,10 @@ onPage("on a phone, Enter breaks lines and the keyboard hides nothing", async (p
   equal(await page.inputValue("#input"), "one\ntwo");
   // A keyboard takes half of the screen.
   await page.setViewportSize({ width: 390, height: 420 });
-  const box = await page.locator("form.ask").boundingBox();
-  expect(box !== null && box.y >= 56 && box.y + box.height <= 420, box);
+  await becomes(async () => {
+    const box = await page.locator("form.ask").boundingBox();
+    return box !== null && box.y >= 56 && box.y + box.height <= 420;
+  }, true);
   await page.fill("#input", "[[say Yes.]]");
   await page.tap("#send");
   await page.waitForSelector(".assistant >> text=Yes.");

@@ -17,8 +17,8 @@
 
 import { get, type IncomingMessage } from "node:http";
 import type { Page, Request } from "playwright-core";
-import { answered, ask, browser, next, onPage, pace, PATIENCE, rest, text, visit } from "./browser.ts";
-import { equal, expect, given, main, test, url } from "./harness.ts";
+import { answered, ask, browser, next, onPage, pace, rest, text, visit } from "./browser.ts";
+import { becomes, equal, expect, given, main, test, url } from "./harness.ts";
 
 const [locked, key] = given;
 if (locked === undefined || key === undefined) throw new Error("usage: node page_test.ts URL LOCKED_URL KEY");
@@ -29,14 +29,6 @@ async function metric(pattern: RegExp): Promise<number> {
 }
 const running = () => metric(/^vllm:num_requests_running\{[^}]*\} (\S+)/m);
 const aborted = () => metric(/^vllm:request_success_total\{[^}]*finished_reason="abort"[^}]*\} (\S+)/m);
-
-async function eventually(what: string, condition: () => Promise<boolean>): Promise<void> {
-  const deadline = Date.now() + PATIENCE;
-  while (!(await condition())) {
-    expect(Date.now() < deadline, what);
-    await new Promise((resolve) => setTimeout(resolve, 20));
-  }
-}
 
 const body = (request: Request) => request.postDataJSON() as Record<string, unknown>;
 /** What the next question is asked with. */
@@ -63,17 +55,17 @@ onPage("stopping stops the engine", async (page) => {
     await page.waitForFunction(() => (document.querySelector(".assistant:last-child .text")?.textContent ?? "").length > 20);
     equal(await running(), 1);
     await stop();
-    await eventually("the engine goes on", async () => (await running()) === 0);
-    expect((await text(page, ".about")).includes("stopped"), await text(page, ".about"));
+    await becomes(running, 0);
+    await page.waitForSelector(".assistant:last-child .about >> text=stopped");
     expect((await text(page, ".assistant .text")).startsWith("ab ab"), "what was said stays");
     expect((await page.isVisible("#send")) && !(await page.isVisible("#stop")), "there is nothing left to stop");
   }
-  equal((await aborted()) - before, 2);
+  await becomes(async () => (await aborted()) - before, 2);
   // Leaving the page in the middle of an answer stops it, too, and keeps what there was.
   await ask(page, "[[forever]]");
   await page.waitForFunction(() => (document.querySelector(".assistant:last-child .text")?.textContent ?? "").length > 20);
   await page.reload();
-  await eventually("the engine goes on", async () => (await running()) === 0);
+  await becomes(running, 0);
   const kept = await page.locator(".assistant .text").allInnerTexts();
   expect(kept.length === 3 && kept.every((it) => it.startsWith("ab ab")), kept);
   expect((await text(page, ".about")).includes("stopped"), await text(page, ".about"));
@@ -208,9 +200,9 @@ onPage("text has its markup, and code is copied", async (page) => {
   equal(await answer.locator("td").last().evaluate((it) => getComputedStyle(it).textAlign), "right");
   equal(await answer.locator("pre").innerText(), "def f(x):\n    return x < 1 and x[::-1]");
   await answer.locator(".block button").click();
-  equal(await page.evaluate(() => navigator.clipboard.readText()), "def f(x):\n    return x < 1 and x[::-1]");
+  await becomes(() => page.evaluate(() => navigator.clipboard.readText()), "def f(x):\n    return x < 1 and x[::-1]");
   await page.click(".about >> text=Copy");
-  equal(await page.evaluate(() => navigator.clipboard.readText()), MARKUP);
+  await becomes(() => page.evaluate(() => navigator.clipboard.readText()), MARKUP);
 });
 
 onPage("what fails is said and tried again", async (page) => {
@@ -280,7 +272,7 @@ test("a page without a key asks for one, and keeps it", async () => {
   await page.click("#key-ask >> text=Continue");
   await page.waitForSelector(".assistant >> text=Come in.");
   equal(await page.locator("dialog[open]").count(), 0);
-  equal(await page.innerText("#model"), "talk");
+  await becomes(() => page.innerText("#model"), "talk");
   await page.reload();
   await answered(page, "[[say Again.]]");
   await close();
