@@ -77,7 +77,6 @@ const CLAUDE_CODE: Agent = Agent {
         ("ANTHROPIC_AUTH_TOKEN", "none"),
         ("ANTHROPIC_MODEL", "talk"),
         ("ANTHROPIC_DEFAULT_HAIKU_MODEL", "talk"),
-        ("CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS", "1"),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"),
     ],
     settings: None,

@@ -242,6 +242,7 @@ fn main() -> ExitCode {
         ("anthropic::answers_are_alike_whole_and_streamed", anthropic::answers),
         ("anthropic::conversations_are_those_of_the_other_vendor", anthropic::conversations),
         ("anthropic::omitted_thinking_comes_back_in_its_signature", anthropic::omitted_thinking),
+        ("anthropic::tools_are_loaded_where_a_result_refers_to_them", anthropic::deferred_tools),
         ("anthropic::old_results_and_reasoning_go_where_a_request_says", anthropic::edits),
         ("anthropic::refusals_are_in_its_words", anthropic::refusals),
         ("anthropic::streams_that_break_say_so", anthropic::broken_streams),

@@ -3,6 +3,7 @@
 use super::document::{self, read_document};
 use super::texts::{self, BETWEEN, read_text, texts_of};
 use super::thinking::held_by;
+use super::tools::{REFERENCE, read_reference, reference_schema};
 use crate::error::{ApiError, wrong};
 use crate::openapi::schema::{any_object, any_of, array, of, some, text};
 use crate::request::described::described;
@@ -77,6 +78,7 @@ pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
         ("AnthropicMessage", described("messages[]", samples, read)),
         ("AnthropicText", texts::schema()),
         ("AnthropicDocument", described("", document::samples(), |block| read_document("", block))),
+        ("AnthropicToolReference", reference_schema()),
     ];
     if takes_images {
         schemas.push(("AnthropicImage", described("", image, |block| read_block_image("", block))));
@@ -84,9 +86,9 @@ pub(crate) fn schemas(takes_images: bool) -> Vec<(&'static str, Value)> {
     schemas
 }
 
-/// Text, or blocks of text and documents, and of images where they are taken.
+/// Text, or blocks of text, documents and references to tools, and of images where they are taken.
 fn result(images: bool) -> Value {
-    let blocks = ["AnthropicText", "AnthropicDocument"].map(of).into_iter();
+    let blocks = ["AnthropicText", "AnthropicDocument", "AnthropicToolReference"].map(of).into_iter();
     let blocks = blocks.chain(images.then(|| of("AnthropicImage")));
     any_of([text(), array(any_of(blocks.collect::<Vec<_>>()))])
 }
@@ -208,6 +210,8 @@ fn read_block_of_user(
                     append_image(&mut said);
                 } else if block["type"] == "document" {
                     append(&mut said, "content", between, &read_document(&path, block)?);
+                } else if block["type"] == REFERENCE {
+                    append(&mut said, "content", between, read_reference(&path, block)?);
                 } else {
                     append(&mut said, "content", between, read_text(&path, block)?);
                 }

@@ -8,3 +8,4 @@ pub(crate) mod messages;
 pub(crate) mod request;
 mod texts;
 pub(crate) mod thinking;
+pub(crate) mod tools;

@@ -3,18 +3,17 @@
 use super::editing::read_edits;
 use super::messages::{read_messages, read_system};
 use super::thinking::{BUDGET, Display, EFFORT, Thinking, read_thinking};
+use super::tools::read_tools;
 use crate::error::{ApiError, wrong};
-use crate::openapi::schema::{any_object, array, of, only, words};
-use crate::request::conversation::{Conversation, Reasoning, Tools};
-use crate::request::described::described;
+use crate::openapi::schema::words;
+use crate::request::conversation::{Conversation, Reasoning};
 use crate::request::fields::{Fields, Neutral, missing, wrong_word};
 use crate::request::format::{Format, read_typed, typed};
 use crate::request::generation::{
     GenerationParams, TEMPERATURE, TOP_P, read_length, read_numbers, read_stops,
 };
 use crate::request::limits::RequestLimits;
-use crate::request::tools::{read_given, tool_name, tool_of};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 /// The path of the format.
 const FORMAT: &str = "output_config.format";
@@ -133,52 +132,6 @@ fn read_conversation(fields: &mut Fields, takes_images: bool) -> Result<(Convers
         Conversation { at: "messages", messages, images, edits, continues, tools, reasoning, variables },
         Config { budget, format, display },
     ))
-}
-
-fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
-    fields.of(|| array(of("AnthropicTool")));
-    let mut tools = read_given(fields, read_tool, "name", "input_schema")?;
-    let Some(choice) = fields.value("tool_choice") else { return Ok(tools) };
-    let mut choice = Fields::new("tool_choice", choice)?;
-    let kind = choice.tag("type")?;
-    choice.holds("type");
-    match kind {
-        Some("auto") => {}
-        Some("none") => tools.forbidden = true,
-        Some("any") => tools.require("tool_choice.type")?,
-        Some("tool") => {
-            let name = choice.of(tool_name).required_string("name")?.to_owned();
-            tools.allow(vec![name], "tool_choice.name")?;
-            tools.require("tool_choice.type")?;
-        }
-        other => return Err(wrong_word("tool_choice.type", &["auto", "any", "tool", "none"], other)),
-    }
-    tools.one = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
-    choice.finish()?;
-    Ok(tools)
-}
-
-/// JSON schema of an entry of `tools`.
-pub(crate) fn tool_schema() -> Value {
-    described("", [json!({"name": "f"})], |tool| read_tool("", tool))
-}
-
-fn read_tool(path: &str, tool: &Value) -> Result<(Value, bool), ApiError> {
-    let mut fields = Fields::new(path, tool)?;
-    if let Some(kind) = fields.of(|| only("custom")).string("type")?.filter(|kind| *kind != "custom") {
-        let what = format!("tools of type {kind:?}");
-        return Err(ApiError::unsupported(fields.path("type"), &what));
-    }
-    let name_at = fields.path("name");
-    let name = fields.of(tool_name).required_string("name")?;
-    let description = fields.string("description")?;
-    let schema = fields.about("A JSON schema.").of(any_object).value("input_schema");
-    let schema_at = fields.path("input_schema");
-    let strict = fields.boolean("strict")?.unwrap_or(false);
-    // Arguments are streamed as they form.
-    fields.harmless(&["cache_control", "eager_input_streaming"]);
-    fields.finish()?;
-    Ok((tool_of(name, &name_at, description, schema, &schema_at)?, strict))
 }
 
 /// The effort, and the format of the answer.

@@ -4,7 +4,8 @@ use super::Facts;
 use super::schema::{Properties, or_null};
 use crate::anthropic::editing;
 use crate::anthropic::messages as anthropic_messages;
-use crate::anthropic::request::{self as anthropic, MessagesRequest};
+use crate::anthropic::request::MessagesRequest;
+use crate::anthropic::tools as tools_of_anthropic;
 use crate::error::ApiError;
 use crate::openai::chat::ChatRequest;
 use crate::openai::completions::CompletionRequest;
@@ -58,7 +59,7 @@ pub(super) fn schemas(facts: &Facts) -> Properties {
             body(facts, anthropic_bodies(&said), |body| MessagesRequest::read(body, &limits).map(drop)),
         ),
         ("CountTokensRequest", body(facts, anthropic_bodies(&said).map(without_answer), count)),
-        ("AnthropicTool", anthropic::tool_schema()),
+        ("AnthropicTool", tools_of_anthropic::tool_schema()),
         ("AnthropicEdit", editing::edit_schema()),
     ];
     [requests, messages::schemas(images), items::schemas(images), anthropic_messages::schemas(images)]

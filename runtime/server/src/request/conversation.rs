@@ -47,6 +47,8 @@ pub(crate) struct Tools {
     pub(crate) given: Vec<Value>,
     /// Whether each is strict: its arguments must follow all of its schema.
     pub(crate) strict: Vec<bool>,
+    /// Where each stands in the request, if some there are not given.
+    pub(crate) places: Option<Vec<usize>>,
     /// Path of the schema within a tool of the request.
     pub(crate) schema_at: &'static str,
     /// Whether none of them may be called now.
@@ -132,6 +134,17 @@ impl Tools {
         Ok(())
     }
 
+    /// Leaves out those of all the request's tools that `kept` says no to.
+    pub(crate) fn keep(&mut self, kept: &[bool]) {
+        let places = kept.iter().enumerate().filter(|(_, kept)| **kept).map(|(at, _)| at);
+        let places: Vec<usize> = places.collect();
+        if places.len() < self.given.len() {
+            self.given = places.iter().map(|&at| self.given[at].clone()).collect();
+            self.strict = places.iter().map(|&at| self.strict[at]).collect();
+            self.places = Some(places);
+        }
+    }
+
     /// Restricts calls to these tools; `path` is the field that says so.
     ///
     /// # Errors
@@ -166,7 +179,8 @@ impl Tools {
             let function = &given["function"];
             let name = function["name"].as_str().unwrap_or_default().to_owned();
             let strict = self.strict.get(at).copied().unwrap_or(false);
-            let path = format!("tools[{at}].{}", self.schema_at);
+            let place = self.places.as_ref().map_or(at, |places| places[at]);
+            let path = format!("tools[{place}].{}", self.schema_at);
             Tool { name, schema: function["parameters"].clone(), strict, path }
         };
         let may_be = |tool: &Tool| self.only.as_ref().is_none_or(|only| only.contains(&tool.name));

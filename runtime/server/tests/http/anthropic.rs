@@ -295,6 +295,53 @@ pub fn omitted_thinking() {
     );
 }
 
+/// A tool that is loaded later is not in the prompt, nor can be called, until a result refers to it: then the
+/// prompt is that of a request which has it as any other, and its name as the result.
+pub fn deferred_tools() {
+    let server = Server::start_talking("hermes", "think", &[]);
+    let later = |name: &str| json!({"name": name, "defer_loading": true, "input_schema": {"type": "object"}});
+    let now = |name: &str| json!({"name": name, "input_schema": {"type": "object"}});
+    let found = |content: Value| {
+        json!([
+            {"role": "user", "content": "Look."},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "search", "input": {}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": content}]},
+        ])
+    };
+    let reference = |name: &str| json!([{"type": "tool_reference", "tool_name": name}]);
+    let count = |tools: Value, messages: &Value| {
+        let response = server.post(COUNT, &json!({"tools": tools, "messages": messages}));
+        (response.status, response.json())
+    };
+    let (plain, loaded) = (found(json!("nothing")), found(reference("g")));
+    let deferred = json!([later("f"), now("search"), later("g")]);
+    let searched = count(json!([now("search")]), &plain);
+    assert_eq!(searched.0, 200, "{}", searched.1);
+    assert_eq!(count(deferred.clone(), &plain), searched);
+    let with_g = count(json!([now("search"), now("g")]), &found(json!("g")));
+    assert_eq!(count(deferred.clone(), &loaded), with_g);
+    assert_ne!(with_g, searched);
+
+    let call = |name: &str, messages: &Value| {
+        let mut messages = messages.clone();
+        let said = format!("[[say <tool_call>{{\"name\": \"{name}\", \"arguments\": {{}}}}</tool_call>]]");
+        messages.as_array_mut().expect("messages").push(json!({"role": "user", "content": said}));
+        let body = json!({"max_tokens": 100, "tools": deferred, "messages": messages});
+        let answer = server.post(MESSAGES, &body).json();
+        answer["content"][0]["name"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(call("g", &loaded), "g");
+    assert_ne!(call("f", &loaded), "f", "it was not loaded");
+
+    let (status, error) = count(deferred.clone(), &found(reference("h")));
+    let message = error["error"]["message"].as_str().unwrap_or_default();
+    assert_eq!(status, 400, "{error}");
+    assert!(
+        message.contains("messages[2].content[0].content[0].tool_name") && message.contains("\"h\""),
+        "{message}"
+    );
+}
+
 pub fn edits() {
     let server = Server::start_talking("hermes", "think", &[]);
     let call = |id: &str| {
