@@ -4,7 +4,7 @@
 
 use super::format::{RowScales, WeightFormat};
 use super::rows::Rows;
-use super::simd::{F32s, LANES, TILE, at, halves, unrolled, words};
+use super::simd::{AHEAD, F32s, LANES, STREAMED, TILE, at, halves, prefetch, unrolled, words};
 use half::{bf16, f16};
 use monomorph_formats::{Format, ScaleForm};
 
@@ -94,14 +94,31 @@ macro_rules! float_format {
                 // The compiler knows this one length, so that no index below needs a check.
                 let input = &input[..M * Rows::<N>::STRIDE];
                 let columns = &tile.as_chunks::<{ $bytes * TILE }>().0[..N];
-                let mut sums = [F32s::zero(); M];
-                for (k, column) in columns.iter().enumerate() {
-                    let weights = $load(at(column, part * $bytes * LANES));
+                // Even and odd columns by themselves: one sum after the other would be waited for.
+                let (mut even, mut odd) = ([F32s::zero(); M], [F32s::zero(); M]);
+                let (pairs, rest) = columns.as_chunks::<2>();
+                for (k, pair) in pairs.iter().enumerate() {
+                    if M <= STREAMED {
+                        prefetch(tile, k * 2 * $bytes * TILE + AHEAD);
+                    }
+                    let [first, second] = pair.each_ref().map(|it| $load(at(it, part * $bytes * LANES)));
                     unrolled!(t < M, {
-                        sums[t] = weights.mul_add(F32s::splat(input[t * Rows::<N>::STRIDE + k]), sums[t]);
+                        let x: &[f32; 2] = at(input, t * Rows::<N>::STRIDE + 2 * k);
+                        even[t] = first.mul_add(F32s::splat(x[0]), even[t]);
+                        odd[t] = second.mul_add(F32s::splat(x[1]), odd[t]);
                     });
                 }
-                sums
+                for column in rest {
+                    let weights = $load(at(column, part * $bytes * LANES));
+                    unrolled!(t < M, {
+                        let x = input[t * Rows::<N>::STRIDE + N - 1];
+                        even[t] = weights.mul_add(F32s::splat(x), even[t]);
+                    });
+                }
+                unrolled!(t < M, {
+                    even[t] = even[t] + odd[t];
+                });
+                even
             }
         }
     };

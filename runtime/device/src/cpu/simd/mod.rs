@@ -76,6 +76,26 @@ pub(crate) fn at<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
     slice[at..at + N].first_chunk().expect("N elements were cut out")
 }
 
+/// Up to so many tokens, a product waits for its weights, and not for its sums.
+pub(crate) const STREAMED: usize = 4;
+
+/// Bytes that weights are asked for ahead of their products: two pages of 4 KiB, since what a processor
+/// fetches ahead by itself ends with a page.
+pub(crate) const AHEAD: usize = 8192;
+
+/// Asks for the cache line at byte `at` from the start of `bytes` on, which may lie beyond its end.
+#[inline(always)]
+pub(crate) fn prefetch(bytes: &[u8], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction reads nothing for the program and faults nowhere, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (bytes, at);
+}
+
 /// Like [`at`], mutably.
 #[inline(always)]
 pub(crate) fn at_mut<T, const N: usize>(slice: &mut [T], at: usize) -> &mut [T; N] {
