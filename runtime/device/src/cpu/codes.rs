@@ -7,7 +7,7 @@
 use super::decoded::Decoded;
 use super::format::RowScales;
 use super::rows::Rows;
-use super::simd::{F32s, LANES, TILE, at, at_mut, unrolled, words};
+use super::simd::{F32s, LANES, TILE, ask_ahead, at, at_mut, unrolled, words};
 use monomorph_formats::{E2M1, FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm, e2m1_to_f32, e4m3_to_f32};
 
 /// Weights in fp8-e4m3 with one scale a tensor.
@@ -41,6 +41,7 @@ fn add<const M: usize, const N: usize>(
     scale: F32s,
     sums: &mut [F32s; M],
 ) {
+    ask_ahead::<M>(columns.as_flattened(), part);
     let mut own = [F32s::zero(); M];
     // The compiler knows this one length, so that no index below needs a check.
     let input = &input[first..][..(M - 1) * Rows::<N>::STRIDE + columns.len()];
@@ -168,6 +169,7 @@ impl Decoded for Nvfp4Groups {
         let (blocks, rows) = tile.split_at(N / NVFP4_BLOCK * BLOCK);
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.as_chunks::<BLOCK>().0.iter().enumerate() {
+            ask_ahead::<M>(block, part);
             let mut own = [F32s::zero(); M];
             // The compiler knows this one length, so that no index below needs a check.
             let input = &input[b * NVFP4_BLOCK..][..(M - 1) * Rows::<N>::STRIDE + NVFP4_BLOCK];

@@ -4,7 +4,7 @@
 
 use super::format::{RowScales, WeightFormat};
 use super::rows::Rows;
-use super::simd::{AHEAD, F32s, LANES, STREAMED, TILE, at, halves, prefetch, unrolled, words};
+use super::simd::{F32s, LANES, TILE, ask_ahead, at, halves, unrolled, words};
 use half::{bf16, f16};
 use monomorph_formats::{Format, ScaleForm};
 
@@ -98,9 +98,7 @@ macro_rules! float_format {
                 let (mut even, mut odd) = ([F32s::zero(); M], [F32s::zero(); M]);
                 let (pairs, rest) = columns.as_chunks::<2>();
                 for (k, pair) in pairs.iter().enumerate() {
-                    if M <= STREAMED {
-                        prefetch(tile, k * 2 * $bytes * TILE + AHEAD);
-                    }
+                    ask_ahead::<M>(pair.as_flattened(), part);
                     let [first, second] = pair.each_ref().map(|it| $load(at(it, part * $bytes * LANES)));
                     unrolled!(t < M, {
                         let x: &[f32; 2] = at(input, t * Rows::<N>::STRIDE + 2 * k);

@@ -11,7 +11,7 @@
 use super::memory::Plain;
 use super::normalise::Normalise;
 use super::rows::{Int8Block, Int8Rows, Rows};
-use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, at, at_mut, halves, unrolled};
+use super::simd::{F32s, I32s, LANES, PARTS, TILE, U8s, ask_ahead, at, at_mut, halves, unrolled};
 use half::{bf16, f16};
 use monomorph_abi::tiles::tile_bytes;
 use monomorph_formats::cached::Cached;
@@ -239,6 +239,7 @@ impl WeightFormat for Q4_1 {
         let blocks = &tile.as_chunks::<320>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
+            ask_ahead::<M>(block, part);
             let mut codes = [U8s::load(at(block, part * 4 * LANES)); 8];
             for j in 0..4 {
                 let bytes = U8s::load(at(block, j * 64 + part * 4 * LANES));
@@ -295,6 +296,7 @@ impl WeightFormat for Q8_0 {
         let blocks = &tile.as_chunks::<544>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
+            ask_ahead::<M>(block, part);
             let mut weights = [U8s::load(at(block, part * 4 * LANES)); 8];
             for j in 1..8 {
                 weights[j] = U8s::load(at(block, j * 64 + part * 4 * LANES));

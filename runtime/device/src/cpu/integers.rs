@@ -10,7 +10,7 @@
 
 use super::format::WeightFormat;
 use super::rows::{Int8Block, Int8Rows};
-use super::simd::{F32s, I32s, LANES, TILE, U8s, at, at_mut, halves, unrolled};
+use super::simd::{F32s, I32s, LANES, TILE, U8s, ask_ahead, at, at_mut, halves, unrolled};
 use half::f16;
 use monomorph_formats::{Format, IntegerBlock, Integers};
 
@@ -115,6 +115,7 @@ macro_rules! integer_format {
                     };
                     for run in 0..P.runs {
                         let block: &[u8; P.run] = at(block, run * P.run);
+                        ask_ahead::<M>(block, part);
                         let codes = codes(&P, block, part);
                         // The compiler knows this one length, so that no index below needs a check.
                         let input = &input[b * P.runs + run..][..(M - 1) * stride + 1];

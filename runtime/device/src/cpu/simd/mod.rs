@@ -77,23 +77,27 @@ pub(crate) fn at<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
 }
 
 /// Up to so many tokens, a product waits for its weights, and not for its sums.
-pub(crate) const STREAMED: usize = 4;
+const STREAMED: usize = 4;
 
 /// Bytes that weights are asked for ahead of their products: two pages of 4 KiB, since what a processor
 /// fetches ahead by itself ends with a page.
-pub(crate) const AHEAD: usize = 8192;
+const AHEAD: usize = 8192;
 
-/// Asks for the cache line at byte `at` from the start of `bytes` on, which may lie beyond its end.
+/// Asks for the weights that stand [`AHEAD`] of this block, which may be beyond the end of all, where a
+/// product of `M` tokens waits for them. Parts of a block share their lines.
 #[inline(always)]
-pub(crate) fn prefetch(bytes: &[u8], at: usize) {
+pub(crate) fn ask_ahead<const M: usize>(block: &[u8], part: usize) {
+    if M > STREAMED || part > 0 {
+        return;
+    }
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the instruction reads nothing for the program and faults nowhere, whatever the address.
-    unsafe {
+    for line in (0..block.len()).step_by(64) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(at).cast());
+        // SAFETY: the instruction reads nothing for the program and faults nowhere, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().wrapping_add(AHEAD + line).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (bytes, at);
+    let _ = block;
 }
 
 /// Like [`at`], mutably.
