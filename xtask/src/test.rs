@@ -132,10 +132,10 @@ pub fn test(options: Options) -> Result<(), String> {
                 }
                 let programs = built.get_or_init(|| programs::build(&[CUDA], &environment)).as_ref()?;
                 let all = programs::run(programs, &environment)?;
-                let failed: Vec<_> = all.iter().filter(|it| !it.passed).map(|it| it.name.clone()).collect();
+                let failed = programs::failures(all.iter().filter_map(|it| it.failed.clone()));
                 ran.set(all);
                 let documentation = cargo(&["test", "--workspace", CUDA, "--quiet", "--doc"], &environment);
-                if failed.is_empty() { documentation } else { Err(format!("failed: {}", failed.join(", "))) }
+                failed.and(documentation)
             }),
         ),
     ];
@@ -156,15 +156,18 @@ pub fn test(options: Options) -> Result<(), String> {
     after.iter().for_each(|check| made.make(check));
     times::print(&made.lines, ran.take());
     let Made { lines, failed, skipped } = made;
+    // Said again, since what failed stands thousands of lines above.
+    failed.iter().for_each(|(name, why)| println!("== {name}: {why}"));
     println!("{} passed, {} failed, {skipped} skipped", lines.len() - failed.len() - skipped, failed.len());
-    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+    programs::failures(failed.into_iter().map(|(name, _)| name.to_owned()))
 }
 
 /// The checks made so far.
 #[derive(Default)]
 struct Made {
     lines: Vec<times::Line>,
-    failed: Vec<&'static str>,
+    /// Names of checks, and why they failed.
+    failed: Vec<(&'static str, String)>,
     skipped: usize,
 }
 
@@ -206,7 +209,7 @@ impl Made {
             }
             Err(why) => {
                 eprintln!("{name}: {why}");
-                self.failed.push(name);
+                self.failed.push((name, why));
                 "FAILED"
             }
         };
@@ -233,17 +236,12 @@ impl Other {
             match ran {
                 Ok(ran) => {
                     processor = processor.zip(ran.processor).map(|(all, more)| all + more);
-                    failed.extend((!ran.passed).then_some(ran.name));
+                    failed.extend(ran.failed);
                 }
                 Err(why) => failed.push(why),
             }
         }
-        let became = if failed.is_empty() {
-            Ok(Outcome::Passed)
-        } else {
-            Err(format!("failed: {}", failed.join(", ")))
-        };
-        (became, processor)
+        (programs::failures(failed).map(|()| Outcome::Passed), processor)
     }
 }
 

@@ -18,6 +18,9 @@ use std::time::Instant;
 /// Programs that run side by side. Each has threads for all cores.
 const AT_ONCE: usize = 2;
 
+/// The last lines of a failed program that are said again when all checks have ended.
+const SAID_AGAIN: usize = 40;
+
 /// The package whose programs take longest, which are begun first.
 const LONGEST: &str = "tests";
 
@@ -39,7 +42,8 @@ pub struct Ran {
     /// Processor time of it and of all programs that it ran and waited for; `None` if the system does not
     /// report it.
     pub processor: Option<f64>,
-    pub passed: bool,
+    /// Its name and the last lines that it printed, if it failed.
+    pub failed: Option<String>,
 }
 
 /// The part of a message of `cargo --message-format=json` that says what was built.
@@ -59,6 +63,12 @@ struct Target {
 #[derive(Deserialize)]
 struct Profile {
     test: bool,
+}
+
+/// The failures among these, each with its last lines; an error if there are any.
+pub fn failures(failed: impl IntoIterator<Item = String>) -> Result<(), String> {
+    let failed: Vec<_> = failed.into_iter().collect();
+    if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join("\n"))) }
 }
 
 /// Builds the tests of the workspace with these options of cargo's. Tests in documentation are not among
@@ -205,7 +215,14 @@ fn one(name: &str, mut command: Command, logs: &Path) -> Result<(Ran, String), S
     if !status.success() {
         said += &format!("{name} ended with {status}\n");
     }
-    Ok((Ran { name: name.to_owned(), seconds, processor, passed: status.success() }, said))
+    let failed = (!status.success()).then(|| format!("{name}\n{}", last_lines(&said)));
+    Ok((Ran { name: name.to_owned(), seconds, processor, failed }, said))
+}
+
+/// At most [`SAID_AGAIN`] lines.
+fn last_lines(said: &str) -> String {
+    let lines: Vec<_> = said.lines().collect();
+    lines[lines.len().saturating_sub(SAID_AGAIN)..].join("\n")
 }
 
 #[cfg(test)]
@@ -245,6 +262,10 @@ mod tests {
         Program { name: format!("p/{name}"), executable, package: directory.to_owned() }
     }
 
+    fn numbers(first: u32, last: u32) -> String {
+        (first..=last).map(|it| it.to_string()).collect::<Vec<_>>().join("\n")
+    }
+
     #[test]
     fn several_programs_run_at_a_time_and_one_that_fails_hides_no_other() {
         let directory = tempfile::tempdir().expect("there is room");
@@ -256,16 +277,19 @@ mod tests {
         let programs = [
             script(at, "first", &waits("a", "b")),
             script(at, "second", &waits("b", "a")),
-            script(at, "fails", "echo why; exit 3"),
+            script(at, "fails", "seq 200; exit 3"),
             script(at, "last", "i=0; while [ $i -lt 200000 ]; do i=$((i + 1)); done"),
         ];
         let began = Instant::now();
         let mut ran = side_by_side(&programs, &[], at).expect("all are started");
         assert!(began.elapsed().as_secs() < 10);
         ran.sort_by(|a, b| a.name.cmp(&b.name));
-        let passed: Vec<_> = ran.iter().map(|it| (it.name.as_str(), it.passed)).collect();
-        assert_eq!(passed, [("p/fails", false), ("p/first", true), ("p/last", true), ("p/second", true)]);
-        assert!(std::fs::read_to_string(at.join("p-fails.log")).expect("it said so").contains("why"));
+        let failed: Vec<_> = ran.iter().map(|it| (it.name.as_str(), it.failed.as_deref())).collect();
+        let lines = format!("p/fails\n{}\np/fails ended with exit status: 3", numbers(162, 200));
+        let why = Some(lines.as_str());
+        assert_eq!(failed, [("p/fails", why), ("p/first", None), ("p/last", None), ("p/second", None)]);
+        let log = std::fs::read_to_string(at.join("p-fails.log")).expect("it said so");
+        assert_eq!(log, numbers(1, 200) + "\n");
         // Two of them only wait; one is busy itself, one says a word.
         let busy =
             |name| ran.iter().find(|it| it.name == name).and_then(|it| it.processor).expect("Linux says");
@@ -279,7 +303,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("there is room");
         let program = script(directory.path(), "of-tools", r#"[ "$*" = "--quiet --ignored --skip hours" ]"#);
         let programs = [Program { name: "tests/of-tools".to_owned(), ..program }];
-        assert!(run_ignored("of-tools", &["hours"], &programs, &[]).expect("it starts").passed);
+        assert!(run_ignored("of-tools", &["hours"], &programs, &[]).expect("it starts").failed.is_none());
         assert_eq!(run_ignored("none", &[], &programs, &[]), Err("tests/none was not built".to_owned()));
     }
 }
