@@ -36,7 +36,7 @@ pub(super) fn read_tools(fields: &mut Fields) -> Result<Tools, ApiError> {
     Ok(tools)
 }
 
-/// Leaves out the tools with `defer_loading` that no result refers to: the model is not shown them, and cannot
+/// Leaves out the tools with `defer_loading` that no result refers to: the model is not shown them and cannot
 /// call them.
 fn load(fields: &mut Fields, tools: &mut Tools) -> Result<(), ApiError> {
     let loaded = references(fields.given("messages").unwrap_or(&Value::Null));
