@@ -41,7 +41,7 @@ fn add<const M: usize, const N: usize>(
     scale: F32s,
     sums: &mut [F32s; M],
 ) {
-    ask_ahead::<M>(columns.as_flattened(), part);
+    ask_ahead(columns.as_flattened(), part);
     let mut own = [F32s::zero(); M];
     // The compiler knows this one length, so that no index below needs a check.
     let input = &input[first..][..(M - 1) * Rows::<N>::STRIDE + columns.len()];
@@ -169,7 +169,7 @@ impl Decoded for Nvfp4Groups {
         let (blocks, rows) = tile.split_at(N / NVFP4_BLOCK * BLOCK);
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.as_chunks::<BLOCK>().0.iter().enumerate() {
-            ask_ahead::<M>(block, part);
+            ask_ahead(block, part);
             let mut own = [F32s::zero(); M];
             // The compiler knows this one length, so that no index below needs a check.
             let input = &input[b * NVFP4_BLOCK..][..(M - 1) * Rows::<N>::STRIDE + NVFP4_BLOCK];

@@ -98,7 +98,7 @@ macro_rules! float_format {
                 let (mut even, mut odd) = ([F32s::zero(); M], [F32s::zero(); M]);
                 let (pairs, rest) = columns.as_chunks::<2>();
                 for (k, pair) in pairs.iter().enumerate() {
-                    ask_ahead::<M>(pair.as_flattened(), part);
+                    ask_ahead(pair.as_flattened(), part);
                     let [first, second] = pair.each_ref().map(|it| $load(at(it, part * $bytes * LANES)));
                     unrolled!(t < M, {
                         let x: &[f32; 2] = at(input, t * Rows::<N>::STRIDE + 2 * k);

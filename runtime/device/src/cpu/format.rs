@@ -239,7 +239,7 @@ impl WeightFormat for Q4_1 {
         let blocks = &tile.as_chunks::<320>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
-            ask_ahead::<M>(block, part);
+            ask_ahead(block, part);
             let mut codes = [U8s::load(at(block, part * 4 * LANES)); 8];
             for j in 0..4 {
                 let bytes = U8s::load(at(block, j * 64 + part * 4 * LANES));
@@ -296,7 +296,7 @@ impl WeightFormat for Q8_0 {
         let blocks = &tile.as_chunks::<544>().0[..count];
         let mut sums = [F32s::zero(); M];
         for (b, block) in blocks.iter().enumerate() {
-            ask_ahead::<M>(block, part);
+            ask_ahead(block, part);
             let mut weights = [U8s::load(at(block, part * 4 * LANES)); 8];
             for j in 1..8 {
                 weights[j] = U8s::load(at(block, j * 64 + part * 4 * LANES));

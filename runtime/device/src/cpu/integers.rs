@@ -115,7 +115,7 @@ macro_rules! integer_format {
                     };
                     for run in 0..P.runs {
                         let block: &[u8; P.run] = at(block, run * P.run);
-                        ask_ahead::<M>(block, part);
+                        ask_ahead(block, part);
                         let codes = codes(&P, block, part);
                         // The compiler knows this one length, so that no index below needs a check.
                         let input = &input[b * P.runs + run..][..(M - 1) * stride + 1];

@@ -76,18 +76,16 @@ pub(crate) fn at<T, const N: usize>(slice: &[T], at: usize) -> &[T; N] {
     slice[at..at + N].first_chunk().expect("N elements were cut out")
 }
 
-/// Up to so many tokens, a product waits for its weights, and not for its sums.
-const STREAMED: usize = 4;
-
 /// Bytes that weights are asked for ahead of their products: two pages of 4 KiB, since what a processor
 /// fetches ahead by itself ends with a page.
 const AHEAD: usize = 8192;
 
-/// Asks for the weights that stand [`AHEAD`] of this block, which may be beyond the end of all, where a
-/// product of `M` tokens waits for them. Parts of a block share their lines.
+/// Asks for the weights that stand [`AHEAD`] of this block, which may be beyond the end of all. Parts of a
+/// block share their lines. Products of a dozen tokens, too, wait for their weights; groups of tokens that
+/// find them in the cache lose nothing that can be measured.
 #[inline(always)]
-pub(crate) fn ask_ahead<const M: usize>(block: &[u8], part: usize) {
-    if M > STREAMED || part > 0 {
+pub(crate) fn ask_ahead(block: &[u8], part: usize) {
+    if part > 0 {
         return;
     }
     #[cfg(target_arch = "x86_64")]
