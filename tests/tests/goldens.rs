@@ -299,11 +299,13 @@ fn cpu_stacks_attend_to_what_the_interpreter_reads_back_of_keys_and_values() {
             [&[][..], &["--decode"]].map(|mode: &[&str]| logits(binary, &weights, golden, out.path(), mode));
         let what = target.build();
         let vocabulary = target.model.vocabulary;
-        // Sums in another order change a code now and then, and that may choose another expert.
+        // Sums in another order change a code now and then. That may choose another expert, and moves the
+        // rows after it, though by less than the format itself.
         let apart = Spread::of(&found[0], &expected, vocabulary);
         let moved = Spread::of(&expected, &exact, vocabulary);
         println!("{what}: from the interpreter {apart}; the format moves {moved}");
-        assert!(apart.is_within(2e-3, &target.model), "{what}: {apart}");
+        let a_code_changed = apart.half <= 2e-3 && apart.all < moved.half;
+        assert!(apart.is_within(2e-3, &target.model) || a_code_changed, "{what}: {apart}");
         // A format that was not applied would be as far away as it moves results.
         assert!(moved.half >= 4.0 * apart.half.max(1e-3), "{what}: {moved}");
         assert!(found[0] == found[1], "{what}: a prompt and single tokens differ");
