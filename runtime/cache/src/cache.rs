@@ -413,15 +413,23 @@ impl PrefixCache {
     /// # Errors
     /// On an accounting error.
     pub fn release(&mut self, lease: &mut Lease) -> Result<(), PoolError> {
-        if let Some(node) = lease.path.take() {
+        let end = self.let_go(lease)?;
+        self.prune(end, &mut Vec::new());
+        Ok(())
+    }
+
+    /// As [`Self::release`], but the index keeps all that it knows; returns the end of the lease's path.
+    fn let_go(&mut self, lease: &mut Lease) -> Result<Option<Node>, PoolError> {
+        let end = lease.path.take();
+        if let Some(node) = end {
             self.index.unpin(node);
-            self.prune(Some(node), &mut Vec::new());
         }
         lease.indexed = 0;
         // From the end, so that the next sequence gets them in order.
         self.offloaded.extend(lease.offloaded.drain(..).rev());
         lease.table.release(&mut self.pool)?;
-        self.release_windows(lease)
+        self.release_windows(lease)?;
+        Ok(end)
     }
 
     /// How many blocks become [available](Self::available) as each lease is released, when all later ones

@@ -47,15 +47,36 @@ impl Entry {
     }
 }
 
-/// A block of the index that a file of kept prefixes does not have, behind one that it has.
+/// What the index has and a file of kept prefixes does not, behind a block that the file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unkept {
-    /// Where it is on the device.
-    pub block: Block,
-    /// The block before it in the file; `None` of the first of a prefix.
-    pub parent: Option<KeptId>,
-    /// Its ids and images.
-    pub key: Arc<[u32]>,
+pub enum Unkept {
+    /// A block.
+    Block {
+        /// Where it is on the device.
+        block: Block,
+        /// The block before it in the file; `None` of the first of a prefix.
+        parent: Option<KeptId>,
+        /// Its ids and images.
+        key: Arc<[u32]>,
+        /// Blocks of the prefix that it is kept for.
+        depth: usize,
+    },
+    /// A snapshot.
+    State {
+        /// Where it is on the device.
+        snapshot: Snapshot,
+        /// The block in the file that it stands behind.
+        block: KeptId,
+    },
+}
+
+/// The nodes that a file of kept prefixes may not have, each with when it was made, in the order in which they
+/// became worth keeping.
+#[derive(Debug)]
+struct Fresh {
+    nodes: VecDeque<(Node, u64)>,
+    /// Whether only a node with a snapshot is worth keeping, and its path for it.
+    snapshots: bool,
 }
 
 /// What was removed from the index.
@@ -84,8 +105,8 @@ pub(crate) struct Index {
     /// Nodes without pins: all of them can be evicted, leaf by leaf.
     unpinned: usize,
     clock: u64,
-    /// Nodes that were made, with when, oldest first; `None` where nobody asks for them.
-    fresh: Option<VecDeque<(Node, u64)>>,
+    /// What became worth keeping; `None` where nothing is kept.
+    fresh: Option<Fresh>,
 }
 
 impl Index {
@@ -162,8 +183,8 @@ impl Index {
             born: used,
             kept: None,
         });
-        if let Some(fresh) = &mut self.fresh {
-            fresh.push_back((node, used));
+        if let Some(fresh) = self.fresh.as_mut().filter(|fresh| !fresh.snapshots) {
+            fresh.nodes.push_back((node, used));
         }
         self.unpinned += 1;
         self.leaves.insert((used, node));
@@ -249,8 +270,13 @@ impl Index {
     /// Gives a node that has none a snapshot, used now.
     pub fn attach(&mut self, node: Node, snapshot: Snapshot) {
         let now = self.tick();
-        self.entry_mut(node).snapshot = Some((snapshot, now));
+        let entry = self.entry_mut(node);
+        entry.snapshot = Some((snapshot, now));
+        let born = entry.born;
         self.snapshots.insert((now, node));
+        if let Some(fresh) = self.fresh.as_mut().filter(|fresh| fresh.snapshots) {
+            fresh.nodes.push_back((node, born));
+        }
     }
 
     /// Counts a node's snapshot as used now.
@@ -313,27 +339,28 @@ impl Index {
         Some(window)
     }
 
-    /// From now on remembers which nodes are made, for [`Self::unkept`].
-    pub fn remember_fresh(&mut self) {
-        self.fresh = Some(VecDeque::new());
+    /// From now on remembers which nodes are made, or, where only `snapshots` can be gone on from, are given
+    /// one: for [`Self::unkept`].
+    pub fn remember_fresh(&mut self, snapshots: bool) {
+        self.fresh = Some(Fresh { nodes: VecDeque::new(), snapshots });
     }
 
-    /// Nodes that were made and not yet looked at, those that are gone included.
+    /// Nodes that are remembered and not yet looked at, those that are gone included.
     pub fn fresh(&self) -> usize {
-        self.fresh.as_ref().map_or(0, VecDeque::len)
+        self.fresh.as_ref().map_or(0, |fresh| fresh.nodes.len())
     }
 
     /// Passes over the node that [`Self::unkept`] looks at.
     pub fn skip_fresh(&mut self) {
         if let Some(fresh) = &mut self.fresh {
-            fresh.pop_front();
+            fresh.nodes.pop_front();
         }
     }
 
-    /// The first block on the path of the oldest fresh node that a file does not have; passes over nodes that
-    /// are gone, and those of which it has all.
+    /// The first block on the path of the oldest fresh node that a file does not have, or the node's snapshot;
+    /// passes over nodes that are gone, and those of which it has all.
     pub fn unkept(&mut self, file: &KeptIndex) -> Option<Unkept> {
-        while let Some((node, born)) = self.fresh.as_ref()?.front().copied() {
+        while let Some((node, born)) = self.fresh.as_ref()?.nodes.front().copied() {
             let there = self.entries[node.0 as usize].as_ref().is_some_and(|entry| entry.born == born);
             if there && let Some(unkept) = self.unkept_until(node, file) {
                 return Some(unkept);
@@ -343,9 +370,10 @@ impl Index {
         None
     }
 
-    /// The first block on the path to a node that a file does not have.
-    fn unkept_until(&mut self, node: Node, file: &KeptIndex) -> Option<Unkept> {
-        let (mut path, mut next, mut parent) = (Vec::new(), Some(node), None);
+    /// The first block on the path to a node that a file does not have, or the snapshot behind it.
+    fn unkept_until(&mut self, end: Node, file: &KeptIndex) -> Option<Unkept> {
+        let depth = self.depth(end);
+        let (mut path, mut next, mut parent) = (Vec::new(), Some(end), None);
         while let Some(node) = next {
             let entry = self.entry(node);
             parent = entry.kept.filter(|id| file.holds(*id));
@@ -358,14 +386,18 @@ impl Index {
         while let Some(node) = path.pop() {
             let entry = self.entry_mut(node);
             match file.child(parent, &entry.key) {
-                None => return Some(Unkept { block: entry.block, parent, key: Arc::clone(&entry.key) }),
+                None => {
+                    let (block, key) = (entry.block, Arc::clone(&entry.key));
+                    return Some(Unkept::Block { block, parent, key, depth });
+                }
                 kept => {
                     entry.kept = kept;
                     parent = kept;
                 }
             }
         }
-        None
+        let (snapshot, block) = (self.snapshot(end)?, parent?);
+        (!file.has_state(block)).then_some(Unkept::State { snapshot, block })
     }
 
     fn tick(&mut self) -> u64 {

@@ -16,7 +16,8 @@
 //! All images have the same ids, so prefixes are compared by [`Content`]: ids, and which images stand among
 //! them. [`FeaturePlaces`] says which images have their rows on the device.
 //!
-//! [`KeptIndex`] says which prefixes are in a file that outlives the server, and what of that may be trusted.
+//! [`KeptIndex`] says which prefixes, and which snapshots behind them, are in a file that outlives the server,
+//! and what of that may be trusted.
 //!
 //! Blocks have use counts, and the index is one more user. Blocks that only the index uses are evicted when
 //! sequences need room.
@@ -38,7 +39,7 @@ pub use cache::{Lease, PrefixCache};
 pub use content::{Content, ImageDigest, PlacedImage};
 pub use features::{Claim, FeaturePlace, FeaturePlaces};
 pub use index::Unkept;
-pub use kept::{KeptId, KeptIndex, KeptRecord, MOST_IMAGES, key_words};
+pub use kept::{KeptId, KeptIndex, KeptPrefix, KeptRecord, MOST_IMAGES, key_words};
 pub use offload::{BlockPlace, OffloadPlace, Share};
 pub use pool::{Block, PoolError, SlidingBlock};
 pub use reuse::{Evicted, Match, Reuse, Snapshot};

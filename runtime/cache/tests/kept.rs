@@ -1,6 +1,7 @@
 //! Kept prefixes beside what they mean: which records are trusted, by every set of up to three small ones;
 //! the index of the files beside a list of whole prefixes, in a random walk; and both indexes together, with
-//! memory and files that remember what was written to each block and slot.
+//! memory and files that remember what was written to each block and slot. Snapshots of recurrent states have
+//! two parts here, each in a slot of its own.
 //!
 //! Planted, one at a time, and caught here: a block trusted whose parent is not; two in one slot; a block
 //! found before it is written; one evicted that has blocks behind it, or that another is about to follow; a
@@ -9,7 +10,9 @@
 
 mod random;
 
-use monomorph_cache::{Block, Content, KeptId, KeptIndex, KeptRecord, Lease, PrefixCache, Reuse};
+use monomorph_cache::{
+    Block, Content, KeptId, KeptIndex, KeptPrefix, KeptRecord, Lease, PrefixCache, Reuse, Snapshot, Unkept,
+};
 use random::Random;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,9 +20,11 @@ use std::sync::Arc;
 /// Tokens of a block.
 const SIZE: usize = 2;
 const SLOTS: usize = 3;
+/// Pages of a snapshot, where there are some.
+const PARTS: usize = 2;
 
-fn record(id: u64, parent: Option<u64>, slot: u32, key: &[u32]) -> KeptRecord {
-    KeptRecord { id: KeptId(id), parent: parent.map(KeptId), slot, key: key.into() }
+fn record(kind: u32, id: u64, parent: Option<u64>, slot: u32, key: &[u32]) -> KeptRecord {
+    KeptRecord { id: KeptId(id), parent: parent.map(KeptId), slot, kind, key: key.into() }
 }
 
 #[test]
@@ -29,52 +34,132 @@ fn every_set_of_three_records_is_trusted_as_far_as_it_makes_whole_prefixes() {
     for id in [1, 2, 3] {
         for parent in [None, Some(1), Some(2), Some(3)] {
             for slot in [0, 1, SLOTS as u32] {
-                all.extend(keys.map(|key| record(id, parent, slot, key)));
+                all.extend(keys.map(|key| record(KeptRecord::BLOCK, id, parent, slot, key)));
             }
         }
     }
     for one in &all {
-        check(&[one]);
+        check(&[one], 0);
         for two in &all {
-            check(&[one, two]);
+            check(&[one, two], 0);
             // A third of all, another third each time.
             let from = (one.id.0 as usize + two.slot as usize) % 3;
-            all.iter().skip(from).step_by(3).for_each(|three| check(&[one, two, three]));
+            all.iter().skip(from).step_by(3).for_each(|three| _ = check(&[one, two, three], 0));
         }
     }
 }
 
-/// What is trusted is consistent, and what is refused contradicts it.
-fn check(records: &[&KeptRecord]) {
+#[test]
+fn every_set_of_parts_behind_a_block_is_trusted_if_it_is_a_whole_snapshot() {
+    let first = record(KeptRecord::BLOCK, 1, None, 0, &[1, 1]);
+    let mut parts = Vec::new();
+    for id in [1, 2, 3, 4] {
+        for parent in [None, Some(1), Some(2), Some(3)] {
+            for slot in [0, 1, 2, SLOTS as u32 + 1] {
+                for key in [&[0][..], &[1], &[2], &[0, 1]] {
+                    parts.push(record(KeptRecord::STATE, id, parent, slot, key));
+                }
+            }
+        }
+    }
+    // A page of no kind, and a part of a model that has none.
+    for kind in [KeptRecord::BLOCK, 2] {
+        check(&[&first, &record(kind, 2, Some(1), 1, &[0])], PARTS);
+    }
+    let more = [
+        record(KeptRecord::BLOCK, 2, Some(1), 3, &[1, 2]),
+        record(KeptRecord::BLOCK, 3, None, 1, &[1, 2]),
+        record(KeptRecord::BLOCK, 4, Some(2), 3, &[1, 2]),
+        record(KeptRecord::BLOCK, 4, Some(3), 3, &[1, 2]),
+    ];
+    let mut whole = 0;
+    for one in &parts {
+        check(&[one], PARTS);
+        check(&[&first, one], 0);
+        check(&[&first, one], PARTS);
+        for two in &parts {
+            whole += check(&[&first, one, two], PARTS);
+            more.iter().for_each(|block| _ = check(&[&first, block, one, two], PARTS));
+            // Two snapshots behind one block, in slots of their own.
+            let again: [KeptRecord; 2] = [(5, 1), (6, 5)].map(|(id, parent)| {
+                record(KeptRecord::STATE, id, Some(parent), id as u32 - 2, &[id as u32 - 5])
+            });
+            check(&[&first, &again[0], one, &again[1], two], PARTS);
+        }
+    }
+    assert!(whole > 3, "{whole}");
+}
+
+/// What is trusted is consistent, and what is refused contradicts it. Returns how many snapshots are trusted.
+fn check(records: &[&KeptRecord], parts: usize) -> usize {
+    let slots = SLOTS + parts;
     let records: Vec<KeptRecord> = records.iter().map(|record| (*record).clone()).collect();
-    let (index, refused) = KeptIndex::trust(records.clone(), SLOTS, SIZE);
-    assert_eq!(index.len() + refused.len(), records.len());
+    let (index, refused) = KeptIndex::trust(records.clone(), slots, SIZE, parts);
     let mut trusted = records.clone();
     for gone in &refused {
         let at = trusted.iter().position(|one| one == gone).expect("it was given");
         trusted.remove(at);
     }
     trusted.sort_by_key(|one| (one.id, one.slot));
-    let fits = |one: &KeptRecord, before: &[KeptRecord]| {
-        let alone = one.key.len() == SIZE && (one.slot as usize) < SLOTS;
-        let unlike = |other: &KeptRecord| {
-            other.id != one.id
-                && other.slot != one.slot
-                && (&other.parent, &other.key) != (&one.parent, &one.key)
-        };
-        let behind = one.parent.is_none_or(|parent| before.iter().any(|other| other.id == parent));
-        alone && behind && before.iter().all(unlike)
+    assert_eq!(trusted.len(), records.len() - refused.len());
+    let blocks = |all: &[KeptRecord]| {
+        all.iter().filter(|one| one.kind == KeptRecord::BLOCK).cloned().collect::<Vec<_>>()
     };
-    for (at, one) in trusted.iter().enumerate() {
-        assert!(fits(one, &trusted[..at]), "{records:?}: {one:?} is trusted");
-        assert!(index.holds(one.id) && index.slot(one.id) == Some(one.slot), "{records:?}");
-        assert_eq!(index.child(one.parent, &one.key), Some(one.id), "{records:?}");
+    assert_eq!(index.len(), blocks(&trusted).len());
+    assert_eq!(trusted.len() - index.len(), index.snapshots() * parts, "{records:?}");
+    let unlike = |one: &KeptRecord, other: &KeptRecord| {
+        other.id != one.id
+            && other.slot != one.slot
+            && (&other.parent, &other.key, other.kind) != (&one.parent, &one.key, one.kind)
+    };
+    let fits = |one: &KeptRecord, before: &[KeptRecord]| {
+        let alone = one.kind == KeptRecord::BLOCK && one.key.len() == SIZE && (one.slot as usize) < slots;
+        let parent = |parent| blocks(before).iter().any(|other| other.id == parent);
+        alone && one.parent.is_none_or(parent) && before.iter().all(|other| unlike(one, other))
+    };
+    // Parts that make a snapshot behind what is trusted before them.
+    let fit = |all: &[KeptRecord], before: &[KeptRecord]| {
+        let part = |(at, one): (usize, &KeptRecord)| {
+            let before_it = if at == 0 { one.parent } else { Some(all[at - 1].id) };
+            let next = at == 0 || one.id.0 == all[at - 1].id.0 + 1;
+            one.kind == KeptRecord::STATE
+                && *one.key == [at as u32]
+                && (one.slot as usize) < slots
+                && next
+                && one.parent == before_it
+                && before.iter().chain(&all[..at]).all(|other| unlike(one, other))
+        };
+        let behind = |it: &KeptRecord| blocks(before).iter().any(|block| Some(block.id) == it.parent);
+        all.len() == parts && all.first().is_some_and(behind) && all.iter().enumerate().all(part)
+    };
+    let (mut at, mut snapshots) = (0, 0);
+    while let Some(one) = trusted.get(at) {
+        if one.kind == KeptRecord::BLOCK {
+            assert!(fits(one, &trusted[..at]), "{records:?}: {one:?} is trusted");
+            assert!(index.holds(one.id) && index.slot(one.id) == Some(one.slot), "{records:?}");
+            assert_eq!(index.child(one.parent, &one.key), Some(one.id), "{records:?}");
+            at += 1;
+            continue;
+        }
+        let all = &trusted[at..(at + parts).min(trusted.len())];
+        assert!(fit(all, &trusted[..at]), "{records:?}: {all:?} are trusted");
+        assert!(one.parent.is_some_and(|block| index.has_state(block)), "{records:?}");
+        assert!(all.iter().all(|one| index.slot(one.id) == Some(one.slot)), "{records:?}");
+        at += parts;
+        snapshots += 1;
     }
+    let mut sorted = records.clone();
+    sorted.sort_by_key(|one| (one.id, one.slot));
     for one in &refused {
         let before: Vec<KeptRecord> =
             trusted.iter().filter(|other| (other.id, other.slot) <= (one.id, one.slot)).cloned().collect();
         assert!(!fits(one, &before), "{records:?}: {one:?} is refused");
+        // Parts have numbers in a row, so that nothing stands between them.
+        let at = sorted.iter().position(|other| other == one).expect("it was given");
+        let all = sorted.get(at..at + parts).unwrap_or_default();
+        assert!(!fit(all, &before), "{records:?}: {all:?} are refused");
     }
+    snapshots
 }
 
 /// A kept block as the list has it.
@@ -87,24 +172,48 @@ struct Known {
     written: bool,
     readers: u32,
     used: u64,
+    state: Option<KnownState>,
+}
+
+/// A kept snapshot as the list has it.
+#[derive(Clone, Debug)]
+struct KnownState {
+    parts: Vec<KeptId>,
+    slots: Vec<u32>,
+    written: usize,
+    readers: u32,
+    used: u64,
 }
 
 #[test]
 fn the_index_is_that_of_a_list_of_prefixes() {
+    walk_beside_a_list(0);
+}
+
+#[test]
+fn the_index_with_snapshots_is_that_of_a_list_of_prefixes() {
+    walk_beside_a_list(PARTS);
+}
+
+fn walk_beside_a_list(parts: usize) {
     let mut random = Random(7);
+    let (mut resumed, mut gone_states) = (0, 0);
     for _ in 0..40 {
-        let (mut index, mut list): (KeptIndex, Vec<Known>) = (KeptIndex::default(), Vec::new());
+        let (mut index, mut list): (KeptIndex, Vec<Known>) = (KeptIndex::new(parts), Vec::new());
         let (mut clock, mut slots) = (0, (0..30).rev().collect::<Vec<u32>>());
         for _ in 0..2_000 {
             let prompt: Vec<u32> =
                 (0..SIZE * (1 + random.below(5))).map(|_| random.below(2) as u32).collect();
             let content = Content::from(&prompt);
-            let found = list_find(&list, &prompt);
-            let ids: Vec<KeptId> = found.iter().map(|at| list[*at].id).collect();
-            assert_eq!(index.find(content, SIZE, usize::MAX), ids);
-            assert_eq!(index.find(content, SIZE, 1), ids[..ids.len().min(1)]);
+            let found = list_find(&list, &prompt, parts, usize::MAX);
+            let expected = list_prefix(&list, &found, parts);
+            assert_eq!(index.find(content, SIZE, usize::MAX), expected);
+            let short = list_find(&list, &prompt, parts, 1);
+            assert_eq!(index.find(content, SIZE, 1), list_prefix(&list, &short, parts));
+            resumed += usize::from(!expected.state.is_empty());
             assert_eq!(index.len(), list.len());
-            match random.below(7) {
+            assert_eq!(index.snapshots(), list.iter().filter(|one| one.state.is_some()).count());
+            match random.below(if parts > 0 { 16 } else { 9 }) {
                 0 | 1 => {
                     // Behind the longest prefix, written or not.
                     let mut at = 0;
@@ -118,38 +227,39 @@ fn the_index_is_that_of_a_list_of_prefixes() {
                         continue;
                     }
                     if slots.is_empty() {
-                        let goes = |one: &&Known| {
-                            let behind = list.iter().any(|other| {
-                                other.prefix.len() > one.prefix.len() && other.prefix.starts_with(&one.prefix)
-                            });
-                            one.written && one.readers == 0 && !behind && Some(one.id) != parent
-                        };
-                        let first = list.iter().filter(goes).min_by_key(|one| (one.used, one.id)).cloned();
-                        assert_eq!(index.evict(parent), first.as_ref().map(|one| one.slot));
-                        let Some(first) = first else { continue };
-                        slots.push(first.slot);
-                        list.retain(|one| one.id != first.id);
+                        let freed = list_evict(&mut list, parent, parts);
+                        gone_states += usize::from(freed.as_ref().is_some_and(|slots| slots.len() > 1));
+                        assert_eq!(index.evict(parent), freed);
+                        let Some(freed) = freed else { continue };
+                        slots.extend(freed);
                     }
                     let slot = slots.pop().expect("there is one");
                     let id = index.add(parent, Arc::from(&prompt[at..at + SIZE]), slot);
                     assert!(list.iter().all(|one| one.id < id), "a number that another had");
                     clock += 1;
                     let prefix = prompt[..at + SIZE].to_vec();
-                    list.push(Known { id, prefix, slot, written: false, readers: 0, used: clock });
+                    let (written, readers, state) = (false, 0, None);
+                    list.push(Known { id, prefix, slot, written, readers, used: clock, state });
                 }
                 2 | 3 => {
                     if let Some(one) = list.iter_mut().find(|one| !one.written) {
                         one.written = true;
                         let record = index.written(one.id).expect("it is there");
                         assert_eq!((record.id, record.slot), (one.id, one.slot));
-                        assert!(one.prefix.ends_with(&record.key));
+                        assert!(one.prefix.ends_with(&record.key) && record.kind == KeptRecord::BLOCK);
                     }
                 }
                 4 => {
-                    index.reads(&ids);
+                    index.reads(&expected.blocks);
                     for at in found {
                         clock += 1;
                         (list[at].readers, list[at].used) = (list[at].readers + 1, clock);
+                    }
+                    index.reads(&expected.state);
+                    for _ in &expected.state {
+                        clock += 1;
+                        let state = list_state(&mut list, expected.state[0]);
+                        (state.readers, state.used) = (state.readers + 1, clock);
                     }
                 }
                 5 => {
@@ -157,6 +267,53 @@ fn the_index_is_that_of_a_list_of_prefixes() {
                         index.was_read(one.id);
                         one.readers -= 1;
                     }
+                    for state in list.iter_mut().filter_map(|one| one.state.as_mut()) {
+                        (0..state.readers).for_each(|_| index.was_read(state.parts[0]));
+                        state.readers = 0;
+                    }
+                }
+                6 | 9.. if parts > 0 => {
+                    // A snapshot begins, goes on, or is written to its end.
+                    let next = random.below(1 + list.len());
+                    let Some(one) = list.get_mut(next) else { continue };
+                    let Some(state) = &mut one.state else {
+                        assert!(!index.has_state(one.id));
+                        clock += 1;
+                        let ids = index.add_state(one.id);
+                        assert!(ids.len() == parts && ids.iter().all(|id| id.0 > one.id.0));
+                        let (slots, written, readers) = (Vec::new(), 0, 0);
+                        one.state = Some(KnownState { parts: ids, slots, written, readers, used: clock });
+                        continue;
+                    };
+                    assert!(index.has_state(one.id));
+                    if state.slots.len() < parts
+                        && let Some(slot) = slots.pop()
+                    {
+                        index.add_part(state.parts[state.slots.len()], slot);
+                        state.slots.push(slot);
+                    } else if state.written < state.slots.len() {
+                        let (at, id) = (state.written, state.parts[state.written]);
+                        let record = index.written(id).expect("it is there");
+                        let before = if at == 0 { one.id } else { state.parts[at - 1] };
+                        let key: &[u32] = &[at as u32];
+                        let slot = state.slots[at];
+                        let expected = (id, Some(before), slot, KeptRecord::STATE, key);
+                        assert_eq!(
+                            (record.id, record.parent, record.slot, record.kind, &*record.key),
+                            expected
+                        );
+                        state.written += 1;
+                    }
+                }
+                7 if parts > 0 && random.below(4) == 0 => {
+                    // A part is not what it was.
+                    let Some(one) = list.iter_mut().find(|one| one.state.is_some()) else { continue };
+                    let Some(state) = one.state.take() else { continue };
+                    let part = state.parts[random.below(parts)];
+                    assert!(index.holds(part));
+                    assert_eq!(index.remove(part), state.slots);
+                    assert!(!index.holds(part) && !index.has_state(one.id) && index.written(part).is_none());
+                    slots.extend(state.slots);
                 }
                 _ if random.below(8) == 0 && !list.is_empty() => {
                     let gone = list[random.below(list.len())].clone();
@@ -164,7 +321,9 @@ fn the_index_is_that_of_a_list_of_prefixes() {
                         list.into_iter().partition(|one| one.prefix.starts_with(&gone.prefix));
                     let mut freed = index.remove(gone.id);
                     freed.sort_unstable();
+                    let of_state = |one: &Known| one.state.clone().map_or_else(Vec::new, |state| state.slots);
                     let mut wanted: Vec<u32> = out.iter().map(|one| one.slot).collect();
+                    wanted.extend(out.iter().flat_map(of_state));
                     wanted.sort_unstable();
                     assert_eq!(freed, wanted);
                     assert!(out.iter().all(|one| !index.holds(one.id) && index.written(one.id).is_none()));
@@ -172,21 +331,66 @@ fn the_index_is_that_of_a_list_of_prefixes() {
                     list = rest;
                 }
                 _ => {
-                    index.touch(&ids);
+                    index.touch(&expected);
                     for at in found {
                         clock += 1;
                         list[at].used = clock;
+                    }
+                    if let Some(first) = expected.state.first() {
+                        clock += 1;
+                        list_state(&mut list, *first).used = clock;
                     }
                 }
             }
         }
     }
+    println!("{resumed} with a snapshot, {gone_states} snapshots made room");
+    assert!(parts == 0 || (resumed > 1_000 && gone_states > 20), "{resumed} {gone_states}");
 }
 
-/// Where the blocks of the longest prefix are in the list that are all written.
-fn list_find(list: &[Known], prompt: &[u32]) -> Vec<usize> {
+/// Where the blocks of the longest prefix are in the list that are all written, up to `most`; where snapshots
+/// have parts, up to a whole one.
+fn list_find(list: &[Known], prompt: &[u32], parts: usize, most: usize) -> Vec<usize> {
     let at = |end: usize| list.iter().position(|one| one.written && one.prefix == prompt[..end]);
-    (1..=prompt.len() / SIZE).map_while(|blocks| at(blocks * SIZE)).collect()
+    let mut found: Vec<usize> =
+        (1..=(prompt.len() / SIZE).min(most)).map_while(|blocks| at(blocks * SIZE)).collect();
+    let whole = |at: usize| list[at].state.as_ref().is_some_and(|state| state.written == parts);
+    while parts > 0 && found.last().is_some_and(|at| !whole(*at)) {
+        found.pop();
+    }
+    found
+}
+
+fn list_prefix(list: &[Known], found: &[usize], parts: usize) -> KeptPrefix {
+    let state = found.last().filter(|_| parts > 0).and_then(|at| list[*at].state.as_ref());
+    KeptPrefix {
+        blocks: found.iter().map(|at| list[*at].id).collect(),
+        state: state.map_or_else(Vec::new, |state| state.parts.clone()),
+    }
+}
+
+fn list_state(list: &mut [Known], first: KeptId) -> &mut KnownState {
+    let states = list.iter_mut().filter_map(|one| one.state.as_mut());
+    states.into_iter().find(|state| state.parts[0] == first).expect("it was found")
+}
+
+/// Takes out what goes first, and returns its slots.
+fn list_evict(list: &mut Vec<Known>, but: Option<KeptId>, parts: usize) -> Option<Vec<u32>> {
+    let goes = |one: &&Known| {
+        let behind = list
+            .iter()
+            .any(|other| other.prefix.len() > one.prefix.len() && other.prefix.starts_with(&one.prefix));
+        one.written && one.readers == 0 && !behind && one.state.is_none() && Some(one.id) != but
+    };
+    if let Some(first) = list.iter().filter(goes).min_by_key(|one| (one.used, one.id)).cloned() {
+        list.retain(|one| one.id != first.id);
+        return Some(vec![first.slot]);
+    }
+    let idle = |state: &&mut KnownState| state.written == parts && state.readers == 0;
+    let first = list.iter_mut().filter_map(|one| one.state.as_mut()).filter(idle).min_by_key(|it| it.used)?;
+    let parts = first.parts.clone();
+    let one = list.iter_mut().find(|one| one.state.as_ref().is_some_and(|it| it.parts == parts))?;
+    one.state.take().map(|state| state.slots)
 }
 
 /// The device's memory and the files: what the block or slot was filled with, from the first token on.
@@ -236,13 +440,16 @@ fn what_goes_to_the_files_and_comes_back_is_what_it_was() {
                 }
                 3 => {
                     let Some(unkept) = cache.unkept(&file) else { continue };
+                    let Unkept::Block { block, parent, key, .. } = unkept else {
+                        panic!("{unkept:?} of a cache without snapshots")
+                    };
                     if random.below(10) == 0 {
                         cache.skip_unkept();
                         continue;
                     }
                     if slots.is_empty() {
-                        match file.evict(unkept.parent) {
-                            Some(slot) => slots.push(slot),
+                        match file.evict(parent) {
+                            Some(freed) => slots.extend(freed),
                             None => {
                                 cache.skip_unkept();
                                 continue;
@@ -250,24 +457,23 @@ fn what_goes_to_the_files_and_comes_back_is_what_it_was() {
                         }
                     }
                     let slot = slots.pop().expect("there is one");
-                    let content = bytes.device[&unkept.block].clone();
-                    let parent =
-                        unkept.parent.map(|id| bytes.files[&file.slot(id).expect("it is there")].clone());
-                    let prefix = [parent.unwrap_or_default(), unkept.key.to_vec()].concat();
+                    let content = bytes.device[&block].clone();
+                    let before = parent.map(|id| bytes.files[&file.slot(id).expect("it is there")].clone());
+                    let prefix = [before.unwrap_or_default(), key.to_vec()].concat();
                     assert_eq!(content, prefix, "another block than its place says");
                     bytes.files.insert(slot, content);
-                    let id = file.add(unkept.parent, unkept.key, slot);
+                    let id = file.add(parent, key, slot);
                     file.written(id);
                     copied += 1;
                 }
                 4 => {
                     let content = Content::from(&prompt);
-                    let ids = file.find(content, SIZE, usize::MAX);
+                    let KeptPrefix { blocks: ids, .. } = file.find(content, SIZE, usize::MAX);
                     let known = cache.lookup_blocks(content).tokens / SIZE;
                     if ids.len() <= known {
                         continue;
                     }
-                    let Some((mut lease, _)) = cache.take_back(content, known, ids.len()).expect("balanced")
+                    let Some((lease, _)) = cache.take_back(content, known, ids.len()).expect("balanced")
                     else {
                         continue;
                     };
@@ -277,8 +483,7 @@ fn what_goes_to_the_files_and_comes_back_is_what_it_was() {
                         bytes.device.insert(lease.blocks()[at], bytes.files[&slot].clone());
                         back += 1;
                     }
-                    cache.extend(&mut lease, content.first(ids.len() * SIZE)).expect("balanced");
-                    cache.release(&mut lease).expect("balanced");
+                    cache.bring_back(lease, content, None).expect("balanced");
                     assert!(cache.lookup_blocks(content).tokens / SIZE >= ids.len());
                 }
                 _ if random.below(200) == 0 => {
@@ -286,7 +491,7 @@ fn what_goes_to_the_files_and_comes_back_is_what_it_was() {
                     let mut records = Vec::new();
                     (1..=copied).for_each(|id| records.extend(file.written(KeptId(id))));
                     let count = records.len();
-                    let (again, refused) = KeptIndex::trust(records, 12, SIZE);
+                    let (again, refused) = KeptIndex::trust(records, 12, SIZE, 0);
                     assert!(again.len() == count && refused.is_empty());
                     file = again;
                     held.clear();
@@ -303,4 +508,220 @@ fn what_goes_to_the_files_and_comes_back_is_what_it_was() {
     }
     println!("{copied} copied, {back} back, {starts} starts");
     assert!(copied > 2_000 && back > 200 && starts > 10, "{copied} {back} {starts}");
+}
+
+/// As [`Bytes`], with snapshots; and the entries of the files' index, by their slots.
+#[derive(Default)]
+struct States {
+    bytes: Bytes,
+    places: HashMap<Snapshot, Vec<u32>>,
+    /// Prefix and part that a slot was filled with.
+    parts: HashMap<u32, (Vec<u32>, usize)>,
+    entries: HashMap<u32, KeptRecord>,
+    free: Vec<u32>,
+}
+
+impl States {
+    /// A free slot, whose entry is cleared; `None` where nothing may go.
+    fn slot(&mut self, file: &mut KeptIndex, but: Option<KeptId>) -> Option<u32> {
+        if self.free.is_empty() {
+            for slot in file.evict(but)? {
+                self.entries.remove(&slot);
+                self.free.push(slot);
+            }
+        }
+        self.free.pop()
+    }
+
+    /// Writes what the file lacks next. True where it stopped within a snapshot, as a killed process does.
+    fn write(&mut self, file: &mut KeptIndex, cache: &mut PrefixCache, random: &mut Random) -> bool {
+        match cache.unkept(file) {
+            None => {}
+            Some(Unkept::Block { block, parent, key, depth }) => {
+                let Some(slot) = self.slot(file, parent).filter(|_| depth + PARTS <= STATE_SLOTS) else {
+                    cache.skip_unkept();
+                    return false;
+                };
+                let content = self.bytes.device[&block].clone();
+                let before = parent.map(|id| self.bytes.files[&file.slot(id).expect("it is there")].clone());
+                let prefix = [before.unwrap_or_default(), key.to_vec()].concat();
+                assert_eq!(content, prefix, "another block than its place says");
+                assert!(prefix.len() / SIZE <= depth);
+                self.bytes.files.insert(slot, content);
+                let id = file.add(parent, key, slot);
+                self.entries.insert(slot, file.written(id).expect("it is there"));
+            }
+            Some(Unkept::State { snapshot, block }) => {
+                let content = self.places[&snapshot].clone();
+                let before = &self.bytes.files[&file.slot(block).expect("it is there")];
+                assert_eq!(content, *before, "another state than its block says");
+                for (at, id) in file.add_state(block).into_iter().enumerate() {
+                    let Some(slot) = self.slot(file, None) else {
+                        for slot in file.remove(id) {
+                            self.entries.remove(&slot);
+                            self.free.push(slot);
+                        }
+                        break;
+                    };
+                    self.parts.insert(slot, (content.clone(), at));
+                    file.add_part(id, slot);
+                    self.entries.insert(slot, file.written(id).expect("it is there"));
+                    if at == 0 && random.below(20) == 0 {
+                        return true;
+                    }
+                }
+                cache.skip_unkept();
+            }
+        }
+        false
+    }
+
+    /// Brings the longest prefix of a prompt back, two blocks at a time. How many blocks came, and whether the
+    /// state did.
+    fn back(
+        &mut self,
+        file: &KeptIndex,
+        cache: &mut PrefixCache,
+        prompt: &[u32],
+        random: &mut Random,
+    ) -> (usize, bool) {
+        let content = Content::from(prompt);
+        let KeptPrefix { blocks: ids, state } = file.find(content, SIZE, usize::MAX);
+        if ids.len() * SIZE <= cache.lookup([prompt, &[9]].concat().as_slice()).tokens {
+            return (0, false);
+        }
+        let slots: Vec<u32> = state.iter().map(|id| file.slot(*id).expect("it was found")).collect();
+        for (at, slot) in slots.iter().enumerate() {
+            assert_eq!(self.parts[slot], (prompt[..ids.len() * SIZE].to_vec(), at), "a part in the files");
+        }
+        let (mut first, mut back) = (cache.lookup_blocks(content).tokens / SIZE, 0);
+        first = first.min(ids.len());
+        loop {
+            let end = (first + 2).min(ids.len());
+            let taken = cache.take_back(content, first, end).expect("balanced");
+            let Some((mut lease, _)) = taken else {
+                cache.give_up_back(content.first(first * SIZE)).expect("balanced");
+                return (back, false);
+            };
+            let place = if end == ids.len() { cache.reserve() } else { None };
+            if end == ids.len() && place.is_none() {
+                cache.release(&mut lease).expect("balanced");
+                return (back, false);
+            }
+            for at in lease.indexed_blocks()..end {
+                let slot = file.slot(ids[at]).expect("it was found");
+                assert_eq!(self.bytes.files[&slot], prompt[..(at + 1) * SIZE], "found in the files");
+                self.bytes.device.insert(lease.blocks()[at], self.bytes.files[&slot].clone());
+                back += 1;
+            }
+            let place = place.map(|(place, _)| place);
+            if let Some(place) = place {
+                self.places.insert(place, self.parts[&slots[0]].0.clone());
+            }
+            cache.bring_back(lease, content, place).expect("balanced");
+            if place.is_some() {
+                return (back, true);
+            }
+            first = end;
+            // Others need blocks meanwhile, or nobody waits for the rest.
+            match random.below(8) {
+                0 => {
+                    let other: Vec<u32> = (0..12).map(|_| 2 + random.below(2) as u32).collect();
+                    let (mut lease, _) = cache.admit(&other).expect("balanced");
+                    if cache.grow(&mut lease, other.len()).is_ok() {
+                        self.bytes.fill(&lease, lease.indexed_blocks(), &other);
+                    }
+                    cache.release(&mut lease).expect("balanced");
+                }
+                1 => {
+                    cache.give_up_back(content.first(first * SIZE)).expect("balanced");
+                    return (back, false);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+const STATE_SLOTS: usize = 24;
+
+#[test]
+fn snapshots_go_to_the_files_and_come_back_with_their_blocks() {
+    let mut random = Random(12);
+    let (mut back, mut states, mut starts, mut found_states) = (0, 0, 0, 0);
+    for (blocks, places) in [(5, 1), (9, 3), (24, 6)] {
+        let mut all = States { free: (0..STATE_SLOTS as u32).collect(), ..States::default() };
+        let mut file = KeptIndex::new(PARTS);
+        let new = || PrefixCache::new(blocks, SIZE, SIZE, Reuse::Snapshots { places }).with_keeping();
+        let mut cache = new();
+        let mut held: Vec<(Lease, Vec<u32>)> = Vec::new();
+        for _ in 0..30_000 {
+            let prompt: Vec<u32> = (0..1 + random.below(11)).map(|_| random.below(2) as u32).collect();
+            let mut killed = random.below(600) == 0;
+            match random.below(6) {
+                0 | 1 => {
+                    let (mut lease, found) = cache.admit(&prompt).expect("balanced");
+                    for (at, block) in lease.blocks().iter().enumerate() {
+                        assert_eq!(all.bytes.device[block], prompt[..(at + 1) * SIZE], "found in memory");
+                    }
+                    if let Some(snapshot) = found.snapshot {
+                        assert_eq!(all.places[&snapshot], prompt[..found.tokens], "a state in memory");
+                        found_states += 1;
+                    }
+                    if cache.grow(&mut lease, prompt.len()).is_err() {
+                        cache.release(&mut lease).expect("balanced");
+                        continue;
+                    }
+                    all.bytes.fill(&lease, found.tokens / SIZE, &prompt);
+                    let at = prompt.len() / SIZE * SIZE - SIZE * random.below(2).min(prompt.len() / SIZE);
+                    if at > found.tokens
+                        && let Some((place, _)) = cache.reserve()
+                    {
+                        all.places.insert(place, prompt[..at].to_vec());
+                        cache.keep(&mut lease, Content::from(&prompt).first(at), place).expect("balanced");
+                    }
+                    held.push((lease, prompt));
+                }
+                2 if !held.is_empty() => {
+                    let (mut lease, _) = held.swap_remove(random.below(held.len()));
+                    cache.release(&mut lease).expect("balanced");
+                }
+                3 => killed |= all.write(&mut file, &mut cache, &mut random),
+                4 => {
+                    let (blocks, state) = all.back(&file, &mut cache, &prompt, &mut random);
+                    back += blocks;
+                    states += usize::from(state);
+                    if state {
+                        let kept = file.find(Content::from(&prompt), SIZE, usize::MAX).blocks.len() * SIZE;
+                        let found = cache.lookup([&prompt[..], &[9]].concat().as_slice());
+                        assert!(found.tokens >= kept && found.snapshot.is_some());
+                    }
+                }
+                _ => {
+                    let used: usize = held.iter().map(|(lease, _)| lease.blocks().len()).sum();
+                    assert!(cache.available() + used >= blocks, "blocks are lost");
+                    assert!(cache.snapshots() + cache.free_places() == places, "places are lost");
+                    let taken = file.len() + PARTS * file.snapshots();
+                    assert!(taken + all.free.len() == STATE_SLOTS, "slots are lost");
+                }
+            }
+            if killed {
+                // Another process: memory is empty, and the files are what their entries say.
+                let records = all.entries.values().cloned().collect();
+                let (again, refused) = KeptIndex::trust(records, STATE_SLOTS, SIZE, PARTS);
+                assert!(refused.len() < PARTS && refused.iter().all(|one| one.kind == KeptRecord::STATE));
+                for record in refused {
+                    all.entries.remove(&record.slot);
+                }
+                all.free = (0..STATE_SLOTS as u32).filter(|slot| !all.entries.contains_key(slot)).collect();
+                file = again;
+                held.clear();
+                cache = new();
+                (all.bytes.device.clear(), all.places.clear());
+                starts += 1;
+            }
+        }
+    }
+    println!("{back} blocks and {states} states back, {found_states} states found, {starts} starts");
+    assert!(back > 200 && states > 100 && starts > 30, "{back} {states} {starts}");
 }

@@ -157,8 +157,11 @@ pub(crate) fn prepare(
         if !prefix.enabled {
             return Err(refused("no prefix is cached".to_owned()));
         }
+        if spec.state_bytes > 0 && prefix.snapshots == 0 {
+            return Err(refused("no snapshot of a recurrent state is cached".to_owned()));
+        }
         keep.check(spec, sliding).map_err(refused)?;
-        Keeper::new(spec, keep, blocks).map_err(|error| refused(error.to_string()))
+        Keeper::new(spec, keep, [blocks, prefix.snapshots]).map_err(|error| refused(error.to_string()))
     });
     let keeper = keeper.transpose()?;
     let forward = Forward::new(spec, &options, (images, keeper), inbox, Arc::clone(&shared));

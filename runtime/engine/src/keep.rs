@@ -30,36 +30,39 @@ impl KeepOptions {
     /// directory.
     ///
     /// # Errors
-    /// When the model's prefixes cannot be kept, a size holds not one block, or the files are not to be had;
-    /// the message says why.
+    /// When the model's prefixes cannot be kept, a size holds not one block and snapshot, or the files are not
+    /// to be had; the message says why.
     pub fn check(&self, spec: &ModelSpec, sliding: Option<SlidingSpec>) -> Result<(), String> {
-        if spec.state_bytes > 0 {
-            return Err(format!("{} has recurrent state, whose snapshots are not kept", spec.model));
-        }
         if sliding.is_some() {
             return Err(format!(
                 "{} has layers with a sliding window, whose blocks are not kept",
                 spec.model
             ));
         }
-        let options = self.of(spec, 1);
-        if self.bytes.is_some() && options.slots() == 0 {
-            let (bytes, block) = (options.capacity_bytes, options.page_bytes);
-            return Err(format!("{bytes} bytes hold no block, which takes {block} and its entry"));
+        let (options, parts) = (self.of(spec, 1, 1), parts(spec));
+        if self.bytes.is_some() && options.slots() < 1 + parts {
+            let (bytes, pages) = (options.capacity_bytes, (1 + parts) * options.page_bytes);
+            return Err(match parts {
+                0 => format!("{bytes} bytes hold no block, which takes {pages} and its entry"),
+                _ => format!(
+                    "{bytes} bytes hold no block and the state behind it, which take {pages} and their entries"
+                ),
+            });
         }
         KeptStore::check(&self.directory).map_err(|error| error.to_string())
     }
 
-    /// The store's options, where `blocks` are in memory.
-    pub(crate) fn of(&self, spec: &ModelSpec, blocks: usize) -> KeptOptions {
-        let page_bytes = whole_page(spec.block_bytes.max(1));
+    /// The store's options, where `blocks` and `snapshots` are in memory.
+    pub(crate) fn of(&self, spec: &ModelSpec, blocks: usize, snapshots: usize) -> KeptOptions {
+        let page_bytes = page_bytes(spec);
         let key_words = key_words(spec.block_tokens);
         let entry = KeptOptions::entry_bytes(key_words) as u64;
-        let of_blocks = || KeptOptions::HEADER + blocks as u64 * (page_bytes as u64 + entry);
+        let pages = blocks + snapshots * parts(spec);
+        let of_pages = || KeptOptions::HEADER + pages as u64 * (page_bytes as u64 + entry);
         KeptOptions {
             page_bytes,
             key_words,
-            capacity_bytes: self.bytes.unwrap_or_else(of_blocks),
+            capacity_bytes: self.bytes.unwrap_or_else(of_pages),
             depth: DEPTH,
             identity: Identity(self.identity.clone()),
         }
@@ -67,11 +70,21 @@ impl KeepOptions {
 
     /// Most pages of memory in each direction.
     pub(crate) fn pages(spec: &ModelSpec) -> usize {
-        (PAGES_BYTES / whole_page(spec.block_bytes.max(1))).clamp(1, MOST_PAGES)
+        (PAGES_BYTES / page_bytes(spec)).clamp(1, MOST_PAGES)
     }
 
-    /// Bytes of host memory that are taken as they are needed.
+    /// Bytes of host memory that are taken as they are needed: pages and a state in each direction.
     pub fn memory(spec: &ModelSpec) -> u64 {
-        (2 * KeepOptions::pages(spec) * whole_page(spec.block_bytes.max(1))) as u64
+        2 * ((KeepOptions::pages(spec) * page_bytes(spec)) as u64 + spec.state_bytes)
     }
+}
+
+/// Bytes of a page, which holds a block or a part of a state. A model may have no layers that keep blocks.
+fn page_bytes(spec: &ModelSpec) -> usize {
+    whole_page(spec.block_bytes.max(1))
+}
+
+/// Pages of a snapshot of the model's recurrent state, if it has some.
+pub(crate) fn parts(spec: &ModelSpec) -> usize {
+    usize::try_from(spec.state_bytes.div_ceil(page_bytes(spec) as u64)).unwrap_or(usize::MAX)
 }

@@ -67,17 +67,23 @@ pub struct SwapStats {
 pub struct KeptStats {
     /// Blocks in the files, those that are being written included.
     pub blocks: usize,
-    /// Blocks that the files have room for; 0 where none are kept.
+    /// Snapshots of recurrent states in the files, likewise.
+    pub snapshots: usize,
+    /// Pages that the files have room for; 0 where nothing is kept. A block takes one, a snapshot several.
     pub capacity: usize,
     /// Blocks that an earlier process left and this one may use.
     pub at_start: usize,
+    /// Snapshots, likewise.
+    pub snapshots_at_start: usize,
     /// Tokens whose blocks came back from the files.
     pub tokens_back: u64,
+    /// Snapshots that came back from them.
+    pub snapshots_back: u64,
     /// Bytes written to the files.
     pub bytes_written: u64,
     /// Bytes read from them.
     pub bytes_read: u64,
-    /// Blocks that could not be written, or were not what had been written.
+    /// Pages that could not be written, or were not what had been written.
     pub failures: u64,
 }
 

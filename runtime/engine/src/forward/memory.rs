@@ -220,24 +220,30 @@ impl Memory {
         self.block_tokens
     }
 
-    /// Blocks that the index came to know and that may have to be kept.
+    /// Blocks or snapshots that the index came to know and that may have to be kept.
     pub fn fresh(&self) -> usize {
         self.cache.fresh()
     }
 
-    /// The block to keep next.
+    /// What to keep next.
     pub fn unkept(&mut self, file: &KeptIndex) -> Option<Unkept> {
         self.cache.unkept(file)
     }
 
-    /// Passes over a block that is not kept.
+    /// Passes over what is not kept.
     pub fn skip_unkept(&mut self) {
         self.cache.skip_unkept();
     }
 
-    /// Has the first `blocks` blocks of a prompt filled, of which `known` were known to the index, and tells
-    /// it of them: nobody holds them afterwards. `fill` is given how many of them it knows, which are full,
-    /// and all of them. Returns how many were filled; `None` where there was no room, or fewer were known.
+    /// Blocks of a prompt that the index knows, whether it can be gone on from them or not.
+    pub fn known_blocks(&self, prompt: Content<'_>) -> usize {
+        self.cache.lookup_blocks(prompt).tokens / self.block_tokens
+    }
+
+    /// Has the first `blocks` blocks of a prompt filled, of which `known` were known to the index, and where
+    /// `state` says so a snapshot of the state behind them, and tells the index of them: nobody holds them
+    /// afterwards. `fill` is given how many of them it knows, which are full, all of them, and the snapshot.
+    /// Returns how many blocks were filled; `None` where there was no room, or fewer were known.
     ///
     /// # Errors
     /// On an accounting error.
@@ -246,19 +252,35 @@ impl Memory {
         prompt: Content<'_>,
         known: usize,
         blocks: usize,
-        fill: impl FnOnce(usize, &[Block]),
+        state: bool,
+        fill: impl FnOnce(usize, &[Block], Option<StatePlace>),
     ) -> Result<Option<usize>, String> {
         let Some((mut lease, evicted)) = self.cache.take_back(prompt, known, blocks).map_err(unbalanced)?
         else {
             return Ok(None);
         };
         self.evictions.count(&evicted);
+        let snapshot = if state { self.cache.reserve() } else { None };
+        if state && snapshot.is_none() {
+            self.cache.release(&mut lease).map_err(unbalanced)?;
+            return Ok(None);
+        }
+        let snapshot = snapshot.map(|(snapshot, evicted)| {
+            self.evictions.count(&evicted);
+            snapshot
+        });
         let indexed = lease.indexed_blocks();
-        fill(indexed, lease.blocks());
-        let tokens = prompt.first(blocks * self.block_tokens);
-        self.cache.extend(&mut lease, tokens).map_err(unbalanced)?;
-        self.cache.release(&mut lease).map_err(unbalanced)?;
+        fill(indexed, lease.blocks(), snapshot.map(place));
+        self.cache.bring_back(lease, prompt, snapshot).map_err(unbalanced)?;
         Ok(Some(blocks - indexed))
+    }
+
+    /// No more follows of a prefix that was taken back up to here.
+    ///
+    /// # Errors
+    /// On an accounting error.
+    pub fn give_up_back(&mut self, prompt: Content<'_>) -> Result<(), String> {
+        self.cache.give_up_back(prompt).map_err(unbalanced)
     }
 
     /// Frees a snapshot that was never indexed.
@@ -351,7 +373,7 @@ impl Memory {
 }
 
 /// The place of a snapshot in the model's terms.
-fn place(snapshot: Snapshot) -> StatePlace {
+pub(super) fn place(snapshot: Snapshot) -> StatePlace {
     StatePlace::Snapshot(SnapshotId(snapshot.0))
 }
 

@@ -27,6 +27,7 @@ mod plan;
 mod queue;
 mod row;
 mod sliding;
+mod states;
 mod step;
 mod swap;
 mod tower;

@@ -1,13 +1,25 @@
 //! Prefixes in files, at both depths: one engine after another on the same files, with little memory, so that
 //! what one process computed comes back for the next and, evicted, for itself. The scripted model reads a
-//! prompt from the blocks that it is given.
+//! prompt from the blocks that it is given, and where it has recurrent state goes on from that of the same
+//! tokens only.
 
 use crate::support::*;
-use monomorph_engine::scripted::{Pipelined, Recurrent, Script, Shape, Small, Tokens, Windowed};
-use monomorph_engine::{EngineOptions, KeepOptions, Request, StartError, Stats};
+use monomorph_engine::scripted::{
+    Drafting, Pipelined, Recurrent, Script, Scripted, Shape, Skipping, Small, Tokens, Windowed,
+};
+use monomorph_engine::{EngineOptions, KeepOptions, PrefixOptions, Request, StartError, Stats};
 use std::path::Path;
 
-at_both_depths!(prompts_come_back_and_answers_are_the_same, prompts_longer_than_a_batch_of_pages_come_back);
+at_both_depths!(
+    prompts_come_back_and_answers_are_the_same,
+    prompts_longer_than_a_batch_of_pages_come_back,
+    states_come_back_and_answers_are_the_same,
+    a_long_prompt_comes_back_with_its_state,
+    a_damaged_page_of_a_prefix_costs_what_it_hits,
+);
+
+/// A model with state, whose snapshots take several pages.
+type Hybrid<const STEPS: usize> = Pipelined<Recurrent<Small>, STEPS>;
 
 fn keeping(directory: &Path, bytes: u64) -> KeepOptions {
     let identity = vec![("target".to_owned(), "a test".to_owned())];
@@ -20,20 +32,30 @@ fn keeping(directory: &Path, bytes: u64) -> KeepOptions {
 }
 
 /// Answers all requests at once, of an engine of so many blocks, and ends it. What it counted.
-fn run<const STEPS: usize>(directory: &Path, bytes: u64, blocks: usize, requests: &[Request]) -> Stats {
-    let script = Script { blocks, ..Script::default() };
+fn run<S: Shape>(directory: &Path, bytes: u64, blocks: usize, requests: &[Request]) -> Stats {
+    let (stats, failures) = run_anyhow::<S>(directory, bytes, blocks, requests);
+    assert_eq!(failures, 0);
+    stats
+}
+
+/// The same; and how many pages failed.
+fn run_anyhow<S: Shape>(directory: &Path, bytes: u64, blocks: usize, requests: &[Request]) -> (Stats, u64) {
+    let snapshots = if S::SPEC.state_bytes > 0 { 5 } else { 0 };
+    let script = Script { blocks, snapshots, ..Script::default() };
     let keep = Some(keeping(directory, bytes));
-    let (engine, _) =
-        engine::<STEPS>(script, EngineOptions { keep, ..EngineOptions::new(blocks, 4096, 256) });
+    let prefix = PrefixOptions { snapshots, snapshot_interval: 64, ..PrefixOptions::default() };
+    let options = EngineOptions { keep, prefix, ..EngineOptions::new(blocks, 4096, 256) };
+    let engine = monomorph_engine::start(Scripted::<S>::new(script), options).unwrap();
     let before = engine.stats();
     for part in requests.chunks(40) {
         crowded(&engine, part);
     }
     let stats = wait_for(&engine, "all to come back", is_idle);
-    assert_eq!((before.tokens_prefilled, stats.kept.failures), (0, 0));
+    assert_eq!(before.tokens_prefilled, 0);
     engine.drain(PATIENCE);
     engine.wait_stopped();
-    stats
+    let failures = stats.kept.failures;
+    (stats, failures)
 }
 
 fn crowded(engine: &monomorph_engine::EngineHandle, requests: &[Request]) {
@@ -45,18 +67,23 @@ fn crowded(engine: &monomorph_engine::EngineHandle, requests: &[Request]) {
     }
 }
 
-fn prompts_come_back_and_answers_are_the_same<const STEPS: usize>() {
-    let directory = tempfile::tempdir().unwrap();
+/// Requests of which every third begins as the one before does.
+fn alike() -> Vec<Request> {
     let mut requests = requests(120);
-    // Every third begins as the one before does.
     for at in (2..requests.len()).step_by(3) {
         let earlier = requests[at - 1].prompt.clone();
         requests[at].prompt.splice(..0, earlier);
     }
+    requests
+}
+
+fn prompts_come_back_and_answers_are_the_same<const STEPS: usize>() {
+    let directory = tempfile::tempdir().unwrap();
+    let requests = alike();
     let mut back = 0;
     // Room for everything, for little of it, and for more again.
     for (bytes, blocks) in [(8 << 20, 40), (8 << 20, 14), (1 << 18, 14), (1 << 18, 400), (8 << 20, 40)] {
-        let stats = run::<STEPS>(directory.path(), bytes, blocks, &requests);
+        let stats = run::<Pipelined<Small, STEPS>>(directory.path(), bytes, blocks, &requests);
         println!("{bytes} bytes, {blocks} blocks: {:?}, {} prefilled", stats.kept, stats.tokens_prefilled);
         back += stats.kept.tokens_back;
     }
@@ -68,27 +95,121 @@ fn prompts_longer_than_a_batch_of_pages_come_back<const STEPS: usize>() {
     let directory = tempfile::tempdir().unwrap();
     let long: Vec<u32> = (0..2_500).map(|at| at % 77 + 5).collect();
     let requests = [Request::new(long, 5)];
-    let first = run::<STEPS>(directory.path(), 8 << 20, 200, &requests);
+    let first = run::<Pipelined<Small, STEPS>>(directory.path(), 8 << 20, 200, &requests);
     assert_eq!(first.kept.at_start, 0);
-    let second = run::<STEPS>(directory.path(), 8 << 20, 200, &requests);
+    let second = run::<Pipelined<Small, STEPS>>(directory.path(), 8 << 20, 200, &requests);
     assert!(second.kept.at_start >= 156, "{:?}", second.kept);
     assert_eq!((second.kept.tokens_back, second.tokens_cached), (2_496, 2_496), "{:?}", second.kept);
     assert_eq!(second.tokens_prefilled, 4);
 }
 
-/// What has more to be kept than blocks is refused by name.
+fn states_come_back_and_answers_are_the_same<const STEPS: usize>() {
+    come_back::<Hybrid<STEPS>>();
+}
+
+/// A draft head's keys and values are a part of the blocks.
 #[test]
-fn recurrent_states_and_windows_are_not_kept() {
+fn states_come_back_for_a_draft_head() {
+    come_back::<Drafting<Recurrent<Small>, 3>>();
+}
+
+/// Drafts of the layers that attend leave rows behind what is fed, and nothing of them is kept as such.
+#[test]
+fn states_come_back_for_layers_that_draft() {
+    come_back::<Skipping<Recurrent<Small>, 2>>();
+}
+
+fn come_back<S: Shape>() {
+    let directory = tempfile::tempdir().unwrap();
+    let requests = alike();
+    let (mut blocks_back, mut states_back) = (0, 0);
+    // Room for everything, for a few prefixes, for hardly one, and for more again.
+    for (bytes, blocks) in [(8 << 20, 60), (8 << 20, 40), (1 << 18, 40), (1 << 17, 40), (8 << 20, 60)] {
+        let stats = run::<S>(directory.path(), bytes, blocks, &requests);
+        println!("{bytes} bytes, {blocks} blocks: {:?}, {} prefilled", stats.kept, stats.tokens_prefilled);
+        blocks_back += stats.kept.tokens_back;
+        states_back += stats.kept.snapshots_back;
+    }
+    assert!(blocks_back > 0 && states_back > 0, "{blocks_back} tokens and {states_back} states came back");
+}
+
+fn a_long_prompt_comes_back_with_its_state<const STEPS: usize>() {
+    let directory = tempfile::tempdir().unwrap();
+    let long: Vec<u32> = (0..2_500).map(|at| at % 77 + 5).collect();
+    let first = run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 200, &[Request::new(long.clone(), 5)]);
+    assert_eq!((first.kept.at_start, first.kept.snapshots_at_start), (0, 0));
+    // All of it, and the state at its end.
+    let second = run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 200, &[Request::new(long.clone(), 5)]);
+    assert!(second.kept.at_start >= 156 && second.kept.snapshots_at_start > 5, "{:?}", second.kept);
+    assert_eq!((second.kept.tokens_back, second.tokens_cached), (2_496, 2_496), "{:?}", second.kept);
+    assert_eq!((second.kept.snapshots_back, second.tokens_prefilled), (1, 4));
+    // One that branches off goes on from a state before.
+    let mut branch = long;
+    branch[1_700] += 1;
+    let third = run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 200, &[Request::new(branch, 5)]);
+    assert_eq!(third.kept.snapshots_back, 1, "{:?}", third.kept);
+    assert!((1_600..1_700).contains(&third.kept.tokens_back), "{:?}", third.kept);
+}
+
+fn a_damaged_page_of_a_prefix_costs_what_it_hits<const STEPS: usize>() {
+    let kept = tempfile::tempdir().unwrap();
+    let (bytes, tokens) = (1 << 20, 100);
+    let requests = [Request::new((0..tokens).map(|at| at % 77 + 5).collect(), 5)];
+    let interval = 64;
+    let first = run::<Hybrid<STEPS>>(kept.path(), bytes, 40, &requests);
+    assert_eq!((first.kept.blocks, first.kept.snapshots, first.kept.capacity > 40), (6, 2, true));
+    let [index, pages] = ["index", "pages"].map(|end| kept.path().join(format!("kept-prefixes.{end}")));
+    let (whole_index, whole_pages) = (std::fs::read(&index).unwrap(), std::fs::read(&pages).unwrap());
+    let entry = (whole_index.len() - 4096) / first.kept.capacity;
+    let taken = whole_index[4096..].chunks(entry).filter(|entry| entry.iter().any(|byte| *byte != 0)).count();
+    let parts = (taken - 6) / 2;
+    assert!(parts > 1 && taken == 6 + 2 * parts, "a snapshot takes several pages: {taken} in all");
+    let kind = |page: usize| whole_index[4096 + page * entry + 40];
+    for page in 0..taken {
+        let is_state = kind(page) == 1;
+        // A bit flips.
+        let mut flipped = whole_pages.clone();
+        flipped[page * 4096 + 77] ^= 0x10;
+        std::fs::write(&index, &whole_index).unwrap();
+        std::fs::write(&pages, &flipped).unwrap();
+        let (stats, failures) = run_anyhow::<Hybrid<STEPS>>(kept.path(), bytes, 40, &requests);
+        // The state at the end and all blocks are read, the earlier state is not.
+        let read = failures > 0;
+        assert!(failures <= 1 && (read || is_state), "page {page}: {:?}", stats.kept);
+        assert_eq!(stats.kept.snapshots_back, u64::from(!read), "page {page}: {:?}", stats.kept);
+        assert_eq!(stats.tokens_cached, if read { 0 } else { 96 }, "page {page}");
+        // What was computed again is kept again.
+        let again = run::<Hybrid<STEPS>>(kept.path(), bytes, 40, &requests);
+        assert_eq!(again.tokens_cached, 96, "page {page}: {:?}", again.kept);
+        // An entry is lost: what is behind it is, too.
+        let mut torn = whole_index.clone();
+        torn[4096 + page * entry..][..entry].fill(0);
+        std::fs::write(&index, &torn).unwrap();
+        std::fs::write(&pages, &whole_pages).unwrap();
+        let stats = run::<Hybrid<STEPS>>(kept.path(), bytes, 40, &requests);
+        let (blocks, states) = (stats.kept.at_start, stats.kept.snapshots_at_start);
+        assert!(states < 2 && (blocks == 6) == is_state, "page {page}: {:?}", stats.kept);
+        let cached = stats.tokens_cached;
+        assert!(cached == 0 || cached == interval || (is_state && cached == 96), "page {page}: {cached}");
+        assert_eq!(stats.kept.snapshots_back > 0, states > 0, "page {page}: {:?}", stats.kept);
+    }
+}
+
+/// What cannot be gone on from, and what has other blocks too, is refused by name.
+#[test]
+fn windows_and_states_that_are_not_saved_are_not_kept() {
     let directory = tempfile::tempdir().unwrap();
     let keep = keeping(directory.path(), 1 << 20);
-    let state = keep.check(Recurrent::<Pipelined<Small, 1>>::SPEC, None).unwrap_err();
-    assert!(state.contains("has recurrent state, whose snapshots are not kept"), "{state}");
     let sliding = Windowed::<Pipelined<Small, 1>, 32>::SLIDING;
     let window = keep.check(Small::SPEC, sliding).unwrap_err();
     assert!(window.contains("sliding window, whose blocks are not kept"), "{window}");
+    let little = keeping(directory.path(), 10_000).check(Recurrent::<Small>::SPEC, None).unwrap_err();
+    assert!(little.contains("10000 bytes hold no block and the state behind it"), "{little}");
     let mut options = EngineOptions { keep: Some(keep), ..EngineOptions::new(8, 64, 8) };
+    let refused =
+        monomorph_engine::start(Scripted::<Recurrent<Small>>::new(Script::default()), options.clone());
+    assert!(matches!(refused.unwrap_err(), StartError::Options(why) if why.contains("no snapshot of")));
     options.prefix.enabled = false;
-    let model = monomorph_engine::scripted::Scripted::<Small>::new(Script::default());
-    let refused = monomorph_engine::start(model, options).unwrap_err();
+    let refused = monomorph_engine::start(Scripted::<Small>::new(Script::default()), options).unwrap_err();
     assert!(matches!(refused, StartError::Options(why) if why.contains("no prefix is cached")));
 }

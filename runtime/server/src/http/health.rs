@@ -135,8 +135,11 @@ fn stats(app: &App, ready: &Ready, stats: &Stats) -> Value {
     for (name, count) in [
         ("kept_blocks", kept.blocks as u64),
         ("kept_blocks_at_start", kept.at_start as u64),
+        ("kept_snapshots", kept.snapshots as u64),
+        ("kept_snapshots_at_start", kept.snapshots_at_start as u64),
         ("total_kept_blocks", kept.capacity as u64),
         ("kept_tokens_back", kept.tokens_back),
+        ("kept_snapshots_back", kept.snapshots_back),
         ("kept_failures", kept.failures),
     ] {
         counts[name] = count.into();

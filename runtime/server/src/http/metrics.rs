@@ -255,11 +255,16 @@ fn counters(registry: &mut Registry, stats: &Stats) {
             "Tokens whose keys and values came back from the files of kept prefixes",
             stats.kept.tokens_back,
         ),
+        (
+            "monomorph:kept_prefix_snapshots",
+            "Snapshots of recurrent states that came back from the files of kept prefixes",
+            stats.kept.snapshots_back,
+        ),
         ("monomorph:kept_prefix_written_bytes", "Bytes written to these files", stats.kept.bytes_written),
         ("monomorph:kept_prefix_read_bytes", "Bytes read from these files", stats.kept.bytes_read),
         (
             "monomorph:kept_prefix_failures",
-            "Blocks that could not be written to these files, or were not what had been written",
+            "Pages that could not be written to these files, or were not what had been written",
             stats.kept.failures,
         ),
         ("vllm:spec_decode_num_draft_tokens", "Drafts fed to be verified", stats.drafts_verified),

@@ -95,6 +95,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
             "swap_host_bytes": ready.engine.swap().host_bytes,
             "kept_prefixes": ready.engine.keep().map(|_| json!({
                 "blocks": stats.kept.capacity, "blocks_at_start": stats.kept.at_start,
+                "snapshots_at_start": stats.kept.snapshots_at_start,
             })),
             "tools": ready.text.tools.map(ToolFormat::name),
             "reasoning": ready.text.reasoning.map(ReasoningFormat::name),

@@ -204,7 +204,7 @@ fn info(facts: &Facts) -> Value {
         chat_template: words(&["build", "checkpoint"]), tools: or_null(text()), reasoning: or_null(text()),
         sampling: array(preset()), limit: speed(), predicted: speed(), weights: text(),
     };
-    let kept = object! { blocks: count(), blocks_at_start: count() };
+    let kept = object! { blocks: count(), blocks_at_start: count(), snapshots_at_start: count() };
     let engine = object! {
         kept_prefixes: or_null(kept),
         context: count(), blocks: count(), sequences: count(), snapshots: count(), prefix_cache: boolean(),

@@ -1,7 +1,7 @@
 //! Kept prefixes: flags, and what the files are bound to.
 
 use crate::process::out;
-use monomorph_engine::{EngineHandle, EngineOptions, KeepOptions};
+use monomorph_engine::{EngineHandle, EngineOptions, KeepOptions, PrefixOptions};
 use monomorph_model::{ModelSpec, SlidingSpec, Weights};
 use monomorph_weights::digest;
 use std::fs::File;
@@ -25,14 +25,15 @@ pub struct KeepArgs {
     #[arg(long, value_name = "DIR")]
     pub keep_prefixes: Option<PathBuf>,
     /// Size of the files, claimed at the start; the prefix used longest ago makes room [default: what all
-    /// blocks in memory take].
+    /// blocks and snapshots in memory take].
     #[arg(long, value_name = "GB", requires = "keep_prefixes", allow_negative_numbers = true)]
     pub keep_prefixes_space: Option<f64>,
 }
 
 impl KeepArgs {
-    /// The engine's options, still without what the files are bound to: see [`bind`]. A server may be `alone`
-    /// or one of several processes; `report` receives a line where files may not be used.
+    /// The engine's options, still without what the files are bound to: see [`bind`]. A server may have
+    /// `prefix` caching, with as many `snapshots` of recurrent states as were asked for, and be `alone` or one
+    /// of several processes; `report` receives a line where files may not be used.
     ///
     /// # Errors
     /// When this server's prefixes cannot be kept, a size is out of range, or the files are not to be had.
@@ -40,14 +41,20 @@ impl KeepArgs {
         &self,
         spec: &ModelSpec,
         sliding: Option<SlidingSpec>,
-        cached: bool,
+        (prefix, snapshots): (&PrefixOptions, Option<usize>),
         alone: bool,
         report: fn(std::fmt::Arguments),
     ) -> Result<Option<KeepOptions>, String> {
         let Some(directory) = &self.keep_prefixes else { return Ok(None) };
         let flag = format!("--keep-prefixes {}", directory.display());
-        if !cached {
+        if !prefix.enabled {
             return Err(format!("{flag} goes with --prefix-cache on"));
+        }
+        if spec.state_bytes > 0 && snapshots == Some(0) {
+            return Err(format!(
+                "{flag} goes with --snapshots of at least 1: {} has recurrent state",
+                spec.model
+            ));
         }
         if !alone {
             return Err(format!("{flag}: a server of several processes keeps none"));
@@ -95,6 +102,7 @@ pub(crate) fn bind(
         ("format of keys and values", formats),
         ("number of calibration tokens", calibration.unwrap_or(0).to_string()),
         ("size of a block", format!("{} tokens of {} bytes", spec.block_tokens, spec.block_bytes)),
+        ("size of a recurrent state", format!("{} bytes", spec.state_bytes)),
         ("build", format!("{program:016x}")),
     ];
     let identity = identity.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -147,9 +155,14 @@ fn digest_of(weights: &Weights) -> io::Result<String> {
 pub(crate) fn describe(spec: &ModelSpec, engine: &EngineHandle) -> String {
     let Some(keep) = engine.keep() else { return String::new() };
     let kept = engine.stats().kept;
-    let [there, room] = [kept.at_start, kept.capacity].map(|blocks| blocks * spec.block_tokens);
+    let there = kept.at_start * spec.block_tokens;
+    let (states, room) = match spec.state_bytes {
+        0 => (String::new(), format!("{} tokens", kept.capacity * spec.block_tokens)),
+        // Tokens and states share it.
+        _ => (format!(" and {} states", kept.snapshots_at_start), format!("{} pages", kept.capacity)),
+    };
     format!(
-        "; prefixes kept in {}: {there} tokens of an earlier start, room for {room}",
+        "; prefixes kept in {}: {there} tokens{states} of an earlier start, room for {room}",
         keep.directory.display()
     )
 }

@@ -249,7 +249,7 @@ pub fn serve(
     if args.offload.is_on() && swap.host_bytes > 0 {
         return Err("--swap-space and --high-speed-swap: a server does one of them".to_owned().into());
     }
-    let keep = args.keep.options(spec, start.sliding, prefix.enabled, world.is_none(), out::print)?;
+    let keep = args.keep.options(spec, start.sliding, (&prefix, snapshots), world.is_none(), out::print)?;
     let schedule = args.schedule.options(spec)?;
     let calibration = args.calibration.count(spec)?;
     let lookup = args.lookup.options(spec)?;

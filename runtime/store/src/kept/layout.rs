@@ -7,12 +7,12 @@
 use crate::worker::checksum;
 
 /// Version of all that is in both files, pages excepted.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 const MAGIC: &[u8; 16] = b"monomorph kept\n\0";
 /// Bytes of the header; its last eight are a checksum of the others.
 pub(crate) const HEADER_BYTES: usize = 4096;
 /// Bytes of an entry in front of its key.
-const ENTRY_HEAD: usize = 40;
+const ENTRY_HEAD: usize = 44;
 
 /// What pages depend on, by name: who has other values cannot use them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct KeptEntry {
     pub slot: u32,
     /// The checksum of its bytes.
     pub sum: u64,
+    /// What kind of page it is, in the caller's numbers.
+    pub kind: u32,
     /// What it is found by.
     pub key: Vec<u32>,
 }
@@ -127,7 +129,7 @@ impl Layout {
         for number in [entry.id, entry.parent.unwrap_or(0), entry.sum] {
             bytes.extend(number.to_le_bytes());
         }
-        for number in [entry.slot, entry.key.len() as u32].iter().chain(&entry.key) {
+        for number in [entry.slot, entry.key.len() as u32, entry.kind].iter().chain(&entry.key) {
             bytes.extend(number.to_le_bytes());
         }
         bytes.resize(self.entry_bytes(), 0);
@@ -152,6 +154,7 @@ impl Layout {
             parent: (parent > 0).then_some(parent),
             slot: u32_at(bytes, 32),
             sum: u64_at(bytes, 24),
+            kind: u32_at(bytes, 40),
             key: key.take(length).collect(),
         };
         if entry.slot == slot && entry.id > 0 && entry.key.len() == length {
@@ -188,7 +191,8 @@ mod tests {
 
     fn entry(slot: u32) -> KeptEntry {
         let key = (0..4 + 8 * (slot % 3)).map(|word| word * 77 + slot).collect();
-        KeptEntry { id: 5 + u64::from(slot), parent: (slot > 0).then_some(4), slot, sum: 9 << 40, key }
+        let (id, parent) = (5 + u64::from(slot), (slot > 0).then_some(4));
+        KeptEntry { id, parent, slot, sum: 9 << 40, kind: slot % 2, key }
     }
 
     #[test]
@@ -232,6 +236,15 @@ mod tests {
         );
         let more = Identity([identity("x").0, vec![("kv".to_owned(), "fp8".to_owned())]].concat());
         assert_eq!(said(LAYOUT.refusal(&header, &more)), "they are of another kv (none; this is fp8)");
+        let mut earlier = header.clone();
+        earlier[MAGIC.len()] = 1;
+        let (body, sum) = earlier.split_last_chunk_mut::<8>().expect("a header");
+        *sum = checksum(body).to_le_bytes();
+        assert_eq!(
+            said(LAYOUT.refusal(&earlier, &identity("x"))),
+            "their layout is 1, and this is 2",
+            "of a build before states were kept"
+        );
         let larger = Layout { page_bytes: 8192, ..LAYOUT };
         assert_eq!(said(larger.refusal(&header, &identity("x"))), "their pages have another size");
         for bit in 0..8 * header.len() {

@@ -1,13 +1,18 @@
 //! The files of kept prefixes, and pages in transfer. `monomorph_cache::KeptIndex` decides what is
 //! in them.
 
-use super::super::memory::Memory;
-use crate::keep::KeepOptions;
+use super::super::memory::{Memory, place};
+use super::super::states::copy_now;
+use super::state::{Arriving, Leaving};
+use crate::keep::{KeepOptions, parts};
 use crate::shared::KeptStats;
-use monomorph_cache::{Content, KeptId, KeptIndex, KeptRecord, Unkept, key_words};
+use monomorph_cache::{
+    Block, Content, KeptId, KeptIndex, KeptPrefix, KeptRecord, Snapshot, Unkept, key_words,
+};
 use monomorph_model::{BlockId, Model, ModelSpec};
 use monomorph_store::{Completion, KeptEntry, KeptStore, Kind, OpenError, Page, PageError, PageMemory};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a disk may make no progress before a sequence that waits for it is computed.
@@ -20,15 +25,19 @@ const FAILURES: u32 = 3;
 pub(crate) enum Asked {
     /// Nothing beyond what is in memory, or no more than that.
     Nothing,
-    /// Blocks, which are being read.
+    /// Blocks, and the state behind them, which are being read.
     Comes,
 }
 
-/// A prefix that comes back for a waiting sequence, some pages at a time.
+/// A prefix that comes back for a waiting sequence, some pages at a time: first the state behind it, which
+/// waits in memory for the blocks.
 #[derive(Debug)]
 struct Coming {
     /// The sequence.
     number: u64,
+    state: Arriving,
+    /// Whether a part of the state cannot be had.
+    failed: bool,
     /// All blocks of the prefix.
     ids: Vec<KeptId>,
     /// Which of them is the first of the pages.
@@ -41,8 +50,10 @@ struct Coming {
 pub(crate) struct Keeper {
     disk: KeptStore,
     index: KeptIndex,
-    /// Blocks that are being written, by their slots.
+    /// Blocks and parts that are being written, by their slots.
     writing: HashMap<u32, KeptId>,
+    /// A snapshot of which not all parts are being written yet.
+    leaving: Option<Leaving>,
     coming: Option<Coming>,
     spare: Vec<Page>,
     /// Most pages that are written at a time, and as many that are read.
@@ -54,6 +65,7 @@ pub(crate) struct Keeper {
     page_bytes: usize,
     block_bytes: usize,
     block_tokens: usize,
+    state_bytes: usize,
     report: fn(std::fmt::Arguments),
     stats: KeptStats,
 }
@@ -63,24 +75,30 @@ impl Keeper {
     ///
     /// # Errors
     /// As [`KeptStore::open`].
-    pub fn new(spec: &ModelSpec, options: &KeepOptions, blocks: usize) -> Result<Keeper, OpenError> {
-        let of = options.of(spec, blocks);
+    pub fn new(
+        spec: &ModelSpec,
+        options: &KeepOptions,
+        [blocks, snapshots]: [usize; 2],
+    ) -> Result<Keeper, OpenError> {
+        let of = options.of(spec, blocks, snapshots);
         let (mut disk, entries) = KeptStore::open(&options.directory, &of, options.report)?;
-        let record = |KeptEntry { id, parent, slot, key, .. }: KeptEntry| KeptRecord {
+        let record = |KeptEntry { id, parent, slot, kind, key, .. }: KeptEntry| KeptRecord {
             id: KeptId(id),
             parent: parent.map(KeptId),
             slot,
+            kind,
             key: key.into(),
         };
         let records = entries.into_iter().map(record).collect();
-        let (index, refused) = KeptIndex::trust(records, disk.capacity(), spec.block_tokens);
+        let (index, refused) = KeptIndex::trust(records, disk.capacity(), spec.block_tokens, parts(spec));
         if !refused.is_empty() {
             let (count, named) = (refused.len(), options.directory.display());
             (options.report)(format_args!(
-                "kept prefixes in {named}: {count} blocks follow ones that are gone, and are not used"
+                "kept prefixes in {named}: {count} pages follow ones that are gone, and are not used"
             ));
         }
-        let mut stats = KeptStats { at_start: index.len(), ..KeptStats::default() };
+        let (at_start, snapshots_at_start) = (index.len(), index.snapshots());
+        let mut stats = KeptStats { at_start, snapshots_at_start, ..KeptStats::default() };
         for record in refused {
             if let Err(error) = disk.free(record.slot) {
                 stats.failures += 1;
@@ -91,6 +109,7 @@ impl Keeper {
             disk,
             index,
             writing: HashMap::new(),
+            leaving: None,
             coming: None,
             spare: Vec::new(),
             most: KeepOptions::pages(spec),
@@ -99,18 +118,24 @@ impl Keeper {
             page_bytes: of.page_bytes,
             block_bytes: spec.block_bytes,
             block_tokens: spec.block_tokens,
+            state_bytes: usize::try_from(spec.state_bytes).unwrap_or(usize::MAX),
             report: options.report,
             stats,
         })
     }
 
-    /// Whether pages are in transfer.
+    /// Whether pages are in transfer, or wait for others to be.
     pub fn under_way(&self) -> bool {
-        self.disk.in_flight() > 0
+        self.disk.in_flight() > 0 || self.leaving.is_some()
     }
 
-    /// Whether blocks could be copied out now.
+    /// Whether blocks or a snapshot could be copied out now.
     pub fn may_write(&self) -> bool {
+        self.leaving.is_none() && self.may_begin()
+    }
+
+    /// Whether another page could be written now.
+    fn may_begin(&self) -> bool {
         self.writing.len() < self.most
     }
 
@@ -121,7 +146,8 @@ impl Keeper {
 
     /// Whether a part of a prefix is in memory and can be copied to the device.
     pub fn has_arrived(&self) -> bool {
-        self.coming.as_ref().is_some_and(|coming| coming.under_way == 0)
+        let arrived = |coming: &Coming| coming.under_way == 0 && (coming.failed || coming.state.is_whole());
+        self.coming.as_ref().is_some_and(arrived)
     }
 
     /// The sequence that a prefix comes back for.
@@ -129,9 +155,15 @@ impl Keeper {
         self.coming.as_ref().map(|coming| coming.number)
     }
 
-    /// Looks for the rest of a prompt of which the first `found` blocks are in memory, up to `most` blocks,
-    /// and begins to fetch it.
-    pub fn ask(&mut self, number: u64, prompt: Content<'_>, found: usize, most: usize) -> Asked {
+    /// Looks for the rest of a prompt of which the first `found` blocks are in memory and can be gone on from,
+    /// and the first `known` are there at all, up to `most` blocks, and begins to fetch it.
+    pub fn ask(
+        &mut self,
+        number: u64,
+        prompt: Content<'_>,
+        [found, known]: [usize; 2],
+        most: usize,
+    ) -> Asked {
         if self.comes_for() == Some(number) {
             if self.moved.elapsed() < PATIENCE || self.has_arrived() {
                 return Asked::Comes;
@@ -140,13 +172,21 @@ impl Keeper {
             self.give_up();
             return Asked::Nothing;
         }
-        let ids = self.index.find(prompt, self.block_tokens, most);
+        let KeptPrefix { blocks: ids, state } = self.index.find(prompt, self.block_tokens, most);
         if ids.len() <= found {
             return Asked::Nothing;
         }
         // Prefixes come one after another.
         if self.coming.is_none() {
-            self.coming = Some(Coming { number, ids, first: found, pages: Vec::new(), under_way: 0 });
+            self.coming = Some(Coming {
+                number,
+                state: Arriving::new(state, self.state_bytes),
+                failed: false,
+                first: known.min(ids.len()),
+                ids,
+                pages: Vec::new(),
+                under_way: 0,
+            });
             self.fetch();
         }
         Asked::Comes
@@ -154,14 +194,20 @@ impl Keeper {
 
     /// Counts the blocks of a prompt that were found in memory as used.
     pub fn touch(&mut self, prompt: Content<'_>) {
-        let ids = self.index.find(prompt, self.block_tokens, usize::MAX);
-        self.index.touch(&ids);
+        let found = self.index.find(prompt, self.block_tokens, usize::MAX);
+        self.index.touch(&found);
     }
 
-    /// Begins to read the next pages of the prefix that comes.
+    /// Begins to read the next pages of the prefix that comes: of its state, and of its blocks when all of
+    /// that is there.
     fn fetch(&mut self) {
         self.begin();
         let Some(coming) = &mut self.coming else { return };
+        if !coming.state.is_whole() {
+            self.fetch_state();
+            return;
+        }
+        coming.under_way = 0;
         let ids: Vec<KeptId> = coming.ids[coming.first..].iter().take(self.most).copied().collect();
         coming.pages = (0..ids.len()).map(|_| None).collect();
         for id in ids {
@@ -184,6 +230,33 @@ impl Keeper {
         }
     }
 
+    /// Begins to read the next parts of the state that comes.
+    fn fetch_state(&mut self) {
+        while let Some(coming) = self.coming.as_mut().filter(|it| !it.failed && it.under_way < self.most)
+            && let Some(id) = coming.state.next()
+        {
+            let page = self.spare.pop().unwrap_or_else(|| Page::zeroed(self.page_bytes));
+            let Some(slot) = self.index.slot(id) else {
+                // Gone meanwhile.
+                coming.failed = true;
+                self.spare.push(page);
+                return;
+            };
+            match self.disk.read(slot, page, id.0) {
+                Ok(()) => {
+                    coming.under_way += 1;
+                    self.index.reads(&[id]);
+                }
+                Err(refused) => {
+                    coming.failed = true;
+                    self.spare.push(refused.page);
+                    self.fail(format_args!("reading failed: {}: a prompt is computed", refused.why));
+                    return;
+                }
+            }
+        }
+    }
+
     /// Copies what was read to the device, for the sequence with this prompt, and begins to read the rest.
     /// True when there is nothing more to wait for.
     ///
@@ -200,19 +273,36 @@ impl Keeper {
         let whole = pages.iter().take_while(|page| page.is_some()).count();
         let (asked, all) = (pages.len(), coming.ids.len());
         let mut pages: Vec<Page> = pages.into_iter().flatten().collect();
-        let mut more = whole == asked && first + whole < all;
-        if whole > 0 {
-            let blocks = memory.take_back(prompt, first, first + whole, |known, blocks| {
-                for (block, page) in blocks[known..].iter().zip(&pages[known - first..]) {
-                    model.write_block(BlockId(block.0), &page.bytes()[..self.block_bytes]);
-                }
-            })?;
+        // What can be gone on from behind its state alone is of use only if all of it comes.
+        let state = coming.state.bytes();
+        let fails = coming.failed || (state.is_some() && whole < asked);
+        let last = whole == asked && first + whole == all;
+        let mut more = whole == asked && !last && !fails;
+        if !fails && (whole > 0 || (last && state.is_some())) {
+            if last && state.is_some() && !memory.copies().is_empty() {
+                // A copy may read the place that the state is given.
+                copy_now(model, memory.copies().drain(..), &mut vec![0; self.state_bytes]);
+            }
+            let state = state.filter(|_| last);
+            let blocks =
+                memory.take_back(prompt, first, first + whole, state.is_some(), |known, blocks, at| {
+                    for (block, page) in blocks[known..].iter().zip(&pages[known - first..]) {
+                        model.write_block(BlockId(block.0), &page.bytes()[..self.block_bytes]);
+                    }
+                    if let (Some(at), Some(state)) = (at, state) {
+                        model.write_state(at, state);
+                    }
+                })?;
             // There is no room, or what is before them went meanwhile.
             more &= blocks.is_some();
             self.stats.tokens_back += (blocks.unwrap_or(0) * self.block_tokens) as u64;
+            self.stats.snapshots_back += u64::from(state.is_some() && blocks.is_some());
         }
         self.spare.append(&mut pages);
         if !more {
+            if self.index.parts() > 0 {
+                memory.give_up_back(prompt.first(first * self.block_tokens))?;
+            }
             self.give_up();
             return Ok(true);
         }
@@ -231,36 +321,28 @@ impl Keeper {
         self.spare.truncate(2 * self.most);
     }
 
-    /// Copies blocks out that the files do not have, as many as may be written at a time.
+    /// Copies blocks and snapshots out that the files do not have, as many as may be written at a time.
     pub(in crate::forward) fn copy_out<M: Model>(&mut self, model: &mut M, memory: &mut Memory) {
         while self.failures < FAILURES && self.may_write() {
-            let Some(Unkept { block, parent, key }) = memory.unkept(&self.index) else { return };
-            if key.len() > key_words(self.block_tokens) {
-                memory.skip_unkept();
-                continue;
-            }
-            if !self.make_room(parent) {
-                // What is in transfer may go when that is over.
-                if self.under_way() {
-                    return;
+            match memory.unkept(&self.index) {
+                None => return,
+                Some(Unkept::Block { block, parent, key, depth }) => {
+                    let fits = depth + self.index.parts() <= self.disk.capacity()
+                        && key.len() <= key_words(self.block_tokens);
+                    if !fits {
+                        memory.skip_unkept();
+                    } else if self.make_room(parent) {
+                        self.write_block(model, memory, block, parent, key);
+                    } else if self.under_way() {
+                        // What is in transfer may go when that is over.
+                        return;
+                    } else {
+                        memory.skip_unkept();
+                    }
                 }
-                memory.skip_unkept();
-                continue;
-            }
-            self.begin();
-            let mut page = self.spare.pop().unwrap_or_else(|| Page::zeroed(self.page_bytes));
-            model.read_block(BlockId(block.0), &mut page.bytes_mut()[..self.block_bytes]);
-            // Of a page that was another block's nothing is left behind this one.
-            page.bytes_mut()[self.block_bytes..].fill(0);
-            match self.disk.write(page, 0) {
-                Ok(slot) => {
-                    let id = self.index.add(parent, key, slot);
-                    self.writing.insert(slot, id);
-                }
-                Err(refused) => {
-                    self.spare.push(refused.page);
+                Some(Unkept::State { snapshot, block }) => {
+                    self.begin_state(model, memory, snapshot, block);
                     memory.skip_unkept();
-                    self.write_failed(&refused.why);
                 }
             }
         }
@@ -269,11 +351,99 @@ impl Keeper {
         }
     }
 
-    /// Makes room for a block behind another one; false where there is none.
+    /// Copies a block out, and begins to write it.
+    fn write_block<M: Model>(
+        &mut self,
+        model: &mut M,
+        memory: &mut Memory,
+        block: Block,
+        parent: Option<KeptId>,
+        key: Arc<[u32]>,
+    ) {
+        self.begin();
+        let mut page = self.spare.pop().unwrap_or_else(|| Page::zeroed(self.page_bytes));
+        model.read_block(BlockId(block.0), &mut page.bytes_mut()[..self.block_bytes]);
+        // Of a page that was another block's nothing is left behind this one.
+        page.bytes_mut()[self.block_bytes..].fill(0);
+        match self.disk.write(page, 0) {
+            Ok(slot) => {
+                let id = self.index.add(parent, key, slot);
+                self.writing.insert(slot, id);
+            }
+            Err(refused) => {
+                self.spare.push(refused.page);
+                memory.skip_unkept();
+                self.write_failed(&refused.why);
+            }
+        }
+    }
+
+    /// Copies a snapshot out, and begins to write it behind a block of the files.
+    fn begin_state<M: Model>(
+        &mut self,
+        model: &mut M,
+        memory: &mut Memory,
+        snapshot: Snapshot,
+        block: KeptId,
+    ) {
+        let mut state = vec![0; self.state_bytes];
+        // The snapshot may be one that the next step would make.
+        copy_now(model, memory.copies().drain(..), &mut state);
+        model.read_state(place(snapshot), &mut state);
+        self.leaving = Some(Leaving::new(self.index.add_state(block), state));
+        self.write_parts();
+    }
+
+    /// Begins to write parts of the snapshot that was copied out, as many as may be written at a time.
+    fn write_parts(&mut self) {
+        while let Some(leaving) = &self.leaving
+            && self.may_begin()
+        {
+            if leaving.next(self.page_bytes).is_none() {
+                self.leaving = None;
+                return;
+            }
+            if self.failures >= FAILURES || !self.make_room(None) {
+                // What is in transfer may go when that is over.
+                if self.failures >= FAILURES || self.disk.in_flight() == 0 {
+                    self.give_up_state();
+                }
+                return;
+            }
+            self.begin();
+            let mut page = self.spare.pop().unwrap_or_else(|| Page::zeroed(self.page_bytes));
+            let next = self.leaving.as_ref().and_then(|leaving| leaving.next(self.page_bytes));
+            let Some((id, part)) = next else { return };
+            let (own, rest) = page.bytes_mut().split_at_mut(part.len());
+            own.copy_from_slice(part);
+            rest.fill(0);
+            match self.disk.write(page, 0) {
+                Ok(slot) => {
+                    self.index.add_part(id, slot);
+                    self.writing.insert(slot, id);
+                    self.leaving.iter_mut().for_each(Leaving::begin);
+                }
+                Err(refused) => {
+                    self.spare.push(refused.page);
+                    self.give_up_state();
+                    self.write_failed(&refused.why);
+                }
+            }
+        }
+    }
+
+    /// No longer writes the snapshot that was copied out: there is no room for it, or a part failed.
+    fn give_up_state(&mut self) {
+        if let Some(first) = self.leaving.take().and_then(|leaving| leaving.first()) {
+            self.drop(first);
+        }
+    }
+
+    /// Makes room for a page behind a block; false where there is none.
     fn make_room(&mut self, parent: Option<KeptId>) -> bool {
         while self.disk.free_places() == 0 {
-            let Some(slot) = self.index.evict(parent) else { return false };
-            self.free(slot);
+            let Some(slots) = self.index.evict(parent) else { return false };
+            slots.into_iter().for_each(|slot| self.free(slot));
         }
         true
     }
@@ -283,6 +453,7 @@ impl Keeper {
         while let Some(done) = self.disk.poll() {
             self.arrived(done);
         }
+        self.write_parts();
     }
 
     /// Waits for a transfer to complete.
@@ -311,8 +482,9 @@ impl Keeper {
         }
         self.failures = 0;
         // The entry comes behind the page.
-        let Some(KeptRecord { id, parent, slot, key }) = self.index.written(id) else { return };
-        let entry = KeptEntry { id: id.0, parent: parent.map(|id| id.0), slot, sum, key: key.to_vec() };
+        let Some(KeptRecord { id, parent, slot, kind, key }) = self.index.written(id) else { return };
+        let parent = parent.map(|id| id.0);
+        let entry = KeptEntry { id: id.0, parent, slot, sum, kind, key: key.to_vec() };
         match self.disk.record(&entry) {
             Ok(()) => self.stats.bytes_written += self.page_bytes as u64,
             Err(error) => {
@@ -325,6 +497,10 @@ impl Keeper {
     fn was_read(&mut self, Completion { tag, page, result, .. }: Completion) {
         let id = KeptId(tag);
         self.index.was_read(id);
+        if self.coming.as_ref().is_some_and(|coming| coming.state.has(id) && !coming.state.is_whole()) {
+            self.part_was_read(id, page, result);
+            return;
+        }
         let place = self.coming.as_mut().and_then(|coming| {
             let at = coming.ids.get(coming.first..)?.iter().position(|one| *one == id)?;
             coming.under_way = coming.under_way.saturating_sub(1);
@@ -338,17 +514,42 @@ impl Keeper {
             (Ok(()), None) => self.spare.push(page),
             (Err(error), _) => {
                 self.spare.push(page);
-                // Whatever was behind a block that is not what it was is of no use.
-                let gone = self.drop(id);
-                self.fail(format_args!("reading failed: {error}: {gone} blocks are dropped and computed"));
+                self.read_failed(id, &error);
             }
         }
     }
 
-    /// Removes a block and all behind it; how many those were.
+    /// A part of the state that comes was read, or could not be.
+    fn part_was_read(&mut self, id: KeptId, page: Page, result: Result<(), PageError>) {
+        let Some(coming) = &mut self.coming else { return };
+        coming.under_way = coming.under_way.saturating_sub(1);
+        let read = result.is_ok() && coming.state.take(id, page.bytes());
+        coming.failed |= !read;
+        self.spare.push(page);
+        match result {
+            Ok(()) => {
+                self.stats.bytes_read += self.page_bytes as u64;
+                self.fetch();
+            }
+            Err(error) => self.read_failed(id, &error),
+        }
+    }
+
+    /// A page is not what it was: whatever was behind it is of no use.
+    fn read_failed(&mut self, id: KeptId, error: &PageError) {
+        let gone = self.drop(id);
+        self.fail(format_args!(
+            "reading failed: {error}: {gone} pages are dropped, and what they held is computed"
+        ));
+    }
+
+    /// Removes a block and all behind it, or a snapshot that has this part; how many pages those were.
     fn drop(&mut self, id: KeptId) -> usize {
         let slots = self.index.remove(id);
         let count = slots.len();
+        // A snapshot of which something is gone is written no further.
+        let goes_on = |leaving: &Leaving| leaving.first().is_some_and(|first| self.index.holds(first));
+        self.leaving = self.leaving.take().filter(goes_on);
         slots.into_iter().for_each(|slot| self.free(slot));
         count
     }
@@ -382,8 +583,9 @@ impl Keeper {
         if let Err(error) = self.disk.forget_all() {
             self.fail(format_args!("the index cannot be written: {error}"));
         }
-        self.index = KeptIndex::default();
+        self.index = KeptIndex::new(self.index.parts());
         self.writing.clear();
+        self.leaving = None;
         self.give_up();
         // Nothing is written any more.
         self.failures = FAILURES;
@@ -391,6 +593,7 @@ impl Keeper {
 
     /// The counters.
     pub fn count(&self) -> KeptStats {
-        KeptStats { blocks: self.index.len(), capacity: self.disk.capacity(), ..self.stats }
+        let (blocks, snapshots) = (self.index.len(), self.index.snapshots());
+        KeptStats { blocks, snapshots, capacity: self.disk.capacity(), ..self.stats }
     }
 }

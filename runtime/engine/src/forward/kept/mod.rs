@@ -1,10 +1,12 @@
 //! Kept prefixes: what the index of prefixes comes to know is written to files, and comes back from them when
-//! a prompt begins so and the device does not have it any more, or not yet.
+//! a prompt begins so and the device does not have it any more, or not yet. Of models with recurrent state
+//! these are blocks and the snapshots behind them.
 //!
 //! Blocks are copied while no step is in flight. What comes back waits for the steps in flight, as a sequence
 //! that was swapped out does; what goes out waits for a moment without one, unless much of it has gathered.
 
 mod keeper;
+mod state;
 
 pub(crate) use keeper::Keeper;
 
@@ -33,7 +35,7 @@ impl Forward {
         }
         if !self.pipeline.is_empty() {
             // Before the device needs their blocks for others.
-            let enough = keeper.room().min(self.memory.cache().capacity() / 8).max(1);
+            let enough = keeper.room().min(self.memory.cache().most_fresh() / 8).max(1);
             let many = fresh >= enough && !keeper.under_way();
             return Ok(!(arrived || many));
         }
@@ -64,7 +66,8 @@ impl Forward {
         let prompt = one.sought(self.memory.replays());
         // A token is fed in any case.
         let prompt = prompt.first(prompt.len().saturating_sub(1));
-        let asked = keeper.ask(number, prompt, found, self.memory.share().kept);
+        let known = self.memory.known_blocks(prompt);
+        let asked = keeper.ask(number, prompt, [found, known], self.memory.share().kept);
         one.asked_files = asked == Asked::Nothing;
         asked == Asked::Comes
     }

@@ -1,5 +1,6 @@
 //! Images: the memory of pre-empted sequences, in pages of host memory and, behind that, on disk.
 
+use super::super::states::copy_now;
 use crate::shared::SwapStats;
 use crate::swap::{SwapOptions, page_bytes};
 use monomorph_cache::swap::{Image, Pages, Return, Tier, Tiers, is_worth};
@@ -174,10 +175,7 @@ impl Images {
         if !self.backs.is_empty() && !self.state.is_empty() {
             // Ended sequences may have state copies pending from slots that are overwritten now. The copies
             // of the plan itself come after.
-            for StateCopy { from, to } in copies.drain(..self.copies) {
-                model.read_state(from, &mut self.state);
-                model.write_state(to, &self.state);
-            }
+            copy_now(model, copies.drain(..self.copies), &mut self.state);
         }
         for back in std::mem::take(&mut self.backs) {
             self.copy_back(model, &back);
