@@ -98,6 +98,14 @@ impl Served {
     /// # Panics
     /// As [`Served::build`].
     pub fn keeping(name: &str, kv: Option<KvFormats>, targets: &Path) -> Served {
+        Served::with(name, &BuildOptions { kv, ..BuildOptions::default() }, targets)
+    }
+
+    /// The same with these options.
+    ///
+    /// # Panics
+    /// As [`Served::build`].
+    pub fn with(name: &str, options: &BuildOptions, targets: &Path) -> Served {
         let golden = goldens().into_iter().find(|golden| golden.name == name).expect("it is committed");
         golden.import_into(targets, Compute::F32);
         let target = format!("cpu/{name}/f32");
@@ -106,8 +114,7 @@ impl Served {
             spec::load(&search, &target).unwrap_or_else(|error| panic!("{error}")).model.vocabulary;
         let weights = tempfile::tempdir().expect("temporary directories can be made");
         with_tokenizer(&golden, vocabulary, weights.path());
-        let options = BuildOptions { kv, ..BuildOptions::default() };
-        Served { server: server::build_with(Some(targets), &target, &options), weights, vocabulary }
+        Served { server: server::build_with(Some(targets), &target, options), weights, vocabulary }
     }
 }
 
