@@ -18,6 +18,9 @@ at_both_depths!(
     a_damaged_page_of_a_prefix_costs_what_it_hits,
 );
 
+/// Places for snapshots.
+const SNAPSHOTS: usize = 5;
+
 /// A model with state, whose snapshots take several pages.
 type Hybrid<const STEPS: usize> = Pipelined<Recurrent<Small>, STEPS>;
 
@@ -33,17 +36,23 @@ fn keeping(directory: &Path, bytes: u64) -> KeepOptions {
 
 /// Answers all requests at once, of an engine of so many blocks, and ends it. What it counted.
 fn run<S: Shape>(directory: &Path, bytes: u64, blocks: usize, requests: &[Request]) -> Stats {
-    let (stats, failures) = run_anyhow::<S>(directory, bytes, blocks, requests);
-    assert_eq!(failures, 0);
+    let stats = run_anyhow::<S>(directory, bytes, blocks, requests, 64);
+    assert_eq!(stats.kept.failures, 0);
     stats
 }
 
-/// The same; and how many pages failed.
-fn run_anyhow<S: Shape>(directory: &Path, bytes: u64, blocks: usize, requests: &[Request]) -> (Stats, u64) {
-    let snapshots = if S::SPEC.state_bytes > 0 { 5 } else { 0 };
+/// The same where pages may fail, with a snapshot of a long prompt every so many tokens.
+fn run_anyhow<S: Shape>(
+    directory: &Path,
+    bytes: u64,
+    blocks: usize,
+    requests: &[Request],
+    interval: usize,
+) -> Stats {
+    let snapshots = if S::SPEC.state_bytes > 0 { SNAPSHOTS } else { 0 };
     let script = Script { blocks, snapshots, ..Script::default() };
     let keep = Some(keeping(directory, bytes));
-    let prefix = PrefixOptions { snapshots, snapshot_interval: 64, ..PrefixOptions::default() };
+    let prefix = PrefixOptions { snapshots, snapshot_interval: interval, ..PrefixOptions::default() };
     let options = EngineOptions { keep, prefix, ..EngineOptions::new(blocks, 4096, 256) };
     let engine = monomorph_engine::start(Scripted::<S>::new(script), options).unwrap();
     let before = engine.stats();
@@ -54,8 +63,7 @@ fn run_anyhow<S: Shape>(directory: &Path, bytes: u64, blocks: usize, requests: &
     assert_eq!(before.tokens_prefilled, 0);
     engine.drain(PATIENCE);
     engine.wait_stopped();
-    let failures = stats.kept.failures;
-    (stats, failures)
+    stats
 }
 
 fn crowded(engine: &monomorph_engine::EngineHandle, requests: &[Request]) {
@@ -136,19 +144,27 @@ fn come_back<S: Shape>() {
 fn a_long_prompt_comes_back_with_its_state<const STEPS: usize>() {
     let directory = tempfile::tempdir().unwrap();
     let long: Vec<u32> = (0..2_500).map(|at| at % 77 + 5).collect();
-    let first = run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 200, &[Request::new(long.clone(), 5)]);
+    // As many snapshots as there are places for, so that none goes before it is written.
+    let run = |prompt: &[u32]| {
+        let requests = [Request::new(prompt.to_vec(), 5)];
+        let stats = run_anyhow::<Hybrid<STEPS>>(directory.path(), 8 << 20, 200, &requests, 512);
+        assert_eq!(stats.kept.failures, 0);
+        stats
+    };
+    let first = run(&long);
     assert_eq!((first.kept.at_start, first.kept.snapshots_at_start), (0, 0));
     // All of it, and the state at its end.
-    let second = run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 200, &[Request::new(long.clone(), 5)]);
-    assert!(second.kept.at_start >= 156 && second.kept.snapshots_at_start > 5, "{:?}", second.kept);
+    let second = run(&long);
+    let there = (second.kept.at_start, second.kept.snapshots_at_start);
+    assert_eq!(there, (156, SNAPSHOTS), "{:?}", second.kept);
     assert_eq!((second.kept.tokens_back, second.tokens_cached), (2_496, 2_496), "{:?}", second.kept);
     assert_eq!((second.kept.snapshots_back, second.tokens_prefilled), (1, 4));
-    // One that branches off goes on from a state before.
-    let mut branch = long;
+    // One that branches off goes on from the state before.
+    let mut branch = long.clone();
     branch[1_700] += 1;
-    let third = run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 200, &[Request::new(branch, 5)]);
-    assert_eq!(third.kept.snapshots_back, 1, "{:?}", third.kept);
-    assert!((1_600..1_700).contains(&third.kept.tokens_back), "{:?}", third.kept);
+    let third = run(&branch);
+    let back = (third.kept.tokens_back, third.kept.snapshots_back);
+    assert_eq!(back, (1_536, 1), "{:?}", third.kept);
 }
 
 fn a_damaged_page_of_a_prefix_costs_what_it_hits<const STEPS: usize>() {
@@ -172,7 +188,8 @@ fn a_damaged_page_of_a_prefix_costs_what_it_hits<const STEPS: usize>() {
         flipped[page * 4096 + 77] ^= 0x10;
         std::fs::write(&index, &whole_index).unwrap();
         std::fs::write(&pages, &flipped).unwrap();
-        let (stats, failures) = run_anyhow::<Hybrid<STEPS>>(kept.path(), bytes, 40, &requests);
+        let stats = run_anyhow::<Hybrid<STEPS>>(kept.path(), bytes, 40, &requests, 64);
+        let failures = stats.kept.failures;
         // The state at the end and all blocks are read, the earlier state is not.
         let read = failures > 0;
         assert!(failures <= 1 && (read || is_state), "page {page}: {:?}", stats.kept);

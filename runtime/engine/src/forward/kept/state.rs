@@ -101,7 +101,7 @@ mod tests {
     /// whole when its last part is there.
     #[test]
     fn a_state_comes_back_from_its_parts_in_any_order() {
-        for bytes in [1, 7, 8, 9, 16, 23] {
+        for bytes in [1_usize, 7, 8, 9, 16, 23] {
             let state: Vec<u8> = (0..bytes as u8).map(|byte| byte + 1).collect();
             let parts: Vec<KeptId> = (5..).take(bytes.div_ceil(8)).map(KeptId).collect();
             let mut leaving = Leaving::new(parts.clone(), state.clone());
