@@ -15,6 +15,7 @@ at_both_depths!(
     prompts_longer_than_a_batch_of_pages_come_back,
     states_come_back_and_answers_are_the_same,
     a_long_prompt_comes_back_with_its_state,
+    the_state_at_the_end_of_an_answer_comes_back,
     a_damaged_page_of_a_prefix_costs_what_it_hits,
 );
 
@@ -165,6 +166,20 @@ fn a_long_prompt_comes_back_with_its_state<const STEPS: usize>() {
     let third = run(&branch);
     let back = (third.kept.tokens_back, third.kept.snapshots_back);
     assert_eq!(back, (1_536, 1), "{:?}", third.kept);
+}
+
+/// It is saved by a copy that waits for the next step, and there may be none before it is written.
+fn the_state_at_the_end_of_an_answer_comes_back<const STEPS: usize>() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = Request::new((0..70).map(|at| at % 77 + 5).collect(), 27);
+    let answer = expected(&first, &Tokens::Hash);
+    run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 40, std::slice::from_ref(&first));
+    // What was sampled last was not fed.
+    let fed = first.prompt.len() + answer.len() - 1;
+    assert_eq!(fed, 96, "the answer fills its last block");
+    let second = Request::new([&first.prompt[..], &answer, &[9; 5]].concat(), 5);
+    let stats = run::<Hybrid<STEPS>>(directory.path(), 8 << 20, 40, &[second]);
+    assert_eq!((stats.kept.tokens_back, stats.kept.snapshots_back), (96, 1), "{:?}", stats.kept);
 }
 
 fn a_damaged_page_of_a_prefix_costs_what_it_hits<const STEPS: usize>() {
