@@ -6,7 +6,10 @@
 //! Planted, one at a time, and caught here: a block trusted whose parent is not; two in one slot; a block
 //! found before it is written; one evicted that has blocks behind it, or that another is about to follow; a
 //! damaged block that goes without those behind it; a copy for a node whose parent the file gave up
-//! meanwhile.
+//! meanwhile. Of snapshots: a part whose number does not follow, or that names another page before it; two in
+//! one slot; two snapshots behind a block; one found before its last part is written, or evicted while it is
+//! read; a block that goes before its snapshot, or without its snapshot's slots; a snapshot of another node
+//! than its block.
 
 mod random;
 

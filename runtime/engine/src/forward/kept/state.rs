@@ -97,8 +97,8 @@ fn part(at: usize, page_bytes: usize, bytes: usize) -> Range<usize> {
 mod tests {
     use super::*;
 
-    /// Planted, and caught here: parts one byte too short; the last part as long as a page; a state taken for
-    /// whole when its last part is there.
+    /// Planted, and caught here: parts one byte too short; all parts in the places of the first two; a state
+    /// taken for whole when its last part is there.
     #[test]
     fn a_state_comes_back_from_its_parts_in_any_order() {
         for bytes in [1_usize, 7, 8, 9, 16, 23] {
