@@ -50,7 +50,7 @@ impl Entry {
 /// What the index has and a file of kept prefixes does not, behind a block that the file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unkept {
-    /// A block.
+    /// A block of keys and values.
     Block {
         /// Where it is on the device.
         block: Block,
@@ -61,7 +61,7 @@ pub enum Unkept {
         /// Blocks of the prefix that it is kept for.
         depth: usize,
     },
-    /// A snapshot.
+    /// The snapshot of a recurrent state.
     State {
         /// Where it is on the device.
         snapshot: Snapshot,
@@ -70,8 +70,8 @@ pub enum Unkept {
     },
 }
 
-/// The nodes that a file of kept prefixes may not have, each with when it was made, in the order in which they
-/// became worth keeping.
+/// The nodes that a file of kept prefixes may not have, each with when it was made, in the order in which
+/// they became worth keeping.
 #[derive(Debug)]
 struct Fresh {
     nodes: VecDeque<(Node, u64)>,
@@ -357,8 +357,8 @@ impl Index {
         }
     }
 
-    /// The first block on the path of the oldest fresh node that a file does not have, or the node's snapshot;
-    /// passes over nodes that are gone, and those of which it has all.
+    /// The first block on the path of the oldest fresh node that a file does not have, or the node's
+    /// snapshot; passes over nodes that are gone, and those of which it has all.
     pub fn unkept(&mut self, file: &KeptIndex) -> Option<Unkept> {
         while let Some((node, born)) = self.fresh.as_ref()?.nodes.front().copied() {
             let there = self.entries[node.0 as usize].as_ref().is_some_and(|entry| entry.born == born);

@@ -1,16 +1,16 @@
-//! Kept prefixes: which blocks of cached prefixes, and which snapshots of recurrent states behind them, are in
-//! a file that outlives the server, and what of it may be trusted at a start. Decisions on plain values,
+//! Kept prefixes: which blocks of cached prefixes, and which snapshots of recurrent states behind them, are
+//! in a file that outlives the server, and what of it may be trusted at a start. Decisions on plain values,
 //! without a disk.
 //!
 //! A kept page is named by a number that no other ever has. A block's record says which block comes before it
-//! and which tokens and images it holds, so a path of records is a prefix, and what is found is compared token
-//! by token, as in the index of the device's memory. Blocks go from the ends of paths, the one used longest
-//! ago first.
+//! and which tokens and images it holds, so a path of records is a prefix, and what is found is compared
+//! token by token, as in the index of the device's memory. Blocks go from the ends of paths, the one used
+//! longest ago first.
 //!
-//! A model with recurrent state goes on only from a snapshot. A snapshot takes several pages, its parts, which
-//! have numbers in a row; each part's record names the page before it, the first part's the block that the
-//! state stands behind. Snapshots come and go whole, the one used longest ago first; blocks that no snapshot
-//! is behind are of no use to such a model and go before any.
+//! A model with recurrent state goes on only from a snapshot. A snapshot takes several pages, its parts,
+//! which have numbers in a row; each part's record names the page before it, the first part's the block that
+//! the state stands behind. Snapshots come and go whole, the one used longest ago first; blocks that no
+//! snapshot is behind are of no use to such a model and go before any.
 
 use crate::content::{Content, DIGEST_WORDS, key};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -119,14 +119,14 @@ impl KeptIndex {
         KeptIndex { parts, ..KeptIndex::default() }
     }
 
-    /// What may be trusted of the records in a file with `slots` slots, of blocks of `block_tokens` tokens and
-    /// snapshots of `parts` pages; and the records that may not, whose slots are to be cleared.
+    /// What may be trusted of the records in a file with `slots` slots, of blocks of `block_tokens` tokens
+    /// and snapshots of `parts` pages; and the records that may not, whose slots are to be cleared.
     ///
     /// A block is trusted if its slot exists and is no other's, its key has a block's length, its number is
-    /// no other's, and the block before it has a lower number and is trusted. A snapshot is trusted if all its
-    /// parts are there, in order, behind each other and with numbers in a row, each in a slot of its own, and
-    /// the block that it stands behind is trusted. Of two that say the same the older one is. So whatever is
-    /// missing, every path that is left is a whole prefix, and every snapshot is whole.
+    /// no other's, and the block before it has a lower number and is trusted. A snapshot is trusted if all
+    /// its parts are there, in order, behind each other and with numbers in a row, each in a slot of its own,
+    /// and the block that it stands behind is trusted. Of two that say the same the older one is. So whatever
+    /// is missing, every path that is left is a whole prefix, and every snapshot is whole.
     pub fn trust(
         records: Vec<KeptRecord>,
         slots: usize,
@@ -287,8 +287,8 @@ impl KeptIndex {
         id
     }
 
-    /// Adds the snapshot behind a block that is there and has none; [`Self::add_part`] follows for each of its
-    /// parts. Returns the parts' numbers.
+    /// Adds the snapshot behind a block that is there and has none; [`Self::add_part`] follows for each of
+    /// its parts. Returns the parts' numbers.
     pub fn add_state(&mut self, block: KeptId) -> Vec<KeptId> {
         let parts: Vec<KeptId> = (self.last + 1..).take(self.parts).map(KeptId).collect();
         let Some(first) = parts.first().copied() else { return parts };

@@ -16,8 +16,8 @@
 //! All images have the same ids, so prefixes are compared by [`Content`]: ids, and which images stand among
 //! them. [`FeaturePlaces`] says which images have their rows on the device.
 //!
-//! [`KeptIndex`] says which prefixes, and which snapshots behind them, are in a file that outlives the server,
-//! and what of that may be trusted.
+//! [`KeptIndex`] says which prefixes, and which snapshots behind them, are in a file that outlives the
+//! server, and what of that may be trusted.
 //!
 //! Blocks have use counts, and the index is one more user. Blocks that only the index uses are evicted when
 //! sequences need room.

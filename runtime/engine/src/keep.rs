@@ -30,8 +30,8 @@ impl KeepOptions {
     /// directory.
     ///
     /// # Errors
-    /// When the model's prefixes cannot be kept, a size holds not one block and snapshot, or the files are not
-    /// to be had; the message says why.
+    /// When the model's prefixes cannot be kept, a size holds not one block and snapshot, or the files are
+    /// not to be had; the message says why.
     pub fn check(&self, spec: &ModelSpec, sliding: Option<SlidingSpec>) -> Result<(), String> {
         if sliding.is_some() {
             return Err(format!(

@@ -72,9 +72,9 @@ impl PrefixCache {
     }
 
     /// Ends a lease of [`Self::take_back`] whose blocks are filled: the index knows them, and nobody holds
-    /// them. A `snapshot` is [reserved](Self::reserve) and filled with the state behind them. Blocks that only
-    /// a snapshot could be gone on from stay without one, until sequences need them, so that the rest of a
-    /// prefix can follow; [`Self::give_up_back`] ends that.
+    /// them. A `snapshot` is [reserved](Self::reserve) and filled with the state behind them. Blocks that
+    /// only a snapshot could be gone on from stay without one, until sequences need them, so that the rest of
+    /// a prefix can follow; [`Self::give_up_back`] ends that.
     ///
     /// # Errors
     /// On an accounting error.

@@ -3,11 +3,11 @@
 //! prompt from the blocks that it is given, and where it has recurrent state goes on from that of the same
 //! tokens only.
 //!
-//! Planted, one at a time, and caught here: blocks that go between two pieces of a prefix, because no snapshot
-//! is behind them yet; the state given to the first piece; a snapshot read before the copy that makes it, or
-//! from another place; a part that is not what it was, taken, or waited for; blocks of which one failed, taken
-//! for all. Planted and not seen: a state that comes back to a place which a pending copy writes, since what
-//! is written to the files makes that copy first in nearly every turn.
+//! Planted, one at a time, and caught here: blocks that go between two pieces of a prefix, because no
+//! snapshot is behind them yet; the state given to the first piece; a snapshot read before the copy that
+//! makes it, or from another place; a part that is not what it was, taken, or waited for; blocks of which one
+//! failed, taken for all. Planted and not seen: a state that comes back to a place which a pending copy
+//! writes, since what is written to the files makes that copy first in nearly every turn.
 
 use crate::support::*;
 use monomorph_engine::scripted::{

@@ -32,8 +32,8 @@ pub struct KeepArgs {
 
 impl KeepArgs {
     /// The engine's options, still without what the files are bound to: see [`bind`]. A server may have
-    /// `prefix` caching, with as many `snapshots` of recurrent states as were asked for, and be `alone` or one
-    /// of several processes; `report` receives a line where files may not be used.
+    /// `prefix` caching, with as many `snapshots` of recurrent states as were asked for, and be `alone` or
+    /// one of several processes; `report` receives a line where files may not be used.
     ///
     /// # Errors
     /// When this server's prefixes cannot be kept, a size is out of range, or the files are not to be had.

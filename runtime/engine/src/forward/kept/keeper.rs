@@ -155,8 +155,8 @@ impl Keeper {
         self.coming.as_ref().map(|coming| coming.number)
     }
 
-    /// Looks for the rest of a prompt of which the first `found` blocks are in memory and can be gone on from,
-    /// and the first `known` are there at all, up to `most` blocks, and begins to fetch it.
+    /// Looks for the rest of a prompt of which the first `found` blocks are in memory and can be gone on
+    /// from, and the first `known` are there at all, up to `most` blocks, and begins to fetch it.
     pub fn ask(
         &mut self,
         number: u64,
