@@ -1,6 +1,12 @@
 //! `--keep-prefixes`: what prompts have in common is found by the next process, and never wrongly. The
 //! scripted model reads a prompt from the blocks that it is given, so an answer behind a block that is not
 //! what it was is another answer.
+//!
+//! Planted, one at a time, and caught here: weights left out of what the files are bound to; files that
+//! others may read, and links, opened; a page whose checksum is not compared; pages behind the end of their
+//! file trusted; damaged entries not counted; an entry written in the next one's place; entries that stay
+//! when answers were wrong. Planted and not seen, since checksums find what they leave: an entry written
+//! before its page, one not cleared when its page goes, and the header of before kept.
 
 use crate::clock;
 use crate::lifecycle::CHAT;

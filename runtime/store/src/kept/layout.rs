@@ -3,6 +3,11 @@
 //!
 //! Each entry has a checksum of its own, over the header's too: an entry that was torn, or is of another
 //! file, is none, and its neighbours stay what they are.
+//!
+//! Planted, one at a time, and caught by the tests here: an entry's checksum without the header's; an entry
+//! of another slot; a header whose checksum is not compared; another layout taken; a key that is too long;
+//! the kind not written; a slot more than there is room for; the index left out of the limit. Planted and not
+//! seen: values that only the other identity names, passed over.
 
 use crate::worker::checksum;
 
