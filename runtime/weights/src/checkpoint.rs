@@ -141,6 +141,26 @@ impl Checkpoint {
         }
     }
 
+    /// The checkpoint with the tensors of another, which are called `prefix` and their own names here.
+    ///
+    /// # Errors
+    /// When the other has no safetensors, or this one has a tensor of such a name.
+    pub fn with(mut self, prefix: &str, other: Checkpoint) -> Result<Checkpoint, WeightsError> {
+        if other.metadata.is_some() || other.packed.is_some() || other.declared.is_some() {
+            return Err(other.mismatch("holds no safetensors, and only those stand beside others".to_owned()));
+        }
+        let first = self.files.len();
+        for entry in other.tensors {
+            let name = format!("{prefix}{}", entry.name);
+            if self.by_name.insert(name.clone(), self.tensors.len()).is_some() {
+                return Err(self.mismatch(format!("holds a tensor `{name}`, as a checkpoint beside it does")));
+            }
+            self.tensors.push(Entry { name, file: first + entry.file, ..entry });
+        }
+        self.files.extend(other.files);
+        Ok(self)
+    }
+
     fn open_gguf(path: &Path, file: WeightsFile) -> Result<Checkpoint, WeightsError> {
         let (metadata, tensors) = gguf::read(&file, 0)?;
         match metadata.u32("split.count")? {
