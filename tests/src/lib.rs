@@ -3,6 +3,7 @@
 pub mod converted;
 pub mod crowd;
 pub mod dispatch;
+pub mod drafters;
 pub mod emulated;
 pub mod feedings;
 pub mod gguf_files;

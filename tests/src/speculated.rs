@@ -110,6 +110,12 @@ impl<'a> Speculated<'a> {
             }
             return;
         }
+        if self.shown.method.is_dflash() {
+            self.interpreter.keep_context(&outcome.taps, &mut self.draft);
+            let logits = self.interpreter.draft_block(sampled, self.shown.drafts, &self.draft);
+            self.drafts.extend(logits.chunks(self.vocabulary).map(|row| likeliest(&row[..most])));
+            return;
+        }
         let tokens: Vec<u32> = fed.tokens[1..].iter().copied().chain([sampled]).collect();
         let spans = following(fed.images);
         let mut pairs = *fed;

@@ -187,6 +187,7 @@ fn change_no_answer(servers: &[(&str, &[Drafts])]) {
                     "{name}: {figures:?}"
                 ),
                 // The output of random weights repeats only by chance.
+                DraftMethod::Dflash { .. } => unreachable!("tests/tests/dflash.rs has those"),
                 Ngram => assert!(repeats > 60.0 && repeats_rate > 0.1, "{name}: {figures:?}"),
             }
         }

@@ -34,6 +34,6 @@ pub fn server(target: &TargetOptions, options: BuildOptions) -> Result<PathBuf, 
 
 fn built(target: &TargetOptions, options: BuildOptions) -> Result<Built, String> {
     let search = paths::search(target.targets_dir.as_deref());
-    toolchain::build(&paths::root(), &search, &target.target, &options.asked())
+    toolchain::build(&paths::root(), &search, &target.target, &options.asked()?)
         .map_err(|error| error.to_string())
 }

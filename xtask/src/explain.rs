@@ -29,7 +29,7 @@ pub struct Options {
 
 pub fn explain(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
-    let target = spec::load_with(&search, &options.target.target, &options.build.asked())
+    let target = spec::load_with(&search, &options.target.target, &options.build.asked()?)
         .map_err(|error| error.to_string())?;
     if options.cubins {
         if target.hardware.cuda().is_none() {

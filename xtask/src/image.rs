@@ -115,7 +115,7 @@ pub fn shippable(
     server: Option<&Path>,
 ) -> Result<(Target, PathBuf), String> {
     let search = paths::search(of.targets_dir.as_deref());
-    let target = spec::load_with(&search, &of.target, &build.asked()).map_err(|it| it.to_string())?;
+    let target = spec::load_with(&search, &of.target, &build.asked()?).map_err(|it| it.to_string())?;
     ships(&target)?;
     let server = match server {
         Some(server) => server.to_owned(),

@@ -4,7 +4,7 @@
 use clap::Args;
 use monomorph_compiler::import::{self, Imported, Seen};
 use monomorph_compiler::spec::VISION_FILE;
-use monomorph_compiler::spec::types::Compute;
+use monomorph_compiler::spec::types::{Compute, DFLASH_FILE};
 use monomorph_text::{ChatTemplate, ReasoningFormat, Tokenizer, ToolFormat};
 use monomorph_weights::Checkpoint;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     /// The config.json (or params.json, in the form of Mistral's own releases), or its directory; or a GGUF
     /// file, which is one. Other files of the checkpoint there (safetensors, their index) tell which tensors
-    /// it has and how they are stored; a chat template, how its answers are marked up.
+    /// it has and how they are stored; a chat template, how its answers are marked up. Or the config.json of
+    /// a DFlash drafter, for a model that was imported before it.
     config: PathBuf,
     /// Name of the model.
     #[arg(long)]
@@ -29,11 +30,39 @@ pub struct Options {
 pub fn import(options: Options) -> Result<(), String> {
     let config = if options.config.is_dir() { config_of(&options.config) } else { options.config };
     let compute = if options.compute == "f16" { Compute::F16 } else { Compute::F32 };
+    if let Some(path) = drafter(&config, &options.name, &options.out, compute)? {
+        println!("{}", path.display());
+        return Ok(());
+    }
     let imported = draft(&config, &config.display().to_string(), &options.name, compute)?;
     for path in keep(&options.out, &options.name, &imported)? {
         println!("{}", path.display());
     }
     Ok(())
+}
+
+/// Writes DFLASH.toml beside the MODEL.toml of the model called `name`, if `config` is a drafter's, and
+/// returns its path.
+fn drafter(config: &Path, name: &str, out: &Path, compute: Compute) -> Result<Option<PathBuf>, String> {
+    if is_gguf(config) {
+        return Ok(None);
+    }
+    let called = config.display();
+    let text = std::fs::read_to_string(config).map_err(|error| format!("{called}: {error}"))?;
+    if !import::is_drafter(&text) {
+        return Ok(None);
+    }
+    let model = out.join("models").join(name).join("MODEL.toml");
+    let model_toml = std::fs::read_to_string(&model).map_err(|error| {
+        let model = model.display();
+        format!(
+            "{called} is the config of a drafter, and {model}: {error}; import its model first, as {name}"
+        )
+    })?;
+    let seen = Seen::beside(config)?;
+    let text = import::import_drafter(&text, name, &model_toml, compute, &seen);
+    let text = text.map_err(|error| format!("{called}: {error}"))?;
+    write(&model.with_file_name(DFLASH_FILE), &text).map(Some)
 }
 
 /// Drafts the specs of a config by what stands beside it. `called` is what errors call it.
@@ -76,15 +105,19 @@ pub fn keep(out: &Path, name: &str, imported: &Imported) -> Result<Vec<PathBuf>,
     let vision: Vec<_> = vision.collect();
     let mut paths = Vec::new();
     for (file, text) in [&model].into_iter().chain(&vision).chain(&imported.quants) {
-        let path = directory.join(file);
-        let same = std::fs::read_to_string(&path).is_ok_and(|old| old == *text);
-        if path.exists() && !same {
-            return Err(format!("{} exists and differs; move it away to import again", path.display()));
-        }
-        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
-        paths.push(path);
+        paths.push(write(&directory.join(file), text)?);
     }
     Ok(paths)
+}
+
+/// Writes a file unless one that differs is there; returns its path.
+fn write(path: &Path, text: &str) -> Result<PathBuf, String> {
+    let same = std::fs::read_to_string(path).is_ok_and(|old| old == text);
+    if path.exists() && !same {
+        return Err(format!("{} exists and differs; move it away to import again", path.display()));
+    }
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok(path.to_owned())
 }
 
 /// The formats of calls and reasoning by the chat template beside a config, or in a GGUF file, if there is

@@ -85,7 +85,7 @@ pub struct Options {
 
 pub fn manifests(options: Options) -> Result<(), String> {
     let search = paths::search(options.target.targets_dir.as_deref());
-    let target = spec::load_with(&search, &options.target.target, &options.build.asked())
+    let target = spec::load_with(&search, &options.target.target, &options.build.asked()?)
         .map_err(|error| error.to_string())?;
     image::ships(&target)?;
     if target.hosts > 1 {

@@ -56,9 +56,12 @@ impl BuildOptions {
     }
 
     /// What to request from the compiler.
-    pub fn asked(self) -> Asked {
-        Asked {
-            draft: self.draft.option(),
+    ///
+    /// # Errors
+    /// When an option goes with another.
+    pub fn asked(self) -> Result<Asked, String> {
+        Ok(Asked {
+            draft: self.draft.option()?,
             batch_invariant: self.batch_invariant,
             ranks: self.ep.or(self.tp),
             hosts: self.hosts,
@@ -67,6 +70,6 @@ impl BuildOptions {
             vision: self.vision == Switch::On,
             image_patches: self.image_patches,
             profile: self.profile,
-        }
+        })
     }
 }

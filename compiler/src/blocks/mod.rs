@@ -8,6 +8,7 @@
 
 pub mod attention;
 pub mod delta_net;
+pub mod dflash;
 pub mod draft;
 pub mod ends;
 pub mod exchange;
@@ -19,8 +20,9 @@ pub mod recurrent;
 pub mod rows;
 pub mod vision;
 
-pub use attention::Attention;
+pub use attention::{Attention, KeepContext};
 pub use delta_net::{Delta, ProjectDelta};
+pub use dflash::FuseTaps;
 pub use draft::{DraftEmbed, Propose};
 pub use ends::{Embed, Select};
 pub use exchange::{Gather, Sum, Zeros};
@@ -50,7 +52,7 @@ use crate::reference::Evaluation;
 use crate::spec::LayerTensors;
 use crate::spec::diagnostic::Source;
 use crate::spec::reader::Table;
-use crate::spec::types::{FileTensor, Model, Ranks, Target, Vision};
+use crate::spec::types::{Activation, FileTensor, Model, Ranks, Target, Vision};
 use monomorph_abi::cut::Segment;
 use monomorph_formats::cached::KvFormats;
 use proc_macro2::TokenStream;
@@ -541,6 +543,11 @@ macro_rules! blocks {
     };
 }
 
+/// A gated feed-forward part without biases.
+pub(crate) fn gated(width: usize, activation: Activation) -> Ffn {
+    products::spec::Gated { width, activation, bias: false }.into()
+}
+
 /// The graph of a vision tower of `model`.
 pub(crate) fn tower(graph: &mut Builder, model: &Model, vision: &Vision) -> VisionGraph {
     vision::tower::build(graph, model, vision)
@@ -622,8 +629,8 @@ blocks! {
     }
     attention {
         mixer Attention;
-        ops Attention;
-        phases Attention;
+        ops Attention, KeepContext;
+        phases Attention, KeepContext;
     }
     delta_net {
         mixer DeltaNet;
@@ -647,6 +654,10 @@ blocks! {
     }
     rows {
         phases AddNormed, SumNormed, Scale, Cap;
+    }
+    dflash {
+        ops Taps;
+        phases FuseTaps;
     }
     draft {
         phases DraftEmbed, Propose;

@@ -177,7 +177,8 @@ fn layer(plan: &Plan, body: &PlanBody) -> TokenStream {
 /// The implementation of `Stack`, for the hand-written model.
 fn contract(plan: &Plan) -> TokenStream {
     let (mut locals, mut names, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-    for body in plan.bodies.iter().filter(|body| !body.layers.is_empty()) {
+    let with_layers = plan.bodies.iter().enumerate().filter(|(_, body)| !body.layers.is_empty());
+    for (index, body) in with_layers {
         let (layers, kind) = (body_ident(body, "_layers"), layer_type(&body.name));
         let count = number(body.layers.len());
         let contiguous = body.layers.iter().copied().eq(0..body.layers.len());
@@ -195,8 +196,8 @@ fn contract(plan: &Plan) -> TokenStream {
         names.push(layers);
         let (name, new) = match body.keeps(&plan.target) {
             Some(Keeps::Blocks(heads, formats)) => {
-                let (new, scaled) =
-                    (cache(plan, body, heads, body.layers.len()), scaled(plan, body, formats));
+                let new = cache(plan, body, heads, body.layers.len());
+                let scaled = if plan.in_block(BodyId(index)) { None } else { scaled(plan, body, formats) };
                 (body_ident(body, "_cache"), quote!(#new #scaled))
             }
             Some(Keeps::State(_)) => {
@@ -220,8 +221,10 @@ fn contract(plan: &Plan) -> TokenStream {
     });
     let (image_rows, images): (Option<TokenStream>, Option<TokenStream>) = images.unzip();
     let tower = cpu_tower::contract(plan);
-    let in_layers = plan.bodies.iter().filter(|body| !body.layers.is_empty());
-    let angles = in_layers.filter_map(angles);
+    let in_layers = plan.bodies.iter().enumerate().filter(|(_, body)| !body.layers.is_empty());
+    // A drafter's are found at the positions of its own rows.
+    let of_model = in_layers.filter(|(at, _)| !plan.in_block(BodyId(*at))).map(|(_, body)| body);
+    let angles = of_model.filter_map(angles);
     let of_body = |body: &PlanBody| -> Vec<TokenStream> {
         body.phases.iter().map(|it| phase(plan, body, it, WeightOwner::Stack)).collect()
     };

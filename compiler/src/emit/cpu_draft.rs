@@ -4,13 +4,17 @@ use super::call::{WeightOwner, phase};
 use super::layers::{angles, layer_loop, run_layer};
 use super::{format_ident, kv_offload, number, quote};
 use crate::graph::BodyId;
-use crate::plan::{Buffer, DraftPlan, Plan, PlanBody};
+use crate::plan::{BlockPlan, Buffer, DraftPlan, Plan, PlanBody};
 use proc_macro2::{Literal, TokenStream};
 
 /// The kind of drafting that follows a step's logits.
 pub fn kind(plan: &Plan) -> TokenStream {
+    if let Some(block) = &plan.block {
+        let (acceptance, width) = (acceptance(plan), number(drafted(plan, block.head()).width));
+        return quote!(BlockDrafting<#acceptance, #width>);
+    }
     let Some(draft) = plan.draft else { return quote!(()) };
-    let (acceptance, width) = (acceptance(plan), number(drafted(plan, &draft).width));
+    let (acceptance, width) = (acceptance(plan), number(drafted(plan, draft.head).width));
     quote!(Drafting<#acceptance, #width>)
 }
 
@@ -26,20 +30,23 @@ fn acceptance(plan: &Plan) -> TokenStream {
 }
 
 /// The buffer of the logits that a pass computes.
-fn drafted<'a>(plan: &'a Plan, draft: &DraftPlan) -> &'a Buffer {
-    let last = plan.bodies[draft.head.0].phases.last().expect("a head ends with its logits");
+fn drafted(plan: &Plan, head: BodyId) -> &Buffer {
+    let last = plan.bodies[head.0].phases.last().expect("a head ends with its logits");
     plan.buffer(last.kind.result())
 }
 
 /// The functions of the draft passes.
 pub fn passes(plan: &Plan) -> TokenStream {
+    if let Some(block) = &plan.block {
+        return of_blocks(plan, block);
+    }
     let Some(draft) = plan.draft else { return TokenStream::new() };
     let of_head = draft.own_layer().is_some();
     let statements = match draft.own_layer() {
         Some(layer) => of_head_layer(plan, &draft, layer),
         None => of_layers(plan, &draft),
     };
-    let buffer = drafted(plan, &draft);
+    let buffer = drafted(plan, draft.head);
     let (logits, width) = (format_ident!("{}", buffer.name), number(buffer.width));
     let parts = kv_offload::draft_parts(plan);
     let Statements { first, again, shared } = statements;
@@ -67,6 +74,50 @@ pub fn passes(plan: &Plan) -> TokenStream {
         }
 
         #shared
+    }
+}
+
+/// The passes of a drafter of blocks.
+fn of_blocks(plan: &Plan, block: &BlockPlan) -> TokenStream {
+    let buffer = drafted(plan, block.head());
+    let (logits, width) = (format_ident!("{}", buffer.name), number(buffer.width));
+    let (mask, parts) = (Literal::u32_unsuffixed(block.mask), kv_offload::draft_parts(plan));
+    let selected = number(plan.buckets.sequences);
+    let run = |schedule: &[(BodyId, Option<usize>)]| {
+        let layers: Vec<usize> =
+            schedule.iter().filter(|(_, layer)| layer.is_some()).map(|(body, _)| body.0).collect();
+        let bodies = plan.bodies.iter().enumerate().filter(|(at, _)| layers.contains(at));
+        let angles = bodies.filter_map(|(_, body): (usize, &PlanBody)| angles(body));
+        let (first, layers) = (phases(plan, schedule[0].0), layer_loop(plan, &layers, run_layer));
+        quote! {
+            #(#first)*
+            #(#angles)*
+            #layers
+        }
+    };
+    let (context, block_pass, head) = (run(&block.context), run(&block.block), phases(plan, block.head()));
+    quote! {
+        impl BlockPasses<#width> for Stack {
+            const MASK: u32 = #mask;
+            const PARTS: Range<usize> = #parts;
+            const SELECTED: usize = #selected;
+
+            fn context(&self, lane: &Lane, batch: &Batch) {
+                #context
+            }
+
+            fn block(&self, lane: &Lane, batch: &Batch) {
+                #block_pass
+            }
+
+            fn propose(&self, lane: &Lane, rows: &[u32]) {
+                #(#head)*
+            }
+
+            fn drafted(&mut self) -> &mut Rows<#width> {
+                &mut self.buffers.#logits
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use super::layers::{layer_loop, layer_order, run_layer};
 use super::names::{IMAGE_ROWS, body_ident};
 use super::{format_ident, layer_type, number, quote};
 use crate::graph::BodyId;
-use crate::plan::{Plan, PlanBody, TowerPlan};
+use crate::plan::{BufferId, Plan, PlanBody, TowerPlan};
 use proc_macro2::TokenStream;
 
 /// The items of a tower in `impl Stack` of a CPU.
@@ -160,6 +160,25 @@ pub fn behind_layers(plan: &Plan) -> Option<TokenStream> {
 
 /// The loop over the model's layers.
 pub fn model_layers(plan: &Plan) -> TokenStream {
+    if let Some((block, taps)) = plan.block.as_ref().zip(plan.taps()) {
+        let [residual, taps] = [BufferId(0), taps].map(|id| format_ident!("{}", plan.buffer(id).name));
+        let of = block.taps.iter().map(|layer| number(*layer));
+        let of = quote!([#(#of),*]);
+        let layers = layer_loop(plan, &layer_order(plan), |body| {
+            let run = run_layer(body);
+            quote! {
+                #run
+                if let Some(tap) = #of.iter().position(|layer| *layer == behind) {
+                    keep_tap(lane, batch, &self.buffers.#residual, &self.buffers.#taps, tap);
+                }
+                behind += 1;
+            }
+        });
+        return quote! {
+            let mut behind = 0;
+            #layers
+        };
+    }
     if between(plan).is_empty() {
         return layer_loop(plan, &layer_order(plan), run_layer);
     }

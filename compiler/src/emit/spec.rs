@@ -36,7 +36,8 @@ pub fn spec(plan: &Plan, features: &[String]) -> TokenStream {
     let [keys, values] = [quant.kv_formats.keys, quant.kv_formats.values].map(cached);
     let of_tower = target.tower.as_ref().filter(|_| plan.tower.is_some());
     let of_tower = of_tower.map(|it| (TensorClass::Vision.name(), it.stored, it.compute));
-    let formats = quant.formats(plan.draft_layer().is_some()).into_iter().chain(of_tower);
+    let of_drafter = target.drafter().map(|it| (TensorClass::Draft.name(), it.stored, it.compute));
+    let formats = quant.formats(plan.draft_layer().is_some()).into_iter().chain(of_tower).chain(of_drafter);
     let formats = formats.map(|(class, stored, compute)| {
         let (stored, compute) = (format(stored), compute.name());
         quote!(ClassFormat { class: #class, stored: #stored, compute: #compute })
@@ -272,6 +273,11 @@ fn draft(plan: &Plan) -> TokenStream {
         DraftMethod::Mtp => quote!(Head),
         DraftMethod::Layers => quote!(Layers),
         DraftMethod::Ngram => quote!(Caller),
+        DraftMethod::Dflash { window } => {
+            let rows = number(1 + drafts);
+            let window = window.map(number).map_or(quote!(None), |window| quote!(Some(#window)));
+            quote!(Block { rows: #rows, window: #window })
+        }
     };
     let (method, drafts, vocabulary) = (method.name(), number(drafts), number(vocabulary));
     let forced = match forced_acceptance.map(Literal::f64_unsuffixed) {

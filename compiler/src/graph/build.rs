@@ -1,35 +1,50 @@
 //! Model and quant spec to graph.
 
 use super::{
-    Body, BodyId, DraftGraph, Graph, Node, Op, RankPart, RotaryFrequencies, Rows, Run, Value, ValueId,
-    Weight, WeightId,
+    Body, BodyId, DflashGraph, DraftGraph, Graph, Node, Op, RankPart, RotaryFrequencies, Rows, Run, Value,
+    ValueId, Weight, WeightId,
 };
 use crate::blocks;
+use crate::blocks::Built;
+use crate::blocks::attention::spec::Attention;
+use crate::blocks::dflash::graph::Taps;
 use crate::spec::types::{
-    Compute, DRAFT_PREFIX, Decay, Draft, LayerKind, Model, Norm, NormWeight, OnePlusNorms, Quant, Rotary,
-    TensorClass, VISION_PREFIX, ValueHeads, Vision,
+    Compute, DFLASH_PREFIX, DRAFT_PREFIX, Decay, Dflash, DflashAttention, DflashLayer, Draft, FileTensor,
+    LayerKind, Model, Norm, NormWeight, OnePlusNorms, Quant, Rotary, TensorClass, VISION_PREFIX, ValueHeads,
+    Vision,
 };
 use crate::spec::{LAYER_PREFIX, TensorDecl, stored_tensors};
+use monomorph_formats::Format;
 use monomorph_formats::cached::KvFormats;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Builds the forward pass of `model` over text with the formats of `quant`.
 pub fn build(model: &Model, quant: &Quant) -> Graph {
-    build_for(model, quant, None)
+    build_for(model, quant, None, None)
 }
 
 /// The same over text and images, with the model's vision tower.
 pub fn build_with_vision(model: &Model, quant: &Quant, tower: &Vision) -> Graph {
-    build_for(model, quant, Some(tower))
+    build_for(model, quant, Some(tower), None)
 }
 
-fn build_for(model: &Model, quant: &Quant, vision: Option<&Vision>) -> Graph {
+/// The same over text, with the model's drafter of blocks.
+pub fn build_with_dflash(model: &Model, quant: &Quant, drafter: &Dflash) -> Graph {
+    build_for(model, quant, None, Some(drafter))
+}
+
+fn build_for(model: &Model, quant: &Quant, vision: Option<&Vision>, dflash: Option<&Dflash>) -> Graph {
     let mut tensors = stored_tensors(model, quant);
     tensors.extend(vision.iter().flat_map(|vision| vision.tensors(model.hidden)));
+    tensors.extend(dflash.iter().flat_map(|dflash| dflash.tensors(model.hidden)));
+    let tower = vision.map(|it| (VISION_PREFIX, Aside::new(&it.names, it.stored, it.compute)));
+    let blocks = dflash.map(|it| (DFLASH_PREFIX, Aside::new(&it.names, it.stored, it.compute)));
     let mut graph = Builder {
         quant,
         vision,
+        asides: tower.into_iter().chain(blocks).collect(),
         image_spans: false,
+        of_drafter: false,
         tensors,
         weights: Vec::new(),
         decls: Vec::new(),
@@ -65,7 +80,100 @@ fn build_for(model: &Model, quant: &Quant, vision: Option<&Vision>) -> Graph {
     let vision = vision.map(|vision| blocks::tower(&mut graph, model, vision));
     let draft = model.draft.as_ref().filter(|_| quant.has_draft());
     let draft = draft.map(|draft| self::draft(&mut graph, model, draft));
-    Graph { weights: graph.weights, schedule, bodies, hidden, draft, vision, ranks: 1 }
+    let dflash = dflash.map(|dflash| drafter(&mut graph, model, dflash));
+    Graph { weights: graph.weights, schedule, bodies, hidden, draft, vision, dflash, ranks: 1 }
+}
+
+/// A drafter of blocks: what it keeps of tokens that the model was fed, and its pass.
+fn drafter(graph: &mut Builder, model: &Model, it: &Dflash) -> DflashGraph {
+    (graph.layer_prefix, graph.of_drafter) = ("dflash.layers.{layer}.", true);
+    let width = it.taps.len() * model.hidden;
+    let mut context = BodyBuilder::of_rows("dflash_context", "taps", Rows::Tokens, width);
+    let taps = context.node("kept", Rows::Tokens, width, Taps, &[ValueId(0)]);
+    let sums = graph.linear(&mut context, "fused", "dflash.fc", taps, false);
+    let normed = graph.norm(&mut context, "dflash.hidden_norm", it.norm, sums, 1);
+    let mut bodies = vec![context.finish(normed)];
+    let kinds = it.kinds();
+    for (index, kind) in kinds.iter().enumerate() {
+        bodies.push(keep_context(graph, model, it, index, *kind));
+    }
+    let embed = BodyId(bodies.len());
+    bodies.push(drafter_embed(graph, model, it));
+    for kind in &kinds {
+        bodies.push(drafter_layer(graph, model, it, *kind));
+    }
+    let end = BodyId(bodies.len());
+    bodies.push(head_of(graph, model, ("dflash_head", "dflash.norm", it.norm), None).0);
+    // Bodies of a kind stand in the order of kinds, behind those of what comes before all layers.
+    let of_layers = |first: usize| -> Vec<Run> {
+        let kind = |layer: &DflashLayer| kinds.iter().position(|kind| kind == layer).expect("one of them");
+        let runs = it.layers.iter().enumerate();
+        runs.map(|(layer, of)| Run { body: BodyId(first + kind(of)), layer: Some(layer) }).collect()
+    };
+    let once = |body| std::iter::once(Run { body, layer: None });
+    DflashGraph {
+        taps: it.taps.clone(),
+        mask: it.mask,
+        bodies,
+        context: once(BodyId(0)).chain(of_layers(1)).collect(),
+        block: once(embed).chain(of_layers(embed.0 + 1)).chain(once(end)).collect(),
+    }
+}
+
+/// Appends keys and values of `c` to the caches of layers of a kind; `c` goes on to the next layer.
+fn keep_context(graph: &mut Builder, model: &Model, it: &Dflash, index: usize, kind: DflashLayer) -> Body {
+    let mut body = BodyBuilder::new(&format!("dflash_keep_{}", kind.name()), Some(model.hidden));
+    body.values[0].name = "context".to_owned();
+    drafter_attention(it, kind).keep_context(graph, &mut body, index);
+    let last = ValueId(body.values.len() - 1);
+    body.finish(last)
+}
+
+fn drafter_embed(graph: &mut Builder, model: &Model, it: &Dflash) -> Body {
+    let mut body = BodyBuilder::new("dflash_embed", None);
+    let op = Op::Embedding { table: graph.weight("embedding") };
+    let x = match it.embedding_scale {
+        None => body.node("residual", Rows::Tokens, model.hidden, op, &[]),
+        Some(factor) => {
+            let embedding = body.node("embedding", Rows::Tokens, model.hidden, op, &[]);
+            body.node("residual", Rows::Tokens, model.hidden, Op::Scale { factor }, &[embedding])
+        }
+    };
+    body.finish(x)
+}
+
+/// Attention of a drafter's layers of a kind.
+fn drafter_attention(it: &Dflash, kind: DflashLayer) -> Attention {
+    let DflashAttention { heads, kv_heads, head_dim, qk_norm, ref rotary } = it.attention;
+    Attention {
+        heads,
+        kv_heads,
+        head_dim,
+        rotary: Some(rotary.clone()),
+        qk_norm: Some(qk_norm),
+        norm_rows: false,
+        v_norm: None,
+        keys_as_values: false,
+        scale: None,
+        window: kind.window,
+        qkv_bias: false,
+        output_bias: false,
+        gate: false,
+    }
+}
+
+fn drafter_layer(graph: &mut Builder, model: &Model, it: &Dflash, kind: DflashLayer) -> Body {
+    let mut body = BodyBuilder::new(&format!("dflash_{}", kind.name()), Some(model.hidden));
+    graph.image_spans = kind.whole;
+    let normed = graph.norm(&mut body, "layers.{layer}.mixer.norm", it.norm, ValueId(0), 1);
+    let terms = drafter_attention(it, kind).build(graph, &mut body, normed);
+    let residual = body.add_all("mixed", ValueId(0), &terms);
+    body.residual = residual;
+    let normed = graph.norm(&mut body, "layers.{layer}.ffn.norm", it.norm, residual, 1);
+    let ffn = blocks::gated(it.width, it.activation);
+    let terms = ffn.build(graph, &mut body, normed);
+    let residual = body.add_all("residual_out", residual, &terms);
+    body.finish(residual)
 }
 
 fn draft(graph: &mut Builder, model: &Model, it: &Draft) -> DraftGraph {
@@ -125,13 +233,23 @@ fn embed(graph: &mut Builder, model: &Model) -> Body {
 
 /// Builds a head; also returns its value of hidden states.
 fn head(graph: &mut Builder, model: &Model, name: &str, norm: &str) -> (Body, ValueId) {
+    head_of(graph, model, (name, norm, model.norm), model.around.logit_cap)
+}
+
+/// The same behind a norm of this form, with logits bounded by `cap`.
+fn head_of(
+    graph: &mut Builder,
+    model: &Model,
+    (name, norm, form): (&str, &str, Norm),
+    cap: Option<f32>,
+) -> (Body, ValueId) {
     let mut body = BodyBuilder::new(name, Some(model.hidden));
     let selected = body.node("selected", Rows::Outputs, model.hidden, Op::Select, &[ValueId(0)]);
-    let normed = graph.norm(&mut body, norm, model.norm, selected, 1);
+    let normed = graph.norm(&mut body, norm, form, selected, 1);
     let weight = graph.weight(if model.tied { "embedding" } else { "head" });
     let op = Op::Linear { weight, bias: None };
     let mut logits = body.node("logits", Rows::Outputs, model.vocabulary, op, &[normed]);
-    if let Some(cap) = model.around.logit_cap {
+    if let Some(cap) = cap {
         logits = body.node("logits_capped", Rows::Outputs, model.vocabulary, Op::Cap { cap }, &[logits]);
     }
     (body.finish(logits), normed)
@@ -188,13 +306,32 @@ fn post_normed(
     vec![graph.norm(body, &format!("layers.{{layer}}.{block}.post_norm"), model.norm, sum, 1)]
 }
 
+/// Tensors that VISION.toml or DFLASH.toml describes.
+#[derive(Clone, Copy)]
+struct Aside<'a> {
+    names: &'a BTreeMap<String, FileTensor>,
+    stored: Format,
+    compute: Compute,
+}
+
+impl<'a> Aside<'a> {
+    fn new(names: &'a BTreeMap<String, FileTensor>, stored: Format, compute: Compute) -> Aside<'a> {
+        Aside { names, stored, compute }
+    }
+}
+
 /// Collects weights, each of them once.
 pub(crate) struct Builder<'a> {
     quant: &'a Quant,
     /// The tower, of a graph that takes images.
     vision: Option<&'a Vision>,
-    /// Whether the tokens of an image attend to all of it in the mixer under construction.
+    /// What says how tensors are stored whose names have a prefix, in place of the quant spec.
+    asides: Vec<(&'static str, Aside<'a>)>,
+    /// Whether the tokens of an image attend to all of it in the mixer under construction, or the rows of a
+    /// block in a drafter's.
     image_spans: bool,
+    /// Whether that mixer is a drafter's.
+    of_drafter: bool,
     tensors: Vec<TensorDecl>,
     weights: Vec<Weight>,
     /// The weights' declarations in `tensors`: layers that store a tensor unlike others, or in another shape,
@@ -215,7 +352,13 @@ impl Builder<'_> {
         self.layer.map_or(self.quant.kv_formats, |layer| self.kv[layer])
     }
 
-    /// Whether the tokens of an image attend to all of it in the mixer under construction.
+    /// Whether the mixer under construction is a layer of a drafter of blocks.
+    pub(crate) fn of_drafter(&self) -> bool {
+        self.of_drafter
+    }
+
+    /// Whether the tokens of an image, or the rows of a block, attend to all of it in the mixer under
+    /// construction.
     pub(crate) fn image_spans(&self) -> bool {
         self.image_spans
     }
@@ -265,12 +408,12 @@ impl Builder<'_> {
         self.decls.push(at);
         let decl = &self.tensors[at];
         let said = "the spec says it of every tensor";
-        // Of a tower VISION.toml says it.
-        let tower = self.vision.filter(|_| name.starts_with(VISION_PREFIX));
-        let names = tower.map_or(&self.quant.checkpoint.names, |vision| &vision.names);
+        let aside = self.asides.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, aside)| *aside);
+        let names = aside.map_or(&self.quant.checkpoint.names, |aside| aside.names);
         let file = names[name].clone();
         let columns = decl.columns.unwrap_or(1);
-        let scales = self.quant.scales_of(decl.class, &decl.name).filter(|_| decl.columns.is_some());
+        let scales = self.quant.scales_of(decl.class, &decl.name);
+        let scales = scales.filter(|_| decl.columns.is_some() && aside.is_none());
         let experts = decl.experts.filter(|_| file.stacks_experts(name));
         let file_rows = file.file_rows(decl.rows, experts);
         self.weights.push(Weight {
@@ -280,13 +423,13 @@ impl Builder<'_> {
             columns,
             experts: decl.experts,
             file_shape: decl.file_shape(&file),
-            stored: match tower {
-                Some(vision) => vision.stored,
+            stored: match aside {
+                Some(aside) => aside.stored,
                 None => self.quant.stored.of(decl.class, &decl.name).expect(said),
             },
-            compute: match (decl.class, tower) {
+            compute: match (decl.class, aside) {
                 (TensorClass::Norm, _) => Compute::F32,
-                (_, Some(vision)) => vision.compute,
+                (_, Some(aside)) => aside.compute,
                 (class, None) => self.quant.compute.of(class, &decl.name).expect(said),
             },
             scales: scales.map(|scales| scales.of(&file.name, file_rows, columns)),

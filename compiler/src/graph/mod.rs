@@ -5,7 +5,8 @@
 //! (tokens in the step, or rows that need logits) and a known width.
 //!
 //! A model with a draft head has a second, smaller schedule: [`Graph::draft`]. A graph that takes images has
-//! a third one, of the tower that makes rows of them: [`Graph::vision`].
+//! a third one, of the tower that makes rows of them: [`Graph::vision`]. A drafter of blocks has two:
+//! [`Graph::dflash`].
 //!
 //! Invariants: nodes are in topological order; every value has one producer; a body reads no value of its
 //! predecessor but the residual stream, and passes on its last value.
@@ -14,7 +15,7 @@ mod build;
 mod op;
 
 pub(crate) use build::{BodyBuilder, Builder};
-pub use build::{build, build_with_vision};
+pub use build::{build, build_with_dflash, build_with_vision};
 pub use op::{Op, PositionAxis, RotaryFrequencies};
 
 use crate::spec::types::{Compute, FileTensor, Scales, TensorClass};
@@ -52,6 +53,8 @@ pub struct Graph {
     pub draft: Option<DraftGraph>,
     /// The vision tower, if the graph was built with one.
     pub vision: Option<VisionGraph>,
+    /// The drafter of blocks, if the graph was built with one.
+    pub dflash: Option<DflashGraph>,
     /// Ranks that run it together; 1 unless [`shard`](crate::passes::shard) has cut it. Widths and shapes are
     /// those of one rank.
     pub ranks: usize,
@@ -70,6 +73,27 @@ pub struct DraftGraph {
     pub schedule: Vec<Run>,
     /// Value of its last body: takes the place of `h` when it continues from its own drafts.
     pub hidden: ValueId,
+}
+
+/// A drafter of blocks over the weights of its graph, with a cache of its own at the model's positions.
+///
+/// `context` runs over tokens that the model was fed: its first body takes their residual streams behind the
+/// taps, side by side; keys and values of each are appended to the cache, and its output is of no use.
+/// `block` runs over rows whose ids are the token sampled last and masks; its layers attend to the cache
+/// before them and to each other, and what they append is to be dropped. Row `j` of its logits is about the
+/// token at the row's own position.
+#[derive(Clone, Debug)]
+pub struct DflashGraph {
+    /// Layers of the model behind which it reads the residual stream, ascending.
+    pub taps: Vec<usize>,
+    /// The id of all rows of a block but the first.
+    pub mask: u32,
+    /// The distinct bodies, indexed by [`Run::body`] of its own schedules.
+    pub bodies: Vec<Body>,
+    /// What is run for tokens that the model was fed.
+    pub context: Vec<Run>,
+    /// The pass that drafts.
+    pub block: Vec<Run>,
 }
 
 /// The forward pass of a vision tower, over the weights of its graph.

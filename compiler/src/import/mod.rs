@@ -24,6 +24,7 @@ pub use params::FILE as PARAMS_FILE;
 pub use seen::Seen;
 
 use self::draft::{Draft, DraftHead};
+use crate::blocks::dflash;
 use crate::blocks::vision::import::Tower;
 use crate::spec;
 use crate::spec::types::Compute;
@@ -112,6 +113,58 @@ pub fn import_gguf(
         return Err(refusal(what.to_owned()));
     }
     written(gguf::read(checkpoint, seen)?, origin, name, compute, seen)
+}
+
+/// Whether the text of a `config.json` is that of a drafter of blocks, which goes with another model.
+pub fn is_drafter(config_json: &str) -> bool {
+    let config: Option<Value> = serde_json::from_str(config_json).ok();
+    config.as_ref().and_then(Value::as_object).is_some_and(dflash::import::is_one)
+}
+
+/// The text of DFLASH.toml of a drafter's `config.json`, for the model called `name` that `model_toml`
+/// describes. Tensors that were `seen` in other formats than f32 compute in `compute`.
+///
+/// # Errors
+/// When it is no such drafter, it is another model's, or anything in it or in its checkpoint is unknown.
+pub fn import_drafter(
+    config_json: &str,
+    name: &str,
+    model_toml: &str,
+    compute: Compute,
+    seen: &Seen,
+) -> Result<String, ImportError> {
+    named(name)?;
+    let refused = |diagnostics: spec::Diagnostics| ImportError {
+        problems: diagnostics.list().iter().map(|it| format!("{} ({})", it.message, it.help)).collect(),
+    };
+    let model = spec::read_model(name, model_toml).map_err(refused)?;
+    let config: Value =
+        serde_json::from_str(config_json).map_err(|error| refusal(format!("not valid JSON: {error}")))?;
+    let config = config.as_object().ok_or_else(|| refusal("not a JSON object".to_owned()))?;
+    let stored = match seen.storage("fc.weight") {
+        Ok(stored) if seen.formats() => stored.format,
+        _ => Format::Bf16,
+    };
+    let compute = if stored == Format::F32 { Compute::F32 } else { compute };
+    let read = dflash::import::read(config, &model, stored, compute);
+    let (drafter, found) = read.map_err(|problems| ImportError { problems })?;
+    let mut comment = format!("# The DFlash drafter of {name}, imported from a Hugging Face config.json.\n");
+    comment += "# `--draft dflash` builds it; the server is told where its weights are: `--drafter DIR`.\n";
+    if !found.defaulted.is_empty() {
+        comment += &format!("# Not in the config, so by default: {}.\n", found.defaulted.join(", "));
+    }
+    found.notes.iter().for_each(|note| comment += &format!("# {note}\n"));
+    let text = comment + "\n" + &drafter.write();
+    // Refuse here what the loader would refuse, before anything is written.
+    let read = spec::check_dflash(&model, &text).map_err(refused)?;
+    let missing: Vec<String> = read
+        .names
+        .values()
+        .filter_map(|file| file.name.strip_prefix(dflash::DFLASH_PREFIX))
+        .filter(|name| seen.names() && !seen.has_in_a_layer(name) && !seen.has(name, ""))
+        .map(|name| format!("the drafter's checkpoint has no {name:?}"))
+        .collect();
+    if missing.is_empty() { Ok(text) } else { Err(ImportError { problems: missing }) }
 }
 
 fn drafted(

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::blocks;
 use crate::graph::{BodyId, Graph};
-use crate::plan::{Lowered, LoweredPhase, PhaseKind, Plan, PlanBody, TowerPlan};
+use crate::plan::{BlockPlan, Lowered, LoweredPhase, PhaseKind, Plan, PlanBody, TowerPlan};
 use crate::spec::types::{HardwareKind, Target};
 
 /// Plans `graph` for `target`.
@@ -32,14 +32,14 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
             precision::cuda(graph, drafts)?;
         }
     }
-    let (graph, draft) = draft::bodies(target, graph)?;
+    let (graph, draft, block) = draft::bodies(target, graph)?;
     let mut graph = shard::shard(&graph, target.shared_by())?;
     let mut tower = tower::bodies(target, &mut graph)?;
     let fused = fuse::fuse(&graph, &rules::parse(blocks::fusions())?)?;
     let mut layout = layout::layout(&graph, &fused, &target.hardware.kind)?;
     let buckets = buckets::buckets(target);
-    let assignment = memory::assign(&graph, &fused, tower.as_ref())?;
-    let mut bodies = bodies(&graph, tower.as_ref(), &fused, &layout, &assignment)?;
+    let assignment = memory::assign(&graph, &fused, block.as_ref(), tower.as_ref())?;
+    let mut bodies = bodies(&graph, (block.as_ref(), tower.as_ref()), &fused, &layout, &assignment)?;
     if let Some(draft) = &draft {
         draft::begin_again(draft, tower.as_mut(), &mut layout.fields, &mut bodies);
     }
@@ -57,13 +57,14 @@ fn lower(target: &Target, graph: &Graph) -> Result<Lowered, PassError> {
         bodies,
         schedule: graph.schedule.iter().map(|run| (run.body, run.layer)).collect(),
         draft,
+        block,
         tower,
     })
 }
 
 fn bodies(
     graph: &Graph,
-    tower: Option<&TowerPlan>,
+    (block, tower): (Option<&BlockPlan>, Option<&TowerPlan>),
     fused: &Fused,
     layout: &Layout,
     assignment: &Assignment,
@@ -86,9 +87,10 @@ fn bodies(
             let ops = group.nodes.iter().map(|node| body.nodes[node.0].op.name()).collect();
             phases.push(LoweredPhase { name, kind, ops });
         }
-        let layers = match tower.filter(|_| in_tower(id)) {
-            Some(tower) => tower.layers(id),
-            None => {
+        let layers = match (tower.filter(|_| in_tower(id)), block.filter(|block| id >= block.first)) {
+            (Some(tower), _) => tower.layers(id),
+            (None, Some(block)) => block.layers(id),
+            (None, None) => {
                 let runs = graph.schedule.iter().filter(|run| run.body == id);
                 runs.filter_map(|run| run.layer).collect()
             }

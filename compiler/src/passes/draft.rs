@@ -2,23 +2,34 @@
 
 use super::{PassError, pass_error};
 use crate::blocks::draft;
-use crate::graph::{Body, BodyId, Graph};
-use crate::plan::{DraftLayers, DraftPlan, Field, LoweredPhase, PlanBody, TowerPlan};
+use crate::graph::{Body, BodyId, Graph, Run};
+use crate::plan::{BlockPlan, DraftLayers, DraftPlan, Field, LoweredPhase, PlanBody, TowerPlan};
 use crate::spec::types::{DraftMethod, Drafting, Target};
 
-/// The graph that is planned, and the draft passes. If the target drafts itself, the model's bodies are
-/// followed by those that only draft passes run, and the logits of the last body are cut to the ids that may
-/// be drafted. The body that begins a draft head's later passes follows them, once there are phases
-/// ([`begin_again`]). Those of a tower follow all of these.
+/// The graph that is planned, and the draft passes or those of a drafter of blocks. If the target drafts
+/// itself, the model's bodies are followed by those that only draft passes run, and the logits of the last
+/// body are cut to the ids that may be drafted. The body that begins a draft head's later passes follows
+/// them, once there are phases ([`begin_again`]). Those of a tower follow all of these.
 ///
 /// # Errors
-/// When the target asks for a draft head and the model has none.
-pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan>), PassError> {
+/// When the target asks for a draft head or a drafter, and the graph has none.
+pub fn bodies(
+    target: &Target,
+    graph: &Graph,
+) -> Result<(Graph, Option<DraftPlan>, Option<BlockPlan>), PassError> {
     let mut whole = graph.clone();
-    let Some(Drafting { method, drafts, vocabulary, .. }) = target.draft else { return Ok((whole, None)) };
+    let Some(Drafting { method, drafts, vocabulary, .. }) = target.draft else {
+        return Ok((whole, None, None));
+    };
     let behind = whole.bodies.len();
     let draft = match method {
-        DraftMethod::Ngram => return Ok((whole, None)),
+        DraftMethod::Ngram => return Ok((whole, None, None)),
+        DraftMethod::Dflash { .. } => {
+            let block = block(target, &mut whole)?;
+            let logits = &mut whole.bodies[block.head().0];
+            logits.values[logits.output.0].width = vocabulary;
+            return Ok((whole, None, Some(block)));
+        }
         DraftMethod::Mtp => {
             let draft = whole.draft.take();
             let draft =
@@ -28,7 +39,7 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
             DraftPlan { drafts, first, again, layers: DraftLayers::Own(layer), head }
         }
         DraftMethod::Layers => {
-            let ends = |run: Option<&crate::graph::Run>| run.expect("a graph begins and ends").body;
+            let ends = |run: Option<&Run>| run.expect("a graph begins and ends").body;
             let (first, head) = (ends(whole.schedule.first()), ends(whole.schedule.last()));
             let head = Body { name: "draft_head".to_owned(), ..whole.bodies[head.0].clone() };
             whole.bodies.push(head);
@@ -38,7 +49,18 @@ pub fn bodies(target: &Target, graph: &Graph) -> Result<(Graph, Option<DraftPlan
     };
     let logits = &mut whole.bodies[draft.head.0];
     logits.values[logits.output.0].width = vocabulary;
-    Ok((whole, Some(draft)))
+    Ok((whole, Some(draft), None))
+}
+
+/// Moves the bodies of a graph's drafter behind its others, and returns its schedules over them.
+fn block(target: &Target, graph: &mut Graph) -> Result<BlockPlan, PassError> {
+    let behind = graph.bodies.len();
+    let dflash = graph.dflash.take();
+    let dflash = dflash.ok_or_else(|| pass_error!("{}: `--draft dflash` needs a drafter", target.name()))?;
+    graph.bodies.extend(dflash.bodies);
+    let of = |runs: &[Run]| runs.iter().map(|run| (BodyId(behind + run.body.0), run.layer)).collect();
+    let (context, block) = (of(&dflash.context), of(&dflash.block));
+    Ok(BlockPlan { first: BodyId(behind), taps: dflash.taps, mask: dflash.mask, context, block })
 }
 
 /// Adds the body that begins every pass of a draft head but the first, before those of a tower, to which

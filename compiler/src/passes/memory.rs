@@ -5,7 +5,7 @@ use super::fuse::Fused;
 use super::lower::{Group, Slice};
 use super::{PassError, pass_error};
 use crate::graph::{Body, Graph, NodeId, Op, Rows, Value, ValueId};
-use crate::plan::{Buffer, BufferId, TowerPlan};
+use crate::plan::{BlockPlan, Buffer, BufferId, TowerPlan};
 use std::collections::BTreeMap;
 
 /// Buffers, and the slices of each body's values.
@@ -37,10 +37,17 @@ struct Stream {
 ///
 /// # Errors
 /// When a body does not keep the residual stream in place.
-pub fn assign(graph: &Graph, fused: &Fused, tower: Option<&TowerPlan>) -> Result<Assignment, PassError> {
+pub fn assign(
+    graph: &Graph,
+    fused: &Fused,
+    block: Option<&BlockPlan>,
+    tower: Option<&TowerPlan>,
+) -> Result<Assignment, PassError> {
     let width = graph.bodies[0].values[graph.bodies[0].output.0].width;
     let residual = Buffer { name: "residual".to_owned(), rows: Rows::Tokens, width };
     let mut assignment = Assignment { buffers: vec![residual], slices: Vec::new(), alone: Vec::new() };
+    // What a drafter of blocks takes of the model is there until the model's logits have been sampled.
+    let taps = block.map(|block| (block.first.0, assignment.taps(graph, block.first.0)));
     // The heads of the model and of the draft, which pass nothing on.
     let behind = tower.map_or(graph.bodies.len(), |tower| tower.first.0);
     let heads = [graph.schedule.last().map(|run| run.body.0), behind.checked_sub(1)];
@@ -53,6 +60,9 @@ pub fn assign(graph: &Graph, fused: &Fused, tower: Option<&TowerPlan>) -> Result
                 // What merges patches.
                 last: body.values[body.output.0].rows != Rows::Patches,
             },
+            _ if taps.is_some_and(|(first, _)| index == first) => {
+                Stream { input: taps.map_or(RESIDUAL, |(_, taps)| taps), residual: RESIDUAL, last: false }
+            }
             _ => Stream { input: RESIDUAL, residual: RESIDUAL, last: heads.contains(&Some(index)) },
         };
         let slices = assignment.body(body, groups, stream)?;
@@ -71,6 +81,17 @@ impl Assignment {
             self.buffers.push(Buffer { name: name.to_owned(), rows, width });
             BufferId(self.buffers.len() - 1)
         })
+    }
+
+    /// The buffer of the residual streams that the body `first` of a drafter takes, which nothing else uses.
+    fn taps(&mut self, graph: &Graph, first: usize) -> BufferId {
+        let body = &graph.bodies[first];
+        let input = body.input.expect("a drafter takes residual streams");
+        let Value { rows, width, .. } = body.values[input.0];
+        self.buffers.push(Buffer { name: "dflash_taps".to_owned(), rows, width });
+        let id = BufferId(self.buffers.len() - 1);
+        self.alone.push(id);
+        id
     }
 
     fn body(
@@ -136,7 +157,7 @@ impl Assignment {
         let Value { rows, width, .. } = body.values[values[0].0];
         let known = self.alone.iter().find(|id| {
             let buffer = &self.buffers[id.0];
-            (buffer.rows, buffer.width) == (rows, width)
+            (buffer.rows, buffer.width) == (rows, width) && buffer.name == "partial_sums"
         });
         if let Some(known) = known {
             return *known;

@@ -18,8 +18,8 @@ impl Plan {
             phases: body.phases.iter().zip(boundaries).map(|(it, of)| phase(&lowered, it, *of)).collect(),
         });
         let bodies = bodies.collect();
-        let Lowered { target, buckets, buffers, fields, bodies: _, schedule, draft, tower } = lowered;
-        let structure = Structure { target, buckets, buffers, fields, bodies, schedule, draft, tower };
+        let Lowered { target, buckets, buffers, fields, bodies: _, schedule, draft, block, tower } = lowered;
+        let structure = Structure { target, buckets, buffers, fields, bodies, schedule, draft, block, tower };
         let memory = memory(&structure, &rows, cuda.as_ref());
         let (prediction, speculation) = (predict(&structure), speculate(&structure));
         Plan(Figures { structure, rows, memory, prediction, speculation, cuda })
@@ -111,6 +111,10 @@ fn speculate(plan: &Structure<Phase>) -> Option<Speculation> {
         // In a draft head's first pass, two bodies take every row of the step.
         let all = at < 2 && plan.draft_layer().is_some();
         costs.extend(of(body, if all { |phase| phase.verify } else { |phase| phase.decode }));
+    }
+    // A drafter keeps what it makes of a step's rows, and runs a block of as many.
+    for (body, _) in plan.block.iter().flat_map(|block| block.context.iter().chain(&block.block)) {
+        costs.extend(of(*body, |phase| phase.verify));
     }
     let sum = costs.iter().fold(Cost::default(), |sum, cost| sum + *cost);
     Some(Speculation {

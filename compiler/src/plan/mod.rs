@@ -1,6 +1,7 @@
 //! The plan: what runs, in what order, over which bytes. It holds everything an emitter needs and leaves it
 //! no decision.
 
+mod block;
 mod buckets;
 mod cost;
 pub mod cuda;
@@ -15,6 +16,7 @@ mod tower;
 pub mod traffic;
 mod work;
 
+pub use block::BlockPlan;
 pub use buckets::Buckets;
 pub use cost::{Cost, Prediction, touched_experts, touched_experts_of_busiest};
 pub use draft::{DraftLayers, DraftPlan, Speculation};
@@ -42,12 +44,15 @@ pub struct Structure<P> {
     pub buffers: Vec<Buffer>,
     /// Weights as they are stored in memory.
     pub fields: Vec<Field>,
-    /// The distinct bodies: the model's, those that only draft passes run, then those of a tower.
+    /// The distinct bodies: the model's, those that only draft passes or a drafter run, then those of a
+    /// tower.
     pub bodies: Vec<PlanBody<P>>,
     /// Execution order of the model: body, and layer if it has one.
     pub schedule: Vec<(BodyId, Option<usize>)>,
-    /// The draft passes that follow the schedule, if the stack drafts itself.
+    /// The draft passes that follow the schedule, if the stack drafts itself token by token.
     pub draft: Option<DraftPlan>,
+    /// The drafter of blocks, if the stack has one.
+    pub block: Option<BlockPlan>,
     /// The vision tower, if the stack takes images.
     pub tower: Option<TowerPlan>,
 }

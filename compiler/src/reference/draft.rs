@@ -26,7 +26,7 @@ impl Interpreter<'_> {
         let input = first.input.expect("a draft begins with hidden states");
         assert_eq!(hidden.len(), fed.tokens.len() * first.values[input.0].width, "one token a row");
         let (bodies, schedule) = (&draft.bodies[..], &draft.schedule[..]);
-        let pass = Pass { bodies, schedule, hidden: draft.hidden, scaled: false };
+        let pass = Pass { bodies, schedule, hidden: draft.hidden, taps: &[], scaled: false };
         self.run(&pass, hidden.to_vec(), fed, cache, logits)
     }
 
@@ -39,7 +39,7 @@ impl Interpreter<'_> {
             run.layer.is_none() || nodes.any(|node| matches!(&node.op, Op::Block(op) if op.attends()))
         };
         let schedule: Vec<Run> = schedule.iter().filter(attends).copied().collect();
-        let pass = Pass { bodies, schedule: &schedule, hidden: *hidden, scaled: true };
+        let pass = Pass { bodies, schedule: &schedule, hidden: *hidden, taps: &[], scaled: true };
         self.run(&pass, Vec::new(), fed, cache, logits).logits
     }
 }

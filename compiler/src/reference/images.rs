@@ -179,6 +179,7 @@ impl Interpreter<'_> {
             bodies: &tower.bodies,
             schedule: &tower.schedule,
             hidden: crate::graph::ValueId(0),
+            taps: &[],
             scaled: false,
         };
         let mut run = |run: &crate::graph::Run, rows: Vec<f32>| -> Vec<f32> {

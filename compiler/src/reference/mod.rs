@@ -8,6 +8,7 @@
 //!
 //! A graph that [`shard`](crate::passes::shard) has cut runs on all its ranks, op by op.
 
+mod dflash;
 mod draft;
 mod images;
 mod kv;
@@ -18,10 +19,11 @@ pub use images::{Features, Fed, Grid, ImageSpan, Trace, grid_positions};
 pub(crate) use kv::Side;
 
 use crate::graph::{Body, Graph, Node, Op, Run, ValueId, VisionGraph, Weight, WeightId};
-use crate::spec::types::{NormWeight, Quant, VISION_PREFIX};
+use crate::spec::types::{DFLASH_PREFIX, NormWeight, Quant, VISION_PREFIX};
 use kv::StaticScales;
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::any::Any;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A graph with its weights.
@@ -93,6 +95,9 @@ pub struct Outcome {
     pub logits: Vec<f32>,
     /// `[rows, hidden]`: the states after the final norm, from which the logits are computed.
     pub hidden: Vec<f32>,
+    /// `[tokens, taps * hidden]`: the residual streams of all tokens behind the layers that a drafter reads,
+    /// side by side; empty without one.
+    pub taps: Vec<f32>,
 }
 
 /// Bodies in execution order, and the value that the last returns besides its output.
@@ -100,6 +105,8 @@ struct Pass<'a> {
     bodies: &'a [Body],
     schedule: &'a [Run],
     hidden: ValueId,
+    /// The layers behind which its residual stream is wanted.
+    taps: &'a [usize],
     /// Whether its layers are the model's: a checkpoint's static scales are for their keys and values.
     scaled: bool,
 }
@@ -136,14 +143,15 @@ impl<'a> Interpreter<'a> {
 
     /// The model's own schedule.
     fn whole(&self) -> Pass<'a> {
-        let Graph { bodies, schedule, hidden, .. } = self.graph;
-        Pass { bodies, schedule, hidden: *hidden, scaled: true }
+        let Graph { bodies, schedule, hidden, dflash, .. } = self.graph;
+        let taps = dflash.as_ref().map_or(&[][..], |dflash| &dflash.taps);
+        Pass { bodies, schedule, hidden: *hidden, taps, scaled: true }
     }
 
     /// Runs a schedule, whose first body takes `residual`.
     fn run(&self, pass: &Pass, residual: Vec<f32>, fed: &Fed, cache: &mut Cache, logits: Logits) -> Outcome {
         let mut residual = vec![residual; self.graph.ranks];
-        let mut hidden = Vec::new();
+        let (mut hidden, mut tapped) = (Vec::new(), Vec::new());
         for run in pass.schedule {
             let body = &pass.bodies[run.body.0];
             let mut values = self.body(pass, run, residual.clone(), fed, cache, logits);
@@ -156,9 +164,18 @@ impl<'a> Interpreter<'a> {
             if Some(run) == pass.schedule.last() {
                 hidden = std::mem::take(&mut values[0][pass.hidden.0]);
             }
+            if run.layer.is_some_and(|layer| pass.taps.contains(&layer)) {
+                tapped.push(residual[0].clone());
+            }
         }
-        cache.tokens += fed.tokens.len();
-        Outcome { logits: residual.swap_remove(0), hidden }
+        let tokens = fed.tokens.len();
+        cache.tokens += tokens;
+        let row = |rows: &Vec<f32>, token: usize| {
+            let width = rows.len() / tokens;
+            rows[token * width..][..width].to_vec()
+        };
+        let taps = (0..tokens).flat_map(|token| tapped.iter().flat_map(move |rows| row(rows, token)));
+        Outcome { taps: taps.collect(), logits: residual.swap_remove(0), hidden }
     }
 
     /// Runs a body of a pass, whose input on every rank is `residual`; returns all its values, by rank.
@@ -346,6 +363,12 @@ fn instances(graph: &Graph, weight: WeightId) -> Vec<Option<usize>> {
         return vec![None];
     }
     let uses = |body: &Body| body.nodes.iter().any(|node| node.op.weights().contains(&weight));
+    if let Some(dflash) = graph.dflash.as_ref().filter(|_| name.starts_with(DFLASH_PREFIX)) {
+        let runs = dflash.context.iter().chain(&dflash.block);
+        let layers = runs.filter(|run| uses(&dflash.bodies[run.body.0])).map(|run| run.layer);
+        // Keys and values are made of tokens that the model was fed, and of a block's rows.
+        return layers.collect::<BTreeSet<_>>().into_iter().collect();
+    }
     match graph.vision.as_ref().filter(|_| name.starts_with(VISION_PREFIX)) {
         Some(VisionGraph { bodies, schedule, branches }) => {
             let runs = schedule.iter().chain(branches.iter().map(|branch| &branch.run));

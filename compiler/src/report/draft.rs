@@ -21,6 +21,9 @@ pub struct DraftReport {
     /// The forced rate of acceptance, whatever was sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forced_acceptance: Option<f64>,
+    /// The drafter of blocks, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drafter: Option<DrafterReport>,
     /// Bodies that a step runs after the model's, in order.
     pub passes: Vec<String>,
     /// Bytes that a step of one sequence moves.
@@ -29,6 +32,19 @@ pub struct DraftReport {
     pub microseconds: f64,
     /// Gain by rate of acceptance.
     pub gains: Vec<GainReport>,
+}
+
+/// A drafter of blocks.
+#[derive(Debug, Serialize)]
+pub struct DrafterReport {
+    /// Rows of a block, the token sampled last among them.
+    pub rows: usize,
+    /// How many layers a row goes through.
+    pub layers: usize,
+    /// The longest window of its layers in positions; `None` if one of them sees all.
+    pub window: Option<usize>,
+    /// Layers of the model behind which it reads the residual stream.
+    pub taps: Vec<usize>,
 }
 
 /// When drafts are made.
@@ -62,13 +78,26 @@ pub fn report(plan: &Plan) -> Option<DraftReport> {
         let tokens = step.tokens(acceptance);
         GainReport { acceptance, tokens, limit: tokens / step.floor, predicted: tokens / step.step }
     };
+    let of_block = plan.block.iter().flat_map(|block| block.context.iter().chain(&block.block));
+    let passes = plan.draft_schedule().into_iter().chain(of_block.map(|(body, _)| *body));
     Some(DraftReport {
         method: method.name(),
         made: if method == DraftMethod::Ngram { Made::WhereFound } else { Made::Always },
         drafts,
         vocabulary,
         forced_acceptance,
-        passes: plan.draft_schedule().iter().map(|body| plan.bodies[body.0].name.clone()).collect(),
+        drafter: plan.target.drafter().map(|it| DrafterReport {
+            rows: 1 + drafts,
+            layers: it.layers.len(),
+            window: it
+                .layers
+                .iter()
+                .map(|layer| layer.window)
+                .collect::<Option<Vec<_>>>()
+                .and_then(|all| all.into_iter().max()),
+            taps: it.taps.clone(),
+        }),
+        passes: passes.map(|body| plan.bodies[body.0].name.clone()).collect(),
         bytes: step.bytes,
         microseconds: 1e6 * step.step,
         gains: ACCEPTANCES.into_iter().map(gain).collect(),
@@ -86,6 +115,14 @@ pub fn text(report: &DraftReport) -> Vec<String> {
     if let Some(rate) = report.forced_acceptance {
         lines.push(format!(
             "drafts are accepted at a rate of {rate} whatever was sampled: answers mean nothing"
+        ));
+    }
+    if let Some(DrafterReport { rows, layers, window, taps }) = &report.drafter {
+        let seen =
+            window.map_or("the whole context".to_owned(), |window| format!("at most {window} positions"));
+        let behind = taps.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+        lines.push(format!(
+            "a block of {rows} rows through {layers} layers over {seen}; the model is read behind layers {behind}"
         ));
     }
     if !report.passes.is_empty() {

@@ -12,6 +12,7 @@ pub use times::Times;
 
 use crate::graph::Rows;
 use crate::plan::{Cost, Field, FieldKind, Packing, Phase, Plan, PlanBody, Prediction};
+use crate::spec::types::TensorClass;
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -252,7 +253,9 @@ pub struct SpeedReport {
 /// Collects the report of a plan.
 pub fn report(plan: &Plan) -> Report {
     let quant = &plan.target.quant;
-    let formats = quant.formats(plan.draft_layer().is_some()).into_iter();
+    let drafter = plan.target.drafter();
+    let of_drafter = drafter.map(|it| (TensorClass::Draft.name(), it.stored, it.compute));
+    let formats = quant.formats(plan.draft_layer().is_some()).into_iter().chain(of_drafter);
     let [limit_decode, predicted_decode, limit_prefill, predicted_prefill] = plan.prediction.rates();
     Report {
         target: plan.target.name(),

@@ -3,6 +3,7 @@
 use super::VISION_FILE;
 use super::diagnostic::{Diagnostic, Diagnostics, Sink};
 use super::reader::{list as join, nearest};
+use super::types::DFLASH_FILE;
 use std::path::{Path, PathBuf};
 
 /// Everything the targets directories contain; any hardware may be combined with any model.
@@ -30,7 +31,7 @@ pub struct ModelEntry {
     pub name: String,
     /// The targets directory it is in.
     pub targets_dir: PathBuf,
-    /// Quant names, ascending: the `.toml` files beside MODEL.toml and VISION.toml.
+    /// Quant names, ascending: the `.toml` files beside MODEL.toml, VISION.toml and DFLASH.toml.
     pub quants: Vec<String>,
 }
 
@@ -87,7 +88,8 @@ fn collect(search: &[PathBuf], sink: &Sink) -> Option<Catalogue> {
             let known = catalogue.models.iter().any(|it| it.name == name);
             if !known && models.join(&name).join("MODEL.toml").is_file() {
                 let files = entries(&models.join(&name), sink)?;
-                let quants = files.iter().filter(|file| !matches!(file.as_str(), "MODEL.toml" | VISION_FILE));
+                let other = ["MODEL.toml", VISION_FILE, DFLASH_FILE];
+                let quants = files.iter().filter(|file| !other.contains(&file.as_str()));
                 let quants =
                     quants.filter_map(|file| file.strip_suffix(".toml")).map(str::to_owned).collect();
                 catalogue.models.push(ModelEntry { name, targets_dir: dir.clone(), quants });

@@ -43,7 +43,10 @@ use diagnostic::{Sink, Source};
 use reader::Table;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use types::{BuildOptions, Hardware, Model, Provenance, Quant, Ranks, SpecFile, Target, Tuning, Vision};
+use types::{
+    BuildOptions, DFLASH_FILE, Dflash, Hardware, Model, Provenance, Quant, Ranks, SpecFile, Target, Tuning,
+    Vision,
+};
 
 /// The file beside MODEL.toml that describes a vision tower.
 pub const VISION_FILE: &str = "VISION.toml";
@@ -140,6 +143,15 @@ fn tower(it: &Located, sink: &Sink, model: &Model) -> Option<Vision> {
     there.then(|| document(&it.targets_dir, file, sink, read))?.map(|(tower, _)| tower)
 }
 
+/// The drafter of blocks of a model, if a file beside it describes one.
+fn dflash(it: &Located, sink: &Sink, model: &Model) -> Option<Dflash> {
+    let it = it.model.as_ref()?;
+    let file = Path::new("models").join(&it.name).join(DFLASH_FILE);
+    let there = it.targets_dir.join(&file).is_file();
+    let read = |source: &Source, root: Table| Dflash::read(source, root, model);
+    there.then(|| document(&it.targets_dir, file, sink, read))?.map(|(dflash, _)| dflash)
+}
+
 fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<Target> {
     let hardware = it.hardware.as_ref().and_then(|it| {
         let file = Path::new("hardware").join(&it.name).join("HARDWARE.toml");
@@ -148,6 +160,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
     let mut specs: Vec<_> = hardware.iter().map(|(_, source)| source.file()).collect();
     let (model, quant) = model_and_quant(it, sink, &mut specs);
     let tower = model.as_ref().and_then(|model| tower(it, sink, model));
+    let dflash = model.as_ref().and_then(|model| dflash(it, sink, model));
     let ((hardware, source), model, quant) = (hardware?, model?, quant?);
     if sink.is_empty() {
         memory::check(&source, &hardware, &model, &quant, ranks);
@@ -181,6 +194,7 @@ fn read(search: &[PathBuf], it: &Located, ranks: usize, sink: &Sink) -> Option<T
         hardware: hardware.hardware,
         model,
         tower,
+        dflash,
         quant,
         tuning,
         specs,
@@ -217,6 +231,26 @@ fn document<'s, T>(
     let root = reader::parse(&source, &text)?;
     let value = read(&source, Table::root(&source, &root))?;
     Some((value, source))
+}
+
+/// Reads MODEL.toml of the model called `name`, which is `model_toml`.
+///
+/// # Errors
+/// All its mistakes.
+pub(crate) fn read_model(name: &str, model_toml: &str) -> Result<Model, Diagnostics> {
+    check(name, model_toml, None, &[])
+}
+
+/// Checks the text of DFLASH.toml beside a model.
+///
+/// # Errors
+/// All its mistakes.
+pub(crate) fn check_dflash(model: &Model, dflash_toml: &str) -> Result<Dflash, Diagnostics> {
+    let sink = Sink::default();
+    let source = Source { name: DFLASH_FILE.into(), text: dflash_toml.into(), sink: &sink };
+    let root = reader::parse(&source, dflash_toml);
+    let dflash = root.and_then(|root| Dflash::read(&source, Table::root(&source, &root), model));
+    sink.finish(dflash)
 }
 
 /// Checks specs that are not files yet: a model, its vision tower, and quant specs by file name.

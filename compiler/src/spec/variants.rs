@@ -8,7 +8,8 @@ use monomorph_abi::world::MAX_RANKS;
 /// kept whole two ranks alone, and images of as many patches as a build has by default. A model may turn out
 /// not to be shared out to so many ranks once it is planned.
 pub fn variants(target: &Target) -> Vec<Target> {
-    let methods = [DraftMethod::Mtp, DraftMethod::Ngram, DraftMethod::Layers];
+    let blocks = DraftMethod::Dflash { window: None };
+    let methods = [DraftMethod::Mtp, DraftMethod::Ngram, DraftMethod::Layers, blocks];
     let drafts = methods.into_iter().flat_map(|method| [1, method.most()].map(|drafts| (method, drafts)));
     let drafting = drafts.filter_map(|(method, drafts)| {
         let option = DraftOption { method, drafts, vocabulary: None, forced_acceptance: None };

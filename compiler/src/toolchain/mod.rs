@@ -273,9 +273,11 @@ pub fn cubins(root: &Path, target: &Target) -> Result<modules::CubinReport, Buil
 /// # Errors
 /// When the model cannot be planned.
 pub fn plan(target: &Target) -> Result<Plan, BuildError> {
-    let graph = match target.tower.as_ref().filter(|_| target.vision) {
-        Some(tower) => crate::graph::build_with_vision(&target.model, &target.quant, tower),
-        None => crate::graph::build(&target.model, &target.quant),
+    let (model, quant) = (&target.model, &target.quant);
+    let graph = match (target.tower.as_ref().filter(|_| target.vision), target.drafter()) {
+        (Some(tower), _) => crate::graph::build_with_vision(model, quant, tower),
+        (None, Some(drafter)) => crate::graph::build_with_dflash(model, quant, drafter),
+        (None, None) => crate::graph::build(model, quant),
     };
     Ok(passes::assemble::plan(target, &graph)?)
 }

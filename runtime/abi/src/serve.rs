@@ -38,3 +38,7 @@ pub const PACKING_THREADS: usize = 16;
 /// Most bytes of codes that each of them packs at a time, into one of its two buffers: large enough for PCIe,
 /// small enough to share out evenly.
 pub const PACKING_BYTES: usize = 8 << 20;
+
+/// What the tensors of a drafter with a checkpoint of its own are called by before their own names, where
+/// that stands beside its model's.
+pub const DRAFTER_PREFIX: &str = "dflash.";

@@ -106,18 +106,23 @@ impl ModelSpec {
     /// How many of these it drafts itself after every token sampled: all or none.
     pub const fn drafted(&self) -> usize {
         match &self.draft {
-            Some(DraftSpec { drafter: Drafter::Head | Drafter::Layers, drafts, .. }) => *drafts,
+            Some(DraftSpec {
+                drafter: Drafter::Head | Drafter::Layers | Drafter::Block { .. },
+                drafts,
+                ..
+            }) => *drafts,
             Some(DraftSpec { drafter: Drafter::Caller, .. }) | None => 0,
         }
     }
 
     /// Positions that draft passes write behind the last accepted token. A draft head's rows stand at the
     /// position before the token that they are about, so that its first pass writes none; the model's own
-    /// layers are fed that token.
+    /// layers are fed that token. A block has a row more than drafts, from the position of that token on.
     const fn written(&self) -> usize {
         match &self.draft {
             Some(DraftSpec { drafter: Drafter::Head, drafts, .. }) => *drafts - 1,
             Some(DraftSpec { drafter: Drafter::Layers, drafts, .. }) => *drafts,
+            Some(DraftSpec { drafter: Drafter::Block { rows, .. }, .. }) => *rows,
             Some(DraftSpec { drafter: Drafter::Caller, .. }) | None => 0,
         }
     }
@@ -182,6 +187,13 @@ pub enum Drafter {
     Layers,
     /// The engine, by n-gram lookup: some steps give a sequence drafts, others do not.
     Caller,
+    /// A drafter of blocks with weights of its own, when [`Head`](Self::Head) would.
+    Block {
+        /// Rows of a block: one for each draft, and that of the token sampled last.
+        rows: usize,
+        /// Positions that its layers attend to at most, where the build says so.
+        window: Option<usize>,
+    },
 }
 
 /// How the tokens that a stack's next step verifies are drafted.

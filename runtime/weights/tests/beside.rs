@@ -1,7 +1,4 @@
 //! A checkpoint whose tensors stand beside another's.
-//!
-//! Planted, and caught here: tensors of the second that are read of the first one's file; a name that is
-//! taken and replaced.
 
 use monomorph_formats::Format;
 use monomorph_weights::Checkpoint;

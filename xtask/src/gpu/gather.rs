@@ -137,7 +137,7 @@ pub fn gather(options: &Options) -> Result<(), String> {
         }
     }
     if with(Piece::Benches) {
-        let plain = BuildOptions { draft: options.draft.option(), ..BuildOptions::default() };
+        let plain = BuildOptions { draft: options.draft.option()?, ..BuildOptions::default() };
         let invariant = options.batch_invariant.iter().map(|it| Some(*it));
         let invariant = invariant.map(|it| BuildOptions { batch_invariant: it, ..plain });
         let kept = options.kv.iter().map(|it| BuildOptions { kv: Some(*it), ..plain });

@@ -1,8 +1,8 @@
 //! Attention's call on a CPU.
 
-use super::Attention;
+use super::{Attention, KeepContext};
 use crate::emit::call::Call;
-use crate::emit::names::{Scratch, Working};
+use crate::emit::names::{Scratch, Working, body_ident};
 use crate::emit::{float, number};
 use crate::plan::Plan;
 use crate::spec::types::RotaryPairs;
@@ -55,7 +55,11 @@ impl Attention {
                 },
             );
             let window = number(self.window.unwrap_or(it.plan.target.model.context));
-            let window = if self.image_spans { quote!(WholeImages(#window)) } else { quote!(#window) };
+            let window = match (self.image_spans, self.of_drafter) {
+                (true, true) => quote!(WholeBlock(#window)),
+                (true, false) => quote!(WholeImages(#window)),
+                (false, _) => quote!(#window),
+            };
             return quote! {
                 #rows
                 attention_within(
@@ -71,5 +75,14 @@ impl Attention {
                 &self.#cache, &self.buffers.#scratch, #out,
             );
         }
+    }
+}
+
+impl KeepContext {
+    pub(super) fn call(&self, it: &Call) -> TokenStream {
+        let (kv, k_norm, angles) = (it.buffer(self.kv), it.field(self.k_norm), it.own("_angles"));
+        let block = it.plan.block.as_ref().expect("a drafter has a plan");
+        let cache = body_ident(&it.plan.bodies[block.layer(self.kind).0], "_cache");
+        quote!(keep_context(lane, batch, layer, #kv, #k_norm, &self.buffers.#angles, Halves, &self.#cache);)
     }
 }

@@ -297,6 +297,7 @@ impl Launcher<'_> {
             norm_rows: _,
             norm_ranks: _,
             image_spans: _,
+            of_drafter: _,
         } = phase;
         let quant = &self.plan.target.quant;
         let Some(kv) = cache_type(*formats) else {

@@ -23,9 +23,11 @@ pub struct Attention {
     pub scale: f32,
     /// Positions that a query attends to at most: what a cache may forget is what lies before them.
     pub window: Option<usize>,
-    /// Whether a query that stands for a part of an image attends to positions up to the end of the image,
-    /// all of which are rows of the same step.
+    /// Whether a query that stands for a part of an image, or of a drafter's block, attends to positions up
+    /// to the end of it, all of which are rows of the same step.
     pub image_spans: bool,
+    /// Whether it is of a drafter of blocks: that keeps all blocks of a sequence, whatever its window.
+    pub of_drafter: bool,
     /// How `k` and `v` are kept: a query attends to what is read back of them.
     pub kv: KvFormats,
 }
@@ -40,7 +42,8 @@ impl Operation for Attention {
     /// A rank has some of the query heads, and the K/V heads that these read. With fewer K/V heads than
     /// ranks, several ranks have the same one.
     fn share(&self, _: &[Weight], Ranks { count: ranks, .. }: Ranks) -> Result<Share<Attention>, String> {
-        let Attention { heads, kv_heads, head_dim, scale, window, image_spans, kv: formats } = *self;
+        let Attention { heads, kv_heads, head_dim, scale, window, image_spans, of_drafter, kv: formats } =
+            *self;
         let kv = Segment { units: kv_heads, unit: head_dim };
         if !heads.is_multiple_of(ranks) || !kv.divides(ranks) {
             return Err(format!(
@@ -58,12 +61,57 @@ impl Operation for Attention {
                 scale,
                 window,
                 image_spans,
+                of_drafter,
                 kv: formats,
             },
             inputs: vec![q.clone(), kv_rows.clone(), kv_rows],
             output: q,
             cuts: Vec::new(),
         })
+    }
+}
+
+/// `(k, v, c) -> c`: adds `k` and `v` of every row to the cache of the drafter's layers of a kind, in which
+/// [`Attention`] reads them, and passes `c` on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeepContext {
+    /// The kind, of those that the drafter has.
+    pub kind: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// How `k` and `v` are kept.
+    pub kv: KvFormats,
+}
+
+impl Operation for KeepContext {
+    const NAME: &'static str = "keep-context";
+
+    fn kv(&self) -> Option<(usize, KvFormats)> {
+        Some((self.kv_heads, self.kv))
+    }
+}
+
+impl spec::Attention {
+    /// Adds what a layer of a drafter keeps of a token that the model was fed: keys and values of its first
+    /// value, without a norm before them. The last value is that first one.
+    pub(crate) fn keep_context(&self, graph: &mut Builder, body: &mut BodyBuilder, kind: usize) {
+        let context = ValueId(0);
+        let [mut k, v] = ["k", "v"].map(|part| {
+            graph.linear(body, part, &format!("layers.{{layer}}.attention.{part}"), context, false)
+        });
+        if let Some(norm) = self.qk_norm {
+            k = graph.norm(body, "layers.{layer}.attention.k_norm", norm, k, self.kv_heads);
+        }
+        let (heads, head_dim) = (self.kv_heads, self.head_dim);
+        if let Some(rotary) = &self.rotary {
+            let op = Op::Rotary { heads, head_dim, frequencies: graph.frequencies(rotary) };
+            k = body.node("k_rotated", Rows::Tokens, heads * head_dim, op, &[k]);
+        }
+        let op = KeepContext { kind, kv_heads: heads, head_dim, kv: graph.kv() };
+        let width = body.width(context);
+        body.node("context_out", Rows::Tokens, width, op, &[k, v, context]);
     }
 }
 
@@ -103,6 +151,7 @@ impl Built for spec::Attention {
             scale: self.scale.unwrap_or(1.0 / (self.head_dim as f32).sqrt()),
             window: self.window,
             image_spans: graph.image_spans(),
+            of_drafter: graph.of_drafter(),
             kv: graph.kv(),
         };
         let width = self.heads * self.head_dim;

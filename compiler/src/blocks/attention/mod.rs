@@ -9,4 +9,4 @@ mod phases;
 mod reference;
 pub mod spec;
 
-pub use phases::{Attention, FUSIONS};
+pub use phases::{Attention, FUSIONS, KeepContext};

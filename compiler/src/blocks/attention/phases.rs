@@ -39,8 +39,10 @@ pub struct Attention {
     pub keys_as_values: bool,
     /// Positions that a query attends to at most.
     pub window: Option<usize>,
-    /// Whether the tokens of an image attend to all of it.
+    /// Whether the tokens of an image, or the rows of a drafter's block, attend to all of it.
     pub image_spans: bool,
+    /// Whether it is of a drafter of blocks.
+    pub of_drafter: bool,
     /// Formats of keys and values.
     pub kv: KvFormats,
     /// Rotary frequencies, if heads are rotated.
@@ -138,13 +140,65 @@ impl Attention {
         // Messages between ranks carry one table of blocks, and so do the headers of draft passes, which a
         // CUDA device makes itself.
         let one_table = target.ranks > 1 || (target.hardware.cuda().is_some() && target.draft_passes());
-        self.window.filter(|window| !one_table && *window < target.model.context)
+        self.window.filter(|window| !one_table && !self.of_drafter && *window < target.model.context)
     }
 
     /// Sums of squares of a row that a rank sends to every other one, if any.
     fn sums(&self) -> Option<usize> {
         let shared = self.norm_ranks.iter().any(|ranks| *ranks > 1);
         shared.then_some(self.norm_ranks.len())
+    }
+}
+
+/// Norm of k heads, rotary, K/V write: what layers of a drafter keep of a token that the model was fed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KeepContext {
+    /// k and v side by side.
+    pub kv: BufferId,
+    /// Norm of the key heads.
+    pub k_norm: FieldId,
+    /// Rotary frequencies.
+    pub frequencies: RotaryFrequencies,
+    /// The kind of layer, of those that the drafter has.
+    pub kind: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of one head.
+    pub head_dim: usize,
+    /// Formats of keys and values.
+    pub formats: KvFormats,
+    /// Residual stream, which holds what they are made of and is left as it is.
+    pub context: BufferId,
+}
+
+impl Kind for KeepContext {
+    fn name(&self) -> &'static str {
+        "keep-context"
+    }
+
+    fn buffers(&self) -> (Vec<BufferId>, Vec<BufferId>) {
+        (vec![self.kv], vec![self.context])
+    }
+
+    fn fields(&self) -> Vec<FieldId> {
+        vec![self.k_norm]
+    }
+
+    fn work(&self, work: &mut Work) {
+        let layout = kv::Layout::cpu(self.kv_heads, self.head_dim, work.target.quant.kv_block, self.formats);
+        work.cost.kv_bytes = (work.given.tokens * layout.token_bytes()) as f64;
+    }
+
+    fn frequencies(&self) -> Option<&RotaryFrequencies> {
+        Some(&self.frequencies)
+    }
+
+    fn cpu(&self, call: &Call) -> TokenStream {
+        self.call(call)
+    }
+
+    fn cuda(&self, _: &mut Launcher, _: Site, _: &mut Vec<Launch>) -> Result<(), PassError> {
+        Err(pass_error!("the CUDA backend has no kernels for `{}` of a drafter of blocks", self.name()))
     }
 }
 
@@ -190,7 +244,26 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[],
         lower: |it| lower(it, "c", [Some("qn"), Some("kn")], Some("g")),
     },
+    // What a drafter keeps of a token.
+    Fusion {
+        name: "keep-context",
+        pattern: "kn = rms-norm(k); kr = rotary(kn); out = keep-context(kr, v, residual)",
+        matrices: &[],
+        buffers: &[],
+        lower: keep_context,
+    },
 ];
+
+fn keep_context(it: &Lowering) -> Result<PhaseKind, PassError> {
+    let graph::KeepContext { kind, kv_heads, head_dim, kv: formats } = *it.block_op("out");
+    let Op::Rotary { frequencies, .. } = it.op("kr") else { unreachable!("the rule says rotary") };
+    let (kv, context) = (it.whole("k")?, it.whole("residual")?);
+    if it.slice("v") != (Slice { buffer: kv, column: kv_heads * head_dim }) {
+        return Err(pass_error!("k and v of `{}` do not stand side by side", it.body.name));
+    }
+    let (k_norm, frequencies) = (it.norm("kn"), frequencies.clone());
+    Ok(KeepContext { kv, k_norm, frequencies, kind, kv_heads, head_dim, formats, context }.into())
+}
 
 /// `context` is the result of attention; `gates`, if any, multiply it.
 fn lower(
@@ -199,7 +272,7 @@ fn lower(
     norms: [Option<&str>; 2],
     gates: Option<&str>,
 ) -> Result<PhaseKind, PassError> {
-    let graph::Attention { heads, kv_heads, head_dim, scale, window, image_spans, kv } =
+    let graph::Attention { heads, kv_heads, head_dim, scale, window, image_spans, of_drafter, kv } =
         *it.block_op(context);
     let [frequencies, of_keys] = ["qr", "kr"].map(|rotated| match it.given(rotated) {
         Some(Op::Rotary { frequencies, .. }) => Some(frequencies),
@@ -249,6 +322,7 @@ fn lower(
         keys_as_values,
         window,
         image_spans,
+        of_drafter,
         kv,
         frequencies,
         heads,

@@ -1,6 +1,6 @@
 //! The reference of attention, written as plainly as possible.
 
-use super::graph::Attention;
+use super::graph::{Attention, KeepContext};
 use crate::blocks::Computed;
 use crate::reference::{Evaluation, Side};
 use monomorph_formats::dot;
@@ -27,6 +27,18 @@ impl Computed for Attention {
         keys.extend(k);
         values.extend(v);
         attend(self, q, keys, values, first, &last)
+    }
+}
+
+impl Computed for KeepContext {
+    /// Takes k, v and what is passed on, one row per token.
+    fn run(&self, it: &mut Evaluation) -> Vec<f32> {
+        let [k, v, context] = [0, 1, 2].map(|input| it.input(input));
+        let (k, v) = (it.stored(Side::Keys, self.head_dim, k), it.stored(Side::Values, self.head_dim, v));
+        let State { keys, values } = it.state::<State>();
+        keys.extend(k);
+        values.extend(v);
+        context.to_vec()
     }
 }
 
@@ -77,7 +89,8 @@ mod tests {
     /// One head of one element.
     fn one_wide(window: Option<usize>, image_spans: bool) -> Attention {
         let kv = KvFormats::both(Cached::F32);
-        Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window, image_spans, kv }
+        let of_drafter = false;
+        Attention { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0, window, image_spans, of_drafter, kv }
     }
 
     #[test]

@@ -359,6 +359,17 @@ pub const FUSIONS: &[Fusion] = &[
         buffers: &[],
         lower: stored,
     },
+    // What a drafter keeps of a token.
+    Fusion {
+        name: "linear-to-keep",
+        pattern: "k = linear(x); v = linear(x) where v feeds keep-context",
+        matrices: &[(&["k", "v"], Stacked)],
+        buffers: &[],
+        lower: |it| {
+            let (x, out) = (it.whole("x")?, it.whole("k")?);
+            Ok(Linear { x, matrix: it.matrix("k"), bias: it.bias("k"), out }.into())
+        },
+    },
     // What is normed before it is added to the residual stream.
     Fusion {
         name: "linear-of-attention",

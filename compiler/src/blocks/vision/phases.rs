@@ -431,7 +431,7 @@ pub const FUSIONS: &[Fusion] = &[
     },
     Fusion {
         name: "embed-patches-normed",
-        pattern: "e = linear(x); out = rms-norm(e) where out is handed on",
+        pattern: "e = linear(x); out = rms-norm(e) where x is not taps, out is handed on",
         matrices: &[(&["e"], Stacked)],
         buffers: &[],
         lower: |it| embed_patches(it, Place::Norm(it.norm("out"))),

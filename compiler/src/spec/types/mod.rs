@@ -8,6 +8,7 @@ mod model;
 mod quant;
 mod tuning;
 
+pub use crate::blocks::dflash::{DFLASH_FILE, DFLASH_PREFIX, Dflash, DflashAttention, DflashLayer};
 pub use crate::blocks::vision::{ImageTokens, VISION_PREFIX, Vision, VisionFamily};
 pub use crate::blocks::{Ffn, Mixer};
 pub use batch::{BatchInvariant, DECODE_BUCKETS};
@@ -94,6 +95,9 @@ pub struct Target {
     pub model: Model,
     /// The model's vision tower, if VISION.toml describes one; built where `vision` is set.
     pub tower: Option<Vision>,
+    /// The model's drafter of blocks, if DFLASH.toml describes one; built where `draft` says so, with the
+    /// window that the build asked for.
+    pub dflash: Option<Dflash>,
     /// Formats of its weights and products.
     pub quant: Quant,
     /// Tuning of its CUDA kernels; `None` on other hardware.
@@ -133,6 +137,12 @@ impl Target {
     /// Whether its stack drafts itself, in passes behind its steps.
     pub fn draft_passes(&self) -> bool {
         self.draft.is_some_and(|draft| draft.method != DraftMethod::Ngram)
+    }
+
+    /// The drafter of blocks that it is built with.
+    pub fn drafter(&self) -> Option<&Dflash> {
+        let built = self.draft.is_some_and(|draft| draft.method.is_dflash());
+        self.dflash.as_ref().filter(|_| built)
     }
 
     /// How ranks share the model.

@@ -35,6 +35,8 @@ pub struct Batch {
     ahead: usize,
     /// Images among the tokens, of a stack with a vision tower.
     images: Option<StepImages>,
+    /// By row: the last position of its sequence's rows, of a batch of blocks.
+    block_ends: Vec<u32>,
 }
 
 impl Batch {
@@ -58,6 +60,7 @@ impl Batch {
             slots_differ: true,
             ahead: 0,
             images: None,
+            block_ends: Vec::new(),
         }
     }
 
@@ -292,6 +295,15 @@ impl Batch {
         &self.positions
     }
 
+    /// By row: the last position of its sequence's rows.
+    ///
+    /// # Panics
+    /// Of a batch that was [filled](Self::fill) with a step and not pushed row by row.
+    pub(crate) fn block_ends(&self) -> &[u32] {
+        assert_eq!(self.block_ends.len(), self.ids.len(), "only a draft pass has blocks");
+        &self.block_ends
+    }
+
     /// Images among the tokens.
     ///
     /// # Panics
@@ -322,6 +334,7 @@ impl Batch {
         self.sequence_of.clear();
         self.sequences.clear();
         self.outputs.clear();
+        self.block_ends.clear();
         self.blocks.clone_from(&of.blocks);
         self.sliding.clone_from(&of.sliding);
         self.slides = of.slides;
@@ -350,6 +363,7 @@ impl Batch {
         }
         let position = self.positions[start] as usize;
         let rows = start..self.ids.len();
+        self.block_ends.resize(rows.end, self.positions[rows.end - 1]);
         if let (Some(images), Some(seen)) = (&mut self.images, &from.images) {
             for index in &self.positions[rows.clone()] {
                 let token = of.rows.start + (*index as usize - of.position);

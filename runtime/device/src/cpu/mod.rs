@@ -51,8 +51,8 @@ mod whole;
 mod windows;
 
 pub use attention::{
-    AttentionScratch, BareNorm, HeadNorm, Seen, SegmentScratch, WholeImages, attention, attention_within,
-    norm_rows,
+    AttentionScratch, BareNorm, HeadNorm, Seen, SegmentScratch, WholeBlock, WholeImages, attention,
+    attention_within, keep_context, norm_rows,
 };
 pub use batch::Batch;
 pub use codes::{Fp8Block128, Fp8Tensor, Nvfp4Groups};
@@ -60,7 +60,10 @@ pub use decoded::{Bf16, Decoded, F16, F32};
 pub use delta::{DeltaScratch, delta};
 #[cfg(feature = "forced-acceptance")]
 pub use draft::Forced;
-pub use draft::{Acceptance, Behind, Drafting, Drafts, Passes, Verify, draft_embed, draft_embed_images};
+pub use draft::{
+    Acceptance, Behind, BlockDrafting, BlockPasses, Drafting, Drafts, Passes, Verify, draft_embed,
+    draft_embed_images, keep_tap,
+};
 pub use epilogue::{
     Activated, Activation, Add, Bias, Epilogue, Gated, GatedBias, GatedEpilogue, Gelu, GeluTanh, Multiply,
     Relu, Relu2, Silu, Store, StoreAt,

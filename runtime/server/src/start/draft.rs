@@ -23,21 +23,33 @@ pub(crate) fn describe(spec: &ModelSpec, draft: &DraftSpec) -> String {
     } else {
         "of all ids".to_owned()
     };
-    let layers = if *drafter == Drafter::Layers { " by the layers without recurrent state" } else { "" };
+    let by = match drafter {
+        Drafter::Layers => " by the layers without recurrent state".to_owned(),
+        Drafter::Block { rows, window } => {
+            let window =
+                window.map_or(String::new(), |window| format!(" over the last {window} positions at most"));
+            format!(" by a drafter's block of {rows} rows{window}")
+        }
+        Drafter::Head | Drafter::Caller => String::new(),
+    };
     let forced = forced_acceptance.map_or(String::new(), |rate| {
         format!("; accepted at a rate of {rate} whatever was sampled, so answers mean nothing")
     });
-    format!("{method}: {drafts} token{plural} after every one sampled{layers}, {ids}{forced}")
+    format!("{method}: {drafts} token{plural} after every one sampled{by}, {ids}{forced}")
 }
 
 /// The method as JSON; null where nothing is drafted.
 pub(crate) fn facts(spec: &ModelSpec) -> Value {
-    let Some(DraftSpec { method, drafts, vocabulary, forced_acceptance, .. }) = spec.draft else {
+    let Some(DraftSpec { method, drafter, drafts, vocabulary, forced_acceptance }) = spec.draft else {
         return Value::Null;
     };
-    json!({
+    let mut facts = json!({
         "method": method, "drafts": drafts, "vocabulary": vocabulary, "forced_acceptance": forced_acceptance,
-    })
+    });
+    if let Drafter::Block { rows, window } = drafter {
+        facts["block"] = json!({ "rows": rows, "window": window });
+    }
+    facts
 }
 
 /// Mean number of accepted drafts of a step, from 0 to all that it verifies; `None` before the first.
@@ -64,6 +76,17 @@ mod tests {
         let words =
             "script: 1 token after every one sampled by the layers without recurrent state, of all ids";
         assert_eq!(told(&ModelSpec { draft: Some(layers), ..*whole }), words);
+        let block = |window: Option<usize>| {
+            let drafter = Drafter::Block { rows: 2, window };
+            ModelSpec { draft: Some(DraftSpec { drafter, ..whole.draft.expect("drafts") }), ..*whole }
+        };
+        let words = "script: 1 token after every one sampled by a drafter's block of 2 rows over the last 64 positions \
+                     at most, of all ids";
+        assert_eq!(told(&block(Some(64))), words);
+        assert_eq!(facts(&block(None))["block"], json!({ "rows": 2, "window": null }));
+        assert_eq!(facts(whole).get("block"), None);
+        // Both of the step's, and those of a block behind all drafts.
+        assert_eq!((block(None).reach(), block(None).ahead(1), block(None).drafted()), (3, 2, 1));
         let draft = DraftSpec {
             drafts: 2,
             vocabulary: 1000,

@@ -14,11 +14,12 @@ use crate::start::verify::verify;
 use monomorph_abi::serve;
 use monomorph_engine::{EngineHandle, EngineOptions, OffloadShare, PrefixOptions, SNAPSHOT_INTERVAL};
 use monomorph_model::{
-    HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, SlidingSpec, StatesWanted, Weights,
+    Drafter, HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, SlidingSpec, StatesWanted,
+    Weights,
 };
 use monomorph_weights::{Checkpoint, Packed, PackedLook};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The
 /// options' blocks, sequences and snapshots become those that the model claimed.
@@ -95,6 +96,11 @@ pub struct WeightsArgs {
     /// `dummy:SEED` for made-up weights of the right formats, which say nothing sensible and are as fast.
     #[arg(long, value_name = "PATH|OWNER/NAME")]
     pub weights: Option<PathBuf>,
+    /// The directory of the drafter's checkpoint, of a build with `--draft dflash` and no other: its tensors
+    /// are read beside those of the weights. Packed weights have them among theirs, and made-up ones make
+    /// them up.
+    #[arg(long, value_name = "DIR")]
+    pub drafter: Option<PathBuf>,
     /// Where files of a hub are kept [default: where the hub's own client keeps them].
     #[arg(long, value_name = "DIR")]
     pub cache_dir: Option<PathBuf>,
@@ -117,6 +123,7 @@ impl WeightsArgs {
         if self.cache_dir.is_some() && repository.is_none() {
             return Err("--cache-dir goes with --weights OWNER/NAME, a repository of a hub".to_owned());
         }
+        let drafter = self.drafter(spec)?;
         if let Some(seed) = self.dummy_seed()? {
             if self.verify {
                 return Err("--verify: made-up weights have no digests".to_owned());
@@ -146,7 +153,32 @@ impl WeightsArgs {
         if self.verify {
             verify(spec, &checkpoint, threads)?;
         }
-        Ok(Weights::Checkpoint(checkpoint))
+        let Some(drafter) = drafter else { return Ok(Weights::Checkpoint(checkpoint)) };
+        let drafter = Checkpoint::open(drafter).map_err(|error| error.to_string())?;
+        let both = checkpoint.with(serve::DRAFTER_PREFIX, drafter).map_err(|error| error.to_string())?;
+        Ok(Weights::Checkpoint(both))
+    }
+
+    /// Where the drafter's checkpoint is, of a build that has one of its own.
+    fn drafter(&self, spec: &ModelSpec) -> Result<Option<&Path>, String> {
+        let drafts = spec.draft.is_some_and(|draft| matches!(draft.drafter, Drafter::Block { .. }));
+        let apart = !self.is_dummy() && self.packed().is_none();
+        match (drafts, &self.drafter) {
+            (true, None) if apart => {
+                let what = "this server drafts with a drafter that has a checkpoint of its own";
+                Err(format!("{what}: say where that is, --drafter DIR"))
+            }
+            (true, drafter) if apart => Ok(drafter.as_deref()),
+            (_, None) => Ok(None),
+            (true, Some(drafter)) => {
+                let what = "packed and made-up weights have the drafter's among them: leave it out";
+                Err(format!("--drafter {}: {what}", drafter.display()))
+            }
+            (false, Some(drafter)) => {
+                let what = "this server has no drafter with weights of its own; `--draft dflash` builds one that does";
+                Err(format!("--drafter {}: {what}", drafter.display()))
+            }
+        }
     }
 
     /// Whether weights are a repository's.
@@ -531,4 +563,43 @@ pub(crate) fn load(
         let text = text.join().map_err(|_| "reading the tokenizer panicked".to_owned())?;
         Ok((handle, text?))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use monomorph_engine::scripted::{Drafting, Shape, Small};
+    use monomorph_model::DraftSpec;
+
+    fn args(weights: &str, drafter: Option<&str>) -> WeightsArgs {
+        WeightsArgs {
+            weights: Some(PathBuf::from(weights)),
+            drafter: drafter.map(PathBuf::from),
+            cache_dir: None,
+            tokenizer: None,
+            verify: false,
+        }
+    }
+
+    #[test]
+    fn a_drafters_checkpoint_is_named_where_there_is_one_and_nowhere_else() {
+        let plain = Drafting::<Small, 1>::SPEC;
+        let drafter = Drafter::Block { rows: 2, window: None };
+        let draft = DraftSpec { drafter, ..plain.draft.expect("drafts") };
+        let blocks = ModelSpec { draft: Some(draft), ..*plain };
+        let asked =
+            |spec: &ModelSpec, weights: &str, drafter: Option<&str>| -> Result<Option<PathBuf>, String> {
+                args(weights, drafter).drafter(spec).map(|path| path.map(Path::to_owned))
+            };
+        assert_eq!(asked(&blocks, "weights", Some("beside")), Ok(Some(PathBuf::from("beside"))));
+        assert_eq!(asked(plain, "weights", None), Ok(None));
+        assert_eq!(asked(&blocks, "dummy", None), Ok(None));
+        let refused = |spec: &ModelSpec, weights: &str, drafter: Option<&str>, said: &str| {
+            let error = asked(spec, weights, drafter).expect_err(said);
+            assert!(error.contains(said), "{error}");
+        };
+        refused(&blocks, "weights", None, "say where that is, --drafter DIR");
+        refused(&blocks, "dummy", Some("beside"), "leave it out");
+        refused(plain, "weights", Some("beside"), "`--draft dflash` builds one that does");
+    }
 }

@@ -198,6 +198,61 @@ impl Seen for WholeImages {
     }
 }
 
+/// The same, and those behind that stand in the same block of a drafter.
+#[derive(Clone, Copy, Debug)]
+pub struct WholeBlock(pub usize);
+
+impl Seen for WholeBlock {
+    fn window(self) -> usize {
+        self.0
+    }
+
+    fn ends(batch: &Batch) -> &[u32] {
+        batch.block_ends()
+    }
+}
+
+/// What a layer of a drafter keeps of the batch's rows, without attending: normalises and rotates keys, and
+/// writes keys and values to the cache. A row of `kv` (`KV = 2 * KV_HEADS * HEAD_DIM`) holds the key heads,
+/// then the value heads; the rest is as of [`attention`].
+///
+/// # Panics
+/// As [`attention`].
+#[expect(clippy::too_many_arguments, reason = "one phase is one call; a structure would only rename them")]
+pub fn keep_context<
+    E,
+    K,
+    P,
+    const KV_HEADS: usize,
+    const HEAD_DIM: usize,
+    const BLOCK: usize,
+    const KV: usize,
+    const DIMS: usize,
+>(
+    lane: &Lane,
+    batch: &Batch,
+    layer: usize,
+    kv: &Rows<KV>,
+    k_norm: &K,
+    angles: &Rows<DIMS>,
+    pairs: P,
+    cache: &KvCache<E, KV_HEADS, HEAD_DIM, BLOCK>,
+) where
+    E: KvKept,
+    K: HeadNorm<HEAD_DIM>,
+    P: RotaryPairs,
+{
+    const {
+        assert!(KV == 2 * KV_HEADS * HEAD_DIM, "a row holds key heads and value heads");
+        assert!(DIMS <= HEAD_DIM, "no more dimensions turn than a head has");
+    }
+    cache.check(batch, layer);
+    // Of no query heads.
+    rotate::rotate_and_write::<E, NoNorm, K, NoNorm, P, 0, KV_HEADS, HEAD_DIM, BLOCK, KV, DIMS>(
+        lane, batch, layer, kv, &NoNorm, k_norm, &NoNorm, angles, &pairs, cache,
+    );
+}
+
 /// [`attention`] over the last `window` positions of a sequence, a row's own among them, with a norm of
 /// values. Of a [sliding](KvCache::sliding) cache it reads only the blocks that hold these.
 ///

@@ -2,22 +2,27 @@
 //! the next drafts (compiler/src/plan/draft.rs lists the rows of each pass).
 
 mod accept;
+mod block;
 mod embed;
+mod hold;
 
 #[cfg(feature = "forced-acceptance")]
 pub use accept::Forced;
 pub use accept::{Acceptance, Verify};
+pub use block::{BlockDrafting, BlockPasses, keep_tap};
 pub use embed::{draft_embed, draft_embed_images};
+pub(super) use hold::accept;
+use hold::hold;
 
 use super::batch::Batch;
 use super::gather::each_row;
 use super::kv_offload::KvOffload;
-use super::outputs::{Outputs, drafts};
+use super::outputs::Outputs;
 use super::rows::Rows;
 use super::shape::BatchLimits;
 use super::team::{Lane, Team};
-use monomorph_model::{RowOutput, SequenceStep, Step};
-use monomorph_sampling::{Sampled, Sampling, sample};
+use monomorph_model::{RowOutput, Step};
+use monomorph_sampling::{Sampling, sample};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -213,39 +218,11 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
     }
 }
 
-/// The tokens of sequence `index` sampled after accepted drafts. The rest is discarded, and the last becomes
-/// its slot's token.
-fn hold<A: Acceptance, const DRAFTS: usize>(
-    index: usize,
-    sequence: &SequenceStep,
-    outputs: &mut Outputs<DRAFTS>,
-) -> Vec<u32> {
-    let RowOutput::Verified(verified) = &mut outputs.rows[index] else { return Vec::new() };
-    accept::<A>(sequence, &mut verified.sampled);
-    let sampled: Vec<u32> = verified.sampled.iter().map(|token| token.id).collect();
-    if let Some(last) = sampled.last() {
-        outputs.note(sequence.slot, *last);
-    }
-    sampled
-}
-
-/// Cuts a sequence's sampled tokens after the first rejected draft.
-pub(super) fn accept<A: Acceptance>(sequence: &SequenceStep, sampled: &mut Vec<Sampled>) {
-    let first = sequence.position + sequence.tokens.len() - sequence.drafts;
-    let mut held = 0;
-    for (draft, token) in drafts(sequence).iter().zip(&mut *sampled) {
-        if !A::holds(sequence.slot, first + held, *draft, token) {
-            break;
-        }
-        held += 1;
-    }
-    sampled.truncate(held + 1);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use monomorph_model::{BlockId, Output, Slot, Tokens, Verified};
+    use monomorph_model::{BlockId, Output, SequenceStep, Slot, Tokens, Verified};
+    use monomorph_sampling::Sampled;
 
     const LIMITS: BatchLimits =
         BatchLimits { tokens: 16, sequences: 5, vocabulary: 10, context: 64, block_tokens: 4, blocks: 8 };

@@ -1,0 +1,35 @@
+//! What of a sequence's tokens holds once they are sampled.
+
+use super::super::outputs::{Outputs, drafts};
+use super::accept::Acceptance;
+use monomorph_model::{RowOutput, SequenceStep};
+use monomorph_sampling::Sampled;
+
+/// The tokens of sequence `index` sampled after accepted drafts. The rest is discarded, and the last becomes
+/// its slot's token.
+pub(super) fn hold<A: Acceptance, const DRAFTS: usize>(
+    index: usize,
+    sequence: &SequenceStep,
+    outputs: &mut Outputs<DRAFTS>,
+) -> Vec<u32> {
+    let RowOutput::Verified(verified) = &mut outputs.rows[index] else { return Vec::new() };
+    accept::<A>(sequence, &mut verified.sampled);
+    let sampled: Vec<u32> = verified.sampled.iter().map(|token| token.id).collect();
+    if let Some(last) = sampled.last() {
+        outputs.note(sequence.slot, *last);
+    }
+    sampled
+}
+
+/// Cuts a sequence's sampled tokens after the first rejected draft.
+pub(in super::super) fn accept<A: Acceptance>(sequence: &SequenceStep, sampled: &mut Vec<Sampled>) {
+    let first = sequence.position + sequence.tokens.len() - sequence.drafts;
+    let mut held = 0;
+    for (draft, token) in drafts(sequence).iter().zip(&mut *sampled) {
+        if !A::holds(sequence.slot, first + held, *draft, token) {
+            break;
+        }
+        held += 1;
+    }
+    sampled.truncate(held + 1);
+}
