@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 
 /// `target`, built to draft.
 ///
-/// # Errors When the model or its checkpoint has no draft head or drafter, the backend has no passes of the
-/// method, the model has no layers to skip or no others, a number is out of range, or the head does not fit
-/// into memory as well.
+/// # Errors
+/// When the model or its checkpoint has no draft head or drafter, the backend has no passes of the method,
+/// the model has no layers to skip or no others, a number is out of range, or the head does not fit into
+/// memory as well.
 pub fn with_draft(mut target: Target, option: &DraftOption) -> Result<Target, Diagnostics> {
     let sink = Sink::default();
     let (model, quant) = (&target.model, &target.quant);
