@@ -67,8 +67,9 @@ pub const CUDA: &str = "--features=monomorph-device/cuda";
 const KERNELS: &str = "kernels";
 
 /// Files in `tests/tests` with ignored tests that need nothing but time.
-const SLOW: [&str; 13] = [
+const SLOW: [&str; 14] = [
     "calls",
+    "dflash",
     "drafting",
     "emulated",
     "emulated_drafting",
