@@ -3,7 +3,7 @@
 use crate::error::OpenError;
 use crate::file::{self, Named};
 use crate::page::{ALIGN, Page, PageMemory};
-use crate::ring::Ring;
+use crate::ring::Pages;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ pub(crate) fn prepare<M: PageMemory>(
     directory: &Path,
     options: Options,
     report: &impl Fn(std::fmt::Arguments),
-) -> Result<(File, How, Option<Ring<M>>), OpenError> {
+) -> Result<(File, How, Option<Pages<M>>), OpenError> {
     let make = |bytes, direct| {
         let file = file::create(directory, bytes, direct)?;
         // Nothing is in it yet.
@@ -40,7 +40,7 @@ pub(crate) fn prepare_named<M: PageMemory>(
     named: &Named,
     options: Options,
     report: &impl Fn(std::fmt::Arguments),
-) -> Result<(File, How, Option<Ring<M>>), OpenError> {
+) -> Result<(File, How, Option<Pages<M>>), OpenError> {
     let open = |bytes, direct| {
         let file = file::open_named(named, bytes, direct)?;
         probe(&file, named.directory, options.page_bytes, false).map(|()| file)
@@ -53,7 +53,7 @@ fn prepare_with<M: PageMemory>(
     Options { page_bytes, capacity_bytes, depth }: Options,
     open: impl Fn(u64, bool) -> Result<File, OpenError>,
     report: &impl Fn(std::fmt::Arguments),
-) -> Result<(File, How, Option<Ring<M>>), OpenError> {
+) -> Result<(File, How, Option<Pages<M>>), OpenError> {
     if page_bytes == 0 || !page_bytes.is_multiple_of(ALIGN) || page_bytes > LARGEST {
         return Err(OpenError::PageSize { bytes: page_bytes });
     }
@@ -72,7 +72,7 @@ fn prepare_with<M: PageMemory>(
         }
         file => (file?, true),
     };
-    let ring = file.try_clone().and_then(|file| Ring::new(file, depth.clamp(1, DEEPEST)));
+    let ring = file.try_clone().and_then(|file| Pages::new(file, depth.clamp(1, DEEPEST)));
     let ring = ring.map_err(|error| {
         report(format_args!(
             "{}: no io_uring here ({error}); pages are read and written one after another",

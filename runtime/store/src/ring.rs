@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Retries of an interrupted transfer.
@@ -14,39 +15,79 @@ const ATTEMPTS: u32 = 8;
 /// The errors of an interrupted transfer.
 const AGAIN: [i32; 2] = [Errno::INTR.raw_os_error(), Errno::AGAIN.raw_os_error()];
 
-/// The ring, and the transfers that the kernel may be working on.
-pub(crate) struct Ring<M: PageMemory> {
+/// A transfer that the kernel may be working on.
+///
+/// # Safety
+/// File and memory of the entry belong to the value: open and alive, in the same place wherever the value is
+/// moved, and touched by nobody until the ring has returned it.
+pub(crate) unsafe trait Job {
+    /// What the system is told.
+    fn entry(&self) -> squeue::Entry;
+}
+
+/// The ring, and what the kernel may be working on.
+pub(crate) struct Ring<J: Job> {
     ring: IoUring,
-    file: File,
-    /// Transfers by the number that the system knows them by, with how often each was begun.
-    slots: Vec<Option<(Transfer<M>, u32)>>,
+    /// Jobs by the number that the system knows them by, with how often each was begun.
+    slots: Vec<Option<(J, u32)>>,
     vacant: Vec<usize>,
     in_flight: usize,
 }
 
-impl<M: PageMemory> Ring<M> {
-    /// A ring for `depth` transfers at a time.
+impl<J: Job> Ring<J> {
+    /// A ring for `depth` jobs at a time.
     ///
     /// # Errors
     /// When the system has no io_uring, an old one, or forbids it.
-    pub fn new(file: File, depth: u32) -> io::Result<Ring<M>> {
+    pub fn new(depth: u32) -> io::Result<Ring<J>> {
         let ring = IoUring::new(depth)?;
         let mut probe = Probe::new();
         ring.submitter().register_probe(&mut probe)?;
         if !(probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE)) {
             return Err(io::Error::from(io::ErrorKind::Unsupported));
         }
-        Ok(Ring { ring, file, slots: Vec::new(), vacant: Vec::new(), in_flight: 0 })
+        Ok(Ring { ring, slots: Vec::new(), vacant: Vec::new(), in_flight: 0 })
     }
 
-    /// Hands the transfer of a slot to the system, with the next call.
+    /// Begins a job, with the next call.
+    pub fn begin(&mut self, job: J) {
+        let slot = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        self.slots[slot] = Some((job, 1));
+        self.in_flight += 1;
+        self.push(slot);
+    }
+
+    /// Jobs begun and not returned.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Tells the system at once what was begun, without waiting for any of it.
+    pub fn submit(&self) {
+        self.call(0);
+    }
+
+    /// Returns what is done, each with its result: an error's number below zero, or the bytes moved. Waits
+    /// for at least one if any is in flight.
+    pub fn finish(&mut self, done: &mut Vec<(J, i32)>) {
+        let before = done.len();
+        while self.in_flight > 0 && done.len() == before {
+            self.call(1);
+            self.reap(done);
+        }
+    }
+
+    /// Hands the job of a slot to the system, with the next call.
     fn push(&mut self, slot: usize) {
-        let Some((transfer, _)) = &self.slots[slot] else { return };
-        let entry = entry(&self.file, transfer).user_data(slot as u64);
-        // SAFETY: the file is open and the memory alive for as long as the slot is occupied, which is until
-        // the system says that it is done; nothing else touches the memory meanwhile.
+        let Some((job, _)) = &self.slots[slot] else { return };
+        let entry = job.entry().user_data(slot as u64);
+        // SAFETY: the job's promise holds for as long as the slot is occupied, which is until the system says
+        // that it is done; nothing else touches the memory meanwhile.
         while unsafe { self.ring.submission().push(&entry) }.is_err() {
-            // Only with more transfers at a time than the ring was made for.
+            // Only with more jobs at a time than the ring was made for.
             self.call(0);
         }
     }
@@ -61,15 +102,15 @@ impl<M: PageMemory> Ring<M> {
         }
     }
 
-    fn take(&mut self, slot: usize) -> Option<Transfer<M>> {
-        let (transfer, _) = self.slots.get_mut(slot)?.take()?;
+    fn take(&mut self, slot: usize) -> Option<J> {
+        let (job, _) = self.slots.get_mut(slot)?.take()?;
         self.vacant.push(slot);
         self.in_flight -= 1;
-        Some(transfer)
+        Some(job)
     }
 
     /// Collects completions, each with its result.
-    fn reap(&mut self, done: &mut Vec<(Transfer<M>, io::Result<()>)>) {
+    fn reap(&mut self, done: &mut Vec<(J, i32)>) {
         let completed: Vec<(usize, i32)> =
             self.ring.completion().map(|entry| (entry.user_data() as usize, entry.result())).collect();
         for (slot, result) in completed {
@@ -81,21 +122,57 @@ impl<M: PageMemory> Ring<M> {
                 self.push(slot);
                 continue;
             }
-            if let Some(transfer) = self.take(slot) {
-                let result = outcome(&transfer, result);
-                done.push((transfer, result));
+            if let Some(job) = self.take(slot) {
+                done.push((job, result));
             }
         }
     }
 }
 
-fn entry<M: PageMemory>(file: &File, transfer: &Transfer<M>) -> squeue::Entry {
-    let (file, start) = (types::Fd(file.as_raw_fd()), transfer.page.start().as_ptr());
-    // Pages are at most 1 GiB.
-    let len = transfer.page.len() as u32;
-    match transfer.kind {
-        Kind::Read => opcode::Read::new(file, start, len).offset(transfer.offset()).build(),
-        Kind::Write => opcode::Write::new(file, start, len).offset(transfer.offset()).build(),
+impl<J: Job> Drop for Ring<J> {
+    fn drop(&mut self) {
+        // Memory that the system may write to is not given back before it says that it is done.
+        while self.in_flight > 0 {
+            self.finish(&mut Vec::new());
+        }
+    }
+}
+
+/// A ring that moves the pages of a file.
+pub(crate) struct Pages<M: PageMemory> {
+    ring: Ring<PageJob<M>>,
+    file: Arc<File>,
+    done: Vec<(PageJob<M>, i32)>,
+}
+
+/// A page on its way, and the file that it is of.
+struct PageJob<M> {
+    transfer: Transfer<M>,
+    file: Arc<File>,
+}
+
+impl<M: PageMemory> Pages<M> {
+    /// For `depth` transfers at a time.
+    ///
+    /// # Errors
+    /// As [`Ring::new`].
+    pub fn new(file: File, depth: u32) -> io::Result<Pages<M>> {
+        Ok(Pages { ring: Ring::new(depth)?, file: Arc::new(file), done: Vec::new() })
+    }
+}
+
+// SAFETY: the job owns the page's memory, whose place is the same wherever it is moved, and a share of the
+// file.
+unsafe impl<M: PageMemory> Job for PageJob<M> {
+    fn entry(&self) -> squeue::Entry {
+        let PageJob { transfer, file } = self;
+        let (file, start) = (types::Fd(file.as_raw_fd()), transfer.page.start().as_ptr());
+        // Pages are at most 1 GiB.
+        let len = transfer.page.len() as u32;
+        match transfer.kind {
+            Kind::Read => opcode::Read::new(file, start, len).offset(transfer.offset()).build(),
+            Kind::Write => opcode::Write::new(file, start, len).offset(transfer.offset()).build(),
+        }
     }
 }
 
@@ -114,36 +191,22 @@ fn outcome<M: PageMemory>(transfer: &Transfer<M>, result: i32) -> io::Result<()>
     Err(io::Error::new(kind, format!("{result} of {} bytes were {verb}", transfer.page.len())))
 }
 
-impl<M: PageMemory> Backend<M> for Ring<M> {
+impl<M: PageMemory> Backend<M> for Pages<M> {
     fn begin(&mut self, transfer: Transfer<M>) {
-        let slot = self.vacant.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            self.slots.len() - 1
-        });
-        self.slots[slot] = Some((transfer, 1));
-        self.in_flight += 1;
-        self.push(slot);
+        let file = Arc::clone(&self.file);
+        self.ring.begin(PageJob { transfer, file });
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.ring.in_flight()
     }
 
     fn finish(&mut self, done: &mut Vec<(Transfer<M>, io::Result<()>)>) {
-        let before = done.len();
-        while self.in_flight > 0 && done.len() == before {
-            self.call(1);
-            self.reap(done);
-        }
-    }
-}
-
-impl<M: PageMemory> Drop for Ring<M> {
-    fn drop(&mut self) {
-        // Memory that the system may write to is not given back before it says that it is done.
-        while self.in_flight > 0 {
-            self.finish(&mut Vec::new());
-        }
+        self.ring.finish(&mut self.done);
+        done.extend(self.done.drain(..).map(|(PageJob { transfer, .. }, result)| {
+            let result = outcome(&transfer, result);
+            (transfer, result)
+        }));
     }
 }
 
@@ -169,7 +232,7 @@ mod tests {
     #[test]
     fn a_ring_for_few_takes_many() {
         let file = tempfile::tempfile().unwrap();
-        let mut ring = Ring::new(file, 2).unwrap();
+        let mut ring = Pages::new(file, 2).unwrap();
         for place in 0..64 {
             ring.begin(Transfer {
                 kind: Kind::Write,
