@@ -19,6 +19,7 @@ pub use fault::{EXIT_DEVICE_FAULT, device_fault, set_device_fault};
 pub use kv::{KvScaleSpec, KvScales};
 pub use meter::{RankCounts, RankMeter};
 pub use monomorph_abi::sliding::{Sliding, SlidingNeeds, SlidingRoom};
+pub use monomorph_weights::{HostGuard, Shortage, Watch};
 pub use name::is_instance;
 pub use profile::{PhaseClock, PhaseWork, ProfileSpec, ProfiledKind, ProfiledPhase, ProfiledStep, TimedRow};
 pub use sliding::SlidingSpec;
@@ -342,8 +343,7 @@ pub struct LoadOptions {
     pub offload: Option<OffloadOptions>,
     /// Most of the device's memory to use, as a part of it; ignored by a CPU.
     pub memory_fraction: f64,
-    /// Host memory that must stay free; on a CPU, whose memory is planned before, the plan already keeps it
-    /// free.
+    /// Host memory that must stay free, whatever was planned: others may take some while weights are loaded.
     pub guard: HostGuard,
     /// Threads of the CPU team, or that pack weights for another device.
     pub threads: usize,
@@ -369,32 +369,6 @@ pub struct ProcessOptions {
     pub processes: usize,
     /// The library that adds up over processes; `None` looks for its usual names.
     pub nccl: Option<PathBuf>,
-}
-
-/// Host memory that must stay free.
-#[derive(Clone, Copy, Debug)]
-pub struct HostGuard {
-    /// How much; 0 guards nothing.
-    pub bytes: u64,
-    /// Bytes that can be allocated now without the system killing a process.
-    pub available: fn() -> u64,
-}
-
-impl HostGuard {
-    /// Refuses an allocation of so many bytes if it would not leave enough.
-    ///
-    /// # Errors
-    /// [`LoadError::HostMemory`] saying what is left.
-    pub fn check(&self, taking: u64) -> Result<(), LoadError> {
-        if self.bytes == 0 {
-            return Ok(());
-        }
-        let (available, guard) = ((self.available)(), self.bytes);
-        match available.checked_sub(taking) {
-            Some(left) if left >= guard => Ok(()),
-            _ => Err(LoadError::HostMemory { available, taking, guard }),
-        }
-    }
 }
 
 /// Places on disk.
@@ -494,14 +468,7 @@ pub enum LoadError {
         fits: Option<String>,
     },
     /// Host memory is about to run out: going on would make the system kill processes.
-    HostMemory {
-        /// Bytes left.
-        available: u64,
-        /// Bytes about to be allocated.
-        taking: u64,
-        /// Bytes that must stay free.
-        guard: u64,
-    },
+    HostMemory(Shortage),
     /// The system refused to start a thread.
     Threads(std::io::Error),
     /// The hardware this server was compiled for is not there.
@@ -527,7 +494,16 @@ pub enum LoadError {
 
 impl From<WeightsError> for LoadError {
     fn from(error: WeightsError) -> Self {
-        LoadError::Weights(error)
+        match error {
+            WeightsError::Memory { shortage, .. } => LoadError::HostMemory(shortage),
+            error => LoadError::Weights(error),
+        }
+    }
+}
+
+impl From<Shortage> for LoadError {
+    fn from(shortage: Shortage) -> Self {
+        LoadError::HostMemory(shortage)
     }
 }
 
@@ -539,13 +515,7 @@ impl std::fmt::Display for LoadError {
                 write!(f, "{what} needs {needed} bytes, and {available} are available")?;
                 fits.iter().try_for_each(|fits| write!(f, "; {fits}"))
             }
-            LoadError::HostMemory { available, taking, guard } => {
-                write!(f, "stopped loading: this machine has {available} bytes of memory left")?;
-                if *taking > 0 {
-                    write!(f, ", {taking} more are about to be taken")?;
-                }
-                write!(f, ", and {guard} are to stay free (--memory-guard)")
-            }
+            LoadError::HostMemory(shortage) => shortage.fmt(f),
             LoadError::Threads(error) => write!(f, "a thread could not be started: {error}"),
             LoadError::Hardware(what) => f.write_str(what),
             LoadError::Device(what) => write!(f, "the device failed while loading: {what}"),

@@ -67,6 +67,9 @@ impl From<WeightsError> for TextError {
             WeightsError::Malformed { path, what } | WeightsError::Mismatch { path, what } => {
                 TextError::Malformed { path, what }
             }
+            WeightsError::Memory { path, shortage } => {
+                TextError::Malformed { path, what: shortage.to_string() }
+            }
         }
     }
 }

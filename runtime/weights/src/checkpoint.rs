@@ -1,5 +1,6 @@
 //! An opened checkpoint: its files and its tensors.
 
+use crate::channels::{Channels, Counts, WeightsRead};
 use crate::declared::Declared;
 use crate::entry::{Encoding, Entry};
 use crate::file::{Bytes, WeightsFile};
@@ -9,6 +10,7 @@ use crate::{Tensor, WeightsError, gguf, safetensors, split};
 use monomorph_formats::Format;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The end of the name of an index of shards.
 const INDEX: &str = ".safetensors.index.json";
@@ -63,6 +65,8 @@ pub struct Checkpoint {
     packed: Option<Packed>,
     /// Of made-up weights, and of packed ones.
     declared: Option<Declared>,
+    /// What was read of the files.
+    counts: Arc<Counts>,
 }
 
 impl Checkpoint {
@@ -138,6 +142,7 @@ impl Checkpoint {
             metadata: None,
             packed: None,
             declared: Some(Declared::made_up(seed)),
+            counts: Arc::default(),
         }
     }
 
@@ -275,7 +280,17 @@ impl Checkpoint {
         }
         let directory = directory.map(Path::to_owned);
         let path = path.to_owned();
-        Ok(Checkpoint { path, directory, files, tensors, by_name, metadata, packed: None, declared: None })
+        Ok(Checkpoint {
+            path,
+            directory,
+            files,
+            tensors,
+            by_name,
+            metadata,
+            packed: None,
+            declared: None,
+            counts: Arc::default(),
+        })
     }
 
     /// The path it was opened from.
@@ -384,6 +399,41 @@ impl Checkpoint {
     /// The files of the checkpoint.
     pub fn files(&self) -> &[WeightsFile] {
         &self.files
+    }
+
+    /// Has tensors read past the system's cache, through io_uring, with several pieces in flight a thread, as
+    /// far as the cache does not have them; where one file cannot be, all are read through the cache, and
+    /// [`WeightsRead::why_plain`] says why. Packed weights are mapped, and stay so.
+    #[must_use]
+    pub fn read_directly(self) -> Checkpoint {
+        self.read_with(Channels::of_rings())
+    }
+
+    pub(crate) fn read_with(mut self, channels: Channels) -> Checkpoint {
+        if self.packed.is_some() {
+            return self;
+        }
+        let (channels, counts) = (Arc::new(channels), Arc::new(Counts::default()));
+        let opened = self.files.iter_mut().try_for_each(|file| file.read_directly(&channels, &counts));
+        if let Err(why) = opened {
+            counts.fall_back(why);
+            self.files.iter_mut().for_each(|file| file.read_plainly(&counts));
+        }
+        Checkpoint { counts, ..self }
+    }
+
+    /// Has tensors read through the system's cache, for a reason that [`WeightsRead::why_plain`] repeats.
+    #[must_use]
+    pub fn read_plainly(mut self, why: &str) -> Checkpoint {
+        let counts = Arc::new(Counts::default());
+        counts.fall_back(why.to_owned());
+        self.files.iter_mut().for_each(|file| file.read_plainly(&counts));
+        Checkpoint { counts, ..self }
+    }
+
+    /// What was read since it was said how, and how.
+    pub fn reading(&self) -> WeightsRead {
+        self.counts.reading()
     }
 
     /// Refuses files that were modified since they were opened. Called after everything has been read.

@@ -1,5 +1,6 @@
 //! Errors of opening and reading checkpoints.
 
+use crate::guard::Shortage;
 use std::path::{Path, PathBuf};
 
 /// Why a checkpoint was refused.
@@ -26,6 +27,13 @@ pub enum WeightsError {
         /// The tensor, and what was expected and found.
         what: String,
     },
+    /// The memory that it is loaded into is about to run out.
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// How much is left.
+        shortage: Shortage,
+    },
 }
 
 impl WeightsError {
@@ -49,6 +57,7 @@ impl std::fmt::Display for WeightsError {
             WeightsError::Malformed { path, what } | WeightsError::Mismatch { path, what } => {
                 write!(f, "{}: {what}", path.display())
             }
+            WeightsError::Memory { shortage, .. } => shortage.fmt(f),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! (docs/adr/0033). Of a GGUF file that was packed, the header that was kept is read in the same way.
 
 use crate::WeightsError;
+use crate::channels::{Channels, Counts, Direct, failed_at};
 use crate::made_up::MadeUp;
 use std::borrow::Cow;
 use std::fs::{File, Metadata};
@@ -18,6 +19,9 @@ pub struct WeightsFile {
     file: Arc<File>,
     stamp: Stamp,
     kept: Option<KeptHeader>,
+    counts: Arc<Counts>,
+    /// The same file, where it is read past the system's cache.
+    direct: Option<Direct>,
 }
 
 /// The header of a file that was packed.
@@ -56,12 +60,41 @@ impl WeightsFile {
         if stamp.bytes == 0 {
             return Err(WeightsError::malformed(path, "the file is empty"));
         }
-        Ok(WeightsFile { path: path.to_owned(), file: Arc::new(file), stamp, kept: None })
+        let (path, file, counts) = (path.to_owned(), Arc::new(file), Arc::default());
+        Ok(WeightsFile { path, file, stamp, kept: None, counts, direct: None })
     }
 
     /// The header that a file of packed weights, which is this, kept of one of so many bytes.
     pub(crate) fn kept_header(&self, place: Range<u64>, whole: u64) -> WeightsFile {
         WeightsFile { kept: Some(KeptHeader { place, whole }), ..self.clone() }
+    }
+
+    /// Has tensors read past the system's cache from now on, as far as that does not have them, and counts
+    /// what is read together with what is of other files.
+    ///
+    /// # Errors
+    /// Why they are not.
+    pub(crate) fn read_directly(
+        &mut self,
+        channels: &Arc<Channels>,
+        counts: &Arc<Counts>,
+    ) -> Result<(), String> {
+        self.counts = Arc::clone(counts);
+        self.direct = Some(Direct::open(&self.path, &self.file, channels)?);
+        Ok(())
+    }
+
+    /// Has it read through the system's cache, and counts what is read with that of other files.
+    pub(crate) fn read_plainly(&mut self, counts: &Arc<Counts>) {
+        (self.counts, self.direct) = (Arc::clone(counts), None);
+    }
+
+    pub(crate) fn direct(&self) -> Option<&Direct> {
+        self.direct.as_ref()
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// The file's path.
@@ -93,6 +126,12 @@ impl WeightsFile {
     /// # Errors
     /// When the file cannot be read, or has become too short.
     pub fn read_at(&self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
+        Counts::add(&self.counts.plain, into.len());
+        self.read_uncounted(at, into)
+    }
+
+    /// The same, which somebody else counts.
+    pub(crate) fn read_uncounted(&self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
         let at = match &self.kept {
             None => at,
             Some(KeptHeader { place, .. }) => {
@@ -115,7 +154,7 @@ impl WeightsFile {
                     ),
                 )
             }
-            _ => WeightsError::io(&self.path, error),
+            _ => failed_at(&self.path, at, into.len(), error),
         })
     }
 
@@ -142,10 +181,11 @@ impl WeightsFile {
 
 /// The bytes of a tensor: in memory, in a file that they are read from on demand, or made up.
 #[derive(Clone, Copy, Debug)]
-pub struct Bytes<'a>(Location<'a>);
+pub struct Bytes<'a>(pub(crate) Location<'a>);
 
+/// Where they are.
 #[derive(Clone, Copy, Debug)]
-enum Location<'a> {
+pub(crate) enum Location<'a> {
     Memory(&'a [u8]),
     File {
         file: &'a WeightsFile,
@@ -187,6 +227,14 @@ impl<'a> Bytes<'a> {
     /// Whether they are made up.
     pub fn are_made_up(&self) -> bool {
         matches!(self.0, Location::MadeUp { .. })
+    }
+
+    /// The file that they are in, and where they begin in it.
+    pub fn place(&self) -> Option<(&'a WeightsFile, u64)> {
+        match self.0 {
+            Location::File { file, start, .. } => Some((file, start)),
+            Location::Memory(_) | Location::MadeUp { .. } | Location::Packed { .. } => None,
+        }
     }
 
     /// Number of bytes.
@@ -243,83 +291,8 @@ impl<'a> Bytes<'a> {
 }
 
 /// What a tensor's bytes were asked for that are not kept.
-fn only_packed(path: &Path) -> WeightsError {
+pub(crate) fn only_packed(path: &Path) -> WeightsError {
     WeightsError::malformed(path, "holds weights as they were packed, and not the tensors of a checkpoint")
-}
-
-/// Bytes per read: few system calls, and little memory for each reading thread.
-const WINDOW: usize = 256 << 10;
-/// Tensors that a thread reads in alternation: codes and scales of several parts of a matrix.
-const WINDOWS: usize = 8;
-
-/// A thread's read buffers for the tensors it is going through, so that a row does not cost a system call.
-#[derive(Debug, Default)]
-pub struct Windows<'a> {
-    windows: Vec<Window<'a>>,
-    next: usize,
-    /// What was made up last.
-    made_up: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Window<'a> {
-    file: &'a WeightsFile,
-    /// Offset of the tensor in the file.
-    tensor: u64,
-    /// Offset of the window in the tensor.
-    start: usize,
-    bytes: Vec<u8>,
-}
-
-impl<'a> Windows<'a> {
-    /// A range of a tensor's bytes.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or has become too short.
-    ///
-    /// # Panics
-    /// When the range exceeds the tensor.
-    pub fn read(&mut self, of: Bytes<'a>, range: Range<usize>) -> Result<&[u8], WeightsError> {
-        assert!(range.start <= range.end && range.end <= of.len(), "{range:?} of {} bytes", of.len());
-        let (file, tensor, len) = match of.0 {
-            Location::Memory(bytes) => return Ok(&bytes[range]),
-            Location::File { file, start, len } => (file, start, len),
-            Location::MadeUp { it, start, .. } => {
-                self.made_up.resize(range.len(), 0);
-                it.fill(start + range.start, &mut self.made_up);
-                return Ok(&self.made_up);
-            }
-            Location::Packed { path, .. } => return Err(only_packed(path)),
-        };
-        let known = self.windows.iter().position(|it| std::ptr::eq(it.file, file) && it.tensor == tensor);
-        let at = known.unwrap_or_else(|| self.claim(file, tensor));
-        let window = &mut self.windows[at];
-        if range.start < window.start || range.end > window.start + window.bytes.len() {
-            let end = range.end.max(len.min(range.start + WINDOW));
-            window.start = range.start;
-            window.bytes.resize(end - range.start, 0);
-            if let Err(error) = file.read_at(tensor + range.start as u64, &mut window.bytes) {
-                // Its contents are undefined now.
-                window.bytes.clear();
-                return Err(error);
-            }
-        }
-        Ok(&window.bytes[range.start - window.start..range.end - window.start])
-    }
-
-    /// An empty window for a tensor: a new one, or the one claimed longest ago.
-    fn claim(&mut self, file: &'a WeightsFile, tensor: u64) -> usize {
-        if self.windows.len() < WINDOWS {
-            self.windows.push(Window { file, tensor, start: 0, bytes: Vec::new() });
-            return self.windows.len() - 1;
-        }
-        let at = self.next;
-        self.next = (at + 1) % WINDOWS;
-        let window = &mut self.windows[at];
-        (window.file, window.tensor, window.start) = (file, tensor, 0);
-        window.bytes.clear();
-        at
-    }
 }
 
 #[cfg(test)]
@@ -333,41 +306,17 @@ mod tests {
         (named, file)
     }
 
-    #[test]
-    fn windows_give_what_the_file_holds_in_any_order() {
-        let content: Vec<u8> = (0..3 * WINDOW + 77).map(|at| (at * 31 % 251) as u8).collect();
-        let (_named, file) = file(&content);
-        let mut windows = Windows::default();
-        // More tensors than windows, in alternation, forwards and backwards.
-        for step in [1usize, 7, 40_009] {
-            for turn in 0..200 {
-                let tensor = turn % (WINDOWS + 3);
-                let begin = tensor * 1000;
-                let bytes = Bytes::of_file(&file, begin..content.len());
-                let first = (turn * step * 97) % (bytes.len() - 500);
-                let range = first..first + 500;
-                let found = windows.read(bytes, range.clone()).unwrap();
-                assert!(found == &content[begin + range.start..begin + range.end], "{tensor}: {range:?}");
-            }
-        }
-        let all = Bytes::of_file(&file, 5..content.len());
-        assert_eq!(windows.read(all, 0..all.len()).unwrap(), &content[5..], "more than a window at a time");
-        assert_eq!(&*all.slice(3..10).read().unwrap(), &content[8..15]);
-        assert_eq!(Windows::default().read(content[..].into(), 3..5).unwrap(), &content[3..5]);
-    }
-
     /// With a mapped file, this ended the process with SIGBUS.
     #[test]
     fn a_file_that_is_cut_short_is_an_error_that_names_it() {
         let (named, file) = file(&[7; 10_000]);
         let bytes = Bytes::of_file(&file, 0..10_000);
-        let mut windows = Windows::default();
-        assert_eq!(windows.read(bytes, 0..10).unwrap(), [7; 10]);
+        assert_eq!(&*bytes.slice(0..10).read().unwrap(), [7; 10]);
         file.check_unchanged().unwrap();
         named.as_file().set_len(4096).unwrap();
         let error = bytes.read().unwrap_err().to_string();
         assert!(error.contains("cut short") && error.contains(&*named.path().to_string_lossy()), "{error}");
-        assert!(Windows::default().read(bytes, 4090..4100).is_err());
+        assert!(bytes.slice(4090..4100).read().is_err());
         assert!(file.check_unchanged().is_err());
     }
 

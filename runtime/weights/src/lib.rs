@@ -4,6 +4,8 @@
 //! and errors name what is wrong. Memory claimed while reading stays proportional to the size of the file,
 //! whatever its counts say.
 
+mod ahead;
+mod channels;
 mod checkpoint;
 mod declared;
 mod entry;
@@ -11,28 +13,34 @@ mod error;
 mod file;
 mod ggml;
 mod gguf;
+mod guard;
 #[cfg(feature = "test-support")]
 pub mod hostile;
 mod made_up;
 mod metadata;
 mod packed;
 mod packing;
+mod pieces;
 mod places;
 mod safetensors;
 mod scales;
 mod split;
 #[cfg(feature = "test-support")]
 pub mod test_support;
+mod windows;
 
+pub use channels::{READING_BYTES, WeightsRead};
 pub use checkpoint::{Checkpoint, Safetensors};
 pub use error::WeightsError;
-pub use file::{Bytes, WeightsFile, Windows};
+pub use file::{Bytes, WeightsFile};
 pub use ggml::ggml_number;
+pub use guard::{HostGuard, Shortage, Watch};
 pub use metadata::{Metadata, MetadataType};
 pub use packed::{Packed, PackedLook, SideFile, digest};
 pub use packing::{BESIDE, Packing};
 pub use places::{cache_directory, weights_directory};
 pub use split::only_gguf;
+pub use windows::Windows;
 
 use monomorph_formats::Format;
 
