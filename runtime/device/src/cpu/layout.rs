@@ -11,11 +11,12 @@ use super::{
 };
 use monomorph_abi::packed_file::LAYOUT;
 use monomorph_formats::{Format, ScaleForm, encode};
-use monomorph_model::Progress;
+use monomorph_model::{HostGuard, LoadError, Progress, Shortage};
 use monomorph_weights::test_support::GgufWriter;
 use monomorph_weights::{Checkpoint, Packing, Tensor, WeightsError, digest};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Numbers that are the same in every run.
 fn numbers(count: usize) -> Vec<f32> {
@@ -263,4 +264,26 @@ fn another_build_s_arrays_are_refused_by_name() {
     let rounded = Mapped::open(checkpoint.packed().unwrap(), BUILD).unwrap();
     let error = Matrix::<InF16<F32>, 20, 64>::load(&bench.loader().mapping(&rounded), &parts).unwrap_err();
     assert!(error.to_string().contains("in f32 as f16 has them of w"), "{error}");
+}
+
+/// Planted: nobody looking between tiles; the bytes of an array not asked for before it is claimed.
+#[test]
+fn memory_that_others_take_while_weights_are_loaded_ends_the_load() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    // Enough when the array is claimed, and then no more.
+    let available = || if ASKED.fetch_add(1, Ordering::Relaxed) == 0 { 1 << 30 } else { 999 };
+    let bench = Bench::new();
+    let one = Owned::new("w", &[20, 64], Format::F32);
+    let load = |guard: HostGuard| {
+        let watch = guard.watch();
+        Matrix::<F32, 20, 64>::load(&bench.loader().watched(&watch), &[one.part()]).map(|_| ())
+    };
+    let error = LoadError::from(load(HostGuard { bytes: 1000, available }).expect_err("others took it"));
+    let LoadError::HostMemory(shortage) = error else { panic!("{error}") };
+    assert_eq!(shortage, Shortage { available: 999, taking: 0, guard: 1000 });
+    let error = load(HostGuard { bytes: 1000, available: || 5000 }).expect_err("the array is larger");
+    let words = error.to_string();
+    assert!(words.contains("5000 bytes of memory left") && words.contains("8192 more"), "{words}");
+    load(HostGuard { bytes: 1000, available: || 1 << 30 }).unwrap();
+    load(HostGuard::NONE).unwrap();
 }

@@ -9,10 +9,11 @@ use crate::companions::{Companions, companions};
 use crate::rows_of::{FileRows, rows_of};
 use monomorph_abi::tiles::tile_bytes;
 use monomorph_formats::{FP8_BLOCK, Format, NVFP4_BLOCK, ScaleForm, logarithms_of_rates};
-use monomorph_model::Progress;
-use monomorph_weights::{Packing, Tensor, WeightsError, Windows};
+use monomorph_model::{Progress, Shortage, Watch};
+use monomorph_weights::{Bytes, Packing, Tensor, WeightsError, Windows};
 use std::fmt::Write;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
@@ -23,12 +24,18 @@ pub struct Loader<'a> {
     path: &'a Path,
     pub(super) progress: &'a Progress,
     arrays: Arrays<'a>,
+    watch: Option<&'a Watch>,
 }
 
 impl<'a> Loader<'a> {
     /// Packs with `team`, names `path` in errors, and adds bytes to `progress`.
     pub fn new(team: &'a Team, path: &'a Path, progress: &'a Progress) -> Loader<'a> {
-        Loader { team, path, progress, arrays: Arrays::Packed }
+        Loader { team, path, progress, arrays: Arrays::Packed, watch: None }
+    }
+
+    /// The same, which stops when host memory runs short.
+    pub(super) fn watched(self, watch: &'a Watch) -> Loader<'a> {
+        Loader { watch: Some(watch), ..self }
     }
 
     /// The same, which writes what it packs to a file and lets it go. What is loaded so cannot run.
@@ -51,8 +58,11 @@ impl<'a> Loader<'a> {
         bytes: [usize; N],
         pack: impl FnOnce() -> Result<[Memory<u8>; N], WeightsError>,
     ) -> Result<[Array; N], WeightsError> {
+        let all = bytes.iter().sum::<usize>() as u64;
         if self.arrays.are_mapped() {
-            self.progress.advance(bytes.iter().sum::<usize>() as u64);
+            self.progress.advance(all);
+        } else if let Some(watch) = self.watch {
+            watch.take(all).map_err(|shortage| self.short(shortage))?;
         }
         self.arrays.next(made, bytes, pack)
     }
@@ -71,6 +81,10 @@ impl<'a> Loader<'a> {
             self.progress.advance((count * size_of::<f32>()) as u64);
         }
         self.arrays.next_floats(|| made(format!("{kind}<{count}>"), flat, &[parts]), count, read)
+    }
+
+    fn short(&self, shortage: Shortage) -> WeightsError {
+        WeightsError::Memory { path: self.path.to_owned(), shortage }
     }
 
     pub(super) fn mismatch(&self, what: String) -> WeightsError {
@@ -221,6 +235,18 @@ impl<'a> Stack<'_, 'a> {
         Ok(Some(row))
     }
 
+    /// What packing row `row` reads, in its order; nothing past the last.
+    pub(super) fn reads(&self, row: usize) -> impl Iterator<Item = (Bytes<'a>, Range<usize>)> + use<'a> {
+        let of_rows = |bytes: Bytes<'a>, at: usize, each: usize| (bytes, at * each..(at + 1) * each);
+        let place = self.place(row);
+        let codes = place.map(|(part, at)| of_rows(self.parts[part].tensor.bytes, at, self.row_bytes));
+        let scales = place.and_then(|(part, at)| match self.scales[part] {
+            Some(Companions::Groups { codes, .. }) => Some(of_rows(codes, at, self.columns / NVFP4_BLOCK)),
+            _ => None,
+        });
+        codes.into_iter().chain(scales)
+    }
+
     /// Packs row `row`, with the scales beside it, to row `lane` of a tile; nothing past the last.
     fn pack<F: WeightFormat>(
         &self,
@@ -319,13 +345,19 @@ pub(super) fn pack<F: WeightFormat>(
     let tiles = stacks.len() / together * group;
     let data = Memory::<u8>::zeroed(tiles * bytes);
     data.advise_large_pages();
-    each(loader, tiles, |tile, windows| {
+    let place =
+        |tile: usize| (&stacks[tile / group * together + tile % together], tile % group / together * TILE);
+    let reads = |tile: usize| {
+        let (stack, first) = place(tile);
+        (first..first + TILE).flat_map(|row| stack.reads(row))
+    };
+    each(loader, tiles, reads, |tile, windows| {
         // SAFETY: each tile is packed once.
         let out = unsafe { data.slice_mut(tile * bytes, bytes) };
-        let stack = &stacks[tile / group * together + tile % together];
+        let (stack, first) = place(tile);
         for i in 0..TILE {
             // Rows past the last stay zero, and so do their sums.
-            stack.pack::<F>(tile % group / together * TILE + i, windows, i, out)?;
+            stack.pack::<F>(first + i, windows, i, out)?;
         }
         Ok(())
     })?;
@@ -356,19 +388,26 @@ pub(super) fn made_in<F: WeightFormat>(kind: &str, sizes: &[usize], lists: &[&[P
 }
 
 /// Packs `count` pieces on all lanes, each once: `piece` is called with its number and what a lane has of the
-/// files.
+/// files, of which it `reads` so much.
 ///
 /// # Errors
-/// One of those of the pieces.
-pub(super) fn each<'a>(
+/// One of those of the pieces, or that host memory runs short.
+pub(super) fn each<'a, R: Iterator<Item = (Bytes<'a>, Range<usize>)>>(
     loader: &Loader,
     count: usize,
+    reads: impl Fn(usize) -> R + Sync,
     piece: impl Fn(usize, &mut Windows<'a>) -> Result<(), WeightsError> + Sync,
 ) -> Result<(), WeightsError> {
     let failure = Mutex::new(None);
     loader.team.run(|lane| {
         let mut windows = Windows::default();
-        if let Err(error) = lane.share(count).try_for_each(|at| piece(at, &mut windows)) {
+        windows.announce(lane.share(count).flat_map(&reads));
+        let mut packed = lane.share(count).map(|at| {
+            // Others may have taken memory since it was planned.
+            loader.watch.map_or(Ok(()), Watch::look).map_err(|shortage| loader.short(shortage))?;
+            piece(at, &mut windows)
+        });
+        if let Some(Err(error)) = packed.find(Result::is_err) {
             *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
         }
     });

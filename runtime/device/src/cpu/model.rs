@@ -149,7 +149,8 @@ impl<S: Stack<VOCABULARY, DRAFTS>, const VOCABULARY: usize, const DRAFTS: usize>
         checkpoint.refuse_surplus(|name| spec.knows(name))?;
         progress.expect(checkpoint.packed().map_or(spec.weight_bytes, Packed::array_bytes));
         let team = Team::new(options.threads).map_err(LoadError::Threads)?;
-        let loader = Loader::new(&team, checkpoint.path(), progress);
+        let watch = options.guard.watch();
+        let loader = Loader::new(&team, checkpoint.path(), progress).watched(&watch);
         let loader = mapped.as_ref().map_or(loader, |mapped| loader.mapping(mapped));
         let mut stack = S::load(&loader, checkpoint, Room { blocks, sliding, states, lanes: team.lanes() })?;
         mapped.as_ref().map_or(Ok(()), Mapped::finish)?;

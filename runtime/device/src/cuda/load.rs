@@ -12,7 +12,7 @@ use super::sources::{load_sources, load_values};
 use super::weights::{Matrix, Part, Vector};
 use monomorph_abi::serve::PACKING_THREADS;
 use monomorph_formats::Format;
-use monomorph_model::{HostGuard, LoadError, LoadOptions, ModelSpec, Progress, Weights};
+use monomorph_model::{LoadError, LoadOptions, ModelSpec, Progress, Watch, Weights};
 use monomorph_weights::{Checkpoint, WeightsError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -25,7 +25,7 @@ pub struct Loader<'a> {
     share: Share,
     progress: &'a Progress,
     threads: usize,
-    guard: HostGuard,
+    watch: Watch,
     jobs: Vec<Job<'a>>,
     filler: Filler,
 }
@@ -53,8 +53,8 @@ impl<'a> Loader<'a> {
         };
         progress.expect(share.ranks as u64 * spec.weight_bytes);
         let threads = options.threads.clamp(1, PACKING_THREADS);
-        let (guard, jobs, filler) = (options.guard, Vec::new(), Filler::new(seed));
-        Ok(Loader { gpu, memory, weights, share, progress, threads, guard, jobs, filler })
+        let (watch, jobs, filler) = (options.guard.watch(), Vec::new(), Filler::new(seed));
+        Ok(Loader { gpu, memory, weights, share, progress, threads, watch, jobs, filler })
     }
 
     /// A matrix of these parts; `fill` makes its dummy weights.
@@ -232,15 +232,23 @@ impl<'a> Loader<'a> {
         let largest = pieces.iter().map(|piece| piece.bytes(&self.jobs)).max().unwrap_or(0);
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let buffers = (self.threads.min(pieces.len()) * Worker::bytes(largest)) as u64;
-        self.guard.check(buffers)?;
+        self.watch.take(buffers)?;
         let work = || -> Result<(), LoadError> {
             self.gpu.enter()?;
             let mut worker = Worker::new(largest)?;
+            let take = |worker: &mut Worker<'a>| {
+                let piece = pieces.get(next.fetch_add(1, Ordering::Relaxed))?;
+                worker.announce(&self.jobs[piece.job], piece);
+                Some(piece)
+            };
+            // The next piece is read while this one is packed.
+            let mut taken = take(&mut worker);
             while !stop.load(Ordering::Relaxed)
-                && let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed))
+                && let Some(piece) = taken
             {
                 // Other processes may have taken memory since it was planned.
-                self.guard.check(0)?;
+                self.watch.look()?;
+                taken = take(&mut worker);
                 let job = &self.jobs[piece.job];
                 worker.carry(job, piece).map_err(|error| error.into_load(checkpoint))?;
                 self.progress.advance(piece.share(job));

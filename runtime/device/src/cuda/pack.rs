@@ -125,6 +125,25 @@ pub(crate) fn pack_tiles<'a>(
     Ok(())
 }
 
+/// What packing these tiles reads, in its order.
+pub(crate) fn reads<'s, 'a>(
+    shape: &'s MatrixShape,
+    sources: &'s [Source<'a>],
+    tiles: Range<usize>,
+) -> impl Iterator<Item = (Bytes<'a>, Range<usize>)> {
+    let rows = tiles.flat_map(move |tile| (0..TILE_ROWS).filter_map(move |g| place(shape, sources, tile, g)));
+    rows.flat_map(|(source, row)| {
+        let at = source.order.file_row(row);
+        let of_rows = |bytes: Bytes<'a>, each: usize| (bytes, at * each..(at + 1) * each);
+        let codes = of_rows(source.bytes, source.bytes.len() / source.file_rows);
+        let scales = match source.scales {
+            SourceScales::Groups { codes, .. } => Some(of_rows(codes, source.columns.file / NVFP4_BLOCK)),
+            SourceScales::Own | SourceScales::Tensor(_) | SourceScales::Blocks { .. } => None,
+        };
+        std::iter::once(codes).chain(scales)
+    })
+}
+
 fn pack_tile<'a>(
     shape: &MatrixShape,
     sources: &[Source<'a>],

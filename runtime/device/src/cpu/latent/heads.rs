@@ -50,7 +50,9 @@ impl<F: WeightFormat, const HEADS: usize, const KEY: usize, const VALUE: usize, 
         keys.advise_large_pages();
         values.advise_large_pages();
         let size = F::FORMAT.block_bytes();
-        each(loader, HEADS, |head, windows| {
+        let each_head = KEY + VALUE;
+        let reads = |head: usize| (head * each_head..(head + 1) * each_head).flat_map(|row| rows.reads(row));
+        each(loader, HEADS, reads, |head, windows| {
             let first = head * (KEY + VALUE);
             let mut transposed = vec![0; LATENT * KEY * size];
             for key in 0..KEY {
