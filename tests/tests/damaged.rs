@@ -75,7 +75,7 @@ fn damaged_weights_are_never_ready() {
 fn whole_weights_are_verified_and_known() {
     let weights = smollm2();
     let server = &*SERVER;
-    for arguments in [&[][..], &["--verify"]] {
+    for arguments in [&[][..], &["--verify"], &["--no-fast-load"]] {
         let starts: Vec<f64> = (0..3)
             .map(|_| {
                 let serving = Serving::start(server, &weights, arguments);
@@ -87,6 +87,73 @@ fn whole_weights_are_verified_and_known() {
             .collect();
         println!("{arguments:?}: ready after {starts:.3?} s");
     }
+}
+
+/// Has the system forget what it has cached of a file.
+fn drop_cached(file: &Path) {
+    let of = format!("of={}", file.display());
+    let dd = Command::new("dd").args([&of, "oflag=nocache", "conv=notrunc,fdatasync", "count=0"]).output();
+    assert!(dd.expect("there is dd").status.success());
+}
+
+/// The lines that a server prints up to the one that says ready, of weights that are in no cache.
+fn read_cold(weights: &Path, arguments: &[&str]) -> String {
+    drop_cached(weights);
+    let (mut process, lines) = loading(&SERVER, weights, arguments);
+    let mut said = Vec::new();
+    for line in lines {
+        said.push(line);
+        if said.last().is_some_and(|line| line.starts_with("ready in ")) {
+            break;
+        }
+    }
+    process.kill().expect("it runs");
+    process.wait().expect("it was ours");
+    said.join("\n")
+}
+
+/// What is read directly answers as it is known to; the line says how it was read. Planted: a piece given up
+/// one read too early, whose tokens differ; the reason for plain reads left out.
+#[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
+fn weights_that_nobody_has_cached_are_read_directly_and_are_the_same() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("directories can be made");
+    let copy = directory.path().join("cold.gguf");
+    std::fs::copy(smollm2(), &copy).expect("there is room");
+    let words = read_cold(&copy, &[]);
+    assert!(words.contains("known answers are right"), "{words}");
+    assert!(words.contains(" directly, ") || words.contains("through the system's cache: "), "{words}");
+    println!("{words}");
+    let words = read_cold(&copy, &["--no-fast-load"]);
+    assert!(words.contains("through the system's cache: --no-fast-load"), "{words}");
+    assert!(words.contains("known answers are right"), "{words}");
+    println!("{words}");
+}
+
+/// Reads in flight hold nothing up. Planted: a handler that waits for the load.
+#[test]
+#[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
+fn a_server_that_is_stopped_while_it_reads_directly_ends_at_once() {
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("directories can be made");
+    let copy = directory.path().join("cold.gguf");
+    std::fs::copy(smollm2(), &copy).expect("there is room");
+    let mut meanwhile = 0;
+    for delay in (0..60).step_by(6).map(Duration::from_millis) {
+        drop_cached(&copy);
+        let (mut process, lines) = loading(&SERVER, &copy, &[]);
+        std::thread::sleep(delay);
+        let begin = Instant::now();
+        let kill = Command::new("kill").arg(process.id().to_string()).status().expect("there is kill");
+        assert!(kill.success());
+        drop(lines);
+        let status = process.wait().expect("it was ours");
+        assert!(begin.elapsed() < Duration::from_secs(10), "{delay:?}: {:?}", begin.elapsed());
+        assert_eq!(status.signal(), None, "{status}");
+        let mut words = String::new();
+        process.stderr.take().expect("errors are piped").read_to_string(&mut words).expect("UTF-8");
+        meanwhile += usize::from(words.contains("SIGTERM while loading: leaving"));
+    }
+    assert!(meanwhile > 0, "it was always ready by then");
 }
 
 /// The process once died of SIGBUS without a message.

@@ -103,6 +103,7 @@ fn carry_out<M: Model>(verb: &Verb, started: Instant) -> Result<(), Failure> {
         Verb::Health(args) => return Ok(verbs::health::health(args)?),
         Verb::Completions(args) => return Ok(verbs::manual::completions(&Cli::command(), args)?),
         Verb::Manual(args) => return Ok(verbs::manual::manual(Cli::command(), args)?),
+        Verb::Read(args) => return Ok(verbs::read::read(spec, args)?),
         Verb::TryGrammars => return Ok(request::grammars::trial::run()?),
         Verb::Serve(_) | Verb::Generate(_) | Verb::Bench(_) | Verb::Profile(_) => {}
         Verb::Logits(_) | Verb::Perplexity(_) | Verb::Retrieval(_) | Verb::Pack(_) => {}

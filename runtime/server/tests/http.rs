@@ -218,6 +218,7 @@ fn main() -> ExitCode {
         ("weights::known_answers_are_asked_for_first", weights::known),
         ("weights::other_answers_are_refused", weights::others),
         ("weights::digests_are_compared", weights::digests),
+        ("weights::fast_loading_is_said_and_can_be_switched_off", weights::fast_load),
         ("weights::they_are_found_where_fetch_puts_them", weights::default_place),
         ("weights::they_are_had_by_the_name_of_a_repository", weights::of_a_hub),
         ("storm::a_thousand_hangups_leave_nothing_behind", storm::hangups),

@@ -31,6 +31,7 @@ use monomorph_engine::{EngineHandle, PromptImages, Request, SubmitError};
 use monomorph_grammar::Constraint;
 use monomorph_model::{ModelSpec, Progress, VisionSpec};
 use monomorph_sampling::Sampling;
+use monomorph_weights::WeightsRead;
 use std::borrow::Cow;
 use std::hash::RandomState;
 use std::num::NonZero;
@@ -120,6 +121,8 @@ pub(crate) struct Ready {
     pub(crate) canary: Arc<Canary>,
     /// Canaries of the quant spec that were answered rightly at the start.
     pub(crate) known: usize,
+    /// How the tensors of a checkpoint were read.
+    pub(crate) reading: Option<WeightsRead>,
 }
 
 /// Work for the engine.

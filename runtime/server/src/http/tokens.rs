@@ -5,6 +5,7 @@ use super::body;
 use crate::error::ApiError;
 use crate::openai::tokens::{DetokenizeRequest, Source, TokenizeRequest};
 use crate::request::defaults;
+use crate::start::reading;
 use crate::verbs::info::{Build, facts};
 use axum::Json;
 use axum::body::Body;
@@ -97,6 +98,7 @@ pub(crate) async fn info(State(app): State<Arc<App>>) -> Json<Value> {
                 "blocks": stats.kept.capacity, "blocks_at_start": stats.kept.at_start,
                 "snapshots_at_start": stats.kept.snapshots_at_start,
             })),
+            "reading": ready.reading.as_ref().map(reading::facts),
             "tools": ready.text.tools.map(ToolFormat::name),
             "reasoning": ready.text.reasoning.map(ReasoningFormat::name),
             "images": ready.images.as_ref().map(|reader| {

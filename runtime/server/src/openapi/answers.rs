@@ -205,8 +205,11 @@ fn info(facts: &Facts) -> Value {
         sampling: array(preset()), limit: speed(), predicted: speed(), weights: text(),
     };
     let kept = object! { blocks: count(), blocks_at_start: count(), snapshots_at_start: count() };
+    let reading = object! {
+        direct_bytes: count(), cached_bytes: count(), plain_bytes: count(), why_plain: or_null(text()),
+    };
     let engine = object! {
-        kept_prefixes: or_null(kept),
+        kept_prefixes: or_null(kept), reading: or_null(reading),
         context: count(), blocks: count(), sequences: count(), snapshots: count(), prefix_cache: boolean(),
         swap_host_bytes: count(), tools: or_null(text()), reasoning: or_null(text()), images: or_null(images),
     };

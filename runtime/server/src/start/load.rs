@@ -9,6 +9,7 @@ use crate::start::calibrate;
 use crate::start::draft;
 use crate::start::keep;
 use crate::start::paths::{default_weights, resolve_weights};
+use crate::start::reading;
 use crate::start::repository::Repository;
 use crate::start::verify::verify;
 use monomorph_abi::serve;
@@ -17,9 +18,10 @@ use monomorph_model::{
     Drafter, HostGuard, LoadError, LoadOptions, Model, ModelSpec, Progress, SlidingSpec, StatesWanted,
     Weights,
 };
-use monomorph_weights::{Checkpoint, Packed, PackedLook};
+use monomorph_weights::{Checkpoint, Packed, PackedLook, WeightsRead};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Loads a model and starts its engine: the one generic step of serving, as a plain function pointer. The
 /// options' blocks, sequences and snapshots become those that the model claimed.
@@ -34,9 +36,12 @@ pub(crate) fn load_model<M: Model>(
     options: &LoadOptions,
     progress: &Progress,
 ) -> Result<M, LoadError> {
+    let begun = Instant::now();
     let mut model = M::load(weights, options, progress)?;
     if let Weights::Checkpoint(checkpoint) = weights {
         checkpoint.check_unchanged()?;
+        let said = reading_of(weights).and_then(|it| reading::describe(&it, begun.elapsed()));
+        said.iter().for_each(|line| (options.report)(format_args!("{line}")));
     }
     if !options.kv_calibration.is_empty() {
         let tokens = &options.kv_calibration;
@@ -45,6 +50,14 @@ pub(crate) fn load_model<M: Model>(
         (options.report)(format_args!("K/V scales measured over {} tokens: {set}", tokens.len()));
     }
     Ok(model)
+}
+
+/// How a checkpoint's tensors were read; `None` of made-up weights and of packed ones, which are mapped.
+fn reading_of(weights: &Weights) -> Option<WeightsRead> {
+    match weights {
+        Weights::Checkpoint(checkpoint) if checkpoint.packed().is_none() => Some(checkpoint.reading()),
+        Weights::Checkpoint(_) | Weights::Dummy { .. } => None,
+    }
 }
 
 /// [`StartEngine`] for a layer stack.
@@ -113,6 +126,11 @@ pub struct WeightsArgs {
     /// is known, is refused by name. Of a file of packed weights, compare what is in it with its own digests.
     #[arg(long)]
     pub verify: bool,
+    /// Read a checkpoint through the system's cache, in one piece after another. Without it what the cache
+    /// does not have is read past it, through io_uring, with several pieces in flight, where file system and
+    /// kernel allow that; the line about loading, and `/info`, say where they do not.
+    #[arg(long)]
+    pub no_fast_load: bool,
 }
 
 impl WeightsArgs {
@@ -127,6 +145,9 @@ impl WeightsArgs {
         if let Some(seed) = self.dummy_seed()? {
             if self.verify {
                 return Err("--verify: made-up weights have no digests".to_owned());
+            }
+            if self.no_fast_load {
+                return Err("--no-fast-load: made-up weights are not read".to_owned());
             }
             return Ok(Weights::Dummy { seed });
         }
@@ -150,6 +171,14 @@ impl WeightsArgs {
             (Some(_), Some(_)) => return Err(format!("{}: {NOT_MAPPED}", path.display())),
         };
         let checkpoint = open(&path).map_err(|error| error.to_string())?;
+        let checkpoint = match (checkpoint.packed(), self.no_fast_load) {
+            (None, false) => checkpoint.read_directly(),
+            (None, true) => checkpoint.read_plainly("--no-fast-load"),
+            (Some(_), false) => checkpoint,
+            (Some(_), true) => {
+                return Err(format!("--no-fast-load: {} is mapped, and not read", path.display()));
+            }
+        };
         if self.verify {
             verify(spec, &checkpoint, threads)?;
         }
@@ -526,7 +555,8 @@ fn say_mapped(packed: &Packed) {
     ));
 }
 
-/// Loads model and text side by side. Where so many tokens are to calibrate the model, the text comes first.
+/// Loads model and text side by side, and says how the weights were read. Where so many tokens are to
+/// calibrate the model, the text comes first.
 pub(crate) fn load(
     spec: &ModelSpec,
     start: impl FnOnce(&Weights, &LoadOptions, EngineOptions, &Progress) -> Result<EngineHandle, Failure>,
@@ -535,7 +565,7 @@ pub(crate) fn load(
     calibration: Option<usize>,
     engine: EngineOptions,
     progress: &Progress,
-) -> Result<(EngineHandle, Text), Failure> {
+) -> Result<(EngineHandle, Text, Option<WeightsRead>), Failure> {
     let weights = args.open(spec, options.threads)?;
     let engine = keep::bind(engine, spec, &weights, calibration)?;
     if args.is_dummy() {
@@ -555,13 +585,14 @@ pub(crate) fn load(
         let text = args.text(&weights, spec)?;
         let kv_calibration = calibrate::tokens(&text, count)?;
         let options = LoadOptions { kv_calibration, ..options.clone() };
-        return Ok((start(&weights, &options, engine, progress)?, text));
+        let handle = start(&weights, &options, engine, progress)?;
+        return Ok((handle, text, reading_of(&weights)));
     }
     std::thread::scope(|scope| {
         let text = scope.spawn(|| args.text(&weights, spec));
         let handle = start(&weights, options, engine, progress)?;
         let text = text.join().map_err(|_| "reading the tokenizer panicked".to_owned())?;
-        Ok((handle, text?))
+        Ok((handle, text?, reading_of(&weights)))
     })
 }
 
@@ -578,6 +609,7 @@ mod tests {
             cache_dir: None,
             tokenizer: None,
             verify: false,
+            no_fast_load: false,
         }
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod load;
 pub(crate) mod lookup;
 pub(crate) mod offload;
 pub(crate) mod paths;
+pub(crate) mod reading;
 pub(crate) mod repository;
 pub(crate) mod schedule;
 pub(crate) mod sliding;

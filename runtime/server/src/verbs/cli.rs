@@ -10,6 +10,7 @@ use crate::verbs::manual::{CompletionsArgs, ManualArgs};
 use crate::verbs::pack::PackArgs;
 use crate::verbs::perplexity::PerplexityArgs;
 use crate::verbs::profile::ProfileArgs;
+use crate::verbs::read::ReadArgs;
 use crate::verbs::retrieval::RetrievalArgs;
 use crate::verbs::serve::ServeArgs;
 use clap::{Parser, Subcommand};
@@ -58,6 +59,8 @@ pub(crate) enum Verb {
     Profile(ProfileArgs),
     /// Pack weights into a file that servers map, so that they start at once and share it.
     Pack(PackArgs),
+    /// Measure how fast the weights' files are read: directly, through the system's cache, and mapped.
+    Read(ReadArgs),
     /// Say what this binary was compiled for.
     Info(InfoArgs),
     /// Say whether the server of this machine is ready; exit code 1 if not.

@@ -115,7 +115,7 @@ pub(crate) fn generate(
     options.ordinals = args.gpus.ordinals(spec, start.ranks, start.ordinal_of)?;
     // Lists are all submitted before the first is done.
     let engine = EngineOptions { prefix: KEEP_NOTHING, ..EngineOptions::new(0, context, MOST_LISTS) };
-    let (engine, text) =
+    let (engine, text, _) =
         load(spec, start.engine, &args.weights, &options, None, engine, &Progress::default())?;
     let engine = Ending(engine);
     let loaded = started.elapsed().as_secs_f64();

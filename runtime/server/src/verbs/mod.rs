@@ -12,6 +12,7 @@ pub(crate) mod manual;
 pub(crate) mod pack;
 pub(crate) mod perplexity;
 pub(crate) mod profile;
+pub(crate) mod read;
 mod report;
 pub(crate) mod retrieval;
 mod seeing;

@@ -348,7 +348,8 @@ pub fn serve(
             (start.head)(world, weights, options, engine, (progress, loaded), deadlines)
         }
     };
-    let (engine, text) = load(spec, begin, &args.weights, &options, calibration, engine, &app.progress)?;
+    let (engine, text, reading) =
+        load(spec, begin, &args.weights, &options, calibration, engine, &app.progress)?;
     let text = args.forms.apply(text, template.as_deref())?;
     if !app.reasoning.is_on() {
         text.can_answer_at_once().map_err(|why| format!("--reasoning {}: {why}", app.reasoning.name()))?;
@@ -387,7 +388,7 @@ pub fn serve(
     let scheduled = schedule::describe(engine.schedule());
     let text = Arc::new(text);
     let grammars = GrammarStore::new(spec, &text, args.grammars);
-    let _ = app.ready.set(Ready { engine, text, images, grammars, canary: Arc::new(canary), known });
+    let _ = app.ready.set(Ready { engine, text, images, grammars, canary: Arc::new(canary), known, reading });
     if let Some(notifier) = &notifier {
         notifier.tell(notify::READY);
     }

@@ -105,6 +105,30 @@ pub fn digests() {
     assert!(words.contains("made-up weights have no digests"), "{words}");
 }
 
+/// Planted: the flag not carried from the command line; `/info` without the reason.
+pub fn fast_load() {
+    let words = refused(run(&["serve", "--port", "0", "--weights", "dummy", "--no-fast-load"]));
+    assert!(words.contains("--no-fast-load: made-up weights are not read"), "{words}");
+    let server = Server::start(&["--no-fast-load"]);
+    let reading = &server.get("/info").json()["engine"]["reading"];
+    assert_eq!(reading["why_plain"], "--no-fast-load");
+    assert_eq!(reading["direct_bytes"], 0);
+    let reading = &Server::start_dummy_as("echo", &[]).get("/info").json()["engine"]["reading"];
+    assert!(reading.is_null(), "{reading}");
+
+    let weights = checkpoint();
+    let output = run(&["read", "--threads", "2", "--weights", weights.path().to_str().expect("UTF-8")]);
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{words}");
+    for way in ["directly", "--no-fast-load", "mapped"] {
+        for state in ["cold", "warm"] {
+            assert!(words.contains(&format!("{way}, {state}: ")), "{way} {state}: {words}");
+        }
+    }
+    let words = refused(run(&["read", "--weights", "dummy"]));
+    assert!(words.contains("read: made-up weights are not read"), "{words}");
+}
+
 fn write_sums(directory: &Path) {
     let bytes = std::fs::read(directory.join("model.safetensors")).expect("readable");
     let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
