@@ -5,7 +5,7 @@ use crate::pieces::{BLOCK, LIVE, PIECE};
 use monomorph_store::{Page, Read, Reads, RingReads, is_cached};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -134,8 +134,12 @@ impl Direct {
         is_cached(cached, 0, BLOCK)
             .map_err(|error| format!("the system does not say what it has cached of {at}: {error}"))?;
         let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
-        let file =
-            Arc::new(file.map_err(|error| format!("{at} cannot be opened for direct reads: {error}"))?);
+        let file = file.map_err(|error| format!("{at} cannot be opened for direct reads: {error}"))?;
+        let known = |file: &File| file.metadata().map(|it| (it.dev(), it.ino())).ok();
+        if known(&file) != known(cached) {
+            return Err(format!("{at} is another file by now"));
+        }
+        let file = Arc::new(file);
         let mut channel = channels.take().map_err(|error| format!("there is no io_uring: {error}"))?;
         let page = channel.free.pop().expect("a channel that is idle has buffers");
         let len = BLOCK as usize;

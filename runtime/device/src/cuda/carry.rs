@@ -7,10 +7,11 @@
 //! special path: a plane holds all experts of a layer back to back, so they are cut as one long matrix, and a
 //! piece may span several. 20 GB are 2,500 pieces of 8 MiB, each with one to three copies and an event: about
 //! 20 us of driver time each, 50 ms in all; one piece per expert would cost ten times that. The copies take
-//! 0.4 s at PCIe 5's 50 GB/s. Per piece, a thread reads its rows (256 KiB at a time, those of the next piece meanwhile) and moves 16 bytes at a
-//! time within 64: an estimated 1.5 to 3 GB/s. One thread of sixteen could pack 20 GB in 15 s, and with
-//! cached files, packing bounds the load. Uncached files load at the disk's pace if each thread's 8 MiB are
-//! mostly adjacent in them. They are: a layer's experts follow one another, or one stacked tensor holds them.
+//! 0.4 s at PCIe 5's 50 GB/s. Per piece, a thread reads its rows (256 KiB at a time, those of the next piece
+//! meanwhile) and moves 16 bytes at a time within 64: an estimated 1.5 to 3 GB/s. One thread of sixteen could
+//! pack 20 GB in 15 s, and with cached files, packing bounds the load. Uncached files load at the disk's pace
+//! if each thread's 8 MiB are mostly adjacent in them. They are: a layer's experts follow one another, or one
+//! stacked tensor holds them.
 
 use super::driver::{Event, Stream};
 use super::fault::Fault;
