@@ -112,7 +112,7 @@ fn read_cold(weights: &Path, arguments: &[&str]) -> String {
     said.join("\n")
 }
 
-/// What is read directly answers as it is known to; the line says how it was read. Planted: a piece given up
+/// What is read directly answers as it is known to; the line says how it was read. To be caught: a piece given up
 /// one read too early, whose tokens differ; the reason for plain reads left out.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
@@ -130,7 +130,7 @@ fn weights_that_nobody_has_cached_are_read_directly_and_are_the_same() {
     println!("{words}");
 }
 
-/// Reads in flight hold nothing up. Planted: a handler that waits for the load.
+/// Reads in flight hold nothing up. To be caught: a handler that waits for the load.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn a_server_that_is_stopped_while_it_reads_directly_ends_at_once() {

@@ -90,7 +90,8 @@ fn main() -> ExitCode {
     if verb == "try-grammars" {
         return monomorph_server::main::<scripted::Echo>();
     }
-    let verbs = ["serve", "generate", "logits", "bench", "info", "completions", "manual", "--version", "-V"];
+    let verbs =
+        ["serve", "generate", "logits", "bench", "read", "info", "completions", "manual", "--version", "-V"];
     if verbs.contains(&verb.as_str()) {
         let name = std::env::args().next().unwrap_or_default();
         if let Some((tools, reasoning)) =

@@ -9,7 +9,8 @@
 //! A [`KeptStore`] is one whose pages outlive it: its files have names and one owner at a time, and an index
 //! says which page is what, with its checksum.
 //!
-//! [`Reads`] are for files of others: reads of any part of them, several at a time, into memory for direct I/O.
+//! [`Reads`] are for files of others: reads of any part of them, several at a time, into memory for direct
+//! I/O.
 //!
 //! One thread of the store moves pages, through io_uring where the system allows it and with plain reads and
 //! writes where not. The caller submits pages and polls for completions; only [`DiskStore::wait`] blocks.

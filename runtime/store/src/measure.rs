@@ -47,7 +47,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    /// Planted: the bytes before a mapping's grain not left out.
+    /// To be caught: the bytes before a mapping's grain not left out.
     #[test]
     fn a_mapping_has_what_the_file_has() {
         let file = tempfile::tempfile().unwrap();

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
 
-    /// Planted: the offset left out of the entry.
+    /// To be caught: the offset left out of the entry.
     #[test]
     fn reads_come_from_where_they_were_asked_for_and_say_where_a_file_ends() {
         let file = tempfile::tempfile().unwrap();
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Planted: counting a page too few.
+    /// To be caught: counting a page too few.
     #[test]
     fn what_was_just_written_is_cached_and_what_is_not_there_is_not() {
         let file = tempfile::tempfile().unwrap();

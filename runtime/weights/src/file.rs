@@ -130,7 +130,7 @@ impl WeightsFile {
         self.read_uncounted(at, into)
     }
 
-    /// The same, which somebody else counts.
+    /// The same, which the caller counts.
     pub(crate) fn read_uncounted(&self, at: u64, into: &mut [u8]) -> Result<(), WeightsError> {
         let at = match &self.kept {
             None => at,

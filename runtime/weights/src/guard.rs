@@ -1,7 +1,7 @@
 //! The guard of host memory while weights are loaded: one decision for all devices.
 //!
-//! A plan is made before anything is loaded, and others may take memory while it is carried out. Whoever
-//! loads asks before each allocation with its bytes, and between pieces with none.
+//! A plan is made before anything is loaded, and others may take memory while it is carried out. A
+//! loader asks before each allocation with its bytes, and between pieces with none.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -110,7 +110,7 @@ impl std::fmt::Display for Shortage {
 mod tests {
     use super::*;
 
-    /// Planted: what is taken not subtracted.
+    /// To be caught: what is taken not subtracted.
     #[test]
     fn what_is_taken_leaves_the_guard_or_is_refused_with_all_three_figures() {
         for (available, taking, guard) in [(10, 0, 10), (10, 4, 6), (10, 0, 1), (u64::MAX, u64::MAX - 1, 1)] {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(HostGuard::NONE.check(u64::MAX), Ok(()), "no guard");
     }
 
-    /// Planted: the time of the last question never kept, and never let go.
+    /// To be caught: the time of the last question never kept, and never let go.
     #[test]
     fn between_pieces_it_asks_once_in_a_while() {
         static ASKED: AtomicU64 = AtomicU64::new(0);

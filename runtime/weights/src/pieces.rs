@@ -4,7 +4,7 @@
 //! A file lies in cells of [`PIECE`] bytes. The reads that touch a cell while few others are in use become
 //! one piece: from the first block of them to the last, so that heads and tails cost a block and not a cell.
 //! A piece is wanted from its first read to its last; at most [`LIVE`] pieces are wanted at a time, so that
-//! whoever has as many buffers, and begins pieces in their order, never waits for a buffer in vain.
+//! a thread with as many buffers, which begins pieces in their order, never waits for a buffer in vain.
 
 use std::ops::Range;
 
@@ -134,7 +134,7 @@ mod tests {
         pieces
     }
 
-    /// Planted: ends rounded down to blocks; pieces not cut at cells; a piece closed while it is read.
+    /// To be caught: ends rounded down to blocks; pieces not cut at cells; a piece closed while it is read.
     #[test]
     fn heads_tails_and_straddling_reads_are_whole_blocks_of_cells() {
         let piece = |place, first, last| Piece { file: 0, place, first, last };
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(check(&[(0, 7..7)]), []);
     }
 
-    /// Planted: the newest piece closed instead of the oldest.
+    /// To be caught: the newest piece closed instead of the oldest.
     #[test]
     fn many_files_and_tensors_in_turn_want_no_more_buffers_than_there_are() {
         for tensors in 1..=2 * LIVE as u64 {

@@ -255,7 +255,7 @@ mod tests {
         Ok(())
     }
 
-    /// Planted: a straddling read of its first piece alone; the offset in the piece forgotten; a piece given
+    /// To be caught: a straddling read of its first piece alone; the offset in the piece forgotten; a piece given
     /// up one read too early.
     #[test]
     fn what_was_announced_is_read_directly_and_is_what_the_file_holds() {
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// Planted: cached pieces read directly.
+    /// To be caught: cached pieces read directly.
     #[test]
     fn what_is_cached_is_taken_from_the_cache() {
         let it = on_disk();
@@ -298,7 +298,7 @@ mod tests {
         (Channels::with(make), counts)
     }
 
-    /// Planted: an error taken for a short read; the rest of a short read not read.
+    /// To be caught: an error taken for a short read; the rest of a short read not read.
     #[test]
     fn a_read_that_fails_is_an_error_with_file_and_offset_and_a_short_one_is_completed() {
         let it = on_disk();
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// Planted: the end of the file taken for what is there.
+    /// To be caught: the end of the file taken for what is there.
     #[test]
     fn a_file_that_is_cut_short_while_it_is_read_directly_is_an_error_with_the_bytes() {
         let it = on_disk();
@@ -340,7 +340,7 @@ mod tests {
         assert!(words.contains("model.safetensors: was cut short while it was read: bytes "), "{words}");
     }
 
-    /// Planted: the reason dropped.
+    /// To be caught: the reason dropped.
     #[test]
     fn a_system_without_rings_reads_plainly_and_says_why() {
         let it = on_disk();
@@ -356,7 +356,7 @@ mod tests {
         assert_eq!(checkpoint.reading().why_plain.as_deref(), Some("--no-fast-load"));
     }
 
-    /// Planted: reads in flight not waited for, so that their buffers were missing.
+    /// To be caught: reads in flight not waited for, so that their buffers were missing.
     #[test]
     fn who_stops_early_waits_for_what_is_in_flight() {
         let it = on_disk();

@@ -266,7 +266,7 @@ fn another_build_s_arrays_are_refused_by_name() {
     assert!(error.to_string().contains("in f32 as f16 has them of w"), "{error}");
 }
 
-/// Planted: nobody looking between tiles; the bytes of an array not asked for before it is claimed.
+/// To be caught: nobody looking between tiles; the bytes of an array not asked for before it is claimed.
 #[test]
 fn memory_that_others_take_while_weights_are_loaded_ends_the_load() {
     static ASKED: AtomicUsize = AtomicUsize::new(0);

@@ -41,7 +41,7 @@ pub(crate) fn facts(reading: &WeightsRead) -> Value {
 mod tests {
     use super::*;
 
-    /// Planted: the reason left out where some bytes were read directly.
+    /// To be caught: the reason left out where some bytes were read directly.
     #[test]
     fn a_reason_is_said_whenever_there_is_one() {
         let second = Duration::from_secs(2);

@@ -105,7 +105,7 @@ pub fn digests() {
     assert!(words.contains("made-up weights have no digests"), "{words}");
 }
 
-/// Planted: the flag not carried from the command line; `/info` without the reason.
+/// To be caught: the flag not carried from the command line; `/info` without the reason.
 pub fn fast_load() {
     let words = refused(run(&["serve", "--port", "0", "--weights", "dummy", "--no-fast-load"]));
     assert!(words.contains("--no-fast-load: made-up weights are not read"), "{words}");
