@@ -112,8 +112,8 @@ fn read_cold(weights: &Path, arguments: &[&str]) -> String {
     said.join("\n")
 }
 
-/// What is read directly answers as it is known to; the line says how it was read. To be caught: a piece given up
-/// one read too early, whose tokens differ; the reason for plain reads left out.
+/// What is read directly answers as it is known to; the line says how it was read. To be caught: a piece
+/// given up one read too early, whose tokens differ; the reason for plain reads left out.
 #[test]
 #[cfg_attr(not(smollm2), ignore = "needs SmolLM2's weights: cargo xtask test")]
 fn weights_that_nobody_has_cached_are_read_directly_and_are_the_same() {

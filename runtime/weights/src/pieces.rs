@@ -118,8 +118,8 @@ mod tests {
             assert!(start / PIECE == (end - 1) / PIECE, "{piece:?} is within a cell");
         }
         assert!(pieces.is_sorted_by_key(|piece| piece.first));
-        let mut number = 0;
-        for (file, bytes) in reads.iter().filter(|(_, bytes)| is_planned(bytes)) {
+        let reads = reads.iter().filter(|(_, bytes)| is_planned(bytes));
+        for (number, (file, bytes)) in (0..).zip(reads) {
             let wanted: Vec<&Piece> = pieces.iter().filter(|it| it.is_wanted(number)).collect();
             assert!(wanted.len() <= LIVE, "{wanted:?} at {number}");
             for part in by_cells(bytes.clone()) {
@@ -129,7 +129,6 @@ mod tests {
                     "{number}: {part:?}"
                 );
             }
-            number += 1;
         }
         pieces
     }

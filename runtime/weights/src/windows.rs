@@ -255,8 +255,8 @@ mod tests {
         Ok(())
     }
 
-    /// To be caught: a straddling read of its first piece alone; the offset in the piece forgotten; a piece given
-    /// up one read too early.
+    /// To be caught: a straddling read of its first piece alone; the offset in the piece forgotten; a piece
+    /// given up one read too early.
     #[test]
     fn what_was_announced_is_read_directly_and_is_what_the_file_holds() {
         let it = on_disk();
