@@ -1,11 +1,13 @@
 //! A thread's reads ahead: the pieces of its plan, several in flight, given up when they were read from.
 //!
 //! What the system has cached is read through its cache, when it is wanted: that is several times as fast as
-//! any disk, and costs a copy. Everything else is read past it.
+//! any disk, and costs a copy. Everything else is read past it, unless the cache [turns out](crate::pace) to be
+//! faster on this disk.
 
 use crate::WeightsError;
 use crate::channels::{Channel, Counts, Direct, failed_at};
 use crate::file::WeightsFile;
+use crate::pace::Way;
 use crate::pieces::{Piece, Planner, by_cells, is_planned};
 use monomorph_store::{Page, PageMemory, Read, is_cached};
 use std::collections::VecDeque;
@@ -43,6 +45,8 @@ enum State {
     InFlight,
     /// Cached, and not read yet.
     Cached(Page),
+    /// Not cached, and read through the cache nevertheless, when it is wanted.
+    Through(Page),
     Read(Page),
     /// So many of its bytes were read, or none, and why not.
     Partly(Page, io::Result<usize>),
@@ -149,7 +153,7 @@ impl<'a> Ahead<'a> {
                 continue;
             }
             match self.begun.remove(at).state {
-                State::Cached(page) | State::Read(page) | State::Partly(page, _) => channel.free.push(page),
+                State::Cached(page) | State::Through(page) | State::Read(page) | State::Partly(page, _) => channel.free.push(page),
                 State::InFlight => {}
             }
         }
@@ -168,14 +172,17 @@ impl<'a> Ahead<'a> {
             let within = piece.place.end.min(file.bytes()).saturating_sub(piece.place.start);
             let tag = self.tag;
             self.tag += 1;
-            let cached = is_cached(file.file(), piece.place.start, within).unwrap_or(false);
-            let state = match file.direct().filter(|_| !cached) {
-                None => State::Cached(page),
-                Some(direct) => {
+            let through = self.direct.channels.pace.way() == Way::Cache;
+            // What the system reads ahead by itself is cached a moment later: it is not asked about.
+            let cached = !through && is_cached(file.file(), piece.place.start, within).unwrap_or(false);
+            let state = match file.direct() {
+                Some(_) if through => State::Through(page),
+                Some(direct) if !cached => {
                     let (at, file) = (piece.place.start, Arc::clone(&direct.file));
                     channel.reads.begin(Read { file, at, page, len: len as usize, tag });
                     State::InFlight
                 }
+                _ => State::Cached(page),
             };
             self.begun.push(Begun { piece, tag, state });
         }
@@ -199,9 +206,15 @@ impl<'a> Ahead<'a> {
                 Counts::add(&counts.cached, within);
                 (page, outcome)
             }
+            State::Through(mut page) => {
+                let outcome = file.read_at(start, &mut page.bytes_mut()[..within]);
+                self.arrived(Way::Cache, within, counts);
+                (page, outcome)
+            }
             State::Partly(mut page, Ok(read)) => {
                 let read = read.min(within);
                 Counts::add(&counts.direct, read);
+                self.arrived(Way::Direct, read, counts);
                 // The rest is there, or its error says what is not.
                 let rest = &mut page.bytes_mut()[read..within];
                 let outcome = if rest.is_empty() { Ok(()) } else { file.read_at(start + read as u64, rest) };
@@ -217,6 +230,13 @@ impl<'a> Ahead<'a> {
             (Err(_), None) => {}
         }
         outcome
+    }
+
+    /// Bytes that were not cached came one way.
+    fn arrived(&self, by: Way, bytes: usize, counts: &Counts) {
+        if let Some(why) = self.direct.channels.pace.arrived(by, bytes) {
+            counts.fall_back(why);
+        }
     }
 
     /// Waits until at least one piece in flight is done.
@@ -240,7 +260,7 @@ impl Drop for Ahead<'_> {
         let Some(mut channel) = self.channel.take() else { return };
         for Begun { state, .. } in self.begun.drain(..) {
             match state {
-                State::Cached(page) | State::Read(page) | State::Partly(page, _) => channel.free.push(page),
+                State::Cached(page) | State::Through(page) | State::Read(page) | State::Partly(page, _) => channel.free.push(page),
                 State::InFlight => {}
             }
         }

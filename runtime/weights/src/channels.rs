@@ -1,6 +1,7 @@
 //! How files of weights are read: directly, past the system's cache, or through it; and how much was.
 
 use crate::WeightsError;
+use crate::pace::Pace;
 use crate::pieces::{BLOCK, LIVE, PIECE};
 use monomorph_store::{Page, Read, Reads, RingReads, is_cached};
 use std::fs::{File, OpenOptions};
@@ -74,6 +75,8 @@ type Make = dyn Fn() -> io::Result<Box<dyn Reads>> + Send + Sync;
 pub(crate) struct Channels {
     make: Box<Make>,
     idle: Mutex<Vec<Channel>>,
+    /// How fast they are, beside the cache.
+    pub(crate) pace: Pace,
 }
 
 /// What one thread reads with.
@@ -90,7 +93,7 @@ impl Channels {
     }
 
     pub(crate) fn with(make: impl Fn() -> io::Result<Box<dyn Reads>> + Send + Sync + 'static) -> Channels {
-        Channels { make: Box::new(make), idle: Mutex::default() }
+        Channels { make: Box::new(make), idle: Mutex::default(), pace: Pace::new() }
     }
 
     /// One that nobody reads with.

@@ -18,6 +18,7 @@ mod guard;
 pub mod hostile;
 mod made_up;
 mod metadata;
+mod pace;
 mod packed;
 mod packing;
 mod pieces;
