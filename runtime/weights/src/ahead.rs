@@ -1,8 +1,8 @@
 //! A thread's reads ahead: the pieces of its plan, several in flight, given up when they were read from.
 //!
 //! What the system has cached is read through its cache, when it is wanted: that is several times as fast as
-//! any disk, and costs a copy. Everything else is read past it, unless the cache [turns out](crate::pace) to be
-//! faster on this disk.
+//! any disk, and costs a copy. Everything else is read past it, unless the cache [turns out](crate::pace) to
+//! be faster on this disk.
 
 use crate::WeightsError;
 use crate::channels::{Channel, Counts, Direct, failed_at};
@@ -153,7 +153,9 @@ impl<'a> Ahead<'a> {
                 continue;
             }
             match self.begun.remove(at).state {
-                State::Cached(page) | State::Through(page) | State::Read(page) | State::Partly(page, _) => channel.free.push(page),
+                State::Cached(page) | State::Through(page) | State::Read(page) | State::Partly(page, _) => {
+                    channel.free.push(page)
+                }
                 State::InFlight => {}
             }
         }
@@ -260,7 +262,9 @@ impl Drop for Ahead<'_> {
         let Some(mut channel) = self.channel.take() else { return };
         for Begun { state, .. } in self.begun.drain(..) {
             match state {
-                State::Cached(page) | State::Through(page) | State::Read(page) | State::Partly(page, _) => channel.free.push(page),
+                State::Cached(page) | State::Through(page) | State::Read(page) | State::Partly(page, _) => {
+                    channel.free.push(page)
+                }
                 State::InFlight => {}
             }
         }
