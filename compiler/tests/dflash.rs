@@ -1,4 +1,7 @@
 //! Drafters of blocks: what their configs become, and what is refused by name.
+//!
+//! Planted, and caught: sliding layers that see the whole block where the config says nothing; a successor's
+//! architecture, and a CUDA device, that are not refused.
 
 use monomorph_compiler::import::import_drafter;
 use monomorph_compiler::spec::types::{

@@ -581,6 +581,7 @@ mod tests {
         }
     }
 
+    /// Planted: a build with a drafter that starts without its checkpoint.
     #[test]
     fn a_drafters_checkpoint_is_named_where_there_is_one_and_nowhere_else() {
         let plain = Drafting::<Small, 1>::SPEC;

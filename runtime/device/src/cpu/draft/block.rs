@@ -192,6 +192,7 @@ mod tests {
         RowOutput::Verified(Verified { sampled, drafts: Vec::new() })
     }
 
+    /// Planted: rows that draft one too early.
     #[test]
     fn a_block_stands_where_the_token_sampled_last_does_and_drafts_what_is_behind() {
         let team = Team::new(1).unwrap();
