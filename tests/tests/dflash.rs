@@ -1,8 +1,8 @@
 //! Drafters of blocks (docs/adr/0062): the interpreter beside the reference, and servers beside the
 //! interpreter and beside servers that do not draft.
 //!
-//! Planted: taps one layer late (the interpreter, and what servers draft); the rows that draft a row early, of
-//! tensors from the model's file in place of the drafter's (each of the tests of servers).
+//! Planted: taps one layer late (the interpreter, and what servers draft); rows that draft one too early,
+//! with tensors read from the model's file in place of the drafter's (each of the tests of servers).
 
 use monomorph_compiler::reference::{Cache, Fed, Interpreter, Logits as Which};
 use monomorph_compiler::spec::types::{BuildOptions, DraftMethod, DraftOption, Target};

@@ -1,4 +1,5 @@
-//! A checkpoint whose tensors stand beside another's. Planted: the other's tensors read from the first's files.
+//! A checkpoint whose tensors stand beside another's.
+//! Planted: the other's tensors read from the first's files.
 
 use monomorph_formats::Format;
 use monomorph_weights::Checkpoint;
