@@ -43,9 +43,11 @@ impl Random {
 /// # Panics
 /// If the vocabulary has more ids than there are printable characters, or the directory is not writable.
 pub fn with_tokenizer(golden: &Golden, vocabulary: usize, directory: &Path) {
-    // The last two are what a byte-level tokenizer calls the space and the end of a line.
+    // What a byte-level tokenizer calls the space, the end of a line, and other control characters.
+    let others = ('Ā'..='ğ').filter(|token| *token != 'Ċ');
     let tokens: serde_json::Map<String, Value> = (FIRST..='~')
         .chain(['Ġ', 'Ċ'])
+        .chain(others)
         .take(vocabulary)
         .enumerate()
         .map(|(id, token)| (token.to_string(), id.into()))

@@ -109,7 +109,8 @@ const TIGHT: [&str; 4] = ["--context", "220", "--kv-tokens", "320"];
 const SWAPS: [&str; 8] =
     ["--context", "220", "--kv-tokens", "320", "--swap-space", "0.01", "--swap-when", "always"];
 
-fn changes_no_answer(name: &str, options: &[(DraftOption, &[&str])]) {
+/// At least a part `held` of what is drafted for sequences that repeat themselves holds.
+fn changes_no_answer(name: &str, held: f64, options: &[(DraftOption, &[&str])]) {
     let targets = tempfile::tempdir().expect("temporary directories can be made");
     let it = drafter(name);
     let target = it.import_into(targets.path());
@@ -144,7 +145,7 @@ fn changes_no_answer(name: &str, options: &[(DraftOption, &[&str])]) {
             let (preempted, swapped) = (count("preemptions"), count("swapped_in"));
             println!("{name}: {accepted} of {verified} held, {preempted} pre-empted, {swapped} came back");
             let rate = accepted / verified;
-            let within = if drafter == copies.path() { 0.1..0.99 } else { 0.0..0.3 };
+            let within = if drafter == copies.path() { held..0.99 } else { 0.0..0.3 };
             assert!(verified > 600.0 && within.contains(&rate), "{name}: {accepted} of {verified}");
             assert!(*room == ROOM || preempted > 0.0, "{name}: nobody was pre-empted");
             assert!(*room != SWAPS || swapped > 0.0, "{name}: nobody was copied out");
@@ -157,14 +158,14 @@ fn changes_no_answer(name: &str, options: &[(DraftOption, &[&str])]) {
 fn blocks_change_no_answer_of_a_hybrid() {
     let window = DraftMethod::Dflash { window: Some(3) };
     let few = DraftOption { method: window, drafts: 2, vocabulary: Some(30), ..BLOCK };
-    changes_no_answer("dflash-quarters", &[(BLOCK, &TIGHT), (few, &SWAPS)]);
+    changes_no_answer("dflash-quarters", 0.1, &[(BLOCK, &TIGHT), (few, &SWAPS)]);
 }
 
 #[test]
 #[ignore = "minutes"]
 fn blocks_change_no_answer_of_other_models() {
-    changes_no_answer("dflash-deep", &[(BLOCK, &SWAPS)]);
-    changes_no_answer("dflash-tied", &[(BLOCK, &ROOM)]);
+    changes_no_answer("dflash-deep", 0.01, &[(BLOCK, &SWAPS)]);
+    changes_no_answer("dflash-tied", 0.005, &[(BLOCK, &ROOM)]);
 }
 
 /// A drafter attends to all of a long context, old blocks of which are on disk: answers are the same, and as
