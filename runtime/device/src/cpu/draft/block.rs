@@ -2,19 +2,16 @@
 //! sampled (compiler/src/plan/block.rs lists the rows).
 
 use super::super::batch::Batch;
-use super::super::gather::each_row;
 use super::super::outputs::Outputs;
 use super::super::rows::Rows;
 use super::super::shape::BatchLimits;
 use super::super::team::{Lane, Team};
 use super::accept::Acceptance;
-use super::hold::hold;
-use super::{Behind, Drafts};
+use super::hold::{hold, last_position};
+use super::{Behind, Drafts, largest};
 use monomorph_model::{RowOutput, Step};
-use monomorph_sampling::{Sampling, sample};
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Copies the residual stream of each row of the batch to `tap` of its row of `taps`, which has them side by
 /// side.
@@ -124,8 +121,7 @@ impl<A: Acceptance, const LOGITS: usize> BlockDrafting<A, LOGITS> {
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
             let sampled = hold::<A, DRAFTS>(index, sequence, outputs);
             let Some(last) = sampled.last() else { continue };
-            // After the accepted tokens that were fed.
-            let position = rows.position + rows.rows.len() - sequence.drafts + sampled.len() - 1;
+            let position = last_position(sequence, rows, &sampled);
             let first = (self.owners.len() * (1 + DRAFTS)) as u32;
             self.rows.extend(first + 1..=first + DRAFTS as u32);
             self.owners.push(index);
@@ -145,16 +141,10 @@ impl<A: Acceptance, const LOGITS: usize> BlockDrafting<A, LOGITS> {
         logits: &mut Rows<LOGITS>,
         outputs: &mut Outputs<DRAFTS>,
     ) {
-        let greedy = Sampling::default();
-        let drafted: Vec<AtomicU32> = which.clone().map(|_| AtomicU32::new(0)).collect();
-        team.run(|lane| {
-            each_row(lane, drafted.len(), logits, |row, logits| {
-                drafted[row].store(sample(logits, &greedy, 0, &[]).id, Ordering::Relaxed);
-            });
-        });
+        let drafted = largest(team, which.len(), logits);
         for (at, draft) in which.zip(drafted) {
             if let RowOutput::Verified(verified) = &mut outputs.rows[self.owners[at / DRAFTS]] {
-                verified.drafts.push(draft.into_inner());
+                verified.drafts.push(draft);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What of a sequence's tokens holds once they are sampled.
 
 use super::super::outputs::{Outputs, drafts};
+use super::super::shape::Sequence;
 use super::accept::Acceptance;
 use monomorph_model::{RowOutput, SequenceStep};
 use monomorph_sampling::Sampled;
@@ -19,6 +20,11 @@ pub(super) fn hold<A: Acceptance, const DRAFTS: usize>(
         outputs.note(sequence.slot, *last);
     }
     sampled
+}
+
+/// The position of the last of these tokens that hold, which comes after the accepted tokens that were fed.
+pub(super) fn last_position(sequence: &SequenceStep, rows: &Sequence, sampled: &[u32]) -> usize {
+    rows.position + rows.rows.len() - sequence.drafts + sampled.len() - 1
 }
 
 /// Cuts a sequence's sampled tokens after the first rejected draft.

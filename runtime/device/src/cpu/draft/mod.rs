@@ -12,7 +12,7 @@ pub use accept::{Acceptance, Verify};
 pub use block::{BlockDrafting, BlockPasses, keep_tap};
 pub use embed::{draft_embed, draft_embed_images};
 pub(super) use hold::accept;
-use hold::hold;
+use hold::{hold, last_position};
 
 use super::batch::Batch;
 use super::gather::each_row;
@@ -166,8 +166,7 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         for (index, (sequence, rows)) in step.sequences.iter().zip(batch.sequences()).enumerate() {
             let sampled = hold::<A, DRAFTS>(index, sequence, outputs);
             let Some(last) = sampled.last() else { continue };
-            // After the accepted tokens that were fed.
-            let position = rows.position + rows.rows.len() - sequence.drafts + sampled.len() - 1;
+            let position = last_position(sequence, rows, &sampled);
             self.rows.push(self.rows.len() as u32);
             self.owners.push(index);
             self.batch.push(batch, rows, false, std::iter::once((position, *last)));
@@ -191,19 +190,12 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         logits: &mut Rows<LOGITS>,
         outputs: &mut Outputs<DRAFTS>,
     ) {
-        let greedy = Sampling::default();
-        let drafted: Vec<AtomicU32> = self.rows.iter().map(|_| AtomicU32::new(0)).collect();
-        team.run(|lane| {
-            each_row(lane, drafted.len(), logits, |row, logits| {
-                drafted[row].store(sample(logits, &greedy, 0, &[]).id, Ordering::Relaxed);
-            });
-        });
+        let drafted = largest(team, self.rows.len(), logits);
         let behind: Vec<usize> =
             self.rows.iter().map(|row| self.batch.positions()[*row as usize] as usize + 1).collect();
         self.batch.begin(batch);
         self.rows.clear();
         for ((owner, draft), position) in self.owners.iter().zip(drafted).zip(behind) {
-            let draft = draft.into_inner();
             let RowOutput::Verified(verified) = &mut outputs.rows[*owner] else { continue };
             verified.drafts.push(draft);
             // Blocks end after the positions that the last pass wrote.
@@ -216,6 +208,18 @@ impl<A: Acceptance, const LOGITS: usize> Drafting<A, LOGITS> {
         }
         self.batch.end();
     }
+}
+
+/// The id of the largest logit of each of the first `count` rows.
+fn largest<const LOGITS: usize>(team: &Team, count: usize, logits: &mut Rows<LOGITS>) -> Vec<u32> {
+    let greedy = Sampling::default();
+    let ids: Vec<AtomicU32> = (0..count).map(|_| AtomicU32::new(0)).collect();
+    team.run(|lane| {
+        each_row(lane, count, logits, |row, logits| {
+            ids[row].store(sample(logits, &greedy, 0, &[]).id, Ordering::Relaxed);
+        });
+    });
+    ids.into_iter().map(AtomicU32::into_inner).collect()
 }
 
 #[cfg(test)]
